@@ -1,0 +1,188 @@
+"""The contract of the native core. Addresses are virtual addresses of this process; sizes are bytes."""
+
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+class NativeError(RuntimeError):
+    """Misuse or a failed system call; the message names the call and errno."""
+
+class OutOfSlabs(NativeError):
+    """The pool, or the grant given with the call, has too few free slabs. Nothing changed."""
+
+@final
+class SlabPool:
+    """One tier's physical memory, cut once into slabs of one size. Thread-safe."""
+
+    @staticmethod
+    def private(name: str, slab_bytes: int, slabs: int) -> SlabPool:
+        """Device tier on a CPU: an anonymous memfd; pages appear when first touched."""
+
+    @staticmethod
+    def shared(path: str, slab_bytes: int, slabs: int) -> SlabPool:
+        """Host tier: creates the file `path` (on a tmpfs), which other processes may open with `attach`."""
+
+    @staticmethod
+    def attach(path: str) -> SlabPool:
+        """Another process's shared pool, for reading blocks that its handles name: allocates nothing."""
+
+    @property
+    def slab_bytes(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+    @property
+    def free(self) -> int: ...
+    @property
+    def address(self) -> int:
+        """Where the whole pool is mapped linearly (slab i at address + i * slab_bytes). Shared and attached pools only."""
+
+    def take(self, count: int) -> list[int]:
+        """`count` free slabs, lowest first; raises OutOfSlabs and takes none when there are too few."""
+
+    def give(self, slabs: Sequence[int]) -> None:
+        """Give slabs back; raises NativeError for one that is free already (nothing is given then)."""
+
+    def check(self) -> None:
+        """Conservation: every slab is free or taken, exactly once. Raises NativeError with the difference."""
+
+    def close(self) -> None:
+        """Unmap and close. A shared pool's creator also removes its file. Idempotent."""
+
+@final
+class Range:
+    """A permanent range of virtual addresses. What is not mapped may not be touched."""
+
+    def __init__(self, pool: SlabPool, slabs: int) -> None:
+        """Reserve addresses for `slabs` slabs; maps nothing."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def slabs(self) -> int: ...
+    @property
+    def mapped(self) -> int: ...
+    def map(self, position: int, slabs: Sequence[int]) -> None:
+        """Map these slabs of the pool at consecutive positions; raises NativeError if one is mapped already."""
+
+    def unmap(self, position: int, count: int) -> list[int]:
+        """Unmap and return the slabs, for the pool's `give`."""
+
+    def view(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """A writable array over these addresses, mapped or not. It stays valid over remapping; keeps the Range alive."""
+
+    def close(self) -> None: ...
+
+@final
+class BlockPool:
+    """Blocks of one KV shape in a range of their own; takes slabs of the pool as it grows, gives empty ones back.
+
+    Block i lies at address + i * block_bytes and may cross a slab border. Lowest ids first, so the tail empties.
+    Reference-counted: `allocate` gives count 1, `retain` adds, `release` drops, a block is free at 0. Thread-safe.
+    """
+
+    def __init__(self, pool: SlabPool, block_bytes: int, max_slabs: int) -> None: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def block_bytes(self) -> int: ...
+    @property
+    def capacity(self) -> int:
+        """Blocks that the whole range could hold."""
+
+    @property
+    def free(self) -> int:
+        """Free blocks in slabs that are mapped already."""
+
+    @property
+    def used(self) -> int: ...
+    @property
+    def mapped_slabs(self) -> int: ...
+    def slabs_for(self, count: int) -> int:
+        """Slabs that allocate(count) would have to map now."""
+
+    def allocate(self, count: int, grant: int) -> NDArray[np.int32]:
+        """`count` blocks, mapping at most `grant` further slabs; raises OutOfSlabs and changes nothing otherwise."""
+
+    def retain(self, blocks: Sequence[int] | NDArray[np.int32]) -> None: ...
+    def release(self, blocks: Sequence[int] | NDArray[np.int32]) -> int:
+        """Drop one reference each; empty slabs go back to the pool at once. Returns how many slabs went back."""
+
+    def defer(self, blocks: Sequence[int] | NDArray[np.int32], event: Event) -> None:
+        """`release` once the event has happened: the move list of rule 3 (DESIGN section 5). See `reclaim`."""
+
+    def reclaim(self) -> int:
+        """Release what is on the move list and done; returns how many blocks are still waiting."""
+
+    def view(self) -> NDArray[np.uint8]:
+        """The whole range as bytes, shape (capacity * block_bytes,)."""
+
+    def check(self) -> None: ...
+    def close(self) -> None: ...
+
+@final
+class EventTable:
+    """Events in shared memory, so that two processes can wait for the same copy."""
+
+    @staticmethod
+    def create(path: str, slots: int) -> EventTable: ...
+    @staticmethod
+    def attach(path: str) -> EventTable: ...
+    @staticmethod
+    def private(slots: int) -> EventTable: ...
+    def event(self) -> Event:
+        """A fresh event (its slot returns when it is dropped). Raises NativeError when all slots are in use."""
+
+    def open(self, slot: int, generation: int) -> Event:
+        """Another process's event, from what `Event.handle` gave. Stale generations count as happened."""
+
+    @property
+    def in_use(self) -> int: ...
+    def close(self) -> None: ...
+
+@final
+class Event:
+    @property
+    def handle(self) -> tuple[int, int]:
+        """(slot, generation)"""
+
+    @property
+    def done(self) -> bool: ...
+    def set(self) -> None: ...
+    def wait(self, timeout_s: float) -> bool:
+        """True when it has happened; a futex wait without the GIL."""
+
+@final
+class CopyLane:
+    """A thread that copies in order, without the GIL: a stream on a CPU. Errors are raised by the next call."""
+
+    def __init__(self, name: str, chunk_bytes: int = 4194304) -> None: ...
+    def copy(self, dst: int, src: int, nbytes: int, tag: int = 0) -> None: ...
+    def copy_blocks(
+        self,
+        dst: int,
+        src: int,
+        block_bytes: int,
+        dst_blocks: NDArray[np.int32],
+        src_blocks: NDArray[np.int32],
+        tag: int = 0,
+    ) -> None:
+        """dst + dst_blocks[i] * block_bytes <- src + src_blocks[i] * block_bytes, for all i: one call a request."""
+
+    def record(self, event: Event) -> None:
+        """The event happens when everything queued before it is done."""
+
+    def wait(self, event: Event) -> None:
+        """What is queued after waits for the event."""
+
+    def cancel(self, tag: int) -> None:
+        """Copies with this tag stop at their next chunk and count as done. For whom `record` follows: see `cancelled`."""
+
+    def synchronize(self) -> None: ...
+    @property
+    def bytes_copied(self) -> int: ...
+    @property
+    def pending(self) -> int: ...
+    def close(self) -> None:
+        """Finish what is queued and join. Idempotent."""

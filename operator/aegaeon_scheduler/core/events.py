@@ -1,0 +1,191 @@
+"""What the scheduler is told. Frozen, serialisable (core.log), free of prompts and answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+from aegaeon_scheduler.core.model import (
+    CommandId,
+    FailureKind,
+    Finish,
+    Footprint,
+    GatewayId,
+    Held,
+    InstanceId,
+    Memory,
+    ModelConfig,
+    ModelName,
+    Phase,
+    Role,
+    SeqId,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogChanged:
+    """The whole list of models; what is missing from it is withdrawn."""
+
+    models: tuple[ModelConfig, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceUp:
+    """A sidecar attached (Hello). A known instance with a new incarnation was restarted: what it held is lost."""
+
+    instance: InstanceId
+    incarnation: str
+    node: str
+    role: Role
+    device: str
+    slab_bytes: int
+    slabs: int
+    host_slabs: int
+    max_batch: int
+    memory: Memory
+    resident: tuple[ModelName, ...] = ()
+    held: tuple[Held, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceDown:
+    """A sidecar is gone: its stream broke and did not come back, or its heartbeats stopped."""
+
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReported:
+    """How far a model is on an instance; `footprint` once it is cached, `reason` when it failed."""
+
+    instance: InstanceId
+    model: ModelName
+    phase: Phase
+    footprint: Footprint | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A request, or what is left of one (after a loss): one event for each choice.
+
+    `prefix_tokens` output tokens are with the client already; `arrival` is on the scheduler's clock, seconds.
+    """
+
+    seq: SeqId
+    epoch: int
+    gateway: GatewayId
+    model: ModelName
+    arrival: float
+    prompt_tokens: int
+    prefix_tokens: int
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The client left, or a stop string matched: end this sequence and free it."""
+
+    seq: SeqId
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayDown:
+    """A gateway did not come back: its sequences have no reader."""
+
+    gateway: GatewayId
+
+
+@dataclass(frozen=True, slots=True)
+class CommandDone:
+    """A command with a lane (all but Turn) ended well. `seconds` on its lane, `bytes_moved` where it copied.
+
+    `kv_tokens`: for SwapOut, the tokens whose KV the handle holds.
+    """
+
+    instance: InstanceId
+    id: CommandId
+    seconds: float
+    memory: Memory
+    bytes_moved: int = 0
+    kv_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where one sequence of a turn stands. `output_tokens` and `kv_tokens` are totals."""
+
+    seq: SeqId
+    epoch: int
+    output_tokens: int
+    kv_tokens: int
+    starved: bool = False
+    finish: Finish | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnProgress:
+    """A step report of a turn (proto StepDone). Seconds and steps are since the last report of this turn."""
+
+    instance: InstanceId
+    turn: CommandId
+    progress: tuple[Progress, ...]
+    steps: int
+    decode_s: float
+    prefill_tokens: int
+    prefill_s: float
+    wait_s: float
+    batch: int
+    context_tokens: int
+    memory: Memory
+    end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CommandFailed:
+    """A command failed. Its dependants are reported Skipped."""
+
+    instance: InstanceId
+    id: CommandId
+    kind: FailureKind
+    reason: str
+    memory: Memory | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSkipped:
+    """A command never ran because one in its `after` failed or was cancelled."""
+
+    instance: InstanceId
+    id: CommandId
+    because: CommandId
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReported:
+    """A heartbeat."""
+
+    instance: InstanceId
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The time that a Wake asked for has come."""
+
+
+Event = Union[
+    CatalogChanged,
+    InstanceUp,
+    InstanceDown,
+    ModelReported,
+    Submitted,
+    Cancelled,
+    GatewayDown,
+    CommandDone,
+    TurnProgress,
+    CommandFailed,
+    CommandSkipped,
+    MemoryReported,
+    Tick,
+]

@@ -1,0 +1,135 @@
+"""The nouns that events, commands and policies share: ids, models, memory.
+
+They mirror `proto/`, less everything a decision does not need (prompts, token ids, addresses).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, NewType
+
+ModelName = NewType("ModelName", str)
+InstanceId = NewType("InstanceId", str)
+GatewayId = NewType("GatewayId", str)
+CommandId = NewType("CommandId", int)
+KvShape = NewType("KvShape", str)
+
+
+class SeqId(NamedTuple):
+    """One choice of one request; what moves between engines."""
+
+    request: str
+    choice: int
+
+
+class Role(Enum):
+    """What an instance is sent. Every sidecar can do both."""
+
+    UNIFIED = "unified"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class Place(Enum):
+    """Where a sequence's KV cache is on an instance."""
+
+    NONE = "none"
+    DEVICE = "device"
+    HOST = "host"
+
+
+class Finish(Enum):
+    """Why a sequence ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ERROR = "error"
+
+
+class Phase(Enum):
+    """How far a model is on an instance."""
+
+    FETCHING = "fetching"
+    CACHED = "cached"
+    FAILED = "failed"
+
+
+class RejectCode(Enum):
+    """Why a request was not taken or not finished; the gateway turns it into an HTTP status."""
+
+    UNKNOWN_MODEL = "unknown_model"
+    MODEL_FAILED = "model_failed"
+    OVERLOADED = "overloaded"
+    TOO_LONG = "too_long"
+    ENGINE = "engine"
+
+
+class FailureKind(Enum):
+    """What kind of failure a sidecar reports for a command."""
+
+    NO_MEMORY = "no_memory"
+    UNKNOWN = "unknown"
+    STALE = "stale"
+    CANCELLED = "cancelled"
+    ENGINE = "engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Service-level objective: token k is on time at arrival + ttft_s + k * tbt_s."""
+
+    ttft_s: float
+    tbt_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What one model takes on an engine."""
+
+    weight_bytes: int
+    weight_slabs: int
+    kv_shape: KvShape
+    kv_block_bytes: int
+    kv_block_tokens: int
+    max_model_len: int
+    content: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A model of the catalog: its served name and its objective."""
+
+    name: ModelName
+    slo: Slo
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeMemory:
+    """Blocks of one KV shape in slabs that are mapped already."""
+
+    free_blocks: int
+    used_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What an instance has free, as it reports it. Counts of slabs; blocks by KV shape."""
+
+    slabs_free: int
+    host_slabs_free: int
+    shapes: dict[KvShape, ShapeMemory] = field(default_factory=dict)
+    host_shapes: dict[KvShape, ShapeMemory] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A sequence that an instance says it holds when it attaches."""
+
+    seq: SeqId
+    epoch: int
+    model: ModelName
+    prompt_tokens: int
+    output_tokens: int
+    kv_tokens: int
+    place: Place

@@ -1,0 +1,86 @@
+"""The seam between our machinery (memory, lanes, sequences) and the execution of models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aegaeon_sidecar.sampling import SamplerState
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlace:
+    """Where one tensor lies in its model's range: byte offset (256-aligned), bytes, and its name in the files."""
+
+    name: str
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A model as the memory sees it: bytes of weights, the places of its tensors, and the shape of its KV cache."""
+
+    weight_bytes: int
+    tensors: tuple[TensorPlace, ...]
+    kv_shape: str
+    kv_block_bytes: int
+    kv_block_tokens: int
+    max_model_len: int
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepInput:
+    """One sequence's part of a step.
+
+    `tokens`: the ids to compute now (a chunk at prefill, one at decode); `position`: tokens whose KV is in already;
+    `blocks`: its block table, long enough for position + len(tokens); `sampler` set when a token is to be sampled.
+    """
+
+    tokens: Seq[int]
+    position: int
+    blocks: NDArray[np.int32]
+    sampler: SamplerState | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One sampled token; logprobs only where the request asked for them: (token id, logprob), likeliest first."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class Backend(Protocol):
+    """Executes models whose parameters and KV cache are views of addresses that never change."""
+
+    def describe(self, directory: Path, max_model_len: int) -> Layout:
+        """Read config.json and the safetensors headers of `directory` and say what the model needs.
+
+        Raises ModelError (missing or unsupported config, missing or truncated shards, wrong shapes, pickled weights)
+        before a byte is copied anywhere. `max_model_len` 0 means the model's own.
+        """
+        ...
+
+    def register(self, model: str, directory: Path, layout: Layout, weights: NDArray[np.uint8]) -> None:
+        """Build the model's shell once: parameters are views of `weights` (uint8, the model's range), for ever."""
+        ...
+
+    def bind_kv(self, kv_shape: str, blocks: NDArray[np.uint8]) -> None:
+        """Tell where the blocks of a shape live (uint8 over the whole range of that shape)."""
+        ...
+
+    def forget(self, model: str) -> None:
+        """Drop the shell."""
+        ...
+
+    def step(self, model: str, inputs: Seq[StepInput]) -> list[Sampled | None]:
+        """Run one forward pass over the batch (all prefill chunks or all decodes) and sample where asked."""
+        ...

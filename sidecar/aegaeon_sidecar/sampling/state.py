@@ -1,0 +1,158 @@
+"""What one sequence carries from token to token so that its sampling survives any move.
+
+Nothing here is random: a draw is a hash of (seed, choice, index), and penalties are counts of tokens, so that a state
+rebuilt elsewhere from prompt and output goes on exactly where the old one stopped.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+_FIRST_CAPACITY = 64
+
+
+def uniform(seed: int, choice: int, index: int) -> float:
+    """A number in [0, 1) for output token `index` of a choice: a function of the three alone, on every machine."""
+    key = struct.pack("<QQQ", seed & (2**64 - 1), choice, index)
+    digest = blake2b(key, digest_size=8, person=b"aegaeon-draw").digest()
+    return float((int.from_bytes(digest, "little") >> 11) * 2.0**-53)
+
+
+class SamplerState:
+    """The sampling parameters of one sequence and the tokens that its penalties count.
+
+    Meanings are those of the wire (proto Sampling, Limits): temperature 0 is greedy; top_p 1, top_k 0, min_p 0,
+    repetition 1 are off. `presence` and `frequency` count output tokens, `repetition` prompt and output, as vLLM does.
+    `logprobs` is None for none, or how many of the likeliest to return beside the chosen token's own; they are those
+    of the model's raw distribution, before penalties, bias and temperature. `stop_ids` cannot be chosen before
+    `min_tokens` output tokens. The holder calls `accept` once for every token that it keeps; a backend only reads.
+    """
+
+    __slots__ = (
+        "_counts",
+        "_ids",
+        "_places",
+        "_used",
+        "bias",
+        "choice",
+        "frequency",
+        "generated",
+        "logprobs",
+        "min_p",
+        "min_tokens",
+        "presence",
+        "repetition",
+        "seed",
+        "stop_ids",
+        "temperature",
+        "top_k",
+        "top_p",
+    )
+
+    def __init__(
+        self,
+        *,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        presence: float = 0.0,
+        frequency: float = 0.0,
+        repetition: float = 1.0,
+        seed: int = 0,
+        logit_bias: Mapping[int, float] | None = None,
+        logprobs: int | None = None,
+        choice: int = 0,
+        min_tokens: int = 0,
+        stop_ids: Iterable[int] = (),
+        prompt: Iterable[int] = (),
+        output: Iterable[int] = (),
+    ) -> None:
+        self.temperature = temperature
+        self.top_p = top_p
+        self.top_k = top_k
+        self.min_p = min_p
+        self.presence = presence
+        self.frequency = frequency
+        self.repetition = repetition
+        self.seed = seed
+        self.bias = _columns(logit_bias or {})
+        self.logprobs = logprobs
+        self.choice = choice
+        self.min_tokens = min_tokens
+        self.stop_ids = np.array(sorted(set(stop_ids)), dtype=np.int64)
+        self.generated = 0
+        self._reset_counts()
+        if repetition != 1.0:
+            for token in prompt:
+                self._place(token)
+        for token in output:
+            self.accept(token)
+
+    @property
+    def greedy(self) -> bool:
+        """The likeliest token is taken; no draw is made."""
+        return self.temperature == 0.0
+
+    @property
+    def penalised(self) -> bool:
+        """Some penalty depends on the tokens so far."""
+        return self.presence != 0.0 or self.frequency != 0.0 or self.repetition != 1.0
+
+    @property
+    def stops_masked(self) -> bool:
+        """The next token may not be a stop id."""
+        return self.generated < self.min_tokens and self.stop_ids.size > 0
+
+    @property
+    def plain(self) -> bool:
+        """The next token is the argmax of the raw logits and nothing else is asked for."""
+        return self.greedy and self.logprobs is None and not self.reshaped
+
+    @property
+    def reshaped(self) -> bool:
+        """The logits change before a choice is made (penalties, bias, masked stop ids)."""
+        return self.penalised or self.bias[0].size > 0 or self.stops_masked
+
+    def accept(self, token: int) -> None:
+        """The sequence keeps this token as its next output."""
+        self.generated += 1
+        if self.penalised:
+            self._counts[self._place(token)] += 1.0
+
+    def draw(self) -> float:
+        """The number in [0, 1) that the next output token is chosen with."""
+        return uniform(self.seed, self.choice, self.generated)
+
+    def seen(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Distinct tokens under penalty and how often each was output (0: only in the prompt). Views: do not keep."""
+        return self._ids[: self._used], self._counts[: self._used]
+
+    def _reset_counts(self) -> None:
+        self._places: dict[int, int] = {}
+        self._ids: NDArray[np.int64] = np.empty(_FIRST_CAPACITY, dtype=np.int64)
+        self._counts: NDArray[np.float32] = np.zeros(_FIRST_CAPACITY, dtype=np.float32)
+        self._used = 0
+
+    def _place(self, token: int) -> int:
+        place = self._places.get(token)
+        if place is not None:
+            return place
+        place = self._used
+        if place == self._ids.size:
+            self._ids = np.concatenate([self._ids, np.empty_like(self._ids)])
+            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+        self._ids[place] = token
+        self._places[token] = place
+        self._used += 1
+        return place
+
+
+def _columns(bias: Mapping[int, float]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    ids = sorted(bias)
+    return np.array(ids, dtype=np.int64), np.array([bias[i] for i in ids], dtype=np.float32)

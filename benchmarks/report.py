@@ -1,0 +1,71 @@
+"""How every benchmark tells its figures: beside their limits on the screen, and as JSON in benchmarks/results.
+
+A limit is either a fixed number or a peer measured in the same run; the bar says what value / limit must be.
+Benchmarks run from the repository's root: `python -m benchmarks.NAME`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure. `limit` None: reported for the record, holds always. `threshold` is in units of the limit."""
+
+    figure: str
+    value: float
+    unit: str
+    limit: float | None = None
+    sense: Literal[">=", "<="] = ">="
+    threshold: float = 1.0
+
+    @property
+    def ratio(self) -> float | None:
+        return None if not self.limit else self.value / self.limit
+
+    @property
+    def holds(self) -> bool:
+        if self.limit is None:
+            return True
+        bar = self.limit * self.threshold
+        return self.value >= bar if self.sense == ">=" else self.value <= bar
+
+    @property
+    def bar(self) -> str | None:
+        return None if self.limit is None else f"{self.sense} {self.threshold:g} x limit"
+
+    def as_json(self) -> dict[str, float | str | bool | None]:
+        return {
+            "figure": self.figure,
+            "value": self.value,
+            "unit": self.unit,
+            "limit": self.limit,
+            "ratio": self.ratio,
+            "bar": self.bar,
+            "holds": self.holds,
+        }
+
+
+def line(row: Row) -> str:
+    """One row for people: figure, value, limit, bar and whether it holds."""
+    head = f"{row.figure:<58} {row.value:>14,.4g} {row.unit:<12}"
+    if row.limit is None:
+        return f"{head} (for the record)"
+    return f"{head} limit {row.limit:>12,.4g}  {row.bar:<16} {'holds' if row.holds else 'MISSED'}"
+
+
+def report(name: str, rows: Sequence[Row]) -> bool:
+    """Print the rows, write benchmarks/results/`name`.json, and say whether all of them hold."""
+    for row in rows:
+        print(line(row), flush=True)
+    RESULTS.mkdir(exist_ok=True)
+    text = json.dumps([row.as_json() for row in rows], indent=2)
+    (RESULTS / f"{name}.json").write_text(text + "\n")
+    return all(row.holds for row in rows)

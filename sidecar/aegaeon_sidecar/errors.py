@@ -4,7 +4,7 @@ SidecarError
 ├── ModelError          this model cannot be served; the others go on
 │   ├── ConfigError     config.json
 │   └── WeightsError    *.safetensors
-├── FillCancelledError     reading the weights was given up on request
+├── FillCancelledError  reading the weights was given up on request
 └── BackendError        a step or registration that breaks the backend's contract
 """
 

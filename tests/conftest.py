@@ -1,0 +1,117 @@
+"""Tiny random models with real tokenizers, made once per session: what every test that needs a model directory uses.
+
+torch and transformers are imported only when a test asks for a model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
+SPECIAL_TOKENS = ["<pad>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|end|>"]
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+CORPUS = [
+    "The quick brown fox jumps over the lazy dog.",
+    "Tokens are scheduled one by one, and no reader notices the difference.",
+    "Ein Satz mit Umlauten: Größe, Übung, Ärger; 数字 and emoji 🙂 as well.",
+    "def step(batch): return [sample(logits) for logits in forward(batch)]",
+]
+VOCAB_SIZE = 384
+
+# One shape per architecture, different in what tends to go wrong: head counts, head size, tying, block size.
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama": {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True},
+    "mistral": {"num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32, "sliding_window": None},
+    "qwen2": {"num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": False},
+    "qwen3": {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True},
+}
+
+ModelFactory = Callable[..., Path]
+
+
+def _tokenizer(directory: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>", chat_template=CHAT_TEMPLATE
+    )
+    fast.save_pretrained(directory)
+
+
+def _model(architecture: str, dtype: str, seed: int, overrides: dict[str, Any]) -> Any:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    settings = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "vocab_size": VOCAB_SIZE,
+        "max_position_embeddings": 256,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+        "initializer_range": 0.2,  # the usual 0.02 gives nearly flat logits, and flat logits hide mistakes
+        **SHAPES[architecture],
+        **overrides,
+    }
+    config = AutoConfig.for_model(architecture, **settings)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        for name, parameter in model.named_parameters():
+            if name.endswith(("bias", "norm.weight", "layernorm.weight")):  # else zeros and ones: nothing to get wrong
+                torch.nn.init.normal_(parameter, mean=0.0 if name.endswith("bias") else 1.0, std=0.2)
+    return model.to(getattr(torch, dtype))
+
+
+@pytest.fixture(scope="session")
+def make_model(tmp_path_factory: pytest.TempPathFactory) -> ModelFactory:
+    """make_model("qwen3", dtype="bfloat16", shard="40KB", seed=1, num_hidden_layers=3) -> its directory.
+
+    Saved by transformers: config.json, generation_config.json, *.safetensors and a byte-level BPE tokenizer with a
+    chat template. Weights are random, from `seed`; `shard` splits them into several files; everything else goes into
+    the config. The same call gives the same directory: treat it as read-only.
+    """
+    made: dict[str, Path] = {}
+    pattern = tmp_path_factory.mktemp("tokenizer")
+    _tokenizer(pattern)
+
+    def make(architecture: str, *, dtype: str = "float32", seed: int = 0, shard: str = "1GB", **config: Any) -> Path:
+        key = repr((architecture, dtype, seed, shard, sorted(config.items(), key=repr)))
+        if key not in made:
+            directory = tmp_path_factory.mktemp(architecture)
+            _model(architecture, dtype, seed, config).save_pretrained(directory, max_shard_size=shard)
+            for file in pattern.iterdir():
+                (directory / file.name).write_bytes(file.read_bytes())
+            made[key] = directory
+        return made[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_models(make_model: ModelFactory) -> Iterator[dict[str, Path]]:
+    """The directories of four tiny float32 models, by architecture: llama, mistral, qwen2, qwen3."""
+    yield {architecture: make_model(architecture) for architecture in ARCHITECTURES}

@@ -99,6 +99,10 @@ class BlockPool:
     def used(self) -> int: ...
     @property
     def mapped_slabs(self) -> int: ...
+    @property
+    def slabs(self) -> list[int]:
+        """The pool's slab at each position of the range, -1 where none is mapped: how another process finds a block."""
+
     def slabs_for(self, count: int) -> int:
         """Slabs that allocate(count) would have to map now."""
 

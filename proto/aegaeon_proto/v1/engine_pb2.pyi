@@ -516,6 +516,7 @@ class KvHandle(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     KV_TOKENS_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
+    SLABS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     segment: _builtins.str
     """file of the host tier, relative to the node's segment folder"""
@@ -531,6 +532,10 @@ class KvHandle(_message.Message):
     def output(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """output tokens so far, prefix included"""
 
+    @_builtins.property
+    def slabs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Block i lies at byte i * block bytes of these slabs of the segment, laid end to end: the source's range of the shape."""
+
     def __init__(
         self,
         *,
@@ -541,10 +546,11 @@ class KvHandle(_message.Message):
         epoch: _builtins.int = ...,
         kv_tokens: _builtins.int = ...,
         output: _abc.Iterable[_builtins.int] | None = ...,
+        slabs: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "epoch", b"epoch", "kv_shape", b"kv_shape", "kv_tokens", b"kv_tokens", "node", b"node", "output", b"output", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "epoch", b"epoch", "kv_shape", b"kv_shape", "kv_tokens", b"kv_tokens", "node", b"node", "output", b"output", "segment", b"segment", "slabs", b"slabs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,95 @@
+"""Turns pydantic's findings into sentences that name the field as it is written and what is allowed there."""
+
+from __future__ import annotations
+
+import types
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+_LABEL_RULE = "lower-case letters, digits and '-', beginning and ending with a letter or digit"
+_PATTERNS = {
+    r"^(cpu|cuda:[0-9]+)$": "cpu or cuda:N",
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": _LABEL_RULE,
+    r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$": "letters, digits, '.', '_', '/' and '-'",
+}
+_EXPECTED = {
+    "string_type": "text (quote it)",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
+    """One sentence for each finding: `spec.memory.slabSize: ...`."""
+    return [f"{field_path(detail['loc'])}: {_sentence(detail, model)}" for detail in error.errors(include_url=False)]
+
+
+def field_path(location: tuple[int | str, ...]) -> str:
+    """('spec', 'models', 0, 'name') -> `spec.models[0].name`."""
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path or "document"
+
+
+def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
+    kind, context, given = detail["type"], detail.get("ctx", {}), detail["input"]
+    sentence = detail["msg"][0].lower() + detail["msg"][1:]
+    match kind:
+        case "missing":
+            sentence = "is required"
+        case "extra_forbidden":
+            sentence = f"unknown field; allowed here: {', '.join(_fields_at(model, detail['loc'][:-1]))}"
+        case "literal_error":
+            sentence = f"{given!r} is not known; allowed: {context['expected']}"
+        case "value_error":
+            sentence = str(context["error"])
+        case "string_pattern_mismatch":
+            sentence = f"{given!r} is not allowed; allowed: {_PATTERNS.get(context['pattern'], context['pattern'])}"
+        case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
+            sentence = f"{given!r} is out of range; allowed: {_bound(kind, context)}"
+        case _ if kind in _EXPECTED:
+            sentence = f"{_shown(given)} is not allowed; expected {_EXPECTED[kind]}"
+    return sentence
+
+
+def _bound(kind: str, context: dict[str, Any]) -> str:
+    word = {
+        "greater_than": ("more than", "gt"),
+        "greater_than_equal": ("at least", "ge"),
+        "less_than": ("less than", "lt"),
+        "less_than_equal": ("at most", "le"),
+    }[kind]
+    return f"{word[0]} {context[word[1]]:g}"
+
+
+def _shown(given: object) -> str:
+    if given is None:
+        return "an empty value"
+    return "a mapping" if isinstance(given, dict) else "a list" if isinstance(given, list) else repr(given)
+
+
+def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """The field names, as written, of the model that lies at `location` below `model`."""
+    for part in location:
+        if isinstance(part, int):
+            continue
+        field = next(f for name, f in model.model_fields.items() if (f.alias or name) == part)
+        model = next(t for t in _leaves(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel))
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _leaves(annotation: object) -> list[object]:
+    """The types that an annotation is made of: `tuple[A, ...] | None` -> [A, ..., None]."""
+    if get_origin(annotation) in (Union, types.UnionType, tuple) or hasattr(annotation, "__metadata__"):
+        return [leaf for argument in get_args(annotation) for leaf in _leaves(argument)]
+    return [annotation]

@@ -1,0 +1,143 @@
+"""Files and folders of YAML become checked objects, or a list of sentences about what is wrong.
+
+All problems of all files are collected first: a person puts a manifest right in one go.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from aegaeon_operator.errors import ManifestError
+from aegaeon_operator.spec.crosscheck import Origin, Placed, cross_check
+from aegaeon_operator.spec.explain import explain
+from aegaeon_operator.spec.resources import API_VERSION, GpuPool, ModelPool, ModelPoolSpec, ServedModel
+
+_KINDS: dict[str, type[GpuPool] | type[ModelPool]] = {"GpuPool": GpuPool, "ModelPool": ModelPool}
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A GpuPool and all ModelPools that refer to it. Every hostPath is absolute."""
+
+    gpu_pool: GpuPool
+    model_pools: tuple[ModelPool, ...]
+
+    @property
+    def models(self) -> tuple[ServedModel, ...]:
+        return tuple(model for model_pool in self.model_pools for model in model_pool.spec.models)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """Everything that was read, checked against each other."""
+
+    pools: tuple[Pool, ...]
+
+
+def load_manifests(path: Path, models_folder: Path) -> Manifests:
+    """Read a YAML file, or all *.yaml and *.yml files of a folder. Raises ManifestError with every problem found."""
+    problems: list[str] = []
+    gpu_pools: list[Placed[GpuPool]] = []
+    model_pools: list[Placed[ModelPool]] = []
+    for file in _files(path):
+        for origin, document in _documents(file, problems):
+            loaded = _validate(origin, document, problems)
+            if isinstance(loaded, GpuPool):
+                gpu_pools.append(Placed(loaded, origin))
+            elif isinstance(loaded, ModelPool):
+                model_pools.append(Placed(_absolute(loaded, file.parent, models_folder), origin))
+    problems = problems or cross_check(gpu_pools, model_pools, path)
+    if problems:
+        raise ManifestError(problems)
+    return Manifests(tuple(Pool(gpu.value, _attached(gpu.value, model_pools)) for gpu in gpu_pools))
+
+
+def _attached(gpu_pool: GpuPool, model_pools: list[Placed[ModelPool]]) -> tuple[ModelPool, ...]:
+    name = gpu_pool.metadata.name
+    return tuple(placed.value for placed in model_pools if placed.value.spec.gpu_pool_ref.name == name)
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise ManifestError([f"{path}: no such file or folder"])
+    files = sorted(file for file in path.iterdir() if file.suffix in (".yaml", ".yml") and file.is_file())
+    if not files:
+        raise ManifestError([f"{path}: has no *.yaml file; put a GpuPool and a ModelPool there"])
+    return files
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader as Kubernetes reads YAML: no dates, and a key given twice is an error."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - overrides PyYAML's own class attribute
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"the key '{twice}' is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _documents(file: Path, problems: list[str]) -> Iterator[tuple[Origin, object]]:
+    number = 0
+    try:
+        for number, document in enumerate(yaml.load_all(file.read_text("utf-8"), _Loader), start=1):
+            if document is not None:
+                yield Origin(file, number), document
+    except yaml.MarkedYAMLError as error:
+        at = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        problems.append(f"{Origin(file, number + 1)}{at}: not valid YAML: {error.problem}")
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        problems.append(f"{file}: cannot be read: {' '.join(str(error).split())}")
+
+
+def _validate(origin: Origin, document: object, problems: list[str]) -> GpuPool | ModelPool | None:
+    if not isinstance(document, dict):
+        problems.append(f"{origin}: is not a mapping; a manifest begins with apiVersion and kind")
+        return None
+    kind = _KINDS.get(str(document.get("kind")))
+    if kind is None:
+        given = f"{document['kind']!r} is not known here" if "kind" in document else "is required"
+        problems.append(f"{origin}: kind: {given}; allowed: {', '.join(_KINDS)} ({API_VERSION})")
+        return None
+    try:
+        return kind.model_validate_json(json.dumps(document))
+    except TypeError:
+        problems.append(f"{origin}: keys must be text")
+    except ValidationError as error:
+        label = f"{origin} ({document['kind']} {_name(document)})"
+        problems.extend(f"{label}: {sentence}" for sentence in explain(error, kind))
+    return None
+
+
+def _name(document: dict[Any, Any]) -> str:
+    metadata = document.get("metadata")
+    return str(metadata.get("name", "without a name")) if isinstance(metadata, dict) else "without a name"
+
+
+def _absolute(pool: ModelPool, manifest_folder: Path, models_folder: Path) -> ModelPool:
+    models = tuple(_absolute_model(model, manifest_folder, models_folder) for model in pool.spec.models)
+    spec = ModelPoolSpec(gpu_pool_ref=pool.spec.gpu_pool_ref, models=models, gateway=pool.spec.gateway)
+    return pool.model_copy(update={"spec": spec})
+
+
+def _absolute_model(model: ServedModel, manifest_folder: Path, models_folder: Path) -> ServedModel:
+    given = model.source.host_path
+    if given is None:
+        return model
+    base = manifest_folder if given.startswith(("./", "../")) else models_folder
+    path = (base.absolute() / Path(given).expanduser()).resolve()
+    return model.model_copy(update={"source": model.source.model_copy(update={"host_path": str(path)})})

@@ -1,0 +1,235 @@
+"""The two kinds of `serving.aegaeon.io/v1alpha1`, as a person writes them.
+
+GpuPool belongs to the platform team (hardware, split, policy); ModelPool to a tenant team (models, objectives).
+Descriptions are what `kubectl explain` prints; units live in the types (Quantity, Duration).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from aegaeon_operator.spec.quantity import Duration, Quantity, format_quantity
+
+GROUP = "serving.aegaeon.io"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+_DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_SERVED_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$"
+
+PositiveDuration = Annotated[Duration, Field(gt=0)]
+ObjectName = Annotated[str, Field(min_length=1, max_length=63, pattern=_DNS_LABEL)]
+
+
+class Strict(BaseModel):
+    """Frozen, camelCase outside, no unknown fields, no silent conversion of types."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+    )
+
+
+class Metadata(Strict):
+    """The part of Kubernetes' object metadata that is used here."""
+
+    name: ObjectName = Field(description="Name of the object, unique among its kind.")
+    namespace: ObjectName = Field(default="default", description="Namespace of the object.")
+    labels: dict[str, str] = Field(default={}, description="Labels of the object.")
+    annotations: dict[str, str] = Field(default={}, description="Annotations of the object.")
+
+
+# ---- GpuPool -------------------------------------------------------------------------------------------------------
+
+
+class Accelerator(Strict):
+    """What an engine runs on."""
+
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda:[0-9]+)$")] = Field(
+        default="cpu",
+        description="`cpu`, or `cuda:N`: the first engine takes GPU N, the next one GPU N+1, and so on.",
+    )
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        default="float32", description="Number format of weights and KV cache."
+    )
+
+
+class Replicas(Strict):
+    """How many engines of one role."""
+
+    replicas: Annotated[int, Field(ge=1, le=1024)] = Field(description="Engines of this role.")
+
+
+class PoolMemory(Strict):
+    """Memory of each engine, and of each node."""
+
+    device_bytes: Quantity = Field(
+        description="Device memory of one engine for weights and KV cache together, for example 60Gi."
+    )
+    slab_size: Quantity = Field(
+        default=32 << 20,
+        description="Unit in which device and host memory are handed out; a multiple of 4Ki; small for small models.",
+    )
+    host_model_cache: Quantity = Field(description="Host memory for weights of models that are not on a device.")
+    host_kv: Quantity = Field(description="Host memory of one engine for KV cache that is swapped out or handed off.")
+
+    @model_validator(mode="after")
+    def _slabs_divide(self) -> Self:
+        if self.slab_size == 0 or self.slab_size % 4096:
+            raise ValueError(f"slabSize {format_quantity(self.slab_size)} is not a multiple of 4Ki")
+        for name, size in (("deviceBytes", self.device_bytes), ("hostKv", self.host_kv)):
+            if size < self.slab_size:
+                raise ValueError(
+                    f"{name} {format_quantity(size)} holds no slab of {format_quantity(self.slab_size)}; "
+                    f"raise {name} or lower slabSize"
+                )
+        if self.host_model_cache == 0:
+            raise ValueError("hostModelCache 0 holds no model; give it the size of the largest model at least")
+        return self
+
+
+class Scheduling(Strict):
+    """How engines are shared."""
+
+    policy: Literal["paper"] = Field(
+        default="paper",
+        description="`paper`: grouped first-come-first-served prefill, batched weighted round-robin decode.",
+    )
+    q_max: PositiveDuration = Field(default=4.0, description="Longest quota of one turn.")
+    max_group_size: Annotated[int, Field(ge=1, le=1024)] = Field(
+        default=8, description="Requests of one model that a prefill group takes in all before the next group."
+    )
+    hold: PositiveDuration = Field(
+        default=30.0, description="How long a request may wait for an engine before it is answered with 503."
+    )
+
+
+class EngineTuning(Strict):
+    """Knobs of one engine process."""
+
+    threads: Annotated[int, Field(ge=1, le=256)] = Field(
+        default=1, description="Compute threads of one engine on a CPU."
+    )
+    max_batch: Annotated[int, Field(ge=1, le=1024)] = Field(default=16, description="Sequences in one decode step.")
+    prefill_chunk_tokens: Annotated[int, Field(ge=16, le=65536)] = Field(
+        default=512, description="Longest part of a prompt computed in one go, in tokens."
+    )
+    lease: PositiveDuration = Field(
+        default=10.0, description="How long an engine keeps sequences on its device after it lost the scheduler."
+    )
+
+
+class GpuPoolSpec(Strict):
+    """Engines, their memory, and how they are shared."""
+
+    backend: Literal["torch"] = Field(default="torch", description="What executes models.")
+    accelerator: Accelerator = Field(default=Accelerator(), description="What an engine runs on.")
+    engines: Replicas | None = Field(default=None, description="Engines that both prefill and decode.")
+    prefill: Replicas | None = Field(default=None, description="Engines that prefill only; needs `decode`.")
+    decode: Replicas | None = Field(default=None, description="Engines that decode only; needs `prefill`.")
+    memory: PoolMemory = Field(description="Memory of each engine.")
+    scheduling: Scheduling = Field(default=Scheduling(), description="How engines are shared.")
+    tuning: EngineTuning = Field(default=EngineTuning(), description="Knobs of one engine process.")
+
+    @model_validator(mode="after")
+    def _roles(self) -> Self:
+        if (self.prefill is None) != (self.decode is None):
+            given, lacking = ("decode", "prefill") if self.prefill is None else ("prefill", "decode")
+            raise ValueError(f"{given} needs {lacking} beside it; or use engines, which do both")
+        if self.engines is None and self.prefill is None:
+            raise ValueError("no engines asked for; give engines.replicas, or prefill.replicas and decode.replicas")
+        return self
+
+
+class GpuPool(Strict):
+    """Hardware that a set of models shares."""
+
+    api_version: Literal["serving.aegaeon.io/v1alpha1"] = Field(description="Version of this schema.")
+    kind: Literal["GpuPool"] = Field(description="GpuPool.")
+    metadata: Metadata = Field(description="Name of the pool.")
+    spec: GpuPoolSpec = Field(description="What the platform team wants.")
+
+
+# ---- ModelPool -----------------------------------------------------------------------------------------------------
+
+
+class HuggingFace(Strict):
+    """A model on the Hugging Face hub."""
+
+    repository: Annotated[str, Field(min_length=1, max_length=200)] = Field(description="For example Qwen/Qwen3-0.6B.")
+    revision: Annotated[str, Field(max_length=200)] = Field(
+        default="", description="Branch, tag or commit; empty means the default branch."
+    )
+
+
+class Source(Strict):
+    """Where a model's config.json and safetensors files are. Exactly one of the fields."""
+
+    host_path: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
+        default=None,
+        description="Folder on the machine. An absolute path or `~/...` is taken as it is; `./...` and `../...` "
+        "start at the manifest's own folder; anything else is a folder inside the models folder (`aegaeon up --models`).",
+    )
+    hugging_face: HuggingFace | None = Field(default=None, description="A model on the Hugging Face hub.")
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.host_path is None) == (self.hugging_face is None):
+            raise ValueError("give exactly one of hostPath, huggingFace")
+        return self
+
+
+class Slo(Strict):
+    """Service-level objective: output token k is on time at arrival + ttft + k * tbt."""
+
+    ttft: PositiveDuration = Field(default=10.0, description="Time to the first token.")
+    tbt: PositiveDuration = Field(default=0.1, description="Time between tokens after it.")
+
+
+class ServedModel(Strict):
+    """One model of the pool."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200, pattern=_SERVED_NAME)] = Field(
+        description="Name that clients give in `model`; unique in the GpuPool."
+    )
+    source: Source = Field(description="Where its files are.")
+    max_model_len: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(
+        default=None, description="Longest prompt and output together, in tokens; left out: what its config.json says."
+    )
+    slo: Slo = Field(default=Slo(), description="Its service-level objective.")
+
+
+class ObjectRef(Strict):
+    """A reference to another object of the same namespace."""
+
+    name: ObjectName = Field(description="Name of the object.")
+
+
+class LocalGateway(Strict):
+    """How the models are reached."""
+
+    port: Annotated[int, Field(ge=1, le=65535)] = Field(default=8000, description="Port of the OpenAI API.")
+
+
+class ModelPoolSpec(Strict):
+    """Models, their objectives, and how they are reached."""
+
+    gpu_pool_ref: ObjectRef = Field(description="The GpuPool that serves these models.")
+    models: Annotated[tuple[ServedModel, ...], Field(min_length=1, max_length=512)] = Field(description="The models.")
+    gateway: LocalGateway = Field(default=LocalGateway(), description="How the models are reached.")
+
+
+class ModelPool(Strict):
+    """Models that a tenant team serves from a GpuPool."""
+
+    api_version: Literal["serving.aegaeon.io/v1alpha1"] = Field(description="Version of this schema.")
+    kind: Literal["ModelPool"] = Field(description="ModelPool.")
+    metadata: Metadata = Field(description="Name of the pool.")
+    spec: ModelPoolSpec = Field(description="What the tenant team wants.")

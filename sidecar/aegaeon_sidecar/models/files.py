@@ -1,0 +1,110 @@
+"""The weight files of a model directory: found, checked against config.json, hashed.
+
+Only safetensors: a pickle can run code when it is read, so pickled weights are refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from hashlib import blake2b
+from pathlib import Path
+
+from aegaeon_sidecar.errors import WeightsError
+from aegaeon_sidecar.models.config import DecoderSpec
+from aegaeon_sidecar.models.header import FileTensor, read_header
+from aegaeon_sidecar.models.tensors import may_ignore, tensor_shapes
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+CHUNK_BYTES = 1 << 20
+_AGAINST = "weights and config.json do not belong together"
+_SHARD = re.compile(r"[\w.-]+\.safetensors")
+
+
+def find_tensors(directory: Path, spec: DecoderSpec) -> dict[str, FileTensor]:
+    """Where every tensor of `spec` is, in memory order. Raises WeightsError; reads headers only."""
+    found: dict[str, FileTensor] = {}
+    for path, promised in _shards(directory).items():
+        tensors = read_header(path)
+        _check_promise(path, promised, {tensor.name for tensor in tensors})
+        for tensor in tensors:
+            if tensor.name in found:
+                raise WeightsError(f"{path}: {tensor.name}: is in {found[tensor.name].file.name} as well")
+            found[tensor.name] = tensor
+    return _match(directory, spec, found)
+
+
+def content_hash(files: Iterable[Path], salt: str) -> str:
+    """blake2b over `salt` and every byte of the files, 32 hex digits.
+
+    Costs one read of the files and about a second per GB on one core. Raises WeightsError.
+    """
+    digest = blake2b(salt.encode(), digest_size=16)
+    buffer = memoryview(bytearray(CHUNK_BYTES))
+    for path in files:
+        try:
+            with path.open("rb", buffering=0) as file:
+                while count := file.readinto(buffer):
+                    digest.update(buffer[:count])
+        except OSError as error:
+            raise WeightsError(f"{path}: cannot be read: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+def _shards(directory: Path) -> dict[Path, set[str] | None]:
+    """The files, each with the tensors that the index promises in it (None without an index)."""
+    if (directory / SINGLE).exists():
+        return {directory / SINGLE: None}
+    if (directory / INDEX).exists():
+        return _read_index(directory)
+    pickled = sorted(file.name for pattern in PICKLED for file in directory.glob(pattern))
+    if pickled:
+        raise WeightsError(
+            f"{directory}: only pickled weights ({', '.join(pickled[:4])}), which may run code when read; "
+            "convert them to safetensors (transformers: save_pretrained)"
+        )
+    raise WeightsError(f"{directory}: neither {SINGLE} nor {INDEX}; fetch the model's weights")
+
+
+def _read_index(directory: Path) -> dict[Path, set[str] | None]:
+    path = directory / INDEX
+    try:
+        weight_map = json.loads(path.read_bytes())["weight_map"]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+        raise WeightsError(f"{path}: not a safetensors index with a weight_map: {error}") from error
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise WeightsError(f"{path}: weight_map must be an object of tensor name: file name")
+    shards: dict[Path, set[str] | None] = {}
+    promised: dict[Path, set[str]] = {}
+    for name, file in weight_map.items():
+        if not isinstance(file, str) or not _SHARD.fullmatch(file):
+            raise WeightsError(f"{path}: {name}: {file!r:.80} is not the name of a .safetensors file beside the index")
+        promised.setdefault(directory / file, set()).add(name)
+    shards.update(sorted(promised.items()))
+    return shards
+
+
+def _check_promise(path: Path, promised: set[str] | None, present: set[str]) -> None:
+    if promised is None or promised == present:
+        return
+    missing, extra = sorted(promised - present), sorted(present - promised)
+    what = f"lacks {missing[0]}" if missing else f"holds {extra[0]}"
+    raise WeightsError(f"{path}: {what}, against {INDEX}; the files are of different versions, fetch them again")
+
+
+def _match(directory: Path, spec: DecoderSpec, found: dict[str, FileTensor]) -> dict[str, FileTensor]:
+    wanted = tensor_shapes(spec)
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise WeightsError(f"{directory}: {len(missing)} tensors are missing, the first is {missing[0]}; {_AGAINST}")
+    for name, shape in wanted.items():
+        tensor = found[name]
+        if tensor.shape != shape:
+            raise WeightsError(f"{tensor.file}: {name}: shape {list(tensor.shape)}, must be {list(shape)}; {_AGAINST}")
+    for name, tensor in found.items():
+        if name not in wanted and not may_ignore(spec, name):
+            raise WeightsError(f"{tensor.file}: {name}: {spec.architecture} has no such tensor; {_AGAINST}")
+    return {name: found[name] for name in wanted}

@@ -175,7 +175,7 @@ class Source(Strict):
     host_path: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
         default=None,
         description="Folder on the machine. An absolute path or `~/...` is taken as it is; `./...` and `../...` "
-        "start at the manifest's own folder; anything else is a folder inside the models folder (`aegaeon up --models`).",
+        "start at the manifest's own folder; anything else is inside the models folder (`aegaeon up --models`).",
     )
     hugging_face: HuggingFace | None = Field(default=None, description="A model on the Hugging Face hub.")
 

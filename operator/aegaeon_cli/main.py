@@ -1,0 +1,62 @@
+"""The `aegaeon` command. Subcommands are imported when they are used, so `aegaeon --help` answers at once."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+from aegaeon_operator.errors import OperatorError
+
+from aegaeon_cli.errors import CliError
+
+# name: (module, attribute, one line for `aegaeon --help`)
+_COMMANDS = {
+    "up": ("aegaeon_cli.up", "up", "Run the pools of a folder of manifests on this machine."),
+    "top": ("aegaeon_cli.top", "top", "Watch a running stack: engines, models, tokens, decisions."),
+    "models": ("aegaeon_cli.models_group", "models", "Make the tiny models of the quickstart."),
+    "doctor": ("aegaeon_cli.doctor", "doctor", "Say what this machine can do and what is missing."),
+    "calibrate": ("aegaeon_cli.calibrate", "calibrate", "Measure models on this machine, fit the latency constants."),
+    "replay": ("aegaeon_cli.replay", "replay", "Replay a recorded event log; say whether decisions are the same."),
+}
+
+
+class UserError(click.ClickException):
+    """Printed as `Error: ...`, without a traceback."""
+
+    exit_code = 2
+
+
+class LazyGroup(click.Group):
+    """Lists commands without importing them; turns errors that a person can put right into sentences."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute, _ = _COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, _, summary) in _COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (OperatorError, CliError) as error:
+            raise UserError(str(error)) from error
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="aegaeon")
+def main() -> None:
+    """Serve many language models on few GPUs by scheduling tokens instead of requests.
+
+    \b
+    Example:
+      aegaeon models make && aegaeon up -f examples/quickstart/
+    """

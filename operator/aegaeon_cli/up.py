@@ -1,0 +1,193 @@
+"""`aegaeon up`: the same manifests and the same reconcile as on a cluster, with child processes for pods."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+from aegaeon_operator.errors import ManifestError
+from aegaeon_operator.podrunner import PodRunner, RestartPolicy, RunFolder, RunState, default_base, look, preflight
+from aegaeon_operator.reconcile import LocalPlan, reconcile
+from aegaeon_operator.reconcile.local import gateway_port
+from aegaeon_operator.spec import Pool, load_manifests
+
+from aegaeon_cli.folders import constants_file, models_folder
+from aegaeon_cli.welcome import settled_models, welcome
+
+_SHARED_MEMORY = Path("/dev/shm")
+_MODELS_SETTLE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was said on the command line."""
+
+    manifests: Path
+    models: Path
+    port: int | None
+    record: Path | None
+    constants: Path | None
+    verbose: bool
+
+
+class Console:
+    """Pods on standard error: what happens to them always, what they write with -v."""
+
+    def __init__(self, verbose: bool) -> None:
+        self._verbose = verbose
+
+    def output(self, pod: str, line: str) -> None:
+        if self._verbose:
+            click.echo(f"{click.style(f'{pod:>12} |', dim=True)} {line}", err=True)
+
+    def event(self, pod: str, text: str) -> None:
+        click.echo(f"{pod}: {text}", err=True)
+
+
+@click.command()
+@click.option(
+    "-f",
+    "--filename",
+    "manifests",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder (or file) with a GpuPool and its ModelPools.",
+)
+@click.option("--port", type=click.IntRange(1, 65535), help="Port of the OpenAI API, instead of the manifest's.")
+@click.option(
+    "--models",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    default=None,
+    help="Folder for models whose hostPath is a plain name.  [default: ~/.cache/aegaeon/models]",
+)
+@click.option(
+    "--record",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the scheduler's event log there, for `aegaeon replay`.",
+)
+@click.option(
+    "--constants",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Latency constants.  [default: what `aegaeon calibrate` wrote, if anything]",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Print what the pods write.")
+def up(
+    *,
+    manifests: Path,
+    port: int | None,
+    models: Path | None,
+    record: Path | None,
+    constants: Path | None,
+    verbose: bool,
+) -> None:
+    """Run the pool that DIR describes on this machine until Ctrl-C.
+
+    \b
+    Example:
+      aegaeon up -f examples/quickstart/
+    """
+    known = constants or (constants_file() if constants_file().is_file() else None)
+    record = record.absolute() if record else None
+    asyncio.run(_serve(Options(manifests, models or models_folder(), port, record, known, verbose)))
+
+
+async def _serve(options: Options) -> None:
+    pool = _only_pool(options)
+    _preflight(pool, options)
+    folder = RunFolder.create(default_base(), _SHARED_MEMORY, pool.gpu_pool.metadata.name)
+    try:
+        await _run(pool, options, folder)
+    finally:
+        folder.remove()
+
+
+def _only_pool(options: Options) -> Pool:
+    pools = load_manifests(options.manifests, options.models).pools
+    if len(pools) > 1:
+        names = ", ".join(pool.gpu_pool.metadata.name for pool in pools)
+        raise ManifestError(
+            [
+                f"{options.manifests}: has {len(pools)} GpuPools ({names}); `aegaeon up` runs one, so give "
+                f"each a folder of its own"
+            ]
+        )
+    return pools[0]
+
+
+def _plan(options: Options, folder: Path, segments: Path) -> LocalPlan:
+    return LocalPlan(
+        run_folder=folder,
+        segments=segments,
+        python=sys.executable,
+        port=options.port,
+        record=options.record,
+        constants=options.constants,
+    )
+
+
+def _preflight(pool: Pool, options: Options) -> None:
+    preflight(pool, _plan(options, Path("."), Path(".")), look(_SHARED_MEMORY))
+
+
+async def _run(pool: Pool, options: Options, folder: RunFolder) -> None:
+    plan = _plan(options, folder.path, folder.segments)
+    runner = PodRunner(reconcile(pool, plan), folder, RestartPolicy(), Console(options.verbose))
+    stop = _on_signals(runner)
+    work = asyncio.create_task(_bring_up(pool, plan, runner, folder))
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            await work
+            await stopped
+            click.echo("draining; press Ctrl-C again to end at once", err=True)
+    finally:
+        for task in (work, stopped):
+            task.cancel()
+        await asyncio.wait({work, stopped})
+        await runner.drain()
+
+
+def _on_signals(runner: PodRunner) -> asyncio.Event:
+    """The first signal sets the event; any further one kills."""
+    stop = asyncio.Event()
+
+    def signalled() -> None:
+        if stop.is_set():
+            runner.kill()
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, signalled)
+    return stop
+
+
+async def _bring_up(pool: Pool, plan: LocalPlan, runner: PodRunner, folder: RunFolder) -> None:
+    began = time.monotonic()
+    url = f"http://{plan.host}:{gateway_port(pool, plan)}"
+    state = RunState(
+        pool=pool.gpu_pool.metadata.name,
+        pid=os.getpid(),
+        url=url,
+        scheduler=plan.scheduler_target,
+        segments=str(plan.segments),
+    )
+    click.echo(f"starting pool {state.pool} in {folder.path} ...")
+    folder.publish(state)
+    await runner.start()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_MODELS_SETTLE_S):
+            await settled_models(plan.scheduler_target)
+    folder.publish(replace(state, ready=True))
+    click.echo(await welcome(plan.scheduler_target, url, time.monotonic() - began))

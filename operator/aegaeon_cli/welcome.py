@@ -1,0 +1,58 @@
+"""What `aegaeon up` says once everything is ready: the URL, the models, and a curl to paste."""
+
+from __future__ import annotations
+
+import json
+
+from aegaeon_proto.v1.gateway_pb2 import ModelTraffic, PoolStatus
+from aegaeon_proto.v1.model_pb2 import ModelPhase
+
+from aegaeon_cli.status import read_status, watch_status
+
+_POLL_S = 0.2
+_SETTLED = (ModelPhase.MODEL_PHASE_CACHED, ModelPhase.MODEL_PHASE_FAILED)
+
+
+async def settled_models(scheduler: str) -> None:
+    """Returns once every model is cached or failed."""
+    async for status in watch_status(scheduler, _POLL_S):
+        if _settled(status):
+            return
+
+
+async def welcome(scheduler: str, url: str, seconds: float) -> str:
+    """The text to print; models in the order of the manifests."""
+    status = await read_status(scheduler)
+    width = max((len(model.model) for model in status.models), default=0)
+    models = "\n".join(f"  {model.model:<{width}}  {phase_text(model)}" for model in status.models)
+    return (
+        f"\nready in {seconds:.1f} s: {url}/v1\n\n{models}\n\n"
+        f"try it:\n{curl(url, _example(status))}\n\nwatch it:\n  aegaeon top\n\nCtrl-C ends it."
+    )
+
+
+def phase_text(model: ModelTraffic) -> str:
+    """`cached`, `fetching 12 %`, `failed: why`."""
+    match model.phase:
+        case ModelPhase.MODEL_PHASE_FAILED:
+            return f"failed: {model.reason}"
+        case ModelPhase.MODEL_PHASE_CACHED:
+            return "cached"
+        case ModelPhase.MODEL_PHASE_FETCHING if model.bytes_total:
+            return f"fetching {100 * model.bytes_done // model.bytes_total} %"
+    return "fetching"
+
+
+def curl(url: str, model: str) -> str:
+    """A streaming chat request, ready to paste."""
+    body = {"model": model, "stream": True, "messages": [{"role": "user", "content": "Hello"}]}
+    return f"  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{json.dumps(body)}'"
+
+
+def _settled(status: PoolStatus) -> bool:
+    return all(model.phase in _SETTLED for model in status.models)
+
+
+def _example(status: PoolStatus) -> str:
+    good = [model.model for model in status.models if model.phase == ModelPhase.MODEL_PHASE_CACHED]
+    return (good or [model.model for model in status.models] or ["MODEL"])[0]

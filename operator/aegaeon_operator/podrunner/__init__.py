@@ -1,0 +1,18 @@
+"""Runs desired pods as child processes of this one: what kubelet does on a node, on a laptop."""
+
+from aegaeon_operator.podrunner.child import Reporter, RestartPolicy
+from aegaeon_operator.podrunner.preflight import look, preflight
+from aegaeon_operator.podrunner.runfolder import RunFolder, RunState, default_base, find_run
+from aegaeon_operator.podrunner.runner import PodRunner
+
+__all__ = [
+    "PodRunner",
+    "Reporter",
+    "RestartPolicy",
+    "RunFolder",
+    "RunState",
+    "default_base",
+    "find_run",
+    "look",
+    "preflight",
+]

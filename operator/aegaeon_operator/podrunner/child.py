@@ -1,0 +1,149 @@
+"""One pod as a child process: started, started again with a growing pause when it dies, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from aegaeon_operator.reconcile import DesiredPod
+
+_TETHER = Path(__file__).with_name("tether.py")
+_LAST_LINES = 12
+_OUTPUT_CLOSES_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """Seconds. A pause begins at `first_s`, doubles to `longest_s`, and begins anew after `reset_after_s` of life."""
+
+    first_s: float = 0.1
+    longest_s: float = 5.0
+    reset_after_s: float = 10.0
+    grace_s: float = 10.0  # from SIGTERM to SIGKILL
+    start_timeout_s: float = 120.0
+    early_deaths: int = 3  # before it was ever ready: then starting has failed
+
+
+class Reporter(Protocol):
+    """Who hears of pods: the console."""
+
+    def output(self, pod: str, line: str) -> None:
+        """A line that the pod wrote."""
+
+    def event(self, pod: str, text: str) -> None:
+        """Something happened to the pod that a person should know."""
+
+
+class Child:
+    """Owns the process of one pod."""
+
+    def __init__(self, pod: DesiredPod, policy: RestartPolicy, log_file: Path, reporter: Reporter) -> None:
+        self.pod = pod
+        self.deaths = 0
+        self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._policy = policy
+        self._log_file = log_file
+        self._reporter = reporter
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the running process; None while there is none."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Begin to keep it running."""
+        self._task = asyncio.create_task(self._supervise(), name=f"pod {self.pod.name}")
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL after the grace; returns when the process is gone. It is not started again."""
+        self._stopping.set()
+        if self._task is None:
+            return
+        self._signal(signal.SIGTERM)
+        done, _ = await asyncio.wait({self._task}, timeout=self._policy.grace_s)
+        if not done:
+            self._reporter.event(self.pod.name, f"did not end within {self._policy.grace_s:g} s of SIGTERM; killed")
+            self._signal(signal.SIGKILL)
+        await self._task
+
+    def kill(self) -> None:
+        """SIGKILL at once; it is not started again."""
+        self._stopping.set()
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(number)
+
+    async def _supervise(self) -> None:
+        pause, loop = self._policy.first_s, asyncio.get_running_loop()
+        while not self._stopping.is_set():
+            began = loop.time()
+            code = await self._run_once()
+            if self._stopping.is_set():
+                return
+            self.deaths += 1
+            if loop.time() - began >= self._policy.reset_after_s:
+                pause = self._policy.first_s
+            self._reporter.event(self.pod.name, f"{_ending(code)}; starting it again in {pause:g} s")
+            await self._pause(pause)
+            pause = min(2 * pause, self._policy.longest_s)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
+
+    async def _run_once(self) -> int:
+        """Run the process to its end and return its exit code (negative: the signal that ended it)."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", str(_TETHER), str(os.getpid()), *self.pod.argv),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **self.pod.environment},
+            start_new_session=True,  # Ctrl-C in a terminal is for the runner alone, which drains in order
+        )
+        self._process = process
+        if self._stopping.is_set():  # asked to stop while it was being started
+            self._signal(signal.SIGTERM)
+        reader = asyncio.create_task(self._copy_output(process))
+        try:
+            code = await process.wait()
+            await asyncio.wait({reader}, timeout=_OUTPUT_CLOSES_S)
+        finally:
+            reader.cancel()
+            self._process = None
+        return code
+
+    async def _copy_output(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        with self._log_file.open("ab") as log:
+            rest = b""
+            while chunk := await process.stdout.read(65536):
+                log.write(chunk)
+                log.flush()
+                *lines, rest = (rest + chunk).split(b"\n")
+                self._heard(lines)
+            self._heard([rest] if rest else [])
+
+    def _heard(self, lines: list[bytes]) -> None:
+        for line in lines:
+            text = line.decode("utf-8", "replace")
+            self.last_lines.append(text)
+            self._reporter.output(self.pod.name, text)
+
+
+def _ending(code: int) -> str:
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"

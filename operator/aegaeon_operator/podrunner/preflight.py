@@ -1,0 +1,101 @@
+"""Looks at the machine before anything starts: a port in use or too little memory is said at once, in one sentence."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from aegaeon_operator.errors import PreflightError
+from aegaeon_operator.reconcile import LocalPlan, PodRole, reconcile
+from aegaeon_operator.reconcile.local import gateway_port
+from aegaeon_operator.spec import Pool
+from aegaeon_operator.spec.quantity import format_quantity
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Bytes that are free: for files in the shared-memory folder, and of memory altogether."""
+
+    shared_memory: Path
+    shared_memory_free: int
+    memory_free: int
+
+
+def look(shared_memory: Path) -> Machine:
+    """Measure this machine; a container's own memory limit counts."""
+    stat = os.statvfs(shared_memory)
+    return Machine(shared_memory, stat.f_bavail * stat.f_frsize, min(_memory_available(), _cgroup_available()))
+
+
+def preflight(pool: Pool, plan: LocalPlan, machine: Machine) -> None:
+    """Raises PreflightError with every sentence that is true of this machine."""
+    problems = [*_port_in_use(plan.host, gateway_port(pool, plan)), *_too_little(pool, plan, machine), *_no_model(pool)]
+    if problems:
+        raise PreflightError(problems)
+
+
+def _port_in_use(host: str, port: int) -> list[str]:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            return [f"port {port} on {host} cannot be used ({reason}); choose another one with --port"]
+    return []
+
+
+def _too_little(pool: Pool, plan: LocalPlan, machine: Machine) -> list[str]:
+    """Host tiers are files in shared memory; device tiers of a CPU are memory without a file."""
+    memory = pool.gpu_pool.spec.memory
+    engines = sum(pod.role is PodRole.SIDECAR for pod in reconcile(pool, plan))
+    shared = engines * memory.host_kv + memory.host_model_cache
+    on_cpu = pool.gpu_pool.spec.accelerator.device == "cpu"
+    whole = shared + (engines * memory.device_bytes if on_cpu else 0)
+    name, problems = pool.gpu_pool.metadata.name, []
+    if shared > machine.shared_memory_free:
+        problems.append(
+            f"{machine.shared_memory} has {_rounded(machine.shared_memory_free)} free, but GpuPool {name} needs "
+            f"{_rounded(shared)} there ({engines} x hostKv + hostModelCache); lower spec.memory.hostKv or "
+            f"spec.memory.hostModelCache, or enlarge it (mount -o remount,size=..., docker run --shm-size=...)"
+        )
+    if whole > machine.memory_free:
+        problems.append(
+            f"this machine has {_rounded(machine.memory_free)} of memory free, but GpuPool {name} needs "
+            f"{_rounded(whole)} for {engines} engines; lower spec.memory or the number of replicas"
+        )
+    return problems
+
+
+def _no_model(pool: Pool) -> list[str]:
+    return [
+        f"model {model.name}: the folder {model.source.host_path} does not exist; make the quickstart's models with "
+        f"`aegaeon models make`, or put right its source.hostPath"
+        for model in pool.models
+        if model.source.host_path is not None and not Path(model.source.host_path).is_dir()
+    ]
+
+
+def _memory_available() -> int:
+    for line in Path("/proc/meminfo").read_text("ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _cgroup_available() -> int:
+    """What the container's limit leaves; unlimited is a very large number. Cached file pages do not count as taken."""
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit = (folder / "memory.max").read_text("ascii").strip()
+        taken = int((folder / "memory.current").read_text("ascii"))
+        detail = dict(line.split() for line in (folder / "memory.stat").read_text("ascii").splitlines())
+    except OSError:
+        return 2**63
+    return 2**63 if limit == "max" else int(limit) - taken + int(detail["inactive_file"])
+
+
+def _rounded(size: int) -> str:
+    return format_quantity(size >> 20 << 20) if size >= 1 << 20 else format_quantity(size)

@@ -1,0 +1,131 @@
+"""The folder of one run: sockets, config files, logs, and what `aegaeon top` needs to find the run.
+
+A run holds a lock on its folder for as long as it lives, so what a killed run left is told apart and swept away.
+The path is short: a unix socket's may have 107 bytes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from aegaeon_operator.errors import RunnerError
+
+_SOCKET_PATH_LIMIT = 107
+_LONGEST_FILE = len("/scheduler.sock")
+_LOCK = "lock"
+_STATE = "run.json"
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """What others may know of a run. `ready` once every pod was ready."""
+
+    pool: str
+    pid: int
+    url: str
+    scheduler: str
+    segments: str
+    ready: bool = False
+
+
+class RunFolder:
+    """Owns the run's folder and its folder of shared-memory segments, from `create` to `remove`."""
+
+    def __init__(self, path: Path, segments: Path, lock: int) -> None:
+        self.path = path
+        self.segments = segments
+        self._lock = lock
+
+    @classmethod
+    def create(cls, base: Path, shared_memory: Path, pool: str) -> RunFolder:
+        """A fresh run below `base`; sweeps away what dead runs left. Raises RunnerError when the path is too long."""
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sweep(base)
+        path = Path(tempfile.mkdtemp(prefix=f"{pool[:20]}-", dir=base))
+        if len(str(path)) + _LONGEST_FILE > _SOCKET_PATH_LIMIT:
+            path.rmdir()
+            raise RunnerError(f"{base}: too long a path for unix sockets; set TMPDIR to a short one, such as /tmp")
+        lock = os.open(path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        segments = shared_memory / f"aegaeon-{os.getuid()}-{path.name}"
+        segments.mkdir(mode=0o700)
+        (path / "segments").symlink_to(segments)
+        return cls(path, segments, lock)
+
+    def publish(self, state: RunState) -> None:
+        """Write the state, atomically."""
+        draft = self.path / f"{_STATE}.new"
+        draft.write_text(json.dumps(asdict(state)), "utf-8")
+        draft.replace(self.path / _STATE)
+
+    def log_file(self, pod: str) -> Path:
+        return self.path / f"{pod}.log"
+
+    def remove(self) -> None:
+        """Everything of this run goes: segments first, as the folder is what leads to them. Idempotent."""
+        _remove(self.path)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def default_base() -> Path:
+    """Where runs of this user live: below $XDG_RUNTIME_DIR, else below the folder for temporary files."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.access(runtime, os.W_OK):
+        return Path(runtime) / "aegaeon"
+    return Path(tempfile.gettempdir()) / f"aegaeon-{os.getuid()}"
+
+
+def sweep(base: Path) -> list[Path]:
+    """Remove the runs below `base` whose process is dead; returns their folders."""
+    dead = [path for path in base.iterdir() if (path / _LOCK).exists() and not _alive(path)]
+    for path in dead:
+        _remove(path)
+    return dead
+
+
+def find_run(base: Path, given: Path | None) -> RunState:
+    """The run in folder `given`, or the only one that is alive below `base`. Raises RunnerError otherwise."""
+    if given is not None:
+        if not (given / _STATE).is_file():
+            raise RunnerError(f"{given}: is not the folder of a run; `aegaeon up -v` prints the right one")
+        return _read(given)
+    runs = [path for path in sorted(base.glob("*")) if (path / _STATE).is_file() and _alive(path)]
+    if not runs:
+        raise RunnerError(f"nothing runs here (looked in {base}); start it with: aegaeon up -f examples/quickstart")
+    if len(runs) > 1:
+        raise RunnerError(f"several runs are alive; choose one with --run: {', '.join(map(str, runs))}")
+    return _read(runs[0])
+
+
+def _read(path: Path) -> RunState:
+    return RunState(**json.loads((path / _STATE).read_text("utf-8")))
+
+
+def _alive(path: Path) -> bool:
+    """Whether a process holds the run's lock."""
+    try:
+        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def _remove(path: Path) -> None:
+    segments = path / "segments"
+    if segments.is_symlink():
+        shutil.rmtree(segments.readlink(), ignore_errors=True)
+    shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,74 @@
+"""Brings pods up in the order of their dependencies, keeps them up, and takes them down in the order of draining."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+
+from aegaeon_operator.errors import RunnerError
+from aegaeon_operator.podrunner.child import Child, Reporter, RestartPolicy
+from aegaeon_operator.podrunner.probe import ready
+from aegaeon_operator.podrunner.runfolder import RunFolder
+from aegaeon_operator.reconcile import DesiredPod, PodRole
+
+_PROBE_INTERVAL_S = 0.1
+
+
+class PodRunner:
+    """Owns the child processes of one run. Use within a running event loop, from its main thread's loop."""
+
+    def __init__(
+        self, pods: Sequence[DesiredPod], folder: RunFolder, policy: RestartPolicy, reporter: Reporter
+    ) -> None:
+        self._children = {pod.name: Child(pod, policy, folder.log_file(pod.name), reporter) for pod in pods}
+        self._ready = {pod.name: asyncio.Event() for pod in pods}
+        self._policy = policy
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids of the pods that run at this moment."""
+        return {name: child.pid for name, child in self._children.items() if child.pid is not None}
+
+    async def start(self) -> None:
+        """Start every pod and return when all are ready. Raises RunnerError; call `drain` afterwards in any case."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for child in self._children.values():
+                    group.create_task(self._bring_up(child))
+        except* RunnerError as failed:
+            raise failed.exceptions[0] from None
+
+    async def drain(self) -> None:
+        """Stop gateways, then sidecars, then schedulers; each wave is gone before the next one is asked."""
+        for role in PodRole:
+            wave = [child for child in self._children.values() if child.pod.role is role]
+            await asyncio.gather(*(child.stop() for child in wave))
+
+    def kill(self) -> None:
+        """End everything at once, without drain. `drain` still has to be awaited."""
+        for child in self._children.values():
+            child.kill()
+
+    async def _bring_up(self, child: Child) -> None:
+        for name in child.pod.depends:
+            await self._ready[name].wait()
+        child.pod.config_file.write_text(json.dumps(child.pod.config, indent=2), "utf-8")
+        child.start()
+        try:
+            async with asyncio.timeout(self._policy.start_timeout_s):
+                await self._until_ready(child)
+        except TimeoutError:
+            raise _failed(child, f"was not ready within {self._policy.start_timeout_s:g} s") from None
+        self._ready[child.pod.name].set()
+
+    async def _until_ready(self, child: Child) -> None:
+        while not await ready(child.pod.probe):
+            if child.deaths >= self._policy.early_deaths:
+                raise _failed(child, f"ended {child.deaths} times before it was ready")
+            await asyncio.sleep(_PROBE_INTERVAL_S)
+
+
+def _failed(child: Child, what: str) -> RunnerError:
+    lines = "\n".join(f"  {line}" for line in child.last_lines)
+    return RunnerError(f"pod {child.pod.name} {what}; its last lines:\n{lines}")

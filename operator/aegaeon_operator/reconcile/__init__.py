@@ -1,0 +1,15 @@
+"""Decide: what a pool asks for becomes the pods that should run. Pure; whoever runs pods carries it out."""
+
+from aegaeon_operator.reconcile.local import LocalPlan, reconcile
+from aegaeon_operator.reconcile.pods import AttachedProbe, DesiredPod, HttpProbe, PodRole, Probe, SocketProbe
+
+__all__ = [
+    "AttachedProbe",
+    "DesiredPod",
+    "HttpProbe",
+    "LocalPlan",
+    "PodRole",
+    "Probe",
+    "SocketProbe",
+    "reconcile",
+]

@@ -1,0 +1,66 @@
+"""A workload as plain values: which models there are, of which kind, and when a request of which length arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from aegaeon_simulator.workload.errors import WorkloadError
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request. Seconds since the start of the trace; lengths in tokens."""
+
+    t_s: float
+    model: int
+    input_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """`kinds[m]` is the kind of model m (a name of the latency constants); arrivals are in order of time."""
+
+    kinds: tuple[str, ...]
+    arrivals: tuple[Arrival, ...]
+
+    def first_models(self, count: int) -> Workload:
+        """The part of the first `count` models: how the paper's artifact scales its own traces."""
+        if not 0 < count <= len(self.kinds):
+            raise WorkloadError(f"the workload has {len(self.kinds)} models, {count} were asked for")
+        kept = tuple(arrival for arrival in self.arrivals if arrival.model < count)
+        return Workload(self.kinds[:count], kept)
+
+    def scaled(self, *, time: float = 1.0, input_tokens: float = 1.0, output_tokens: float = 1.0) -> Workload:
+        """Times divided by `time` (2: twice the load), lengths multiplied; no length falls below one token."""
+        if min(time, input_tokens, output_tokens) <= 0:
+            raise WorkloadError("scales must be greater than 0")
+        arrivals = (
+            Arrival(a.t_s / time, a.model, _scale(a.input_tokens, input_tokens), _scale(a.output_tokens, output_tokens))
+            for a in self.arrivals
+        )
+        return replace(self, arrivals=tuple(arrivals))
+
+    def window(self, duration_s: float) -> Workload:
+        """What arrives before `duration_s`."""
+        return replace(self, arrivals=tuple(a for a in self.arrivals if a.t_s < duration_s))
+
+    def capped(self, input_tokens: int, output_tokens: int) -> Workload:
+        """Lengths cut to what the models' context takes."""
+        cut = (
+            replace(
+                a, input_tokens=min(a.input_tokens, input_tokens), output_tokens=min(a.output_tokens, output_tokens)
+            )
+            for a in self.arrivals
+        )
+        return replace(self, arrivals=tuple(cut))
+
+
+def in_order(kinds: Iterable[str], arrivals: Iterable[Arrival]) -> Workload:
+    """A workload with its arrivals sorted by time; equal times keep the order given."""
+    return Workload(tuple(kinds), tuple(sorted(arrivals, key=lambda a: a.t_s)))
+
+
+def _scale(tokens: int, factor: float) -> int:
+    return max(1, round(tokens * factor))

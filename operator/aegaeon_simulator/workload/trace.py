@@ -1,0 +1,114 @@
+"""Traces from CSV files (also .gz): `t_s, model` (or `model_idx`), optional `model_kind`, `input_len, output_len`."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from aegaeon_simulator.workload.errors import TraceError
+from aegaeon_simulator.workload.kinds import ALIASES, KINDS, canonical
+from aegaeon_simulator.workload.model import Arrival, Workload
+
+MOST_TOKENS = 1_000_000  # longer than any model's context: a column mixed up, not a request
+Row = dict[str, str]
+
+
+def read_trace(path: Path, *, models_file: Path | None = None, kind: str | None = None) -> Workload:
+    """Read a trace. The kind of a model comes from its rows, else from `models_file`, else it is `kind`.
+
+    Raises TraceError with file, line and remedy for missing columns, negative or absurd lengths, times out of order and
+    unknown kinds. Models keep the order of their ids when these are numbers, else of their first arrival.
+    """
+    by_file = _kinds_of(models_file) if models_file else {}
+    names: list[str] = []
+    kinds: dict[str, str] = {}
+    rows: list[tuple[float, str, int, int]] = []
+    last_s = 0.0
+    for line, row in _rows(path):
+        t_s, name = _time(path, line, row, last_s), _model(path, line, row)
+        last_s = t_s
+        if name not in kinds:
+            kinds[name] = _kind(path, line, row.get("model_kind") or by_file.get(name) or kind)
+            names.append(name)
+        rows.append((t_s, name, _tokens(path, line, row, "input_len"), _tokens(path, line, row, "output_len")))
+    if not rows:
+        raise TraceError(path, None, "holds no request")
+    order = _ordered(names, by_file)
+    index = {name: i for i, name in enumerate(order)}
+    filled = tuple(kinds.get(name) or _kind(path, None, by_file.get(name) or kind or kinds[names[0]]) for name in order)
+    return Workload(filled, tuple(Arrival(t, index[name], i, o) for t, name, i, o in rows))
+
+
+def _ordered(names: list[str], by_file: dict[str, str]) -> list[str]:
+    """Numeric ids count from 0 without gaps, so that `first_models` means what the traces' makers meant."""
+    known = list(dict.fromkeys([*by_file, *names]))
+    if not all(name.isdigit() for name in known):
+        return known
+    return [str(i) for i in range(max(int(name) for name in known) + 1)]
+
+
+def _open(path: Path) -> IO[str]:
+    return gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="")
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Row]]:
+    try:
+        with _open(path) as file:
+            reader = csv.DictReader(file)
+            _check_columns(path, list(reader.fieldnames or []))
+            for row in reader:
+                yield reader.line_num, row
+    except (OSError, UnicodeDecodeError, EOFError) as error:
+        raise TraceError(path, None, f"cannot be read: {error}") from error
+
+
+def _check_columns(path: Path, columns: list[str]) -> None:
+    missing = [name for name in ("t_s", "input_len", "output_len") if name not in columns]
+    if "model" not in columns and "model_idx" not in columns:
+        missing.append("model (or model_idx)")
+    if missing:
+        raise TraceError(path, 1, f"misses the columns {', '.join(missing)}; it has {', '.join(columns) or 'none'}")
+
+
+def _time(path: Path, line: int, row: Row, last_s: float) -> float:
+    try:
+        t_s = float(row["t_s"])
+    except (TypeError, ValueError):
+        raise TraceError(path, line, f"t_s is {row['t_s']!r}; it must be seconds") from None
+    if not last_s <= t_s < float("inf"):
+        raise TraceError(path, line, f"t_s is {t_s} after {last_s}; sort the rows by time, from 0 upwards")
+    return t_s
+
+
+def _model(path: Path, line: int, row: Row) -> str:
+    name = row.get("model_idx") or row.get("model")
+    if not name:
+        raise TraceError(path, line, "names no model; fill the column model")
+    return name
+
+
+def _tokens(path: Path, line: int, row: Row, column: str) -> int:
+    text = row[column]
+    if text is None or not text.isdigit() or not 1 <= int(text) <= MOST_TOKENS:
+        raise TraceError(path, line, f"{column} is {text!r}; it must be a number of tokens from 1 to {MOST_TOKENS}")
+    return int(text)
+
+
+def _kind(path: Path, line: int | None, name: str | None) -> str:
+    if not name:
+        raise TraceError(path, line, "gives no model_kind; add the column, or give --models-file or --kind")
+    known = canonical(name)
+    if known is None:
+        raise TraceError(path, line, f"unknown kind {name!r}; known are {', '.join(sorted(KINDS | set(ALIASES)))}")
+    return known
+
+
+def _kinds_of(path: Path) -> dict[str, str]:
+    try:
+        with _open(path) as file:
+            return {row["model"]: row["kind"] for row in csv.DictReader(file)}
+    except (OSError, KeyError) as error:
+        raise TraceError(path, None, f"not a CSV file of model and kind ({error})") from error

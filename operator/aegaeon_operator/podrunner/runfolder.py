@@ -6,6 +6,7 @@ The path is short: a unix socket's may have 107 bytes.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -51,8 +52,7 @@ class RunFolder:
         if len(str(path)) + _LONGEST_FILE > _SOCKET_PATH_LIMIT:
             path.rmdir()
             raise RunnerError(f"{base}: too long a path for unix sockets; set TMPDIR to a short one, such as /tmp")
-        lock = os.open(path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = _lock(path)
         segments = shared_memory / f"aegaeon-{os.getuid()}-{path.name}"
         segments.mkdir(mode=0o700)
         (path / "segments").symlink_to(segments)
@@ -70,6 +70,8 @@ class RunFolder:
     def remove(self) -> None:
         """Everything of this run goes: segments first, as the folder is what leads to them. Idempotent."""
         _remove(self.path)
+        with contextlib.suppress(OSError):  # other runs live there
+            self.path.parent.rmdir()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -103,6 +105,15 @@ def find_run(base: Path, given: Path | None) -> RunState:
     if len(runs) > 1:
         raise RunnerError(f"several runs are alive; choose one with --run: {', '.join(map(str, runs))}")
     return _read(runs[0])
+
+
+def _lock(path: Path) -> int:
+    """Locks before the file has its name: a sweep never sees it without its owner."""
+    draft = path / f"{_LOCK}.new"
+    lock = os.open(draft, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    draft.replace(path / _LOCK)
+    return lock
 
 
 def _read(path: Path) -> RunState:

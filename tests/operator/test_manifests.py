@@ -1,0 +1,172 @@
+"""Manifests: good ones become objects, bad ones become sentences with file, document, field and what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from aegaeon_operator.errors import ManifestError
+from aegaeon_operator.spec import Manifests, load_manifests
+
+QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
+GPU = (QUICKSTART / "gpupool.yaml").read_text("utf-8")
+MODELS = (QUICKSTART / "modelpool.yaml").read_text("utf-8")
+ONE_MODEL = MODELS.split("    - name: mistral")[0]
+
+
+def load(folder: Path, *documents: str) -> Manifests:
+    (folder / "pool.yaml").write_text("\n---\n".join(documents), "utf-8")
+    return load_manifests(folder, folder / "models")
+
+
+def problems(folder: Path, *documents: str) -> list[str]:
+    with pytest.raises(ManifestError) as raised:
+        load(folder, *documents)
+    return list(raised.value.problems)
+
+
+def test_the_quickstart_is_one_pool_of_four_models_with_one_engine_of_each_role() -> None:
+    (pool,) = load_manifests(QUICKSTART, Path("/models")).pools
+    spec = pool.gpu_pool.spec
+    assert [model.name for model in pool.models] == ["llama", "mistral", "qwen2", "qwen3"]
+    assert spec.prefill is not None
+    assert spec.decode is not None
+    assert (spec.prefill.replicas, spec.decode.replicas, spec.engines) == (1, 1, None)
+    assert spec.memory.slab_size == 256 << 10
+
+
+def test_a_plain_host_path_is_in_the_models_folder_and_a_dotted_one_beside_the_manifest(tmp_path: Path) -> None:
+    def path_of(given: str) -> str | None:
+        (pool,) = load(tmp_path, GPU, ONE_MODEL.replace("{hostPath: llama}", f"{{hostPath: {given}}}")).pools
+        return pool.models[0].source.host_path
+
+    assert path_of("llama") == str(tmp_path / "models" / "llama")
+    assert path_of("./llama") == str(tmp_path / "llama")
+    assert path_of("../llama") == str(tmp_path.parent / "llama")
+    assert path_of("/srv/llama") == "/srv/llama"
+    assert path_of("~/llama") == str(Path.home() / "llama")
+
+
+def test_several_model_pools_of_one_gpu_pool_are_served_together(tmp_path: Path) -> None:
+    other = ONE_MODEL.replace("name: llama", "name: other").replace("name: quickstart", "name: second", 1)
+    (pool,) = load(tmp_path, GPU, ONE_MODEL, other).pools
+    assert [model.name for model in pool.models] == ["llama", "other"]
+
+
+def test_a_model_may_come_from_the_hub(tmp_path: Path) -> None:
+    hub = "{huggingFace: {repository: Qwen/Qwen3-0.6B, revision: main}}"
+    (pool,) = load(tmp_path, GPU, ONE_MODEL.replace("{hostPath: llama}", hub)).pools
+    source = pool.models[0].source.hugging_face
+    assert source is not None
+    assert (source.repository, source.revision) == ("Qwen/Qwen3-0.6B", "main")
+
+
+BAD_GPU = [
+    ("    deviceBytes: 16Mi\n", "", "spec.memory.deviceBytes: is required"),
+    ("slabSize: 256Ki", "slabSize: 256KB", "spec.memory.slabSize: '256KB' is not a quantity of bytes"),
+    ("slabSize: 256Ki", "slabSize: 1000", "spec.memory: slabSize 1000 is not a multiple of 4Ki"),
+    ("slabSize: 256Ki", "slabSize: 64Mi", "spec.memory: deviceBytes 16Mi holds no slab of 64Mi"),
+    ("qMax: 4s", "qMax: 4", "spec.scheduling.qMax: 4 is not a duration; write a number with a unit"),
+    ("qMax: 4s", "qMax: 0s", "spec.scheduling.qMax: '0s' is out of range; allowed: more than 0"),
+    ("policy: paper", "policy: fifo", "spec.scheduling.policy: 'fifo' is not known; allowed: 'paper'"),
+    (
+        "threads: 1",
+        "thread: 1",
+        "spec.tuning.thread: unknown field; allowed here: threads, maxBatch, prefillChunkTokens",
+    ),
+    ("threads: 1", "threads: '1'", "spec.tuning.threads: '1' is not allowed; expected a whole number"),
+    ("threads: 1", "threads: 0", "spec.tuning.threads: 0 is out of range; allowed: at least 1"),
+    ("device: cpu", "device: gpu", "spec.accelerator.device: 'gpu' is not allowed; allowed: cpu or cuda:N"),
+    ("  prefill:\n    replicas: 1\n", "", "spec: decode needs prefill beside it; or use engines"),
+    (
+        "name: quickstart",
+        "name: Quick_Start",
+        "metadata.name: 'Quick_Start' is not allowed; allowed: lower-case letters",
+    ),
+    ("kind: GpuPool", "kind: GpuPol", "kind: 'GpuPol' is not known here; allowed: GpuPool, ModelPool"),
+    ("v1alpha1", "v1", "apiVersion: 'serving.aegaeon.io/v1' is not known; allowed: 'serving.aegaeon.io/v1alpha1'"),
+    ("spec:\n", "spec: 3\nnothing:\n", "spec: 3 is not allowed; expected a mapping"),
+    ("backend: torch", "backend: torch\n  backend: torch", "the key 'backend' is given twice"),
+    ("backend: torch", "backend: [", "line"),
+]
+BAD_MODELS = [
+    ("{hostPath: llama}", "{}", "spec.models[0].source: give exactly one of hostPath, huggingFace"),
+    (
+        "{hostPath: llama}",
+        "{hostPath: a, huggingFace: {repository: b}}",
+        "spec.models[0].source: give exactly one of hostPath, huggingFace",
+    ),
+    ("{hostPath: llama}", "{s3: a}", "spec.models[0].source.s3: unknown field; allowed here: hostPath, huggingFace"),
+    ("tbt: 100ms", "tbt: soon", "spec.models[0].slo.tbt: 'soon' is not a duration"),
+    ("name: llama", "name: 'a b'", "spec.models[0].name: 'a b' is not allowed; allowed: letters, digits"),
+    ("name: llama", "name: 2024-01-01\n      maxModelLen: 1.5", "spec.models[0].maxModelLen: 1.5 is not allowed"),
+    ("port: 8000", "port: 80000", "spec.gateway.port: 80000 is out of range; allowed: at most 65535"),
+    (
+        "gpuPoolRef:\n    name: quickstart",
+        "gpuPoolRef:\n    name: other",
+        "spec.gpuPoolRef.name: there is no GpuPool 'other'; known: quickstart",
+    ),
+]
+
+
+@pytest.mark.parametrize(("good", "bad", "sentence"), BAD_GPU)
+def test_a_wrong_gpu_pool_is_named_with_file_document_and_field(
+    tmp_path: Path, good: str, bad: str, sentence: str
+) -> None:
+    assert good in GPU
+    found = problems(tmp_path, ONE_MODEL, GPU.replace(good, bad, 1))
+    assert any(f"{tmp_path}/pool.yaml: document 2" in line and sentence in line for line in found), found
+
+
+@pytest.mark.parametrize(("good", "bad", "sentence"), BAD_MODELS)
+def test_a_wrong_model_pool_is_named_with_file_document_and_field(
+    tmp_path: Path, good: str, bad: str, sentence: str
+) -> None:
+    assert good in ONE_MODEL
+    found = problems(tmp_path, GPU, ONE_MODEL.replace(good, bad, 1))
+    assert any(f"{tmp_path}/pool.yaml: document 2" in line and sentence in line for line in found), found
+
+
+def test_all_problems_of_all_documents_are_told_at_once(tmp_path: Path) -> None:
+    found = problems(
+        tmp_path, GPU.replace("qMax: 4s", "qMax: 4").replace("threads: 1", "threads: 0"), "- 1", "kind: Pod"
+    )
+    assert len(found) == 4
+    assert found[2].endswith("document 2: is not a mapping; a manifest begins with apiVersion and kind")
+
+
+def test_a_served_name_given_twice_names_both_places(tmp_path: Path) -> None:
+    other = ONE_MODEL.replace("name: quickstart", "name: second", 1)
+    (sentence,) = problems(tmp_path, GPU, ONE_MODEL, other)
+    assert "document 3 (ModelPool second): spec.models[0].name: 'llama' is served already by" in sentence
+    assert "document 2 (ModelPool quickstart): spec.models[0].name" in sentence
+
+
+def test_objects_given_twice_and_ports_that_differ_are_refused(tmp_path: Path) -> None:
+    again = ONE_MODEL.replace("name: llama", "name: b").replace("8000", "9000")
+    found = problems(tmp_path, GPU, GPU, ONE_MODEL, again)
+    assert any("document 2 (GpuPool quickstart): metadata.name: given twice" in line for line in found)
+    assert any("document 4 (ModelPool quickstart): spec.gateway.port: 9000 differs from 8000" in line for line in found)
+
+
+def test_a_gpu_pool_without_models_is_refused(tmp_path: Path) -> None:
+    (sentence,) = problems(tmp_path, GPU)
+    assert sentence.endswith("no ModelPool refers to it; add one with gpuPoolRef.name: quickstart")
+
+
+@pytest.mark.parametrize(("documents", "sentence"), [((), "has no GpuPool"), ((MODELS,), "has no GpuPool")])
+def test_a_folder_without_a_gpu_pool_is_refused(tmp_path: Path, documents: tuple[str, ...], sentence: str) -> None:
+    assert sentence in problems(tmp_path, *documents)[0]
+
+
+def test_a_missing_or_empty_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match=r"has no \*.yaml file"):
+        load_manifests(tmp_path, tmp_path)
+    with pytest.raises(ManifestError, match="gone: no such file or folder"):
+        load_manifests(tmp_path / "gone", tmp_path)
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pool.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ManifestError, match=r"pool.yaml: cannot be read"):
+        load_manifests(tmp_path, tmp_path)

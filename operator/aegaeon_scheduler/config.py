@@ -1,0 +1,102 @@
+"""The configuration file, read once at the start into frozen objects.
+
+Its form is fixed here alone; an unknown key, a missing one or a wrong type is an error that names the key.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from aegaeon_scheduler.errors import ConfigError
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class HubEntry(_Frozen):
+    """A repository of the Hugging Face hub; an empty revision is its default branch."""
+
+    repository: str = Field(min_length=1)
+    revision: str = ""
+
+
+class SourceEntry(_Frozen):
+    """Where a model's files are: exactly one of the two."""
+
+    directory: str | None = None
+    hub: HubEntry | None = None
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> SourceEntry:
+        if (self.directory is None) == (self.hub is None):
+            raise ValueError('exactly one of "directory" and "hub" must be given')
+        return self
+
+
+class ModelEntry(_Frozen):
+    """A model of the catalog and its objective: token k is on time at arrival + ttft_s + k * tbt_s."""
+
+    name: str = Field(min_length=1)
+    source: SourceEntry
+    max_model_len: int = Field(default=0, ge=0)  # tokens; 0: what the model's config.json says
+    ttft_s: Seconds
+    tbt_s: Seconds
+
+
+class PolicyEntry(_Frozen):
+    """Which policy decides, and its knobs."""
+
+    name: Literal["paper"] = "paper"
+    q_max_s: Seconds = 4.0  # longest round (paper: Q_MAX)
+    max_gpsize: int = Field(default=8, ge=1)  # requests of one model prefilled in a row (paper: MAX_GPSIZE)
+
+
+class SchedulerConfig(_Frozen):
+    """All that `python -m aegaeon_scheduler` needs to know."""
+
+    listen: str = Field(min_length=1)  # gRPC target to serve on: "unix:/run/scheduler.sock", "127.0.0.1:7000"
+    pool: str = "default"
+    policy: PolicyEntry = PolicyEntry()
+    models: tuple[ModelEntry, ...]
+    constants: Path | None = None  # latency constants by (model, device), as `aegaeon calibrate` writes them
+    record: Path | None = None  # event log, for `aegaeon replay`
+    heartbeat_timeout_s: Seconds = 2.0  # a sidecar silent for this long is gone
+    reattach_s: float = Field(default=1.0, ge=0)  # a sidecar whose stream broke may come back within
+    gateway_grace_s: float = Field(default=5.0, ge=0)  # and a gateway within
+    hold_s: Seconds = 30.0  # longest wait in the queue before a request is refused
+    metrics_listen: str | None = Field(default=None, pattern=r"^.+:\d+$")  # "host:port" of GET /metrics
+
+    @model_validator(mode="after")
+    def _names_once(self) -> SchedulerConfig:
+        names = [model.name for model in self.models]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"models: {', '.join(twice)} listed more than once; served names must be unique")
+        return self
+
+
+def load_config(path: Path) -> SchedulerConfig:
+    """Read and check the file. Raises ConfigError, naming file, key and what is wrong with it."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        return SchedulerConfig.model_validate_json(text)
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{path}: {_complaint(line)}" for line in error.errors())) from error
+
+
+def _complaint(error: object) -> str:
+    assert isinstance(error, dict)
+    key = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"{key}: unknown key; remove it or correct its name"
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return f"{key}: {message}" if key else message

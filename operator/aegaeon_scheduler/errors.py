@@ -1,0 +1,25 @@
+"""What can go wrong around the core.
+
+SchedulerError
+├── ConfigError     the configuration file cannot be used
+├── ListenError     an address cannot be bound
+└── ProtocolError   a peer sent something that the contract does not allow
+"""
+
+from __future__ import annotations
+
+
+class SchedulerError(Exception):
+    """Root of this package's errors; the message says what is wrong, where, and what to do."""
+
+
+class ConfigError(SchedulerError):
+    """The configuration file cannot be read or used."""
+
+
+class ListenError(SchedulerError):
+    """An address to serve on cannot be bound."""
+
+
+class ProtocolError(SchedulerError):
+    """A sidecar or gateway broke the contract of `proto/`; its stream ends with INVALID_ARGUMENT."""

@@ -1,0 +1,98 @@
+"""The catalog as gateways and people see it: each model's spec and the best that any sidecar says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
+from aegaeon_scheduler.config import ModelEntry
+from aegaeon_scheduler.core.events import CatalogChanged
+from aegaeon_scheduler.core.model import InstanceId, ModelConfig, ModelName, Slo
+
+# A model that is cached anywhere can be served, one being fetched may be soon; failed is what failed everywhere.
+_RANK = {
+    model_pb2.MODEL_PHASE_CACHED: 3,
+    model_pb2.MODEL_PHASE_FETCHING: 2,
+    model_pb2.MODEL_PHASE_FAILED: 1,
+}
+
+
+def spec_of(entry: ModelEntry) -> model_pb2.ModelSpec:
+    """The wire's form of a configured model."""
+    if hub := entry.source.hub:
+        source = model_pb2.ModelSource(hub=model_pb2.HubSource(repository=hub.repository, revision=hub.revision))
+    else:
+        source = model_pb2.ModelSource(directory=entry.source.directory or "")
+    return model_pb2.ModelSpec(
+        name=entry.name,
+        source=source,
+        max_model_len=entry.max_model_len,
+        ttft_s=entry.ttft_s,
+        tbt_s=entry.tbt_s,
+    )
+
+
+class Catalog:
+    """Owner of the models' states by sidecar. `changed` is called whenever what gateways see has changed."""
+
+    def __init__(self, models: Iterable[ModelEntry], changed: Callable[[], None]) -> None:
+        self._specs = {entry.name: spec_of(entry) for entry in models}
+        self._states: dict[str, dict[InstanceId, model_pb2.ModelState]] = {name: {} for name in self._specs}
+        self._changed = changed
+
+    def event(self) -> CatalogChanged:
+        """What the core is told of the models."""
+        configs = (ModelConfig(ModelName(s.name), Slo(s.ttft_s, s.tbt_s)) for s in self._specs.values())
+        return CatalogChanged(tuple(configs))
+
+    def command(self) -> engine_pb2.Command:
+        """What a sidecar is told first. Its id is 0: nothing waits for it."""
+        catalog = engine_pb2.Catalog(models=self._specs.values())
+        return engine_pb2.Command(reason="the models of this pool", catalog=catalog)
+
+    def serves(self, model: str) -> bool:
+        """Whether the model is in the catalog; states of a withdrawn one are of no interest."""
+        return model in self._specs
+
+    def report(self, instance: InstanceId, state: model_pb2.ModelState) -> None:
+        """A sidecar's newest word on a model; ignored when the model is withdrawn."""
+        states = self._states.get(state.model)
+        if states is not None and states.get(instance) != state:
+            states[instance] = state
+            self._changed()
+
+    def forget(self, instance: InstanceId) -> None:
+        """The sidecar is gone, and what it had cached with it."""
+        gone = [states.pop(instance, None) for states in self._states.values()]
+        if any(gone):
+            self._changed()
+
+    def status(self) -> gateway_pb2.CatalogStatus:
+        """Every model with the best of its states."""
+        return gateway_pb2.CatalogStatus(models=[self.model(name) for name in self._specs])
+
+    def model(self, name: str) -> gateway_pb2.ModelStatus:
+        """One model; without a phase when no sidecar has spoken of it. `name` must be in the catalog."""
+        best = max(self._states[name].values(), key=_merit, default=model_pb2.ModelState())
+        return gateway_pb2.ModelStatus(
+            spec=self._specs[name],
+            phase=best.phase,
+            reason=best.reason,
+            footprint=best.footprint if best.HasField("footprint") else None,
+            bytes_done=best.bytes_done,
+            bytes_total=best.bytes_total,
+        )
+
+    def names(self) -> Iterable[str]:
+        """The served names, in the order of the configuration."""
+        return self._specs.keys()
+
+    def fetching(self) -> list[model_pb2.ModelState]:
+        """The models on their way to a host cache, one state for each: the furthest."""
+        best = (max(states.values(), key=_merit) for states in self._states.values() if states)
+        return [state for state in best if state.phase == model_pb2.MODEL_PHASE_FETCHING]
+
+
+def _merit(state: model_pb2.ModelState) -> tuple[int, float]:
+    done = state.bytes_done / state.bytes_total if state.bytes_total else 0.0
+    return _RANK.get(state.phase, 0), done

@@ -1,0 +1,44 @@
+"""Gateways: submissions become events, verdicts become replies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aegaeon_proto.v1 import gateway_pb2
+from aegaeon_scheduler.core import commands, events
+from aegaeon_scheduler.core.model import GatewayId, ModelName, SeqId
+from aegaeon_scheduler.service.codec.nouns import REJECTS, seq_to
+
+
+def submitted(gateway: GatewayId, submit: gateway_pb2.Submit, now: float) -> Iterator[events.Submitted]:
+    """One event for each choice; the arrival is `age_s` before `now` (scheduler's clock, seconds)."""
+    for choice in submit.choices:
+        yield events.Submitted(
+            seq=SeqId(submit.request, choice.choice),
+            epoch=choice.epoch,
+            gateway=gateway,
+            model=ModelName(submit.model),
+            arrival=now - submit.age_s,
+            prompt_tokens=len(submit.prompt),
+            prefix_tokens=len(choice.prefix),
+            max_tokens=submit.limits.max_tokens,
+        )
+
+
+def rejected(request: str, reject: commands.Reject) -> gateway_pb2.GatewayReply:
+    """The verdict on a whole request."""
+    message = gateway_pb2.Rejected(
+        request=request, code=REJECTS[reject.code], reason=reject.reason, retry_after_s=reject.retry_after_s
+    )
+    return gateway_pb2.GatewayReply(rejected=message)
+
+
+def accepted(request: str) -> gateway_pb2.GatewayReply:
+    """Every choice of the request is in the queue."""
+    return gateway_pb2.GatewayReply(accepted=gateway_pb2.Accepted(request=request))
+
+
+def lost(command: commands.SequenceLost) -> gateway_pb2.GatewayReply:
+    """The gateway is to submit the sequence again."""
+    message = gateway_pb2.Lost(seq=seq_to(command.seq), epoch=command.epoch, reason=command.reason)
+    return gateway_pb2.GatewayReply(lost=message)

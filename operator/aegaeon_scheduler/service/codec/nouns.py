@@ -1,0 +1,113 @@
+"""Enumerations, ids, memory and footprints, from the wire to the core and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import TypeVar
+
+from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
+from aegaeon_scheduler.core.model import (
+    FailureKind,
+    Finish,
+    Footprint,
+    Held,
+    KvShape,
+    Memory,
+    ModelName,
+    Phase,
+    Place,
+    RejectCode,
+    Role,
+    SeqId,
+    ShapeMemory,
+)
+from aegaeon_scheduler.errors import ProtocolError
+
+ROLES: Mapping[int, Role] = {
+    engine_pb2.ROLE_UNIFIED: Role.UNIFIED,
+    engine_pb2.ROLE_PREFILL: Role.PREFILL,
+    engine_pb2.ROLE_DECODE: Role.DECODE,
+}
+PLACES: Mapping[int, Place] = {
+    engine_pb2.KV_PLACE_NONE: Place.NONE,
+    engine_pb2.KV_PLACE_DEVICE: Place.DEVICE,
+    engine_pb2.KV_PLACE_HOST: Place.HOST,
+}
+PHASES: Mapping[int, Phase] = {
+    model_pb2.MODEL_PHASE_FETCHING: Phase.FETCHING,
+    model_pb2.MODEL_PHASE_CACHED: Phase.CACHED,
+    model_pb2.MODEL_PHASE_FAILED: Phase.FAILED,
+}
+FINISHES: Mapping[int, Finish] = {
+    model_pb2.FINISH_REASON_STOP: Finish.STOP,
+    model_pb2.FINISH_REASON_LENGTH: Finish.LENGTH,
+    model_pb2.FINISH_REASON_ERROR: Finish.ERROR,
+}
+FAILURES: Mapping[int, FailureKind] = {
+    engine_pb2.FAILURE_KIND_NO_MEMORY: FailureKind.NO_MEMORY,
+    engine_pb2.FAILURE_KIND_UNKNOWN: FailureKind.UNKNOWN,
+    engine_pb2.FAILURE_KIND_STALE: FailureKind.STALE,
+    engine_pb2.FAILURE_KIND_CANCELLED: FailureKind.CANCELLED,
+    engine_pb2.FAILURE_KIND_ENGINE: FailureKind.ENGINE,
+}
+REJECTS: Mapping[RejectCode, gateway_pb2.RejectCode.ValueType] = {
+    RejectCode.UNKNOWN_MODEL: gateway_pb2.REJECT_CODE_UNKNOWN_MODEL,
+    RejectCode.MODEL_FAILED: gateway_pb2.REJECT_CODE_MODEL_FAILED,
+    RejectCode.OVERLOADED: gateway_pb2.REJECT_CODE_OVERLOADED,
+    RejectCode.TOO_LONG: gateway_pb2.REJECT_CODE_TOO_LONG,
+    RejectCode.ENGINE: gateway_pb2.REJECT_CODE_ENGINE,
+}
+
+E = TypeVar("E", bound=Enum)
+
+
+def named(table: Mapping[int, E], value: int, where: str) -> E:
+    try:
+        return table[value]
+    except KeyError:
+        raise ProtocolError(f"{where}: {value} is not one of {[e.value for e in table.values()]}") from None
+
+
+def seq_from(message: model_pb2.SeqId) -> SeqId:
+    """The core's name of a sequence."""
+    return SeqId(message.request, message.choice)
+
+
+def seq_to(seq: SeqId) -> model_pb2.SeqId:
+    """The wire's name of a sequence."""
+    return model_pb2.SeqId(request=seq.request, choice=seq.choice)
+
+
+def _shapes(messages: Iterable[engine_pb2.ShapeMemory]) -> dict[KvShape, ShapeMemory]:
+    return {KvShape(m.kv_shape): ShapeMemory(m.free_blocks, m.used_blocks) for m in messages}
+
+
+def memory_from(message: engine_pb2.Memory) -> Memory:
+    """Counts of free slabs and blocks as reported."""
+    return Memory(message.slabs_free, message.host_slabs_free, _shapes(message.shapes), _shapes(message.host_shapes))
+
+
+def footprint_from(message: model_pb2.Footprint) -> Footprint:
+    """What a model takes on an engine."""
+    return Footprint(
+        weight_bytes=message.weight_bytes,
+        weight_slabs=message.weight_slabs,
+        kv_shape=KvShape(message.kv_shape),
+        kv_block_bytes=message.kv_block_bytes,
+        kv_block_tokens=message.kv_block_tokens,
+        max_model_len=message.max_model_len,
+        content=message.content,
+    )
+
+
+def held_from(message: engine_pb2.HeldSequence) -> Held:
+    return Held(
+        seq=seq_from(message.seq),
+        epoch=message.epoch,
+        model=ModelName(message.model),
+        prompt_tokens=message.prompt_tokens,
+        output_tokens=message.output_tokens,
+        kv_tokens=message.kv_tokens,
+        place=named(PLACES, message.place, "Hello.held.place"),
+    )

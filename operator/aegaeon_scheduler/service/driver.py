@@ -1,0 +1,203 @@
+"""The only owner of the core: brings it events one after the other, and carries out what it decides.
+
+Everything here is a plain call inside the one event loop, so an event is handled to its end before the next begins;
+an event that comes up while one is handled (a refused choice cancels its siblings) waits for its turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from aegaeon_proto.v1 import engine_pb2, gateway_pb2
+from aegaeon_scheduler.core import commands, events
+from aegaeon_scheduler.core.model import FailureKind, GatewayId, InstanceId, RejectCode, SeqId
+from aegaeon_scheduler.service.alarm import Alarm
+from aegaeon_scheduler.service.codec import frontend as codec
+from aegaeon_scheduler.service.codec.commands import command_to
+from aegaeon_scheduler.service.handles import HandleBook
+from aegaeon_scheduler.service.sequences import Origin, SequenceBook
+
+
+class Brain(Protocol):
+    """The core as the driver sees it."""
+
+    def on(self, now: float, event: events.Event) -> list[commands.Command]:
+        """Handle one event at `now` (seconds, never less than before)."""
+
+
+class Observer(Protocol):
+    """Told of every event once it is handled: the event log, the metrics."""
+
+    def __call__(self, now: float, event: events.Event, decided: list[commands.Command], seconds: float) -> None:
+        """`seconds`: what the core took."""
+
+
+class Driver:
+    """Events in, commands out. `clock` is monotonic; `base` is added to command ids on the wire (see codec)."""
+
+    def __init__(
+        self,
+        brain: Brain,
+        clock: Callable[[], float],
+        base: int = 0,
+        observers: Iterable[Observer] = (),
+        crashed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.clock = clock
+        self.base = base
+        self.sequences = SequenceBook()
+        self.handles = HandleBook()
+        self.instances: dict[InstanceId, Callable[[engine_pb2.Command], None]] = {}
+        self.gateways: dict[GatewayId, Callable[[gateway_pb2.GatewayReply], None]] = {}
+        self._brain = brain
+        self._observers = tuple(observers)
+        self._crashed = crashed
+        self._pending: deque[events.Event] = deque()
+        self._busy = False
+        self._alarm = Alarm(clock, lambda: self.handle(events.Tick()))
+        self._execute: dict[type, Callable[[Any], None]] = {
+            commands.Send: self._send,
+            commands.Accept: self._accept,
+            commands.Reject: self._reject,
+            commands.SequenceLost: self._lost,
+            commands.SequenceEnded: self._ended,
+            commands.Wake: lambda wake: self._alarm.set(wake.at),
+        }
+
+    # ---- in ---------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: events.Event) -> None:
+        """Bring an event to the core and carry out what it decides. An error in the core ends the process: what it
+        believes can no longer be trusted, and gateways submit again to its successor."""
+        self._pending.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._pending:
+                self._step(self._pending.popleft())
+        except Exception:
+            self._crashed()
+            raise
+        self._busy = False
+
+    def submit(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
+        """A request, or what is left of one."""
+        if not submit.choices:
+            nothing = commands.Reject(
+                origin.gateway, SeqId(submit.request, 0), RejectCode.ENGINE, "submitted without any choice"
+            )
+            self._reply(origin.gateway, codec.rejected(submit.request, nothing))
+            return
+        self.sequences.add(origin, submit)
+        for event in codec.submitted(origin.gateway, submit, self.clock()):
+            self.handle(event)
+
+    def cancel(self, request: str, choices: Iterable[int]) -> None:
+        """The reader of these choices (none named: of all) has left."""
+        wanted = set(choices)
+        for seq in self.sequences.of_request(request):
+            if not wanted or seq.choice in wanted:
+                self.handle(events.Cancelled(seq))
+
+    def cancel_older(self, origin: Origin) -> None:
+        """A gateway that came back has submitted all that it still wants: end the rest."""
+        for seq in self.sequences.older_than(origin):
+            self.handle(events.Cancelled(seq))
+
+    def gateway_down(self, gateway: GatewayId) -> None:
+        """A gateway did not come back: nobody reads its sequences."""
+        self.handle(events.GatewayDown(gateway))
+        self.sequences.drop_all(self.sequences.of_gateway(gateway))
+
+    def instance_down(self, instance: InstanceId) -> None:
+        """A sidecar is gone, with all that it held."""
+        self.handles.lost(instance)
+        self.handle(events.InstanceDown(instance))
+
+    def done(self, event: events.CommandDone, handle: engine_pb2.KvHandle | None) -> None:
+        """A command ended well; a SwapOut brings a handle."""
+        if handle is not None:
+            self.handles.arrived(event.instance, event.id, handle)
+        self.handle(event)
+
+    def stop(self) -> None:
+        """No more ticks."""
+        self._alarm.stop()
+
+    def _step(self, event: events.Event) -> None:
+        if isinstance(event, events.CommandFailed | events.CommandSkipped):
+            self.handles.failed(event.instance, event.id)
+        now = self.clock()
+        decided = self._brain.on(now, event)
+        seconds = self.clock() - now
+        for observer in self._observers:
+            observer(now, event, decided, seconds)
+        for command in decided:
+            self._execute[type(command)](command)
+
+    # ---- out --------------------------------------------------------------------------------------------------------
+
+    def _send(self, send: commands.Send) -> None:
+        body = send.body
+        message = command_to(send, self.base)
+        if isinstance(body, commands.Open):
+            if not self._fill(send, body, message):
+                return
+        elif isinstance(body, commands.SwapOut):
+            self.handles.expect(send.instance, send.id, body.seq)
+        elif isinstance(body, commands.Adopt):
+            # Without a handle the sidecar fails the command, and with it what waits for it.
+            message.adopt.handle.CopyFrom(
+                self.handles.find(body.seq, body.source, body.handle_of) or engine_pb2.KvHandle()
+            )
+        elif isinstance(body, commands.Close):
+            self.handles.closed(send.instance, body.seq)
+        if deliver := self.instances.get(send.instance):
+            deliver(message)
+
+    def _fill(self, send: commands.Send, body: commands.Open, message: engine_pb2.Command) -> bool:
+        kept = self.sequences.get(body.seq)
+        if kept is None:
+            reason = f"Open of {body.seq}, whose submission is gone"
+            self._pending.append(events.CommandFailed(send.instance, send.id, FailureKind.UNKNOWN, reason))
+            return False
+        kept.fill(message.open)
+        return True
+
+    def _reply(self, gateway: GatewayId, reply: gateway_pb2.GatewayReply) -> None:
+        # A gateway that is away submits again when it is back, so an answer that it misses is not missed.
+        if deliver := self.gateways.get(gateway):
+            deliver(reply)
+
+    def _accept(self, accept: commands.Accept) -> None:
+        kept = self.sequences.get(accept.seq)
+        if kept is None or kept.refused:
+            return
+        kept.queued = True
+        if all(other.queued for other in self.sequences.of_request(accept.seq.request).values()):
+            self._reply(accept.gateway, codec.accepted(accept.seq.request))
+
+    def _reject(self, reject: commands.Reject) -> None:
+        """The first refused choice ends its request: gateways answer for requests, not for choices."""
+        kept = self.sequences.get(reject.seq)
+        if kept is None:
+            return
+        self.sequences.drop(reject.seq, kept.epoch)
+        if kept.refused:
+            return
+        for sibling, other in self.sequences.of_request(reject.seq.request).items():
+            other.refused = True
+            self._pending.append(events.Cancelled(sibling))
+        self._reply(reject.gateway, codec.rejected(reject.seq.request, reject))
+
+    def _lost(self, lost: commands.SequenceLost) -> None:
+        self.handles.ended(lost.seq)
+        self._reply(lost.gateway, codec.lost(lost))
+
+    def _ended(self, ended: commands.SequenceEnded) -> None:
+        self.sequences.drop(ended.seq, ended.epoch)
+        if self.sequences.get(ended.seq) is None:
+            self.handles.ended(ended.seq)

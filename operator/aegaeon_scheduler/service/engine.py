@@ -1,0 +1,162 @@
+"""Sidecars: one Attach stream each, reports up, commands down, and the judgement whether one is still there.
+
+A stream that breaks may have lost commands and reports in flight, and neither side can tell which. So the core is never
+told that a stream came back: it is told that the instance is gone and that one is up with what its Hello says it
+holds. Sequences go on by epoch: gateways submit again, and an engine that still holds one continues it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from aegaeon_proto.v1 import engine_pb2, engine_pb2_grpc
+from aegaeon_scheduler.core import events
+from aegaeon_scheduler.core.model import InstanceId
+from aegaeon_scheduler.errors import ProtocolError
+from aegaeon_scheduler.service.catalog import Catalog
+from aegaeon_scheduler.service.codec.reports import ReportDecoder, command_named, instance_up
+from aegaeon_scheduler.service.driver import Driver
+from aegaeon_scheduler.service.outbox import Outbox
+from aegaeon_scheduler.service.stream import converse
+
+# Commands that may wait for one sidecar; far more than a program ever holds.
+_OUTBOX_LIMIT = 16384
+
+
+class Attachment:
+    """One stream of one sidecar. Reports about commands that did not go down on it are of an earlier one."""
+
+    def __init__(self, up: events.InstanceUp, base: int) -> None:
+        self.instance = up.instance
+        self.incarnation = up.incarnation
+        self.outbox: Outbox[engine_pb2.Command] = Outbox(_OUTBOX_LIMIT)
+        self.decoder = ReportDecoder(up.instance, up.memory, base)
+        self.timer: asyncio.TimerHandle | None = None  # silence while the stream stands, absence once it broke
+        self.heard_at = 0.0
+        self._first: int | None = None
+
+    def send(self, command: engine_pb2.Command) -> None:
+        """Queue a command; ids rise, so the first tells which belong to this stream."""
+        if self._first is None and command.id:
+            self._first = command.id
+        self.outbox.put(command)
+
+    def knows(self, command: int) -> bool:
+        """Whether a command with this id went down on this stream."""
+        return self._first is not None and command >= self._first
+
+    def end(self) -> None:
+        """Close the stream, and judge it no more."""
+        self.outbox.close()
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+class EngineService(engine_pb2_grpc.EngineServicer):
+    """Servicer of `Engine`. Seconds: `silence_s` without a report, or `reattach_s` without a stream, mean gone."""
+
+    def __init__(self, driver: Driver, catalog: Catalog, silence_s: float, reattach_s: float) -> None:
+        self._driver = driver
+        self._catalog = catalog
+        self._silence_s = silence_s
+        self._reattach_s = reattach_s
+        self._attached: dict[InstanceId, Attachment] = {}
+        self._stopped = False
+        self.stale_reports = 0  # about commands of an earlier stream or an earlier life; dropped
+
+    # The stub speaks of a generator; a coroutine that writes sees its own cancellation, so its end is never late.
+    async def Attach(  # type: ignore[override]  # noqa: N802
+        self, request_iterator: AsyncIterator[engine_pb2.Report], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        """One sidecar, from its Hello until the stream ends."""
+        try:
+            attachment = self._welcome(await anext(request_iterator, engine_pb2.Report()))
+        except ProtocolError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        try:
+            await converse(
+                request_iterator, lambda report: self._report(attachment, report), attachment.outbox, context
+            )
+        finally:
+            self._broke(attachment)
+
+    @property
+    def up(self) -> int:
+        """Sidecars that count as alive."""
+        return len(self._attached)
+
+    def stop(self) -> None:
+        """Close every stream once what waits for it is written; judge nobody any more."""
+        self._stopped = True
+        for attachment in self._attached.values():
+            attachment.end()
+
+    def _welcome(self, first: engine_pb2.Report) -> Attachment:
+        if first.WhichOneof("body") != "hello":
+            raise ProtocolError("the first report on a stream must be Hello")
+        hello = first.hello
+        up = instance_up(hello)
+        attachment = Attachment(up, self._driver.base)
+        self._gone(up.instance)
+        self._attached[up.instance] = attachment
+        self._driver.instances[up.instance] = attachment.send
+        attachment.send(self._catalog.command())
+        self._watch(attachment)
+        self._driver.handle(up)
+        for state in hello.models:
+            self._report(attachment, engine_pb2.Report(model=state))
+        return attachment
+
+    def _report(self, attachment: Attachment, report: engine_pb2.Report) -> None:
+        attachment.heard_at = self._driver.clock()
+        named = command_named(report)
+        if named is not None and not attachment.knows(named):
+            self.stale_reports += 1
+            return
+        event = attachment.decoder.event(report)
+        if isinstance(event, events.CommandDone):
+            self._driver.done(event, report.done.handle if report.done.HasField("handle") else None)
+        elif isinstance(event, events.ModelReported):
+            self._model(event, report)
+        elif event is not None:
+            self._driver.handle(event)
+
+    def _model(self, event: events.ModelReported, report: engine_pb2.Report) -> None:
+        if self._catalog.serves(event.model):
+            self._catalog.report(event.instance, report.model)
+            self._driver.handle(event)
+
+    # ---- alive or not -----------------------------------------------------------------------------------------------
+
+    def _watch(self, attachment: Attachment) -> None:
+        attachment.heard_at = self._driver.clock()
+        attachment.timer = asyncio.get_running_loop().call_later(self._silence_s, self._listen, attachment)
+
+    def _listen(self, attachment: Attachment) -> None:
+        left = attachment.heard_at + self._silence_s - self._driver.clock()
+        if left <= 0:
+            self._gone(attachment.instance)
+        else:
+            attachment.timer = asyncio.get_running_loop().call_later(left, self._listen, attachment)
+
+    def _broke(self, attachment: Attachment) -> None:
+        """The stream ended, whoever ended it. One that was replaced or given up is nobody's any more."""
+        if self._stopped or self._attached.get(attachment.instance) is not attachment:
+            return
+        attachment.end()
+        self._driver.instances.pop(attachment.instance, None)
+        loop = asyncio.get_running_loop()
+        attachment.timer = loop.call_later(self._reattach_s, self._gone, attachment.instance)
+
+    def _gone(self, instance: InstanceId) -> None:
+        attachment = self._attached.pop(instance, None)
+        if attachment is None:
+            return
+        attachment.end()
+        self._driver.instances.pop(instance, None)
+        self._catalog.forget(instance)
+        self._driver.instance_down(instance)

@@ -1,0 +1,150 @@
+"""Gateways: one Serve stream each, submissions in, verdicts and catalog out; and the status for people.
+
+A gateway whose stream broke has a few seconds to come back. It then submits its open requests again; what it does
+not submit again within the same time it does not want any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from itertools import count
+from typing import Any
+
+import grpc
+
+from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
+from aegaeon_scheduler.core.model import GatewayId
+from aegaeon_scheduler.errors import ProtocolError
+from aegaeon_scheduler.service.catalog import Catalog
+from aegaeon_scheduler.service.driver import Driver
+from aegaeon_scheduler.service.outbox import Outbox
+from aegaeon_scheduler.service.sequences import Origin
+from aegaeon_scheduler.service.stream import converse
+
+# Replies that may wait for one gateway: the loss of an engine answers all its open requests at once.
+_OUTBOX_LIMIT = 65536
+# Changes of the catalog are gathered for this long: at a start every sidecar speaks of every model.
+_CATALOG_DELAY_S = 0.05
+# People do not read faster.
+_SHORTEST_INTERVAL_S = 0.05
+
+
+class Line:
+    """One stream of one gateway."""
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+        self.outbox: Outbox[gateway_pb2.GatewayReply] = Outbox(_OUTBOX_LIMIT)
+        self.timer: asyncio.TimerHandle | None = None
+
+    def end(self) -> None:
+        """Close the stream, and wait for nothing more."""
+        self.outbox.close()
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+class FrontendService(gateway_pb2_grpc.FrontendServicer):
+    """Servicer of `Frontend`. `grace_s`: seconds that a gateway may be away; `status` takes the picture of the pool."""
+
+    def __init__(
+        self, driver: Driver, catalog: Catalog, grace_s: float, status: Callable[[], gateway_pb2.PoolStatus]
+    ) -> None:
+        self._driver = driver
+        self._catalog = catalog
+        self._grace_s = grace_s
+        self._status = status
+        self._lines: dict[GatewayId, Line] = {}
+        self._numbers = count(1)
+        self._announcement: asyncio.TimerHandle | None = None
+        self._stopped = asyncio.Event()
+
+    # The stub speaks of a generator; a coroutine that writes sees its own cancellation, so its end is never late.
+    async def Serve(  # type: ignore[override]  # noqa: N802
+        self,
+        request_iterator: AsyncIterator[gateway_pb2.GatewayMessage],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> None:
+        """One gateway, from its GatewayHello until the stream ends."""
+        try:
+            line = self._welcome(await anext(request_iterator, gateway_pb2.GatewayMessage()))
+        except ProtocolError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        try:
+            await converse(request_iterator, lambda message: self._message(line, message), line.outbox, context)
+        finally:
+            self._broke(line)
+
+    async def Status(  # noqa: N802
+        self, request: gateway_pb2.StatusRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[gateway_pb2.PoolStatus]:
+        """The pool now, and then again every `interval_s`; once when that is 0."""
+        while not self._stopped.is_set():
+            yield self._status()
+            if request.interval_s <= 0:
+                return
+            try:
+                async with asyncio.timeout(max(request.interval_s, _SHORTEST_INTERVAL_S)):
+                    await self._stopped.wait()
+            except TimeoutError:
+                continue
+
+    def announce(self) -> None:
+        """The catalog changed: tell every gateway soon."""
+        if self._announcement is None and self._lines:
+            loop = asyncio.get_running_loop()
+            self._announcement = loop.call_later(_CATALOG_DELAY_S, self._send_catalog)
+
+    def stop(self) -> None:
+        """End every stream once what waits for it is written."""
+        self._stopped.set()
+        if self._announcement is not None:
+            self._announcement.cancel()
+        for line in self._lines.values():
+            line.end()
+
+    def _send_catalog(self) -> None:
+        self._announcement = None
+        reply = gateway_pb2.GatewayReply(catalog=self._catalog.status())
+        for line in self._lines.values():
+            line.outbox.put(reply)
+
+    def _welcome(self, first: gateway_pb2.GatewayMessage) -> Line:
+        if first.WhichOneof("body") != "hello":
+            raise ProtocolError("the first message on a stream must be GatewayHello")
+        if not first.hello.gateway or not first.hello.sink:
+            raise ProtocolError("GatewayHello: gateway and sink must be set")
+        gateway = GatewayId(first.hello.gateway)
+        line = Line(Origin(gateway, first.hello.sink, next(self._numbers)))
+        if before := self._lines.get(gateway):
+            before.end()
+            line.timer = self._later(self._driver.cancel_older, line.origin)
+        self._lines[gateway] = line
+        self._driver.gateways[gateway] = line.outbox.put
+        line.outbox.put(gateway_pb2.GatewayReply(catalog=self._catalog.status()))
+        return line
+
+    def _message(self, line: Line, message: gateway_pb2.GatewayMessage) -> None:
+        kind = message.WhichOneof("body")
+        if kind == "submit":
+            self._driver.submit(line.origin, message.submit)
+        elif kind == "cancel":
+            self._driver.cancel(message.cancel.request, message.cancel.choices)
+        elif kind == "hello":
+            raise ProtocolError(f"{line.origin.gateway}: GatewayHello twice on one stream")
+
+    def _broke(self, line: Line) -> None:
+        gateway = line.origin.gateway
+        if self._stopped.is_set() or self._lines.get(gateway) is not line:
+            return
+        line.end()
+        self._driver.gateways.pop(gateway, None)
+        line.timer = self._later(self._gone, gateway)
+
+    def _gone(self, gateway: GatewayId) -> None:
+        self._lines.pop(gateway)
+        self._driver.gateway_down(gateway)
+
+    def _later(self, call: Callable[..., None], argument: object) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(self._grace_s, call, argument)

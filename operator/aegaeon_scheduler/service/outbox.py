@@ -1,0 +1,50 @@
+"""What waits to be written to one peer: bounded, so that a peer that stopped reading cannot fill our memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Generic, TypeVar
+
+M = TypeVar("M")
+
+
+class Outbox(Generic[M]):
+    """One writer's queue of messages. `put` never waits; a full box closes itself and says so."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._messages: deque[M] = deque()
+        self._changed = asyncio.Event()
+        self.closed = False
+        self.overflowed = False
+
+    def put(self, message: M) -> None:
+        """Queue a message. Past the limit the box closes and forgets what it held: its peer has to connect anew."""
+        if self.closed:
+            return
+        if len(self._messages) >= self._limit:
+            self.overflowed = True
+            self._messages.clear()
+            self.close()
+            return
+        self._messages.append(message)
+        self._changed.set()
+
+    def close(self) -> None:
+        """Take nothing more; what is queued is still handed out, then the iteration ends."""
+        self.closed = True
+        self._changed.set()
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    async def __aiter__(self) -> AsyncIterator[M]:
+        while True:
+            while self._messages:
+                yield self._messages.popleft()
+            if self.closed:
+                return
+            self._changed.clear()
+            await self._changed.wait()

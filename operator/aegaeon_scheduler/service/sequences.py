@@ -1,0 +1,102 @@
+"""What the core does not see of a sequence but an engine needs: prompt, prefix, sampling, limits, where tokens go.
+
+Kept from the submission until the core has forgotten the sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from aegaeon_proto.v1 import engine_pb2, gateway_pb2
+from aegaeon_scheduler.core.model import GatewayId, SeqId
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The stream that a submission came on. `number` rises with every stream of any gateway."""
+
+    gateway: GatewayId
+    sink: str
+    number: int
+
+
+@dataclass(slots=True)
+class OpenSequence:
+    """One choice of a submission; the submission itself is shared by its choices."""
+
+    epoch: int
+    origin: Origin
+    submit: gateway_pb2.Submit
+    choice: gateway_pb2.Choice
+    queued: bool = False  # the core accepted it
+    refused: bool = False  # the gateway was told that the request ends
+
+    def fill(self, body: engine_pb2.Open) -> None:
+        """Add to Open what the core left out."""
+        body.prompt.extend(self.submit.prompt)
+        body.prefix.extend(self.choice.prefix)
+        body.sampling.CopyFrom(self.submit.sampling)
+        body.limits.CopyFrom(self.submit.limits)
+        body.reply_to = self.origin.sink
+
+
+class SequenceBook:
+    """Owner of the open sequences, by request and choice."""
+
+    def __init__(self) -> None:
+        self._requests: dict[str, dict[int, OpenSequence]] = {}
+
+    def add(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
+        """Every choice of a submission; an older epoch of the same sequence is replaced, a newer one stays."""
+        choices = self._requests.setdefault(submit.request, {})
+        for choice in submit.choices:
+            known = choices.get(choice.choice)
+            if known is None or known.epoch <= choice.epoch:
+                choices[choice.choice] = OpenSequence(choice.epoch, origin, submit, choice)
+
+    def get(self, seq: SeqId) -> OpenSequence | None:
+        """The sequence, if it is open."""
+        return self._requests.get(seq.request, {}).get(seq.choice)
+
+    def of_request(self, request: str) -> dict[SeqId, OpenSequence]:
+        """The open choices of a request."""
+        return {SeqId(request, choice): kept for choice, kept in self._requests.get(request, {}).items()}
+
+    def older_than(self, origin: Origin) -> list[SeqId]:
+        """What the same gateway submitted on an earlier stream and has not submitted again."""
+        return [
+            SeqId(request, choice)
+            for request, choices in self._requests.items()
+            for choice, kept in choices.items()
+            if kept.origin.gateway == origin.gateway and kept.origin.number < origin.number
+        ]
+
+    def drop(self, seq: SeqId, epoch: int) -> None:
+        """Forget the sequence, unless it was submitted again under a newer epoch since."""
+        kept = self.get(seq)
+        if kept is not None and kept.epoch <= epoch:
+            self._remove(seq)
+
+    def drop_all(self, seqs: Iterable[SeqId]) -> None:
+        """Forget these sequences, whatever their epoch."""
+        for seq in seqs:
+            self._remove(seq)
+
+    def of_gateway(self, gateway: GatewayId) -> list[SeqId]:
+        """The open sequences of a gateway."""
+        return [
+            SeqId(request, choice)
+            for request, choices in self._requests.items()
+            for choice, kept in choices.items()
+            if kept.origin.gateway == gateway
+        ]
+
+    def _remove(self, seq: SeqId) -> None:
+        choices = self._requests.get(seq.request, {})
+        choices.pop(seq.choice, None)
+        if not choices:
+            self._requests.pop(seq.request, None)
+
+    def __len__(self) -> int:
+        return sum(len(choices) for choices in self._requests.values())

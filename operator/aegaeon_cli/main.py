@@ -6,9 +6,9 @@ import importlib
 from typing import Any
 
 import click
-from aegaeon_operator.errors import OperatorError
 
 from aegaeon_cli.errors import CliError
+from aegaeon_operator.errors import OperatorError
 
 # name: (module, attribute, one line for `aegaeon --help`)
 _COMMANDS = {

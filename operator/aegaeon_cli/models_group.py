@@ -24,7 +24,7 @@ def make(directory: Path | None) -> None:
       aegaeon models make
       aegaeon models make ./models && aegaeon up -f examples/quickstart/ --models ./models
     """
-    from aegaeon_cli.models import make_models  # noqa: PLC0415 - imports torch
+    from aegaeon_cli.models import make_models
 
     target = directory or models_folder()
     target.mkdir(parents=True, exist_ok=True)

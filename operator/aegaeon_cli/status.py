@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import grpc
-from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
-from aegaeon_proto.v1.gateway_pb2 import PoolStatus
 
 from aegaeon_cli.errors import NoAnswerError
+from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
+from aegaeon_proto.v1.gateway_pb2 import PoolStatus
 
 
 async def read_status(target: str) -> PoolStatus:

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
+
+from aegaeon_cli.folders import constants_file, models_folder
+from aegaeon_cli.welcome import settled_models, welcome
 from aegaeon_operator.errors import ManifestError
 from aegaeon_operator.podrunner import PodRunner, RestartPolicy, RunFolder, RunState, default_base, look, preflight
 from aegaeon_operator.reconcile import LocalPlan, reconcile
 from aegaeon_operator.reconcile.local import gateway_port
 from aegaeon_operator.spec import Pool, load_manifests
-
-from aegaeon_cli.folders import constants_file, models_folder
-from aegaeon_cli.welcome import settled_models, welcome
 
 _SHARED_MEMORY = Path("/dev/shm")
 _MODELS_SETTLE_S = 60.0

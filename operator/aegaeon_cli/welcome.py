@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 
+from aegaeon_cli.status import read_status, watch_status
 from aegaeon_proto.v1.gateway_pb2 import ModelTraffic, PoolStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase
-
-from aegaeon_cli.status import read_status, watch_status
 
 _POLL_S = 0.2
 _SETTLED = (ModelPhase.MODEL_PHASE_CACHED, ModelPhase.MODEL_PHASE_FAILED)

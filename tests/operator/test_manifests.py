@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from aegaeon_operator.errors import ManifestError
 from aegaeon_operator.spec import Manifests, load_manifests
 

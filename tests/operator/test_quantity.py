@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from aegaeon_operator.spec.quantity import format_duration, format_quantity, parse_duration, parse_quantity
 from hypothesis import given
 from hypothesis import strategies as st
+
+from aegaeon_operator.spec.quantity import format_duration, format_quantity, parse_duration, parse_quantity
 
 
 @given(st.integers(min_value=0, max_value=2**63 - 1))

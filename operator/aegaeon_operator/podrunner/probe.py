@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import grpc
-from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
 
 from aegaeon_operator.reconcile import AttachedProbe, HttpProbe, Probe, SocketProbe
+from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
 
 _TIMEOUT_S = 2.0
 

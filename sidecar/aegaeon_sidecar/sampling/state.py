@@ -20,7 +20,7 @@ def uniform(seed: int, choice: int, index: int) -> float:
     """A number in [0, 1) for output token `index` of a choice: a function of the three alone, on every machine."""
     key = struct.pack("<QQQ", seed & (2**64 - 1), choice, index)
     digest = blake2b(key, digest_size=8, person=b"aegaeon-draw").digest()
-    return float((int.from_bytes(digest, "little") >> 11) * 2.0**-53)
+    return float((int.from_bytes(digest, "little") >> 12) * 2.0**-52)
 
 
 class SamplerState:

@@ -1,0 +1,113 @@
+"""From logits to tokens, for a whole batch: one argmax when nothing else is asked for, vectorised filters otherwise.
+
+Order: repetition penalty, frequency and presence penalty, logit bias, masked stop ids; argmax if greedy; else
+temperature, top-k, top-p, min-p, draw. Ties at a filter's edge are kept. Every row is computed as if it were alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from aegaeon_sidecar.backends import Sampled
+from aegaeon_sidecar.sampling import SamplerState
+
+CANDIDATES = 1024  # sorted at first for top-p; a row whose mass lies wider is sorted whole
+NEVER = float("-inf")
+
+
+def choose(logits: Tensor, samplers: Seq[SamplerState]) -> list[Sampled]:
+    """logits: float32 [len(samplers), vocab_size], one row per sampler. Reads the samplers, changes none."""
+    if all(sampler.plain for sampler in samplers):
+        return [Sampled(token) for token in logits.argmax(dim=-1).tolist()]
+    tokens = _tokens(_reshaped(logits, samplers), samplers)
+    return [_with_logprobs(row, token, sampler) for row, token, sampler in zip(logits, tokens, samplers, strict=True)]
+
+
+def _tokens(logits: Tensor, samplers: Seq[SamplerState]) -> list[int]:
+    tokens: list[int] = logits.argmax(dim=-1).tolist()
+    drawn = [i for i, sampler in enumerate(samplers) if not sampler.greedy]
+    if drawn:
+        for i, token in zip(drawn, _draw(logits[drawn], [samplers[i] for i in drawn]), strict=True):
+            tokens[i] = token
+    return tokens
+
+
+def _with_logprobs(row: Tensor, token: int, sampler: SamplerState) -> Sampled:
+    """Log probabilities of the raw distribution: `row` is what the model said, before anything was changed."""
+    if sampler.logprobs is None:
+        return Sampled(token)
+    logprobs = row.log_softmax(dim=-1)
+    values, ids = logprobs.topk(min(sampler.logprobs, len(row)))
+    return Sampled(token, float(logprobs[token]), tuple(zip(ids.tolist(), values.tolist(), strict=True)))
+
+
+def _reshaped(logits: Tensor, samplers: Seq[SamplerState]) -> Tensor:
+    """The logits after penalties, bias and masks; a copy only when something changes."""
+    if not any(sampler.reshaped for sampler in samplers):
+        return logits
+    logits = logits.clone()
+    for row, sampler in zip(logits, samplers, strict=True):
+        if sampler.penalised:
+            _penalise(row, sampler)
+        ids, bias = sampler.bias
+        if ids.size:
+            inside = ids < len(row)
+            row.index_add_(0, _on(row, ids[inside]), _on(row, bias[inside]))
+        if sampler.stops_masked:
+            row.index_fill_(0, _on(row, sampler.stop_ids[sampler.stop_ids < len(row)]), NEVER)
+    return logits
+
+
+def _penalise(row: Tensor, sampler: SamplerState) -> None:
+    ids, counts = (_on(row, array) for array in sampler.seen())
+    values = row[ids]
+    if sampler.repetition != 1.0:
+        values = torch.where(values > 0, values / sampler.repetition, values * sampler.repetition)
+    row.index_copy_(0, ids, values - sampler.frequency * counts - sampler.presence * (counts > 0))
+
+
+def _draw(logits: Tensor, samplers: Seq[SamplerState]) -> list[int]:
+    """Inverse transform: the first token, by id, at which the cumulative probability exceeds the sampler's draw."""
+    columns = [[sampler.temperature, sampler.draw()] for sampler in samplers]
+    parameters = torch.tensor(columns, dtype=torch.float64, device=logits.device)
+    temperatures, draws = parameters[:, :1], parameters[:, 1:]
+    scaled = (logits - logits.amax(dim=-1, keepdim=True)).double() / temperatures  # the likeliest is at 0
+    for row, sampler in zip(scaled, samplers, strict=True):
+        _filter(row, sampler)
+    cumulative = scaled.exp().cumsum(dim=-1)
+    places = torch.searchsorted(cumulative, draws * cumulative[:, -1:], right=True)
+    tokens: list[int] = places[:, 0].tolist()
+    return tokens
+
+
+def _filter(row: Tensor, sampler: SamplerState) -> None:
+    """In place: what top-k, top-p or min-p drop becomes impossible."""
+    threshold = float(np.log(sampler.min_p)) if sampler.min_p > 0.0 else NEVER
+    if sampler.top_k or sampler.top_p < 1.0:
+        threshold = max(threshold, _nucleus(row, sampler.top_k, sampler.top_p))
+    if threshold > NEVER:
+        row.masked_fill_(row < threshold, NEVER)
+
+
+def _nucleus(row: Tensor, top_k: int, top_p: float) -> float:
+    """The smallest of the `top_k` largest (0: all) entries that are needed to hold `top_p` of their mass."""
+    width = min(top_k or len(row), len(row))
+    ordered = row.topk(width if top_k else min(width, CANDIDATES)).values
+    if top_p >= 1.0:
+        return float(ordered[-1])
+    weights = ordered.exp()
+    mass = top_p * float(weights.sum() if top_k else row.exp().sum())
+    if len(ordered) < width and float(weights.sum()) < mass:
+        ordered = row.sort(descending=True).values
+        weights = ordered.exp()
+    needed = int((weights.cumsum(dim=0) - weights < mass).sum())
+    return float(ordered[max(needed, 1) - 1])
+
+
+def _on(row: Tensor, array: NDArray[np.int64] | NDArray[np.float32]) -> Tensor:
+    return torch.from_numpy(array).to(row.device)

@@ -1,0 +1,161 @@
+"""From the inputs of a step to the index tensors of its forward pass, all layers at once, in a few numpy calls.
+
+Sequences with one token (decodes) share one attention call; each longer chunk has its own. Every slot that attention
+gathers is finite: a block is zeroed when its first token is written, and padding repeats a sequence's own block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from aegaeon_sidecar.backends import StepInput
+from aegaeon_sidecar.errors import BackendError
+from aegaeon_sidecar.models.layout import KvShape
+
+Ints = NDArray[np.int64]
+Window = int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Sequences whose attention is one call. Token rows first .. first + sequences * queries of the step.
+
+    `reads`: for each layer the cache rows to gather, [2, sequences, blocks] flattened; `context`: positions attended to
+    at most; `masks` by window: additive, [sequences, 1, 1, context] or [queries, context]; None where all is seen
+    (or, with `causal`, where the lower triangle is all there is to say).
+    """
+
+    first: int
+    sequences: int
+    queries: int
+    context: int
+    reads: tuple[Tensor, ...]
+    masks: dict[Window, Tensor | None]
+    causal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """`keys`, `values`: for each layer the cache's token rows to write; `fresh`: blocks to zero before; `last`: rows
+    whose logits are wanted, in the order of the inputs."""
+
+    tokens: Tensor
+    positions: Tensor
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    fresh: Tensor | None
+    groups: tuple[Group, ...]
+    last: Tensor
+
+
+class Planner:
+    """Plans the steps of models with one KV shape and one set of attention windows."""
+
+    def __init__(self, shape: KvShape, windows: Seq[Window], vocab_size: int, device: torch.device) -> None:
+        self._shape = shape
+        self._windows = set(windows)
+        self._vocab_size = vocab_size
+        self._device = device
+        layer = np.arange(shape.layers, dtype=np.int64)[:, None]
+        self._layer_rows: Ints = layer * 2
+        self._layer_tokens: Ints = layer * (2 * shape.block_tokens)
+
+    def plan(self, inputs: Seq[StepInput], wanted: Seq[int], capacity: int) -> StepPlan:
+        """`wanted`: indices of the inputs whose last logits are needed. Raises BackendError for a bad input."""
+        order = sorted(range(len(inputs)), key=lambda i: len(inputs[i].tokens) > 1)
+        ordered = [inputs[i] for i in order]
+        lengths = np.array([len(part.tokens) for part in ordered], dtype=np.int64)
+        starts = np.array([part.position for part in ordered], dtype=np.int64)
+        tables = self._tables(ordered, starts + lengths, capacity)
+        tokens = np.fromiter(chain.from_iterable(part.tokens for part in ordered), dtype=np.int64)
+        if lengths.min() < 1 or tokens.min() < 0 or tokens.max() >= self._vocab_size:
+            raise BackendError(f"a step needs tokens from 0 to {self._vocab_size - 1}, at least one for each sequence")
+        ends = np.cumsum(lengths)
+        positions = np.arange(len(tokens)) + np.repeat(starts + lengths - ends, lengths)
+        keys = self._keys(tables, positions, lengths)
+        last = np.empty_like(ends)
+        last[order] = ends - 1
+        return StepPlan(
+            tokens=self._tensor(tokens),
+            positions=self._tensor(positions),
+            keys=self._tensor(keys).unbind(0),
+            values=self._tensor(keys + self._shape.block_tokens).unbind(0),
+            fresh=self._fresh(tables, starts, starts + lengths),
+            groups=self._groups(tables, starts, lengths),
+            last=self._tensor(last[list(wanted)]),
+        )
+
+    def _tables(self, inputs: Seq[StepInput], ends: Ints, capacity: int) -> Ints:
+        """Block tables [sequences, longest], padded with each sequence's first block."""
+        counts = -(-ends // self._shape.block_tokens)
+        tables = np.empty((len(inputs), int(counts.max())), dtype=np.int64)
+        for table, part, count in zip(tables, inputs, counts.tolist(), strict=True):
+            if len(part.blocks) < count:
+                raise BackendError(f"a block table of {len(part.blocks)} is too short, {count} blocks are needed")
+            table[:count] = part.blocks[:count]
+            table[count:] = part.blocks[0]
+        if tables.min() < 0 or tables.max() >= capacity:
+            raise BackendError(f"a block table names blocks outside 0 to {capacity - 1}")
+        return tables
+
+    def _keys(self, tables: Ints, positions: Ints, lengths: Ints) -> Ints:
+        """Token rows [layers, tokens] that the new keys go to; the values' are block_tokens further."""
+        sequence = np.repeat(np.arange(len(lengths)), lengths)
+        block, slot = np.divmod(positions, self._shape.block_tokens)
+        rows = tables[sequence, block] * (2 * self._shape.layers)
+        keys: Ints = (rows * self._shape.block_tokens + slot) + self._layer_tokens
+        return keys
+
+    def _fresh(self, tables: Ints, starts: Ints, ends: Ints) -> Tensor | None:
+        """The last block of each sequence, where this step begins it and leaves slots of it empty."""
+        size = self._shape.block_tokens
+        block, used = np.divmod(ends, size)
+        begun = np.flatnonzero((used != 0) & (block * size >= starts))
+        return self._tensor(tables[begun, block[begun]]) if begun.size else None
+
+    def _groups(self, tables: Ints, starts: Ints, lengths: Ints) -> tuple[Group, ...]:
+        singles = int((lengths == 1).sum())
+        groups = [self._decodes(tables[:singles], starts[:singles] + 1)] if singles else []
+        first = singles
+        for i in range(singles, len(lengths)):
+            groups.append(self._chunk(first, tables[i : i + 1], int(starts[i]), int(lengths[i])))
+            first += int(lengths[i])
+        return tuple(groups)
+
+    def _decodes(self, tables: Ints, ends: Ints) -> Group:
+        context = int(ends.max())
+        reach = np.arange(context)[None, :] - ends[:, None]  # -1 is the token itself
+        masks = {}
+        for window in self._windows:
+            seen = reach < 0 if window is None else (reach < 0) & (reach >= -window)
+            masks[window] = None if seen.all() else self._mask(seen[:, None, None, :])
+        return Group(0, len(ends), 1, context, self._reads(tables, context), masks, causal=False)
+
+    def _chunk(self, first: int, table: Ints, start: int, count: int) -> Group:
+        context = start + count
+        masks: dict[Window, Tensor | None] = {}
+        back = (np.arange(count)[:, None] + start) - np.arange(context)[None, :]  # how far back a position lies
+        for window in self._windows:
+            reach = context if window is None else min(window, context)
+            seen = (back >= 0) & (back < reach)
+            masks[window] = self._mask(seen) if start or reach < context else None
+        return Group(first, 1, count, context, self._reads(table, context), masks, causal=True)
+
+    def _reads(self, tables: Ints, context: int) -> tuple[Tensor, ...]:
+        blocks = -(-context // self._shape.block_tokens)
+        rows = tables[:, :blocks].ravel() * (2 * self._shape.layers)
+        return self._tensor(np.concatenate((rows, rows + 1)) + self._layer_rows).unbind(0)
+
+    def _mask(self, seen: NDArray[np.bool_]) -> Tensor:
+        zero, never = np.float32(0.0), np.float32(-np.inf)
+        return self._tensor(np.where(seen, zero, never)).to(getattr(torch, self._shape.dtype))
+
+    def _tensor(self, array: NDArray[np.int64] | NDArray[np.float32]) -> Tensor:
+        return torch.from_numpy(array).to(self._device)

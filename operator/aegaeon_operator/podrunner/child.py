@@ -25,7 +25,7 @@ class RestartPolicy:
     first_s: float = 0.1
     longest_s: float = 5.0
     reset_after_s: float = 10.0
-    grace_s: float = 10.0  # from SIGTERM to SIGKILL
+    grace_s: float = 15.0  # from SIGTERM to SIGKILL; gateways let open streams end meanwhile
     start_timeout_s: float = 120.0
     early_deaths: int = 3  # before it was ever ready: then starting has failed
 

@@ -1,0 +1,142 @@
+"""What the machine lacks is said before anything starts; runs are found and swept."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from aegaeon_operator.errors import PreflightError, RunnerError
+from aegaeon_operator.podrunner import RunFolder, RunState, find_run, look, preflight
+from aegaeon_operator.podrunner.preflight import Machine
+from aegaeon_operator.podrunner.runfolder import sweep
+from aegaeon_operator.reconcile import LocalPlan
+from aegaeon_operator.spec import Pool, load_manifests
+
+QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
+AMPLE = Machine(Path("/dev/shm"), 1 << 40, 1 << 40)
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Pool:
+    """The quickstart, with folders for its models."""
+    (pool,) = load_manifests(QUICKSTART, tmp_path).pools
+    for model in pool.models:
+        (tmp_path / model.name).mkdir()
+    return pool
+
+
+@pytest.fixture
+def plan() -> LocalPlan:
+    """With a port that is free."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return LocalPlan(run_folder=Path("/r"), segments=Path("/s"), python="python3", port=port)
+
+
+def complaint(pool: Pool, plan: LocalPlan, machine: Machine) -> str:
+    with pytest.raises(PreflightError) as raised:
+        preflight(pool, plan, machine)
+    (sentence,) = raised.value.problems
+    return sentence
+
+
+def test_a_machine_with_everything_passes(pool: Pool, plan: LocalPlan) -> None:
+    preflight(pool, plan, AMPLE)
+
+
+def test_a_port_in_use_is_said_with_the_remedy(pool: Pool, plan: LocalPlan) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert complaint(pool, replace(plan, port=port), AMPLE) == (
+            f"port {port} on 127.0.0.1 cannot be used (Address already in use); choose another one with --port"
+        )
+
+
+def test_too_little_shared_memory_is_said_with_both_numbers(pool: Pool, plan: LocalPlan) -> None:
+    memory = pool.gpu_pool.spec.memory
+    needed = 2 * memory.host_kv + memory.host_model_cache
+    preflight(pool, plan, Machine(Path("/dev/shm"), needed, 1 << 40))
+    sentence = complaint(pool, plan, Machine(Path("/dev/shm"), 4 << 20, 1 << 40))
+    assert sentence.startswith(f"/dev/shm has 4Mi free, but GpuPool quickstart needs {needed >> 20}Mi there")
+    assert "lower spec.memory.hostKv or spec.memory.hostModelCache" in sentence
+
+
+def test_device_memory_of_a_cpu_counts_as_memory_of_the_machine(pool: Pool, plan: LocalPlan) -> None:
+    memory = pool.gpu_pool.spec.memory
+    needed = 2 * (memory.host_kv + memory.device_bytes) + memory.host_model_cache
+    preflight(pool, plan, Machine(Path("/dev/shm"), 1 << 40, needed))
+    sentence = complaint(pool, plan, Machine(Path("/dev/shm"), 1 << 40, needed - 1))
+    assert f"but GpuPool quickstart needs {needed >> 20}Mi for 2 engines" in sentence
+
+
+def test_a_model_folder_that_does_not_exist_is_named(pool: Pool, plan: LocalPlan, tmp_path: Path) -> None:
+    (tmp_path / "qwen2").rmdir()
+    sentence = complaint(pool, plan, AMPLE)
+    assert sentence.startswith(f"model qwen2: the folder {tmp_path}/qwen2 does not exist; make the quickstart's models")
+
+
+def test_all_that_is_lacking_is_said_at_once(pool: Pool, plan: LocalPlan, tmp_path: Path) -> None:
+    (tmp_path / "llama").rmdir()
+    with pytest.raises(PreflightError) as raised:
+        preflight(pool, plan, Machine(Path("/dev/shm"), 0, 0))
+    assert len(raised.value.problems) == 3
+
+
+def test_this_machine_can_be_measured() -> None:
+    machine = look(Path("/dev/shm"))
+    assert machine.shared_memory_free > 0
+    assert machine.memory_free > 0
+
+
+STATE = RunState("q", 1, "http://127.0.0.1:8000", "unix:/x", "/dev/shm/x")
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    path = tmp_path / "shm"
+    path.mkdir()
+    return path
+
+
+def test_a_run_is_found_while_it_lives_and_leaves_nothing(tmp_path: Path, shared: Path) -> None:
+    base = tmp_path / "runs"
+    run = RunFolder.create(base, shared, "q")
+    run.publish(STATE)
+    (run.segments / "kv").write_bytes(b"x")
+    assert find_run(base, None) == STATE
+    assert find_run(base, run.path) == STATE
+    assert sweep(base) == []
+    run.remove()
+    run.remove()
+    assert not base.exists()
+    assert list(shared.iterdir()) == []
+    with pytest.raises(RunnerError, match="nothing runs here"):
+        find_run(base, None)
+
+
+def test_of_several_runs_one_has_to_be_chosen(tmp_path: Path, shared: Path) -> None:
+    runs = [RunFolder.create(tmp_path / "runs", shared, "q") for _ in range(2)]
+    for run in runs:
+        run.publish(STATE)
+    with pytest.raises(RunnerError, match="several runs are alive; choose one with --run"):
+        find_run(tmp_path / "runs", None)
+    for run in runs:
+        run.remove()
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunnerError, match="is not the folder of a run"):
+        find_run(tmp_path, tmp_path)
+
+
+def test_a_path_too_long_for_unix_sockets_is_refused_with_a_remedy(tmp_path: Path, shared: Path) -> None:
+    base = tmp_path / ("x" * 90)
+    with pytest.raises(RunnerError, match=r"too long a path for unix sockets; set TMPDIR"):
+        RunFolder.create(base, shared, "q")
+    assert list(shared.iterdir()) == []

@@ -1,0 +1,159 @@
+"""From a pool to desired pods: exactly the config files that the processes read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from aegaeon_gateway.config import load_config as read_gateway_config
+from aegaeon_operator.reconcile import AttachedProbe, DesiredPod, HttpProbe, LocalPlan, PodRole, SocketProbe, reconcile
+from aegaeon_operator.spec import Pool, load_manifests
+from aegaeon_scheduler.config import load_config as read_scheduler_config
+from aegaeon_sidecar.config import read_config as read_sidecar_config
+
+QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
+PLAN = LocalPlan(run_folder=Path("/run/aegaeon/q"), segments=Path("/dev/shm/q"), python="/usr/bin/python3")
+MODEL = {"max_model_len": 0, "ttft_s": 2.0, "tbt_s": 0.1}
+
+
+def quickstart() -> Pool:
+    return load_manifests(QUICKSTART, Path("/models")).pools[0]
+
+
+def pods(pool: Pool | None = None, plan: LocalPlan = PLAN) -> dict[str, DesiredPod]:
+    return {pod.name: pod for pod in reconcile(pool or quickstart(), plan)}
+
+
+def with_spec(pool: Pool, **changes: object) -> Pool:
+    spec = pool.gpu_pool.spec.model_validate({**pool.gpu_pool.spec.model_dump(), **changes}, strict=False)
+    return replace(pool, gpu_pool=pool.gpu_pool.model_copy(update={"spec": spec}))
+
+
+def test_the_quickstart_is_a_scheduler_two_sidecars_and_a_gateway_in_this_order() -> None:
+    assert [(pod.name, pod.role, pod.depends) for pod in pods().values()] == [
+        ("scheduler", PodRole.SCHEDULER, ()),
+        ("prefill-0", PodRole.SIDECAR, ("scheduler",)),
+        ("decode-0", PodRole.SIDECAR, ("scheduler",)),
+        ("gateway", PodRole.GATEWAY, ("scheduler",)),
+    ]
+
+
+def test_the_scheduler_is_told_policy_models_and_objectives() -> None:
+    pod = pods()["scheduler"]
+    assert pod.argv == ("/usr/bin/python3", "-m", "aegaeon_scheduler", "--config", "/run/aegaeon/q/scheduler.json")
+    assert pod.probe == SocketProbe(Path("/run/aegaeon/q/scheduler.sock"))
+    assert pod.config == {
+        "listen": "unix:/run/aegaeon/q/scheduler.sock",
+        "pool": "quickstart",
+        "policy": {"name": "paper", "q_max_s": 4.0, "max_gpsize": 8},
+        "models": [
+            {"name": name, "source": {"directory": f"/models/{name}"}, **MODEL}
+            for name in ("llama", "mistral", "qwen2", "qwen3")
+        ],
+        "constants": None,
+        "record": None,
+        "heartbeat_timeout_s": 2,
+        "hold_s": 30.0,
+        "metrics_listen": None,
+    }
+
+
+def test_a_sidecar_is_told_its_role_memory_and_where_its_scheduler_is() -> None:
+    pod = pods()["decode-0"]
+    assert pod.argv[2] == "aegaeon_sidecar"
+    assert pod.probe == AttachedProbe("unix:/run/aegaeon/q/scheduler.sock", "decode-0")
+    assert pod.environment == {"OMP_NUM_THREADS": "1"}
+    memory = quickstart().gpu_pool.spec.memory
+    assert pod.config == {
+        "instance": "decode-0",
+        "node": "local",
+        "role": "decode",
+        "scheduler": "unix:/run/aegaeon/q/scheduler.sock",
+        "backend": "torch",
+        "device": "cpu",
+        "dtype": "float32",
+        "memory": {
+            "device_bytes": memory.device_bytes,
+            "slab_bytes": 256 << 10,
+            "host_kv_bytes": memory.host_kv,
+            "host_cache_bytes": memory.host_model_cache,
+        },
+        "segments": "/dev/shm/q",
+        "threads": 1,
+        "max_batch": 16,
+        "prefill_chunk_tokens": 512,
+        "lease_s": 10.0,
+        "heartbeat_s": 0.5,
+        "hub_cache": None,
+    }
+
+
+def test_the_gateway_is_told_where_to_listen() -> None:
+    pod = pods()["gateway"]
+    assert pod.probe == HttpProbe("127.0.0.1", 8000, "/health")
+    assert pod.config == {
+        "name": "gateway",
+        "listen": "127.0.0.1:8000",
+        "scheduler": "unix:/run/aegaeon/q/scheduler.sock",
+        "sink": "unix:/run/aegaeon/q/sink.sock",
+        "max_body_bytes": 16 << 20,
+        "hub_cache": None,
+        "hold_s": 30.0,
+    }
+
+
+def test_what_was_said_on_the_command_line_goes_before_the_manifest() -> None:
+    plan = replace(PLAN, port=9001, record=Path("/tmp/r.log"), constants=Path("/c.json"), hub_cache=Path("/hub"))
+    found = pods(plan=plan)
+    assert found["gateway"].config["listen"] == "127.0.0.1:9001"
+    assert found["gateway"].probe == HttpProbe("127.0.0.1", 9001, "/health")
+    assert (found["scheduler"].config["record"], found["scheduler"].config["constants"]) == ("/tmp/r.log", "/c.json")
+    assert found["decode-0"].config["hub_cache"] == "/hub"
+
+
+def test_engines_of_every_role_take_gpus_in_order() -> None:
+    pool = with_spec(
+        quickstart(),
+        accelerator={"device": "cuda:2", "dtype": "bfloat16"},
+        engines={"replicas": 1},
+        decode={"replicas": 2},
+    )
+    sidecars = [pod for pod in pods(pool).values() if pod.role is PodRole.SIDECAR]
+    assert [(pod.config["instance"], pod.config["role"], pod.config["device"]) for pod in sidecars] == [
+        ("engine-0", "unified", "cuda:2"),
+        ("prefill-0", "prefill", "cuda:3"),
+        ("decode-0", "decode", "cuda:4"),
+        ("decode-1", "decode", "cuda:5"),
+    ]
+
+
+def test_a_hub_model_keeps_its_revision(tmp_path: Path) -> None:
+    text = (QUICKSTART / "modelpool.yaml").read_text("utf-8")
+    hub = "{huggingFace: {repository: org/model, revision: v1}}"
+    (tmp_path / "models.yaml").write_text(text.replace("{hostPath: qwen3}", hub), "utf-8")
+    (tmp_path / "gpus.yaml").write_text((QUICKSTART / "gpupool.yaml").read_text("utf-8"), "utf-8")
+    models = pods(load_manifests(tmp_path, tmp_path).pools[0])["scheduler"].config["models"]
+    assert isinstance(models, list)
+    assert models[3]["source"] == {"hub": {"repository": "org/model", "revision": "v1"}}
+
+
+READERS = {
+    PodRole.SCHEDULER: read_scheduler_config,
+    PodRole.SIDECAR: read_sidecar_config,
+    PodRole.GATEWAY: read_gateway_config,
+}
+
+
+@pytest.mark.parametrize("name", ["scheduler", "prefill-0", "decode-0", "gateway"])
+def test_every_process_reads_the_config_that_is_written_for_it(tmp_path: Path, name: str) -> None:
+    pod = pods()[name]
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(pod.config), "utf-8")
+    assert READERS[pod.role](file) is not None
+
+
+def test_reconciling_twice_wants_the_same() -> None:
+    assert reconcile(quickstart(), PLAN) == reconcile(quickstart(), PLAN)

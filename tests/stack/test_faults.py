@@ -1,0 +1,128 @@
+"""Nothing submitted is lost: whatever process is killed while it streams, every client gets its complete output."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import openai
+import pytest
+from stack.launch import Stack, children, manifests, running
+
+from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
+
+TOKENS = 300
+PROMPTS = ("The quick brown fox", "Tokens are scheduled one by one", "def step(batch):")
+
+
+@pytest.fixture(scope="module")
+def stack(four_models: dict[str, Path]) -> Iterator[Stack]:
+    with running(manifests(four_models, prefill=1, decode=2, device="2Mi")) as up:
+        yield up
+
+
+@pytest.fixture
+async def client(stack: Stack) -> Any:
+    async with openai.AsyncOpenAI(base_url=stack.api, api_key="none", max_retries=0, timeout=90) as api:
+        yield api
+
+
+async def stream(client: Any, model: str, prompt: str, on_token: Callable[[], None] = lambda: None) -> str:
+    answer = await client.completions.create(
+        model=model, prompt=prompt, max_tokens=TOKENS, temperature=0, stream=True, extra_body={"ignore_eos": True}
+    )
+    pieces = []
+    async for chunk in answer:
+        pieces.append(chunk.choices[0].text)
+        on_token()
+    assert chunk.choices[0].finish_reason == "length"
+    return "".join(pieces)
+
+
+class Trigger:
+    """Fires once, after so many tokens over all streams."""
+
+    def __init__(self, after: int, action: Callable[[], None]) -> None:
+        self._left = after
+        self._action = action
+
+    def __call__(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._action()
+
+    @property
+    def fired(self) -> bool:
+        return self._left <= 0
+
+
+@pytest.mark.parametrize("victim", ["decode-0", "decode-1", "prefill-0", "scheduler"])
+@pytest.mark.parametrize("after", [1, 400])
+async def test_every_client_gets_its_complete_output_when_a_process_is_killed(
+    stack: Stack, client: Any, victim: str, after: int
+) -> None:
+    jobs = [(model, prompt) for model in ("llama", "mistral", "qwen2", "qwen3") for prompt in PROMPTS]
+    expected = [await stream(client, *job) for job in jobs]
+    kill = Trigger(after, lambda: stack.kill(victim))
+    answers = await asyncio.gather(*(stream(client, *job, kill) for job in jobs))
+    assert kill.fired
+    assert answers == expected
+    await until_empty(stack)
+
+
+async def test_what_a_killed_client_asked_for_is_freed(stack: Stack) -> None:
+    script = (
+        "import openai, sys\n"
+        f"client = openai.OpenAI(base_url={stack.api!r}, api_key='none')\n"
+        "answer = client.completions.create(model='llama', prompt='x', max_tokens=1500, stream=True,\n"
+        "    extra_body={'ignore_eos': True})\n"
+        "for chunk in answer: print(flush=True)\n"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    await process.stdout.readline()
+    process.kill()
+    await process.communicate()
+    await until_empty(stack)
+
+
+async def until_empty(stack: Stack, timeout_s: float = 20) -> None:
+    """No sequence is left anywhere, and the memory that is not weights is free."""
+    left = "no status"
+    try:
+        async with asyncio.timeout(timeout_s), grpc.aio.insecure_channel(stack.state.scheduler) as channel:
+            request = gateway_pb2.StatusRequest(interval_s=0.1)
+            async for status in gateway_pb2_grpc.FrontendStub(channel).Status(request):
+                if not (left := occupied(status)):
+                    return
+    except TimeoutError:
+        raise AssertionError(f"still in use after {timeout_s} s: {left}") from None
+
+
+def occupied(status: gateway_pb2.PoolStatus) -> str:
+    """What is still in use, in words; empty when nothing is."""
+    used = [
+        f"{i.instance}: {shape.used_blocks} blocks of {shape.kv_shape}"
+        for i in status.instances
+        for shape in (*i.memory.shapes, *i.memory.host_shapes)
+        if shape.used_blocks
+    ]
+    down = [f"{i.instance} is down" for i in status.instances if not i.alive]
+    return "; ".join([*(f"{s.seq.request} is {s.state}" for s in status.sequences), *used, *down])
+
+
+def test_ctrl_c_ends_every_process_and_leaves_nothing(four_models: dict[str, Path]) -> None:
+    with running(manifests({"llama": four_models["llama"]}, prefill=0, decode=0, engines=1)) as stack:
+        pids = children(stack.process.pid)
+        segments = Path(stack.state.segments)
+        assert segments.exists()
+        with urllib.request.urlopen(f"{stack.state.url}/health") as answer:
+            assert answer.status == 200
+        assert stack.stop() == 0
+        assert not segments.exists()
+        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]

@@ -16,7 +16,6 @@ from torch import Tensor
 from aegaeon_sidecar.backends import Sampled
 from aegaeon_sidecar.sampling import SamplerState
 
-CANDIDATES = 1024  # sorted at first for top-p; a row whose mass lies wider is sorted whole
 NEVER = float("-inf")
 
 
@@ -73,13 +72,12 @@ def _penalise(row: Tensor, sampler: SamplerState) -> None:
 
 def _draw(logits: Tensor, samplers: Seq[SamplerState]) -> list[int]:
     """Inverse transform: the first token, by id, at which the cumulative probability exceeds the sampler's draw."""
-    columns = [[sampler.temperature, sampler.draw()] for sampler in samplers]
-    parameters = torch.tensor(columns, dtype=torch.float64, device=logits.device)
-    temperatures, draws = parameters[:, :1], parameters[:, 1:]
-    scaled = (logits - logits.amax(dim=-1, keepdim=True)).double() / temperatures  # the likeliest is at 0
+    temperatures = torch.tensor([[sampler.temperature] for sampler in samplers], device=logits.device)
+    draws = torch.tensor([[sampler.draw()] for sampler in samplers], dtype=torch.float64, device=logits.device)
+    scaled = (logits - logits.amax(dim=-1, keepdim=True)) / temperatures  # the likeliest is at 0
     for row, sampler in zip(scaled, samplers, strict=True):
         _filter(row, sampler)
-    cumulative = scaled.exp().cumsum(dim=-1)
+    cumulative = scaled.exp().cumsum(dim=-1, dtype=torch.float64)
     places = torch.searchsorted(cumulative, draws * cumulative[:, -1:], right=True)
     tokens: list[int] = places[:, 0].tolist()
     return tokens
@@ -96,17 +94,19 @@ def _filter(row: Tensor, sampler: SamplerState) -> None:
 
 def _nucleus(row: Tensor, top_k: int, top_p: float) -> float:
     """The smallest of the `top_k` largest (0: all) entries that are needed to hold `top_p` of their mass."""
-    width = min(top_k or len(row), len(row))
-    ordered = row.topk(width if top_k else min(width, CANDIDATES)).values
+    ordered = _descending(row)[: top_k or None]
     if top_p >= 1.0:
         return float(ordered[-1])
-    weights = ordered.exp()
-    mass = top_p * float(weights.sum() if top_k else row.exp().sum())
-    if len(ordered) < width and float(weights.sum()) < mass:
-        ordered = row.sort(descending=True).values
-        weights = ordered.exp()
-    needed = int((weights.cumsum(dim=0) - weights < mass).sum())
-    return float(ordered[max(needed, 1) - 1])
+    cumulative = ordered.exp().cumsum(dim=0, dtype=torch.float64)
+    needed = int(torch.searchsorted(cumulative, top_p * cumulative[-1]))
+    return float(ordered[min(needed, len(ordered) - 1)])
+
+
+def _descending(row: Tensor) -> Tensor:
+    """Sorted; on a CPU by numpy, whose vectorised sort of a large vocabulary takes a thirtieth of torch's time."""
+    if row.is_cpu:
+        return torch.from_numpy(np.sort(row.numpy())).flip(0)
+    return row.sort(descending=True).values
 
 
 def _on(row: Tensor, array: NDArray[np.int64] | NDArray[np.float32]) -> Tensor:

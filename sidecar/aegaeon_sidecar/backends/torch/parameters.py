@@ -57,7 +57,7 @@ class Parameters:
 
 
 def span(parts: list[Tensor]) -> Tensor | None:
-    """One view over tensors that follow each other in memory, stacked along the first dimension; None if they do not."""
+    """One view over tensors that follow each other in memory, stacked by rows; None if they do not."""
     if not parts:
         return None
     end = parts[0].data_ptr()

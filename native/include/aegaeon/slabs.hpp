@@ -1,0 +1,52 @@
+// One tier's physical memory, cut once into slabs of one size. Who holds a slab is decided here and nowhere else.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aegaeon/bitmap.hpp"
+#include "aegaeon/files.hpp"
+
+namespace aegaeon {
+
+using Slab = std::int32_t;
+inline constexpr Slab kNoSlab = -1;
+
+class SlabPool {
+ public:
+  static std::shared_ptr<SlabPool> create_private(const std::string& name, std::size_t slab_bytes, std::size_t slabs);
+  static std::shared_ptr<SlabPool> create_shared(const std::string& path, std::size_t slab_bytes, std::size_t slabs);
+  static std::shared_ptr<SlabPool> attach(const std::string& path);
+
+  std::size_t slab_bytes() const { return slab_bytes_; }
+  std::size_t total() const { return total_; }
+  std::size_t free() const;
+  std::uintptr_t address() const;
+
+  std::vector<Slab> take(std::size_t count);
+  void give(std::span<const Slab> slabs);
+  void check() const;
+  void close();
+
+  // Put `count` slabs from `first` on at `where` (MAP_FIXED). For Range, which owns those addresses.
+  void map_at(std::byte* where, Slab first, std::size_t count) const;
+
+ private:
+  SlabPool(std::shared_ptr<MemoryFile> file, std::size_t slab_bytes, std::size_t slabs, bool owner);
+  std::shared_ptr<MemoryFile> file() const;
+
+  const std::size_t slab_bytes_;
+  const std::size_t total_;
+  const bool owner_;  // an attached pool hands out nothing
+  mutable std::mutex mutex_;
+  std::shared_ptr<MemoryFile> file_;  // null once closed
+  Bitmap free_;
+  std::size_t taken_ = 0;
+};
+
+}  // namespace aegaeon

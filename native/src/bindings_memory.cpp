@@ -1,0 +1,117 @@
+#include "aegaeon/blocks.hpp"
+#include "aegaeon/range.hpp"
+#include "aegaeon/slabs.hpp"
+#include "bindings.hpp"
+
+namespace {
+
+using aegaeon::BlockPool;
+using aegaeon::EventPtr;
+using aegaeon::Range;
+using aegaeon::SlabPool;
+
+// An array over addresses that may not be mapped: nothing is read, and `owner` keeps the addresses reserved.
+ByteView view_of(std::uintptr_t address, std::size_t bytes, nb::handle owner) {
+  return ByteView(reinterpret_cast<std::uint8_t*>(address), {bytes}, owner);
+}
+
+nb::ndarray<nb::numpy, std::int32_t, nb::ndim<1>> allocate(BlockPool& pool, std::size_t count, std::size_t grant) {
+  auto blocks = std::make_unique<std::int32_t[]>(count);
+  {
+    const nb::gil_scoped_release release;
+    pool.allocate({blocks.get(), count}, grant);
+  }
+  std::int32_t* data = blocks.release();
+  const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<std::int32_t*>(p); });
+  return {data, {count}, owner};
+}
+
+// Every call that takes blocks takes an int32 array as it is, and any other sequence by conversion.
+template <typename Class, typename Call, typename... Extra>
+void def_blocks(Class& c, const char* name, Call call, const Extra&... extra) {
+  c.def(
+      name, [call](BlockPool& pool, Int32Array blocks) { return call(pool, span_of(blocks)); },
+      nb::arg("blocks").noconvert(), extra...);
+  c.def(
+      name, [call](BlockPool& pool, const Int32s& blocks) { return call(pool, std::span(blocks)); }, "blocks"_a,
+      extra...);
+}
+
+void bind_slab_pool(nb::module_& m) {
+  nb::class_<SlabPool>(m, "SlabPool", nb::is_final())
+      .def_static("private", &SlabPool::create_private, "name"_a, "slab_bytes"_a, "slabs"_a)
+      .def_static("shared", &SlabPool::create_shared, "path"_a, "slab_bytes"_a, "slabs"_a, GilFree())
+      .def_static("attach", &SlabPool::attach, "path"_a)
+      .def_prop_ro("slab_bytes", &SlabPool::slab_bytes)
+      .def_prop_ro("total", &SlabPool::total)
+      .def_prop_ro("free", &SlabPool::free)
+      .def_prop_ro("address", &SlabPool::address)
+      .def("take", &SlabPool::take, "count"_a)
+      .def(
+          "give", [](SlabPool& pool, const Int32s& slabs) { pool.give(slabs); }, "slabs"_a)
+      .def("check", &SlabPool::check)
+      .def("close", &SlabPool::close);
+}
+
+void bind_range(nb::module_& m) {
+  nb::class_<Range>(m, "Range", nb::is_final())
+      .def(nb::init<std::shared_ptr<SlabPool>, std::size_t>(), "pool"_a, "slabs"_a)
+      .def_prop_ro("address", &Range::address)
+      .def_prop_ro("slabs", &Range::slabs)
+      .def_prop_ro("mapped", &Range::mapped)
+      .def(
+          "map", [](Range& range, std::size_t position, const Int32s& slabs) { range.map(position, slabs); },
+          "position"_a, "slabs"_a, GilFree())
+      .def("unmap", &Range::unmap, "position"_a, "count"_a, GilFree())
+      .def(
+          "view",
+          [](nb::handle_t<Range> self, std::size_t offset, std::size_t nbytes) {
+            std::byte* at = nb::cast<Range&>(self).at(offset, nbytes);
+            return view_of(reinterpret_cast<std::uintptr_t>(at), nbytes, self);
+          },
+          "offset"_a, "nbytes"_a)
+      .def("close", &Range::close, GilFree());
+}
+
+void bind_block_pool(nb::module_& m) {
+  nb::class_<BlockPool> c(m, "BlockPool", nb::is_final());
+  c.def(nb::init<std::shared_ptr<SlabPool>, std::size_t, std::size_t>(), "pool"_a, "block_bytes"_a, "max_slabs"_a)
+      .def_prop_ro("address", &BlockPool::address)
+      .def_prop_ro("block_bytes", &BlockPool::block_bytes)
+      .def_prop_ro("capacity", &BlockPool::capacity)
+      .def_prop_ro("free", &BlockPool::free)
+      .def_prop_ro("used", &BlockPool::used)
+      .def_prop_ro("mapped_slabs", &BlockPool::mapped_slabs)
+      .def_prop_ro("slabs", &BlockPool::slabs)
+      .def("slabs_for", &BlockPool::slabs_for, "count"_a)
+      .def("allocate", &allocate, "count"_a, "grant"_a)
+      .def("reclaim", &BlockPool::reclaim, GilFree())
+      .def("view",
+           [](nb::handle_t<BlockPool> self) {
+             const auto& pool = nb::cast<BlockPool&>(self);
+             return view_of(pool.address(), pool.capacity() * pool.block_bytes(), self);
+           })
+      .def("check", &BlockPool::check, GilFree())
+      .def("close", &BlockPool::close, GilFree());
+  using Blocks = std::span<const std::int32_t>;
+  def_blocks(c, "retain", [](BlockPool& pool, Blocks blocks) { pool.retain(blocks); });
+  def_blocks(c, "release", [](BlockPool& pool, Blocks blocks) {
+    const nb::gil_scoped_release release;
+    return pool.release(blocks);
+  });
+  c.def(
+      "defer",
+      [](BlockPool& pool, Int32Array blocks, EventPtr event) { pool.defer(span_of(blocks), std::move(event)); },
+      nb::arg("blocks").noconvert(), "event"_a);
+  c.def(
+      "defer", [](BlockPool& pool, const Int32s& blocks, EventPtr event) { pool.defer(blocks, std::move(event)); },
+      "blocks"_a, "event"_a);
+}
+
+}  // namespace
+
+void bind_memory(nb::module_& m) {
+  bind_slab_pool(m);
+  bind_range(m);
+  bind_block_pool(m);
+}

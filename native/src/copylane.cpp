@@ -1,0 +1,222 @@
+#include "aegaeon/copylane.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "aegaeon/errors.hpp"
+
+namespace aegaeon {
+
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kSlice = 50ms;         // how often a waiting lane looks whether it is being closed
+constexpr auto kClosePatience = 10s;  // how long close() lets the lane wait for an event
+
+// Python's signal handlers belong on its main thread.
+void block_signals(sigset_t* before) {
+  sigset_t all;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, before);
+}
+
+}  // namespace
+
+CopyLane::CopyLane(const std::string& name, std::size_t chunk_bytes) : chunk_bytes_(chunk_bytes) {
+  if (chunk_bytes == 0) throw NativeError("copy lane " + name + ": chunk_bytes is 0");
+  sigset_t before;
+  block_signals(&before);
+  thread_ = std::thread([this] { run(); });
+  ::pthread_setname_np(thread_.native_handle(), name.substr(0, 15).c_str());
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+CopyLane::~CopyLane() {
+  dropping_ = true;
+  {
+    const std::scoped_lock lock(mutex_);
+    closing_ = true;
+    queue_.clear();
+  }
+  join();
+}
+
+void CopyLane::copy(std::byte* dst, const std::byte* src, std::size_t bytes, Tag tag) {
+  if (bytes != 0 && (dst == nullptr || src == nullptr)) throw NativeError("copy: a null address");
+  push({Copy{dst, src, bytes}, tag});
+}
+
+void CopyLane::copy_blocks(std::byte* dst, const std::byte* src, std::size_t block_bytes,
+                           std::vector<std::int32_t> dst_blocks, std::vector<std::int32_t> src_blocks, Tag tag) {
+  if (dst_blocks.size() != src_blocks.size()) {
+    throw NativeError("copy_blocks: " + std::to_string(dst_blocks.size()) + " blocks to, " +
+                      std::to_string(src_blocks.size()) + " blocks from");
+  }
+  const auto negative = [](std::int32_t block) { return block < 0; };
+  if (std::ranges::any_of(dst_blocks, negative) || std::ranges::any_of(src_blocks, negative)) {
+    throw NativeError("copy_blocks: a negative block id");
+  }
+  if (!dst_blocks.empty() && (dst == nullptr || src == nullptr)) throw NativeError("copy_blocks: a null address");
+  push({Blocks{dst, src, block_bytes, std::move(dst_blocks), std::move(src_blocks)}, tag});
+}
+
+void CopyLane::record(EventPtr event) { push({Record{std::move(event)}}); }
+
+void CopyLane::wait(EventPtr event) { push({Wait{std::move(event)}}); }
+
+void CopyLane::push(Work work) {
+  const std::scoped_lock lock(mutex_);
+  rethrow();
+  if (closing_) throw NativeError("this copy lane is closed");
+  if (work.tag != 0) ++tags_[work.tag].pending;
+  queue_.push_back(std::move(work));
+  queued_.notify_one();
+}
+
+void CopyLane::rethrow() {
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void CopyLane::cancel(Tag tag) {
+  if (tag == 0) throw NativeError("cancel: tag 0 is for copies that are never cancelled");
+  const std::scoped_lock lock(mutex_);
+  tags_[tag].cancelled = true;
+}
+
+bool CopyLane::cancelled(Tag tag) {
+  const std::scoped_lock lock(mutex_);
+  const auto state = tags_.find(tag);
+  if (state == tags_.end()) return false;
+  const bool cut = state->second.cut;
+  if (state->second.pending == 0) tags_.erase(state);
+  return cut;
+}
+
+bool CopyLane::synchronize(std::chrono::nanoseconds time) {
+  std::unique_lock lock(mutex_);
+  const bool idle = idle_.wait_for(lock, time, [this] { return queue_.empty() && !running_; });
+  rethrow();
+  return idle;
+}
+
+std::size_t CopyLane::pending() const {
+  const std::scoped_lock lock(mutex_);
+  return queue_.size() + (running_ ? 1 : 0);
+}
+
+void CopyLane::close() {
+  {
+    const std::scoped_lock lock(mutex_);
+    closing_ = true;
+  }
+  join();
+  const std::scoped_lock lock(mutex_);
+  rethrow();
+}
+
+void CopyLane::join() {
+  const std::scoped_lock lock(join_mutex_);
+  queued_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void CopyLane::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    queued_.wait(lock, [this] { return !queue_.empty() || closing_; });
+    if (queue_.empty()) return;
+    Work work = std::move(queue_.front());
+    queue_.pop_front();
+    running_ = true;
+    lock.unlock();
+    try {
+      perform(work);
+    } catch (...) {
+      fail(std::current_exception());
+    }
+    const Tag tag = work.tag;
+    work = Work{};  // drops its event outside the lock
+    lock.lock();
+    finish(tag);
+    running_ = false;
+    if (queue_.empty()) idle_.notify_all();
+  }
+}
+
+void CopyLane::perform(const Work& work) {
+  if (const auto* copy = std::get_if<Copy>(&work.what)) perform_copy(*copy, work.tag);
+  if (const auto* blocks = std::get_if<Blocks>(&work.what)) perform_blocks(*blocks, work.tag);
+  if (const auto* record = std::get_if<Record>(&work.what); record && record->event) record->event->set();
+  if (const auto* wait = std::get_if<Wait>(&work.what)) perform_wait(*wait);
+}
+
+void CopyLane::perform_copy(const Copy& copy, Tag tag) {
+  for (std::size_t done = 0; done < copy.bytes && !cut_now(tag);) {
+    const std::size_t bytes = std::min(chunk_bytes_, copy.bytes - done);
+    std::memcpy(copy.dst + done, copy.src + done, bytes);
+    bytes_copied_.fetch_add(bytes, std::memory_order_relaxed);
+    done += bytes;
+  }
+}
+
+void CopyLane::perform_blocks(const Blocks& blocks, Tag tag) {
+  std::size_t since_look = chunk_bytes_;  // look before the first block
+  for (std::size_t i = 0; i < blocks.dst_blocks.size(); ++i) {
+    if (since_look >= chunk_bytes_) {
+      if (cut_now(tag)) return;
+      since_look = 0;
+    }
+    const auto to = static_cast<std::size_t>(blocks.dst_blocks[i]);
+    const auto from = static_cast<std::size_t>(blocks.src_blocks[i]);
+    std::memcpy(blocks.dst + to * blocks.block_bytes, blocks.src + from * blocks.block_bytes, blocks.block_bytes);
+    bytes_copied_.fetch_add(blocks.block_bytes, std::memory_order_relaxed);
+    since_look += blocks.block_bytes;
+  }
+}
+
+// close() must end even when the event's process has died: after a while what waits is dropped, and said so.
+void CopyLane::perform_wait(const Wait& wait) {
+  auto patience = std::chrono::nanoseconds(kClosePatience);
+  while (!wait.event->wait_for(kSlice)) {
+    if (dropping_) return;
+    const std::scoped_lock lock(mutex_);
+    if (!closing_) continue;
+    patience -= kSlice;
+    if (patience > 0ns) continue;
+    throw NativeError("close: event (slot " + std::to_string(wait.event->slot()) + ", generation " +
+                      std::to_string(wait.event->generation()) + ") did not happen; " + std::to_string(queue_.size()) +
+                      " queued after it were dropped");
+  }
+}
+
+// Asked before every chunk. Remembers that the copy was cut, for cancelled().
+bool CopyLane::cut_now(Tag tag) {
+  if (dropping_) return true;
+  if (tag == 0) return false;
+  const std::scoped_lock lock(mutex_);
+  TagState& state = tags_[tag];
+  state.cut = state.cut || state.cancelled;
+  return state.cancelled;
+}
+
+void CopyLane::finish(Tag tag) {
+  const auto state = tags_.find(tag);
+  if (tag == 0 || state == tags_.end()) return;
+  if (state->second.pending > 0) --state->second.pending;
+  if (state->second.pending == 0 && !state->second.cancelled) tags_.erase(state);
+}
+
+// What is queued behind a failure must not run as if nothing had happened.
+void CopyLane::fail(std::exception_ptr error) {
+  std::deque<Work> dropped;
+  const std::scoped_lock lock(mutex_);
+  dropped.swap(queue_);
+  for (const Work& work : dropped) finish(work.tag);
+  error_ = std::move(error);
+}
+
+}  // namespace aegaeon

@@ -1,0 +1,139 @@
+#include "aegaeon/range.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "aegaeon/errors.hpp"
+
+namespace aegaeon {
+
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr int kNothing = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+Mapping reserve(std::size_t slab_bytes, std::size_t slabs) {
+  if (slabs == 0 || slabs > (std::size_t{1} << 46) / slab_bytes) {
+    throw NativeError("a range of " + std::to_string(slabs) + " slabs: at least one, and at most 64 TiB in all");
+  }
+  const std::size_t bytes = slab_bytes * slabs + kHugePage;
+  void* base = ::mmap(nullptr, bytes, PROT_NONE, kNothing, -1, 0);
+  if (base == MAP_FAILED) throw_errno("mmap to reserve " + std::to_string(bytes) + " bytes of addresses");
+  return Mapping(base, bytes);
+}
+
+std::byte* aligned(std::byte* base) {
+  const auto address = reinterpret_cast<std::uintptr_t>(base);
+  return base + (kHugePage - address % kHugePage) % kHugePage;
+}
+
+}  // namespace
+
+Range::Range(std::shared_ptr<SlabPool> pool, std::size_t slabs)
+    : pool_(std::move(pool)),
+      slab_bytes_(pool_->slab_bytes()),
+      reservation_(reserve(slab_bytes_, slabs)),
+      base_(aligned(reservation_.base())),
+      at_(slabs, kNoSlab) {}
+
+std::size_t Range::mapped() const {
+  const std::scoped_lock lock(mutex_);
+  return mapped_;
+}
+
+std::vector<Slab> Range::layout() const {
+  const std::scoped_lock lock(mutex_);
+  return at_;
+}
+
+std::byte* Range::at(std::size_t offset, std::size_t nbytes) const {
+  if (offset > bytes() || nbytes > bytes() - offset) {
+    throw NativeError("view of " + std::to_string(nbytes) + " bytes at " + std::to_string(offset) + ": the range has " +
+                      std::to_string(bytes()));
+  }
+  return base_ + offset;
+}
+
+void Range::require_free(std::size_t position, std::span<const Slab> slabs) const {
+  if (closed_) throw NativeError("map: this range is closed");
+  if (position > at_.size() || slabs.size() > at_.size() - position) {
+    throw NativeError("map: positions " + std::to_string(position) + " to " + std::to_string(position + slabs.size()) +
+                      " of a range of " + std::to_string(at_.size()) + " slabs");
+  }
+  for (std::size_t i = 0; i < slabs.size(); ++i) {
+    if (slabs[i] != kNoSlab && at_[position + i] != kNoSlab) {
+      throw NativeError("map: position " + std::to_string(position + i) + " holds slab " +
+                        std::to_string(at_[position + i]) + " already; unmap it first");
+    }
+  }
+}
+
+void Range::map(std::size_t position, std::span<const Slab> slabs) {
+  const std::scoped_lock lock(mutex_);
+  require_free(position, slabs);
+  map_runs(position, slabs);
+  for (std::size_t i = 0; i < slabs.size(); ++i) {
+    if (slabs[i] == kNoSlab) continue;
+    at_[position + i] = slabs[i];
+    ++mapped_;
+  }
+}
+
+// One system call for slabs that follow each other in the pool; what was mapped is undone when a later call fails.
+void Range::map_runs(std::size_t position, std::span<const Slab> slabs) {
+  std::size_t begin = 0;
+  try {
+    while (begin < slabs.size()) {
+      std::size_t end = begin + 1;
+      if (slabs[begin] != kNoSlab) {
+        while (end < slabs.size() && slabs[end] == slabs[end - 1] + 1) ++end;
+        pool_->map_at(base_ + (position + begin) * slab_bytes_, slabs[begin], end - begin);
+      }
+      begin = end;
+    }
+  } catch (...) {
+    for (std::size_t i = 0; i < begin; ++i) {
+      if (slabs[i] != kNoSlab) clear(position + i, 1);
+    }
+    throw;
+  }
+}
+
+std::vector<Slab> Range::unmap(std::size_t position, std::size_t count) {
+  const std::scoped_lock lock(mutex_);
+  if (position > at_.size() || count > at_.size() - position) {
+    throw NativeError("unmap: positions " + std::to_string(position) + " to " + std::to_string(position + count) +
+                      " of a range of " + std::to_string(at_.size()) + " slabs");
+  }
+  const auto begin = at_.begin() + static_cast<std::ptrdiff_t>(position);
+  std::vector<Slab> slabs(begin, begin + static_cast<std::ptrdiff_t>(count));
+  const auto hole = std::find(slabs.begin(), slabs.end(), kNoSlab);
+  if (hole != slabs.end()) {
+    throw NativeError("unmap: nothing is mapped at position " +
+                      std::to_string(position + static_cast<std::size_t>(hole - slabs.begin())));
+  }
+  if (count != 0) clear(position, count);
+  std::fill_n(begin, count, kNoSlab);
+  mapped_ -= count;
+  return slabs;
+}
+
+void Range::clear(std::size_t position, std::size_t count) {
+  std::byte* where = base_ + position * slab_bytes_;
+  if (::mmap(where, count * slab_bytes_, PROT_NONE, kNothing | MAP_FIXED, -1, 0) == MAP_FAILED) {
+    throw_errno("mmap to unmap " + std::to_string(count) + " slabs at position " + std::to_string(position));
+  }
+}
+
+void Range::close() {
+  const std::scoped_lock lock(mutex_);
+  if (closed_) return;
+  clear(0, at_.size());
+  std::fill(at_.begin(), at_.end(), kNoSlab);
+  mapped_ = 0;
+  closed_ = true;
+}
+
+}  // namespace aegaeon

@@ -1,0 +1,135 @@
+#include "aegaeon/slabs.hpp"
+
+#include <sys/mman.h>
+
+#include <limits>
+#include <utility>
+
+#include "aegaeon/errors.hpp"
+
+namespace aegaeon {
+
+namespace {
+
+constexpr std::uint64_t kMagic = 0x3162616c73656761;  // "ageslab1", little endian
+
+void validate(std::size_t slab_bytes, std::size_t slabs) {
+  if (slab_bytes == 0 || slab_bytes % page_bytes() != 0) {
+    throw NativeError("slab size " + std::to_string(slab_bytes) + " is not a positive multiple of the page size " +
+                      std::to_string(page_bytes()));
+  }
+  constexpr std::size_t kMostSlabs = std::numeric_limits<Slab>::max();
+  if (slabs == 0 || slabs > kMostSlabs || slabs > (std::size_t{1} << 46) / slab_bytes) {
+    throw NativeError("a pool of " + std::to_string(slabs) + " slabs: at least one, and at most 64 TiB in all");
+  }
+}
+
+}  // namespace
+
+SlabPool::SlabPool(std::shared_ptr<MemoryFile> file, std::size_t slab_bytes, std::size_t slabs, bool owner)
+    : slab_bytes_(slab_bytes), total_(slabs), owner_(owner), file_(std::move(file)), free_(slabs) {
+  if (!owner_) return;
+  for (std::size_t slab = 0; slab < slabs; ++slab) free_.insert(slab);
+}
+
+std::shared_ptr<SlabPool> SlabPool::create_private(const std::string& name, std::size_t slab_bytes, std::size_t slabs) {
+  validate(slab_bytes, slabs);
+  return std::shared_ptr<SlabPool>(
+      new SlabPool(MemoryFile::anonymous(name, slab_bytes * slabs), slab_bytes, slabs, true));
+}
+
+std::shared_ptr<SlabPool> SlabPool::create_shared(const std::string& path, std::size_t slab_bytes, std::size_t slabs) {
+  validate(slab_bytes, slabs);
+  return std::shared_ptr<SlabPool>(
+      new SlabPool(MemoryFile::create(path, {kMagic, slab_bytes, slabs}), slab_bytes, slabs, true));
+}
+
+std::shared_ptr<SlabPool> SlabPool::attach(const std::string& path) {
+  std::shared_ptr<MemoryFile> file = MemoryFile::attach(path, kMagic, false);
+  const Trailer trailer = file->trailer();
+  validate(trailer.unit_bytes, trailer.units);
+  return std::shared_ptr<SlabPool>(new SlabPool(std::move(file), trailer.unit_bytes, trailer.units, false));
+}
+
+std::shared_ptr<MemoryFile> SlabPool::file() const {
+  const std::scoped_lock lock(mutex_);
+  if (!file_) throw NativeError("this slab pool is closed");
+  return file_;
+}
+
+std::size_t SlabPool::free() const {
+  const std::scoped_lock lock(mutex_);
+  return free_.count();
+}
+
+std::uintptr_t SlabPool::address() const {
+  const auto memory = file();
+  if (!memory->is_linear()) {
+    throw NativeError("a private pool is not mapped linearly; map its slabs into a Range");
+  }
+  return reinterpret_cast<std::uintptr_t>(memory->base());
+}
+
+std::vector<Slab> SlabPool::take(std::size_t count) {
+  const std::scoped_lock lock(mutex_);
+  if (!file_) throw NativeError("take: this slab pool is closed");
+  if (!owner_) throw NativeError("take: an attached pool is for reading; its creator alone hands out slabs");
+  if (count > free_.count()) {
+    throw OutOfSlabs("take: " + std::to_string(count) + " slabs asked for, " + std::to_string(free_.count()) + " of " +
+                     std::to_string(total_) + " free");
+  }
+  std::vector<Slab> slabs;
+  slabs.reserve(count);
+  while (slabs.size() < count) {
+    const std::size_t slab = free_.lowest();
+    free_.erase(slab);
+    slabs.push_back(static_cast<Slab>(slab));
+  }
+  taken_ += count;
+  return slabs;
+}
+
+void SlabPool::give(std::span<const Slab> slabs) {
+  const std::scoped_lock lock(mutex_);
+  for (std::size_t i = 0; i < slabs.size(); ++i) {
+    const Slab slab = slabs[i];
+    const bool known = owner_ && slab >= 0 && static_cast<std::size_t>(slab) < total_;
+    if (known && !free_.contains(static_cast<std::size_t>(slab))) {
+      free_.insert(static_cast<std::size_t>(slab));
+      continue;
+    }
+    for (const Slab given : slabs.first(i)) free_.erase(static_cast<std::size_t>(given));
+    throw NativeError("give: slab " + std::to_string(slab) + (known ? " is free already" : " is not of this pool"));
+  }
+  taken_ -= slabs.size();
+}
+
+void SlabPool::check() const {
+  const std::scoped_lock lock(mutex_);
+  const std::size_t free = free_.recount();
+  const std::size_t expected = owner_ ? total_ : 0;
+  if (free == free_.count() && free + taken_ == expected) return;
+  throw NativeError("conservation: " + std::to_string(free) + " slabs marked free, " + std::to_string(free_.count()) +
+                    " counted free, " + std::to_string(taken_) + " taken, of " + std::to_string(expected));
+}
+
+void SlabPool::close() {
+  const std::scoped_lock lock(mutex_);
+  file_.reset();
+}
+
+void SlabPool::map_at(std::byte* where, Slab first, std::size_t count) const {
+  const auto memory = file();
+  const auto begin = static_cast<std::size_t>(first);
+  if (first < 0 || begin > total_ || count > total_ - begin) {
+    throw NativeError("map: slab " + std::to_string(first) + " is not of this pool of " + std::to_string(total_));
+  }
+  const int protection = memory->writable() ? PROT_READ | PROT_WRITE : PROT_READ;
+  const auto offset = static_cast<off_t>(begin * slab_bytes_);
+  const int flags = MAP_SHARED | MAP_FIXED | MAP_POPULATE;
+  if (::mmap(where, count * slab_bytes_, protection, flags, memory->fd(), offset) == MAP_FAILED) {
+    throw_errno("mmap of " + std::to_string(count) + " slabs from " + std::to_string(first));
+  }
+}
+
+}  // namespace aegaeon

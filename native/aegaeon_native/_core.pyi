@@ -26,7 +26,7 @@ class SlabPool:
 
     @staticmethod
     def attach(path: str) -> SlabPool:
-        """Another process's shared pool, for reading blocks that its handles name: allocates nothing."""
+        """Another process's shared pool, for reading blocks that its handles name: allocates nothing, maps read-only."""
 
     @property
     def slab_bytes(self) -> int: ...
@@ -64,7 +64,10 @@ class Range:
     @property
     def mapped(self) -> int: ...
     def map(self, position: int, slabs: Sequence[int]) -> None:
-        """Map these slabs of the pool at consecutive positions; raises NativeError if one is mapped already."""
+        """Map these slabs of the pool at consecutive positions; raises NativeError if one is mapped already.
+
+        A slab of -1 leaves its position as it is, so `BlockPool.slabs` can be mapped elsewhere as it stands.
+        """
 
     def unmap(self, position: int, count: int) -> list[int]:
         """Unmap and return the slabs, for the pool's `give`."""
@@ -72,7 +75,8 @@ class Range:
     def view(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """A writable array over these addresses, mapped or not. It stays valid over remapping; keeps the Range alive."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Unmap everything (the slabs stay the caller's) and refuse further maps. Views then fault. Idempotent."""
 
 @final
 class BlockPool:
@@ -103,6 +107,10 @@ class BlockPool:
     def slabs(self) -> list[int]:
         """The pool's slab at each position of the range, -1 where none is mapped: how another process finds a block."""
 
+    @property
+    def slabs(self) -> list[int]:
+        """The slab at each position up to the last one mapped, -1 where none is: what a KvHandle carries."""
+
     def slabs_for(self, count: int) -> int:
         """Slabs that allocate(count) would have to map now."""
 
@@ -122,8 +130,11 @@ class BlockPool:
     def view(self) -> NDArray[np.uint8]:
         """The whole range as bytes, shape (capacity * block_bytes,)."""
 
-    def check(self) -> None: ...
-    def close(self) -> None: ...
+    def check(self) -> None:
+        """Blocks, references, positions and slabs agree; raises NativeError with the first that does not."""
+
+    def close(self) -> None:
+        """Give every slab back to the pool, whoever still holds blocks. Views then fault. Idempotent."""
 
 @final
 class EventTable:
@@ -181,7 +192,17 @@ class CopyLane:
         """What is queued after waits for the event."""
 
     def cancel(self, tag: int) -> None:
-        """Copies with this tag stop at their next chunk and count as done. For whom `record` follows: see `cancelled`."""
+        """Copies with this tag stop at their next chunk and count as done; later ones with it are skipped.
+
+        Tags name commands and are not used twice. Ask `cancelled` when the event that was recorded behind the copies has
+        happened. Tag 0 cannot be cancelled.
+        """
+
+    def cancelled(self, tag: int) -> bool:
+        """Whether a copy with this tag was cut short or skipped: what it wrote is then not whole.
+
+        False when the cancel came too late to matter. Asking when no copy with the tag is pending forgets the tag.
+        """
 
     def synchronize(self) -> None: ...
     @property
@@ -189,4 +210,8 @@ class CopyLane:
     @property
     def pending(self) -> int: ...
     def close(self) -> None:
-        """Finish what is queued and join. Idempotent."""
+        """Finish what is queued and join. Idempotent.
+
+        Raises NativeError when a queued `wait` does not end within 10 s; what is behind it is dropped. A lane that is
+        not closed but garbage-collected drops what is queued.
+        """

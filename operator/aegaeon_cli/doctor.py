@@ -1,0 +1,159 @@
+"""`aegaeon doctor`: what this machine can do, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import click
+
+_GIB = 1 << 30
+_SHARED_MEMORY = Path("/dev/shm")
+_ENOUGH_MEMORY = 2 * _GIB
+_ENOUGH_SHARED_MEMORY = 128 << 20
+_PACKAGES = ("aiohttp", "grpcio", "protobuf", "tokenizers", "transformers")
+_GPU_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
+
+
+class Verdict(Enum):
+    """How a finding is marked. MISSING makes the exit status 1."""
+
+    GOOD = ("ok", "green")
+    NOTE = ("note", "yellow")
+    MISSING = ("missing", "red")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line: what was looked at, what was found, and what to do about it."""
+
+    what: str
+    found: str
+    verdict: Verdict
+    remedy: str = ""
+
+
+@click.command()
+def doctor() -> None:
+    """Say what this machine can do; exit status 1 when something needed is missing.
+
+    \b
+    Example:
+      aegaeon doctor
+    """
+    findings = list(examine())
+    for finding in findings:
+        word, colour = finding.verdict.value
+        click.echo(f"{click.style(f'{word:>8}', fg=colour)}  {finding.what:<16} {finding.found}")
+        if finding.remedy:
+            click.echo(f"{'':>8}  {'':<16} {finding.remedy}")
+    sys.exit(any(finding.verdict is Verdict.MISSING for finding in findings))
+
+
+def examine() -> Iterator[Finding]:
+    """All findings, in the order of printing."""
+    yield _python()
+    yield Finding("cores", str(len(os.sched_getaffinity(0))), Verdict.GOOD)
+    yield from _memory()
+    yield from _packages()
+    yield _native()
+    yield _torch()
+    yield _gpu()
+    yield _compiler()
+    yield _models()
+
+
+def _python() -> Finding:
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    if platform.system() != "Linux":
+        return Finding("python", found, Verdict.MISSING, "memfd, /dev/shm and PR_SET_PDEATHSIG are Linux's: use Linux")
+    if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+        return Finding("python", found, Verdict.MISSING, "use 3.11 to 3.13: make setup PYTHON=python3.12")
+    return Finding("python", found, Verdict.GOOD)
+
+
+def _memory() -> Iterator[Finding]:
+    from aegaeon_operator.podrunner import look
+
+    if not _SHARED_MEMORY.is_dir():
+        yield Finding("/dev/shm", "is not there", Verdict.MISSING, "mount a tmpfs: mount -t tmpfs tmpfs /dev/shm")
+        return
+    machine = look(_SHARED_MEMORY)
+    yield _size("memory", machine.memory_free, _ENOUGH_MEMORY, "end other programs, or lower spec.memory")
+    remedy = "mount -o remount,size=1g /dev/shm, docker run --shm-size=1g, or lower hostKv and hostModelCache"
+    yield _size("/dev/shm", machine.shared_memory_free, _ENOUGH_SHARED_MEMORY, remedy)
+
+
+def _size(what: str, free: int, enough: int, remedy: str) -> Finding:
+    found = f"{free / _GIB:.1f} GiB free"
+    if free >= enough:
+        return Finding(what, found, Verdict.GOOD)
+    return Finding(what, found, Verdict.NOTE, f"the quickstart wants {enough / _GIB:.2g} GiB: {remedy}")
+
+
+def _packages() -> Iterator[Finding]:
+    missing = [name for name in _PACKAGES if _version(name) is None]
+    if missing:
+        yield Finding("packages", f"without {', '.join(missing)}", Verdict.MISSING, "make setup")
+    else:
+        yield Finding("packages", ", ".join(f"{name} {_version(name)}" for name in _PACKAGES), Verdict.GOOD)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _native() -> Finding:
+    try:
+        importlib.import_module("aegaeon_native._core")
+    except ImportError as error:
+        return Finding("native core", str(error), Verdict.MISSING, "build it with `make setup` (needs a C++ compiler)")
+    return Finding("native core", "built", Verdict.GOOD)
+
+
+def _torch() -> Finding:
+    found = _version("torch")
+    if found is None:
+        return Finding("torch", "is not installed", Verdict.MISSING, "pip install 'aegaeon[engine]', or make setup")
+    return Finding("torch", found, Verdict.GOOD)
+
+
+def _gpu() -> Finding:
+    if shutil.which(_GPU_QUERY[0]) is None:
+        return Finding("gpu", "none found", Verdict.NOTE, "everything runs on the CPU; a GPU needs NVIDIA's driver")
+    answer = subprocess.run(_GPU_QUERY, capture_output=True, text=True, check=False, timeout=20)
+    if answer.returncode or not answer.stdout.strip():
+        said = " ".join((answer.stderr or answer.stdout).split()) or "no device"
+        return Finding(
+            "gpu", f"nvidia-smi says: {said}", Verdict.NOTE, "put the driver right; the CPU serves meanwhile"
+        )
+    return Finding("gpu", "; ".join(answer.stdout.strip().splitlines()), Verdict.GOOD)
+
+
+def _compiler() -> Finding:
+    found = shutil.which("c++")
+    if found is None:
+        return Finding("c++ compiler", "none found", Verdict.NOTE, "to build the native core: apt-get install g++")
+    return Finding("c++ compiler", found, Verdict.GOOD)
+
+
+def _models() -> Finding:
+    from aegaeon_cli.folders import models_folder
+
+    folder = models_folder()
+    names = sorted(path.parent.name for path in folder.glob("*/config.json"))
+    if not names:
+        return Finding("models", f"none in {folder}", Verdict.NOTE, "make those of the quickstart: aegaeon models make")
+    return Finding("models", f"{', '.join(names)} in {folder}", Verdict.GOOD)

@@ -1,0 +1,166 @@
+"""The live picture of a pool: which model holds which engine, what waits, what was decided and why.
+
+Pure: statuses of the scheduler in, rich renderables out. Rates and decisions come from a comparison with the last.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from aegaeon_cli.welcome import phase_text
+from aegaeon_proto.v1.engine_pb2 import Role
+from aegaeon_proto.v1.gateway_pb2 import InstanceStatus, ModelTraffic, PoolStatus, SequenceStatus
+from aegaeon_proto.v1.model_pb2 import ModelPhase
+
+_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
+_BAR_CELLS = 20
+_DECISIONS = 8
+_SEQUENCES = 10
+_ROLES = {Role.ROLE_PREFILL: "prefill", Role.ROLE_DECODE: "decode", Role.ROLE_UNIFIED: "unified"}
+
+
+class PoolView:
+    """Keeps what is needed from one status to the next: counters for rates, and the newest decisions."""
+
+    def __init__(self) -> None:
+        self._before: PoolStatus | None = None
+        self._decisions: deque[tuple[float, str, str]] = deque(maxlen=_DECISIONS)
+
+    def show(self, status: PoolStatus) -> RenderableType:
+        """The picture of this status; call it with each status in turn."""
+        self._remember(status)
+        colours = {model.model: _COLOURS[i % len(_COLOURS)] for i, model in enumerate(status.models)}
+        title = f"pool {status.pool} · policy {status.policy} · up {_age(status.uptime_s)}"
+        parts = [
+            Panel(self._engines(status, colours), title=title, title_align="left", border_style="dim"),
+            Panel(self._models(status, colours), title="models", title_align="left", border_style="dim"),
+            Panel(_sequences(status.sequences, colours), title="sequences", title_align="left", border_style="dim"),
+            Panel(self._reasons(), title="newest decisions", title_align="left", border_style="dim"),
+        ]
+        self._before = status
+        return Group(*parts)
+
+    def _remember(self, status: PoolStatus) -> None:
+        before = {i.instance: i.reason for i in self._before.instances} if self._before else {}
+        for instance in status.instances:
+            if instance.reason and instance.reason != before.get(instance.instance):
+                self._decisions.appendleft((status.uptime_s, instance.instance, instance.reason))
+
+    def _elapsed(self, status: PoolStatus) -> float:
+        """Seconds since the status before, or since the start."""
+        before = self._before.uptime_s if self._before else 0.0
+        return max(status.uptime_s - before, 1e-3)
+
+    def _engines(self, status: PoolStatus, colours: dict[str, str]) -> Table:
+        table = _table(
+            "engine", "role", "running", "loading", "resident", "memory", "seqs", "switches", "loads", "busy"
+        )
+        elapsed = self._elapsed(status)
+        busy_before = {i.instance: i.busy_s for i in self._before.instances} if self._before else {}
+        for instance in status.instances:
+            busy = max(0.0, instance.busy_s - busy_before.get(instance.instance, 0.0)) / elapsed
+            table.add_row(*_engine(instance, colours, min(busy, 1.0)))
+        return table
+
+    def _models(self, status: PoolStatus, colours: dict[str, str]) -> Table:
+        table = _table(
+            "model", "state", "queue", "running", "requests", "tokens", "tokens/s", "loads", "mean stall", "on time"
+        )
+        elapsed = self._elapsed(status)
+        tokens_before = {m.model: m.output_tokens for m in self._before.models} if self._before else {}
+        for model in status.models:
+            rate = max(0, model.output_tokens - tokens_before.get(model.model, 0)) / elapsed
+            table.add_row(*_model(model, colours, rate))
+        return table
+
+    def _reasons(self) -> RenderableType:
+        lines = [
+            Text.assemble((f"{_age(at):>8}  ", "dim"), (f"{instance:<12} ", "bold"), reason)
+            for at, instance, reason in self._decisions
+        ]
+        return Group(*lines) if lines else Text("none so far", "dim")
+
+
+def bar(used: int, total: int, cells: int = _BAR_CELLS) -> str:
+    """`█████░░░░░` with `used` of `total` filled; something used is never drawn as nothing."""
+    filled = min(cells, -(-used * cells // total)) if total else 0
+    return "█" * filled + "░" * (cells - filled)
+
+
+def _engine(instance: InstanceStatus, colours: dict[str, str], busy: float) -> Iterable[RenderableType]:
+    used = instance.slabs - instance.memory.slabs_free
+    others = [name for name in instance.resident if name != instance.running]
+    return (
+        Text(instance.instance, "bold" if instance.alive else "bold red"),
+        _ROLES.get(instance.role, "?") if instance.alive else Text("gone", "red"),
+        _badge(instance.running, colours),
+        _name(instance.loading, colours),
+        Text(" ").join(Text(name, colours.get(name, "")) for name in others),
+        f"{bar(used, instance.slabs)} {used}/{instance.slabs}",
+        str(instance.sequences),
+        str(instance.switches),
+        str(instance.loads),
+        f"{busy:.0%}",
+    )
+
+
+def _model(model: ModelTraffic, colours: dict[str, str], rate: float) -> Iterable[RenderableType]:
+    failed = model.phase == ModelPhase.MODEL_PHASE_FAILED
+    return (
+        Text(model.model, f"bold {colours[model.model]}"),
+        Text(phase_text(model), "red" if failed else ""),
+        str(model.queued),
+        str(model.running),
+        str(model.requests),
+        str(model.output_tokens),
+        f"{rate:.0f}",
+        str(model.switches),
+        f"{1000 * model.stall_s / model.switches:.1f} ms" if model.switches else "-",
+        f"{model.tokens_on_time / model.output_tokens:.1%}" if model.output_tokens else "-",
+    )
+
+
+def _sequences(sequences: Iterable[SequenceStatus], colours: dict[str, str]) -> RenderableType:
+    """The youngest ones."""
+    table = _table("request", "model", "engine", "state", "prompt", "tokens", "age")
+    for sequence in sorted(sequences, key=lambda s: s.age_s)[:_SEQUENCES]:
+        table.add_row(
+            f"{sequence.seq.request[-12:]}/{sequence.seq.choice}",
+            _name(sequence.model, colours),
+            sequence.instance or "-",
+            sequence.state,
+            str(sequence.prompt_tokens),
+            str(sequence.output_tokens),
+            _age(sequence.age_s),
+        )
+    return table if table.row_count else Text("none", "dim")
+
+
+def _name(name: str, colours: dict[str, str]) -> Text:
+    return Text(name, colours.get(name, "")) if name else Text("-", "dim")
+
+
+def _badge(name: str, colours: dict[str, str]) -> Text:
+    """The model whose turn it is, easy to see."""
+    return Text(f" {name} ", f"bold reverse {colours.get(name, '')}") if name else Text("-", "dim")
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
+    numbers = {"queue", "requests", "tokens", "tokens/s", "loads", "switches", "seqs", "busy", "mean stall", "on time"}
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left", no_wrap=column != "state")
+    return table
+
+
+def _age(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"

@@ -1,0 +1,120 @@
+"""`aegaeon demo`: make the models, start the stack, talk to it, show it, check it, and leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from aegaeon_cli.demo.errors import StackError
+from aegaeon_cli.demo.results import results, table
+from aegaeon_cli.demo.stack import Stack
+from aegaeon_cli.demo.traffic import CLIENTS, ROUNDS, Traffic, plan
+from aegaeon_cli.demo.watch import Watcher
+from aegaeon_cli.folders import models_folder
+from aegaeon_cli.models import make_models, questions
+from aegaeon_operator.spec import Pool, load_manifests
+from aegaeon_proto.v1.gateway_pb2 import PoolStatus
+from aegaeon_scheduler.core.model import Slo
+
+QUICKSTART = Path("examples/quickstart")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was said on the command line."""
+
+    manifests: Path
+    models: Path
+    port: int | None
+    clients: int
+    rounds: int
+
+
+@click.command()
+@click.option(
+    "-f",
+    "--filename",
+    "manifests",
+    type=click.Path(exists=True, path_type=Path),
+    default=QUICKSTART,
+    show_default=True,
+    metavar="DIR",
+    help="Folder of manifests to run.",
+)
+@click.option(
+    "--models",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Folder of the four models; they are made when they are missing.  [default: ~/.cache/aegaeon/models]",
+)
+@click.option("--port", type=click.IntRange(1, 65535), help="Port of the OpenAI API, instead of the manifest's.")
+@click.option("--clients", type=click.IntRange(1, 16), default=CLIENTS, show_default=True, help="People at each model.")
+@click.option("--rounds", type=click.IntRange(1, 100), default=ROUNDS, show_default=True, help="Chats of each person.")
+def demo(*, manifests: Path, models: Path | None, port: int | None, clients: int, rounds: int) -> None:
+    """Four models share one decode engine: run the whole stack, talk to it, and check every token.
+
+    \b
+    Example:
+      aegaeon demo -f examples/quickstart/
+    """
+    options = Options(manifests, (models or models_folder()).absolute(), port, clients, rounds)
+    make_models(options.models, click.echo)
+    sys.exit(0 if asyncio.run(_demo(options, Console())) else 1)
+
+
+async def _demo(options: Options, console: Console) -> bool:
+    pool = load_manifests(options.manifests, options.models).pools[0]
+    console.print(f"starting: aegaeon up -f {options.manifests}")
+    began = time.monotonic()
+    async with Stack(options.manifests, options.models, options.port) as stack:
+        console.print(f"ready in {time.monotonic() - began:.1f} s at {stack.state.url}/v1")
+        traffic, status = await _talk(stack, options, console)
+    console.print(table(results(traffic.exchanges, status, objectives(pool))))
+    good = _judge(traffic, pool)
+    for left in stack.leftovers:
+        console.print(f"left behind: {left}", style="red")
+    return good and not stack.leftovers
+
+
+async def _talk(stack: Stack, options: Options, console: Console) -> tuple[Traffic, PoolStatus]:
+    known = questions(options.models)
+    if not known:
+        raise StackError(f"{options.models}: these models were not made by `aegaeon models make`")
+    traffic = Traffic(stack.state.url)
+    watcher = Watcher(stack.state.scheduler, traffic.exchanges, console)
+    try:
+        async with watcher.watching():
+            await traffic.run(plan(known, options.clients, options.rounds))
+    finally:
+        await traffic.close()
+    return traffic, watcher.status
+
+
+def objectives(pool: Pool) -> dict[str, Slo]:
+    """The objective of every model of the pool, by its served name."""
+    return {model.name: Slo(model.slo.ttft, model.slo.tbt) for model in pool.models}
+
+
+def directories(pool: Pool) -> dict[str, Path]:
+    """The folder of every model of the pool that is served from one."""
+    return {model.name: Path(model.source.host_path) for model in pool.models if model.source.host_path}
+
+
+def _judge(traffic: Traffic, pool: Pool) -> bool:
+    from aegaeon_cli.demo.check import check, ties_sentence  # here, because torch takes seconds to import
+
+    found = check(traffic.exchanges, directories(pool))
+    for difference in found.differences:
+        click.echo(f"different: {difference}")
+    failed = [exchange for exchange in traffic.exchanges if exchange.error]
+    for exchange in failed:
+        click.echo(f"failed: {exchange.chat.model}: {exchange.error}")
+    click.echo(ties_sentence(found))
+    click.echo(found.sentence)
+    return found.identical == found.outputs and not failed

@@ -1,0 +1,81 @@
+"""What the readers got, in figures: a row for every model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from rich.table import Table
+
+from aegaeon_cli.demo.traffic import Exchange
+from aegaeon_proto.v1.gateway_pb2 import PoolStatus
+from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.slo import Attainment, attainment
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResult:
+    """One row. Times in seconds; `attained` shares in 0..1; `switches` are loads of the model on a decode engine."""
+
+    model: str
+    requests: int
+    tokens: int
+    ttft: tuple[float, float]
+    tbt: tuple[float, float]
+    attained: Attainment
+    switches: int
+    mean_stall_s: float
+
+
+def results(exchanges: Sequence[Exchange], status: PoolStatus, objectives: Mapping[str, Slo]) -> list[ModelResult]:
+    """A row for every model that has an objective. A request that got no answer counts as late in every form."""
+    return [
+        _result(model, [e for e in exchanges if e.chat.model == model], status, slo)
+        for model, slo in objectives.items()
+    ]
+
+
+def _result(model: str, mine: Sequence[Exchange], status: PoolStatus, slo: Slo) -> ModelResult:
+    traffic = next((row for row in status.models if row.model == model), None)
+    switches = traffic.switches if traffic else 0
+    length = round(sum(len(e.times) for e in mine) / max(1, sum(bool(e.times) for e in mine)))
+    return ModelResult(
+        model=model,
+        requests=len(mine),
+        tokens=sum(len(e.tokens) for e in mine),
+        ttft=_p50_p99(e.times[0] for e in mine if e.times),
+        tbt=_p50_p99(later - earlier for e in mine for earlier, later in pairwise(e.times)),
+        attained=attainment((e.times, slo, len(e.times) or length) for e in mine),
+        switches=switches,
+        mean_stall_s=traffic.stall_s / switches if traffic and switches else 0.0,
+    )
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of the values do not exceed; 0 without values."""
+    ordered = sorted(values)
+    return ordered[max(0, -int(-share * len(ordered) // 1) - 1)] if ordered else 0.0
+
+
+def _p50_p99(values: Iterable[float]) -> tuple[float, float]:
+    known = list(values)
+    return quantile(known, 0.5), quantile(known, 0.99)
+
+
+def table(rows: Sequence[ModelResult]) -> Table:
+    """For the terminal; times in milliseconds, shares in per cent."""
+    shown = Table(title="as the clients saw it", title_justify="left", box=None, pad_edge=False)
+    for heading in ("model", "requests", "tokens", "TTFT p50", "p99", "TBT p50", "p99"):
+        shown.add_column(heading, justify="left" if heading == "model" else "right")
+    for heading in ("on time: token", "request", "time", "switches", "mean stall"):
+        shown.add_column(heading, justify="right")
+    for row in rows:
+        shown.add_row(row.model, str(row.requests), str(row.tokens), *_figures(row))
+    return shown
+
+
+def _figures(row: ModelResult) -> list[str]:
+    milliseconds = [f"{1000 * x:.0f} ms" for x in (*row.ttft, *row.tbt)]
+    shares = [f"{100 * x:.1f} %" for x in (row.attained.token, row.attained.request, row.attained.time)]
+    return [*milliseconds, *shares, str(row.switches), f"{1000 * row.mean_stall_s:.1f} ms"]

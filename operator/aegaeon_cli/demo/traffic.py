@@ -1,0 +1,120 @@
+"""Drives a stack with the official `openai` client: two people at each model, one chat after the other.
+
+Token ids come back with the text (`return_token_ids`), so that an output can be checked token by token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from openai import APIError, AsyncOpenAI
+
+CLIENTS = 2
+ROUNDS = 3
+MAX_TOKENS = 150
+REQUEST_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """One request to make. `temperature` 0 means greedy."""
+
+    model: str
+    question: str
+    temperature: float = 0.0
+    seed: int = 0
+    max_tokens: int = MAX_TOKENS
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A request and what came back. `times`: seconds from sending to each token."""
+
+    chat: Chat
+    sent: float
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    finish_reason: str | None = None
+    error: str = ""
+
+    @property
+    def live(self) -> bool:
+        return not self.finish_reason and not self.error
+
+
+class Traffic:
+    """All exchanges so far, and the client that makes them."""
+
+    def __init__(self, url: str) -> None:
+        self._client = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=REQUEST_S)
+        self.exchanges: list[Exchange] = []
+
+    async def run(self, people: Sequence[Sequence[Chat]]) -> None:
+        """Let every person hold their chats one after the other, all people at once."""
+        async with asyncio.TaskGroup() as group:
+            for chats in people:
+                group.create_task(self._hold(chats))
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _hold(self, chats: Sequence[Chat]) -> None:
+        for chat in chats:
+            await self.ask(chat)
+
+    async def ask(self, chat: Chat) -> Exchange:
+        """One streaming chat. An error of the API ends up in the exchange, not in an exception."""
+        exchange = Exchange(chat, time.monotonic())
+        self.exchanges.append(exchange)
+        try:
+            await self._stream(exchange)
+        except APIError as error:
+            exchange.error = str(error)
+        if exchange.live:
+            exchange.error = "the stream ended without a finish reason"
+        return exchange
+
+    async def _stream(self, exchange: Exchange) -> None:
+        chat = exchange.chat
+        stream = await self._client.chat.completions.create(
+            model=chat.model,
+            messages=[{"role": "user", "content": chat.question}],
+            temperature=chat.temperature,
+            seed=chat.seed,
+            max_completion_tokens=chat.max_tokens,
+            stream=True,
+            extra_body={"return_token_ids": True},
+        )
+        async for chunk in stream:
+            for choice in chunk.choices:
+                _take(exchange, choice.delta.content or "", token_ids(choice), choice.finish_reason)
+
+
+def token_ids(choice: Any) -> list[int]:
+    """The ids of a streamed choice's new tokens (an extension, so not an attribute that the client knows of)."""
+    return list((choice.model_extra or {}).get("token_ids") or ())
+
+
+def _take(exchange: Exchange, text: str, tokens: Sequence[int], finish_reason: str | None) -> None:
+    exchange.text += text
+    exchange.tokens += tokens
+    exchange.times += [time.monotonic() - exchange.sent] * len(tokens)
+    exchange.finish_reason = finish_reason or exchange.finish_reason
+
+
+def plan(questions: Mapping[str, Sequence[str]], clients: int = CLIENTS, rounds: int = ROUNDS) -> list[list[Chat]]:
+    """What each person asks. All are greedy but every second person's second round, which samples with a seed."""
+    return [
+        [_chat(model, known, client * rounds + round_, client % 2 == 1 and round_ == 1) for round_ in range(rounds)]
+        for client in range(clients)
+        for model, known in questions.items()
+    ]
+
+
+def _chat(model: str, known: Sequence[str], number: int, sampled: bool) -> Chat:
+    return Chat(model, known[number % len(known)], temperature=0.7 if sampled else 0.0, seed=number)

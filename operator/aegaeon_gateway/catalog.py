@@ -1,0 +1,67 @@
+"""The models that the scheduler says are served, and waiting, for a bounded time, until one can be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from aegaeon_gateway.errors import ModelNotFoundError, model_failed, overloaded
+from aegaeon_proto.v1.gateway_pb2 import ModelStatus
+from aegaeon_proto.v1.model_pb2 import ModelPhase
+
+
+def served_length(model: ModelStatus) -> int:
+    """Tokens of prompt and output together; 0 while nobody knows."""
+    return model.footprint.max_model_len or model.spec.max_model_len
+
+
+def phase_name(model: ModelStatus) -> str:
+    """For people: unspecified, fetching, cached or failed."""
+    return ModelPhase.Name(model.phase).removeprefix("MODEL_PHASE_").lower()
+
+
+class Catalog:
+    """The newest CatalogStatus. It outlives the connection it came by. `on_change` is told every new one."""
+
+    def __init__(self, on_change: Callable[[list[ModelStatus]], None]) -> None:
+        self._on_change = on_change
+        self._models: dict[str, ModelStatus] = {}
+        self._changed = asyncio.Event()
+        self.known = False
+
+    def update(self, models: Iterable[ModelStatus]) -> None:
+        """Take the whole list; what is missing from it is withdrawn."""
+        self._models = {model.spec.name: model for model in models}
+        self.known = True
+        self._on_change(self.models())
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def models(self) -> list[ModelStatus]:
+        return list(self._models.values())
+
+    def get(self, name: str) -> ModelStatus:
+        """Raises ModelNotFoundError."""
+        try:
+            return self._models[name]
+        except KeyError:
+            raise ModelNotFoundError(name, self._models) from None
+
+    async def ready(self, name: str, hold_s: float) -> ModelStatus:
+        """Wait until the model can be served.
+
+        Raises ModelNotFoundError, or UnavailableError: at once when it failed, after `hold_s` when it only starts.
+        """
+        try:
+            async with asyncio.timeout(hold_s):
+                while not (self.known and self._is_ready(name)):
+                    await self._changed.wait()
+        except TimeoutError:
+            raise overloaded(f"The model {name!r} is still starting; try again.", retry_after_s=hold_s / 4) from None
+        return self.get(name)
+
+    def _is_ready(self, name: str) -> bool:
+        model = self.get(name)
+        if model.phase == ModelPhase.MODEL_PHASE_FAILED:
+            raise model_failed(name, model.reason)
+        return model.phase == ModelPhase.MODEL_PHASE_CACHED

@@ -1,0 +1,82 @@
+"""The gateway's configuration: read once at the start, passed down, never read from the environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aegaeon_gateway.errors import ConfigError
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "name": (str,),
+    "listen": (str,),
+    "scheduler": (str,),
+    "sink": (str,),
+    "max_body_bytes": (int,),
+    "hub_cache": (str, type(None)),
+    "hold_s": (int, float),
+    "drain_s": (int, float),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """Settings of one gateway process."""
+
+    name: str
+    """unique among the gateways of a pool"""
+    listen: str
+    """host:port of the HTTP server; port 0 takes a free one"""
+    scheduler: str
+    """gRPC target of the scheduler"""
+    sink: str
+    """gRPC target under which this gateway serves TokenSink; sidecars dial it"""
+    max_body_bytes: int = 8 << 20
+    """a larger request body is refused with 413"""
+    hub_cache: str | None = None
+    """folder for tokenizer files of hub models; None: the library's own"""
+    hold_s: float = 30.0
+    """seconds that a request waits for a model, the scheduler or room before it is answered 503"""
+    drain_s: float = 10.0
+    """seconds that open streams get to end after SIGTERM"""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of `listen`."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+def load_config(path: Path) -> GatewayConfig:
+    """Read a JSON file. Raises ConfigError naming file and key."""
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: must hold one JSON object")
+    try:
+        return _checked(data)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _checked(data: dict[str, Any]) -> GatewayConfig:
+    fields = dataclasses.fields(GatewayConfig)
+    if unknown := sorted(set(data) - set(_TYPES)):
+        raise ConfigError(f"unknown key {unknown[0]!r}; allowed are {', '.join(_TYPES)}")
+    for field in fields:
+        if field.name not in data and field.default is dataclasses.MISSING:
+            raise ConfigError(f"key {field.name!r} is missing")
+    for key, value in data.items():
+        if not isinstance(value, _TYPES[key]) or isinstance(value, bool):
+            raise ConfigError(f"key {key!r} has the wrong type {type(value).__name__}")
+        if isinstance(value, int | float) and value < 0:
+            raise ConfigError(f"key {key!r} must not be negative")
+    host, _, port = data["listen"].rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"key 'listen' must be host:port, not {data['listen']!r}")
+    return GatewayConfig(**data)

@@ -1,0 +1,109 @@
+"""The package's errors. Messages say what is wrong, where, and what to do.
+
+GatewayError
+├── ConfigError              the configuration file
+├── TokenizerError           this model's tokenizer cannot be loaded; the others go on
+└── ApiError                 has an HTTP status and an OpenAI-shaped body
+    ├── InvalidRequestError  400, names the parameter
+    ├── ModelNotFoundError   404
+    ├── BodyTooLargeError    413
+    ├── EngineError          500
+    └── UnavailableError     503, with or without Retry-After
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+
+class GatewayError(Exception):
+    """The root: whoever catches it catches everything this package raises on purpose."""
+
+
+class ConfigError(GatewayError):
+    """The configuration file cannot be used."""
+
+
+class TokenizerError(GatewayError):
+    """A model whose tokenizer cannot be loaded."""
+
+
+class ApiError(GatewayError):
+    """What a client is told: `status` is HTTP's, `kind`, `code` and `param` are OpenAI's."""
+
+    status = 500
+    kind = "server_error"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {}
+
+    def body(self) -> dict[str, Any]:
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+
+class InvalidRequestError(ApiError):
+    """The request is wrong; `param` says where."""
+
+    status = 400
+    kind = "invalid_request_error"
+
+
+class ModelNotFoundError(ApiError):
+    """No such model; the message names those that are served."""
+
+    status = 404
+    kind = "invalid_request_error"
+
+    def __init__(self, model: str, served: Iterable[str]) -> None:
+        names = ", ".join(sorted(served)) or "none"
+        message = f"The model {model!r} does not exist. Served here: {names}."
+        super().__init__(message, param="model", code="model_not_found")
+
+
+class BodyTooLargeError(ApiError):
+    """The body is over the configured limit (bytes)."""
+
+    status = 413
+    kind = "invalid_request_error"
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"The body is larger than {limit_bytes} bytes; send less.", code="body_too_large")
+
+
+class EngineError(ApiError):
+    """The engine could not go on with this request."""
+
+    status = 500
+
+
+class UnavailableError(ApiError):
+    """Not at present. `retry_after_s` None: coming back soon will not help (the model failed)."""
+
+    status = 503
+
+    def __init__(self, message: str, *, code: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message, code=code)
+        self.retry_after_s = retry_after_s
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.retry_after_s is None else {"Retry-After": str(max(1, math.ceil(self.retry_after_s)))}
+
+
+def overloaded(message: str, retry_after_s: float = 1.0) -> UnavailableError:
+    """503 for "no room" and "not started yet": the same request may succeed after `retry_after_s` seconds."""
+    return UnavailableError(message, code="overloaded", retry_after_s=retry_after_s)
+
+
+def model_failed(model: str, reason: str) -> UnavailableError:
+    """503 for a model that cannot be served until somebody repairs it."""
+    return UnavailableError(f"The model {model!r} cannot be served: {reason}", code="model_failed")

@@ -1,0 +1,76 @@
+"""One HTTP request's generations (several prompts, several choices each) as one thing to read from."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from types import TracebackType
+
+from aegaeon_gateway.errors import ApiError
+from aegaeon_gateway.generation import Generation
+from aegaeon_gateway.link import SchedulerLink
+from aegaeon_gateway.metrics import ModelMetrics
+from aegaeon_gateway.output import ChoiceOutput, Delta
+from aegaeon_gateway.prepare import Prepared
+
+
+class Exchange:
+    """Open inside `async with`; on leaving, whatever is not finished is cancelled and everything is freed."""
+
+    def __init__(self, prepared: Prepared, link: SchedulerLink, metrics: ModelMetrics) -> None:
+        self._link = link
+        self._wake = asyncio.Event()
+        now = time.monotonic()
+        self._generations = [
+            Generation(job, self._outputs(prepared, number), metrics, self._wake, now - prepared.age_s())
+            for number, job in enumerate(prepared.jobs)
+        ]
+        self._prompt_tokens = sum(len(job.prompt) for job in prepared.jobs)
+
+    @staticmethod
+    def _outputs(prepared: Prepared, number: int) -> list[ChoiceOutput]:
+        first = number * prepared.n
+        return [ChoiceOutput(first + at, prepared.text.vocabulary, prepared.stops) for at in range(prepared.n)]
+
+    async def __aenter__(self) -> Exchange:
+        for generation in self._generations:
+            self._link.open(generation)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for generation in self._generations:
+            self._link.close(generation)
+
+    async def wait(self) -> None:
+        """Until there is something to drain or an error."""
+        await self._wake.wait()
+        self._wake.clear()
+
+    def drain(self) -> Iterator[Delta]:
+        """Everything new, in the order of choices. A choice that met a stop string is cancelled at its engine."""
+        for generation in self._generations:
+            for choice, delta in generation.drain():
+                if choice.output.stopped_here and delta.finish and choice.assembly.finish is None:
+                    self._link.cancel(generation, [choice])
+                yield delta
+
+    @property
+    def error(self) -> ApiError | None:
+        return next((generation.error for generation in self._generations if generation.error), None)
+
+    @property
+    def done(self) -> bool:
+        return all(generation.done for generation in self._generations)
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """OpenAI's usage object, in tokens. Each prompt counts once, whatever n is."""
+        output = sum(choice.output.tokens for generation in self._generations for choice in generation.choices)
+        return {
+            "prompt_tokens": self._prompt_tokens,
+            "completion_tokens": output,
+            "total_tokens": self._prompt_tokens + output,
+        }

@@ -1,0 +1,194 @@
+"""The stream to the scheduler: submits, cancels, and after every break starts anew with what was received so far."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import grpc
+
+from aegaeon_gateway.catalog import Catalog
+from aegaeon_gateway.errors import (
+    ApiError,
+    EngineError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    model_failed,
+    overloaded,
+)
+from aegaeon_gateway.generation import Choice, Generation
+from aegaeon_gateway.metrics import Metrics
+from aegaeon_gateway.open_requests import OpenRequests
+from aegaeon_proto.v1 import gateway_pb2 as pb
+from aegaeon_proto.v1.gateway_pb2_grpc import FrontendStub
+
+log = logging.getLogger(__name__)
+
+_BACKOFF_S = (0.05, 1.0)  # first and longest pause between two attempts
+_SWEEP_S = 0.2
+# Every attempt is a channel of its own: gRPC's pause between attempts must not come on top of ours.
+_CHANNEL = [
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_send_message_length", 64 << 20),
+    ("grpc.max_receive_message_length", 64 << 20),
+]
+
+
+class SchedulerLink:
+    """Keeps one Serve stream alive for ever and is the only one that talks on it.
+
+    `hold_s`: a request without any progress for so long, while the scheduler is away or has not accepted it, is
+    answered 503.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        target: str,
+        sink: str,
+        hold_s: float,
+        open_: OpenRequests,
+        catalog: Catalog,
+        metrics: Metrics,
+    ) -> None:
+        self._hello = pb.GatewayMessage(hello=pb.GatewayHello(gateway=name, sink=sink))
+        self._target = target
+        self._hold_s = hold_s
+        self._open = open_
+        self._catalog = catalog
+        self._metrics = metrics
+        self._outbox: asyncio.Queue[pb.GatewayMessage] | None = None
+        self._unsent_cancels: list[pb.CancelRequest] = []
+
+    @property
+    def connected(self) -> bool:
+        return self._outbox is not None
+
+    def open(self, generation: Generation) -> None:
+        """Take a generation into the table and submit it, now or as soon as the scheduler is there."""
+        self._open.add(generation)
+        self._submit(generation, generation.open_choices)
+
+    def close(self, generation: Generation) -> None:
+        """Drop a generation; what engines still work on for it is cancelled."""
+        self._open.remove(generation)
+        left = generation.open_choices
+        if any(choice.submitted for choice in left):
+            everything = len(left) == len(generation.choices)
+            self.cancel(generation, [] if everything else left)
+
+    def cancel(self, generation: Generation, choices: Sequence[Choice]) -> None:
+        """End these choices (none given: all) at the engines."""
+        message = pb.CancelRequest(request=generation.request, choices=[choice.number for choice in choices])
+        if self._outbox is None:
+            self._unsent_cancels.append(message)
+        else:
+            self._outbox.put_nowait(pb.GatewayMessage(cancel=message))
+
+    async def run(self) -> None:
+        """Connect, serve, and connect again until cancelled."""
+        pause = _BACKOFF_S[0]
+        while True:
+            began = time.monotonic()
+            try:
+                await self._serve()
+                log.warning("the scheduler at %s ended the stream", self._target)
+            except grpc.aio.AioRpcError as error:
+                log.warning("no scheduler at %s: %s", self._target, error.details())
+            finally:
+                self._outbox = None
+                self._metrics.scheduler_up.set(0)
+            if time.monotonic() - began > 2 * _BACKOFF_S[1]:
+                pause = _BACKOFF_S[0]
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _BACKOFF_S[1])
+
+    async def sweep(self) -> None:
+        """Look after requests that wait: submit again what was refused for a moment, answer what waited too long."""
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            now = time.monotonic()
+            for generation in self._open:
+                self._look_after(generation, now)
+
+    async def _serve(self) -> None:
+        async with grpc.aio.insecure_channel(self._target, options=_CHANNEL) as channel:
+            outbox: asyncio.Queue[pb.GatewayMessage] = asyncio.Queue()
+            call = FrontendStub(channel).Serve(_drain(outbox))
+            outbox.put_nowait(self._hello)
+            async for reply in call:
+                if self._outbox is None:
+                    self._attach(outbox)
+                self._on_reply(reply)
+
+    def _attach(self, outbox: asyncio.Queue[pb.GatewayMessage]) -> None:
+        """The first reply has come: the scheduler is there. Tell it everything that is open."""
+        self._outbox = outbox
+        self._metrics.scheduler_up.set(1)
+        log.info("attached to the scheduler at %s with %d open requests", self._target, len(self._open))
+        cancels, self._unsent_cancels = self._unsent_cancels, []
+        for cancel in cancels:
+            outbox.put_nowait(pb.GatewayMessage(cancel=cancel))
+        for generation in self._open:
+            self._submit(generation, generation.open_choices)
+
+    def _submit(self, generation: Generation, choices: Sequence[Choice]) -> None:
+        if self._outbox is None or not choices:
+            return
+        generation.accepted = False
+        generation.retry_at = None
+        message = generation.submission(choices, time.monotonic())
+        self._outbox.put_nowait(pb.GatewayMessage(submit=message))
+
+    def _on_reply(self, reply: pb.GatewayReply) -> None:
+        kind = reply.WhichOneof("body")
+        if kind == "catalog":
+            self._catalog.update(reply.catalog.models)
+        elif kind == "accepted" and (generation := self._open.get(reply.accepted.request)):
+            generation.accept(time.monotonic())
+        elif kind == "rejected" and (generation := self._open.get(reply.rejected.request)):
+            self._on_rejected(generation, reply.rejected)
+        elif kind == "lost" and (generation := self._open.get(reply.lost.seq.request)):
+            self._on_lost(generation, reply.lost)
+
+    def _on_lost(self, generation: Generation, lost: pb.Lost) -> None:
+        log.warning("%s choice %d lost: %s", generation.request, lost.seq.choice, lost.reason)
+        if (choice := generation.lose(lost.seq.choice, lost.epoch)) is not None:
+            self._submit(generation, [choice])
+
+    def _on_rejected(self, generation: Generation, rejected: pb.Rejected) -> None:
+        """An answer that has begun is not given up because there is no room at this moment."""
+        if rejected.code == pb.REJECT_CODE_OVERLOADED and generation.started:
+            generation.retry_at = time.monotonic() + max(rejected.retry_after_s, _SWEEP_S)
+            generation.accepted = False
+        else:
+            generation.fail(self._error_of(generation.job.model, rejected))
+
+    def _error_of(self, model: str, rejected: pb.Rejected) -> ApiError:
+        match rejected.code:
+            case pb.REJECT_CODE_UNKNOWN_MODEL:
+                return ModelNotFoundError(model, (status.spec.name for status in self._catalog.models()))
+            case pb.REJECT_CODE_MODEL_FAILED:
+                return model_failed(model, rejected.reason)
+            case pb.REJECT_CODE_OVERLOADED:
+                return overloaded(rejected.reason or "The engines are full; try again.", rejected.retry_after_s)
+            case pb.REJECT_CODE_TOO_LONG:
+                return InvalidRequestError(rejected.reason, code="context_length_exceeded")
+            case _:
+                return EngineError(rejected.reason or "The engine failed on this request.")
+
+    def _look_after(self, generation: Generation, now: float) -> None:
+        if generation.gives_up_at is not None and now >= generation.gives_up_at:
+            generation.fail(EngineError("The engine could not go on with this request."))
+        elif now - generation.progress_at > self._hold_s and not (generation.accepted and self.connected):
+            generation.fail(overloaded("No engine took the request in time; try again.", self._hold_s / 4))
+        elif generation.retry_at is not None and now >= generation.retry_at:
+            self._submit(generation, generation.open_choices)
+
+
+async def _drain(outbox: asyncio.Queue[pb.GatewayMessage]) -> AsyncIterator[pb.GatewayMessage]:
+    while True:
+        yield await outbox.get()

@@ -1,0 +1,84 @@
+"""What Prometheus is told. Children are looked up once per request, not per token."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_TTFT_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30)
+_TBT_BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 4)
+_FRESH_S = 1.0  # a rendering may be this old: many scrapers cost no more than one
+
+
+class ModelMetrics:
+    """The children of one model."""
+
+    def __init__(self, metrics: Metrics, model: str) -> None:
+        self._requests = metrics.requests
+        self._model = model
+        self.ttft = metrics.ttft.labels(model)
+        self.tbt = metrics.tbt.labels(model)
+        self.tokens = metrics.tokens.labels(model)
+        self.on_time = metrics.on_time.labels(model)
+        self.queue_wait = metrics.queue_wait.labels(model)
+        self.open_streams = metrics.open_streams.labels(model)
+
+    def token(self, *, gap_s: float, first: bool, on_time: bool) -> None:
+        """One output token, `gap_s` seconds after the one before (the first: after the arrival)."""
+        (self.ttft if first else self.tbt).observe(gap_s)
+        self.tokens.inc()
+        if on_time:
+            self.on_time.inc()
+
+    def ended(self, outcome: str) -> None:
+        """One request ended: ok, cancelled, or the code of its error."""
+        self._requests.labels(self._model, outcome).inc()
+
+
+class Metrics:
+    """One registry per gateway, so that several may live in one process."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        prefix, by_model = "aegaeon_gateway_", ["model"]
+        self.ttft = Histogram(
+            f"{prefix}ttft_seconds", "Arrival to first token", by_model, buckets=_TTFT_BUCKETS, registry=registry
+        )
+        self.tbt = Histogram(
+            f"{prefix}tbt_seconds", "Between two tokens of a choice", by_model, buckets=_TBT_BUCKETS, registry=registry
+        )
+        self.queue_wait = Histogram(
+            f"{prefix}queue_wait_seconds",
+            "Arrival to acceptance by the scheduler",
+            by_model,
+            buckets=_TTFT_BUCKETS,
+            registry=registry,
+        )
+        self.tokens = Counter(f"{prefix}tokens", "Output tokens", by_model, registry=registry)
+        self.on_time = Counter(
+            f"{prefix}tokens_on_time", "Output tokens by their deadline", by_model, registry=registry
+        )
+        self.requests = Counter(
+            f"{prefix}requests", "Ended requests by outcome", ["model", "outcome"], registry=registry
+        )
+        self.open_streams = Gauge(f"{prefix}open_streams", "Requests being answered", by_model, registry=registry)
+        self.scheduler_up = Gauge(f"{prefix}scheduler_up", "1 while attached to the scheduler", registry=registry)
+        self._models: dict[str, ModelMetrics] = {}
+        self._rendered = (float("-inf"), b"")
+        self._rendering = asyncio.Lock()
+
+    def of(self, model: str) -> ModelMetrics:
+        """The metrics of a model of the catalog (never of a name that a client made up)."""
+        if model not in self._models:
+            self._models[model] = ModelMetrics(self, model)
+        return self._models[model]
+
+    async def render(self) -> bytes:
+        """The text format, made in a thread and at most once a second."""
+        async with self._rendering:
+            if time.monotonic() - self._rendered[0] > _FRESH_S:
+                text = await asyncio.to_thread(generate_latest, self.registry)
+                self._rendered = (time.monotonic(), text)
+        return self._rendered[1]

@@ -1,0 +1,33 @@
+"""The table of open generations: the one place that knows which requests the outside world still waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aegaeon_gateway.generation import Generation
+
+
+class OpenRequests:
+    """Owner of the open generations by request id."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Generation] = {}
+
+    def add(self, generation: Generation) -> None:
+        """Raises ValueError when the id is open already."""
+        if generation.request in self._open:
+            raise ValueError(f"request {generation.request} is open already")
+        self._open[generation.request] = generation
+
+    def remove(self, generation: Generation) -> None:
+        """Raises KeyError when it is not open."""
+        del self._open[generation.request]
+
+    def get(self, request: str) -> Generation | None:
+        return self._open.get(request)
+
+    def __iter__(self) -> Iterator[Generation]:
+        return iter(list(self._open.values()))
+
+    def __len__(self) -> int:
+        return len(self._open)

@@ -1,0 +1,184 @@
+"""Answers in OpenAI's shapes: chunks of a stream, cheap per token, and whole bodies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import orjson
+
+from aegaeon_gateway.errors import ApiError
+from aegaeon_gateway.logprobs import chat_logprobs, completion_logprobs
+from aegaeon_gateway.output import Delta
+from aegaeon_gateway.prepare import Prepared
+
+DONE = b"data: [DONE]\n\n"
+
+
+class Renderer(Protocol):
+    """One endpoint's shapes for one request."""
+
+    def opening(self) -> bytes:
+        """What comes before the first delta of a stream."""
+        ...
+
+    def chunk(self, delta: Delta) -> bytes:
+        """The events of one delta; empty when the client would see nothing."""
+        ...
+
+    def usage(self, usage: dict[str, int]) -> bytes:
+        """The event with the usage."""
+        ...
+
+    def body(self, choices: Sequence[Delta], usage: dict[str, int]) -> bytes:
+        """The whole answer; `choices` are merged deltas in the order of their index."""
+        ...
+
+
+def event(data: Any) -> bytes:
+    """One server-sent event."""
+    return b"data: " + orjson.dumps(data) + b"\n\n"
+
+
+def error_event(error: ApiError) -> bytes:
+    """An error inside a stream, as OpenAI clients understand it."""
+    return event(error.body())
+
+
+class _Envelope:
+    """What all chunks of one request share, and the cheap form of the most frequent one.
+
+    `plain(index, text)` is equal to `chunk` with that choice, but puts prebuilt bytes around the text.
+    """
+
+    def __init__(self, prepared: Prepared, kind: str, before: str, after: str) -> None:
+        self.head: dict[str, Any] = {
+            "id": prepared.id,
+            "object": kind,
+            "created": int(time.time()),
+            "model": prepared.model,
+        }
+        self._tail: dict[str, Any] = {"usage": None} if prepared.request.include_usage else {}
+        self._before = before
+        self._after = after.encode() + (b',"usage":null' if self._tail else b"") + b"}\n\n"
+        self._prefixes: dict[int, bytes] = {}
+
+    def chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        return event({**self.head, "choices": choices, **self._tail, **more})
+
+    def plain(self, index: int, text: str) -> bytes:
+        prefix = self._prefixes.get(index) or self._prefix(index)
+        return prefix + orjson.dumps(text) + self._after
+
+    def _prefix(self, index: int) -> bytes:
+        head = orjson.dumps(self.head)[:-1]
+        prefix = b"data: " + head + f',"choices":[{{"index":{index},{self._before}'.encode()
+        self._prefixes[index] = prefix
+        return prefix
+
+
+class ChatRenderer:
+    """chat.completion and chat.completion.chunk."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        self._count = prepared.request.logprob_count
+        self._ids = prepared.request.return_token_ids
+        after = '},"logprobs":null,"finish_reason":null}]'
+        self._envelope = _Envelope(prepared, "chat.completion.chunk", '"delta":{"content":', after)
+
+    def opening(self) -> bytes:
+        prompt = {"prompt_token_ids": list(self._prepared.jobs[0].prompt)} if self._ids else {}
+        return b"".join(
+            self._envelope.chunk([_chat_choice(index, {"role": "assistant", "content": ""})], **prompt)
+            for index in range(self._prepared.n)
+        )
+
+    def chunk(self, delta: Delta) -> bytes:
+        if not self._ids and not delta.logprobs:
+            events = self._envelope.plain(delta.index, delta.text) if delta.text else b""
+        else:
+            events = self._full_chunk(delta)
+        if delta.finish:
+            events += self._envelope.chunk([_chat_choice(delta.index, {}, finish=delta.finish)])
+        return events
+
+    def _full_chunk(self, delta: Delta) -> bytes:
+        choice = _chat_choice(delta.index, {"content": delta.text}, logprobs=self._logprobs(delta))
+        if self._ids:
+            choice["token_ids"] = delta.tokens
+        return self._envelope.chunk([choice])
+
+    def usage(self, usage: dict[str, int]) -> bytes:
+        return self._envelope.chunk([], usage=usage)
+
+    def body(self, choices: Sequence[Delta], usage: dict[str, int]) -> bytes:
+        prompt = {"prompt_token_ids": list(self._prepared.jobs[0].prompt)} if self._ids else {}
+        head = {**self._envelope.head, "object": "chat.completion"}
+        return orjson.dumps({**head, "choices": [self._whole(choice) for choice in choices], "usage": usage, **prompt})
+
+    def _whole(self, choice: Delta) -> dict[str, Any]:
+        message = {"role": "assistant", "content": choice.text, "refusal": None}
+        ids = {"token_ids": choice.tokens} if self._ids else {}
+        return {
+            "index": choice.index,
+            "message": message,
+            "logprobs": self._logprobs(choice),
+            "finish_reason": choice.finish,
+            **ids,
+        }
+
+    def _logprobs(self, delta: Delta) -> dict[str, Any] | None:
+        if self._count is None:
+            return None
+        return chat_logprobs(self._prepared.text.vocabulary, delta.logprobs, self._count)
+
+
+class CompletionRenderer:
+    """text_completion, whole and in chunks."""
+
+    def __init__(self, prepared: Prepared, *, echo: bool) -> None:
+        self._prepared = prepared
+        self._echo = echo
+        self._count = prepared.request.logprob_count
+        self._ids = prepared.request.return_token_ids
+        after = ',"logprobs":null,"finish_reason":null}]'
+        self._envelope = _Envelope(prepared, "text_completion", '"text":', after)
+
+    def opening(self) -> bytes:
+        if not self._echo:
+            return b""
+        choices = range(len(self._prepared.jobs) * self._prepared.n)
+        return b"".join(self._envelope.plain(index, self._prompt(index)) for index in choices)
+
+    def chunk(self, delta: Delta) -> bytes:
+        if delta.finish or delta.logprobs or self._ids:
+            return self._envelope.chunk([self._choice(delta, delta.text)])
+        return self._envelope.plain(delta.index, delta.text) if delta.text else b""
+
+    def usage(self, usage: dict[str, int]) -> bytes:
+        return self._envelope.chunk([], usage=usage)
+
+    def body(self, choices: Sequence[Delta], usage: dict[str, int]) -> bytes:
+        whole = [self._choice(choice, self._prompt(choice.index) + choice.text) for choice in choices]
+        return orjson.dumps({**self._envelope.head, "choices": whole, "usage": usage})
+
+    def _prompt(self, index: int) -> str:
+        return self._prepared.prompts[index // self._prepared.n] if self._echo else ""
+
+    def _choice(self, delta: Delta, text: str) -> dict[str, Any]:
+        logprobs = None
+        if self._count is not None:
+            logprobs = completion_logprobs(self._prepared.text.vocabulary, delta.logprobs, self._count)
+        choice = {"index": delta.index, "text": text, "logprobs": logprobs, "finish_reason": delta.finish}
+        if self._ids:
+            prompt = self._prepared.jobs[delta.index // self._prepared.n].prompt
+            choice |= {"token_ids": delta.tokens, "prompt_token_ids": list(prompt) if delta.finish else None}
+        return choice
+
+
+def _chat_choice(
+    index: int, delta: dict[str, Any], *, logprobs: dict[str, Any] | None = None, finish: str | None = None
+) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}

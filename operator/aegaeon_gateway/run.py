@@ -1,0 +1,97 @@
+"""The gateway's parts put together, started in order, stopped in the opposite one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+from aiohttp import web
+
+from aegaeon_gateway.answer import Gateway
+from aegaeon_gateway.catalog import Catalog
+from aegaeon_gateway.config import GatewayConfig
+from aegaeon_gateway.link import SchedulerLink
+from aegaeon_gateway.metrics import Metrics
+from aegaeon_gateway.open_requests import OpenRequests
+from aegaeon_gateway.server import make_app
+from aegaeon_gateway.sink import start_sink
+from aegaeon_gateway.texts import Tokenizers
+
+log = logging.getLogger(__name__)
+
+
+async def run(config: GatewayConfig, stop: asyncio.Event) -> None:
+    """Serve until `stop`, or until a part that must live for ever has failed (its error is raised)."""
+    async with serve(config) as served:
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait([stopping, *served.tasks], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        for task in served.tasks:
+            if task.done():
+                task.result()
+        log.info("stopping: open streams have %g s to end", config.drain_s)
+
+
+class Served:
+    """A running gateway: the port it listens on, its open requests, its background tasks."""
+
+    def __init__(self, port: int, open_: OpenRequests, tasks: list[asyncio.Task[None]]) -> None:
+        self.port = port
+        self.open = open_
+        self.tasks = tasks
+
+
+@asynccontextmanager
+async def serve(config: GatewayConfig) -> AsyncIterator[Served]:
+    """Start everything; on leaving stop accepting, let streams end for at most drain_s, then stop.
+
+    Raises OSError or RuntimeError when an address cannot be used.
+    """
+    open_, metrics, tokenizers = OpenRequests(), Metrics(), Tokenizers(config.hub_cache)
+    catalog = Catalog(on_change=tokenizers.keep)
+    link = SchedulerLink(
+        name=config.name,
+        target=config.scheduler,
+        sink=config.sink,
+        hold_s=config.hold_s,
+        open_=open_,
+        catalog=catalog,
+        metrics=metrics,
+    )
+    gateway = Gateway(config, catalog, tokenizers, link, metrics, int(time.time()))
+    sink = await start_sink(config.sink, open_)
+    tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.sweep())]
+    try:
+        async with _http(config, gateway) as port:
+            yield Served(port, open_, tasks)
+    finally:
+        await _stop(tasks, sink)
+
+
+@asynccontextmanager
+async def _http(config: GatewayConfig, gateway: Gateway) -> AsyncIterator[int]:
+    """Serve HTTP; yields the port. On leaving: stop accepting, wait for open streams, cut what is left."""
+    runner = web.AppRunner(
+        make_app(gateway), handler_cancellation=True, access_log=None, shutdown_timeout=config.drain_s
+    )
+    await runner.setup()
+    try:
+        host, port = config.address
+        await web.TCPSite(runner, host, port).start()
+        port = runner.addresses[0][1]
+        log.info("listening on http://%s:%d", host, port)
+        yield port
+    finally:
+        await runner.cleanup()
+
+
+async def _stop(tasks: list[asyncio.Task[None]], sink: grpc.aio.Server) -> None:
+    await asyncio.sleep(0)  # the last cancels leave
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await sink.stop(grace=0.1)

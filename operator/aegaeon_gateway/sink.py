@@ -1,0 +1,87 @@
+"""The TokenSink service: sidecars push tokens, open generations take them, batches are acknowledged cumulatively."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import grpc
+
+from aegaeon_gateway.generation import Generation
+from aegaeon_gateway.open_requests import OpenRequests
+from aegaeon_proto.v1 import gateway_pb2 as pb
+from aegaeon_proto.v1.gateway_pb2_grpc import TokenSinkServicer, add_TokenSinkServicer_to_server
+
+_ACK_EVERY_S = 0.01  # one acknowledgement covers all batches of this time
+_SERVER = [("grpc.max_receive_message_length", 64 << 20), ("grpc.so_reuseport", 0)]
+
+
+class TokenSink(TokenSinkServicer):
+    """Hands tokens to the generations that they belong to; tokens of anything else are acknowledged and dropped."""
+
+    def __init__(self, open_: OpenRequests) -> None:
+        self._open = open_
+
+    async def Push(  # type: ignore[override]  # noqa: N802
+        self,
+        request_iterator: AsyncIterator[pb.TokenBatch],
+        context: grpc.aio.ServicerContext[pb.TokenBatch, pb.TokenAck],
+    ) -> None:
+        acks = _Acks(context)
+        writer = asyncio.create_task(acks.run())
+        try:
+            async for batch in request_iterator:
+                self.take(batch)
+                acks.due(batch.number)
+        finally:
+            writer.cancel()
+            await asyncio.wait([writer])
+        await acks.write()
+
+    def take(self, batch: pb.TokenBatch) -> None:
+        """Deliver one batch; every generation that got something new is woken once."""
+        now = time.monotonic()
+        woken: set[Generation] = set()
+        for token in batch.tokens:
+            generation = self._open.get(token.seq.request)
+            if generation is not None and generation.receive(token, now):
+                woken.add(generation)
+        for generation in woken:
+            generation.wake()
+
+
+class _Acks:
+    """Writes the newest batch number, at most every few milliseconds."""
+
+    def __init__(self, context: grpc.aio.ServicerContext[pb.TokenBatch, pb.TokenAck]) -> None:
+        self._context = context
+        self._newest = 0
+        self._written = 0
+        self._due = asyncio.Event()
+
+    def due(self, number: int) -> None:
+        self._newest = max(self._newest, number)
+        self._due.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            await self.write()
+            await asyncio.sleep(_ACK_EVERY_S)
+
+    async def write(self) -> None:
+        """Acknowledge what is not acknowledged yet."""
+        if self._newest > self._written:
+            self._written = self._newest
+            await self._context.write(pb.TokenAck(number=self._newest))
+
+
+async def start_sink(target: str, open_: OpenRequests) -> grpc.aio.Server:
+    """Serve TokenSink on a gRPC target. Raises RuntimeError when it is taken."""
+    server = grpc.aio.server(options=_SERVER)
+    add_TokenSinkServicer_to_server(TokenSink(open_), server)  # type: ignore[no-untyped-call,unused-ignore]
+    server.add_insecure_port(target)
+    await server.start()
+    return server

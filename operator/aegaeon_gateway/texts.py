@@ -1,0 +1,166 @@
+"""Tokenizers and chat templates as transformers has them, loaded in threads and kept.
+
+transformers is imported when the first model is loaded: it takes seconds, and nothing else here needs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2.exceptions import TemplateError
+
+from aegaeon_gateway.detokenize import Vocabulary
+from aegaeon_gateway.errors import InvalidRequestError, TokenizerError
+from aegaeon_proto.v1.gateway_pb2 import ModelStatus
+from aegaeon_proto.v1.model_pb2 import ModelPhase, ModelSource
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_TOKENIZER_FILES = ["tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.jinja"]
+_CONFIG_FILES = ["config.json", "generation_config.json"]
+_LONG_TEXT = 8192  # characters; longer texts are tokenized in a thread, so that no stream waits for them
+
+
+class ModelText:
+    """Everything about one model that concerns text."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise TokenizerError(f"{directory}: no fast tokenizer; add a tokenizer.json")
+        backend.no_truncation()
+        backend.no_padding()
+        self._hf = tokenizer
+        self._backend = backend
+        self.vocabulary = Vocabulary(backend)
+        self.eos_ids = _eos_ids(tokenizer, directory)
+        self.max_positions = _positions(directory)
+
+    def render(self, messages: Sequence[dict[str, Any]]) -> str:
+        """Apply the chat template. Raises InvalidRequestError when it refuses the messages or there is none."""
+        if not self._hf.chat_template:
+            raise InvalidRequestError(
+                "This model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"
+            )
+        try:
+            return str(self._hf.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+            message = f"The model's chat template refuses these messages: {error}"
+            raise InvalidRequestError(message, param="messages", code="chat_template") from error
+
+    async def encode(self, text: str, *, special: bool) -> list[int]:
+        """Token ids of `text`; `special`: with what the tokenizer puts around a text (BOS)."""
+        if len(text) < _LONG_TEXT:
+            return self._encode(text, special)
+        return await asyncio.to_thread(self._encode, text, special)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of a whole token list, special tokens left out."""
+        return str(self._backend.decode(list(tokens), skip_special_tokens=True))
+
+    def _encode(self, text: str, special: bool) -> list[int]:
+        ids: list[int] = self._backend.encode(text, add_special_tokens=special).ids
+        return ids
+
+
+class Tokenizers:
+    """One ModelText per source. A model that failed to load is tried again at its next request."""
+
+    def __init__(self, hub_cache: str | None) -> None:
+        self._hub_cache = hub_cache
+        self._loading: dict[bytes, asyncio.Task[ModelText]] = {}
+
+    async def get(self, source: ModelSource) -> ModelText:
+        """Raises TokenizerError."""
+        return await asyncio.shield(self._task(source))
+
+    def keep(self, models: Sequence[ModelStatus]) -> None:
+        """Load ahead what the catalog serves (once its files are there) and drop what it no longer names."""
+        keys = {_key(model.spec.source) for model in models}
+        for key in self._loading.keys() - keys:
+            del self._loading[key]
+        for model in models:
+            if model.phase == ModelPhase.MODEL_PHASE_CACHED:
+                self._task(model.spec.source)
+
+    def _task(self, source: ModelSource) -> asyncio.Task[ModelText]:
+        """The loading of a source, begun unless it is loaded or loading."""
+        key = _key(source)
+        task = self._loading.get(key)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = asyncio.create_task(asyncio.to_thread(self._load, source))
+            task.add_done_callback(_observe)
+            self._loading[key] = task
+        return task
+
+    def _load(self, source: ModelSource) -> ModelText:
+        from transformers import AutoTokenizer  # noqa: PLC0415
+
+        directory = _directory(source, self._hub_cache)
+        if not directory.is_dir():
+            raise TokenizerError(f"{directory}: no such folder")
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, ImportError) as error:
+            raise TokenizerError(f"{directory}: the tokenizer cannot be loaded: {error}") from error
+        return ModelText(tokenizer, directory)
+
+
+def _key(source: ModelSource) -> bytes:
+    return source.SerializeToString(deterministic=True)
+
+
+def _observe(task: asyncio.Task[ModelText]) -> None:
+    """A failure of a preload is told to the next request, not to the log of lost exceptions."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _directory(source: ModelSource, hub_cache: str | None) -> Path:
+    if source.WhichOneof("kind") != "hub":
+        return Path(source.directory)
+    from huggingface_hub import snapshot_download  # noqa: PLC0415
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError  # noqa: PLC0415
+
+    try:
+        path = snapshot_download(
+            source.hub.repository,
+            revision=source.hub.revision or None,
+            cache_dir=hub_cache,
+            allow_patterns=_TOKENIZER_FILES + _CONFIG_FILES,
+        )
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        raise TokenizerError(f"{source.hub.repository}: the tokenizer cannot be fetched: {error}") from error
+    return Path(path)
+
+
+def _eos_ids(tokenizer: PreTrainedTokenizerBase, directory: Path) -> tuple[int, ...]:
+    """Every id that ends an answer: of generation_config.json, config.json and the tokenizer."""
+    found: set[int] = set()
+    for name in _CONFIG_FILES:
+        value = _json(directory / name).get("eos_token_id")
+        found.update(value if isinstance(value, list) else [] if value is None else [value])
+    if isinstance(tokenizer.eos_token_id, int):
+        found.add(tokenizer.eos_token_id)
+    return tuple(sorted(found))
+
+
+def _positions(directory: Path) -> int:
+    """Tokens that config.json allows; 0 when it does not say."""
+    value = _json(directory / "config.json").get("max_position_embeddings")
+    return value if isinstance(value, int) else 0
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        data = json.loads(path.read_text())
+    except ValueError as error:
+        raise TokenizerError(f"{path}: not valid JSON: {error}") from error
+    return data if isinstance(data, dict) else {}

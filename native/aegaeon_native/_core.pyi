@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 class NativeError(RuntimeError):
     """Misuse or a failed system call; the message names the call and errno."""
 
-class OutOfSlabs(NativeError):
+class OutOfSlabs(NativeError):  # noqa: N818 - the name says what happened
     """The pool, or the grant given with the call, has too few free slabs. Nothing changed."""
 
 @final
@@ -26,7 +26,7 @@ class SlabPool:
 
     @staticmethod
     def attach(path: str) -> SlabPool:
-        """Another process's shared pool, for reading blocks that its handles name: allocates nothing, maps read-only."""
+        """Another process's shared pool, for reading blocks its handles name: allocates nothing, maps read-only."""
 
     @property
     def slab_bytes(self) -> int: ...
@@ -36,7 +36,7 @@ class SlabPool:
     def free(self) -> int: ...
     @property
     def address(self) -> int:
-        """Where the whole pool is mapped linearly (slab i at address + i * slab_bytes). Shared and attached pools only."""
+        """Where the pool is mapped linearly (slab i at address + i * slab_bytes). Shared and attached pools only."""
 
     def take(self, count: int) -> list[int]:
         """`count` free slabs, lowest first; raises OutOfSlabs and takes none when there are too few."""
@@ -73,7 +73,7 @@ class Range:
         """Unmap and return the slabs, for the pool's `give`."""
 
     def view(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
-        """A writable array over these addresses, mapped or not. It stays valid over remapping; keeps the Range alive."""
+        """A writable array over these addresses, mapped or not; stays valid over remapping, keeps the Range alive."""
 
     def close(self) -> None:
         """Unmap everything (the slabs stay the caller's) and refuse further maps. Views then fault. Idempotent."""
@@ -105,11 +105,7 @@ class BlockPool:
     def mapped_slabs(self) -> int: ...
     @property
     def slabs(self) -> list[int]:
-        """The pool's slab at each position of the range, -1 where none is mapped: how another process finds a block."""
-
-    @property
-    def slabs(self) -> list[int]:
-        """The slab at each position up to the last one mapped, -1 where none is: what a KvHandle carries."""
+        """The slab at each position up to the last one mapped, -1 where none is: how another process finds a block."""
 
     def slabs_for(self, count: int) -> int:
         """Slabs that allocate(count) would have to map now."""
@@ -194,7 +190,7 @@ class CopyLane:
     def cancel(self, tag: int) -> None:
         """Copies with this tag stop at their next chunk and count as done; later ones with it are skipped.
 
-        Tags name commands and are not used twice. Ask `cancelled` when the event that was recorded behind the copies has
+        Tags name commands and are not used twice. Ask `cancelled` when the event recorded behind the copies has
         happened. Tag 0 cannot be cancelled.
         """
 

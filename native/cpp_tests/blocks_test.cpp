@@ -1,0 +1,152 @@
+#include "aegaeon/blocks.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <thread>
+
+#include "aegaeon/errors.hpp"
+
+using namespace aegaeon;
+
+namespace {
+
+constexpr std::size_t kSlab = 65536;
+
+std::vector<Block> allocate(BlockPool& pool, std::size_t count, std::size_t grant) {
+  std::vector<Block> blocks(count);
+  pool.allocate(blocks, grant);
+  return blocks;
+}
+
+}  // namespace
+
+TEST(BlockPool, MapsOnlyWithinItsGrantAndChangesNothingOtherwise) {
+  const auto slabs = SlabPool::create_private("test", kSlab, 4);
+  BlockPool pool(slabs, kSlab / 2, 4);
+  EXPECT_EQ(pool.slabs_for(3), 2u);
+  EXPECT_THROW(allocate(pool, 3, 1), OutOfSlabs);
+  EXPECT_EQ(slabs->free(), 4u);
+  EXPECT_EQ(allocate(pool, 3, 2), (std::vector<Block>{0, 1, 2}));
+  EXPECT_EQ(pool.free(), 1u);
+  EXPECT_THROW(allocate(pool, 6, 9), OutOfSlabs);
+  EXPECT_EQ(pool.used(), 3u);
+  pool.check();
+}
+
+TEST(BlockPool, GivesEmptySlabsBackAtOnceAlsoFromTheMiddle) {
+  const auto slabs = SlabPool::create_private("test", kSlab, 4);
+  BlockPool pool(slabs, kSlab / 2, 4);
+  allocate(pool, 6, 3);
+  EXPECT_EQ(pool.release(std::vector<Block>{2, 3}), 1u);
+  EXPECT_EQ(pool.slabs(), (std::vector<Slab>{0, kNoSlab, 2}));
+  EXPECT_EQ(allocate(pool, 1, 1), (std::vector<Block>{2}));
+  pool.check();
+}
+
+TEST(BlockPool, KeepsBothSlabsOfABlockThatCrossesTheirBorder) {
+  const auto slabs = SlabPool::create_private("test", kSlab, 4);
+  BlockPool pool(slabs, kSlab * 2 / 3, 4);
+  const auto blocks = allocate(pool, 2, 2);
+  EXPECT_EQ(pool.mapped_slabs(), 2u);
+  EXPECT_EQ(pool.release(std::vector<Block>{0}), 0u);
+  std::memset(reinterpret_cast<char*>(pool.address()) + pool.block_bytes(), 1, pool.block_bytes());
+  EXPECT_EQ(pool.release(std::vector<Block>{1}), 2u);
+  pool.check();
+}
+
+TEST(BlockPool, CountsReferencesAndRefusesWhatIsNotHeld) {
+  const auto slabs = SlabPool::create_private("test", kSlab, 2);
+  BlockPool pool(slabs, 4096, 2);
+  const auto blocks = allocate(pool, 2, 1);
+  pool.retain(blocks);
+  EXPECT_EQ(pool.release(blocks), 0u);
+  EXPECT_THROW(pool.release(std::vector<Block>{0, 1, 0}), NativeError);
+  EXPECT_THROW(pool.release(std::vector<Block>{7}), NativeError);
+  EXPECT_THROW(pool.release(std::vector<Block>{-1}), NativeError);
+  EXPECT_EQ(pool.used(), 2u);
+  pool.check();
+  pool.retain(std::vector<Block>{0});
+  EXPECT_EQ(pool.release(std::vector<Block>{0, 0, 1}), 1u);
+  pool.check();
+}
+
+TEST(BlockPool, HoldsMovingBlocksUntilTheirEvent) {
+  const auto slabs = SlabPool::create_private("test", kSlab, 2);
+  const auto table = EventTable::create_private(2);
+  BlockPool pool(slabs, 4096, 2);
+  const auto blocks = allocate(pool, 3, 1);
+  const auto event = table->event();
+  pool.defer(blocks, event);
+  EXPECT_THROW(pool.release(blocks), NativeError);
+  EXPECT_THROW(pool.defer(blocks, event), NativeError);
+  EXPECT_EQ(pool.reclaim(), 3u);
+  event->set();
+  EXPECT_EQ(pool.reclaim(), 0u);
+  EXPECT_EQ(slabs->free(), 2u);
+  pool.check();
+}
+
+TEST(BlockPool, CloseGivesEverythingBack) {
+  const auto slabs = SlabPool::create_private("test", kSlab, 2);
+  BlockPool pool(slabs, 4096, 2);
+  allocate(pool, 20, 2);
+  pool.close();
+  pool.close();
+  EXPECT_EQ(slabs->free(), 2u);
+  EXPECT_THROW(allocate(pool, 1, 1), NativeError);
+  pool.check();
+  slabs->check();
+}
+
+TEST(BlockPool, ShapesOfAnySizeShareOnePoolUnderRandomUse) {
+  const auto slabs = SlabPool::create_private("test", kSlab, 24);
+  std::vector<std::unique_ptr<BlockPool>> pools;
+  for (const std::size_t bytes : {3000, 4096, 40000, 65536, 100000, 150000}) {
+    pools.push_back(std::make_unique<BlockPool>(slabs, bytes, 24));
+  }
+  std::vector<std::pair<BlockPool*, std::vector<Block>>> held;
+  std::mt19937 random(1);
+  for (int step = 0; step < 1500; ++step) {
+    auto& pool = *pools[random() % pools.size()];
+    const std::size_t count = 1 + random() % 9;
+    if (held.empty() || random() % 2 == 0) {
+      try {
+        const std::size_t need = pool.slabs_for(count);
+        const std::size_t before = pool.mapped_slabs();
+        held.emplace_back(&pool, allocate(pool, count, need));
+        ASSERT_EQ(pool.mapped_slabs(), before + need);
+      } catch (const OutOfSlabs&) {
+        ASSERT_FALSE(held.empty());
+      }
+    } else {
+      std::swap(held[random() % held.size()], held.back());
+      held.back().first->release(held.back().second);
+      held.pop_back();
+    }
+    pool.check();
+    slabs->check();
+  }
+}
+
+TEST(BlockPool, IsThreadSafe) {
+  const auto slabs = SlabPool::create_private("test", kSlab, 16);
+  BlockPool pool(slabs, 5000, 16);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&pool] {
+      for (std::size_t i = 0; i < 500; ++i) {
+        const auto blocks = allocate(pool, 1 + i % 40, 16);
+        for (const Block block : blocks) {
+          reinterpret_cast<char*>(pool.address())[static_cast<std::size_t>(block) * pool.block_bytes()] = 1;
+        }
+        pool.release(blocks);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  pool.check();
+  EXPECT_EQ(slabs->free(), 16u);
+}

@@ -1,0 +1,42 @@
+"""The stack's child process: what it says when it fails, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from aegaeon_cli.demo.errors import StackError
+from aegaeon_cli.demo.processes import alive, descendants
+from aegaeon_cli.demo.stack import Stack
+
+
+async def test_what_up_says_about_bad_manifests_reaches_the_person(tmp_path: Path) -> None:
+    (tmp_path / "pool.yaml").write_text("kind: GpuPool\n")
+    stack = Stack(tmp_path, tmp_path)
+    with pytest.raises(StackError, match=r"pool\.yaml"):
+        await stack.__aenter__()
+    assert stack.leftovers == []
+
+
+async def test_children_of_children_are_found_and_their_end_is_seen() -> None:
+    nested = f"import subprocess; subprocess.run([{sys.executable!r}, '-c', 'input()'])"
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", nested), stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    family = descendants(child.pid)
+    while len(family) < 2:
+        await asyncio.sleep(0.01)
+        family = descendants(child.pid)
+    assert all(alive(process) for process in family)
+    await child.communicate(b"\n")
+    assert not any(alive(process) for process in family)
+
+
+def test_a_process_is_known_by_its_start_and_not_by_its_number_alone() -> None:
+    me = next(process for process in descendants(os.getpid()) if process.pid == os.getpid())
+    assert alive(me)
+    assert not alive(me._replace(started=me.started - 1))

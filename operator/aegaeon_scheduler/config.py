@@ -6,12 +6,17 @@ Its form is fixed here alone; an unknown key, a missing one or a wrong type is a
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
+from aegaeon_scheduler.core.config import ConstantsOf, LatencyConstants, PolicySettings
+from aegaeon_scheduler.core.config import SchedulerConfig as CoreConfig
 from aegaeon_scheduler.errors import ConfigError
 
+T = TypeVar("T", bound=BaseModel)
+_POLICY = PolicySettings()
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -50,11 +55,37 @@ class ModelEntry(_Frozen):
 
 
 class PolicyEntry(_Frozen):
-    """Which policy decides, and its knobs."""
+    """Which policy decides, and its knobs; the core says what each means and why it has its value."""
 
     name: Literal["paper"] = "paper"
-    q_max_s: Seconds = 4.0  # longest round (paper: Q_MAX)
-    max_gpsize: int = Field(default=8, ge=1)  # requests of one model prefilled in a row (paper: MAX_GPSIZE)
+    q_max_s: Seconds = _POLICY.q_max_s
+    max_gpsize: int = Field(default=_POLICY.max_gpsize, ge=1)
+    alpha_floor: Seconds = _POLICY.alpha_floor
+    resident_quota_s: Seconds = _POLICY.resident_quota_s
+    max_turn_steps: int = Field(default=_POLICY.max_turn_steps, ge=1)
+
+
+class MeasuredEntry(_Frozen):
+    """Constants of Eq. 4-6 (core.config.LatencyConstants), all of them, measured for one model on one device."""
+
+    model: str
+    device: str
+    a: float
+    b: float
+    c: float
+    p0: float
+    p1: float
+    p2: float
+    floor: float
+    load_bytes_per_s: Seconds
+    kv_bytes_per_s: Seconds
+
+
+class ConstantsFile(_Frozen):
+    """The file that `aegaeon calibrate` writes; `fits` says how good the constants are, for people."""
+
+    constants: tuple[MeasuredEntry, ...]
+    fits: Any = None
 
 
 class SchedulerConfig(_Frozen):
@@ -83,20 +114,39 @@ class SchedulerConfig(_Frozen):
 
 def load_config(path: Path) -> SchedulerConfig:
     """Read and check the file. Raises ConfigError, naming file, key and what is wrong with it."""
+    return _load(path, SchedulerConfig)
+
+
+def core_config(config: SchedulerConfig) -> CoreConfig:
+    """What of it the core needs, with the measured constants. Raises ConfigError when their file cannot be used."""
+    return CoreConfig(
+        policy=PolicySettings(**config.policy.model_dump()),
+        hold_s=config.hold_s,
+        constants=_constants(config.constants) if config.constants else (),
+    )
+
+
+def _constants(path: Path) -> tuple[ConstantsOf, ...]:
+    return tuple(
+        ConstantsOf(entry.model, entry.device, LatencyConstants(**entry.model_dump(exclude={"model", "device"})))
+        for entry in _load(path, ConstantsFile).constants
+    )
+
+
+def _load(path: Path, form: type[T]) -> T:
     try:
         text = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     try:
-        return SchedulerConfig.model_validate_json(text)
+        return form.model_validate_json(text)
     except ValidationError as error:
         raise ConfigError("\n".join(f"{path}: {_complaint(line)}" for line in error.errors())) from error
 
 
-def _complaint(error: object) -> str:
-    assert isinstance(error, dict)
+def _complaint(error: ErrorDetails) -> str:
     key = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         return f"{key}: unknown key; remove it or correct its name"
-    message = str(error["msg"]).removeprefix("Value error, ")
+    message = error["msg"].removeprefix("Value error, ")
     return f"{key}: {message}" if key else message

@@ -1,0 +1,76 @@
+"""The whole service put together: one driver, two gRPC services, metrics; started, and drained at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import grpc
+from prometheus_client import CollectorRegistry
+
+from aegaeon_proto.v1 import engine_pb2_grpc, gateway_pb2_grpc
+from aegaeon_scheduler.config import SchedulerConfig
+from aegaeon_scheduler.errors import ListenError
+from aegaeon_scheduler.service.catalog import Catalog
+from aegaeon_scheduler.service.driver import Brain, Driver, Observer
+from aegaeon_scheduler.service.engine import EngineService
+from aegaeon_scheduler.service.frontend import FrontendService
+from aegaeon_scheduler.service.metrics import EventMetrics, MetricsServer
+from aegaeon_scheduler.service.status import StatusView
+
+# What is still queued for a peer may be written within this time; the process is to end within 2 s of SIGTERM.
+_DRAIN_S = 0.5
+_OPTIONS = (
+    ("grpc.so_reuseport", 0),  # a second scheduler on the same address is an error, not a second listener
+    ("grpc.max_receive_message_length", 64 << 20),  # a prompt of some million tokens
+    ("grpc.max_send_message_length", 64 << 20),
+)
+
+
+class Service:
+    """A scheduler that serves. `clock` is monotonic seconds; `base` is added to command ids on the wire (see codec)."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        brain: Brain,
+        clock: Callable[[], float],
+        base: int = 0,
+        observers: Iterable[Observer] = (),
+    ) -> None:
+        self.crashed = asyncio.Event()
+        self._config = config
+        self._registry = CollectorRegistry()
+        watchers = (EventMetrics(self._registry), *observers)
+        self.driver = Driver(brain, clock, base, watchers, self.crashed.set)
+        self.catalog = Catalog(config.models, self._announce)
+        self.engine = EngineService(self.driver, self.catalog, config.heartbeat_timeout_s, config.reattach_s)
+        view = StatusView(config, brain, clock, self.catalog)
+        self.frontend = FrontendService(self.driver, self.catalog, config.gateway_grace_s, view.status)
+        self._server = grpc.aio.server(options=_OPTIONS)
+        engine_pb2_grpc.add_EngineServicer_to_server(self.engine, self._server)
+        gateway_pb2_grpc.add_FrontendServicer_to_server(self.frontend, self._server)
+        self._metrics = MetricsServer(self._registry, config.metrics_listen) if config.metrics_listen else None
+
+    async def start(self) -> None:
+        """Tell the core of the models, then serve. Raises ListenError when an address cannot be bound."""
+        self.driver.handle(self.catalog.event())
+        try:
+            self._server.add_insecure_port(self._config.listen)
+        except RuntimeError as error:
+            raise ListenError(f"listen: cannot serve on {self._config.listen}: {error}") from error
+        if self._metrics:
+            await self._metrics.start()
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Write what is queued, end every stream, close the ports."""
+        self.engine.stop()
+        self.frontend.stop()
+        self.driver.stop()
+        await self._server.stop(_DRAIN_S)
+        if self._metrics:
+            await self._metrics.stop()
+
+    def _announce(self) -> None:
+        self.frontend.announce()

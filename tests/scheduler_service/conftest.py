@@ -1,0 +1,205 @@
+"""A scheduler that serves on a unix socket in this process, and real gRPC clients that play sidecars and gateways.
+
+The brain is the real one or a scripted one: a list of what it was told, and answers by kind of event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from aegaeon_proto.v1 import engine_pb2, engine_pb2_grpc, gateway_pb2, gateway_pb2_grpc, model_pb2
+from aegaeon_scheduler.config import SchedulerConfig
+from aegaeon_scheduler.core import commands, events
+from aegaeon_scheduler.service.server import Service
+
+MODELS = [
+    {"name": "tiny-a", "source": {"directory": "/models/a"}, "ttft_s": 2, "tbt_s": 0.1},
+    {"name": "tiny-b", "source": {"hub": {"repository": "org/b", "revision": "main"}}, "ttft_s": 2, "tbt_s": 0.1},
+]
+PATIENCE_S = 10
+
+
+class ScriptedBrain:
+    """Remembers what it was told; answers with what `script` says for the kind of event."""
+
+    def __init__(self) -> None:
+        self.told: list[events.Event] = []
+        self.times: list[float] = []
+        self.script: dict[type, Callable[[Any], list[commands.Command]]] = {}
+        self._news = asyncio.Condition()
+        self._tellers: set[asyncio.Task[None]] = set()
+
+    def on(self, now: float, event: events.Event) -> list[commands.Command]:
+        self.told.append(event)
+        self.times.append(now)
+        teller = asyncio.get_running_loop().create_task(self._tell())
+        self._tellers.add(teller)
+        teller.add_done_callback(self._tellers.discard)
+        return self.script.get(type(event), lambda _: [])(event)
+
+    async def _tell(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+    async def told_of(self, kind: type, number: int = 1) -> Any:
+        """The `number`-th event of this kind, as soon as it has come."""
+        async with asyncio.timeout(PATIENCE_S), self._news:
+            await self._news.wait_for(lambda: len(self.all_of(kind)) >= number)
+        return self.all_of(kind)[number - 1]
+
+    def all_of(self, kind: type) -> list[Any]:
+        return [event for event in self.told if isinstance(event, kind)]
+
+
+class Sidecar:
+    """A client of Engine.Attach."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.call = engine_pb2_grpc.EngineStub(channel).Attach()
+
+    async def report(self, **body: Any) -> None:
+        await self.call.write(engine_pb2.Report(**body))
+
+    async def next(self) -> engine_pb2.Command:
+        async with asyncio.timeout(PATIENCE_S):
+            command = await self.call.read()
+        assert isinstance(command, engine_pb2.Command), f"the stream ended: {await self.call.code()}"
+        return command
+
+    async def ended(self) -> tuple[grpc.StatusCode, str]:
+        """How the scheduler ended the stream; what still comes before is skipped."""
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.call.code(), await self.call.details()
+
+
+class Gateway:
+    """A client of Frontend.Serve."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.call = gateway_pb2_grpc.FrontendStub(channel).Serve()
+
+    async def send(self, **body: Any) -> None:
+        await self.call.write(gateway_pb2.GatewayMessage(**body))
+
+    async def next(self, kind: str) -> Any:
+        """The next reply of this kind; others are skipped."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                reply = await self.call.read()
+                assert isinstance(reply, gateway_pb2.GatewayReply), f"the stream ended: {await self.call.code()}"
+                if reply.WhichOneof("body") == kind:
+                    return getattr(reply, kind)
+
+    async def ended(self) -> tuple[grpc.StatusCode, str]:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.call.code(), await self.call.details()
+
+
+class Stack:
+    """A service and whoever is connected to it."""
+
+    def __init__(self, service: Service, brain: Any, target: str, exits: AsyncExitStack) -> None:
+        self.service = service
+        self.brain = brain
+        self.target = target
+        self._exits = exits
+
+    async def channel(self) -> grpc.aio.Channel:
+        return await self._exits.enter_async_context(
+            grpc.aio.insecure_channel(self.target, options=(("grpc.use_local_subchannel_pool", 1),))
+        )
+
+    async def attach(self) -> Sidecar:
+        return Sidecar(await self.channel())
+
+    async def sidecar(self, instance: str = "decode-0", incarnation: str = "one", **hello: Any) -> Sidecar:
+        """An attached sidecar that has its catalog."""
+        sidecar = await self.attach()
+        defaults = {"role": engine_pb2.ROLE_UNIFIED, "slabs": 64, "host_slabs": 64, "slab_bytes": 1 << 20}
+        memory = engine_pb2.Memory(slabs_free=64, host_slabs_free=64)
+        fields = {"max_batch": 8, "memory": memory, "device": "cpu", "node": "n"} | defaults | hello
+        await sidecar.report(hello=engine_pb2.Hello(instance=instance, incarnation=incarnation, **fields))
+        assert (await sidecar.next()).WhichOneof("body") == "catalog"
+        return sidecar
+
+    async def gateway(self, name: str = "gw", sink: str = "unix:/run/gw.sock") -> Gateway:
+        """A connected gateway that has its first catalog."""
+        gateway = Gateway(await self.channel())
+        await gateway.send(hello=gateway_pb2.GatewayHello(gateway=name, sink=sink))
+        await gateway.next("catalog")
+        return gateway
+
+    async def status(self, interval_s: float = 0) -> AsyncIterator[gateway_pb2.PoolStatus]:
+        stub = gateway_pb2_grpc.FrontendStub(await self.channel())
+        async for status in stub.Status(gateway_pb2.StatusRequest(interval_s=interval_s)):
+            yield status
+
+
+@pytest.fixture
+def brain() -> ScriptedBrain:
+    """A brain that does as it is told."""
+    return ScriptedBrain()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a name short enough for a socket in it."""
+    path = Path(tempfile.mkdtemp(prefix="aeg"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def serve(folder: Path) -> Callable[..., Any]:
+    """`async with serve(brain, **config) as stack`."""
+
+    @asynccontextmanager
+    async def serving(brain: Any, base: int = 0, observers: Any = (), **changes: Any) -> AsyncIterator[Stack]:
+        target = f"unix:{folder}/s.sock"
+        settings = {"listen": target, "pool": "test", "models": MODELS, "reattach_s": 0.1, "gateway_grace_s": 0.2}
+        service = Service(SchedulerConfig.model_validate(settings | changes), brain, time.monotonic, base, observers)
+        await service.start()
+        try:
+            async with AsyncExitStack() as exits:
+                yield Stack(service, brain, target, exits)
+        finally:
+            await service.stop()
+
+    return serving
+
+
+@pytest.fixture
+def submit() -> Callable[..., gateway_pb2.Submit]:
+    """A submission with sensible contents."""
+
+    def make(request: str = "r1", epoch: int = 1, count: int = 1, **fields: Any) -> gateway_pb2.Submit:
+        defaults = {
+            "model": "tiny-a",
+            "prompt": [11, 12, 13],
+            "choices": [gateway_pb2.Choice(choice=n, epoch=epoch) for n in range(count)],
+            "sampling": model_pb2.Sampling(temperature=0.5, seed=7),
+            "limits": model_pb2.Limits(max_tokens=5, stop_ids=[2]),
+        }
+        return gateway_pb2.Submit(request=request, **(defaults | fields))
+
+    return make
+
+
+@pytest.fixture
+def anonymous() -> Callable[[Stack], Any]:
+    """A gateway that has not said hello."""
+
+    async def connect(stack: Stack) -> Gateway:
+        return Gateway(await stack.channel())
+
+    return connect

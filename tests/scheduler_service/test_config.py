@@ -1,0 +1,89 @@
+"""The configuration file: what it may say, and how it is told that it may not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aegaeon_scheduler.config import core_config, load_config
+from aegaeon_scheduler.core.config import LatencyConstants
+from aegaeon_scheduler.errors import ConfigError
+
+MODEL = {"name": "m", "source": {"directory": "/m"}, "max_model_len": 0, "ttft_s": 1, "tbt_s": 0.1}
+FULL = {
+    "listen": "unix:/run/s.sock",
+    "pool": "p",
+    "policy": {"name": "paper", "q_max_s": 3, "max_gpsize": 4},
+    "models": [MODEL, MODEL | {"name": "h", "source": {"hub": {"repository": "org/h", "revision": ""}}}],
+    "constants": None,
+    "record": None,
+    "heartbeat_timeout_s": 2,
+    "hold_s": 20,
+    "metrics_listen": "127.0.0.1:9000",
+}
+
+
+def written(folder: Path, content: Any, name: str = "config.json") -> Path:
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def test_a_full_file_is_read_and_reaches_the_core(tmp_path: Path) -> None:
+    config = load_config(written(tmp_path, FULL))
+    assert [m.name for m in config.models] == ["m", "h"]
+    core = core_config(config)
+    assert (core.policy.q_max_s, core.policy.max_gpsize, core.hold_s) == (3, 4, 20)
+    assert core.policy.alpha_floor == 0.5
+
+
+def without(key: str) -> Any:
+    return {k: v for k, v in FULL.items() if k != key}
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (FULL | {"listne": "x"}, "listne: unknown key"),
+        (FULL | {"policy": {"name": "paper", "qmax": 3}}, "policy.qmax: unknown key"),
+        (FULL | {"policy": {"name": "slcak"}}, "policy.name: Input should be"),
+        (FULL | {"models": [MODEL, MODEL]}, "models: m listed more than once"),
+        (FULL | {"models": [MODEL | {"source": {}}]}, 'models.0.source: exactly one of "directory" and "hub"'),
+        (FULL | {"models": [MODEL | {"ttft_s": 0}]}, "models.0.ttft_s: Input should be greater than 0"),
+        (FULL | {"heartbeat_timeout_s": "soon"}, "heartbeat_timeout_s: Input should be a valid number"),
+        (FULL | {"metrics_listen": "9000"}, "metrics_listen: String should match pattern"),
+        (without("listen"), "listen: Field required"),
+        ("{", "Invalid JSON"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_with_the_key_and_the_reason(
+    tmp_path: Path, content: Any, complaint: str
+) -> None:
+    path = written(tmp_path, content)
+    with pytest.raises(ConfigError) as error:
+        load_config(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert complaint in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.json: cannot be read: No such file"):
+        load_config(tmp_path / "nowhere.json")
+
+
+def test_measured_constants_reach_the_core(tmp_path: Path) -> None:
+    constants = {name: float(n + 1) for n, name in enumerate(LatencyConstants.__slots__)}
+    measured = {"constants": [{"model": "m", "device": "cpu"} | constants], "fits": [{"r2": 0.9}]}
+    path = written(tmp_path, measured, "constants.json")
+    core = core_config(load_config(written(tmp_path, FULL | {"constants": str(path)})))
+    assert [(c.model, c.device, c.constants) for c in core.constants] == [("m", "cpu", LatencyConstants(**constants))]
+
+
+def test_a_constants_file_with_a_typing_error_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, {"constants": [{"model": "m", "alpha": 1}]}, "constants.json")
+    config = load_config(written(tmp_path, FULL | {"constants": str(path)}))
+    with pytest.raises(ConfigError, match=r"constants\.json: constants\.0\.device: Field required"):
+        core_config(config)

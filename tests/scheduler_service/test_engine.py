@@ -1,0 +1,161 @@
+"""Sidecars over real streams: the handshake, who counts as alive, and which reports reach the core."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from aegaeon_proto.v1 import engine_pb2, model_pb2
+from aegaeon_scheduler.core import commands, events
+from aegaeon_scheduler.core.model import CommandId, InstanceId, Memory, ModelName, Phase, SeqId
+
+HERE = InstanceId("decode-0")
+
+
+def load(id_: int) -> commands.Send:
+    return commands.Send(HERE, CommandId(id_), commands.Load(ModelName("tiny-a"), 3), (), "wanted")
+
+
+async def test_a_sidecar_is_told_of_the_models_before_anything_else(serve: Any, brain: Any) -> None:
+    brain.script[events.InstanceUp] = lambda _: [load(1)]
+    async with serve(brain) as stack:
+        sidecar = await stack.attach()
+        await sidecar.report(
+            hello=engine_pb2.Hello(instance="decode-0", incarnation="one", role=engine_pb2.ROLE_DECODE)
+        )
+        first = await sidecar.next()
+        assert first.id == 0
+        assert [(m.name, m.source.WhichOneof("kind")) for m in first.catalog.models] == [
+            ("tiny-a", "directory"),
+            ("tiny-b", "hub"),
+        ]
+        second = await sidecar.next()
+        assert (second.id, second.load.model, second.reason) == (1, "tiny-a", "wanted")
+    assert isinstance(brain.told[0], events.CatalogChanged)
+    assert [m.name for m in brain.told[0].models] == ["tiny-a", "tiny-b"]
+
+
+async def test_a_stream_that_does_not_begin_with_hello_is_refused(serve: Any, brain: Any) -> None:
+    async with serve(brain) as stack:
+        sidecar = await stack.attach()
+        await sidecar.report(heartbeat=engine_pb2.Heartbeat())
+        assert await sidecar.ended() == (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "the first report on a stream must be Hello",
+        )
+    assert not brain.all_of(events.InstanceUp)
+
+
+async def test_a_second_hello_ends_the_stream_with_a_reason(serve: Any, brain: Any) -> None:
+    async with serve(brain) as stack:
+        sidecar = await stack.sidecar()
+        await sidecar.report(hello=engine_pb2.Hello(instance="decode-0", incarnation="one"))
+        code, details = await sidecar.ended()
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert "Hello twice" in details
+
+
+async def test_models_of_the_hello_reach_the_core_after_the_instance_itself(serve: Any, brain: Any) -> None:
+    states = [
+        model_pb2.ModelState(model="tiny-a", phase=model_pb2.MODEL_PHASE_CACHED),
+        model_pb2.ModelState(model="withdrawn", phase=model_pb2.MODEL_PHASE_CACHED),
+    ]
+    async with serve(brain) as stack:
+        await stack.sidecar(models=states)
+        await brain.told_of(events.ModelReported)
+    assert [type(e) for e in brain.told[1:3]] == [events.InstanceUp, events.ModelReported]
+    assert brain.all_of(events.ModelReported) == [events.ModelReported(HERE, ModelName("tiny-a"), Phase.CACHED)]
+
+
+async def test_a_sidecar_whose_stream_breaks_and_stays_away_is_gone(serve: Any, brain: Any) -> None:
+    async with serve(brain) as stack:
+        sidecar = await stack.sidecar()
+        up_at = brain.times[-1]
+        sidecar.call.cancel()
+        assert (await brain.told_of(events.InstanceDown)).instance == HERE
+        assert 0.1 <= brain.times[-1] - up_at < 2
+        assert stack.service.engine.up == 0
+
+
+async def test_a_sidecar_that_comes_back_in_time_is_gone_and_up_in_one_breath(serve: Any, brain: Any) -> None:
+    held = engine_pb2.HeldSequence(
+        seq=model_pb2.SeqId(request="r"), epoch=1, model="tiny-a", place=engine_pb2.KV_PLACE_HOST
+    )
+    async with serve(brain, reattach_s=30) as stack:
+        first = await stack.sidecar()
+        first.call.cancel()
+        await stack.sidecar(held=[held])
+        up = await brain.told_of(events.InstanceUp, 2)
+    assert [h.seq for h in up.held] == [SeqId("r", 0)]
+    assert [type(e) for e in brain.told[1:]] == [events.InstanceUp, events.InstanceDown, events.InstanceUp]
+
+
+async def test_a_restarted_sidecar_replaces_its_former_self(serve: Any, brain: Any) -> None:
+    async with serve(brain) as stack:
+        former = await stack.sidecar(incarnation="one")
+        await stack.sidecar(incarnation="two")
+        assert (await former.ended())[0] is grpc.StatusCode.UNAVAILABLE
+        assert [type(e) for e in brain.told[1:]] == [events.InstanceUp, events.InstanceDown, events.InstanceUp]
+        assert (await brain.told_of(events.InstanceUp, 2)).incarnation == "two"
+        await asyncio.sleep(0.3)  # the former stream's grace has passed: it must not take the new one down
+        assert len(brain.all_of(events.InstanceDown)) == 1
+
+
+async def test_a_silent_sidecar_is_gone_and_told_to_connect_anew(serve: Any, brain: Any) -> None:
+    async with serve(brain, heartbeat_timeout_s=0.3) as stack:
+        sidecar = await stack.sidecar()
+        await brain.told_of(events.InstanceDown)
+        assert 0.3 <= brain.times[-1] - brain.times[1] < 1
+        assert (await sidecar.ended())[0] is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_heartbeats_keep_a_sidecar_alive(serve: Any, brain: Any) -> None:
+    async with serve(brain, heartbeat_timeout_s=0.3) as stack:
+        sidecar = await stack.sidecar()
+        for _ in range(8):
+            await sidecar.report(heartbeat=engine_pb2.Heartbeat(memory=engine_pb2.Memory(slabs_free=9)))
+            await asyncio.sleep(0.1)
+        assert not brain.all_of(events.InstanceDown)
+        assert brain.all_of(events.MemoryReported)[0] == events.MemoryReported(HERE, Memory(9, 0))
+
+
+async def test_reports_about_commands_of_an_earlier_stream_never_reach_the_core(serve: Any, brain: Any) -> None:
+    brain.script[events.InstanceUp] = lambda _: [load(len(brain.all_of(events.InstanceUp)))]
+    async with serve(brain, base=1000) as stack:
+        await stack.sidecar()
+        again = await stack.sidecar()
+        assert (await again.next()).id == 1002
+        for id_ in (2, 1001, 1002):
+            await again.report(done=engine_pb2.Done(id=id_))
+        await brain.told_of(events.CommandDone)
+        assert [e.id for e in brain.all_of(events.CommandDone)] == [2]
+        assert stack.service.engine.stale_reports == 2
+
+
+async def test_a_sidecar_that_does_not_read_loses_its_stream_not_our_memory(serve: Any, brain: Any) -> None:
+    fat = "x" * 1000
+    flood = [commands.Send(HERE, CommandId(n), commands.Unload(ModelName(fat)), (), "flood") for n in range(1, 20_000)]
+    brain.script[events.MemoryReported] = lambda _: flood
+    async with serve(brain) as stack:
+        sidecar = await stack.sidecar()
+        await sidecar.report(heartbeat=engine_pb2.Heartbeat())
+        await brain.told_of(events.MemoryReported)
+        assert await sidecar.ended() == (
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "messages were not read; connect anew",
+        )
+        await brain.told_of(events.InstanceDown)
+
+
+@pytest.mark.parametrize("kind", ["failed", "skipped"])
+async def test_commands_that_came_to_nothing_reach_the_core(serve: Any, brain: Any, kind: str) -> None:
+    brain.script[events.InstanceUp] = lambda _: [load(1), load(2)]
+    body = {"failed": engine_pb2.Failed(id=1, reason="no"), "skipped": engine_pb2.Skipped(id=2, because=1)}
+    event = {"failed": events.CommandFailed, "skipped": events.CommandSkipped}[kind]
+    async with serve(brain) as stack:
+        sidecar = await stack.sidecar()
+        await sidecar.report(**{kind: body[kind]})
+        assert (await brain.told_of(event)).instance == HERE

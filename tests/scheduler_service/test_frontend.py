@@ -1,0 +1,247 @@
+"""Gateways over real streams: catalog, submissions and verdicts, coming back and staying away."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
+from aegaeon_scheduler.core import commands, events
+from aegaeon_scheduler.core.model import CommandId, GatewayId, InstanceId, ModelName, RejectCode, SeqId
+
+GW = GatewayId("gw")
+SEQ = SeqId("r1", 0)
+SOURCE, TARGET = InstanceId("prefill-0"), InstanceId("decode-0")
+
+
+def accept(event: events.Submitted) -> list[commands.Command]:
+    return [commands.Accept(event.gateway, event.seq)]
+
+
+def send(instance: InstanceId, id_: int, body: commands.Body) -> commands.Send:
+    return commands.Send(instance, CommandId(id_), body, (), "because")
+
+
+async def test_a_gateway_gets_the_catalog_at_once_and_again_when_a_model_changes(serve: Any, brain: Any) -> None:
+    async with serve(brain) as stack:
+        gateway = await stack.gateway()
+        footprint = model_pb2.Footprint(kv_shape="s", max_model_len=128)
+        cached = model_pb2.ModelState(model="tiny-b", phase=model_pb2.MODEL_PHASE_CACHED, footprint=footprint)
+        await stack.sidecar(models=[cached])
+        models = (await gateway.next("catalog")).models
+        assert [(m.spec.name, m.phase, m.footprint.max_model_len) for m in models] == [
+            ("tiny-a", model_pb2.MODEL_PHASE_UNSPECIFIED, 0),
+            ("tiny-b", model_pb2.MODEL_PHASE_CACHED, 128),
+        ]
+
+
+async def test_many_changes_of_the_catalog_are_told_together(serve: Any, brain: Any) -> None:
+    async with serve(brain) as stack:
+        gateway = await stack.gateway()
+        sidecar = await stack.sidecar()
+        for done in range(100):
+            await sidecar.report(
+                model=model_pb2.ModelState(
+                    model="tiny-a", phase=model_pb2.MODEL_PHASE_FETCHING, bytes_done=done, bytes_total=99
+                )
+            )
+        told = 0
+        done = -1
+        while done < 99:
+            done = (await gateway.next("catalog")).models[0].bytes_done
+            told += 1
+        assert told < 50
+
+
+@pytest.mark.parametrize(
+    ("message", "complaint"),
+    [
+        ({"cancel": gateway_pb2.CancelRequest(request="r")}, "the first message on a stream must be GatewayHello"),
+        ({"hello": gateway_pb2.GatewayHello(gateway="gw")}, "GatewayHello: gateway and sink must be set"),
+    ],
+)
+async def test_a_gateway_that_does_not_introduce_itself_is_refused(
+    serve: Any, brain: Any, anonymous: Any, message: Any, complaint: str
+) -> None:
+    async with serve(brain) as stack:
+        gateway = await anonymous(stack)
+        await gateway.send(**message)
+        assert await gateway.ended() == (grpc.StatusCode.INVALID_ARGUMENT, complaint)
+
+
+async def test_a_submission_reaches_the_engine_with_its_prompt(serve: Any, brain: Any, submit: Any) -> None:
+    brain.script[events.Submitted] = lambda e: [*accept(e), send(TARGET, 1, commands.Open(e.seq, e.epoch, e.model))]
+    async with serve(brain, base=100) as stack:
+        sidecar = await stack.sidecar()
+        gateway = await stack.gateway(sink="unix:/run/sink.sock")
+        asked = submit(choices=[gateway_pb2.Choice(choice=0, epoch=4, prefix=[21, 22])], age_s=1.0)
+        await gateway.send(submit=asked)
+        command = await sidecar.next()
+        assert command.id == 101
+        assert command.open == engine_pb2.Open(
+            seq=model_pb2.SeqId(request="r1"),
+            epoch=4,
+            model="tiny-a",
+            prompt=[11, 12, 13],
+            prefix=[21, 22],
+            sampling=asked.sampling,
+            limits=asked.limits,
+            reply_to="unix:/run/sink.sock",
+        )
+        assert (await gateway.next("accepted")).request == "r1"
+        event = await brain.told_of(events.Submitted)
+        assert (event.seq, event.epoch, event.gateway, event.prompt_tokens, event.prefix_tokens) == (SEQ, 4, GW, 3, 2)
+        assert brain.times[-1] - event.arrival == pytest.approx(1.0, abs=0.5)
+
+
+async def test_the_handle_of_a_swap_out_goes_into_the_adopt_of_another_sidecar(
+    serve: Any, brain: Any, submit: Any
+) -> None:
+    brain.script[events.Submitted] = lambda e: [send(SOURCE, 1, commands.SwapOut(SEQ, 1))]
+    brain.script[events.CommandDone] = lambda e: [
+        send(TARGET, 1, commands.Adopt(SEQ, 1, SOURCE, CommandId(1), slabs=2)),
+        send(TARGET, 2, commands.Adopt(SEQ, 1, SOURCE, CommandId(9), slabs=2)),
+        send(SOURCE, 2, commands.Close(SEQ, 1)),
+        send(TARGET, 3, commands.Adopt(SEQ, 1, SOURCE, CommandId(1), slabs=2)),
+    ]
+    handle = engine_pb2.KvHandle(node="n", segment="s", blocks=[4, 2], kv_shape="k", epoch=1, kv_tokens=9, output=[5])
+    async with serve(brain) as stack:
+        source, target = await stack.sidecar("prefill-0"), await stack.sidecar("decode-0")
+        await (await stack.gateway()).send(submit=submit())
+        await source.report(done=engine_pb2.Done(id=(await source.next()).id, handle=handle))
+        adopted, unknown, closed = [await target.next() for _ in range(3)]
+        assert adopted.adopt.handle == handle
+        assert (await brain.told_of(events.CommandDone)).kv_tokens == 9
+        # Neither the handle of a SwapOut that never was nor one whose source has closed it is handed out.
+        assert unknown.adopt.handle == closed.adopt.handle == engine_pb2.KvHandle()
+        assert len(stack.service.driver.handles) == 0
+
+
+async def test_a_lost_sequence_is_submitted_again_and_opened_with_the_newer_prefix(
+    serve: Any, brain: Any, submit: Any
+) -> None:
+    brain.script[events.Submitted] = lambda e: [send(TARGET, e.epoch, commands.Open(e.seq, e.epoch, e.model))]
+    brain.script[events.InstanceDown] = lambda _: [commands.SequenceLost(GW, SEQ, 1, "its engine is gone")]
+    async with serve(brain, reattach_s=0) as stack:
+        first = await stack.sidecar()
+        gateway = await stack.gateway()
+        await gateway.send(submit=submit())
+        assert (await first.next()).open.epoch == 1
+        first.call.cancel()
+        lost = await gateway.next("lost")
+        assert (lost.seq.request, lost.epoch, lost.reason) == ("r1", 1, "its engine is gone")
+        second = await stack.sidecar(incarnation="two")
+        await gateway.send(submit=submit(choices=[gateway_pb2.Choice(choice=0, epoch=2, prefix=[31])]))
+        reopened = (await second.next()).open
+        assert (reopened.epoch, list(reopened.prompt), list(reopened.prefix)) == (2, [11, 12, 13], [31])
+
+
+async def test_a_request_is_accepted_once_and_only_when_all_its_choices_are(
+    serve: Any, brain: Any, submit: Any
+) -> None:
+    brain.script[events.Submitted] = lambda e: accept(e) if e.seq.choice else []
+    brain.script[events.Tick] = lambda _: [commands.Accept(GW, SEQ)]
+    async with serve(brain) as stack:
+        gateway = await stack.gateway()
+        await gateway.send(submit=submit(count=3))
+        await brain.told_of(events.Submitted, 3)
+        stack.service.driver.handle(events.Tick())
+        await gateway.send(submit=submit("r2", count=0))
+        assert (await gateway.next("accepted")).request == "r1"
+        assert "without any choice" in (await gateway.next("rejected")).reason
+
+
+async def test_one_refused_choice_ends_its_request_and_cancels_the_others(serve: Any, brain: Any, submit: Any) -> None:
+    def refuse(event: events.Submitted) -> list[commands.Command]:
+        if event.seq.choice == 1:
+            return [commands.Reject(GW, event.seq, RejectCode.OVERLOADED, "full", 2.0)]
+        return accept(event)
+
+    brain.script[events.Submitted] = refuse
+    brain.script[events.Cancelled] = lambda e: [commands.SequenceEnded(e.seq, 1)]
+    async with serve(brain) as stack:
+        gateway = await stack.gateway()
+        await gateway.send(submit=submit(count=2))
+        rejected = await gateway.next("rejected")
+        assert (rejected.code, rejected.retry_after_s) == (gateway_pb2.REJECT_CODE_OVERLOADED, 2.0)
+        assert (await brain.told_of(events.Cancelled)).seq == SEQ
+        assert len(stack.service.driver.sequences) == 0
+
+
+async def test_a_reader_that_left_cancels_the_choices_it_names_or_all(serve: Any, brain: Any, submit: Any) -> None:
+    async with serve(brain) as stack:
+        gateway = await stack.gateway()
+        await gateway.send(submit=submit(count=3))
+        await gateway.send(cancel=gateway_pb2.CancelRequest(request="r1", choices=[1]))
+        await gateway.send(cancel=gateway_pb2.CancelRequest(request="r1"))
+        await gateway.send(cancel=gateway_pb2.CancelRequest(request="never submitted"))
+        await brain.told_of(events.Cancelled, 4)
+        assert [e.seq.choice for e in brain.all_of(events.Cancelled)] == [1, 0, 1, 2]
+
+
+async def test_an_ended_sequence_is_forgotten_unless_it_was_submitted_again(
+    serve: Any, brain: Any, submit: Any
+) -> None:
+    brain.script[events.Cancelled] = lambda e: [commands.SequenceEnded(e.seq, 1)]
+    async with serve(brain) as stack:
+        gateway = await stack.gateway()
+        await gateway.send(submit=submit(epoch=2))
+        await gateway.send(submit=submit("r2", epoch=1))
+        for request in ("r1", "r2"):
+            await gateway.send(cancel=gateway_pb2.CancelRequest(request=request))
+        await brain.told_of(events.Cancelled, 2)
+        kept = stack.service.driver.sequences
+        assert (kept.get(SEQ) is not None, kept.get(SeqId("r2", 0)) is None) == (True, True)
+
+
+async def test_a_gateway_that_comes_back_in_time_is_not_down_and_drops_what_it_does_not_submit_again(
+    serve: Any, brain: Any, submit: Any
+) -> None:
+    brain.script[events.Cancelled] = lambda e: [commands.SequenceEnded(e.seq, 1)]
+    async with serve(brain) as stack:
+        first = await stack.gateway()
+        for request in ("kept", "given up"):
+            await first.send(submit=submit(request))
+        await brain.told_of(events.Submitted, 2)
+        first.call.cancel()
+        second = await stack.gateway()
+        await second.send(submit=submit("kept", epoch=2))
+        assert (await brain.told_of(events.Cancelled)).seq == SeqId("given up", 0)
+        await asyncio.sleep(0.3)
+        assert len(brain.all_of(events.Cancelled)) == 1
+        assert not brain.all_of(events.GatewayDown)
+
+
+async def test_a_gateway_that_stays_away_is_down_and_what_was_kept_for_it_is_gone(
+    serve: Any, brain: Any, submit: Any
+) -> None:
+    async with serve(brain) as stack:
+        gateway = await stack.gateway()
+        await gateway.send(submit=submit(count=2))
+        await brain.told_of(events.Submitted, 2)
+        assert len(stack.service.driver.sequences) == 2
+        gateway.call.cancel()
+        assert (await brain.told_of(events.GatewayDown)).gateway == GW
+        assert len(stack.service.driver.sequences) == 0
+
+
+async def test_a_second_stream_of_a_gateway_replaces_the_first(serve: Any, brain: Any, submit: Any) -> None:
+    brain.script[events.Submitted] = accept
+    async with serve(brain) as stack:
+        first, second = await stack.gateway(), await stack.gateway()
+        assert (await first.ended())[0] is grpc.StatusCode.UNAVAILABLE
+        await second.send(submit=submit())
+        assert (await second.next("accepted")).request == "r1"
+        await asyncio.sleep(0.3)
+        assert not brain.all_of(events.GatewayDown)
+
+
+async def test_an_open_whose_submission_is_gone_fails_back_to_the_core(serve: Any, brain: Any) -> None:
+    brain.script[events.InstanceUp] = lambda e: [send(TARGET, 1, commands.Open(SEQ, 1, ModelName("tiny-a")))]
+    async with serve(brain) as stack:
+        await stack.sidecar()
+        failed = await brain.told_of(events.CommandFailed)
+        assert (failed.instance, failed.id) == (TARGET, 1)

@@ -5,7 +5,17 @@ SidecarError
 │   ├── ConfigError     config.json
 │   └── WeightsError    *.safetensors
 ├── FillCancelledError  reading the weights was given up on request
-└── BackendError        a step or registration that breaks the backend's contract
+├── BackendError        a step or registration that breaks the backend's contract
+├── SettingsError       the --config file
+├── CacheFullError      the node's host cache cannot hold a model's weights
+├── SourceError         a model's files could not be fetched from where the catalog says they are
+├── MemoryBookError     the memory's books do not balance: a defect of this package
+└── CommandError        a command cannot be carried out; reported as Failed, dependants as Skipped
+    ├── NoMemoryError   the grant or the tier is too small; nothing changed
+    ├── UnknownError    unknown model, sequence or handle
+    ├── StaleError      an older epoch
+    ├── CancelledError  given up on request
+    └── EngineError     anything else
 """
 
 
@@ -31,3 +41,43 @@ class FillCancelledError(SidecarError):
 
 class BackendError(SidecarError):
     """The caller broke the backend's contract: unknown model, unbound KV shape, too short a block table."""
+
+
+class SettingsError(SidecarError):
+    """The configuration file cannot be read, or a field of it is wrong."""
+
+
+class CacheFullError(SidecarError):
+    """A model does not fit into host_cache_bytes beside the models that are in use."""
+
+
+class SourceError(SidecarError):
+    """The hub or the directory does not give the model's files."""
+
+
+class MemoryBookError(SidecarError):
+    """Slabs or blocks are lost or owned twice."""
+
+
+class CommandError(SidecarError):
+    """The root of what a single command can fail with; everything is as if it had not been sent."""
+
+
+class NoMemoryError(CommandError):
+    """Too few slabs granted or free."""
+
+
+class UnknownError(CommandError):
+    """Names a model, sequence or handle that is not here."""
+
+
+class StaleError(CommandError):
+    """Speaks for an epoch that is over."""
+
+
+class CancelledError(CommandError):
+    """The scheduler sent Cancel, or closed the sequence, while the command ran."""
+
+
+class EngineError(CommandError):
+    """The backend or the system failed."""

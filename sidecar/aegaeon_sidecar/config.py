@@ -1,0 +1,57 @@
+"""The sidecar's configuration: one JSON file, read once in `__main__` and passed down. Unknown keys are errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from aegaeon_sidecar.errors import SettingsError
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MemorySettings(_Settings):
+    """How much memory the sidecar may take. Fixed at the start: slabs are cut once."""
+
+    device_bytes: int = Field(gt=0, description="device tier: weights and KV cache share it")
+    slab_bytes: int = Field(gt=0, description="the unit in which both tiers are handed out")
+    host_kv_bytes: int = Field(gt=0, description="host tier: KV cache that is swapped out or handed off")
+    host_cache_bytes: int = Field(gt=0, description="weights in shared memory, all sidecars of the node together")
+
+
+class SidecarConfig(_Settings):
+    """Everything a sidecar is told. Seconds, bytes and tokens as the names say."""
+
+    instance: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$", description="unique in the pool; names files")
+    node: str = Field(min_length=1, description="sidecars of one node share the segments folder")
+    role: Literal["unified", "prefill", "decode"]
+    scheduler: str = Field(min_length=1, description="gRPC target to attach to")
+    backend: Literal["torch"] = "torch"
+    device: str = "cpu"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    memory: MemorySettings
+    segments: Path = Field(description="folder on a tmpfs, shared by the sidecars of the node")
+    threads: int = Field(default=1, ge=1, description="threads of the tensor library")
+    max_batch: int = Field(default=8, ge=1, description="sequences in one decode step at most")
+    prefill_chunk_tokens: int = Field(default=256, ge=1, description="prompt tokens in one step at most")
+    lease_s: float = Field(default=10.0, gt=0, description="after so long without a scheduler KV is parked on the host")
+    heartbeat_s: float = Field(default=0.5, gt=0, description="the scheduler misses it after a few of these")
+    hub_cache: Path | None = Field(default=None, description="where models from the hub are kept; None: its default")
+
+
+def read_config(path: Path) -> SidecarConfig:
+    """Parse and validate FILE. Raises SettingsError naming the file, the field and what is wrong with it."""
+    try:
+        return SidecarConfig.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read ({error.strerror}); give --config a readable JSON file") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise SettingsError(
+            f"{path}: {where}: {first['msg']}; see the sidecar's part of docs/design/part-1.md"
+        ) from error

@@ -1,0 +1,146 @@
+"""What a command does when it arrives: it is queued on its lane, or, without one, acts at once.
+
+Open, Close, Amend, Cancel and Catalog are never held up by a step or a copy that runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import model_pb2 as model_pb
+from aegaeon_sidecar.compute import PushTokens
+from aegaeon_sidecar.copying import Copier
+from aegaeon_sidecar.errors import CancelledError, CommandError, EngineError, StaleError, UnknownError
+from aegaeon_sidecar.lanes import Post, failed, skipped
+from aegaeon_sidecar.plan import TurnPlan
+from aegaeon_sidecar.program import Lane, Skip
+from aegaeon_sidecar.sequences import Sequence
+from aegaeon_sidecar.state import Command, State, Work
+from aegaeon_sidecar.weights.fetcher import Fetcher
+from aegaeon_sidecar.wire import key_of, open_sequence, token_of
+
+_LANES = {
+    "load": Lane.WEIGHTS,
+    "unload": Lane.WEIGHTS,
+    "swap_out": Lane.KV_OUT,
+    "swap_in": Lane.KV_IN,
+    "adopt": Lane.KV_IN,
+    "turn": Lane.COMPUTE,
+}
+
+
+class Dispatcher:
+    """Applies commands of the current attachment. Called by the event loop; never blocks for longer than the lock."""
+
+    def __init__(
+        self, state: State, fetcher: Fetcher, copiers: Mapping[Lane, Copier], push: PushTokens, post: Post
+    ) -> None:
+        self._state = state
+        self._fetcher = fetcher
+        self._copiers = copiers
+        self._push = push
+        self._post = post
+
+    def apply(self, command: pb.Command, owner: int) -> None:
+        """Queue it or carry it out; what is wrong with it is reported as Failed."""
+        kind = command.WhichOneof("body")
+        with self._state.changed:
+            try:
+                if kind in _LANES:
+                    self.issue(command.id, command.after, _LANES[kind], _work(command), owner)
+                else:
+                    self._act(command, kind)
+            except CommandError as error:
+                shell = Command(command.id, Lane.COMPUTE, (), pb.Unload(), owner)
+                self._fail(shell, error)
+            self._state.changed.notify_all()
+
+    def issue(self, command: int, after: Iterable[int], lane: Lane, work: Work, owner: int) -> None:
+        """Queue work on a lane (lock held). Raises EngineError when `after` names a later id."""
+        item = Command(command, lane, tuple(after), work, owner, issued_s=time.monotonic())
+        try:
+            skip = self._state.program.issue(item)
+        except ValueError as error:
+            raise EngineError(str(error)) from error
+        if skip is not None:
+            self._post(item, skipped(skip))
+
+    def _act(self, command: pb.Command, kind: str | None) -> None:
+        if kind == "open":
+            self._open(command.open)
+        elif kind == "close":
+            self._close(command.close)
+        elif kind == "amend":
+            self._amend(command.amend)
+        elif kind == "cancel":
+            self._cancel(command.cancel.id)
+        elif kind == "catalog":
+            self._fetcher.follow(command.catalog.models)
+        else:
+            raise EngineError(
+                "the command has no body that this version knows; use sidecar and scheduler of one version"
+            )
+
+    def _open(self, command: pb.Open) -> None:
+        model = self._state.models.get(command.model)
+        if model is None or model.layout is None:
+            raise UnknownError(f"model {command.model} is not served here (not in the catalog, or not cached yet)")
+        held = self._state.sequences.get(key_of(command.seq))
+        if held is not None and command.epoch < held.epoch:
+            raise StaleError(f"sequence {command.seq.request} is at epoch {held.epoch}, not {command.epoch}")
+        if held is not None and command.epoch == held.epoch:
+            return
+        fresh = open_sequence(command, model.layout)
+        if held is not None and _goes_on(held, fresh):
+            self._resume(held, fresh)
+        else:
+            self._state.sequences.add(fresh)
+
+    def _resume(self, held: Sequence, fresh: Sequence) -> None:
+        held.epoch, held.reply_to = fresh.epoch, fresh.reply_to
+        again = range(len(fresh.output), len(held.output))
+        self._push(held.reply_to, [token_of(held, i, model_pb.FINISH_REASON_UNSPECIFIED) for i in again])
+
+    def _close(self, command: pb.Close) -> None:
+        held = self._state.sequences.get(key_of(command.seq))
+        if held is None:
+            return
+        if command.epoch < held.epoch:
+            raise StaleError(f"sequence {command.seq.request} is at epoch {held.epoch}, not {command.epoch}")
+        self._state.sequences.remove(held.key)
+
+    def _amend(self, change: pb.Amend) -> None:
+        item = self._state.program.get(change.turn)
+        if item is not None and isinstance(item.body, TurnPlan):
+            item.body.amend(change)
+
+    def _cancel(self, command: int) -> None:
+        item = self._state.program.get(command)
+        if item is None:
+            return
+        item.cancelled = True
+        if not item.running:
+            self._fail(item, CancelledError("cancelled before it started"))
+        elif item.lane in self._copiers:
+            self._copiers[item.lane].cancel(item)
+
+    def _fail(self, item: Command, error: CommandError) -> None:
+        skips: list[Skip] = self._state.program.fail(item.id)
+        self._post(item, failed(item.id, error, self._state.memory()))
+        for skip in skips:
+            self._post(item, skipped(skip))
+
+
+def _work(command: pb.Command) -> Work:
+    kind = command.WhichOneof("body")
+    if kind == "turn":
+        return TurnPlan.of(command.turn)
+    body: Work = getattr(command, str(kind))
+    return body
+
+
+def _goes_on(held: Sequence, fresh: Sequence) -> bool:
+    """The same sequence with at least the client's prefix: determinism promises it, it is checked all the same."""
+    return held.model == fresh.model and held.prompt == fresh.prompt and held.holds(fresh.output)

@@ -1,0 +1,188 @@
+"""The engine: memory, models, sequences and lanes of one sidecar, put together.
+
+It decides nothing about what runs next, only how. Everything that its parts share lies in `State`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from aegaeon_native import EventTable, SlabPool
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_sidecar.backends import Backend
+from aegaeon_sidecar.compute import Compute, PushTokens
+from aegaeon_sidecar.config import SidecarConfig
+from aegaeon_sidecar.copying import Copier
+from aegaeon_sidecar.dispatch import Dispatcher
+from aegaeon_sidecar.errors import EngineError
+from aegaeon_sidecar.hello import hello
+from aegaeon_sidecar.kv.mover import KvMover
+from aegaeon_sidecar.lanes import Handler, Lanes
+from aegaeon_sidecar.memory.segments import Attachments, remove_stale, segment_path
+from aegaeon_sidecar.memory.tiers import Tier
+from aegaeon_sidecar.outbox import Outbox
+from aegaeon_sidecar.outcome import Outcome
+from aegaeon_sidecar.plan import TurnPlan
+from aegaeon_sidecar.program import Lane, Program
+from aegaeon_sidecar.sequences import Place, SequenceTable
+from aegaeon_sidecar.state import Command, State
+from aegaeon_sidecar.weights.fetcher import Fetcher
+from aegaeon_sidecar.weights.residency import Residency
+from aegaeon_sidecar.wire import seq_of
+
+log = logging.getLogger(__name__)
+
+_EVENTS = 64
+_NOBODY = -1  # owner of what the sidecar issues itself
+
+
+class Engine:
+    """One sidecar's engine. Made, `start`ed and `stop`ped once; `apply` takes the scheduler's commands."""
+
+    def __init__(
+        self,
+        config: SidecarConfig,
+        incarnation: str,
+        backend: Backend,
+        outbox: Outbox,
+        push: PushTokens,
+        crashed: Callable[[], None],
+    ) -> None:
+        """Cut the memory and build the lanes. Raises NativeError or OSError when the memory is not to be had."""
+        self._config = config
+        self._incarnation = incarnation
+        self._outbox = outbox
+        config.segments.mkdir(parents=True, exist_ok=True)
+        remove_stale(config.segments, config.instance)
+        self._segment = segment_path(config.segments, config.instance, incarnation)
+        self.state = _state(config, str(self._segment))
+        self._attachments = Attachments(config.segments)
+        self._events = EventTable.private(_EVENTS)
+        self._copiers = {lane: Copier(lane.value, self._events) for lane in (Lane.WEIGHTS, Lane.KV_OUT, Lane.KV_IN)}
+        self._fetcher = Fetcher(
+            self.state,
+            backend,
+            config.segments,
+            config.memory.host_cache_bytes,
+            config.hub_cache,
+            lambda model: outbox.post(pb.Report(model=model)),
+        )
+        self._dispatcher = Dispatcher(self.state, self._fetcher, self._copiers, push, self._post)
+        self._lanes = Lanes(self.state, self._handlers(backend, push), self._post, crashed)
+
+    def start(self) -> None:
+        """Start the lanes and the fetcher."""
+        self._lanes.start()
+        self._fetcher.start()
+
+    def apply(self, command: pb.Command, attachment: int) -> None:
+        """A command of the scheduler; see Dispatcher."""
+        self._dispatcher.apply(command, attachment)
+
+    def quiesce(self) -> None:
+        """A new scheduler comes: drop what is queued, let what runs end (a turn at its token boundary), wait for it."""
+        with self.state.changed:
+            for item in self.state.program.drop_queued():
+                if isinstance(item.body, TurnPlan):
+                    item.body.ended = True
+            self.state.changed.notify_all()
+            self.state.changed.wait_for(lambda: self.state.running == 0 or self.state.stopping)
+            self.state.program = Program()
+
+    def hello(self, attachment: int) -> pb.Report:
+        """Begin an attachment on a quiet engine: reports are kept from here on, and this is the first."""
+        with self.state.changed:
+            self._outbox.begin(attachment)
+            return pb.Report(hello=hello(self._config, self._incarnation, self._segment.name, self.state))
+
+    def heartbeat(self) -> pb.Report:
+        return pb.Report(heartbeat=pb.Heartbeat(memory=self.state.memory()))
+
+    def park(self) -> None:
+        """The scheduler has been away for longer than the lease: KV goes to the host, where it is held."""
+        with self.state.changed:
+            for sequence in [s for s in self.state.sequences if s.place is Place.DEVICE]:
+                swap = pb.SwapOut(seq=seq_of(sequence.key), epoch=sequence.epoch)
+                self._dispatcher.issue(self.state.program.last_id + 1, (), Lane.KV_OUT, swap, _NOBODY)
+            self.state.changed.notify_all()
+
+    def check(self) -> None:
+        """Assert conservation of slabs and blocks. Raises MemoryBookError or NativeError."""
+        self.state.check()
+
+    def stop(self, timeout_s: float) -> bool:
+        """End after the current step and chunk; the segment's file is removed. True when nothing runs any more."""
+        with self.state.changed:
+            self.state.stopping = True
+            for item in self.state.program.drop_queued():
+                item.cancelled = True
+                if item.lane in self._copiers:
+                    self._copiers[item.lane].cancel(item)
+            self.state.changed.notify_all()
+        fetched = self._fetcher.stop(timeout_s)
+        ended = self._lanes.join(timeout_s) and fetched
+        if ended:
+            self._close()
+        self._segment.unlink(missing_ok=True)
+        return ended
+
+    def _close(self) -> None:
+        for copier in self._copiers.values():
+            copier.close()
+        for model in [*self.state.models.values(), *self.state.withdrawn]:
+            if model.image is not None:
+                model.image.close()
+        self._attachments.close()
+        self._events.close()
+        self.state.device.close()
+        self.state.host.close()
+
+    def _post(self, command: Command, report: pb.Report) -> None:
+        self._outbox.post(report, command.owner)
+
+    def _handlers(self, backend: Backend, push: PushTokens) -> Mapping[Lane, Handler]:
+        config = self._config
+        residency = Residency(self.state, self._copiers[Lane.WEIGHTS])
+        mover = KvMover(
+            self.state,
+            config.node,
+            self._segment.name,
+            self._attachments,
+            self._copiers[Lane.KV_OUT],
+            self._copiers[Lane.KV_IN],
+        )
+        compute = Compute(
+            self.state,
+            backend,
+            push,
+            lambda command, step: self._post(command, pb.Report(step_done=step)),
+            config.prefill_chunk_tokens,
+            config.max_batch,
+        )
+
+        def carry_out(command: Command) -> Outcome:
+            body = command.body
+            if isinstance(body, TurnPlan):
+                return compute.turn(command, body)
+            if isinstance(body, pb.Load):
+                return residency.load(command, body)
+            if isinstance(body, pb.Unload):
+                return residency.unload(command, body)
+            if isinstance(body, pb.SwapOut):
+                return mover.swap_out(command, body)
+            if isinstance(body, pb.SwapIn):
+                return mover.swap_in(command, body)
+            if isinstance(body, pb.Adopt):
+                return mover.adopt(command, body)
+            raise EngineError(f"no lane carries out {type(body).__name__}")
+
+        return dict.fromkeys(Lane, carry_out)
+
+
+def _state(config: SidecarConfig, segment: str) -> State:
+    memory = config.memory
+    slab_bytes = memory.slab_bytes
+    device = Tier("device", SlabPool.private(config.instance, slab_bytes, memory.device_bytes // slab_bytes))
+    host = Tier("host", SlabPool.shared(segment, slab_bytes, memory.host_kv_bytes // slab_bytes))
+    return State(device, host, SequenceTable(device, host))

@@ -1,0 +1,46 @@
+"""What a sidecar says of itself when it attaches: memory, models, and every sequence that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_sidecar.config import SidecarConfig
+from aegaeon_sidecar.kv.handles import make_handle
+from aegaeon_sidecar.sequences import Place
+from aegaeon_sidecar.state import State
+from aegaeon_sidecar.wire import PLACES, ROLES, seq_of
+
+
+def hello(config: SidecarConfig, incarnation: str, segment: str, state: State) -> pb.Hello:
+    """The whole picture, taken while no lane runs anything (lock held)."""
+    return pb.Hello(
+        instance=config.instance,
+        incarnation=incarnation,
+        node=config.node,
+        role=ROLES[config.role],
+        device=config.device,
+        slab_bytes=state.device.pool.slab_bytes,
+        slabs=state.device.pool.total,
+        host_slabs=state.host.pool.total,
+        memory=state.memory(),
+        resident=[model.name for model in state.models.values() if model.resident],
+        models=[model.state() for model in state.models.values()],
+        held=_held(config.node, segment, state),
+        max_batch=config.max_batch,
+    )
+
+
+def _held(node: str, segment: str, state: State) -> Iterator[pb.HeldSequence]:
+    for sequence in state.sequences:
+        host = state.host.blocks(sequence.kv_shape)
+        yield pb.HeldSequence(
+            seq=seq_of(sequence.key),
+            epoch=sequence.epoch,
+            model=sequence.model,
+            prompt_tokens=len(sequence.prompt),
+            output_tokens=len(sequence.output),
+            kv_tokens=sequence.kv_tokens,
+            place=PLACES[sequence.place],
+            handle=make_handle(sequence, node, segment, host) if sequence.place is Place.HOST else None,
+        )

@@ -1,0 +1,1 @@
+"""Slabs, blocks and segments: who owns which memory of the sidecar."""

@@ -1,0 +1,45 @@
+"""Reports on their way to the scheduler: put in from any thread, taken out by the event loop.
+
+Reports about commands belong to one attachment. What nobody is attached for is dropped: its ids mean nothing to the
+next scheduler, and Hello tells that one where everything stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+
+
+class Outbox:
+    """`post` never blocks. One taker at a time, on `loop`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._reports: deque[pb.Report] = deque()
+        self._filled = asyncio.Event()
+        self._attachment: int | None = None
+
+    def begin(self, attachment: int) -> None:
+        """From here on reports of this attachment are kept."""
+        self._reports.clear()
+        self._attachment = attachment
+
+    def end(self) -> None:
+        """Nobody is attached."""
+        self._attachment = None
+        self._reports.clear()
+
+    def post(self, report: pb.Report, attachment: int | None = None) -> None:
+        """Queue a report of this attachment; None for one that any scheduler may hear."""
+        if self._attachment is not None and attachment in (None, self._attachment):
+            self._reports.append(report)
+            self._loop.call_soon_threadsafe(self._filled.set)
+
+    async def take(self) -> pb.Report:
+        """The next report."""
+        while not self._reports:
+            self._filled.clear()
+            await self._filled.wait()
+        return self._reports.popleft()

@@ -1,0 +1,69 @@
+"""A turn as it stands: what is left of its prefill parts, who decodes, how many steps and slabs remain.
+
+Made from Turn when it is issued; Amend changes it at any time; the compute lane works it off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_sidecar.sequences import SeqKey
+from aegaeon_sidecar.wire import key_of
+
+
+@dataclass(slots=True)
+class Part:
+    """`left` more tokens of prompt and prefix to compute for this sequence."""
+
+    key: SeqKey
+    left: int
+
+
+@dataclass(slots=True)
+class TurnPlan:
+    """Guarded by the engine's lock. `grant`: slabs that the KV cache may still take; `ended`: stop at this boundary."""
+
+    model: str
+    prefill: list[Part]
+    decode: dict[SeqKey, None]
+    steps: int
+    grant: int
+    steps_done: int = 0
+    ended: bool = field(default=False)
+
+    @staticmethod
+    def of(turn: pb.Turn) -> TurnPlan:
+        """What a Turn asks for."""
+        return TurnPlan(
+            model=turn.model,
+            prefill=[Part(key_of(part.seq), part.tokens) for part in turn.prefill],
+            decode={key_of(seq): None for seq in turn.decode},
+            steps=turn.steps,
+            grant=turn.slabs,
+        )
+
+    @property
+    def decoding(self) -> bool:
+        """Decode steps are left."""
+        return self.steps_done < self.steps
+
+    def amend(self, change: pb.Amend) -> None:
+        """Shrink, extend, end, join, leave; a further grant."""
+        if change.HasField("steps"):
+            self.steps = change.steps
+            self.ended = self.ended or change.steps == 0
+        for seq in change.leave:
+            self.drop(key_of(seq))
+        for seq in change.join:
+            self.decode[key_of(seq)] = None
+        self.grant += change.slabs
+
+    def drop(self, key: SeqKey) -> None:
+        """This sequence leaves the turn."""
+        self.decode.pop(key, None)
+        self.prefill = [part for part in self.prefill if part.key != key]
+
+    def waiting(self) -> list[SeqKey]:
+        """Sequences that have something left to do in this turn."""
+        return [part.key for part in self.prefill] + (list(self.decode) if self.decoding else [])

@@ -1,0 +1,70 @@
+"""What a turn has done since its last report: the numbers of a StepDone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import model_pb2 as model
+from aegaeon_sidecar.sequences import SeqKey, Sequence
+from aegaeon_sidecar.wire import seq_of
+
+REPORT_STEPS = 8
+REPORT_S = 0.05
+
+
+@dataclass(slots=True)
+class TurnProgress:
+    """Counts and seconds since the last report; `urgent` when the scheduler should hear at once."""
+
+    turn: int
+    last_s: float
+    steps: int = 0
+    decode_s: float = 0.0
+    prefill_tokens: int = 0
+    prefill_s: float = 0.0
+    wait_s: float = 0.0
+    batch: int = 0
+    context_tokens: int = 0
+    urgent: bool = False
+    _changed: dict[SeqKey, pb.SeqProgress] = field(default_factory=dict)
+
+    def note(
+        self,
+        sequence: Sequence,
+        finish: model.FinishReason.ValueType = model.FINISH_REASON_UNSPECIFIED,
+        starved: bool = False,
+    ) -> None:
+        """Where a sequence stands; an end or starvation is urgent."""
+        self._changed[sequence.key] = pb.SeqProgress(
+            seq=seq_of(sequence.key),
+            epoch=sequence.epoch,
+            output_tokens=len(sequence.output),
+            kv_tokens=sequence.kv_tokens,
+            starved=starved,
+            finish=finish,
+        )
+        self.urgent = self.urgent or starved or finish != model.FINISH_REASON_UNSPECIFIED
+
+    def due(self, now_s: float) -> bool:
+        return self.urgent or self.steps >= REPORT_STEPS or now_s - self.last_s >= REPORT_S
+
+    def flush(self, now_s: float, memory: pb.Memory, end: bool) -> pb.StepDone:
+        """The report; everything starts again from nothing."""
+        report = pb.StepDone(
+            turn=self.turn,
+            progress=self._changed.values(),
+            steps=self.steps,
+            decode_s=self.decode_s,
+            prefill_tokens=self.prefill_tokens,
+            prefill_s=self.prefill_s,
+            wait_s=self.wait_s,
+            batch=self.batch,
+            context_tokens=self.context_tokens,
+            memory=memory,
+            end=end,
+        )
+        self._changed.clear()
+        self.last_s, self.steps, self.decode_s, self.urgent = now_s, 0, 0.0, False
+        self.prefill_tokens, self.prefill_s, self.wait_s = 0, 0.0, 0.0
+        return report

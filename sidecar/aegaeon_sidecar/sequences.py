@@ -1,0 +1,174 @@
+"""One owner of every sequence that this sidecar knows, and of the KV blocks that belong to it.
+
+A sequence is found by its id and guarded by its epoch: whoever speaks for an older one is refused. Blocks are freed in
+one place, at once or when the step or copy that still touches them is over (the move list of DESIGN section 5, rule 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aegaeon_sidecar.backends import Sampled
+from aegaeon_sidecar.errors import StaleError, UnknownError
+from aegaeon_sidecar.memory.tiers import Tier
+from aegaeon_sidecar.sampling import SamplerState
+
+Blocks = NDArray[np.int32]
+NO_BLOCKS: Blocks = np.empty(0, dtype=np.int32)
+
+
+class SeqKey(NamedTuple):
+    """One choice of one request."""
+
+    request: str
+    choice: int
+
+
+class Place(Enum):
+    """Where a sequence's KV cache is."""
+
+    NONE = "none"
+    DEVICE = "device"
+    HOST = "host"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A sequence's tokens, sampler and blocks.
+
+    `kv_tokens` tokens of prompt + output have their KV in; a decode step needs all but the last one. `sampled` holds
+    what was sampled here, by output index, so that it can be sent again. `busy`: a step reads or writes its blocks;
+    `moving`: a copy does; `wanted`: copies that wait for the step to end; `closed`: to be freed when neither does.
+    """
+
+    key: SeqKey
+    epoch: int
+    model: str
+    kv_shape: str
+    block_tokens: int
+    prompt: list[int]
+    output: list[int]
+    sampler: SamplerState
+    stop_ids: frozenset[int]
+    max_output: int
+    reply_to: str
+    place: Place = Place.NONE
+    kv_tokens: int = 0
+    blocks: Blocks = NO_BLOCKS
+    host_blocks: Blocks = NO_BLOCKS
+    sampled: dict[int, Sampled] = field(default_factory=dict)
+    busy: bool = False
+    moving: bool = False
+    wanted: int = 0
+    closed: bool = False
+
+    @property
+    def length(self) -> int:
+        """Prompt and output together, tokens."""
+        return len(self.prompt) + len(self.output)
+
+    def tokens(self, count: int) -> list[int]:
+        """The next `count` tokens whose KV is to be computed."""
+        start = self.kv_tokens - len(self.prompt)
+        if start >= 0:
+            return self.output[start : start + count]
+        head = self.prompt[self.kv_tokens : self.kv_tokens + count]
+        return head + self.output[: count - len(head)]
+
+    def accept(self, sampled: Sampled) -> int:
+        """Keep a sampled token; returns its index."""
+        index = len(self.output)
+        self.output.append(sampled.token)
+        self.sampled[index] = sampled
+        self.sampler.accept(sampled.token)
+        return index
+
+    def holds(self, prefix: Seq[int]) -> bool:
+        """Whether it can go on for a client that has `prefix`: same tokens, and all later ones can be sent again."""
+        return self.output[: len(prefix)] == list(prefix) and (
+            self.sampler.logprobs is None or all(i in self.sampled for i in range(len(prefix), len(self.output)))
+        )
+
+
+class SequenceTable:
+    """Every open sequence, and the closed ones whose blocks are still being touched. Guarded by the engine's lock."""
+
+    def __init__(self, device: Tier, host: Tier) -> None:
+        self._device = device
+        self._host = host
+        self._open: dict[SeqKey, Sequence] = {}
+        self._dying: set[Sequence] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._open.values())
+
+    def get(self, key: SeqKey) -> Sequence | None:
+        return self._open.get(key)
+
+    def require(self, key: SeqKey, epoch: int) -> Sequence:
+        """The sequence at exactly this epoch. Raises UnknownError or StaleError."""
+        sequence = self._open.get(key)
+        if sequence is None or epoch > sequence.epoch:
+            raise UnknownError(
+                f"sequence {key.request}/{key.choice} is not open here at epoch {epoch}; send Open first"
+            )
+        if epoch < sequence.epoch:
+            raise StaleError(f"sequence {key.request}/{key.choice} is at epoch {sequence.epoch}, not {epoch}")
+        return sequence
+
+    def add(self, sequence: Sequence) -> None:
+        """Take a new sequence in; one of the same id is closed."""
+        self.remove(sequence.key)
+        self._open[sequence.key] = sequence
+
+    def remove(self, key: SeqKey) -> None:
+        """Forget a sequence and free its blocks in both tiers, after a step or copy that is running on it."""
+        sequence = self._open.pop(key, None)
+        if sequence is not None:
+            sequence.closed = True
+            self._dying.add(sequence)
+            self.settle(sequence)
+
+    def settle(self, sequence: Sequence) -> None:
+        """To be called when a step or copy is over: frees a closed sequence that nothing touches any more."""
+        if sequence.closed and not sequence.busy and not sequence.moving:
+            self.free_device(sequence)
+            self.free_host(sequence)
+            sequence.place = Place.NONE
+            self._dying.discard(sequence)
+
+    def free_device(self, sequence: Sequence) -> None:
+        """Give the device blocks back."""
+        if sequence.blocks.size:
+            self._device.blocks(sequence.kv_shape).release(sequence.blocks)
+            sequence.blocks = NO_BLOCKS
+
+    def free_host(self, sequence: Sequence) -> None:
+        """Give the host blocks back."""
+        if sequence.host_blocks.size:
+            self._host.blocks(sequence.kv_shape).release(sequence.host_blocks)
+            sequence.host_blocks = NO_BLOCKS
+
+    def replies_to(self, target: str) -> bool:
+        """Whether a sequence still answers to this gateway."""
+        return any(sequence.reply_to == target for sequence in self._open.values())
+
+    def owned(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Blocks that sequences own, by KV shape: (device, host). For conservation checks."""
+        device: dict[str, int] = {}
+        host: dict[str, int] = {}
+        for sequence in chain(self._open.values(), self._dying):
+            device[sequence.kv_shape] = device.get(sequence.kv_shape, 0) + sequence.blocks.size
+            host[sequence.kv_shape] = host.get(sequence.kv_shape, 0) + sequence.host_blocks.size
+        return device, host

@@ -1,0 +1,100 @@
+"""The sidecar's side of Attach: it dials the scheduler, says Hello, takes commands and sends reports, for ever.
+
+While the stream is broken the engine goes on with what it has; when the scheduler stays away for longer than the
+lease, KV is parked on the host and held there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import grpc
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import engine_pb2_grpc as rpc
+from aegaeon_sidecar.backoff import CHANNEL_OPTIONS, Backoff
+from aegaeon_sidecar.engine import Engine
+from aegaeon_sidecar.outbox import Outbox
+
+log = logging.getLogger(__name__)
+
+_CONNECT_S = 5.0
+Call = grpc.aio.StreamStreamCall[pb.Report, pb.Command]
+
+
+class Attachment:
+    """Keeps one sidecar attached to its scheduler."""
+
+    def __init__(self, engine: Engine, outbox: Outbox, scheduler: str, lease_s: float, heartbeat_s: float) -> None:
+        self._engine = engine
+        self._outbox = outbox
+        self._scheduler = scheduler
+        self._lease_s = lease_s
+        self._heartbeat_s = heartbeat_s
+        self._number = 0
+
+    async def run(self) -> None:
+        """Attach again and again until cancelled."""
+        loop = asyncio.get_running_loop()
+        lease = loop.call_later(self._lease_s, self._engine.park)
+        backoff = Backoff()
+        try:
+            while True:
+                try:
+                    async with grpc.aio.insecure_channel(self._scheduler, options=CHANNEL_OPTIONS) as channel:
+                        await asyncio.wait_for(channel.channel_ready(), _CONNECT_S)
+                        lease.cancel()
+                        backoff = Backoff()
+                        await self._attached(channel)
+                except (grpc.aio.AioRpcError, TimeoutError) as error:
+                    log.info("scheduler %s is away (%s); trying again", self._scheduler, _brief(error))
+                finally:
+                    self._outbox.end()
+                if lease.cancelled():
+                    lease = loop.call_later(self._lease_s, self._engine.park)
+                await backoff.pause()
+        finally:
+            lease.cancel()
+
+    async def _attached(self, channel: grpc.aio.Channel) -> None:
+        """One attachment, until its stream breaks."""
+        await asyncio.to_thread(self._engine.quiesce)
+        self._number += 1
+        call: Call = rpc.EngineStub(channel).Attach()
+        await call.write(self._engine.hello(self._number))
+        log.info("attached to %s", self._scheduler)
+        tasks = [
+            asyncio.create_task(work, name=name)
+            for name, work in (
+                ("commands", self._commands(call, self._number)),
+                ("reports", self._reports(call)),
+                ("heartbeats", self._heartbeats()),
+            )
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            call.cancel()
+
+    async def _commands(self, call: Call, number: int) -> None:
+        async for command in call:
+            self._engine.apply(command, number)
+
+    async def _reports(self, call: Call) -> None:
+        while True:
+            await call.write(await self._outbox.take())
+
+    async def _heartbeats(self) -> None:
+        while True:
+            await asyncio.sleep(self._heartbeat_s)
+            self._outbox.post(self._engine.heartbeat())
+
+
+def _brief(error: Exception) -> str:
+    return error.code().name if isinstance(error, grpc.aio.AioRpcError) else "no connection"

@@ -1,0 +1,27 @@
+"""Whether what a turn lacks is on its way: a load or copy issued, and not itself waiting for this very turn."""
+
+from __future__ import annotations
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_sidecar.program import Lane
+from aegaeon_sidecar.sequences import SeqKey
+from aegaeon_sidecar.state import Command, State
+from aegaeon_sidecar.wire import key_of
+
+
+def model_is_coming(state: State, turn: Command, model: str) -> bool:
+    """A Load of this model is queued or running and can end before the turn does (lock held)."""
+    return any(
+        isinstance(item.body, pb.Load) and item.body.model == model and not state.program.waits_for(item.id, turn.id)
+        for item in state.program.of(Lane.WEIGHTS)
+    )
+
+
+def kv_is_coming(state: State, turn: Command, key: SeqKey) -> bool:
+    """A SwapIn or Adopt of this sequence is queued or running and can end before the turn does (lock held)."""
+    return any(
+        isinstance(item.body, pb.SwapIn | pb.Adopt)
+        and key_of(item.body.seq) == key
+        and not state.program.waits_for(item.id, turn.id)
+        for item in state.program.of(Lane.KV_IN)
+    )

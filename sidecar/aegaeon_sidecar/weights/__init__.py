@@ -1,0 +1,1 @@
+"""Models on their way to the device: fetched, cached on the host, loaded and unloaded."""

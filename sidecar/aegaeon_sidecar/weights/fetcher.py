@@ -1,0 +1,154 @@
+"""The catalog, carried out in a thread of its own: fetch, check, cache and register each model, one after the other.
+
+A model that cannot be served is FAILED with its reason and the next one goes on. Lanes are never held up by it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aegaeon_native import NativeError, Range
+from aegaeon_proto.v1 import model_pb2 as pb
+from aegaeon_sidecar.backends import Backend, Layout
+from aegaeon_sidecar.errors import FillCancelledError, SidecarError
+from aegaeon_sidecar.models.fill import fill
+from aegaeon_sidecar.state import State
+from aegaeon_sidecar.weights.cache import HostCache
+from aegaeon_sidecar.weights.models import Model
+from aegaeon_sidecar.weights.sources import locate
+
+_REPORT_EVERY_S = 0.25
+
+
+class Fetcher:
+    """Follows the catalog. `report` is called with a ModelState whenever one changes, from any thread."""
+
+    def __init__(
+        self,
+        state: State,
+        backend: Backend,
+        segments: Path,
+        host_cache_bytes: int,
+        hub_cache: Path | None,
+        report: Callable[[pb.ModelState], None],
+    ) -> None:
+        self._state = state
+        self._backend = backend
+        self._hub_cache = hub_cache
+        self._report = report
+        self._stop = threading.Event()
+        self._cache = HostCache(segments, host_cache_bytes, self._stop.wait)
+        self._jobs: queue.SimpleQueue[tuple[Callable[[Model], None], Model] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="fetcher", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Give up what is being fetched; True when the thread has ended."""
+        self._stop.set()
+        self._jobs.put(None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def follow(self, catalog: Iterable[pb.ModelSpec]) -> None:
+        """The whole list (engine's lock held): new or changed models are fetched, missing ones forgotten."""
+        wanted = {spec.name: spec for spec in catalog}
+        for name, model in list(self._state.models.items()):
+            if wanted.get(name) != model.spec:
+                self._withdraw(model)
+        for name, spec in wanted.items():
+            if name not in self._state.models:
+                model = self._state.models[name] = Model(spec)
+                self._report(model.state())
+                self._jobs.put((self._fetch, model))
+
+    def _withdraw(self, model: Model) -> None:
+        model.forgotten = True
+        del self._state.models[model.name]
+        for sequence in [s for s in self._state.sequences if s.model == model.name]:
+            self._state.sequences.remove(sequence.key)
+        self._state.withdrawn.append(model)
+        self._jobs.put((self._forget, model))
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None and not self._stop.is_set():
+            work, model = job
+            work(model)
+
+    def _fetch(self, model: Model) -> None:
+        if model.forgotten:
+            return
+        try:
+            self._prepare(model)
+        except FillCancelledError:
+            return
+        except (SidecarError, NativeError, OSError, MemoryError) as error:
+            self._set(model, pb.MODEL_PHASE_FAILED, f"{model.name}: {error}")
+
+    def _prepare(self, model: Model) -> None:
+        directory = locate(model.spec.source, self._hub_cache)
+        layout = self._backend.describe(directory, model.spec.max_model_len)
+        model.bytes_total = layout.weight_bytes
+        model.image = self._cache.obtain(
+            layout.content, layout.weight_bytes, lambda target: self._fill(model, directory, layout, target)
+        )
+        self._register(model, directory, layout)
+        self._set(model, pb.MODEL_PHASE_CACHED, "")
+
+    def _fill(self, model: Model, directory: Path, layout: Layout, target: NDArray[np.uint8]) -> None:
+        last = time.monotonic()
+
+        def progress(done: int, total: int) -> None:
+            nonlocal last
+            model.bytes_done = done
+            if time.monotonic() - last > _REPORT_EVERY_S:
+                last = time.monotonic()
+                self._report(model.state())
+
+        fill(directory, layout, target, progress, lambda: self._stop.is_set() or model.forgotten)
+
+    def _register(self, model: Model, directory: Path, layout: Layout) -> None:
+        pool = self._state.device.pool
+        slabs = -(-layout.weight_bytes // pool.slab_bytes)
+        weights = Range(pool, slabs)
+        self._backend.register(model.name, directory, layout, weights.view(0, layout.weight_bytes))
+        with self._state.changed:
+            known = self._state.device.has_shape(layout.kv_shape)
+            blocks = self._state.device.add_shape(layout.kv_shape, layout.kv_block_bytes)
+            self._state.host.add_shape(layout.kv_shape, layout.kv_block_bytes)
+        if not known:
+            self._backend.bind_kv(layout.kv_shape, blocks.view())
+        with self._state.changed:
+            model.layout, model.range = layout, weights
+
+    def _set(self, model: Model, phase: pb.ModelPhase.ValueType, reason: str) -> None:
+        with self._state.changed:
+            model.phase, model.reason = phase, reason
+            if phase == pb.MODEL_PHASE_CACHED:
+                model.bytes_done = model.bytes_total
+            state = model.state()
+        if not model.forgotten:
+            self._report(state)
+
+    def _forget(self, model: Model) -> None:
+        """Drop a withdrawn model once no step and no load uses its range."""
+        with self._state.changed:
+            self._state.changed.wait_for(lambda: self._state.stopping or not (model.users or model.loading))
+            if self._state.stopping:
+                return
+            if model.range is not None and model.mapped_slabs:
+                self._state.device.pool.give(model.range.unmap(0, model.mapped_slabs))
+                model.mapped_slabs, model.resident = 0, False
+            self._state.withdrawn.remove(model)
+        if model.range is not None:
+            self._backend.forget(model.name)
+        if model.image is not None:
+            model.image.close()

@@ -1,0 +1,67 @@
+"""What the sidecar knows of one model of the catalog, from its source to its place on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aegaeon_native import Range
+from aegaeon_proto.v1 import model_pb2 as pb
+from aegaeon_sidecar.backends import Layout
+from aegaeon_sidecar.weights.cache import Image
+
+
+@dataclass(slots=True, eq=False)
+class Model:
+    """One entry of the catalog. Guarded by the engine's lock, but for what is set once by the fetcher.
+
+    `resident`: its weights are in; `loading`: a copy into its range runs; `mapped_slabs`: slabs in its range;
+    `users`: steps that read its weights; `leaving`: no further step may.
+    """
+
+    spec: pb.ModelSpec
+    phase: pb.ModelPhase.ValueType = pb.MODEL_PHASE_FETCHING
+    reason: str = ""
+    bytes_done: int = 0
+    bytes_total: int = 0
+    layout: Layout | None = None
+    image: Image | None = None
+    range: Range | None = None
+    resident: bool = False
+    loading: bool = False
+    mapped_slabs: int = 0
+    users: int = 0
+    leaving: bool = False
+    forgotten: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def usable(self) -> bool:
+        """A step may run on it."""
+        return self.resident and not self.leaving and not self.forgotten
+
+    def state(self) -> pb.ModelState:
+        """The report on it."""
+        return pb.ModelState(
+            model=self.name,
+            phase=self.phase,
+            reason=self.reason,
+            bytes_done=self.bytes_done,
+            bytes_total=self.bytes_total,
+            footprint=self._footprint(),
+        )
+
+    def _footprint(self) -> pb.Footprint | None:
+        if self.layout is None or self.range is None or self.phase != pb.MODEL_PHASE_CACHED:
+            return None
+        return pb.Footprint(
+            weight_bytes=self.layout.weight_bytes,
+            weight_slabs=self.range.slabs,
+            kv_shape=self.layout.kv_shape,
+            kv_block_bytes=self.layout.kv_block_bytes,
+            kv_block_tokens=self.layout.kv_block_tokens,
+            max_model_len=self.layout.max_model_len,
+            content=self.layout.content,
+        )

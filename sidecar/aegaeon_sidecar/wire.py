@@ -1,0 +1,80 @@
+"""Between protobuf messages and the engine's own types, in one place."""
+
+from __future__ import annotations
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import gateway_pb2 as gateway
+from aegaeon_proto.v1 import model_pb2 as model
+from aegaeon_sidecar.backends import Layout
+from aegaeon_sidecar.sampling import SamplerState
+from aegaeon_sidecar.sequences import Place, SeqKey, Sequence
+
+PLACES = {
+    Place.NONE: pb.KV_PLACE_NONE,
+    Place.DEVICE: pb.KV_PLACE_DEVICE,
+    Place.HOST: pb.KV_PLACE_HOST,
+}
+ROLES = {"unified": pb.ROLE_UNIFIED, "prefill": pb.ROLE_PREFILL, "decode": pb.ROLE_DECODE}
+
+
+def key_of(seq: model.SeqId) -> SeqKey:
+    return SeqKey(seq.request, seq.choice)
+
+
+def seq_of(key: SeqKey) -> model.SeqId:
+    return model.SeqId(request=key.request, choice=key.choice)
+
+
+def open_sequence(command: pb.Open, layout: Layout) -> Sequence:
+    """A sequence as Open tells of it, without KV: prompt and prefix are to be prefilled or adopted."""
+    prompt = list(command.prompt)
+    room = max(layout.max_model_len - len(prompt), 0)
+    limit = command.limits.max_tokens or room
+    return Sequence(
+        key=key_of(command.seq),
+        epoch=command.epoch,
+        model=command.model,
+        kv_shape=layout.kv_shape,
+        block_tokens=layout.kv_block_tokens,
+        prompt=prompt,
+        output=list(command.prefix),
+        sampler=_sampler(command),
+        stop_ids=frozenset(command.limits.stop_ids),
+        max_output=min(limit, room),
+        reply_to=command.reply_to,
+    )
+
+
+def token_of(sequence: Sequence, index: int, finish: model.FinishReason.ValueType) -> gateway.Token:
+    """Output token `index`, which was sampled here, for the gateway."""
+    sampled = sequence.sampled.get(index)
+    return gateway.Token(
+        seq=seq_of(sequence.key),
+        epoch=sequence.epoch,
+        index=index,
+        token=sequence.output[index],
+        logprob=sampled.logprob if sampled else None,
+        top=[gateway.TopLogprob(token=t, logprob=p) for t, p in sampled.top] if sampled else (),
+        finish=finish,
+    )
+
+
+def _sampler(command: pb.Open) -> SamplerState:
+    sampling, limits = command.sampling, command.limits
+    return SamplerState(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        presence=sampling.presence_penalty,
+        frequency=sampling.frequency_penalty,
+        repetition=sampling.repetition_penalty,
+        seed=sampling.seed,
+        logit_bias=dict(sampling.logit_bias),
+        logprobs=sampling.logprobs if sampling.HasField("logprobs") else None,
+        choice=command.seq.choice,
+        min_tokens=limits.min_tokens,
+        stop_ids=list(limits.stop_ids),
+        prompt=command.prompt,
+        output=command.prefix,
+    )

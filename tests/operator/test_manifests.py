@@ -63,10 +63,10 @@ def test_a_model_may_come_from_the_hub(tmp_path: Path) -> None:
 
 
 BAD_GPU = [
-    ("    deviceBytes: 16Mi\n", "", "spec.memory.deviceBytes: is required"),
+    ("    deviceBytes: 13Mi\n", "", "spec.memory.deviceBytes: is required"),
     ("slabSize: 256Ki", "slabSize: 256KB", "spec.memory.slabSize: '256KB' is not a quantity of bytes"),
     ("slabSize: 256Ki", "slabSize: 1000", "spec.memory: slabSize 1000 is not a multiple of 4Ki"),
-    ("slabSize: 256Ki", "slabSize: 64Mi", "spec.memory: deviceBytes 16Mi holds no slab of 64Mi"),
+    ("slabSize: 256Ki", "slabSize: 64Mi", "spec.memory: deviceBytes 13Mi holds no slab of 64Mi"),
     ("qMax: 4s", "qMax: 4", "spec.scheduling.qMax: 4 is not a duration; write a number with a unit"),
     ("qMax: 4s", "qMax: 0s", "spec.scheduling.qMax: '0s' is out of range; allowed: more than 0"),
     ("policy: paper", "policy: fifo", "spec.scheduling.policy: 'fifo' is not known; allowed: 'paper'"),

@@ -84,7 +84,7 @@ def test_a_sidecar_is_told_its_role_memory_and_where_its_scheduler_is() -> None:
         "segments": "/dev/shm/q",
         "threads": 1,
         "max_batch": 16,
-        "prefill_chunk_tokens": 512,
+        "prefill_chunk_tokens": 256,
         "lease_s": 10.0,
         "heartbeat_s": 0.5,
         "hub_cache": None,

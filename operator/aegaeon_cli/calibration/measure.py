@@ -1,0 +1,108 @@
+"""Prefills, decode steps and copies, timed on this machine through the same backend that serves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from aegaeon_sidecar.backends import Layout, StepInput
+    from aegaeon_sidecar.backends.torch import TorchBackend
+
+_COPY_BYTES = 64 << 20
+_TOKEN = 5  # any id that every vocabulary has; arithmetic takes as long for all
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What is measured: prompt lengths, and contexts (tokens of each sequence) by batch. Medians of `rounds`."""
+
+    prompts: tuple[int, ...] = (16, 64, 128, 256, 512)
+    contexts: tuple[int, ...] = (16, 128, 384)
+    batches: tuple[int, ...] = (1, 2, 4, 8, 16)
+    rounds: int = 5
+
+
+@dataclass(slots=True)
+class Measured:
+    """Seconds: of a prompt of so many tokens; of a step with so much context altogether in so large a batch."""
+
+    prefill: list[tuple[int, float]] = field(default_factory=list)
+    step: list[tuple[int, int, float]] = field(default_factory=list)
+
+
+def measure(directory: Path, dtype: str, max_model_len: int, grid: Grid) -> Measured:
+    """Time one model over the grid, as far as its length goes. Raises the sidecar's ModelError for a bad directory."""
+    from aegaeon_sidecar.backends.torch import TorchBackend
+
+    backend = TorchBackend(dtype=dtype)
+    layout = backend.describe(directory, max_model_len)
+    bench = _Bench(backend, layout, directory, _blocks_needed(layout, grid))
+    measured = Measured()
+    for tokens in _within(grid.prompts, layout.max_model_len):
+        measured.prefill.append((tokens, bench.seconds(1, tokens, 0, grid.rounds)))
+    for context in _within(grid.contexts, layout.max_model_len - 1):
+        for batch in grid.batches:
+            measured.step.append((context * batch, batch, bench.seconds(batch, 1, context, grid.rounds)))
+    return measured
+
+
+def copy_bytes_per_s(rounds: int = 5) -> float:
+    """What one thread copies, from memory to memory: the link between host cache and device of a CPU."""
+    source, target = np.ones(_COPY_BYTES, np.uint8), np.zeros(_COPY_BYTES, np.uint8)
+    return _COPY_BYTES / _median_seconds(lambda: np.copyto(target, source), rounds)
+
+
+class _Bench:
+    """One registered model with its weights and a KV cache of its own."""
+
+    def __init__(self, backend: TorchBackend, layout: Layout, directory: Path, blocks: int) -> None:
+        from aegaeon_sidecar.models.fill import fill
+
+        self._backend = backend
+        self._block_tokens = layout.kv_block_tokens
+        self._weights = np.zeros(layout.weight_bytes, np.uint8)
+        fill(directory, layout, self._weights)
+        backend.register("model", directory, layout, self._weights)
+        self._kv = np.zeros(blocks * layout.kv_block_bytes, np.uint8)
+        backend.bind_kv(layout.kv_shape, self._kv)
+
+    def seconds(self, batch: int, tokens: int, position: int, rounds: int) -> float:
+        """Median of `rounds` steps of `batch` sequences, each with `tokens` to compute after `position`."""
+        inputs = list(self._inputs(batch, tokens, position))
+        return _median_seconds(lambda: self._backend.step("model", inputs), rounds)
+
+    def _inputs(self, batch: int, tokens: int, position: int) -> Iterator[StepInput]:
+        from aegaeon_sidecar.backends import StepInput
+        from aegaeon_sidecar.sampling import SamplerState
+
+        each = -(-(position + tokens) // self._block_tokens)
+        for index in range(batch):
+            blocks = np.arange(index * each, (index + 1) * each, dtype=np.int32)
+            yield StepInput([_TOKEN] * tokens, position, blocks, SamplerState())
+
+
+def _median_seconds(call: Callable[[], object], rounds: int) -> float:
+    call()  # the first one allocates
+    taken = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - began)
+    return median(taken)
+
+
+def _blocks_needed(layout: Layout, grid: Grid) -> int:
+    longest = max(*grid.prompts, (max(grid.contexts) + 1) * max(grid.batches))
+    return -(-longest // layout.kv_block_tokens) + max(grid.batches)
+
+
+def _within(lengths: tuple[int, ...], limit: int) -> list[int]:
+    """Those that the model can hold; its limit itself when it is shorter than all."""
+    return [length for length in lengths if length <= limit] or [limit]

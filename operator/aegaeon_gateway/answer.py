@@ -21,6 +21,7 @@ from aegaeon_gateway.schema import ChatRequest, CompletionRequest, parse
 from aegaeon_gateway.texts import ModelText, Tokenizers
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
+REQUEST_ID = web.RequestKey("id", str)
 _STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache, no-transform",
@@ -49,13 +50,13 @@ class Answerer:
     async def chat(self, http: web.Request) -> web.StreamResponse:
         arrived = time.monotonic()
         request = parse(ChatRequest, await self._body(http))
-        prepared = await self._prepare(f"chatcmpl-{http['id']}", request, arrived)
+        prepared = await self._prepare(f"chatcmpl-{http[REQUEST_ID]}", request, arrived)
         return await self._answer(http, prepared, ChatRenderer(prepared))
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
         arrived = time.monotonic()
         request = parse(CompletionRequest, await self._body(http))
-        prepared = await self._prepare(f"cmpl-{http['id']}", request, arrived)
+        prepared = await self._prepare(f"cmpl-{http[REQUEST_ID]}", request, arrived)
         return await self._answer(http, prepared, CompletionRenderer(prepared, echo=request.echo))
 
     async def _body(self, http: web.Request) -> bytes:

@@ -90,7 +90,6 @@ async def _http(config: GatewayConfig, gateway: Gateway) -> AsyncIterator[int]:
 
 
 async def _stop(tasks: list[asyncio.Task[None]], sink: grpc.aio.Server) -> None:
-    await asyncio.sleep(0)  # the last cancels leave
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -6,6 +6,7 @@ Types are strict (no "0.5" for 0.5), unknown names are errors, and every error c
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
@@ -199,12 +200,14 @@ class CompletionRequest(CommonRequest):
         return self
 
     @property
-    def prompts(self) -> list[str | list[int]]:
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        if isinstance(self.prompt[0], int):
-            return [self.prompt]  # type: ignore[list-item]
-        return self.prompt
+    def prompts(self) -> Sequence[str | list[int]]:
+        match self.prompt:
+            case str():
+                return [self.prompt]
+            case [int(), *_]:
+                return [[token for token in self.prompt if isinstance(token, int)]]
+            case _:
+                return [prompt for prompt in self.prompt if not isinstance(prompt, int)]
 
     @property
     def logprob_count(self) -> int | None:

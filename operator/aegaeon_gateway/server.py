@@ -12,7 +12,7 @@ import orjson
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from aegaeon_gateway.answer import Answerer, Gateway
+from aegaeon_gateway.answer import REQUEST_ID, Answerer, Gateway
 from aegaeon_gateway.catalog import phase_name, served_length
 from aegaeon_gateway.errors import ApiError, EngineError, InvalidRequestError, overloaded
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
@@ -20,7 +20,8 @@ from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_CLIENT_ID: web.RequestKey[str | None] = web.RequestKey("client_id", str)
+_ACCEPTED_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 def make_app(gateway: Gateway) -> web.Application:
@@ -86,26 +87,26 @@ def _json(data: Any, *, status: int = 200, headers: dict[str, str] | None = None
 
 
 async def _name_request(http: web.Request, response: web.StreamResponse) -> None:
-    response.headers["X-Request-Id"] = http.get("client_id") or http.get("id", "")
+    response.headers["X-Request-Id"] = http.get(_CLIENT_ID) or http.get(REQUEST_ID, "")
 
 
 @web.middleware
-async def _shape(http: web.Request, handler: Handler) -> web.StreamResponse:
-    http["id"] = uuid.uuid4().hex
-    claimed = http.headers.get("X-Request-Id", "")
-    http["client_id"] = claimed if _REQUEST_ID.fullmatch(claimed) else None
+async def _shape(request: web.Request, handler: Handler) -> web.StreamResponse:
+    request[REQUEST_ID] = uuid.uuid4().hex
+    claimed = request.headers.get("X-Request-Id", "")
+    request[_CLIENT_ID] = claimed if _ACCEPTED_ID.fullmatch(claimed) else None
     try:
-        return await handler(http)
+        return await handler(request)
     except ApiError as error:
         return _refuse(error)
     except web.HTTPException as error:
-        return _refuse(_wrong_route(http, error), status=error.status, headers=_allow(error))
+        return _refuse(_wrong_route(request, error), status=error.status, headers=_allow(error))
     except ConnectionResetError:
-        log.info("%s: the client left", http["id"])
+        log.info("%s: the client left", request[REQUEST_ID])
         raise
     except Exception:
-        log.exception("%s: a fault of the gateway", http["id"])
-        return _refuse(EngineError(f"The gateway failed on this request ({http['id']}); its log says why."))
+        log.exception("%s: a fault of the gateway", request[REQUEST_ID])
+        return _refuse(EngineError(f"The gateway failed on this request ({request[REQUEST_ID]}); its log says why."))
 
 
 def _refuse(error: ApiError, *, status: int | None = None, headers: dict[str, str] | None = None) -> web.Response:

@@ -99,7 +99,7 @@ class Tokenizers:
         return task
 
     def _load(self, source: ModelSource) -> ModelText:
-        from transformers import AutoTokenizer  # noqa: PLC0415
+        from transformers import AutoTokenizer
 
         directory = _directory(source, self._hub_cache)
         if not directory.is_dir():
@@ -124,8 +124,8 @@ def _observe(task: asyncio.Task[ModelText]) -> None:
 def _directory(source: ModelSource, hub_cache: str | None) -> Path:
     if source.WhichOneof("kind") != "hub":
         return Path(source.directory)
-    from huggingface_hub import snapshot_download  # noqa: PLC0415
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError  # noqa: PLC0415
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         path = snapshot_download(

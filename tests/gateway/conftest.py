@@ -1,0 +1,274 @@
+"""A pool of one process: it speaks Frontend as the scheduler does and pushes tokens as a sidecar does, and misbehaves on
+request. Everything runs over real HTTP and real gRPC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc
+import pytest
+from tokenizers import Tokenizer
+
+from aegaeon_gateway.config import GatewayConfig
+from aegaeon_gateway.run import Served, serve
+from aegaeon_proto.v1 import gateway_pb2 as pb
+from aegaeon_proto.v1 import model_pb2
+from aegaeon_proto.v1.gateway_pb2_grpc import FrontendServicer, TokenSinkStub, add_FrontendServicer_to_server
+
+TEXT = "Größe 🙂, 数字 and the quick brown fox; tokens are scheduled one by one."
+EOS = 2
+
+
+def model_status(
+    name: str, directory: Path, phase: model_pb2.ModelPhase.ValueType = model_pb2.MODEL_PHASE_CACHED, reason: str = ""
+) -> pb.ModelStatus:
+    return pb.ModelStatus(
+        spec=model_pb2.ModelSpec(
+            name=name, source=model_pb2.ModelSource(directory=str(directory)), ttft_s=10.0, tbt_s=1.0
+        ),
+        phase=phase,
+        reason=reason,
+        footprint=model_pb2.Footprint(max_model_len=256),
+    )
+
+
+@dataclass
+class Peer(FrontendServicer):
+    """`say(submit, choice)` is the whole output of a choice; what is not in its prefix is pushed to the sink.
+
+    `serve_tokens` False holds the tokens back; `push` sends any by hand.
+    """
+
+    directory: Path
+    models: list[pb.ModelStatus]
+    say: Callable[[pb.Submit, int], Sequence[int]]
+    serve_tokens: bool = True
+    chaos: random.Random | None = None
+    finish: model_pb2.FinishReason.ValueType = model_pb2.FINISH_REASON_STOP
+    lose_after: list[int] = field(default_factory=list)
+    reject: list[pb.Rejected] = field(default_factory=list)
+    submits: list[pb.Submit] = field(default_factory=list)
+    cancels: list[pb.CancelRequest] = field(default_factory=list)
+    acks: list[int] = field(default_factory=list)
+    hello: pb.GatewayHello | None = None
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _number: int = 0
+    _replies: asyncio.Queue[pb.GatewayReply] = field(default_factory=asyncio.Queue)
+    _server: grpc.aio.Server | None = None
+    _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _push: Any = None
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    @property
+    def target(self) -> str:
+        return f"unix:{self.directory}/scheduler.sock"
+
+    @property
+    def sink(self) -> str:
+        return f"unix:{self.directory}/sink.sock"
+
+    async def start(self) -> None:
+        self._server = grpc.aio.server()
+        add_FrontendServicer_to_server(self, self._server)
+        self._server.add_insecure_port(self.target)
+        await self._server.start()
+
+    async def crash(self) -> None:
+        """The scheduler goes at once; its unsent replies with it."""
+        assert self._server is not None
+        await self._server.stop(grace=None)
+        self._replies = asyncio.Queue()
+
+    async def stop(self) -> None:
+        await self.break_stream()
+        await self.crash()
+        for task in self._tasks:
+            await task
+
+    async def Serve(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+        writer = asyncio.create_task(self._write(context))
+        try:
+            async for message in request_iterator:
+                await self._on(message)
+        finally:
+            writer.cancel()
+            await asyncio.wait([writer])
+
+    async def Status(self, request: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED)
+
+    async def _write(self, context: Any) -> None:
+        while True:
+            await context.write(await self._replies.get())
+
+    async def _on(self, message: pb.GatewayMessage) -> None:
+        async with self.changed:
+            match message.WhichOneof("body"):
+                case "hello":
+                    self.hello = message.hello
+                    self.publish(self.models)
+                case "submit":
+                    self.submits.append(message.submit)
+                    await self._answer(message.submit)
+                case "cancel":
+                    self.cancels.append(message.cancel)
+            self.changed.notify_all()
+
+    def publish(self, models: list[pb.ModelStatus]) -> None:
+        self.models = models
+        self.reply(catalog=pb.CatalogStatus(models=models))
+
+    def reply(self, **body: Any) -> None:
+        self._replies.put_nowait(pb.GatewayReply(**body))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that the gateway does."""
+        async with asyncio.timeout(20), self.changed:
+            await self.changed.wait_for(condition)
+
+    async def _answer(self, submit: pb.Submit) -> None:
+        if self.reject:
+            rejected = self.reject.pop(0)
+            rejected.request = submit.request
+            self.reply(rejected=rejected)
+            return
+        self.reply(accepted=pb.Accepted(request=submit.request))
+        if not self.serve_tokens:
+            return
+        tokens = [token for choice in submit.choices for token in self.tokens_of(submit, choice)]
+        if self.lose_after:
+            await self.push(tokens[: self.lose_after.pop(0)])
+            for choice in submit.choices:
+                seq = model_pb2.SeqId(request=submit.request, choice=choice.choice)
+                self.reply(lost=pb.Lost(seq=seq, epoch=choice.epoch, reason="the test says so"))
+        else:
+            await self.push(tokens)
+
+    def tokens_of(self, submit: pb.Submit, choice: pb.Choice) -> list[pb.Token]:
+        """The tokens from the end of the prefix on, as an engine makes them: to the end or to max_tokens."""
+        output = list(self.say(submit, choice.choice))
+        limit = submit.limits.max_tokens
+        finish = self.finish if len(output) <= limit else model_pb2.FINISH_REASON_LENGTH
+        output = output[:limit]
+        seq = model_pb2.SeqId(request=submit.request, choice=choice.choice)
+        return [
+            self._token(submit, seq, choice.epoch, index, token, finish if index == len(output) - 1 else 0)
+            for index, token in enumerate(output)
+            if index >= len(choice.prefix)
+        ]
+
+    def _token(
+        self, submit: pb.Submit, seq: model_pb2.SeqId, epoch: int, index: int, token: int, finish: Any
+    ) -> pb.Token:
+        made = pb.Token(seq=seq, epoch=epoch, index=index, token=token, finish=finish)
+        if submit.sampling.HasField("logprobs"):
+            made.logprob = -0.5
+            for rank in range(submit.sampling.logprobs):
+                made.top.add(token=token + rank, logprob=-0.5 - rank)
+        return made
+
+    async def push(self, tokens: Sequence[pb.Token], size: int = 5) -> None:
+        """In batches; with chaos also twice, and in any order."""
+        sent = list(tokens)
+        if self.chaos is not None:
+            sent += self.chaos.choices(sent, k=len(sent)) if sent else []
+            self.chaos.shuffle(sent)
+        stream = await self._stream()
+        for start in range(0, len(sent), size):
+            self._number += 1
+            await stream.write(pb.TokenBatch(instance="peer", number=self._number, tokens=sent[start : start + size]))
+
+    async def break_stream(self) -> None:
+        """The connection to the sink breaks; the next push makes a new one."""
+        await self._stack.aclose()
+        self._push = None
+
+    async def _stream(self) -> Any:
+        if self._push is None:
+            assert self.hello is not None
+            channel = await self._stack.enter_async_context(grpc.aio.insecure_channel(self.hello.sink))
+            self._push = TokenSinkStub(channel).Push()
+            self._stack.callback(self._push.cancel)
+            self._number = 0
+            self._tasks.append(asyncio.create_task(self._read_acks(self._push)))
+        return self._push
+
+    async def _read_acks(self, stream: Any) -> None:
+        try:
+            async for ack in stream:
+                async with self.changed:
+                    self.acks.append(ack.number)
+                    self.changed.notify_all()
+        except (grpc.aio.AioRpcError, asyncio.CancelledError):
+            return
+
+
+@dataclass
+class Pool:
+    """A gateway and its peer."""
+
+    peer: Peer
+    served: Served
+    http: aiohttp.ClientSession
+    tokenizer: Tokenizer
+    directory: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.served.port}"
+
+    async def post(self, path: str, body: Any, **options: Any) -> tuple[int, dict[str, Any], Any]:
+        """Status, body and headers."""
+        async with self.http.post(self.url + path, json=body, **options) as response:
+            return response.status, await response.json(), response.headers
+
+    async def chat(self, **body: Any) -> tuple[int, dict[str, Any], Any]:
+        return await self.post("/v1/chat/completions", {"model": "tiny", "messages": [HI], **body})
+
+    async def complete(self, **body: Any) -> tuple[int, dict[str, Any], Any]:
+        return await self.post("/v1/completions", {"model": "tiny", "prompt": "hi", "max_tokens": 200, **body})
+
+
+HI = {"role": "user", "content": "hi"}
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tiny_models: dict[str, Path]) -> Tokenizer:
+    return Tokenizer.from_file(str(tiny_models["llama"] / "tokenizer.json"))
+
+
+def gateway_config(peer: Peer, **changes: Any) -> dict[str, Any]:
+    return {
+        "name": "gw",
+        "listen": "127.0.0.1:0",
+        "scheduler": peer.target,
+        "sink": peer.sink,
+        "max_body_bytes": 100_000,
+        "hold_s": 10.0,
+        "drain_s": 5.0,
+        **changes,
+    }
+
+
+@pytest.fixture
+async def peer(tmp_path: Path, tiny_models: dict[str, Path], tokenizer: Tokenizer) -> AsyncIterator[Peer]:
+    output = [*tokenizer.encode(TEXT).ids, EOS]
+    peer = Peer(tmp_path, [model_status("tiny", tiny_models["llama"])], lambda submit, choice: output)
+    await peer.start()
+    yield peer
+    await peer.stop()
+
+
+@pytest.fixture
+async def pool(peer: Peer, tokenizer: Tokenizer, tiny_models: dict[str, Path]) -> AsyncIterator[Pool]:
+    async with serve(GatewayConfig(**gateway_config(peer))) as served, aiohttp.ClientSession() as http:
+        yield Pool(peer, served, http, tokenizer, tiny_models["llama"])
+        assert len(served.open) == 0, "open requests are left behind"

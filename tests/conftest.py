@@ -6,7 +6,7 @@ torch and transformers are imported only when a test asks for a model.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,6 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> ModelFactory:
 
 
 @pytest.fixture(scope="session")
-def tiny_models(make_model: ModelFactory) -> Iterator[dict[str, Path]]:
+def tiny_models(make_model: ModelFactory) -> dict[str, Path]:
     """The directories of four tiny float32 models, by architecture: llama, mistral, qwen2, qwen3."""
-    yield {architecture: make_model(architecture) for architecture in ARCHITECTURES}
+    return {architecture: make_model(architecture) for architecture in ARCHITECTURES}

@@ -73,10 +73,10 @@ class Planner:
         ordered = [inputs[i] for i in order]
         lengths = np.array([len(part.tokens) for part in ordered], dtype=np.int64)
         starts = np.array([part.position for part in ordered], dtype=np.int64)
-        tables = self._tables(ordered, starts + lengths, capacity)
         tokens = np.fromiter(chain.from_iterable(part.tokens for part in ordered), dtype=np.int64)
         if lengths.min() < 1 or tokens.min() < 0 or tokens.max() >= self._vocab_size:
             raise BackendError(f"a step needs tokens from 0 to {self._vocab_size - 1}, at least one for each sequence")
+        tables = self._tables(ordered, starts + lengths, capacity)
         ends = np.cumsum(lengths)
         positions = np.arange(len(tokens)) + np.repeat(starts + lengths - ends, lengths)
         keys = self._keys(tables, positions, lengths)

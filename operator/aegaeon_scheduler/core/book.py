@@ -1,0 +1,120 @@
+"""The book of one instance's memory: what it reported, less what is granted and not yet seen in a report.
+
+Grants come from here alone, so commands cannot race for memory. A load maps its slabs while other lanes report, so the
+part of it that a report shows already is not deducted twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aegaeon_scheduler.core.model import CommandId, Footprint, KvShape, Memory
+
+if TYPE_CHECKING:
+    from aegaeon_scheduler.core.state import Issued
+
+
+def blocks_for(footprint: Footprint, tokens: int) -> int:
+    """KV blocks that hold this many tokens."""
+    return -(-tokens // footprint.kv_block_tokens)
+
+
+def slabs_of(footprint: Footprint, blocks: int, slab_bytes: int) -> int:
+    """Slabs that surely hold this many blocks when they are mapped anew (blocks may cross slab borders)."""
+    if blocks <= 0:
+        return 0
+    border = 1 if slab_bytes % footprint.kv_block_bytes else 0
+    return -(-blocks * footprint.kv_block_bytes // slab_bytes) + border
+
+
+class Book:
+    """Slabs and blocks of both tiers. `weights` is the sum of slabs of models known to be mapped."""
+
+    __slots__ = ("granted", "host_granted", "loads", "memory", "promised", "shapes", "slab_bytes", "slabs", "weights")
+
+    def __init__(self, slabs: int, slab_bytes: int, memory: Memory) -> None:
+        self.slabs = slabs
+        self.slab_bytes = slab_bytes
+        self.memory = memory
+        self.weights = 0
+        self.granted = 0  # slabs, KV only
+        self.host_granted = 0
+        self.promised: dict[KvShape, int] = {}
+        self.shapes: dict[KvShape, int] = {}  # block bytes
+        self.loads: dict[CommandId, tuple[int, dict[CommandId, int]]] = {}
+
+    def report(self, memory: Memory) -> None:
+        """Follow what the instance says."""
+        self.memory = memory
+
+    def free(self) -> int:
+        """Slabs that may be granted now; negative while a load waits for an unload."""
+        free = self.memory.slabs_free - self.granted
+        return free - self._loads_ahead() if self.loads else free
+
+    def _loads_ahead(self) -> int:
+        """Slabs that outstanding loads will still take, beyond what their own unloads give back."""
+        wanted = sum(slabs for slabs, _ in self.loads.values())
+        ahead = wanted - self._mapped_by_loads(wanted)
+        pledged = sum(sum(pledge.values()) for _, pledge in self.loads.values())
+        return ahead - min(pledged, ahead)
+
+    def _mapped_by_loads(self, wanted: int) -> int:
+        memory = self.memory
+        kv, margin = 0, 0
+        for shape, blocks in memory.shapes.items():
+            count = blocks.free_blocks + blocks.used_blocks
+            if count:
+                kv += -(-count * self.shapes.get(shape, self.slab_bytes) // self.slab_bytes)
+                margin += 1 if self.slab_bytes % self.shapes.get(shape, self.slab_bytes) else 0
+        unexplained = self.slabs - self.weights - kv - margin - memory.slabs_free
+        return max(0, min(wanted, unexplained))
+
+    def blocks_free(self, shape: KvShape) -> int:
+        """Blocks in mapped slabs that nobody was promised."""
+        reported = self.memory.shapes.get(shape)
+        return reported.free_blocks - self.promised.get(shape, 0) if reported else 0
+
+    def slabs_for(self, footprint: Footprint, blocks: int) -> int:
+        """Slabs to grant for this many blocks, after the free blocks of their shape."""
+        return slabs_of(footprint, blocks - max(0, self.blocks_free(footprint.kv_shape)), self.slab_bytes)
+
+    def grant_kv(self, issued: Issued, footprint: Footprint, blocks: int) -> int:
+        """Promise blocks to a command; returns the slabs it may take."""
+        shape = footprint.kv_shape
+        self.shapes[shape] = footprint.kv_block_bytes
+        slabs = self.slabs_for(footprint, blocks)
+        promise = min(blocks, max(0, self.blocks_free(shape)))
+        self.promised[shape] = self.promised.get(shape, 0) + promise
+        self.granted += slabs
+        issued.grant += slabs
+        issued.promise += promise
+        issued.shape = shape
+        return slabs
+
+    def grant_load(self, load: CommandId, slabs: int, unloads: dict[CommandId, int]) -> None:
+        """A load, with what the unloads in its `after` give back."""
+        self.loads[load] = (slabs, unloads)
+
+    def settle(self, issued: Issued) -> None:
+        """The command is over: its grant is, from here on, part of the reports."""
+        self.granted -= issued.grant
+        self.host_granted -= issued.host_grant
+        if issued.promise:
+            self.promised[issued.shape] -= issued.promise
+        issued.grant = issued.promise = issued.host_grant = 0
+        if self.loads:
+            self.loads.pop(issued.id, None)
+            for _, pledge in self.loads.values():
+                pledge.pop(issued.id, None)
+
+    def host_room(self, footprint: Footprint, blocks: int) -> bool:
+        """Whether the host tier has room for a swap-out of this many blocks."""
+        shape = self.memory.host_shapes.get(footprint.kv_shape)
+        rest = blocks - (shape.free_blocks if shape and not self.host_granted else 0)
+        return slabs_of(footprint, rest, self.slab_bytes) <= self.memory.host_slabs_free - self.host_granted
+
+    def grant_host(self, issued: Issued, footprint: Footprint, blocks: int) -> None:
+        """Set host slabs aside for a swap-out."""
+        issued.host_grant = slabs_of(footprint, blocks, self.slab_bytes)
+        self.host_granted += issued.host_grant

@@ -1,0 +1,80 @@
+"""Every knob of the core, read once by the process that hosts it. Frozen: a change is a new scheduler.
+
+Each field says its unit and why it has its value; unknown names are errors of the one who reads the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyConstants:
+    """Eq. 4-6 for one model on one device, with a batch term and a floor; refined online from reports.
+
+    step = a + b * context tokens + c * batch; prefill = max(floor, p0 + p1 * tokens + p2 * tokens^2); seconds.
+    """
+
+    a: float = 1.0e-2
+    b: float = 1.0e-7
+    c: float = 1.0e-4
+    p0: float = 8.0e-3
+    p1: float = 2.5e-5
+    p2: float = 2.0e-10
+    floor: float = 1.5e-2
+    load_bytes_per_s: float = 20e9
+    kv_bytes_per_s: float = 20e9
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantsOf:
+    """Constants given for one model on one device ("" stands for any)."""
+
+    model: str
+    device: str
+    constants: LatencyConstants
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySettings:
+    """The policy and its parameters; the paper's values where it names them."""
+
+    name: str = "paper"
+    # Eq. 2-3: longest turn of a batch, seconds. The paper's value; shorter rounds, more switches.
+    q_max_s: float = 4.0
+    # Algorithm 1: requests that may ever join one prefill group (cumulative), so that a group cannot starve others.
+    max_gpsize: int = 8
+    # Eq. 3: lower bound of the share that token deadlines leave to decoding.
+    alpha_floor: float = 0.5
+    # Turn length, seconds, when no load is ahead (the formula gives 0): long enough to hide the control round trip.
+    resident_quota_s: float = 0.1
+    # Steps of one turn at most: bounds the KV growth that is granted ahead.
+    max_turn_steps: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Settings of the core."""
+
+    policy: PolicySettings = field(default_factory=PolicySettings)
+    # Longest wait, seconds, in the queue before the request is answered with OVERLOADED.
+    hold_s: float = 30.0
+    # Seconds that a client is told to wait after OVERLOADED.
+    retry_after_s: float = 2.0
+    # Sequences queued over all models before further ones are refused at once.
+    max_queue: int = 4096
+    # Seconds that a sequence found on an attaching instance waits for its gateway before it is closed.
+    held_lease_s: float = 30.0
+    # Seconds that a lost sequence waits for its gateway to submit it again before it is forgotten.
+    lost_lease_s: float = 60.0
+    # Tokens of one prefill part: a turn can be amended between parts.
+    prefill_chunk_tokens: int = 512
+    # Failures of commands that one sequence, or one model on one instance, may meet before it is given up.
+    max_failures: int = 3
+    # Turns on a compute lane: the current and the next, so that it never waits for the network.
+    lane_depth: int = 2
+    # Latency constants where nothing better is known.
+    latency: LatencyConstants = field(default_factory=LatencyConstants)
+    constants: tuple[ConstantsOf, ...] = ()
+    # Whether reports refine the constants.
+    refine: bool = True

@@ -1,0 +1,249 @@
+"""The life of sequences: queued, placed, handed off, lost, ended. Everything is freed here, exactly once.
+
+A sequence leaves the tables through `_forget` alone, which is what makes "each request ends exactly once" hold.
+"""
+
+from __future__ import annotations
+
+from aegaeon_scheduler.core.book import blocks_for, slabs_of
+from aegaeon_scheduler.core.commands import Accept, Close, Reject, SequenceEnded, SequenceLost
+from aegaeon_scheduler.core.events import Submitted
+from aegaeon_scheduler.core.model import Phase, Place, RejectCode, Role, SeqId
+from aegaeon_scheduler.core.policies import Policy
+from aegaeon_scheduler.core.residency import Residency
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stage
+from aegaeon_scheduler.core.timers import Timers
+
+
+class Life:
+    """Moves sequences from stage to stage. `dirty` collects instances whose compute lane may have new work."""
+
+    def __init__(self, pool: Pool, policy: Policy, residency: Residency, timers: Timers) -> None:
+        self._pool = pool
+        self._policy = policy
+        self._residency = residency
+        self._timers = timers
+        self.dirty: dict[str, Instance] = {}
+        self._parked: dict[SeqId, Sequence] = {}  # prefilled, on a source's host tier, no decode instance yet
+
+    def wake(self, inst: Instance) -> None:
+        """Ask for the instance's next turn when the event is done."""
+        self.dirty[inst.id] = inst
+
+    # -- in ---------------------------------------------------------------------------------------------------------
+
+    def submit(self, event: Submitted, model: Model) -> None:
+        """A new sequence into the queue, or a Reject when it can never run or the queue is full."""
+        pool = self._pool
+        seq = Sequence(event, model, pool.tick())
+        pool.sequences[seq.id] = seq
+        self._count(seq.stage, seq, 1)
+        refused = self._refusal(seq)
+        if refused is not None:
+            self.reject(seq, *refused)
+            return
+        self.accept(seq)
+        self.queue(seq)
+
+    def accept(self, seq: Sequence) -> None:
+        """Tell its gateway that it is taken."""
+        self._pool.out.append(Accept(seq.gateway, seq.id))
+
+    def _refusal(self, seq: Sequence) -> tuple[RejectCode, str] | None:
+        if self._pool.queued > self._pool.config.max_queue and not seq.prefix_tokens:
+            return RejectCode.OVERLOADED, f"{self._pool.queued - 1} sequences are queued; try again later"
+        return self.unfit(seq)
+
+    def unfit(self, seq: Sequence) -> tuple[RejectCode, str] | None:
+        """Why no instance can ever run the sequence as it stands, or None."""
+        fp, tokens = seq.model.footprint, seq.prompt_tokens + seq.prefix_tokens + 1
+        if fp is None:
+            return None
+        if tokens > fp.max_model_len:
+            return (
+                RejectCode.TOO_LONG,
+                f"{tokens - 1} tokens do not fit {seq.model.name}, which takes {fp.max_model_len}",
+            )
+        able = [i for i in self._pool.instances.values() if i.has(seq.model)]
+        blocks = blocks_for(fp, tokens)
+        if able and all(fp.weight_slabs + slabs_of(fp, blocks, i.slab_bytes) > i.slabs for i in able):
+            return RejectCode.TOO_LONG, f"{tokens - 1} tokens and the weights of {seq.model.name} fit no engine"
+        return None
+
+    def queue(self, seq: Sequence) -> None:
+        """Into the queue for prefill of prompt + prefix: on an instance that has the model, else held for one."""
+        self.stage(seq, Stage.QUEUED)
+        self._timers.hold(seq)
+        model = seq.model
+        inst = self._policy.place(seq, self._pool.now)
+        if inst is None:
+            if not self._anywhere(model) and model.failed:
+                self.reject(seq, RejectCode.MODEL_FAILED, f"{model.name}: {next(iter(model.failed.values()))}")
+            else:
+                model.waiting[seq.id] = seq
+            return
+        seq.home = inst
+        inst.sequences[seq.id] = seq
+        self.wake(inst)
+
+    def started(self, inst: Instance, turn: Issued) -> None:
+        """A turn is on the lane: its prompts are being prefilled."""
+        for seq in turn.prefills:
+            self.stage(seq, Stage.PREFILL)
+
+    def _anywhere(self, model: Model) -> bool:
+        for inst in self._pool.instances.values():
+            if inst.phases.get(model.name) is not Phase.FAILED:
+                return True
+        return not self._pool.instances
+
+    # -- on the way -------------------------------------------------------------------------------------------------
+
+    def prefilled(self, seq: Sequence) -> None:
+        """Its prompt is in and its first token is out: hand it off, or decode here."""
+        inst = seq.home
+        assert inst is not None
+        self._policy.forget(seq)
+        if inst.role is Role.PREFILL:
+            self.stage(seq, Stage.HANDOFF)
+            self._residency.hand_off_out(inst, seq)
+            return
+        self.stage(seq, Stage.DECODE)
+        self._policy.place_decode(seq, self._pool.now)
+        self._residency.join(inst, seq)
+        self.wake(inst)
+
+    def parked(self, seq: Sequence) -> None:
+        """Its KV is on the source's host tier: find it a decode instance, or wait for one."""
+        source = seq.home
+        assert source is not None
+        inst = self._policy.place_decode(seq, self._pool.now)
+        if inst is None:
+            self._parked[seq.id] = seq
+            return
+        self._parked.pop(seq.id, None)
+        seq.source, seq.home = source, inst
+        source.sequences.pop(seq.id, None)
+        inst.sequences[seq.id] = seq
+        seq.place, seq.opened = Place.NONE, False
+        if seq.open_id is not None:
+            source.opens.pop(seq.open_id, None)
+            seq.open_id = None
+        self._residency.open(inst, seq, f"hand-off from {source.id}")
+        blocks = blocks_for(seq.model.fp, seq.kv_tokens)
+        if not inst.stuck and inst.book.slabs_for(seq.model.fp, blocks) <= inst.book.free():
+            self._residency.bring_in(inst, seq, f"hand-off from {source.id}")
+        self.wake(inst)
+
+    def adopted(self, seq: Sequence) -> None:
+        """The KV is here; the source may forget it."""
+        source, inst = seq.source, seq.home
+        assert inst is not None
+        if source is not None:
+            self._pool.send(source, Close(seq.id, seq.epoch), f"{inst.id} has it")
+            seq.source = seq.handle_of = None
+        seq.place = Place.DEVICE
+        self.stage(seq, Stage.DECODE)
+        self._residency.join(inst, seq)
+        self.wake(inst)
+
+    def place_waiting(self, model: Model) -> None:
+        """An instance has come up or got this model: what waited for it."""
+        waiting = list(model.waiting.values())
+        model.waiting.clear()
+        for seq in waiting:
+            refused = self.unfit(seq)
+            if refused is not None:
+                self.reject(seq, *refused)
+            else:
+                self.queue(seq)
+        for seq in [s for s in self._parked.values() if s.model is model]:
+            self.parked(seq)
+
+    # -- out --------------------------------------------------------------------------------------------------------
+
+    def withdraw(self, seq: Sequence, reason: str) -> None:
+        """Take it from every instance and queue; it stays in the tables."""
+        self._policy.forget(seq)
+        seq.model.waiting.pop(seq.id, None)
+        self._parked.pop(seq.id, None)
+        for inst in (seq.home, seq.source):
+            if inst is None:
+                continue
+            inst.sequences.pop(seq.id, None)
+            if inst is seq.source or seq.opened:
+                self._close(inst, seq, reason)
+            self.wake(inst)
+        if seq.home is not None:
+            for turn in seq.home.turns:
+                turn.members.pop(seq.id, None)
+            if seq.open_id is not None:
+                seq.home.opens.pop(seq.open_id, None)
+        seq.open_id = None
+        seq.displace()
+
+    def _close(self, inst: Instance, seq: Sequence, reason: str) -> None:
+        if self._pool.instances.get(inst.id) is inst:
+            self._pool.send(inst, Close(seq.id, seq.epoch), reason)
+            inst.memory_due = True
+
+    def finished(self, seq: Sequence) -> None:
+        """The engine ended it and freed its blocks."""
+        inst = seq.home
+        seq.opened = False
+        model = seq.model
+        model.ended += 1
+        self.withdraw(seq, "ended")
+        self._forget(seq)
+        if inst is not None:
+            self.wake(inst)
+
+    def cancel(self, seq: Sequence, reason: str) -> None:
+        """Nobody reads it any more."""
+        self.withdraw(seq, reason)
+        self._forget(seq)
+
+    def reject(self, seq: Sequence, code: RejectCode, reason: str) -> None:
+        """It ends here with an answer."""
+        retry = self._pool.config.retry_after_s if code is RejectCode.OVERLOADED else 0.0
+        self.withdraw(seq, reason)
+        self._pool.out.append(Reject(seq.gateway, seq.id, code, reason, retry))
+        self._forget(seq)
+
+    def lose(self, seq: Sequence, reason: str, blame: int = 1) -> None:
+        """Its KV is gone: queue it again if no engine ever ran it, else its gateway is to submit it again.
+
+        `blame` is 0 when the sequence can have had no part in it (its instance went away).
+        """
+        if seq.stage is Stage.LOST:
+            return
+        ran = seq.stage is not Stage.QUEUED
+        self.withdraw(seq, reason)
+        if not ran:
+            self.queue(seq)
+            return
+        seq.failures += blame
+        if seq.failures > self._pool.config.max_failures:
+            self.reject(seq, RejectCode.ENGINE, f"given up after {seq.failures} losses: {reason}")
+            return
+        self.stage(seq, Stage.LOST)
+        self._timers.lost(seq)
+        self._pool.out.append(SequenceLost(seq.gateway, seq.id, seq.epoch, reason))
+
+    def _forget(self, seq: Sequence) -> None:
+        self._count(seq.stage, seq, -1)
+        del self._pool.sequences[seq.id]
+        self._pool.out.append(SequenceEnded(seq.id, seq.epoch))
+
+    def stage(self, seq: Sequence, stage: Stage) -> None:
+        """Change the stage and the counters that follow it."""
+        self._count(seq.stage, seq, -1)
+        seq.stage = stage
+        self._count(stage, seq, 1)
+
+    def _count(self, stage: Stage, seq: Sequence, by: int) -> None:
+        if stage is Stage.QUEUED:
+            self._pool.queued += by
+            seq.model.queued += by
+        elif stage is not Stage.LOST:
+            seq.model.running += by

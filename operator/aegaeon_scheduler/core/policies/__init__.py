@@ -1,0 +1,87 @@
+"""The seam between what is decided (a policy) and how it is carried out (residency, hand-off, recovery: shared).
+
+A policy owns queues and orders, never memory: it names what should run, and shared machinery makes room or says no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Weights
+
+
+@dataclass(slots=True)
+class Plan:
+    """What an instance should run next: prompts first, then `steps` decode steps of `decode`, oldest first.
+
+    `tag` is the policy's own (the batch); sequences that become ready join an outstanding turn of equal tag.
+    """
+
+    model: Model
+    prefill: tuple[Sequence, ...]
+    decode: list[Sequence]
+    steps: int
+    reason: str
+    tag: Any = None
+
+
+@dataclass(slots=True)
+class Move:
+    """A wish of the pool pass: have the model resident (load it ahead), or bring a sequence to an instance."""
+
+    instance: Instance
+    model: Model
+    reason: str
+    sequence: Sequence | None = None
+
+
+class Policy(Protocol):
+    """What to place, what to run next, when to give way. Times are seconds on the scheduler's clock."""
+
+    name: str
+
+    def instance_up(self, inst: Instance) -> None:
+        """A fresh instance, or one attached anew: it holds no work of this policy."""
+        ...
+
+    def instance_down(self, inst: Instance) -> None:
+        """It is gone; its sequences were forgotten one by one before."""
+        ...
+
+    def place(self, seq: Sequence, now: float) -> Instance | None:
+        """Queue a sequence for prefill on an instance that has its model; None: nowhere yet."""
+        ...
+
+    def place_decode(self, seq: Sequence, now: float) -> Instance | None:
+        """Choose where a prefilled sequence decodes and put it into a batch there; None: nowhere yet."""
+        ...
+
+    def forget(self, seq: Sequence) -> None:
+        """It ended, was lost, or moves: drop it from every queue and batch. Idempotent."""
+        ...
+
+    def plan(self, inst: Instance, now: float) -> Plan | None:
+        """What the compute lane should run after what it has; asked again until it is issued."""
+        ...
+
+    def issued(self, inst: Instance, plan: Plan, turn: Issued) -> None:
+        """The plan is on the lane (perhaps with fewer steps or sequences)."""
+        ...
+
+    def unissued(self, inst: Instance, seq: Sequence) -> None:
+        """The turn with this sequence's prefill did not run to its end: it is to be planned again."""
+        ...
+
+    def unload_order(self, inst: Instance, idle: list[Weights]) -> list[Weights]:
+        """Idle models in the order in which they give way."""
+        ...
+
+    def give_way(self, inst: Instance, sequences: list[Sequence], now: float) -> Iterable[Sequence]:
+        """Sequences in the order in which they give way (most slack first)."""
+        ...
+
+    def pool_pass(self, now: float) -> list[Move]:
+        """Pool level: models and sequences to move, most urgent first. Called at arrivals, drains and on Tick."""
+        ...

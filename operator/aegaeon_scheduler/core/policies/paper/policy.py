@@ -1,0 +1,237 @@
+"""Algorithms 1 and 2 behind the Policy protocol. Unified instances run prefill groups first at turn boundaries, at
+most MAX_GPSIZE prompts between two decode turns, so that neither side starves."""
+
+from __future__ import annotations
+
+from aegaeon_scheduler.core.config import PolicySettings
+from aegaeon_scheduler.core.model import Role
+from aegaeon_scheduler.core.policies import Move, Plan
+from aegaeon_scheduler.core.policies.paper.decode import Batch, WorkList, load_ahead_s
+from aegaeon_scheduler.core.policies.paper.prefill import Group, PrefillQueue
+from aegaeon_scheduler.core.policies.paper.quota import steps_of
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stage, Weights
+
+
+class _Engine:
+    """What the policy keeps for an instance."""
+
+    __slots__ = ("queue", "streak", "work")
+
+    def __init__(self) -> None:
+        self.queue = PrefillQueue()
+        self.work = WorkList()
+        self.streak = 0
+
+
+class _ModelState:
+    """What the policy keeps for a model: the group that may still be joined, and its batches everywhere."""
+
+    __slots__ = ("batches", "group")
+
+    def __init__(self) -> None:
+        self.group: Group | None = None
+        self.batches: list[Batch] = []
+
+
+def _of(inst: Instance) -> _Engine:
+    state: _Engine = inst.policy
+    return state
+
+
+def _model(model: Model) -> _ModelState:
+    if model.policy is None:
+        model.policy = _ModelState()
+    state: _ModelState = model.policy
+    return state
+
+
+class PaperPolicy:
+    """`policy: paper`."""
+
+    name = "paper"
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._settings: PolicySettings = pool.config.policy
+        self._estimates = pool.estimates
+        self._prefill: list[Instance] = []
+        self._decode: list[Instance] = []
+
+    def instance_up(self, inst: Instance) -> None:
+        """See Policy."""
+        self.instance_down(inst)
+        inst.policy = _Engine()
+        if inst.role is not Role.DECODE:
+            self._prefill.append(inst)
+        if inst.role is not Role.PREFILL:
+            self._decode.append(inst)
+
+    def instance_down(self, inst: Instance) -> None:
+        """See Policy."""
+        self._prefill = [i for i in self._prefill if i is not inst]
+        self._decode = [i for i in self._decode if i is not inst]
+
+    # -- Algorithm 1 ------------------------------------------------------------------------------------------------
+
+    def place(self, seq: Sequence, now: float) -> Instance | None:
+        """Join the model's open group, else a new group where all pending groups end first."""
+        state = _model(seq.model)
+        group = state.group
+        if group is None or group.joined >= self._settings.max_gpsize or not group.inst.has(seq.model):
+            inst = self._least_loaded(seq.model)
+            if inst is None:
+                return None
+            group = state.group = Group(seq.model, inst, self._switch_s(inst, seq.model))
+            _of(inst).queue.add_group(group)
+        tokens = seq.prompt_tokens + seq.prefix_tokens
+        cost = self._estimates.of(seq.model.name, group.inst.device).prefill_s(tokens)
+        _of(group.inst).queue.join(group, seq, cost)
+        seq.policy = group
+        return group.inst
+
+    def _least_loaded(self, model: Model) -> Instance | None:
+        best, best_key = None, (0.0, 0.0)
+        for inst in self._prefill:
+            if inst.has(model):
+                state = _of(inst)
+                key = (state.queue.load_s + self._switch_s(inst, model), state.work.load)
+                if best is None or key < best_key:
+                    best, best_key = inst, key
+        return best
+
+    def _switch_s(self, inst: Instance, model: Model) -> float:
+        return load_ahead_s(inst, model, self._estimates)
+
+    # -- Algorithm 2 ------------------------------------------------------------------------------------------------
+
+    def place_decode(self, seq: Sequence, now: float) -> Instance | None:
+        """A batch of its model with room on the least loaded instance, else a new batch on the least loaded one."""
+        here = seq.home if seq.home is not None and seq.home.role is not Role.PREFILL else None
+        batch = self._batch_with_room(seq, here)
+        if batch is None:
+            inst = here or self._decode_home(seq.model)
+            if inst is None:
+                return None
+            batch = Batch(seq.model, inst)
+            _of(inst).work.add(batch)
+            _model(seq.model).batches.append(batch)
+        batch.members[seq.id] = seq
+        seq.policy = batch
+        self._weigh(batch)
+        return batch.inst
+
+    def _batch_with_room(self, seq: Sequence, here: Instance | None) -> Batch | None:
+        fits = [
+            b
+            for b in _model(seq.model).batches
+            if (here is None or b.inst is here) and b.inst.has(seq.model) and self._has_room(b, seq)
+        ]
+        return min(fits, key=lambda b: (_of(b.inst).work.load, b.inst.order), default=None)
+
+    def _has_room(self, batch: Batch, seq: Sequence) -> bool:
+        if len(batch.members) >= batch.inst.max_batch:
+            return False
+        fp = batch.model.fp
+        blocks = -(-(batch.context_tokens() + seq.kv_tokens) // fp.kv_block_tokens) + 2 * (len(batch.members) + 1)
+        room = (batch.inst.slabs - fp.weight_slabs) * batch.inst.slab_bytes
+        return not batch.members or blocks * fp.kv_block_bytes <= room
+
+    def _decode_home(self, model: Model) -> Instance | None:
+        able = [i for i in self._decode if i.has(model)]
+        return min(able, key=lambda i: (_of(i).work.load + self._switch_s(i, model) * 0.1, i.order), default=None)
+
+    def _weigh(self, batch: Batch) -> None:
+        estimate = self._estimates.of(batch.model.name, batch.inst.device)
+        step = estimate.step_s(batch.context_tokens(), len(batch.members))
+        _of(batch.inst).work.weigh(batch, step / max(1e-9, batch.model.config.slo.tbt_s))
+
+    # -- both -------------------------------------------------------------------------------------------------------
+
+    def forget(self, seq: Sequence) -> None:
+        """See Policy."""
+        holder, seq.policy = seq.policy, None
+        if isinstance(holder, Group):
+            self._leave_group(holder, seq)
+        elif isinstance(holder, Batch) and holder.members.pop(seq.id, None) is not None:
+            if holder.members:
+                self._weigh(holder)
+            else:
+                _of(holder.inst).work.drop(holder)
+                _model(holder.model).batches.remove(holder)
+
+    def _leave_group(self, group: Group, seq: Sequence) -> None:
+        state = _model(group.model)
+        if _of(group.inst).queue.remove(group, seq) and state.group is group:
+            state.group = None
+
+    def plan(self, inst: Instance, now: float) -> Plan | None:
+        """Prefill groups first, then the round."""
+        state = _of(inst)
+        decode = self._plan_decode(inst) if state.streak >= self._settings.max_gpsize else None
+        if decode is not None:
+            return decode
+        seq = state.queue.head()
+        if seq is not None:
+            behind = len(state.queue.groups) - 1
+            return Plan(seq.model, (seq,), [], 0, f"prefill first come first served, {behind} groups behind it")
+        return self._plan_decode(inst)
+
+    def _plan_decode(self, inst: Instance) -> Plan | None:
+        work = _of(inst).work
+        for _ in range(2):
+            while work.round:
+                batch = work.round[0]
+                ready = [s for s in batch.members.values() if not s.copying_out]
+                if ready:
+                    return self._turn(work, batch, ready)
+                work.round.popleft()
+            if not work.batches:
+                return None
+            work.start_round(inst, self._estimates, self._settings)
+        return None
+
+    def _turn(self, work: WorkList, batch: Batch, ready: list[Sequence]) -> Plan:
+        estimate = self._estimates.of(batch.model.name, batch.inst.device)
+        context = sum(s.kv_tokens for s in ready)
+        quota_s = work.quota_s(batch, self._estimates)
+        steps = steps_of(quota_s, estimate.step_s(context, len(ready)), self._settings.max_turn_steps)
+        reason = f"turn of {quota_s:.3g} s, {len(work.batches)} batches in the round"
+        return Plan(batch.model, (), ready, steps, reason, batch)
+
+    def issued(self, inst: Instance, plan: Plan, turn: Issued) -> None:
+        """See Policy."""
+        state = _of(inst)
+        if plan.prefill:
+            state.streak += 1
+            for seq in plan.prefill:
+                self._leave_group(seq.policy, seq)
+            return
+        state.streak = 0
+        if state.work.round and state.work.round[0] is plan.tag:
+            state.work.round.popleft()
+        self._weigh(plan.tag)
+
+    def unissued(self, inst: Instance, seq: Sequence) -> None:
+        """See Policy."""
+        group = Group(seq.model, inst, 0.0)
+        group.joined = self._settings.max_gpsize
+        cost = self._estimates.of(seq.model.name, inst.device).prefill_s(seq.prompt_tokens)
+        _of(inst).queue.put_back(group, seq, cost)
+        seq.policy = group
+
+    def unload_order(self, inst: Instance, idle: list[Weights]) -> list[Weights]:
+        """Models without work here by least recent use; then those whose turn in the round is farthest away."""
+        state = _of(inst)
+        wanted = {g.model.name: i for i, g in reversed(list(enumerate(state.queue.groups)))}
+        ahead = list(state.work.round) + [b for b in state.work.batches if b not in state.work.round]
+        for i, batch in enumerate(ahead):
+            wanted.setdefault(batch.model.name, i + len(state.queue.groups))
+        return sorted(idle, key=lambda w: (w.model.name in wanted, -wanted.get(w.model.name, 0), w.used))
+
+    def give_way(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
+        """Most slack first; prompts that wait for their first decode turn have the least claim on nothing else."""
+        return sorted(sequences, key=lambda s: (s.stage is Stage.PREFILL, -s.deadline(), s.order))
+
+    def pool_pass(self, now: float) -> list[Move]:
+        """The paper places at arrival only."""
+        return []

@@ -1,0 +1,222 @@
+"""Who comes, goes and comes back: instances, gateways, models, and sequences under a new epoch.
+
+The gateway's prefix is the truth; what an attaching instance still holds is claimed by it or closed after a lease.
+"""
+
+from __future__ import annotations
+
+from aegaeon_scheduler.core.commands import Close, Reject, SequenceEnded
+from aegaeon_scheduler.core.events import CatalogChanged, InstanceUp, ModelReported, Submitted
+from aegaeon_scheduler.core.life import Life
+from aegaeon_scheduler.core.model import GatewayId, Held, InstanceId, ModelName, Phase, Place, RejectCode, Role
+from aegaeon_scheduler.core.policies import Policy
+from aegaeon_scheduler.core.reports import Reports
+from aegaeon_scheduler.core.residency import Residency
+from aegaeon_scheduler.core.state import Instance, Model, Pool, Sequence, Stage, Weights
+from aegaeon_scheduler.core.timers import Timers
+
+
+class Recovery:
+    """Attachments, losses and claims."""
+
+    def __init__(
+        self, pool: Pool, policy: Policy, residency: Residency, life: Life, reports: Reports, timers: Timers
+    ) -> None:
+        self._pool = pool
+        self._policy = policy
+        self._residency = residency
+        self._life = life
+        self._reports = reports
+        self._timers = timers
+
+    # -- models ------------------------------------------------------------------------------------------------------
+
+    def catalog(self, event: CatalogChanged) -> None:
+        """The whole list: new models are known, missing ones end with an answer to whoever waits."""
+        listed = {config.name: config for config in event.models}
+        for name in [n for n in self._pool.models if n not in listed]:
+            self._withdraw(name)
+        for name, config in listed.items():
+            model = self._pool.models.get(name)
+            if model is None:
+                self._pool.models[name] = Model(config)
+            else:
+                model.config = config
+
+    def _withdraw(self, name: ModelName) -> None:
+        model = self._pool.models[name]
+        for seq in [s for s in self._pool.sequences.values() if s.model is model]:
+            self._life.reject(seq, RejectCode.UNKNOWN_MODEL, f"{name} was withdrawn from the catalog")
+        model.withdrawn = True
+        for inst in self._pool.instances.values():
+            inst.phases.pop(name, None)
+            weights = inst.weights.pop(name, None)
+            if weights is not None and weights.ready:
+                inst.book.weights -= weights.slabs
+        del self._pool.models[name]
+
+    def model(self, event: ModelReported) -> None:
+        """How far a model is on an instance."""
+        inst, model = self._pool.instances.get(event.instance), self._pool.models.get(event.model)
+        if inst is None or model is None:
+            return
+        before = inst.phases.get(model.name)
+        if event.phase is Phase.FAILED:
+            self._reports.model_failed(inst, model, event.reason)
+            return
+        inst.phases[model.name] = event.phase
+        model.failed.pop(inst.id, None)
+        if event.footprint is not None:
+            model.footprint = event.footprint
+        if event.phase is Phase.CACHED and before is not Phase.CACHED and model.footprint is not None:
+            self._cached(inst, model)
+
+    def _cached(self, inst: Instance, model: Model) -> None:
+        if model.name in inst.reported and model.name not in inst.weights:
+            inst.weights[model.name] = Weights(model, model.fp.weight_slabs, None)
+            inst.book.weights += model.fp.weight_slabs
+        inst.failures.pop(model.name, None)
+        for held in [h for h in inst.held.values() if h.model == model.name]:
+            seq = self._pool.sequences.get(held.seq)
+            if seq is not None and seq.stage is Stage.QUEUED and seq.epoch > held.epoch and not seq.opened:
+                self._claim(inst, held, seq)
+        self._life.place_waiting(model)
+
+    # -- instances ---------------------------------------------------------------------------------------------------
+
+    def up(self, event: InstanceUp) -> None:
+        """An attachment. Whatever ran there before is claimed anew by its gateways, or lost."""
+        old = self._pool.instances.get(event.instance)
+        inst = Instance(event, self._pool.tick() if old is None else old.order)
+        if old is not None:
+            restarted = old.incarnation != event.incarnation
+            self.down(old.id, "was restarted" if restarted else "attached anew")
+            inst.next_id, inst.switches, inst.loads = old.next_id, old.switches, old.loads
+            inst.busy_s, inst.stall_s = old.busy_s, old.stall_s
+        self._pool.instances[inst.id] = inst
+        self._policy.instance_up(inst)
+        for held in event.held:
+            inst.held[held.seq] = held
+            self._pool.held.setdefault(held.seq, {})[inst.id] = held
+            self._timers.lease(inst.id, held)
+
+    def down(self, instance: InstanceId, why: str) -> None:
+        """A sidecar is gone. Sequences that were handed off from elsewhere and not yet adopted stay with their source."""
+        inst = self._pool.instances.pop(instance, None)
+        if inst is None:
+            return
+        inst.phases = {}
+        for model in self._pool.models.values():
+            model.failed.pop(instance, None)
+        for held in inst.held.values():
+            self._pool.held.get(held.seq, {}).pop(instance, None)
+        self._policy.instance_down(inst)
+        for seq in list(inst.sequences.values()):
+            if seq.source is not None:
+                self._back_to_source(seq, seq.source)
+            else:
+                self._life.lose(seq, f"{instance} {why}", blame=0)
+        for seq in [s for s in self._pool.sequences.values() if s.source is inst]:
+            self._life.lose(seq, f"{instance} {why} before its KV was copied", blame=0)
+
+    def _back_to_source(self, seq: Sequence, source: Instance) -> None:
+        self._policy.forget(seq)
+        seq.home, seq.source = source, None
+        source.sequences[seq.id] = seq
+        seq.opened, seq.open_id = True, None
+        seq.copy, seq.copying_out, seq.place = None, False, Place.HOST
+        seq.turns = []
+        self._life.stage(seq, Stage.HANDOFF)
+        self._life.parked(seq)
+
+    # -- sequences ---------------------------------------------------------------------------------------------------
+
+    def submitted(self, event: Submitted) -> None:
+        """A request, or what is left of one."""
+        model = self._pool.models.get(event.model)
+        seq = self._pool.sequences.get(event.seq)
+        if seq is not None:
+            self._again(seq, event)
+        elif model is None:
+            names = ", ".join(self._pool.models) or "none"
+            reason = f"unknown model {event.model}; served: {names}"
+            self._pool.out.append(Reject(event.gateway, event.seq, RejectCode.UNKNOWN_MODEL, reason))
+            self._pool.out.append(SequenceEnded(event.seq, event.epoch))
+        else:
+            self._life.submit(event, model)
+            self._claim_held(event)
+
+    def _again(self, seq: Sequence, event: Submitted) -> None:
+        if event.epoch <= seq.epoch:
+            return
+        if seq.stage in (Stage.PREFILL, Stage.DECODE) and seq.opened and seq.source is None and seq.home is not None:
+            seq.epoch, seq.gateway = event.epoch, event.gateway
+            self._residency.open(seq.home, seq, "its gateway came back: go on under a new epoch")
+            self._life.accept(seq)
+            return
+        self._life.withdraw(seq, "its gateway submitted it again")
+        seq.restart(event)
+        self._life.accept(seq)
+        refused = self._life.unfit(seq)
+        if refused is not None:
+            self._life.reject(seq, *refused)
+            return
+        self._life.queue(seq)
+        self._claim_held(event)
+
+    def _claim_held(self, event: Submitted) -> None:
+        seq = self._pool.sequences.get(event.seq)
+        holders = self._pool.held.get(event.seq)
+        if seq is None or not holders or seq.stage is not Stage.QUEUED:
+            return
+        best = max(holders.items(), key=lambda item: item[1].output_tokens)
+        inst = self._pool.instances.get(best[0])
+        if inst is not None:
+            self._claim(inst, best[1], seq)
+
+    def _claim(self, inst: Instance, held: Held, seq: Sequence) -> None:
+        """Go on with what an instance holds, if that is enough; close every other copy."""
+        if not self._usable(inst, held, seq):
+            return
+        self._unhold(inst, held)
+        self._life.withdraw(seq, f"{inst.id} still holds it")
+        seq.home = inst
+        inst.sequences[seq.id] = seq
+        self._residency.open(inst, seq, f"go on from {held.output_tokens} tokens that {inst.id} holds")
+        seq.output_tokens, seq.place = held.output_tokens, held.place
+        seq.kv_tokens = seq.planned_kv = held.kv_tokens
+        seq.model.waiting.pop(seq.id, None)
+        self._life.prefilled(seq)
+        for other in list(self._pool.held.get(seq.id, {}).items()):
+            self.expire(other[0], other[1], "another instance holds more of it")
+
+    def _usable(self, inst: Instance, held: Held, seq: Sequence) -> bool:
+        if held.model != seq.model.name or not inst.has(seq.model) or held.prompt_tokens != seq.prompt_tokens:
+            return False
+        if held.place is Place.NONE or (held.place is Place.HOST and inst.role is Role.PREFILL):
+            return False
+        whole = held.output_tokens > 0 and held.kv_tokens >= held.prompt_tokens + held.output_tokens - 1
+        return whole and held.output_tokens >= seq.prefix_tokens and held.epoch < seq.epoch
+
+    def _unhold(self, inst: Instance, held: Held) -> None:
+        inst.held.pop(held.seq, None)
+        holders = self._pool.held.get(held.seq, {})
+        holders.pop(inst.id, None)
+        if not holders:
+            self._pool.held.pop(held.seq, None)
+
+    def expire(self, instance: InstanceId, held: Held, reason: str = "nobody claimed it") -> None:
+        """Close a sequence that an instance holds for nobody."""
+        inst = self._pool.instances.get(instance)
+        if inst is None or inst.held.get(held.seq) is not held:
+            return
+        self._unhold(inst, held)
+        seq = self._pool.sequences.get(held.seq)
+        if seq is None or seq.home is not inst or not seq.opened:
+            self._pool.send(inst, Close(held.seq, held.epoch), reason)
+            inst.memory_due = True
+
+    def gateway_down(self, gateway: GatewayId) -> None:
+        """Its sequences have no reader."""
+        for seq in [s for s in self._pool.sequences.values() if s.gateway == gateway]:
+            self._life.cancel(seq, f"gateway {gateway} is gone")

@@ -1,0 +1,155 @@
+"""Turns plans into programs: which command may be sent to an instance when, so that nothing ever waits for memory.
+
+A load behind an unload is pipelined with `after`; room that depends on swap-outs is granted only when a report shows
+it. Until then the plan waits and is asked for again.
+"""
+
+from __future__ import annotations
+
+from aegaeon_scheduler.core.book import blocks_for
+from aegaeon_scheduler.core.commands import Adopt, Amend, Load, Open, PrefillPart, SwapIn, SwapOut, Turn
+from aegaeon_scheduler.core.model import CommandId, Place
+from aegaeon_scheduler.core.policies import Plan, Policy
+from aegaeon_scheduler.core.room import Room
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stage, Weights
+
+
+class Residency:
+    """Issues turns, loads and copies of one pool."""
+
+    def __init__(self, pool: Pool, policy: Policy, room: Room) -> None:
+        self._pool = pool
+        self._room = room
+        self._policy = policy
+
+    def run(self, inst: Instance, plan: Plan) -> Issued | None:
+        """Issue the plan's turn and all that it needs; None when room must be made first (inst.stuck is set)."""
+        inst.stuck = False
+        fitted = self._room.fit(inst, plan)
+        if fitted is None:
+            inst.stuck = True
+            return None
+        for seq in plan.prefill:
+            if not seq.opened:
+                self.open(inst, seq, plan.reason)
+        after = self.ready_weights(inst, plan.model, plan.reason, fitted.unloads)
+        for seq in fitted.decode:
+            if seq.place is not Place.DEVICE and seq.copy is None:
+                self.bring_in(inst, seq, plan.reason, fitted.waits)
+        return self._turn(inst, plan, fitted.decode, fitted.steps, after + fitted.waits)
+
+    def open(self, inst: Instance, seq: Sequence, reason: str) -> None:
+        """Tell an instance of a sequence; the driver adds the prompt."""
+        id = self._pool.send(inst, Open(seq.id, seq.epoch, seq.model.name), reason)
+        if seq.open_id is not None:
+            inst.opens.pop(seq.open_id, None)
+        inst.opens[id] = seq
+        seq.open_id = id
+        seq.opened = True
+
+    def ready_weights(
+        self, inst: Instance, model: Model, reason: str, unloads: dict[CommandId, int]
+    ) -> tuple[CommandId, ...]:
+        """What a turn of this model waits for: nothing when resident, else its load (issued here if need be)."""
+        weights = inst.weights.get(model.name)
+        if weights is None or weights.unload is not None:
+            after = tuple(unloads)
+            if weights is not None and weights.unload is not None and weights.unload not in unloads:
+                after += (weights.unload,)
+            slabs = model.fp.weight_slabs
+            why = f"{model.name} is next: {reason}"
+            load = self._pool.issue(inst, Load(model.name, slabs), why, after, model=model)
+            inst.book.grant_load(load.id, slabs, dict(unloads))
+            weights = inst.weights[model.name] = Weights(model, slabs, load.id)
+            inst.loads += 1
+            model.loads += 1
+        weights.used = self._pool.tick()
+        return () if weights.ready or weights.load is None else (weights.load,)
+
+    def bring_in(self, inst: Instance, seq: Sequence, reason: str, after: tuple[CommandId, ...] = ()) -> None:
+        """Copy a sequence's KV to the device, from this host tier or from where it was prefilled."""
+        fp, book = seq.model.fp, inst.book
+        blocks = blocks_for(fp, seq.kv_tokens)
+        slabs = book.slabs_for(fp, blocks)
+        body: SwapIn | Adopt
+        if seq.source is not None:
+            assert seq.handle_of is not None
+            body = Adopt(seq.id, seq.epoch, seq.source.id, seq.handle_of, slabs)
+        else:
+            body = SwapIn(seq.id, seq.epoch, slabs)
+        issued = self._pool.issue(inst, body, reason, after, model=seq.model, seq=seq)
+        book.grant_kv(issued, fp, blocks)
+        seq.copy = issued.id
+        seq.planned_kv = seq.kv_tokens
+
+    def swap_out(self, inst: Instance, seq: Sequence, reason: str, after: tuple[CommandId, ...] = ()) -> None:
+        """Copy a sequence's KV to the host tier; its device blocks are free when that is done."""
+        issued = self._pool.issue(inst, SwapOut(seq.id, seq.epoch), reason, after, model=seq.model, seq=seq)
+        inst.book.grant_host(issued, seq.model.fp, blocks_for(seq.model.fp, max(seq.kv_tokens, seq.planned_kv)))
+        seq.copy = issued.id
+        seq.copying_out = True
+        inst.count += 1
+
+    def join(self, inst: Instance, seq: Sequence) -> None:
+        """Let a ready sequence join the outstanding turns of its batch at their next token boundary."""
+        fp = seq.model.fp
+        for turn in inst.turns:
+            left = turn.steps - turn.steps_done
+            if turn.model is not seq.model or turn.prefills or left <= 1 or seq.policy is not turn.tag:
+                continue
+            if seq.id in turn.members or len(turn.members) >= inst.max_batch:
+                continue
+            grow = min(left, max(1, seq.max_tokens - seq.output_tokens))
+            blocks = blocks_for(fp, seq.planned_kv + grow) - blocks_for(fp, seq.planned_kv)
+            slabs = inst.book.slabs_for(fp, blocks)
+            if slabs > inst.book.free():
+                return
+            inst.book.grant_kv(turn, fp, blocks)
+            self._pool.send(inst, Amend(turn.id, join=(seq.id,), slabs=slabs), "arrived while its batch runs")
+            self._enlist(turn, seq, grow)
+
+    def _enlist(self, turn: Issued, seq: Sequence, grow: int) -> None:
+        turn.members[seq.id] = seq
+        seq.turns.append(turn.id)
+        seq.planned_kv += grow
+        seq.starved = False
+
+    def _turn(
+        self, inst: Instance, plan: Plan, decode: list[Sequence], steps: int, after: tuple[CommandId, ...]
+    ) -> Issued:
+        fp = plan.model.fp
+        blocks = self._room.growth(plan.prefill, decode, steps, fp)
+        slabs = inst.book.slabs_for(fp, blocks)
+        parts = tuple(part for seq in plan.prefill for part in self._parts(seq))
+        body = Turn(plan.model.name, parts, tuple(s.id for s in decode), steps, slabs)
+        turn = self._pool.issue(inst, body, plan.reason, after, model=plan.model)
+        inst.book.grant_kv(turn, fp, blocks)
+        turn.steps, turn.prefills, turn.tag = steps, plan.prefill, plan.tag
+        for seq in decode:
+            self._enlist(turn, seq, max(1, min(steps, seq.max_tokens - seq.output_tokens)))
+        for seq in plan.prefill:
+            self._enlist(turn, seq, seq.prompt_tokens + seq.prefix_tokens - seq.planned_kv)
+        weights = inst.weights[plan.model.name]
+        weights.turns += 1
+        weights.last_turn = turn.id
+        inst.turns.append(turn)
+        return turn
+
+    def _parts(self, seq: Sequence) -> list[PrefillPart]:
+        left = seq.prompt_tokens + seq.prefix_tokens - seq.kv_tokens
+        chunk = self._pool.config.prefill_chunk_tokens
+        return [PrefillPart(seq.id, min(chunk, left - at)) for at in range(0, left, chunk)]
+
+    def hand_off_out(self, inst: Instance, seq: Sequence) -> None:
+        """Start a hand-off as soon as the host tier has room; until then the sequence waits in inst.outs."""
+        if inst.book.host_room(seq.model.fp, blocks_for(seq.model.fp, seq.kv_tokens)):
+            self.swap_out(inst, seq, "prefilled: hand-off to a decode instance", tuple(seq.turns))
+        else:
+            inst.outs.append(seq)
+
+    def retry_outs(self, inst: Instance) -> None:
+        """Host memory changed: hand-offs that waited for it."""
+        for _ in range(len(inst.outs)):
+            seq = inst.outs.popleft()
+            if seq.home is inst and seq.stage is Stage.HANDOFF and seq.copy is None and seq.place is Place.DEVICE:
+                self.hand_off_out(inst, seq)

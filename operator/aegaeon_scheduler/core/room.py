@@ -1,0 +1,188 @@
+"""Makes room on one instance, or shrinks the plan to what can ever fit. The order of giving way:
+
+idle models, fewer steps, sequences outside every turn, then what the running turn leaves behind when it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aegaeon_scheduler.core.book import blocks_for
+from aegaeon_scheduler.core.commands import Unload
+from aegaeon_scheduler.core.model import CommandId, Footprint, Place
+from aegaeon_scheduler.core.policies import Plan, Policy
+from aegaeon_scheduler.core.state import Instance, Pool, Sequence, Weights
+
+if TYPE_CHECKING:
+    from aegaeon_scheduler.core.life import Life
+    from aegaeon_scheduler.core.residency import Residency
+
+_FEW_STEPS = 8  # a turn is cut down to so many steps before anybody is swapped out for it
+
+
+@dataclass(slots=True)
+class Fitted:
+    """A plan that fits: its sequences, steps, the unloads its load waits for, and what its growth waits for."""
+
+    decode: list[Sequence]
+    steps: int
+    unloads: dict[CommandId, int]
+    waits: tuple[CommandId, ...]
+
+
+class Room:
+    """Finds memory for plans; `bind` closes the circle with the ones that send and lose."""
+
+    def __init__(self, pool: Pool, policy: Policy) -> None:
+        self._pool = pool
+        self._policy = policy
+        self._residency: Residency
+        self._life: Life
+
+    def bind(self, residency: Residency, life: Life) -> None:
+        """Set after construction: residency sends swap-outs, life gives sequences up."""
+        self._residency = residency
+        self._life = life
+
+    def growth(self, prefill: tuple[Sequence, ...], decode: list[Sequence], steps: int, fp: Footprint) -> int:
+        """Blocks by which the turn's sequences grow."""
+        per = fp.kv_block_tokens
+        blocks = 0
+        for seq in decode:
+            at, left = seq.planned_kv, seq.max_tokens - seq.output_tokens
+            if seq.place is not Place.DEVICE and seq.copy is None:
+                at = seq.kv_tokens
+            grow = steps if steps < left else max(1, left)
+            blocks += -(-(at + grow) // per) - -(-at // per)
+        for seq in prefill:
+            blocks += blocks_for(fp, seq.prompt_tokens + seq.prefix_tokens) - blocks_for(fp, seq.planned_kv)
+        return blocks
+
+    def need(self, inst: Instance, plan: Plan, decode: list[Sequence], steps: int) -> int:
+        """Slabs that the plan takes from the book: weights, copies in, growth."""
+        fp, book = plan.model.fp, inst.book
+        weights = inst.weights.get(plan.model.name)
+        load = 0 if weights is not None and weights.unload is None else fp.weight_slabs
+        blocks = self.growth(plan.prefill, decode, steps, fp)
+        arriving = 0
+        for seq in decode:
+            if seq.place is not Place.DEVICE and seq.copy is None:
+                arriving += 1
+                blocks += blocks_for(fp, seq.kv_tokens)
+        border = arriving if inst.slab_bytes % fp.kv_block_bytes else 0
+        # every grant is rounded up to slabs on its own
+        return load + book.slabs_for(fp, blocks) + (border + arriving if arriving else 0)
+
+    def fit(self, inst: Instance, plan: Plan) -> Fitted | None:
+        """The plan as it fits now, or None while room is being made."""
+        decode = [s for s in plan.decode if not s.copying_out][: inst.max_batch]
+        if not decode and not plan.prefill:
+            return None
+        if self.need(inst, plan, decode, plan.steps) <= inst.book.free():
+            return Fitted(decode, plan.steps, {}, ())
+        if inst.count:
+            return None  # room is on its way; what was asked for is enough for the head of the line
+        return self._squeeze(inst, plan, decode)
+
+    def _squeeze(self, inst: Instance, plan: Plan, decode: list[Sequence]) -> Fitted | None:
+        candidates = _Candidates(self._pool, self._policy, inst, plan, decode)
+        best = inst.book.free() + candidates.total()
+        steps = plan.steps
+        idle = inst.book.free() + sum(w.slabs for w in candidates.idle)
+        while steps > _FEW_STEPS and self.need(inst, plan, decode, steps) > idle:
+            steps = max(_FEW_STEPS, steps // 4)
+        while decode and self.need(inst, plan, decode, steps) > best:
+            if steps > 1:
+                steps = max(1, steps // 4)
+                continue
+            candidates.add(decode.pop())
+            best = inst.book.free() + candidates.total()
+        if not decode and not plan.prefill:
+            return None
+        need = self.need(inst, plan, decode, steps)
+        if need > best:
+            return None
+        return self._take(inst, plan, candidates, Fitted(decode, steps, {}, ()), need)
+
+    def _take(self, inst: Instance, plan: Plan, candidates: _Candidates, fitted: Fitted, need: int) -> Fitted | None:
+        free = inst.book.free()
+        free = self._unload(inst, plan, candidates.idle, fitted, need, free)
+        if free >= need:
+            return self._after_unloads(fitted)
+        swaps: list[Sequence] = []
+        gain = 0.0
+        for seq in self._policy.give_way(inst, candidates.sequences, self._pool.now):
+            if free + gain >= need:
+                break
+            swaps.append(seq)
+            gain += candidates.slabs(seq)
+        if free + gain < need:
+            free = self._unload(inst, plan, candidates.busy, fitted, need - gain, free)
+            if not swaps and free >= need:
+                return self._after_unloads(fitted)
+        self._swap(inst, plan, swaps)
+        if free + gain < need:
+            self._swap(inst, plan, self._policy.give_way(inst, candidates.running, self._pool.now))
+        return None
+
+    def _unload(self, inst: Instance, plan: Plan, models: list[Weights], fitted: Fitted, need: float, free: int) -> int:
+        for weights in models:
+            if free >= need:
+                break
+            after = (weights.last_turn,) if weights.turns and weights.last_turn is not None else ()
+            name = weights.model.name
+            issued = self._pool.issue(inst, Unload(name), f"room for {plan.model.name}", after, model=weights.model)
+            weights.unload = issued.id
+            inst.count += 1
+            fitted.unloads[issued.id] = weights.slabs
+            free += weights.slabs
+        return free
+
+    def _after_unloads(self, fitted: Fitted) -> Fitted:
+        fitted.waits = tuple(fitted.unloads)
+        return fitted
+
+    def _swap(self, inst: Instance, plan: Plan, sequences: Iterable[Sequence]) -> None:
+        for seq in sequences:
+            fp = seq.model.fp
+            if inst.book.host_room(fp, blocks_for(fp, max(seq.kv_tokens, seq.planned_kv))):
+                slack = seq.deadline() - self._pool.now
+                self._residency.swap_out(
+                    inst, seq, f"gives way to {plan.model.name}, slack {slack:.3g} s", tuple(seq.turns)
+                )
+            elif not inst.turns and not inst.memory_due:
+                self._life.lose(seq, "no room on the device nor on the host tier of its instance")
+                inst.memory_due = True
+
+
+class _Candidates:
+    """Who may give way on an instance, for a plan."""
+
+    def __init__(self, pool: Pool, policy: Policy, inst: Instance, plan: Plan, decode: list[Sequence]) -> None:
+        self._inst = inst
+        keep = {s.id for s in decode} | {s.id for s in plan.prefill}
+        self.sequences: list[Sequence] = []
+        self.running: list[Sequence] = []
+        for seq in inst.sequences.values():
+            if seq.id not in keep and seq.place is Place.DEVICE and seq.copy is None:
+                (self.running if seq.turns else self.sequences).append(seq)
+        free = [w for w in inst.weights.values() if w.model is not plan.model and w.ready and w.unload is None]
+        self.idle = policy.unload_order(inst, [w for w in free if not w.turns])
+        self.busy = [w for w in free if w.turns]
+
+    def slabs(self, seq: Sequence) -> float:
+        """Slabs that swapping it out brings, about: neighbours may hold on to the borders."""
+        fp = seq.model.fp
+        return blocks_for(fp, seq.kv_tokens) * fp.kv_block_bytes / self._inst.slab_bytes
+
+    def total(self) -> int:
+        """Slabs if all of them gave way."""
+        kv = sum(self.slabs(seq) for seq in (*self.sequences, *self.running))
+        return int(kv) + sum(w.slabs for w in (*self.idle, *self.busy))
+
+    def add(self, seq: Sequence) -> None:
+        """A younger member of the plan's own batch steps back."""
+        if seq.place is Place.DEVICE and seq.copy is None:
+            (self.running if seq.turns else self.sequences).append(seq)

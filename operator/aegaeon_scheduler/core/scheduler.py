@@ -1,0 +1,138 @@
+"""The brain: `Scheduler.on(now, event) -> commands`. Deterministic; the same events give the same commands.
+
+An event changes the tables, then the compute lanes that it may concern are filled again, up to current and next turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aegaeon_scheduler.core import events as ev
+from aegaeon_scheduler.core.book import blocks_for, slabs_of
+from aegaeon_scheduler.core.commands import Command
+from aegaeon_scheduler.core.config import SchedulerConfig
+from aegaeon_scheduler.core.conservation import check
+from aegaeon_scheduler.core.errors import ConfigError
+from aegaeon_scheduler.core.life import Life
+from aegaeon_scheduler.core.model import RejectCode
+from aegaeon_scheduler.core.policies import Plan, Policy
+from aegaeon_scheduler.core.policies.paper import PaperPolicy
+from aegaeon_scheduler.core.recovery import Recovery
+from aegaeon_scheduler.core.reports import Reports
+from aegaeon_scheduler.core.residency import Residency
+from aegaeon_scheduler.core.room import Room
+from aegaeon_scheduler.core.snapshot import Snapshot, snapshot
+from aegaeon_scheduler.core.state import Instance, Pool
+from aegaeon_scheduler.core.timers import Timers
+
+
+def policy_for(pool: Pool) -> Policy:
+    """The policy that the settings name. Raises ConfigError for an unknown name."""
+    name = pool.config.policy.name
+    if name != PaperPolicy.name:
+        raise ConfigError(f"policy.name: {name!r} is unknown; known: {PaperPolicy.name}")
+    return PaperPolicy(pool)
+
+
+class Scheduler:
+    """One pool. `now` are seconds on any clock that never goes back; arrivals are on the same clock."""
+
+    def __init__(self, config: SchedulerConfig | None = None) -> None:
+        pool = self._pool = Pool(config or SchedulerConfig())
+        policy = self._policy = policy_for(pool)
+        timers = self._timers = Timers(pool)
+        room = Room(pool, policy)
+        self._residency = Residency(pool, policy, room)
+        life = self._life = Life(pool, policy, self._residency, timers)
+        room.bind(self._residency, life)
+        self._reports = Reports(pool, policy, self._residency, life)
+        self._recovery = Recovery(pool, policy, self._residency, life, self._reports, timers)
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            ev.CatalogChanged: self._recovery.catalog,
+            ev.InstanceUp: self._recovery.up,
+            ev.InstanceDown: lambda e: self._recovery.down(e.instance, "went away"),
+            ev.ModelReported: self._recovery.model,
+            ev.Submitted: self._recovery.submitted,
+            ev.Cancelled: self._cancelled,
+            ev.GatewayDown: lambda e: self._recovery.gateway_down(e.gateway),
+            ev.CommandDone: self._of_instance(self._reports.done),
+            ev.TurnProgress: self._of_instance(self._reports.turn),
+            ev.CommandFailed: self._of_instance(self._reports.failed),
+            ev.CommandSkipped: self._of_instance(self._reports.skipped),
+            ev.MemoryReported: self._of_instance(lambda inst, e: self._reports.memory(inst, e.memory)),
+            ev.Tick: self._tick,
+        }
+
+    @property
+    def config(self) -> SchedulerConfig:
+        """The settings it was made with."""
+        return self._pool.config
+
+    def on(self, now: float, event: ev.Event) -> list[Command]:
+        """Take one event; returns what is to be done because of it, in order."""
+        pool = self._pool
+        pool.now = now
+        pool.out = []
+        self._handlers[type(event)](event)
+        dirty = self._life.dirty
+        while dirty:
+            inst = dirty.pop(next(iter(dirty)))
+            if pool.instances.get(inst.id) is inst:
+                self._fill(inst)
+        self._timers.arm()
+        return pool.out
+
+    def snapshot(self, now: float) -> Snapshot:
+        """What people look at."""
+        return snapshot(self._pool, now)
+
+    def check(self) -> None:
+        """Raises ConservationError when the tables contradict each other."""
+        check(self._pool)
+
+    def _of_instance(self, handler: Callable[[Instance, Any], None]) -> Callable[[Any], None]:
+        def handle(event: Any) -> None:
+            inst = self._pool.instances.get(event.instance)
+            if inst is not None:
+                handler(inst, event)
+
+        return handle
+
+    def _cancelled(self, event: ev.Cancelled) -> None:
+        seq = self._pool.sequences.get(event.seq)
+        if seq is not None:
+            self._life.cancel(seq, "cancelled by its gateway")
+
+    def _tick(self, event: ev.Tick) -> None:
+        self._timers.ticked()
+        held, lost, leases = self._timers.due()
+        for seq in held:
+            reason = f"no engine became free for {seq.model.name} within {self._pool.config.hold_s:g} s"
+            self._life.reject(seq, RejectCode.OVERLOADED, reason)
+        for seq in lost:
+            self._life.cancel(seq, "its gateway did not submit it again")
+        for instance, h in leases:
+            self._recovery.expire(instance, h)
+
+    def _fill(self, inst: Instance) -> None:
+        while len(inst.turns) < self._pool.config.lane_depth:
+            plan = self._policy.plan(inst, self._pool.now)
+            if plan is None:
+                return
+            turn = self._residency.run(inst, plan)
+            if turn is None:
+                self._give_up(inst, plan)
+                return
+            self._policy.issued(inst, plan, turn)
+            self._life.started(inst, turn)
+
+    def _give_up(self, inst: Instance, plan: Plan) -> None:
+        """A plan that an empty instance could not hold either ends its oldest sequence with an answer."""
+        if inst.commands or not (plan.prefill or plan.decode):
+            return
+        seq = plan.prefill[0] if plan.prefill else plan.decode[0]
+        fp = seq.model.fp
+        need = fp.weight_slabs + slabs_of(fp, blocks_for(fp, seq.kv_tokens + 1), inst.slab_bytes)
+        if need > inst.slabs:
+            self._life.reject(seq, RejectCode.TOO_LONG, f"it has outgrown {inst.id}: {need} of {inst.slabs} slabs")

@@ -1,0 +1,118 @@
+"""What the status stream and the live view show: plain frozen copies of the tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aegaeon_scheduler.core.model import InstanceId, Memory, ModelName, Phase, Place, Role, SeqId
+from aegaeon_scheduler.core.state import Instance, Model, Pool, Sequence, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceView:
+    """One instance; seconds are totals since it was first seen."""
+
+    instance: InstanceId
+    role: Role
+    device: str
+    resident: tuple[ModelName, ...]
+    running: str
+    loading: str
+    slabs: int
+    memory: Memory
+    sequences: int
+    switches: int
+    loads: int
+    busy_s: float
+    stall_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """One model: sequences now, totals since the start. `loads` counts over all instances."""
+
+    model: ModelName
+    phase: Phase | None
+    reason: str
+    queued: int
+    running: int
+    ended: int
+    output_tokens: int
+    tokens_on_time: int
+    loads: int
+    stall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceView:
+    """One open sequence. `state`: queued, prefill, hand-off, decode, swapped or lost."""
+
+    seq: SeqId
+    model: ModelName
+    instance: str
+    state: str
+    prompt_tokens: int
+    output_tokens: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FitView:
+    """How well latencies are predicted on one pair: R^2 of the step fit and of the prefill fit."""
+
+    model: str
+    device: str
+    step_r2: float
+    prefill_r2: float
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The pool at one moment of the scheduler's clock (seconds)."""
+
+    now: float
+    policy: str
+    instances: tuple[InstanceView, ...]
+    models: tuple[ModelView, ...]
+    sequences: tuple[SequenceView, ...]
+    fits: tuple[FitView, ...]
+
+
+def snapshot(pool: Pool, now: float) -> Snapshot:
+    """Copy the tables. Costs time in proportion to the pool: for people, not for decisions."""
+    return Snapshot(
+        now,
+        pool.config.policy.name,
+        tuple(_instance(i) for i in pool.instances.values()),
+        tuple(_model(pool, m) for m in pool.models.values()),
+        tuple(_sequence(s, now) for s in pool.sequences.values()),
+        tuple(FitView(m, d, *estimate.quality()) for (m, d), estimate in pool.estimates.items()),
+    )
+
+
+def _instance(inst: Instance) -> InstanceView:
+    resident = tuple(name for name, w in inst.weights.items() if w.ready and w.unload is None)
+    loading = ", ".join(name for name, w in inst.weights.items() if not w.ready)
+    running = str(inst.turns[0].model.name) if inst.turns and inst.turns[0].model is not None else ""
+    return InstanceView(
+        inst.id, inst.role, inst.device, resident, running, loading, inst.slabs, inst.book.memory,
+        len(inst.sequences), inst.switches, inst.loads, inst.busy_s, inst.stall_s, inst.reason,
+    )  # fmt: skip
+
+
+def _model(pool: Pool, model: Model) -> ModelView:
+    phases = [i.phases.get(model.name) for i in pool.instances.values()]
+    best = next((p for p in (Phase.CACHED, Phase.FETCHING, Phase.FAILED) if p in phases), None)
+    reason = next(iter(model.failed.values()), "")
+    return ModelView(
+        model.name, best, reason, model.queued, model.running, model.ended, model.output_tokens, model.on_time,
+        model.loads, model.stall_s,
+    )  # fmt: skip
+
+
+def _sequence(seq: Sequence, now: float) -> SequenceView:
+    swapped = seq.stage is Stage.DECODE and seq.place is Place.HOST
+    home = seq.home.id if seq.home is not None else ""
+    state = "swapped" if swapped else seq.stage.value
+    return SequenceView(seq.id, seq.model.name, home, state, seq.prompt_tokens, seq.output_tokens, now - seq.arrival)

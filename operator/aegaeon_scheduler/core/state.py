@@ -1,0 +1,252 @@
+"""The core's tables: models, instances, sequences and the commands that are out. Mutable, slotted, owned by `Pool`.
+
+Everything a report touches is reached from its instance or sequence; nothing here is ever scanned on a report.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from aegaeon_scheduler.core.book import Book
+from aegaeon_scheduler.core.commands import Body, Command, Send
+from aegaeon_scheduler.core.config import SchedulerConfig
+from aegaeon_scheduler.core.estimate import Estimates
+from aegaeon_scheduler.core.events import InstanceUp, Submitted
+from aegaeon_scheduler.core.model import (
+    CommandId,
+    Footprint,
+    Held,
+    InstanceId,
+    KvShape,
+    ModelConfig,
+    ModelName,
+    Phase,
+    Place,
+    SeqId,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Stage(Enum):
+    """Where a sequence is in its life."""
+
+    QUEUED = "queued"
+    PREFILL = "prefill"
+    HANDOFF = "hand-off"
+    DECODE = "decode"
+    LOST = "lost"
+
+
+class Model:
+    """One model of the catalog and its counters."""
+
+    __slots__ = (
+        "config", "ended", "failed", "footprint", "loads", "name", "on_time", "output_tokens", "policy", "queued",
+        "running", "stall_s", "waiting", "withdrawn",
+    )  # fmt: skip
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.name = config.name
+        self.config = config
+        self.footprint: Footprint | None = None
+        self.waiting: dict[SeqId, Sequence] = {}  # no instance has the model yet
+        self.failed: dict[InstanceId, str] = {}
+        self.withdrawn = False
+        self.policy: Any = None
+        self.queued = self.running = self.ended = self.loads = 0
+        self.output_tokens = self.on_time = 0
+        self.stall_s = 0.0
+
+    @property
+    def fp(self) -> Footprint:
+        """The footprint of a model that some instance has cached."""
+        assert self.footprint is not None
+        return self.footprint
+
+
+class Weights:
+    """A model that is resident on an instance or on its way. `unload` is set once it is to go."""
+
+    __slots__ = ("last_turn", "load", "model", "ready", "slabs", "turns", "unload", "used")
+
+    def __init__(self, model: Model, slabs: int, load: CommandId | None) -> None:
+        self.model = model
+        self.slabs = slabs
+        self.load = load
+        self.ready = load is None
+        self.unload: CommandId | None = None
+        self.turns = 0
+        self.last_turn: CommandId | None = None
+        self.used = 0
+
+
+class Issued:
+    """A command with a lane that is out, with what it was granted."""
+
+    __slots__ = (
+        "body", "grant", "host_grant", "id", "members", "model", "prefills", "promise", "seq", "shape", "steps",
+        "steps_done", "tag",
+    )  # fmt: skip
+
+    def __init__(self, id: CommandId, body: Body, model: Model | None, seq: Sequence | None) -> None:
+        self.id = id
+        self.body = body
+        self.model = model
+        self.seq = seq
+        self.grant = 0
+        self.promise = 0
+        self.host_grant = 0
+        self.shape = KvShape("")
+        self.members: dict[SeqId, Sequence] = {}
+        self.prefills: tuple[Sequence, ...] = ()
+        self.steps = 0
+        self.steps_done = 0
+        self.tag: Any = None
+
+
+class Sequence:
+    """One choice of one request.
+
+    `home` is the instance that it runs or will run on, `opened` whether that was told; `source` still owns a copy on
+    its host tier (hand-off). `planned_kv` is what its KV will be when all turns that are out have run.
+    """
+
+    __slots__ = (
+        "arrival", "copy", "copying_out", "epoch", "failures", "gateway", "handle_of", "held_until", "home", "id",
+        "kv_tokens", "max_tokens", "model", "open_id", "opened", "order", "output_tokens", "place", "planned_kv", "policy", "prefix_tokens",
+        "prompt_tokens", "source", "stage", "starved", "turns",
+    )  # fmt: skip
+
+    def __init__(self, event: Submitted, model: Model, order: int) -> None:
+        self.id = event.seq
+        self.model = model
+        self.order = order
+        self.failures = 0
+        self.home: Instance | None = None
+        self.source: Instance | None = None
+        self.stage = Stage.QUEUED
+        self.policy: Any = None
+        self.held_until = 0.0
+        self.open_id: CommandId | None = None
+        self.restart(event)
+
+    def restart(self, event: Submitted) -> None:
+        """Take what the gateway says as the truth; nothing is placed anywhere."""
+        self.epoch = event.epoch
+        self.gateway = event.gateway
+        self.arrival = event.arrival
+        self.prompt_tokens = event.prompt_tokens
+        self.prefix_tokens = event.prefix_tokens
+        self.max_tokens = event.max_tokens
+        self.output_tokens = event.prefix_tokens
+        self.displace()
+
+    def displace(self) -> None:
+        """No instance holds anything of it."""
+        self.home = self.source = None
+        self.opened = False
+        self.place = Place.NONE
+        self.kv_tokens = self.planned_kv = 0
+        self.output_tokens = self.prefix_tokens
+        self.copy: CommandId | None = None
+        self.copying_out = False
+        self.handle_of: CommandId | None = None
+        self.turns: list[CommandId] = []
+        self.starved = False
+
+    def deadline(self) -> float:
+        """When its next token is due, on the scheduler's clock."""
+        slo = self.model.config.slo
+        return self.arrival + slo.ttft_s + self.output_tokens * slo.tbt_s
+
+
+class Instance:
+    """One attached sidecar: facts from its reports, and its program so far."""
+
+    __slots__ = (
+        "book", "busy_s", "commands", "count", "device", "failures", "held", "host_slabs", "id", "incarnation",
+        "loads", "max_batch", "memory_due", "next_id", "node", "opens", "order", "outs", "phases", "policy", "reason", "reported",
+        "role", "running", "sequences", "slab_bytes", "slabs", "stall_s", "stuck", "switches", "turns", "weights",
+    )  # fmt: skip
+
+    def __init__(self, event: InstanceUp, order: int) -> None:
+        self.id = event.instance
+        self.order = order
+        self.next_id = 1
+        self.switches = self.loads = 0
+        self.busy_s = self.stall_s = 0.0
+        self.policy: Any = None
+        self.phases: dict[ModelName, Phase] = {}
+        self.attach(event)
+
+    def attach(self, event: InstanceUp) -> None:
+        """A fresh attachment: nothing is out, memory is as reported."""
+        self.incarnation = event.incarnation
+        self.node = event.node
+        self.role = event.role
+        self.device = event.device
+        self.slab_bytes = event.slab_bytes
+        self.slabs = event.slabs
+        self.host_slabs = event.host_slabs
+        self.max_batch = max(1, event.max_batch)
+        self.book = Book(event.slabs, event.slab_bytes, event.memory)
+        self.weights: dict[ModelName, Weights] = {}
+        self.reported = frozenset(event.resident)  # resident before this attachment
+        self.commands: dict[CommandId, Issued] = {}
+        self.opens: dict[CommandId, Sequence] = {}
+        self.turns: list[Issued] = []
+        self.sequences: dict[SeqId, Sequence] = {}  # homed here
+        self.outs: deque[Sequence] = deque()  # hand-offs that wait for host room
+        self.held: dict[SeqId, Held] = {}
+        self.failures: dict[ModelName, int] = {}
+        self.running: Model | None = None
+        self.reason = ""
+        self.stuck = False
+        self.count = 0  # copies and unloads that make room and are out
+        self.memory_due = False  # a Close freed memory that no report shows yet
+
+    def has(self, model: Model) -> bool:
+        """Whether a Load of this model may be sent here."""
+        return self.phases.get(model.name) is Phase.CACHED
+
+
+class Pool:
+    """All tables, the output of the event at hand, and the one way to send a command."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.config = config
+        self.estimates = Estimates(config)
+        self.models: dict[ModelName, Model] = {}
+        self.instances: dict[InstanceId, Instance] = {}
+        self.sequences: dict[SeqId, Sequence] = {}
+        self.held: dict[SeqId, dict[InstanceId, Held]] = {}  # what attaching instances hold and nobody has claimed
+        self.out: list[Command] = []
+        self.now = 0.0
+        self.queued = 0
+        self.serial = 0
+
+    def tick(self) -> int:
+        """A number that rises: order of use and of arrival."""
+        self.serial += 1
+        return self.serial
+
+    def send(self, inst: Instance, body: Body, reason: str, after: Iterable[CommandId] = ()) -> CommandId:
+        """Issue a command without a lane (Open, Close, Amend, Cancel)."""
+        id = CommandId(inst.next_id)
+        inst.next_id += 1
+        inst.reason = reason
+        self.out.append(Send(inst.id, id, body, tuple(after), reason))
+        return id
+
+    def issue(
+        self, inst: Instance, body: Body, reason: str, after: tuple[CommandId, ...] = (), *,
+        model: Model | None = None, seq: Sequence | None = None,
+    ) -> Issued:  # fmt: skip
+        """Issue a command with a lane; it is out until its report comes."""
+        issued = Issued(self.send(inst, body, reason, after), body, model, seq)
+        inst.commands[issued.id] = issued
+        return issued

@@ -1,0 +1,72 @@
+"""The core has no clock: what must happen later waits here, in order, and `Wake` asks the driver for a Tick."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from aegaeon_scheduler.core.commands import Wake
+from aegaeon_scheduler.core.model import Held, InstanceId, SeqId
+from aegaeon_scheduler.core.state import Pool, Sequence, Stage
+
+
+class Timers:
+    """Three queues of constant delay, so each stays sorted by itself."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._holds: deque[tuple[float, Sequence]] = deque()
+        self._losses: deque[tuple[float, Sequence]] = deque()
+        self._leases: deque[tuple[float, InstanceId, SeqId, Held]] = deque()
+        self._armed: float | None = None
+
+    def hold(self, seq: Sequence) -> None:
+        """A sequence begins to wait for its prefill."""
+        seq.held_until = self._pool.now + self._pool.config.hold_s
+        self._holds.append((seq.held_until, seq))
+
+    def lost(self, seq: Sequence) -> None:
+        """A sequence begins to wait for its gateway."""
+        seq.held_until = self._pool.now + self._pool.config.lost_lease_s
+        self._losses.append((seq.held_until, seq))
+
+    def lease(self, instance: InstanceId, held: Held) -> None:
+        """An instance holds a sequence that nobody has claimed."""
+        self._leases.append((self._pool.now + self._pool.config.held_lease_s, instance, held.seq, held))
+
+    def due(self) -> tuple[list[Sequence], list[Sequence], list[tuple[InstanceId, Held]]]:
+        """What has run out: sequences never prefilled, lost ones, unclaimed ones."""
+        now = self._pool.now
+        holds, losses, leases = [], [], []
+        while self._holds and self._holds[0][0] <= now:
+            at, seq = self._holds.popleft()
+            if self._live(seq, Stage.QUEUED) and seq.held_until == at:
+                holds.append(seq)
+        while self._losses and self._losses[0][0] <= now:
+            at, seq = self._losses.popleft()
+            if self._live(seq, Stage.LOST) and seq.held_until == at:
+                losses.append(seq)
+        while self._leases and self._leases[0][0] <= now:
+            _, instance, _, held = self._leases.popleft()
+            leases.append((instance, held))
+        return holds, losses, leases
+
+    def _live(self, seq: Sequence, stage: Stage) -> bool:
+        return seq.stage is stage and self._pool.sequences.get(seq.id) is seq
+
+    def ticked(self) -> None:
+        """The last Wake has been answered."""
+        self._armed = None
+
+    def arm(self) -> None:
+        """Ask for the earliest Tick that is needed, once."""
+        self._drop_stale()
+        heads = [queue[0][0] for queue in (self._holds, self._losses, self._leases) if queue]
+        if heads and (self._armed is None or min(heads) < self._armed):
+            self._armed = min(heads)
+            self._pool.out.append(Wake(self._armed))
+
+    def _drop_stale(self) -> None:
+        while self._holds and not self._live(self._holds[0][1], Stage.QUEUED):
+            self._holds.popleft()
+        while self._losses and not self._live(self._losses[0][1], Stage.LOST):
+            self._losses.popleft()

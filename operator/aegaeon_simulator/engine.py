@@ -1,0 +1,567 @@
+"""A modelled sidecar in virtual time: four lanes, `after`, grants, epochs. It asserts the rules of the wire as it goes,
+so the simulator and the property tests of the core fail where a real sidecar would have misbehaved."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from aegaeon_scheduler.core import commands as cmd
+from aegaeon_scheduler.core import events as ev
+from aegaeon_scheduler.core.config import LatencyConstants
+from aegaeon_scheduler.core.model import (
+    CommandId,
+    FailureKind,
+    Finish,
+    Footprint,
+    Held,
+    InstanceId,
+    Memory,
+    ModelName,
+    Phase,
+    Place,
+    Role,
+    SeqId,
+)
+from aegaeon_simulator.clock import Clock
+from aegaeon_simulator.errors import WireViolation
+from aegaeon_simulator.memory import Tier, report
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model as a modelled engine serves it."""
+
+    footprint: Footprint
+    latency: LatencyConstants
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the driver adds to Open. `length`: output tokens after which the sequence ends by itself."""
+
+    prompt_tokens: int
+    prefix_tokens: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """A sidecar's shape. Times in seconds."""
+
+    instance: InstanceId
+    role: Role
+    slabs: int
+    host_slabs: int
+    slab_bytes: int
+    max_batch: int = 64
+    node: str = "node-0"
+    device: str = "modelled"
+    switch_s: float = 0.0  # change of the running model
+    report_steps: int = 8  # a step report at least so often
+
+
+@dataclass
+class Sequence:
+    """A sequence as the engine knows it. `kv` tokens in `blocks` blocks on the device, `host` blocks on the host."""
+
+    seq: SeqId
+    epoch: int
+    model: ModelName
+    prompt: int
+    output: int
+    length: int
+    kv: int = 0
+    blocks: int = 0
+    host: int = 0
+    place: Place = Place.NONE
+    copying: CommandId | None = None
+    handle_of: CommandId | None = None
+    closing: bool = False
+
+
+@dataclass
+class Running:
+    """The turn on the compute lane, and what happened since its last report."""
+
+    id: CommandId
+    body: cmd.Turn
+    steps: int
+    slabs: int
+    decode: list[SeqId]
+    parts: deque[cmd.PrefillPart]
+    done: int = 0
+    changed: dict[SeqId, ev.Progress] = field(default_factory=dict)
+    report_steps: int = 0
+    decode_s: float = 0.0
+    prefill_s: float = 0.0
+    prefill_tokens: int = 0
+    wait_s: float = 0.0
+    batch: int = 0
+    context: int = 0
+
+
+LANES = ("weights", "out", "in", "compute")
+
+
+def lane_of(body: cmd.Body) -> str | None:
+    """The lane of a command, None for those that act at once."""
+    if isinstance(body, (cmd.Load, cmd.Unload)):
+        return "weights"
+    if isinstance(body, cmd.SwapOut):
+        return "out"
+    if isinstance(body, (cmd.SwapIn, cmd.Adopt)):
+        return "in"
+    return "compute" if isinstance(body, cmd.Turn) else None
+
+
+class Engine:
+    """One modelled sidecar. `emit` takes its reports, `prompt_of` plays the driver, `peer` finds other engines."""
+
+    def __init__(
+        self,
+        spec: EngineSpec,
+        models: dict[ModelName, Served],
+        clock: Clock,
+        emit: Callable[[ev.Event], None],
+        prompt_of: Callable[[SeqId, int], Prompt | None],
+        peer: Callable[[InstanceId], Engine | None],
+        sink: Callable[[SeqId, int, int, Finish | None], None],
+        incarnation: str = "1",
+        fault: Callable[[cmd.Send], FailureKind | None] = lambda send: None,
+    ) -> None:
+        self.spec = spec
+        self.models = models
+        self.clock = clock
+        self.incarnation = incarnation
+        self.alive = True
+        self.device = Tier(spec.slabs, spec.slab_bytes)
+        self.host = Tier(spec.host_slabs, spec.slab_bytes)
+        self.resident: dict[ModelName, int] = {}
+        self.sequences: dict[SeqId, Sequence] = {}
+        self.lanes: dict[str, deque[cmd.Send]] = {lane: deque() for lane in LANES}
+        self.active: dict[str, cmd.Send | None] = dict.fromkeys(LANES)
+        self.seen: dict[CommandId, bool | None] = {}  # None: pending; True: done; False: failed
+        self.turn: Running | None = None
+        self.last_model: ModelName | None = None
+        self.pulled: dict[CommandId, FailureKind] = {}
+        self._emit, self._prompt_of, self._peer, self._sink, self._fault = emit, prompt_of, peer, sink, fault
+
+    # -- what it says ------------------------------------------------------------------------------------------------
+
+    def memory(self) -> Memory:
+        """What is free now."""
+        return report(self.device, self.host)
+
+    def hello(self) -> list[ev.Event]:
+        """The events of an attachment."""
+        s = self.spec
+        held = tuple(Held(q.seq, q.epoch, q.model, q.prompt, q.output, q.kv, q.place) for q in self.sequences.values())
+        up = ev.InstanceUp(
+            s.instance, self.incarnation, s.node, s.role, s.device, s.slab_bytes, s.slabs, s.host_slabs, s.max_batch,
+            self.memory(), tuple(self.resident), held,
+        )  # fmt: skip
+        models = [ev.ModelReported(s.instance, m, Phase.CACHED, v.footprint) for m, v in self.models.items()]
+        return [up, *models]
+
+    def heartbeat(self) -> None:
+        """Report memory."""
+        self._say(ev.MemoryReported(self.spec.instance, self.memory()))
+
+    def kill(self) -> None:
+        """The process is gone: nothing more is said."""
+        self.alive = False
+
+    def _say(self, event: ev.Event) -> None:
+        if self.alive:
+            self._emit(event)
+
+    def _later(self, seconds: float, action: Callable[[], None]) -> None:
+        self.clock.at(self.clock.now + seconds, lambda: action() if self.alive else None)
+
+    # -- what it is told ---------------------------------------------------------------------------------------------
+
+    def send(self, send: cmd.Send) -> None:
+        """A command arrives."""
+        if not self.alive:
+            return
+        if self.seen and send.id <= max(self.seen):
+            raise WireViolation(f"command id {send.id} does not rise")
+        for id in send.after:
+            if id not in self.seen:
+                raise WireViolation(f"command {send.id} waits for {id}, which was never issued here")
+        lane = lane_of(send.body)
+        if lane is None:
+            self.seen[send.id] = True
+            self._at_once(send)
+        else:
+            self.seen[send.id] = None
+            self.lanes[lane].append(send)
+            if lane == "compute" and len(self.lanes[lane]) + (self.turn is not None) > 2:
+                raise WireViolation("more than two turns on the compute lane")
+        self._start()
+
+    def _at_once(self, send: cmd.Send) -> None:
+        body = send.body
+        if isinstance(body, cmd.Open):
+            self._open(send, body)
+        elif isinstance(body, cmd.Close):
+            self._close(body)
+        elif isinstance(body, cmd.Amend):
+            self._amend(body)
+        elif isinstance(body, cmd.Cancel):
+            self.pulled[body.id] = FailureKind.CANCELLED
+
+    def _open(self, send: cmd.Send, body: cmd.Open) -> None:
+        held = self.sequences.get(body.seq)
+        prompt = self._prompt_of(body.seq, body.epoch)
+        if prompt is None:  # the gateway has moved on to a newer epoch
+            self._fail(send, FailureKind.STALE, "older epoch")
+            return
+        if held is not None:
+            if held.epoch > body.epoch:
+                self._fail(send, FailureKind.STALE, "older epoch")
+                return
+            if held.output >= prompt.prefix_tokens and held.model == body.model:
+                held.epoch = body.epoch
+                for index in range(prompt.prefix_tokens, held.output):
+                    self._sink(body.seq, body.epoch, index, None)
+                return
+            raise WireViolation(f"{body.seq} is opened with a prefix longer than what is held")
+        self.sequences[body.seq] = Sequence(
+            body.seq, body.epoch, body.model, prompt.prompt_tokens, prompt.prefix_tokens, prompt.length
+        )
+
+    def _close(self, body: cmd.Close) -> None:
+        q = self.sequences.get(body.seq)
+        if q is None or q.epoch > body.epoch:
+            return
+        if q.copying is not None:
+            q.closing = True
+            return
+        self._drop(q)
+
+    def _drop(self, q: Sequence) -> None:
+        fp = self.models[q.model].footprint
+        if q.blocks:
+            self.device.shrink(fp, q.blocks)
+        if q.host:
+            self.host.shrink(fp, q.host)
+        del self.sequences[q.seq]
+
+    def _amend(self, body: cmd.Amend) -> None:
+        turn = self.turn
+        if turn is not None and turn.id == body.turn:
+            turn.slabs += body.slabs
+            turn.steps = turn.steps if body.steps is None else body.steps
+            turn.decode += [s for s in body.join if s not in turn.decode]
+            turn.decode = [s for s in turn.decode if s not in body.leave]
+            return
+        queue = self.lanes["compute"]
+        for i, send in enumerate(queue):
+            if send.id == body.turn:
+                t = send.body
+                assert isinstance(t, cmd.Turn)
+                decode = tuple(s for s in (*t.decode, *body.join) if s not in body.leave)
+                steps = t.steps if body.steps is None else body.steps
+                changed = cmd.Turn(t.model, t.prefill, decode, steps, t.slabs + body.slabs)
+                queue[i] = cmd.Send(send.instance, send.id, changed, send.after, send.reason)
+
+    # -- lanes -------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        moved = True
+        while moved:
+            moved = False
+            for lane in LANES:
+                if self.active[lane] is None and self.lanes[lane]:
+                    moved = self._try(lane) or moved
+
+    def _try(self, lane: str) -> bool:
+        send = self.lanes[lane][0]
+        states = [(id, self.seen[id]) for id in send.after]
+        failed = next((id for id, state in states if state is False), None)
+        if failed is not None:
+            self.lanes[lane].popleft()
+            self.seen[send.id] = False
+            self._say(ev.CommandSkipped(self.spec.instance, send.id, failed))
+            return True
+        if any(state is None for _, state in states):
+            return False
+        self.lanes[lane].popleft()
+        fault = self.pulled.pop(send.id, None) or self._fault(send)
+        if fault is not None:
+            self._fail(send, fault, "injected")
+            return True
+        self.active[lane] = send
+        if not self._begin(send):
+            self.active[lane] = None
+        return True
+
+    def _fail(self, send: cmd.Send, kind: FailureKind, reason: str) -> None:
+        self.seen[send.id] = False
+        event = ev.CommandFailed(self.spec.instance, send.id, kind, reason, self.memory())
+        self.clock.at(self.clock.now, lambda: self._say(event))
+
+    def _end(self, send: cmd.Send, seconds: float, nbytes: int = 0, kv: int = 0) -> None:
+        self.active[lane_of(send.body) or ""] = None
+        self.seen[send.id] = True
+        self._say(ev.CommandDone(self.spec.instance, send.id, seconds, self.memory(), nbytes, kv))
+        self._start()
+
+    def _begin(self, send: cmd.Send) -> bool:
+        body = send.body
+        if isinstance(body, cmd.Load):
+            return self._load(send, body)
+        if isinstance(body, cmd.Unload):
+            return self._unload(send, body)
+        if isinstance(body, cmd.SwapOut):
+            return self._swap_out(send, body)
+        if isinstance(body, cmd.SwapIn):
+            return self._copy_in(send, body.seq, body.epoch, body.slabs, None)
+        if isinstance(body, cmd.Adopt):
+            return self._adopt(send, body)
+        assert isinstance(body, cmd.Turn)
+        return self._begin_turn(send, body)
+
+    def _load(self, send: cmd.Send, body: cmd.Load) -> bool:
+        served = self.models[body.model]
+        if body.model in self.resident:
+            raise WireViolation(f"{body.model} is loaded twice")
+        if body.slabs < served.footprint.weight_slabs:
+            raise WireViolation(f"the load of {body.model} was granted too little")
+        self.device.take_weights(served.footprint.weight_slabs)
+        seconds = served.footprint.weight_bytes / served.latency.load_bytes_per_s
+
+        def done() -> None:
+            self.resident[body.model] = served.footprint.weight_slabs
+            self._end(send, seconds, served.footprint.weight_bytes)
+
+        self._later(seconds, done)
+        return True
+
+    def _unload(self, send: cmd.Send, body: cmd.Unload) -> bool:
+        if body.model not in self.resident:
+            self._fail(send, FailureKind.UNKNOWN, f"{body.model} is not resident")
+            return False
+        if self.turn is not None and self.turn.body.model == body.model:
+            raise WireViolation(f"{body.model} is unloaded while its turn runs")
+        self.device.weights -= self.resident.pop(body.model)
+        self._later(0.0, lambda: self._end(send, 0.0))
+        return True
+
+    def _known(self, send: cmd.Send, seq: SeqId, epoch: int) -> Sequence | None:
+        q = self.sequences.get(seq)
+        if q is None or q.closing:
+            self._fail(send, FailureKind.UNKNOWN, f"{seq} is not open here")
+            return None
+        if epoch < q.epoch:
+            self._fail(send, FailureKind.STALE, f"{seq} has epoch {q.epoch}")
+            return None
+        if q.copying is not None:
+            raise WireViolation(f"{seq} is copied twice at once")
+        return q
+
+    def _swap_out(self, send: cmd.Send, body: cmd.SwapOut) -> bool:
+        q = self._known(send, body.seq, body.epoch)
+        if q is None:
+            return False
+        if q.place is not Place.DEVICE:
+            raise WireViolation(f"{body.seq} is swapped out from {q.place}")
+        if self.turn is not None and body.seq in self.turn.decode:
+            raise WireViolation(f"{body.seq} is swapped out while its turn runs")
+        fp = self.models[q.model].footprint
+        if self.host.grow(fp, q.blocks, self.host.free) is None:
+            self._fail(send, FailureKind.NO_MEMORY, "the host tier is full")
+            return False
+        q.host, q.copying = q.blocks, send.id
+        nbytes = q.blocks * fp.kv_block_bytes
+        seconds = nbytes / self.models[q.model].latency.kv_bytes_per_s
+
+        def done() -> None:
+            self.device.shrink(fp, q.blocks)
+            q.blocks, q.place, q.copying, q.handle_of = 0, Place.HOST, None, send.id
+            kv = q.kv
+            if q.closing:
+                self._drop(q)
+            self._end(send, seconds, nbytes, kv)
+
+        self._later(seconds, done)
+        return True
+
+    def _adopt(self, send: cmd.Send, body: cmd.Adopt) -> bool:
+        q = self._known(send, body.seq, body.epoch)
+        if q is None:
+            return False
+        source = self._peer(body.source)
+        theirs = source.sequences.get(body.seq) if source is not None else None
+        if theirs is None or theirs.handle_of != body.handle_of:
+            self._fail(send, FailureKind.UNKNOWN, "the source does not hold this handle")
+            return False
+        q.kv, q.output = theirs.kv, theirs.output
+        return self._copy_in(send, body.seq, body.epoch, body.slabs, theirs)
+
+    def _copy_in(self, send: cmd.Send, seq: SeqId, epoch: int, slabs: int, theirs: Sequence | None) -> bool:
+        q = self._known(send, seq, epoch)
+        if q is None:
+            return False
+        if theirs is None and q.place is not Place.HOST:
+            raise WireViolation(f"{seq} is swapped in from {q.place}")
+        fp = self.models[q.model].footprint
+        blocks = -(-q.kv // fp.kv_block_tokens)
+        if self.device.grow(fp, blocks, slabs) is None:
+            self._fail(send, FailureKind.NO_MEMORY, f"the grant of {slabs} slabs is too small")
+            return False
+        q.copying, q.blocks = send.id, blocks
+        nbytes = blocks * fp.kv_block_bytes
+        seconds = nbytes / self.models[q.model].latency.kv_bytes_per_s
+
+        def done() -> None:
+            if q.host:
+                self.host.shrink(fp, q.host)
+            q.host, q.place, q.copying, q.handle_of = 0, Place.DEVICE, None, None
+            if q.closing:
+                self._drop(q)
+            self._end(send, seconds, nbytes)
+
+        self._later(seconds, done)
+        return True
+
+    # -- the compute lane --------------------------------------------------------------------------------------------
+
+    def _begin_turn(self, send: cmd.Send, body: cmd.Turn) -> bool:
+        if body.model not in self.resident:
+            raise WireViolation(f"a turn of {body.model} starts without its weights")
+        self.turn = Running(send.id, body, body.steps, body.slabs, list(body.decode), deque(body.prefill))
+        wait = self.spec.switch_s if self.last_model not in (None, body.model) else 0.0
+        self.turn.wait_s += wait
+        self.last_model = body.model
+        self._later(wait, self._advance)
+        return True
+
+    def _advance(self) -> None:
+        turn = self.turn
+        assert turn is not None
+        if turn.parts:
+            self._part(turn, turn.parts.popleft())
+        elif turn.done < turn.steps:
+            self._step(turn)
+        else:
+            self._report(turn, end=True)
+
+    def _part(self, turn: Running, part: cmd.PrefillPart) -> None:
+        q = self.sequences.get(part.seq)
+        if q is None or q.closing:
+            self._advance()
+            return
+        fp, latency = self.models[q.model].footprint, self.models[q.model].latency
+        need = -(-(q.kv + part.tokens) // fp.kv_block_tokens) - q.blocks
+        if not self._grow(turn, q, need):
+            turn.changed[q.seq] = ev.Progress(q.seq, q.epoch, q.output, q.kv, starved=True)
+            turn.parts = deque(p for p in turn.parts if p.seq != q.seq)
+            self._advance()
+            return
+        q.place = Place.DEVICE
+        first = latency.p0 if q.kv == 0 else 0.0
+        seconds = first + latency.p1 * part.tokens + latency.p2 * ((q.kv + part.tokens) ** 2 - q.kv**2)
+
+        def done() -> None:
+            turn.prefill_s += seconds
+            turn.prefill_tokens += part.tokens
+            if q.seq in self.sequences:
+                q.kv += part.tokens
+                complete = q.kv >= q.prompt + q.output
+                self._produced(turn, q) if complete else self._note(turn, q)
+            self._advance()
+
+        self._later(max(seconds, latency.floor if not q.kv else 0.0), done)
+
+    def _step(self, turn: Running) -> None:
+        batch = [q for q in self._members(turn) if self._grow_step(turn, q)]
+        if not batch:
+            waiting = [s for s in turn.decode if s in self.sequences and self.sequences[s].copying is not None]
+            incoming = waiting or self._incoming(turn)
+            if incoming:
+                turn.wait_s += 1e-3
+                self._later(1e-3, self._advance)
+            else:
+                self._report(turn, end=True)
+            return
+        latency = self.models[turn.body.model].latency
+        context = sum(q.kv for q in batch)
+        seconds = latency.a + latency.b * context + latency.c * len(batch)
+        turn.batch, turn.context = len(batch), context
+
+        def done() -> None:
+            turn.done += 1
+            turn.report_steps += 1
+            turn.decode_s += seconds
+            for q in batch:
+                if q.seq in self.sequences:
+                    q.kv += 1
+                    self._produced(turn, q)
+            if turn.report_steps >= self.spec.report_steps or any(p.finish for p in turn.changed.values()):
+                if turn.done < turn.steps:
+                    self._report(turn, end=False)
+            self._advance()
+
+        self._later(seconds, done)
+
+    def _incoming(self, turn: Running) -> bool:
+        wanted = set(turn.decode)
+        return any(isinstance(s.body, (cmd.SwapIn, cmd.Adopt)) and s.body.seq in wanted for s in self.lanes["in"])
+
+    def _members(self, turn: Running) -> Iterable[Sequence]:
+        for seq in list(turn.decode):
+            q = self.sequences.get(seq)
+            if q is None or q.closing:
+                turn.decode.remove(seq)
+            elif q.place is Place.DEVICE and q.copying is None:
+                yield q
+
+    def _grow_step(self, turn: Running, q: Sequence) -> bool:
+        fp = self.models[q.model].footprint
+        need = -(-(q.kv + 1) // fp.kv_block_tokens) - q.blocks
+        if self._grow(turn, q, need):
+            return True
+        turn.decode.remove(q.seq)
+        turn.changed[q.seq] = ev.Progress(q.seq, q.epoch, q.output, q.kv, starved=True)
+        return False
+
+    def _grow(self, turn: Running, q: Sequence, blocks: int) -> bool:
+        if blocks <= 0:
+            return True
+        taken = self.device.grow(self.models[q.model].footprint, blocks, turn.slabs)
+        if taken is None:
+            return False
+        turn.slabs -= taken
+        q.blocks += blocks
+        return True
+
+    def _note(self, turn: Running, q: Sequence, finish: Finish | None = None) -> None:
+        turn.changed[q.seq] = ev.Progress(q.seq, q.epoch, q.output, q.kv, finish=finish)
+
+    def _produced(self, turn: Running, q: Sequence) -> None:
+        q.output += 1
+        finish = Finish.STOP if q.output >= q.length else None
+        self._sink(q.seq, q.epoch, q.output - 1, finish)
+        self._note(turn, q, finish)
+        if finish is not None:
+            turn.decode = [s for s in turn.decode if s != q.seq]
+            self._drop(q)
+
+    def _report(self, turn: Running, end: bool) -> None:
+        event = ev.TurnProgress(
+            self.spec.instance, turn.id, tuple(turn.changed.values()), turn.report_steps, turn.decode_s,
+            turn.prefill_tokens, turn.prefill_s, turn.wait_s, turn.batch, turn.context, self.memory(), end,
+        )  # fmt: skip
+        turn.changed = {}
+        turn.report_steps = turn.prefill_tokens = 0
+        turn.decode_s = turn.prefill_s = turn.wait_s = 0.0
+        if end:
+            self.seen[turn.id] = True
+            self.turn, self.active["compute"] = None, None
+        self._say(event)
+        if end:
+            self._start()

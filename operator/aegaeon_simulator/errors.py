@@ -1,0 +1,11 @@
+"""What the simulator raises."""
+
+from __future__ import annotations
+
+
+class SimulatorError(Exception):
+    """Base of all errors of the simulator."""
+
+
+class WireViolation(SimulatorError):
+    """The scheduler sent a command whose preconditions do not follow from its fences: a bug in the core."""

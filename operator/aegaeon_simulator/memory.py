@@ -1,0 +1,68 @@
+"""The modelled memory of a sidecar: slabs, blocks by KV shape, both tiers. Blocks are packed, so slabs follow counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aegaeon_scheduler.core.model import Footprint, KvShape, Memory, ShapeMemory
+from aegaeon_simulator.errors import WireViolation
+
+
+@dataclass
+class Tier:
+    """One tier; `used` blocks and `mapped` slabs by shape, `weights` slabs."""
+
+    slabs: int
+    slab_bytes: int
+    weights: int = 0
+    used: dict[KvShape, int] = field(default_factory=dict)
+    mapped: dict[KvShape, int] = field(default_factory=dict)
+    block_bytes: dict[KvShape, int] = field(default_factory=dict)
+
+    @property
+    def free(self) -> int:
+        """Slabs that nothing is mapped to."""
+        return self.slabs - self.weights - sum(self.mapped.values())
+
+    def _slabs_for(self, shape: KvShape, blocks: int) -> int:
+        return -(-blocks * self.block_bytes[shape] // self.slab_bytes)
+
+    def take_weights(self, slabs: int) -> None:
+        """Map a model's slabs."""
+        if slabs > self.free:
+            raise WireViolation(f"a load needs {slabs} slabs, {self.free} are free")
+        self.weights += slabs
+
+    def grow(self, footprint: Footprint, blocks: int, grant: int) -> int | None:
+        """Allocate blocks; slabs taken, or None when the grant or the free blocks do not reach (nothing changes)."""
+        shape = footprint.kv_shape
+        self.block_bytes[shape] = footprint.kv_block_bytes
+        used = self.used.get(shape, 0) + blocks
+        extra = max(0, self._slabs_for(shape, used) - self.mapped.get(shape, 0))
+        if extra > grant:
+            return None
+        if extra > self.free:
+            raise WireViolation(f"a grant of {grant} slabs was given out, only {self.free} are free")
+        self.used[shape] = used
+        self.mapped[shape] = self.mapped.get(shape, 0) + extra
+        return extra
+
+    def shrink(self, footprint: Footprint, blocks: int) -> None:
+        """Free blocks; slabs that empties go back to the pool."""
+        shape = footprint.kv_shape
+        self.used[shape] = self.used.get(shape, 0) - blocks
+        if self.used[shape] < 0:
+            raise WireViolation(f"{shape}: more blocks freed than were used")
+        self.mapped[shape] = min(self.mapped[shape], self._slabs_for(shape, self.used[shape]))
+
+    def shapes(self) -> dict[KvShape, ShapeMemory]:
+        """Blocks by shape, as a report says them."""
+        return {
+            shape: ShapeMemory(mapped * self.slab_bytes // self.block_bytes[shape] - self.used[shape], self.used[shape])
+            for shape, mapped in self.mapped.items()
+        }
+
+
+def report(device: Tier, host: Tier) -> Memory:
+    """What a sidecar with these tiers reports."""
+    return Memory(device.free, host.free, device.shapes(), host.shapes())

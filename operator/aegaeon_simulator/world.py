@@ -1,0 +1,212 @@
+"""A pool in virtual time: one Scheduler, modelled engines, and clients that count their tokens. Deterministic.
+
+The world plays driver, gateway and network; its clients hold the received prefix, as gateways do, and submit again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from aegaeon_scheduler.core import commands as cmd
+from aegaeon_scheduler.core import events as ev
+from aegaeon_scheduler.core.config import SchedulerConfig
+from aegaeon_scheduler.core.model import (
+    FailureKind,
+    Finish,
+    GatewayId,
+    InstanceId,
+    ModelConfig,
+    ModelName,
+    SeqId,
+    Slo,
+)
+from aegaeon_scheduler.core.scheduler import Scheduler
+from aegaeon_scheduler.core.slo import Attainment, attainment
+from aegaeon_simulator.clock import Clock
+from aegaeon_simulator.engine import Engine, EngineSpec, Prompt, Served
+from aegaeon_simulator.errors import WireViolation
+
+GATEWAY = GatewayId("gateway")
+
+
+@dataclass
+class Client:
+    """One request with one choice, as its gateway sees it. `times`: seconds since arrival of each token."""
+
+    seq: SeqId
+    model: ModelName
+    prompt_tokens: int
+    length: int
+    max_tokens: int
+    arrival: float
+    epoch: int = 1
+    times: list[float] = field(default_factory=list)
+    accepted: int = 0
+    ends: int = 0
+    finished: bool = False
+    cancelled: bool = False
+    rejected: cmd.Reject | None = None
+
+    @property
+    def open(self) -> bool:
+        """Still waiting for something."""
+        return not (self.finished or self.cancelled or self.rejected is not None)
+
+
+class World:
+    """Everything around the core. `delay_s` is the network's, one way."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        models: dict[ModelName, tuple[Served, Slo]],
+        engines: list[EngineSpec],
+        delay_s: float = 0.0,
+        heartbeat_s: float = 0.5,
+        fault: Callable[[cmd.Send], FailureKind | None] = lambda send: None,
+        observe: Callable[[float, ev.Event, list[cmd.Command]], None] = lambda now, event, commands: None,
+    ) -> None:
+        self.clock = Clock()
+        self.scheduler = Scheduler(config)
+        self.models = models
+        self.delay_s = delay_s
+        self.heartbeat_s = heartbeat_s
+        self.fault = fault
+        self.observe = observe
+        self.clients: dict[SeqId, Client] = {}
+        self.engines: dict[InstanceId, Engine] = {}
+        self.specs = {spec.instance: spec for spec in engines}
+        self._incarnation = 0
+        self.feed(ev.CatalogChanged(tuple(ModelConfig(name, slo) for name, (_, slo) in models.items())))
+        for spec in engines:
+            self.start(spec.instance)
+
+    # -- engines -----------------------------------------------------------------------------------------------------
+
+    def start(self, instance: InstanceId) -> None:
+        """Start (or restart) an engine with nothing on it."""
+        self._incarnation += 1
+        served = {name: served for name, (served, _) in self.models.items()}
+        engine = Engine(
+            self.specs[instance], served, self.clock, self._from_engine, self._prompt, self.engines.get, self._token,
+            str(self._incarnation), lambda send: self.fault(send),
+        )  # fmt: skip
+        self.engines[instance] = engine
+        for event in engine.hello():
+            self._from_engine(event)
+        self._beat(engine)
+
+    def _beat(self, engine: Engine) -> None:
+        def beat() -> None:
+            if engine.alive and any(c.open for c in self.clients.values()):
+                engine.heartbeat()
+            if engine.alive:
+                self._beat(engine)
+
+        self.clock.at(self.clock.now + self.heartbeat_s, beat)
+
+    def kill(self, instance: InstanceId) -> None:
+        """The engine's process dies; the scheduler hears of it."""
+        engine = self.engines.pop(instance, None)
+        if engine is not None:
+            engine.kill()
+            self._from_engine(ev.InstanceDown(instance))
+
+    def _from_engine(self, event: ev.Event) -> None:
+        self.clock.at(self.clock.now + self.delay_s, lambda: self.feed(event))
+
+    # -- clients -----------------------------------------------------------------------------------------------------
+
+    def request(
+        self, name: str, model: ModelName, prompt_tokens: int, length: int, at: float, max_tokens: int = 1 << 20
+    ) -> Client:
+        """A request arrives at this time and ends by itself after `length` tokens."""
+        seq = SeqId(name, 0)
+        client = Client(seq, model, prompt_tokens, min(length, max_tokens), max_tokens, at)
+        self.clients[seq] = client
+        self.clock.at(at, lambda: self._submit(client))
+        return client
+
+    def cancel(self, client: Client) -> None:
+        """The reader leaves now."""
+        if client.open:
+            client.cancelled = True
+            self.feed(ev.Cancelled(client.seq))
+
+    def _submit(self, client: Client) -> None:
+        if client.open:
+            self.feed(
+                ev.Submitted(
+                    client.seq,
+                    client.epoch,
+                    GATEWAY,
+                    client.model,
+                    client.arrival,
+                    client.prompt_tokens,
+                    len(client.times),
+                    client.max_tokens,
+                )  # fmt: skip
+            )
+
+    def submit_again(self, client: Client) -> None:
+        """As after a broken stream between gateway and scheduler."""
+        client.epoch += 1
+        self._submit(client)
+
+    def _prompt(self, seq: SeqId, epoch: int) -> Prompt | None:
+        client = self.clients[seq]
+        if epoch != client.epoch:
+            return None
+        return Prompt(client.prompt_tokens, len(client.times), client.length)
+
+    def _token(self, seq: SeqId, epoch: int, index: int, finish: Finish | None) -> None:
+        client = self.clients[seq]
+        if epoch != client.epoch or index < len(client.times) or client.cancelled:
+            return
+        if index > len(client.times):
+            raise WireViolation(f"{seq}: token {index} came, {len(client.times)} was due")
+        client.times.append(self.clock.now - client.arrival)
+        client.finished = client.finished or finish is not None
+
+    # -- driver ------------------------------------------------------------------------------------------------------
+
+    def feed(self, event: ev.Event) -> list[cmd.Command]:
+        """One event into the core; its commands go where they belong."""
+        now = self.clock.now
+        commands = self.scheduler.on(now, event)
+        self.observe(now, event, commands)
+        for command in commands:
+            self._carry_out(command)
+        return commands
+
+    def _carry_out(self, command: cmd.Command) -> None:
+        if isinstance(command, cmd.Send):
+            engine = self.engines.get(command.instance)
+            if engine is not None:
+                self.clock.at(self.clock.now + self.delay_s, lambda: engine.send(command))
+        elif isinstance(command, cmd.Wake):
+            self.clock.at(command.at, lambda: self.feed(ev.Tick()))
+        elif isinstance(command, cmd.SequenceLost):
+            client = self.clients[command.seq]
+            if client.epoch == command.epoch:
+                client.epoch += 1
+                self.clock.at(self.clock.now + self.delay_s, lambda: self._submit(client))
+        elif isinstance(command, cmd.Accept):
+            self.clients[command.seq].accepted += 1
+        elif isinstance(command, cmd.Reject):
+            self.clients[command.seq].rejected = command
+        elif isinstance(command, cmd.SequenceEnded):
+            self.clients[command.seq].ends += 1
+
+    def run(self, until: float, idle: bool = True) -> None:
+        """Advance to this time; with `idle`, stop early when every client has its answer."""
+        while (at := self.clock.next_at()) is not None and at <= until:
+            self.clock.step()
+            if idle and self.clients and not any(c.open for c in self.clients.values()):
+                return
+
+    def attainment(self) -> Attainment:
+        """All three forms over the clients that did not leave."""
+        kept = [c for c in self.clients.values() if not c.cancelled]
+        return attainment((c.times, self.models[c.model][1], c.length) for c in kept)

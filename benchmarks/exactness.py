@@ -1,0 +1,161 @@
+"""Thousands of forced switches under random traffic, and every output held against Hugging Face transformers.
+
+Real processes: one prefill and two decode engines whose memory holds fewer models than are asked for, so that models
+and KV caches move all the time. Requests have random prompts and lengths down to one token; some clients leave in the
+middle. A second part sends the same seeded requests alone and under load and counts the texts that differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from random_traffic import Client, Deck, Load, Output
+from report import Row, report
+
+from aegaeon_cli.demo.command import directories
+from aegaeon_cli.demo.stack import Stack
+from aegaeon_cli.demo.verify import TIE, Verdict, eos_id, verify, with_end
+from aegaeon_cli.models import make_models, questions
+from aegaeon_cli.status import watch_status
+from aegaeon_operator.spec import load_manifests
+from aegaeon_proto.v1.engine_pb2 import Role
+
+QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart"
+SMALL = {"deviceBytes": "14Mi", "slabSize": "256Ki", "hostModelCache": "64Mi", "hostKv": "32Mi"}
+STATUS_S = 0.5
+
+
+async def switches_reach(scheduler: str, wanted: int, limit_s: float) -> int:
+    """Wait until the decode engines have switched `wanted` times, or for `limit_s`; returns how often they have."""
+    seen, began, told = 0, time.monotonic(), 0
+    async for status in watch_status(scheduler, STATUS_S):
+        seen = sum(engine.switches for engine in status.instances if engine.role == Role.ROLE_DECODE)
+        elapsed = time.monotonic() - began
+        if seen >= told + max(1, wanted // 20):
+            told = seen
+            print(f"{elapsed:7.1f} s  {seen:6d} of {wanted} switches", flush=True)
+        if seen >= wanted or elapsed > limit_s:
+            return seen
+    return seen
+
+
+@asynccontextmanager
+async def stack_of_three(models: Path, q_max: str) -> AsyncIterator[Stack]:
+    """One prefill and two decode engines with little memory and short turns. Raises if anything of it stays behind."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_manifests(Path(folder), q_max)
+        async with Stack(Path(folder), models, free_port()) as stack:
+            yield stack
+    if stack.leftovers:
+        raise SystemExit("left behind: " + "; ".join(stack.leftovers))
+
+
+def write_manifests(folder: Path, q_max: str) -> None:
+    """The quickstart with two decode engines, less memory and short turns."""
+    pool = yaml.safe_load((QUICKSTART / "gpupool.yaml").read_text())
+    pool["spec"]["decode"]["replicas"] = 2
+    pool["spec"]["memory"] = SMALL
+    pool["spec"]["scheduling"] = {"policy": "paper", "qMax": q_max, "maxGroupSize": 8, "hold": "60s"}
+    (folder / "gpupool.yaml").write_text(yaml.safe_dump(pool))
+    (folder / "modelpool.yaml").write_text((QUICKSTART / "modelpool.yaml").read_text())
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def compare_seeded(client: Client, deck: Deck, width: int, count: int) -> list[tuple[Output, Output]]:
+    """The same seeded requests, each alone and then all under load."""
+    requests = [deck.draw_seeded() for _ in range(count)]
+    alone = [await client.ask(request) for request in requests]
+    load = Load(client, deck, width)
+    async with load.running():
+        loaded = await asyncio.gather(*(client.ask(request) for request in requests))
+    return list(zip(alone, loaded, strict=True))
+
+
+def judge(outputs: Sequence[Output], models: dict[str, Path]) -> list[tuple[Output, Verdict]]:
+    """Every output that has tokens against transformers; equal ones are computed once."""
+    known: dict[tuple[Any, ...], Verdict] = {}
+    verdicts = []
+    for output in outputs:
+        request, directory = output.request, models[output.request.model]
+        tokens = with_end(output.tokens, output.finish_reason, eos_id(directory))
+        key = (request.model, request.prompt, tuple(tokens))
+        if key not in known:
+            known[key] = verify(directory, request.prompt, tokens)
+        verdicts.append((output, known[key]))
+    return verdicts
+
+
+def rows(wanted: int, switched: int, outputs: Sequence[Output], verdicts: list[tuple[Output, Verdict]]) -> list[Row]:
+    """The figures of the greedy part; prints what differs."""
+    for output, verdict in verdicts:
+        if not verdict.identical:
+            where = f"token {verdict.first_difference} of {verdict.positions}, {verdict.gap:.3g} below the largest"
+            print(f"different: {output.request.model}, prompt of {len(output.request.prompt)} tokens: {where}")
+    left = sum(output.finish_reason is None and not output.error for output in outputs)
+    return [
+        Row("switches of the decode engines", switched, "switches", wanted),
+        Row("outputs checked", len(verdicts), "outputs"),
+        Row("of which the client left early", left, "outputs"),
+        Row("requests that failed", sum(bool(output.error) for output in outputs), "requests", 0, "<="),
+        Row("outputs not identical to transformers", sum(not v.identical for _, v in verdicts), "outputs", 0, "<="),
+        Row("positions checked", sum(v.positions for _, v in verdicts), "tokens"),
+        Row(f"ties closer than {TIE:g}", sum(v.ties for _, v in verdicts), "tokens"),
+    ]
+
+
+def seeded_rows(pairs: Sequence[tuple[Output, Output]]) -> list[Row]:
+    """The figures of the seeded part."""
+    failed = sum(bool(alone.error or loaded.error) for alone, loaded in pairs)
+    different = sum(alone.tokens != loaded.tokens for alone, loaded in pairs)
+    return [
+        Row("seeded requests, alone and under load", len(pairs), "requests"),
+        Row("of which failed", failed, "requests", 0, "<="),
+        Row("of which the texts differ", different, "requests"),
+    ]
+
+
+async def run(arguments: argparse.Namespace) -> bool:
+    """Both parts against one stack; True when every figure holds."""
+    models = directories(load_manifests(QUICKSTART, arguments.models).pools[0])
+    deck = Deck(models, questions(arguments.models), arguments.seed)
+    async with stack_of_three(arguments.models, arguments.q_max) as stack, Client(stack.state.url) as client:
+        load = Load(client, deck, arguments.width)
+        async with load.running():
+            switched = await switches_reach(stack.state.scheduler, arguments.switches, arguments.limit_s)
+        pairs = await compare_seeded(client, deck, arguments.width, arguments.seeded)
+    verdicts = judge([output for output in load.outputs if output.tokens], models)
+    return report("exactness", rows(arguments.switches, switched, load.outputs, verdicts) + seeded_rows(pairs))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--switches", type=int, default=10_000, help="switches of the decode engines to wait for")
+    parser.add_argument("--models", type=Path, required=True, help="folder of `aegaeon models make`")
+    parser.add_argument("--seeded", type=int, default=32, help="seeded requests to compare alone and under load")
+    parser.add_argument("--width", type=int, default=16, help="requests that are open at a time")
+    parser.add_argument("--q-max", default="20ms", help="longest turn; short ones force switches")
+    parser.add_argument("--limit-s", type=float, default=1800.0, help="give up waiting after so many seconds")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    arguments.models = arguments.models.absolute()
+    make_models(arguments.models, print)
+    sys.exit(0 if asyncio.run(run(arguments)) else 1)
+
+
+if __name__ == "__main__":
+    main()

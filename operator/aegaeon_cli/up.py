@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 import click
 
 from aegaeon_cli.folders import constants_file, models_folder
-from aegaeon_cli.welcome import settled_models, welcome
+from aegaeon_cli.welcome import settled, welcome
 from aegaeon_operator.errors import ManifestError
 from aegaeon_operator.podrunner import PodRunner, RestartPolicy, RunFolder, RunState, default_base, look, preflight
 from aegaeon_operator.reconcile import LocalPlan, reconcile
@@ -186,8 +185,6 @@ async def _bring_up(pool: Pool, plan: LocalPlan, runner: PodRunner, folder: RunF
     click.echo(f"starting pool {state.pool} in {folder.path} ...")
     folder.publish(state)
     await runner.start()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_MODELS_SETTLE_S):
-            await settled_models(plan.scheduler_target)
+    status = await settled(plan.scheduler_target, _MODELS_SETTLE_S)
     folder.publish(replace(state, ready=True))
-    click.echo(await welcome(plan.scheduler_target, url, time.monotonic() - began))
+    click.echo(welcome(status, url, time.monotonic() - began))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
-from aegaeon_cli.status import read_status, watch_status
+from aegaeon_cli.errors import NoAnswerError
+from aegaeon_cli.status import watch_status
 from aegaeon_proto.v1.gateway_pb2 import ModelTraffic, PoolStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase
 
@@ -12,16 +14,26 @@ _POLL_S = 0.2
 _SETTLED = (ModelPhase.MODEL_PHASE_CACHED, ModelPhase.MODEL_PHASE_FAILED)
 
 
-async def settled_models(scheduler: str) -> None:
-    """Returns once every model is cached or failed."""
-    async for status in watch_status(scheduler, _POLL_S):
-        if _settled(status):
-            return
+async def settled(scheduler: str, patience_s: float) -> PoolStatus:
+    """The status once every model is cached or failed, or as it is after `patience_s` seconds.
+
+    A scheduler that is being started again is waited for. Raises NoAnswerError when it does not answer until then.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_s
+    while True:
+        try:
+            async for status in watch_status(scheduler, _POLL_S):
+                if loop.time() > deadline or all(model.phase in _SETTLED for model in status.models):
+                    return status
+        except NoAnswerError:
+            if loop.time() > deadline:
+                raise
+        await asyncio.sleep(_POLL_S)
 
 
-async def welcome(scheduler: str, url: str, seconds: float) -> str:
+def welcome(status: PoolStatus, url: str, seconds: float) -> str:
     """The text to print; models in the order of the manifests."""
-    status = await read_status(scheduler)
     width = max((len(model.model) for model in status.models), default=0)
     models = "\n".join(f"  {model.model:<{width}}  {phase_text(model)}" for model in status.models)
     return (
@@ -46,10 +58,6 @@ def curl(url: str, model: str) -> str:
     """A streaming chat request, ready to paste."""
     body = {"model": model, "stream": True, "messages": [{"role": "user", "content": "Hello"}]}
     return f"  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{json.dumps(body)}'"
-
-
-def _settled(status: PoolStatus) -> bool:
-    return all(model.phase in _SETTLED for model in status.models)
 
 
 def _example(status: PoolStatus) -> str:

@@ -1,0 +1,153 @@
+"""The command line: help at once, errors as sentences with exit status 2, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from aegaeon_cli.doctor import Verdict, examine
+from aegaeon_cli.main import main
+
+QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
+COMMANDS = ("up", "top", "models", "doctor", "calibrate", "replay")
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    return result.exit_code, result.output
+
+
+@pytest.fixture
+def model_folders(tmp_path: Path) -> Path:
+    """Empty folders for the models of the quickstart: enough for what is checked before anything starts."""
+    for name in ("llama", "mistral", "qwen2", "qwen3"):
+        (tmp_path / "models" / name).mkdir(parents=True)
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield other.getsockname()[1]
+
+
+def test_help_lists_every_command_and_imports_none() -> None:
+    code, output = run("--help")
+    assert code == 0
+    assert all(f"\n  {name} " in output for name in COMMANDS)
+    script = "import sys; sys.argv = ['aegaeon', '--help']\nfrom aegaeon_cli.main import main\ntry: main()\nfinally: "
+    script += "print([m for m in ('torch', 'grpc', 'pydantic', 'rich', 'transformers') if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert shown.stdout.endswith("[]\n")
+
+
+def test_help_answers_at_once() -> None:
+    def once() -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "aegaeon_cli", "--help"], capture_output=True, check=True, timeout=60)
+        return time.perf_counter() - began
+
+    assert min(once() for _ in range(5)) < 0.5
+
+
+@pytest.mark.parametrize("arguments", [(name,) for name in COMMANDS] + [("models", "make")])
+def test_every_command_explains_itself_with_an_example(arguments: tuple[str, ...]) -> None:
+    code, output = run(*arguments, "--help")
+    assert code == 0
+    assert arguments == ("models",) or f"Example:\n    aegaeon {' '.join(arguments)}" in output
+
+
+def test_an_unknown_command_is_exit_status_2() -> None:
+    code, output = run("down")
+    assert code == 2
+    assert "No such command 'down'" in output
+
+
+def test_a_port_in_use_is_said_before_anything_starts(model_folders: Path, taken_port: int) -> None:
+    code, output = run("up", "-f", str(QUICKSTART), "--models", str(model_folders), "--port", str(taken_port))
+    assert code == 2
+    sentence = f"port {taken_port} on 127.0.0.1 cannot be used (Address already in use); choose another one with --port"
+    assert output == f"Error: {sentence}\n"
+
+
+def test_shared_memory_that_is_too_small_is_said_before_anything_starts(model_folders: Path, tmp_path: Path) -> None:
+    for file in QUICKSTART.iterdir():
+        (tmp_path / file.name).write_text(file.read_text("utf-8").replace("hostKv: 12Mi", "hostKv: 900Ti"), "utf-8")
+    code, output = run("up", "-f", str(tmp_path), "--models", str(model_folders))
+    assert code == 2
+    assert "Error: /dev/shm has " in output
+    assert "lower spec.memory.hostKv" in output
+
+
+def test_models_that_are_not_there_are_named_with_how_to_make_them(tmp_path: Path) -> None:
+    code, output = run("up", "-f", str(QUICKSTART), "--models", str(tmp_path))
+    assert code == 2
+    assert f"model qwen3: the folder {tmp_path}/qwen3 does not exist; make the quickstart's models" in output
+
+
+def test_a_wrong_manifest_is_named_with_file_and_field(tmp_path: Path) -> None:
+    (tmp_path / "pool.yaml").write_text("kind: GpuPool\n", "utf-8")
+    code, output = run("up", "-f", str(tmp_path))
+    assert code == 2
+    assert f"{tmp_path}/pool.yaml: document 1 (GpuPool without a name): spec: is required" in output
+
+
+def test_two_gpu_pools_in_one_folder_are_one_too_many(tmp_path: Path) -> None:
+    for name in ("quickstart", "second"):
+        for file in QUICKSTART.iterdir():
+            text = file.read_text("utf-8").replace("name: quickstart", f"name: {name}")
+            (tmp_path / f"{name}-{file.name}").write_text(text, "utf-8")
+    code, output = run("up", "-f", str(tmp_path))
+    assert code == 2
+    assert "has 2 GpuPools (quickstart, second)" in output
+
+
+def test_up_as_a_process_leaves_nothing_when_a_pod_cannot_start(model_folders: Path, tmp_path: Path) -> None:
+    constants = tmp_path / "constants.json"
+    constants.write_text("{}", "utf-8")  # the scheduler refuses it
+    arguments = ["up", "-f", str(QUICKSTART), "--models", str(model_folders), "--constants", str(constants)]
+    before = set(Path("/dev/shm").iterdir())
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    ended = subprocess.run(
+        [sys.executable, "-m", "aegaeon_cli", *arguments, "--port", port],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "XDG_RUNTIME_DIR": "", "TMPDIR": str(tmp_path)},
+    )
+    assert ended.returncode == 2
+    assert "Error: pod scheduler ended 3 times before it was ready; its last lines:" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["constants.json", "models"]
+    assert not [path for path in set(Path("/dev/shm").iterdir()) - before if "quickstart" in path.name]
+
+
+def test_doctor_looks_at_everything_that_is_needed() -> None:
+    found = {finding.what: finding for finding in examine()}
+    assert {"python", "cores", "memory", "/dev/shm", "packages", "native core", "torch", "gpu"} <= set(found)
+    assert all(finding.remedy for finding in found.values() if finding.verdict is not Verdict.GOOD)
+    code, output = run("doctor")
+    assert code == any(finding.verdict is Verdict.MISSING for finding in found.values())
+    assert "/dev/shm" in output
+
+
+def test_doctor_says_where_models_would_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert f"none in {tmp_path}/aegaeon/models" in run("doctor")[1]
+    (tmp_path / "aegaeon" / "models" / "llama").mkdir(parents=True)
+    (tmp_path / "aegaeon" / "models" / "llama" / "config.json").write_text("{}", "utf-8")
+    assert f"llama in {tmp_path}/aegaeon/models" in run("doctor")[1]

@@ -1,0 +1,173 @@
+"""`aegaeon top`: the picture of a pool, and where it is read from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import grpc
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from aegaeon_cli.main import main
+from aegaeon_cli.pool_view import PoolView, bar
+from aegaeon_cli.welcome import curl, phase_text, settled, welcome
+from aegaeon_proto.v1 import gateway_pb2_grpc
+from aegaeon_proto.v1.engine_pb2 import Memory, Role
+from aegaeon_proto.v1.gateway_pb2 import InstanceStatus, ModelTraffic, PoolStatus, SequenceStatus, StatusRequest
+from aegaeon_proto.v1.model_pb2 import ModelPhase, SeqId
+
+
+def pool(
+    uptime_s: float = 10.0, tokens: int = 100, busy_s: float = 5.0, reason: str = "group of llama is due"
+) -> PoolStatus:
+    decode = InstanceStatus(
+        instance="decode-0",
+        role=Role.ROLE_DECODE,
+        alive=True,
+        resident=["llama", "qwen2"],
+        running="llama",
+        loading="mistral",
+        slabs=40,
+        memory=Memory(slabs_free=10),
+        sequences=3,
+        switches=7,
+        loads=9,
+        busy_s=busy_s,
+        reason=reason,
+    )
+    llama = ModelTraffic(
+        model="llama",
+        phase=ModelPhase.MODEL_PHASE_CACHED,
+        queued=2,
+        running=3,
+        requests=11,
+        output_tokens=tokens,
+        tokens_on_time=tokens // 2,
+        switches=4,
+        stall_s=0.008,
+    )
+    broken = ModelTraffic(model="broken", phase=ModelPhase.MODEL_PHASE_FAILED, reason="no config.json")
+    sequence = SequenceStatus(
+        seq=SeqId(request="chat-0123456789", choice=1),
+        model="llama",
+        instance="decode-0",
+        state="decode",
+        output_tokens=42,
+    )
+    gone = InstanceStatus(instance="prefill-0", role=Role.ROLE_PREFILL, alive=False)
+    return PoolStatus(
+        pool="quickstart",
+        uptime_s=uptime_s,
+        policy="paper",
+        instances=[gone, decode],
+        models=[llama, broken],
+        sequences=[sequence],
+    )
+
+
+def drawn(view: PoolView, status: PoolStatus) -> str:
+    console = Console(file=StringIO(), width=160, color_system=None)
+    console.print(view.show(status))
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def row(picture: str, first: str) -> list[str]:
+    (line,) = [line for line in picture.splitlines() if line.strip("│ ").startswith(first)]
+    return line.strip("│ ").split()
+
+
+def test_engines_show_what_runs_what_loads_and_how_full_they_are() -> None:
+    cells = row(drawn(PoolView(), pool()), "decode-0 ")
+    assert cells[:5] == ["decode-0", "decode", "llama", "mistral", "qwen2"]
+    assert cells[5:7] == ["█" * 15 + "░" * 5, "30/40"]
+    assert cells[7:] == ["3", "7", "9", "50%"]
+    assert row(drawn(PoolView(), pool()), "prefill-0")[1] == "gone"
+
+
+def test_models_show_queue_tokens_stall_and_attainment_or_why_they_failed() -> None:
+    picture = drawn(PoolView(), pool())
+    assert row(picture, "llama") == ["llama", "cached", "2", "3", "11", "100", "10", "4", "2.0", "ms", "50.0%"]
+    assert row(picture, "broken")[1:4] == ["failed:", "no", "config.json"]
+
+
+def test_rates_are_of_the_time_since_the_picture_before() -> None:
+    view = PoolView()
+    drawn(view, pool())
+    picture = drawn(view, pool(uptime_s=12.0, tokens=150, busy_s=6.9))
+    assert row(picture, "llama")[6] == "25"
+    assert row(picture, "decode-0 ")[-1] == "95%"
+
+
+def test_decisions_are_listed_newest_first_and_only_when_new() -> None:
+    view = PoolView()
+    drawn(view, pool(reason="first"))
+    drawn(view, pool(reason="first"))
+    picture = drawn(view, pool(uptime_s=11.0, reason="second"))
+    assert picture.count("first") == 1
+    assert picture.index("second") < picture.index("first")
+
+
+def test_sequences_show_their_tokens() -> None:
+    cells = row(drawn(PoolView(), pool()), "t-0123456789/1")
+    assert cells == ["t-0123456789/1", "llama", "decode-0", "decode", "0", "42", "0.0", "s"]
+
+
+@pytest.mark.parametrize(("used", "filled"), [(0, 0), (1, 1), (50, 10), (99, 20), (100, 20)])
+def test_a_bar_never_hides_what_is_used(used: int, filled: int) -> None:
+    assert bar(used, 100) == "█" * filled + "░" * (20 - filled)
+    assert bar(0, 0) == "░" * 20
+
+
+class Scheduler(gateway_pb2_grpc.FrontendServicer):
+    """A real gRPC server that says one thing."""
+
+    def Status(self, request: StatusRequest, context: grpc.ServicerContext) -> Iterator[PoolStatus]:  # noqa: N802
+        yield pool()
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    from concurrent.futures import ThreadPoolExecutor
+
+    server = grpc.server(ThreadPoolExecutor(2))
+    gateway_pb2_grpc.add_FrontendServicer_to_server(Scheduler(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(0).wait()
+
+
+def test_top_once_prints_the_pool_at_an_address(address: str) -> None:
+    result = CliRunner().invoke(main, ["top", "--once", "--run", address], env={"COLUMNS": "160"})
+    assert result.exit_code == 0, result.output
+    assert "pool quickstart · policy paper · up 10.0 s" in result.output
+    assert "group of llama is due" in result.output
+
+
+def test_top_says_when_nothing_answers_there() -> None:
+    result = CliRunner().invoke(main, ["top", "--once", "--run", "127.0.0.1:1"])
+    assert result.exit_code == 2
+    assert "Error: the scheduler at 127.0.0.1:1 does not answer (UNAVAILABLE); is it running?" in result.output
+
+
+def test_top_says_when_nothing_runs_here(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["top"], env={"XDG_RUNTIME_DIR": str(tmp_path)})
+    assert result.exit_code == 2
+    assert "nothing runs here" in result.output
+
+
+def test_up_greets_with_the_models_and_a_curl_to_paste(address: str) -> None:
+    text = welcome(asyncio.run(settled(address, 5.0)), "http://127.0.0.1:8000", 3.0)
+    assert "ready in 3.0 s: http://127.0.0.1:8000/v1" in text
+    assert "  llama   cached\n  broken  failed: no config.json\n" in text
+    assert curl("http://127.0.0.1:8000", "llama") in text
+
+
+def test_a_model_on_its_way_shows_how_far_it_is() -> None:
+    model = ModelTraffic(phase=ModelPhase.MODEL_PHASE_FETCHING, bytes_done=25, bytes_total=200)
+    assert phase_text(model) == "fetching 12 %"

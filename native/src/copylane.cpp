@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "aegaeon/errors.hpp"
+#include "aegaeon/stream_copy.hpp"
 
 namespace aegaeon {
 
@@ -16,6 +17,12 @@ namespace {
 using namespace std::chrono_literals;
 constexpr auto kSlice = 50ms;         // how often a waiting lane looks whether it is being closed
 constexpr auto kClosePatience = 10s;  // how long close() lets the lane wait for an event
+
+using Mover = void (*)(std::byte* dst, const std::byte* src, std::size_t bytes);
+
+void plain_copy(std::byte* dst, const std::byte* src, std::size_t bytes) { std::memcpy(dst, src, bytes); }
+
+Mover mover(std::size_t bytes) { return bytes < kStreamingBytes ? plain_copy : stream_copy; }
 
 // Python's signal handlers belong on its main thread.
 void block_signals(sigset_t* before) {
@@ -155,15 +162,17 @@ void CopyLane::perform(const Work& work) {
 }
 
 void CopyLane::perform_copy(const Copy& copy, Tag tag) {
+  const auto move = mover(copy.bytes);
   for (std::size_t done = 0; done < copy.bytes && !cut_now(tag);) {
     const std::size_t bytes = std::min(chunk_bytes_, copy.bytes - done);
-    std::memcpy(copy.dst + done, copy.src + done, bytes);
+    move(copy.dst + done, copy.src + done, bytes);
     bytes_copied_.fetch_add(bytes, std::memory_order_relaxed);
     done += bytes;
   }
 }
 
 void CopyLane::perform_blocks(const Blocks& blocks, Tag tag) {
+  const auto move = mover(blocks.block_bytes * blocks.dst_blocks.size());
   std::size_t since_look = chunk_bytes_;  // look before the first block
   for (std::size_t i = 0; i < blocks.dst_blocks.size(); ++i) {
     if (since_look >= chunk_bytes_) {
@@ -172,7 +181,7 @@ void CopyLane::perform_blocks(const Blocks& blocks, Tag tag) {
     }
     const auto to = static_cast<std::size_t>(blocks.dst_blocks[i]);
     const auto from = static_cast<std::size_t>(blocks.src_blocks[i]);
-    std::memcpy(blocks.dst + to * blocks.block_bytes, blocks.src + from * blocks.block_bytes, blocks.block_bytes);
+    move(blocks.dst + to * blocks.block_bytes, blocks.src + from * blocks.block_bytes, blocks.block_bytes);
     bytes_copied_.fetch_add(blocks.block_bytes, std::memory_order_relaxed);
     since_look += blocks.block_bytes;
   }

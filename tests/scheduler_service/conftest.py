@@ -6,6 +6,8 @@ The brain is the real one or a scripted one: a list of what it was told, and ans
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import shutil
 import tempfile
 import time
@@ -20,6 +22,7 @@ import pytest
 from aegaeon_proto.v1 import engine_pb2, engine_pb2_grpc, gateway_pb2, gateway_pb2_grpc, model_pb2
 from aegaeon_scheduler.config import SchedulerConfig
 from aegaeon_scheduler.core import commands, events
+from aegaeon_scheduler.core.snapshot import Snapshot
 from aegaeon_scheduler.service.server import Service
 
 MODELS = [
@@ -56,6 +59,9 @@ class ScriptedBrain:
         async with asyncio.timeout(PATIENCE_S), self._news:
             await self._news.wait_for(lambda: len(self.all_of(kind)) >= number)
         return self.all_of(kind)[number - 1]
+
+    def snapshot(self, now: float) -> Snapshot:
+        return Snapshot(now, "scripted", (), (), (), ())
 
     def all_of(self, kind: type) -> list[Any]:
         return [event for event in self.told if isinstance(event, kind)]
@@ -108,7 +114,7 @@ class Gateway:
 class Stack:
     """A service and whoever is connected to it."""
 
-    def __init__(self, service: Service, brain: Any, target: str, exits: AsyncExitStack) -> None:
+    def __init__(self, service: Service | None, brain: Any, target: str, exits: AsyncExitStack) -> None:
         self.service = service
         self.brain = brain
         self.target = target
@@ -164,10 +170,11 @@ def serve(folder: Path) -> Callable[..., Any]:
     """`async with serve(brain, **config) as stack`."""
 
     @asynccontextmanager
-    async def serving(brain: Any, base: int = 0, observers: Any = (), **changes: Any) -> AsyncIterator[Stack]:
+    async def serving(brain: Any, first_base: int = 1000, observers: Any = (), **changes: Any) -> AsyncIterator[Stack]:
         target = f"unix:{folder}/s.sock"
         settings = {"listen": target, "pool": "test", "models": MODELS, "reattach_s": 0.1, "gateway_grace_s": 0.2}
-        service = Service(SchedulerConfig.model_validate(settings | changes), brain, time.monotonic, base, observers)
+        bases = itertools.count(first_base, 1000).__next__
+        service = Service(SchedulerConfig.model_validate(settings | changes), brain, time.monotonic, bases, observers)
         await service.start()
         try:
             async with AsyncExitStack() as exits:
@@ -203,3 +210,28 @@ def anonymous() -> Callable[[Stack], Any]:
         return Gateway(await stack.channel())
 
     return connect
+
+
+@pytest.fixture
+def configured(folder: Path) -> Callable[..., Path]:
+    """A configuration file of a scheduler in this folder."""
+
+    def write(**changes: Any) -> Path:
+        path = folder / "config.json"
+        settings = {"listen": f"unix:{folder}/s.sock", "pool": "test", "models": MODELS}
+        path.write_text(json.dumps(settings | changes))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def dial() -> Callable[[str], Any]:
+    """`async with dial(target) as stack`: clients of a scheduler that runs elsewhere."""
+
+    @asynccontextmanager
+    async def dialled(target: str) -> AsyncIterator[Stack]:
+        async with AsyncExitStack() as exits:
+            yield Stack(None, None, target, exits)
+
+    return dialled

@@ -74,7 +74,7 @@ async def test_a_gateway_that_does_not_introduce_itself_is_refused(
 
 async def test_a_submission_reaches_the_engine_with_its_prompt(serve: Any, brain: Any, submit: Any) -> None:
     brain.script[events.Submitted] = lambda e: [*accept(e), send(TARGET, 1, commands.Open(e.seq, e.epoch, e.model))]
-    async with serve(brain, base=100) as stack:
+    async with serve(brain, first_base=100) as stack:
         sidecar = await stack.sidecar()
         gateway = await stack.gateway(sink="unix:/run/sink.sock")
         asked = submit(choices=[gateway_pb2.Choice(choice=0, epoch=4, prefix=[21, 22])], age_s=1.0)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.model import FailureKind, GatewayId, InstanceId, RejectCode, SeqId
+from aegaeon_scheduler.core.snapshot import Snapshot
 from aegaeon_scheduler.service.alarm import Alarm
 from aegaeon_scheduler.service.codec import frontend as codec
 from aegaeon_scheduler.service.codec.commands import command_to
@@ -26,6 +27,20 @@ class Brain(Protocol):
     def on(self, now: float, event: events.Event) -> list[commands.Command]:
         """Handle one event at `now` (seconds, never less than before)."""
 
+    def snapshot(self, now: float) -> Snapshot:
+        """The pool as it stands, for people."""
+
+
+class Link(Protocol):
+    """The way to a sidecar."""
+
+    @property
+    def base(self) -> int:
+        """Added to the core's command ids on this stream (see codec)."""
+
+    def send(self, command: engine_pb2.Command) -> None:
+        """Queue a command; never waits."""
+
 
 class Observer(Protocol):
     """Told of every event once it is handled: the event log, the metrics."""
@@ -35,21 +50,19 @@ class Observer(Protocol):
 
 
 class Driver:
-    """Events in, commands out. `clock` is monotonic; `base` is added to command ids on the wire (see codec)."""
+    """Events in, commands out. `clock` is monotonic seconds; `crashed` is called when the core fails."""
 
     def __init__(
         self,
         brain: Brain,
         clock: Callable[[], float],
-        base: int = 0,
         observers: Iterable[Observer] = (),
         crashed: Callable[[], None] = lambda: None,
     ) -> None:
         self.clock = clock
-        self.base = base
         self.sequences = SequenceBook()
         self.handles = HandleBook()
-        self.instances: dict[InstanceId, Callable[[engine_pb2.Command], None]] = {}
+        self.instances: dict[InstanceId, Link] = {}
         self.gateways: dict[GatewayId, Callable[[gateway_pb2.GatewayReply], None]] = {}
         self._brain = brain
         self._observers = tuple(observers)
@@ -112,6 +125,11 @@ class Driver:
         self.handle(events.GatewayDown(gateway))
         self.sequences.drop_all(self.sequences.of_gateway(gateway))
 
+    def instance_up(self, event: events.InstanceUp) -> None:
+        """A sidecar attached; if the core knew it, what was in flight is lost with its former stream."""
+        self.handles.lost(event.instance)
+        self.handle(event)
+
     def instance_down(self, instance: InstanceId) -> None:
         """A sidecar is gone, with all that it held."""
         self.handles.lost(instance)
@@ -141,8 +159,10 @@ class Driver:
     # ---- out --------------------------------------------------------------------------------------------------------
 
     def _send(self, send: commands.Send) -> None:
-        body = send.body
-        message = command_to(send, self.base)
+        link = self.instances.get(send.instance)
+        if link is None:
+            return  # its stream broke: it comes back without what was in flight, or not at all
+        message, body = command_to(send, link.base), send.body
         if isinstance(body, commands.Open):
             if not self._fill(send, body, message):
                 return
@@ -150,13 +170,11 @@ class Driver:
             self.handles.expect(send.instance, send.id, body.seq)
         elif isinstance(body, commands.Adopt):
             # Without a handle the sidecar fails the command, and with it what waits for it.
-            message.adopt.handle.CopyFrom(
-                self.handles.find(body.seq, body.source, body.handle_of) or engine_pb2.KvHandle()
-            )
+            handle = self.handles.find(body.seq, body.source, body.handle_of)
+            message.adopt.handle.CopyFrom(handle or engine_pb2.KvHandle())
         elif isinstance(body, commands.Close):
             self.handles.closed(send.instance, body.seq)
-        if deliver := self.instances.get(send.instance):
-            deliver(message)
+        link.send(message)
 
     def _fill(self, send: commands.Send, body: commands.Open, message: engine_pb2.Command) -> bool:
         kept = self.sequences.get(body.seq)

@@ -1,14 +1,14 @@
 """Sidecars: one Attach stream each, reports up, commands down, and the judgement whether one is still there.
 
-A stream that breaks may have lost commands and reports in flight, and neither side can tell which. So the core is never
-told that a stream came back: it is told that the instance is gone and that one is up with what its Hello says it
-holds. Sequences go on by epoch: gateways submit again, and an engine that still holds one continues it.
+A stream that breaks may have lost commands and reports in flight, and neither side can tell which. So no stream is
+ever continued: a sidecar that comes back is InstanceUp anew, and to the core all that was in flight is lost, while what
+its Hello lists is held. Sequences go on by epoch: gateways submit again, and an engine that holds one continues it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
@@ -28,26 +28,19 @@ _OUTBOX_LIMIT = 16384
 
 
 class Attachment:
-    """One stream of one sidecar. Reports about commands that did not go down on it are of an earlier one."""
+    """One stream of one sidecar. Its command ids lie above `base`; lower ones are of an earlier stream."""
 
     def __init__(self, up: events.InstanceUp, base: int) -> None:
         self.instance = up.instance
-        self.incarnation = up.incarnation
+        self.base = base
         self.outbox: Outbox[engine_pb2.Command] = Outbox(_OUTBOX_LIMIT)
         self.decoder = ReportDecoder(up.instance, up.memory, base)
         self.timer: asyncio.TimerHandle | None = None  # silence while the stream stands, absence once it broke
         self.heard_at = 0.0
-        self._first: int | None = None
 
     def send(self, command: engine_pb2.Command) -> None:
-        """Queue a command; ids rise, so the first tells which belong to this stream."""
-        if self._first is None and command.id:
-            self._first = command.id
+        """Queue a command."""
         self.outbox.put(command)
-
-    def knows(self, command: int) -> bool:
-        """Whether a command with this id went down on this stream."""
-        return self._first is not None and command >= self._first
 
     def end(self) -> None:
         """Close the stream, and judge it no more."""
@@ -57,13 +50,19 @@ class Attachment:
 
 
 class EngineService(engine_pb2_grpc.EngineServicer):
-    """Servicer of `Engine`. Seconds: `silence_s` without a report, or `reattach_s` without a stream, mean gone."""
+    """Servicer of `Engine`. Seconds: `silence_s` without a report, or `reattach_s` without a stream, mean gone.
 
-    def __init__(self, driver: Driver, catalog: Catalog, silence_s: float, reattach_s: float) -> None:
+    `bases` gives each stream the number above which its command ids lie, higher than any id before it.
+    """
+
+    def __init__(
+        self, driver: Driver, catalog: Catalog, silence_s: float, reattach_s: float, bases: Callable[[], int]
+    ) -> None:
         self._driver = driver
         self._catalog = catalog
         self._silence_s = silence_s
         self._reattach_s = reattach_s
+        self._bases = bases
         self._attached: dict[InstanceId, Attachment] = {}
         self._stopped = False
         self.stale_reports = 0  # about commands of an earlier stream or an earlier life; dropped
@@ -100,13 +99,13 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             raise ProtocolError("the first report on a stream must be Hello")
         hello = first.hello
         up = instance_up(hello)
-        attachment = Attachment(up, self._driver.base)
-        self._gone(up.instance)
+        attachment = Attachment(up, self._bases())
+        self._replace(up.instance)
         self._attached[up.instance] = attachment
-        self._driver.instances[up.instance] = attachment.send
+        self._driver.instances[up.instance] = attachment
         attachment.send(self._catalog.command())
         self._watch(attachment)
-        self._driver.handle(up)
+        self._driver.instance_up(up)
         for state in hello.models:
             self._report(attachment, engine_pb2.Report(model=state))
         return attachment
@@ -114,7 +113,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
     def _report(self, attachment: Attachment, report: engine_pb2.Report) -> None:
         attachment.heard_at = self._driver.clock()
         named = command_named(report)
-        if named is not None and not attachment.knows(named):
+        if named is not None and named <= attachment.base:
             self.stale_reports += 1
             return
         event = attachment.decoder.event(report)
@@ -152,11 +151,12 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         loop = asyncio.get_running_loop()
         attachment.timer = loop.call_later(self._reattach_s, self._gone, attachment.instance)
 
+    def _replace(self, instance: InstanceId) -> None:
+        if attachment := self._attached.pop(instance, None):
+            attachment.end()
+            self._driver.instances.pop(instance, None)
+            self._catalog.forget(instance)
+
     def _gone(self, instance: InstanceId) -> None:
-        attachment = self._attached.pop(instance, None)
-        if attachment is None:
-            return
-        attachment.end()
-        self._driver.instances.pop(instance, None)
-        self._catalog.forget(instance)
+        self._replace(instance)
         self._driver.instance_down(instance)

@@ -15,7 +15,7 @@ from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.driver import Brain, Driver, Observer
 from aegaeon_scheduler.service.engine import EngineService
 from aegaeon_scheduler.service.frontend import FrontendService
-from aegaeon_scheduler.service.metrics import EventMetrics, MetricsServer
+from aegaeon_scheduler.service.metrics import EventMetrics, MetricsServer, PoolMetrics
 from aegaeon_scheduler.service.status import StatusView
 
 # What is still queued for a peer may be written within this time; the process is to end within 2 s of SIGTERM.
@@ -28,25 +28,26 @@ _OPTIONS = (
 
 
 class Service:
-    """A scheduler that serves. `clock` is monotonic seconds; `base` is added to command ids on the wire (see codec)."""
+    """A scheduler that serves. `clock` is monotonic seconds; `bases` numbers the streams of sidecars (see codec)."""
 
     def __init__(
         self,
         config: SchedulerConfig,
         brain: Brain,
         clock: Callable[[], float],
-        base: int = 0,
+        bases: Callable[[], int],
         observers: Iterable[Observer] = (),
     ) -> None:
         self.crashed = asyncio.Event()
         self._config = config
         self._registry = CollectorRegistry()
         watchers = (EventMetrics(self._registry), *observers)
-        self.driver = Driver(brain, clock, base, watchers, self.crashed.set)
+        self.driver = Driver(brain, clock, watchers, self.crashed.set)
         self.catalog = Catalog(config.models, self._announce)
-        self.engine = EngineService(self.driver, self.catalog, config.heartbeat_timeout_s, config.reattach_s)
-        view = StatusView(config, brain, clock, self.catalog)
+        self.engine = EngineService(self.driver, self.catalog, config.heartbeat_timeout_s, config.reattach_s, bases)
+        view = StatusView(config.pool, brain, clock, self.catalog, self.driver.instances)
         self.frontend = FrontendService(self.driver, self.catalog, config.gateway_grace_s, view.status)
+        self._registry.register(PoolMetrics(view.snapshot, self.driver.instances))
         self._server = grpc.aio.server(options=_OPTIONS)
         engine_pb2_grpc.add_EngineServicer_to_server(self.engine, self._server)
         gateway_pb2_grpc.add_FrontendServicer_to_server(self.frontend, self._server)

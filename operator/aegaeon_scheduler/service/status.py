@@ -1,30 +1,96 @@
-"""The pool as people see it: the core's snapshot, with the catalog's word on each model."""
+"""The pool as people see it: the core's snapshot, with what the service knows of models and streams."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from aegaeon_proto.v1 import gateway_pb2
-from aegaeon_scheduler.config import SchedulerConfig
+from aegaeon_scheduler.core.model import InstanceId
+from aegaeon_scheduler.core.snapshot import InstanceView, ModelView, SequenceView, Snapshot
 from aegaeon_scheduler.service.catalog import Catalog
+from aegaeon_scheduler.service.codec.nouns import memory_to, role_to, seq_to
 from aegaeon_scheduler.service.driver import Brain
 
 
 class StatusView:
-    """Takes pictures of the pool."""
+    """Takes pictures of the pool. `connected` holds the instances whose stream stands."""
 
-    def __init__(self, config: SchedulerConfig, brain: Brain, clock: Callable[[], float], catalog: Catalog) -> None:
-        self._config = config
+    def __init__(
+        self,
+        pool: str,
+        brain: Brain,
+        clock: Callable[[], float],
+        catalog: Catalog,
+        connected: Container[InstanceId],
+    ) -> None:
+        self._pool = pool
         self._brain = brain
         self._clock = clock
         self._catalog = catalog
+        self._connected = connected
         self._started = clock()
 
+    def snapshot(self) -> Snapshot:
+        """The core's picture."""
+        return self._brain.snapshot(self._clock())
+
     def status(self) -> gateway_pb2.PoolStatus:
-        """The wire's form of the newest picture."""
+        """The whole picture, as it goes over the wire."""
+        core = self.snapshot()
         return gateway_pb2.PoolStatus(
-            pool=self._config.pool,
-            uptime_s=self._clock() - self._started,
-            policy=self._config.policy.name,
+            pool=self._pool,
+            uptime_s=core.now - self._started,
+            policy=core.policy,
+            instances=[self._instance(view) for view in core.instances],
+            models=[self._model(view) for view in core.models if self._catalog.serves(view.model)],
+            sequences=[_sequence(view) for view in core.sequences],
             fetching=self._catalog.fetching(),
         )
+
+    def _instance(self, view: InstanceView) -> gateway_pb2.InstanceStatus:
+        return gateway_pb2.InstanceStatus(
+            instance=view.instance,
+            role=role_to(view.role),
+            device=view.device,
+            alive=view.instance in self._connected,
+            resident=view.resident,
+            running=view.running,
+            loading=view.loading,
+            slabs=view.slabs,
+            memory=memory_to(view.memory),
+            sequences=view.sequences,
+            switches=view.switches,
+            loads=view.loads,
+            busy_s=view.busy_s,
+            stall_s=view.stall_s,
+            reason=view.reason,
+        )
+
+    def _model(self, view: ModelView) -> gateway_pb2.ModelTraffic:
+        state = self._catalog.model(view.model)
+        return gateway_pb2.ModelTraffic(
+            model=view.model,
+            phase=state.phase,
+            reason=state.reason,
+            queued=view.queued,
+            running=view.running,
+            requests=view.ended,
+            output_tokens=view.output_tokens,
+            switches=view.loads,
+            stall_s=view.stall_s,
+            tokens_on_time=view.tokens_on_time,
+            bytes_done=state.bytes_done,
+            bytes_total=state.bytes_total,
+        )
+
+
+def _sequence(view: SequenceView) -> gateway_pb2.SequenceStatus:
+    return gateway_pb2.SequenceStatus(
+        seq=seq_to(view.seq),
+        model=view.model,
+        instance=view.instance,
+        state=view.state,
+        prompt_tokens=view.prompt_tokens,
+        output_tokens=view.output_tokens,
+        age_s=view.age_s,
+    )

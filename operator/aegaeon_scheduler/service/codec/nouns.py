@@ -29,6 +29,11 @@ ROLES: Mapping[int, Role] = {
     engine_pb2.ROLE_PREFILL: Role.PREFILL,
     engine_pb2.ROLE_DECODE: Role.DECODE,
 }
+_ROLE_CODES: Mapping[Role, engine_pb2.Role.ValueType] = {
+    Role.UNIFIED: engine_pb2.ROLE_UNIFIED,
+    Role.PREFILL: engine_pb2.ROLE_PREFILL,
+    Role.DECODE: engine_pb2.ROLE_DECODE,
+}
 PLACES: Mapping[int, Place] = {
     engine_pb2.KV_PLACE_NONE: Place.NONE,
     engine_pb2.KV_PLACE_DEVICE: Place.DEVICE,
@@ -86,6 +91,28 @@ def _shapes(messages: Iterable[engine_pb2.ShapeMemory]) -> dict[KvShape, ShapeMe
 def memory_from(message: engine_pb2.Memory) -> Memory:
     """Counts of free slabs and blocks as reported."""
     return Memory(message.slabs_free, message.host_slabs_free, _shapes(message.shapes), _shapes(message.host_shapes))
+
+
+def _shapes_to(shapes: Mapping[KvShape, ShapeMemory]) -> list[engine_pb2.ShapeMemory]:
+    return [
+        engine_pb2.ShapeMemory(kv_shape=shape, free_blocks=m.free_blocks, used_blocks=m.used_blocks)
+        for shape, m in shapes.items()
+    ]
+
+
+def memory_to(memory: Memory) -> engine_pb2.Memory:
+    """The wire's form of reported memory, for people."""
+    return engine_pb2.Memory(
+        slabs_free=memory.slabs_free,
+        host_slabs_free=memory.host_slabs_free,
+        shapes=_shapes_to(memory.shapes),
+        host_shapes=_shapes_to(memory.host_shapes),
+    )
+
+
+def role_to(role: Role) -> engine_pb2.Role.ValueType:
+    """The wire's word for a role."""
+    return _ROLE_CODES[role]
 
 
 def footprint_from(message: model_pb2.Footprint) -> Footprint:

@@ -1,0 +1,172 @@
+"""The real process with the real core: started, used, measured, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc
+import pytest
+
+from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
+
+PATIENCE_S = 20
+
+
+async def launch(config: Path) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "aegaeon_scheduler", "--config", str(config), stderr=asyncio.subprocess.PIPE
+    )
+
+
+@asynccontextmanager
+async def running(config: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process that serves."""
+    process = await launch(config)
+    assert process.stderr
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while b"serving" not in (line := await process.stderr.readline()):
+                assert line, "it ended before it served"
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def failed_start(config: Path) -> str:
+    process = await launch(config)
+    async with asyncio.timeout(PATIENCE_S):
+        _, complaint = await process.communicate()
+    assert process.returncode == 2
+    return complaint.decode()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def cached(model: str) -> model_pb2.ModelState:
+    footprint = model_pb2.Footprint(
+        weight_bytes=1 << 20, weight_slabs=1, kv_shape="s", kv_block_bytes=4096, kv_block_tokens=16, max_model_len=256
+    )
+    return model_pb2.ModelState(model=model, phase=model_pb2.MODEL_PHASE_CACHED, footprint=footprint)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_it_within_two_seconds_with_streams_open(
+    configured: Any, dial: Any, folder: Path, signum: int
+) -> None:
+    async with running(configured()) as process, dial(f"unix:{folder}/s.sock") as stack:
+        sidecar, gateway = await stack.sidecar(), await stack.gateway()
+        began = time.monotonic()
+        process.send_signal(signum)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await process.wait() == 0
+        assert time.monotonic() - began < 2
+        for client in (sidecar, gateway):
+            assert (await client.ended())[0] is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_request_runs_through_the_real_core(configured: Any, dial: Any, folder: Path, submit: Any) -> None:
+    port = free_port()
+    async with (
+        running(configured(metrics_listen=f"127.0.0.1:{port}")),
+        dial(f"unix:{folder}/s.sock") as stack,
+    ):
+        sidecar = await stack.sidecar(models=[cached("tiny-a")])
+        gateway = await stack.gateway()
+        await gateway.send(submit=submit())
+        assert (await gateway.next("accepted")).request == "r1"
+        opened, turn = None, None
+        while turn is None:
+            command = await sidecar.next()
+            if command.WhichOneof("body") == "load":
+                memory = engine_pb2.Memory(slabs_free=63, host_slabs_free=64)
+                await sidecar.report(done=engine_pb2.Done(id=command.id, seconds=0.1, memory=memory))
+            opened = command.open if command.WhichOneof("body") == "open" else opened
+            turn = command if command.WhichOneof("body") == "turn" else turn
+        assert opened is not None
+        assert (list(opened.prompt), opened.reply_to) == ([11, 12, 13], "unix:/run/gw.sock")
+        assert [(p.seq.request, p.tokens) for p in turn.turn.prefill] == [("r1", 3)]
+        (status,) = [picture async for picture in stack.status()]
+        assert [(i.instance, i.alive, i.running) for i in status.instances] == [("decode-0", True, "tiny-a")]
+        assert [(s.seq.request, s.instance) for s in status.sequences] == [("r1", "decode-0")]
+        done = engine_pb2.SeqProgress(
+            seq=model_pb2.SeqId(request="r1"), epoch=1, output_tokens=1, finish=model_pb2.FINISH_REASON_STOP
+        )
+        memory = engine_pb2.Memory(slabs_free=62, host_slabs_free=64)
+        await sidecar.report(
+            step_done=engine_pb2.StepDone(
+                turn=turn.id, progress=[done], prefill_tokens=3, prefill_s=0.01, memory=memory, end=True
+            )
+        )
+        async for picture in stack.status(interval_s=0.05):
+            if not picture.sequences:
+                break
+        assert {m.model: (m.requests, m.output_tokens) for m in picture.models}["tiny-a"] == (1, 1)
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/metrics") as answer:
+            text = await answer.text()
+        for line in (
+            'aegaeon_scheduler_events_total{kind="Submitted"} 1.0',
+            'aegaeon_scheduler_decisions_total{kind="Accept"} 1.0',
+            'aegaeon_scheduler_output_tokens_total{model="tiny-a"} 1.0',
+            'aegaeon_scheduler_queue{model="tiny-a"} 0.0',
+            'aegaeon_scheduler_loads_total{instance="decode-0"} 1.0',
+            "aegaeon_scheduler_instances_up 1.0",
+        ):
+            assert line in text
+        assert re.search(r"^aegaeon_scheduler_event_seconds_count [1-9]", text, re.MULTILINE)
+
+
+async def test_an_unknown_model_is_refused_with_the_served_names(
+    configured: Any, dial: Any, folder: Path, submit: Any
+) -> None:
+    async with running(configured()), dial(f"unix:{folder}/s.sock") as stack:
+        gateway = await stack.gateway()
+        await gateway.send(submit=submit(model="tiny-z"))
+        rejected = await gateway.next("rejected")
+        assert rejected.code == gateway_pb2.REJECT_CODE_UNKNOWN_MODEL
+        assert "tiny-a" in rejected.reason
+
+
+async def test_an_unusable_configuration_is_one_sentence_and_status_2(configured: Any) -> None:
+    complaint = await failed_start(configured(hold="30"))
+    assert complaint.strip().endswith("config.json: hold: unknown key; remove it or correct its name")
+    assert "Traceback" not in complaint
+
+
+async def test_an_address_that_cannot_be_bound_is_named(configured: Any) -> None:
+    complaint = await failed_start(configured(listen="unix:/nonexistent-folder/s.sock"))
+    assert "listen: cannot serve on unix:/nonexistent-folder/s.sock" in complaint
+
+
+async def test_a_metrics_port_that_is_taken_is_named(configured: Any) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert f"metrics_listen: cannot serve on {address}" in await failed_start(configured(metrics_listen=address))
+
+
+async def test_a_socket_left_behind_by_a_killed_predecessor_is_taken_over(
+    configured: Any, dial: Any, folder: Path
+) -> None:
+    config = configured()
+    async with running(config) as process:
+        process.kill()
+        await process.wait()
+    async with running(config), dial(f"unix:{folder}/s.sock") as stack:
+        await stack.sidecar()

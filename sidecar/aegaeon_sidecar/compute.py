@@ -19,7 +19,7 @@ from aegaeon_proto.v1 import model_pb2 as model_pb
 from aegaeon_sidecar.backends import Backend, Sampled, StepInput
 from aegaeon_sidecar.errors import CancelledError, EngineError, SidecarError, UnknownError
 from aegaeon_sidecar.outcome import Outcome
-from aegaeon_sidecar.plan import Part, TurnPlan
+from aegaeon_sidecar.plan import TurnPlan
 from aegaeon_sidecar.progress import TurnProgress
 from aegaeon_sidecar.sequences import Place, SeqKey, Sequence
 from aegaeon_sidecar.state import Command, State
@@ -33,12 +33,12 @@ PostStep = Callable[[Command, pb.StepDone], None]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One forward pass: who takes part and how many tokens each (a chunk of `part`, or one at decode)."""
+    """One forward pass: who takes part and how many tokens each (a chunk at prefill, one at decode)."""
 
     model: Model
     sequences: list[Sequence]
     tokens: int
-    part: Part | None = None
+    prefill: bool = False
 
 
 class Compute:
@@ -123,7 +123,10 @@ class Compute:
             if tokens <= 0:
                 plan.prefill.remove(part)
             elif self._grow(sequence, tokens, plan):
-                return Step(model, [sequence], tokens, part)
+                part.left -= tokens
+                if sequence.kv_tokens + tokens == sequence.length:
+                    part.left = 0
+                return Step(model, [sequence], tokens, prefill=True)
             else:
                 plan.drop(part.key)
                 progress.note(sequence, starved=True)
@@ -218,8 +221,7 @@ class Compute:
             self._state.sequences.remove(sequence.key)
 
     def _count(self, step: Step, plan: TurnPlan, progress: TurnProgress, seconds: float) -> None:
-        if step.part is not None:
-            step.part.left -= step.tokens
+        if step.prefill:
             progress.prefill_tokens += step.tokens
             progress.prefill_s += seconds
             return

@@ -62,8 +62,8 @@ class Sequence:
     reply_to: str
     place: Place = Place.NONE
     kv_tokens: int = 0
-    blocks: Blocks = NO_BLOCKS
-    host_blocks: Blocks = NO_BLOCKS
+    blocks: Blocks = field(default_factory=lambda: NO_BLOCKS)
+    host_blocks: Blocks = field(default_factory=lambda: NO_BLOCKS)
     sampled: dict[int, Sampled] = field(default_factory=dict)
     busy: bool = False
     moving: bool = False

@@ -1,0 +1,32 @@
+"""A folder on a tmpfs with a short path (unix sockets), a scripted scheduler in it, and torch on one thread."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from sidecar.rig import Rig, rig
+
+from aegaeon_sidecar.backends.torch import configure_threads
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    configure_threads(1)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    tmpfs = Path("/dev/shm")
+    made = Path(tempfile.mkdtemp(prefix="aegaeon-test-", dir=tmpfs if tmpfs.is_dir() else None))
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+async def scheduler(folder: Path) -> AsyncIterator[Rig]:
+    async with rig(folder) as made:
+        yield made

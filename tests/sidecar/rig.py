@@ -1,0 +1,281 @@
+"""A scripted scheduler and gateway over real gRPC, and sidecars in this process or as processes of their own.
+
+The script sends commands and awaits what became of each; tokens are collected as a gateway does, each index once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import engine_pb2_grpc, gateway_pb2, gateway_pb2_grpc
+from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.backends.torch import TorchBackend
+from aegaeon_sidecar.config import SidecarConfig
+from aegaeon_sidecar.engine import Engine
+from aegaeon_sidecar.outbox import Outbox
+from aegaeon_sidecar.server import Attachment
+from aegaeon_sidecar.sink import Sinks
+
+PATIENCE_S = 20.0
+SLAB = 64 * 1024
+NO_FINISH = mpb.FINISH_REASON_UNSPECIFIED
+
+
+def config(folder: Path, instance: str = "a", **changes: Any) -> dict[str, Any]:
+    """A small sidecar's configuration as JSON would hold it."""
+    memory = {"device_bytes": 64 * SLAB, "slab_bytes": SLAB, "host_kv_bytes": 64 * SLAB, "host_cache_bytes": 64 << 20}
+    return {
+        "instance": instance,
+        "node": "n",
+        "role": "unified",
+        "scheduler": f"unix:{folder}/s.sock",
+        "memory": memory | changes.pop("memory", {}),
+        "segments": str(folder / "segments"),
+        "prefill_chunk_tokens": 7,
+        "max_batch": 4,
+        "heartbeat_s": 0.1,
+        **changes,
+    }
+
+
+def seq(name: str, choice: int = 0) -> mpb.SeqId:
+    return mpb.SeqId(request=name, choice=choice)
+
+
+def spec(name: str, directory: Path, max_model_len: int = 0) -> mpb.ModelSpec:
+    return mpb.ModelSpec(name=name, source=mpb.ModelSource(directory=str(directory)), max_model_len=max_model_len)
+
+
+@dataclass
+class Link:
+    """One attachment as the scheduler sees it."""
+
+    hello: pb.Hello
+    commands: asyncio.Queue[pb.Command | None] = field(default_factory=asyncio.Queue)
+    models: dict[str, mpb.ModelState] = field(default_factory=dict)
+    steps: dict[int, list[pb.StepDone]] = field(default_factory=dict)
+    outcomes: dict[int, pb.Report] = field(default_factory=dict)
+    order: list[int] = field(default_factory=list)
+    memory: pb.Memory = field(default_factory=pb.Memory)
+    heartbeats: int = 0
+    last_id: int = 0
+    news: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    def send(self, body: Any, after: Iterable[int] = ()) -> int:
+        """Issue a command by the type of its body; returns its id."""
+        self.last_id += 1
+        command = pb.Command(id=self.last_id, after=after)
+        kinds = {f.message_type.name: f.name for f in pb.Command.DESCRIPTOR.oneofs_by_name["body"].fields}
+        getattr(command, kinds[body.DESCRIPTOR.name]).CopyFrom(body)
+        self.commands.put_nowait(command)
+        return self.last_id
+
+    async def until(self, happened: Any) -> None:
+        async with asyncio.timeout(PATIENCE_S), self.news:
+            await self.news.wait_for(happened)
+
+    async def outcome(self, command: int) -> pb.Report:
+        """Done, Failed or Skipped of a command, or the last StepDone of a turn."""
+        await self.until(lambda: command in self.outcomes)
+        return self.outcomes[command]
+
+    async def done(self, command: int) -> pb.Report:
+        """The outcome, which must be a good one."""
+        report = await self.outcome(command)
+        assert report.WhichOneof("body") in ("done", "step_done"), report
+        return report
+
+    async def refused(self, command: int) -> pb.Failed:
+        """The outcome, which must be a failure."""
+        report = await self.outcome(command)
+        assert report.WhichOneof("body") == "failed", report
+        return report.failed
+
+    async def cached(self, *models: str) -> None:
+        """Until these models are in the host cache; a failed one is an error."""
+        await self.until(lambda: all(self.models[m].phase != mpb.MODEL_PHASE_FETCHING for m in models))
+        assert all(self.models[m].phase == mpb.MODEL_PHASE_CACHED for m in models), self.models
+
+    async def hear(self, report: pb.Report) -> None:
+        kind = report.WhichOneof("body")
+        body = getattr(report, kind)
+        if kind == "model":
+            self.models[body.model] = body
+        elif kind == "heartbeat":
+            self.heartbeats += 1
+        elif kind == "step_done":
+            self.steps.setdefault(body.turn, []).append(body)
+        if kind in ("done", "failed", "skipped") or (kind == "step_done" and body.end):
+            command = body.turn if kind == "step_done" else body.id
+            assert command not in self.outcomes, f"two outcomes of command {command}"
+            self.outcomes[command] = report
+            self.order.append(command)
+        if kind not in ("skipped", "model"):
+            self.memory = body.memory
+        async with self.news:
+            self.news.notify_all()
+
+
+class Rig(engine_pb2_grpc.EngineServicer, gateway_pb2_grpc.TokenSinkServicer):
+    """The scheduler's and the gateway's side of every stream."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.target = f"unix:{folder}/s.sock"
+        self.links: dict[str, Link] = {}
+        self.attachments = 0
+        self.tokens: dict[tuple[str, int], dict[int, gateway_pb2.Token]] = {}
+        self.received = 0
+        self.deaf = False  # take tokens, acknowledge none
+        self.news = asyncio.Condition()
+        self._server: grpc.aio.Server | None = None
+
+    async def Attach(self, requests: AsyncIterator[pb.Report], context: Any) -> AsyncIterator[pb.Command]:  # noqa: N802
+        first = await anext(requests)
+        link = Link(first.hello, models={state.model: state for state in first.hello.models}, memory=first.hello.memory)
+        self.attachments += 1
+        self.links[first.hello.instance] = link
+        async with self.news:
+            self.news.notify_all()
+        reader = asyncio.create_task(self._hear(requests, link))
+        try:
+            while (command := await link.commands.get()) is not None:
+                yield command
+        finally:
+            reader.cancel()
+
+    async def _hear(self, requests: AsyncIterator[pb.Report], link: Link) -> None:
+        async for report in requests:
+            await link.hear(report)
+
+    async def Push(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        async for batch in requests:
+            for token in batch.tokens:
+                self._take(token)
+            async with self.news:
+                self.news.notify_all()
+            if not self.deaf:
+                yield gateway_pb2.TokenAck(number=batch.number)
+
+    def _take(self, token: gateway_pb2.Token) -> None:
+        self.received += 1
+        mine = self.tokens.setdefault((token.seq.request, token.seq.choice), {})
+        old = mine.get(token.index)
+        assert old is None or old.token == token.token, f"index {token.index} came twice, and different: {old} {token}"
+        if old is None or not old.finish:
+            mine[token.index] = token
+
+    def output(self, name: str, choice: int = 0) -> list[int]:
+        """The tokens of a sequence in order; gaps are errors."""
+        mine = self.tokens.get((name, choice), {})
+        assert sorted(mine) == list(range(min(mine, default=0), len(mine) + min(mine, default=0))), sorted(mine)
+        return [mine[i].token for i in sorted(mine)]
+
+    async def until(self, happened: Any) -> None:
+        async with asyncio.timeout(PATIENCE_S), self.news:
+            await self.news.wait_for(happened)
+
+    async def received_tokens(self, name: str, count: int) -> list[int]:
+        """The output once it has so many tokens."""
+        await self.until(lambda: len(self.tokens.get((name, 0), {})) >= count)
+        return self.output(name)
+
+    async def link(self, instance: str, attachments: int = 1) -> Link:
+        await self.until(lambda: instance in self.links and self.attachments >= attachments)
+        return self.links[instance]
+
+    async def serve(self) -> None:
+        self._server = grpc.aio.server()
+        engine_pb2_grpc.add_EngineServicer_to_server(self, self._server)
+        gateway_pb2_grpc.add_TokenSinkServicer_to_server(self, self._server)
+        self._server.add_insecure_port(self.target)
+        await self._server.start()
+
+    async def vanish(self) -> None:
+        """The scheduler and the gateway are gone, abruptly."""
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    def open(self, name: str, model: str, prompt: list[int], **fields: Any) -> pb.Open:
+        limits = mpb.Limits(max_tokens=fields.pop("max_tokens", 100), stop_ids=fields.pop("stop_ids", ()))
+        sampling = fields.pop("sampling", mpb.Sampling(top_p=1, repetition_penalty=1))
+        return pb.Open(
+            seq=seq(name),
+            epoch=fields.pop("epoch", 1),
+            model=model,
+            prompt=prompt,
+            sampling=sampling,
+            limits=limits,
+            reply_to=fields.pop("reply_to", self.target),
+            **fields,
+        )
+
+
+@asynccontextmanager
+async def rig(folder: Path) -> AsyncIterator[Rig]:
+    made = Rig(folder)
+    await made.serve()
+    try:
+        yield made
+    finally:
+        await made.vanish()
+
+
+@asynccontextmanager
+async def inside(settings: dict[str, Any]) -> AsyncIterator[Engine]:
+    """A sidecar in this process; at its end every lane must have ended and its segment be gone."""
+    made = SidecarConfig.model_validate(settings)
+    loop = asyncio.get_running_loop()
+    outbox = Outbox(loop)
+    engine: Engine
+
+    def replies_to(target: str) -> bool:
+        return engine.state.sequences.replies_to(target)
+
+    sinks = Sinks(made.instance, loop, replies_to, keep_s=0.5)
+    crashes: list[str] = []
+    engine = Engine(
+        made, os.urandom(4).hex(), TorchBackend(), outbox, sinks.push, lambda: crashes.append("a lane died")
+    )
+    engine.start()
+    task = asyncio.create_task(Attachment(engine, outbox, made.scheduler, made.lease_s, made.heartbeat_s).run())
+    try:
+        yield engine
+        engine.check()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        ended = await asyncio.to_thread(engine.stop, 5.0)
+        await sinks.close()
+    assert ended
+    assert not crashes
+    assert not list(made.segments.glob(f"{made.instance}@*"))
+
+
+@asynccontextmanager
+async def outside(settings: dict[str, Any], folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A sidecar as a process of its own; killed at the end if it still runs."""
+    file = folder / f"{settings['instance']}.json"
+    file.write_text(json.dumps(settings))
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "aegaeon_sidecar", "--config", str(file), env=environment
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()

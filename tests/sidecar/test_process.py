@@ -1,0 +1,58 @@
+"""The sidecar as a process: it ends when told, leaves nothing behind, and cleans up after a life that was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+from sidecar.rig import Rig, config, outside, seq, spec
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+async def test_a_process_serves_ends_within_three_seconds_of_sigterm_and_removes_its_segment(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    async with outside(config(folder), folder) as process:
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=[spec("m", tiny_models["llama"])]))
+        await link.until(lambda: "m" in link.models)
+        await link.cached("m")
+        load = link.send(pb.Load(model="m", slabs=32))
+        link.send(scheduler.open("r", "m", PROMPT, max_tokens=200))
+        parts = [pb.PrefillPart(seq=seq("r"), tokens=8)]
+        link.send(pb.Turn(model="m", prefill=parts, decode=[seq("r")], steps=200, slabs=16), after=[load])
+        await scheduler.received_tokens("r", 2)
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(3):
+            assert await process.wait() == 0
+    assert not list((folder / "segments").glob("*.kv"))
+
+
+async def test_the_next_life_removes_the_segment_of_one_that_was_killed(scheduler: Rig, folder: Path) -> None:
+    for life in (1, 2):
+        async with outside(config(folder), folder) as process:
+            link = await scheduler.link("a", attachments=life)
+            files = [path.name for path in (folder / "segments").glob("*.kv")]
+            assert files == [f"a@{link.hello.incarnation}.kv"]
+            process.kill()
+            await process.wait()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"surprise": 1}, "surprise"), ({"memory": {"slab_bytes": 0}}, "memory.slab_bytes"), ({"role": "x"}, "role")],
+)
+async def test_a_wrong_configuration_is_refused_in_one_sentence_with_the_field(
+    folder: Path, change: dict[str, object], words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with outside(config(folder, **change), folder) as process:
+        async with asyncio.timeout(20):
+            assert await process.wait() == 2
+    error = capfd.readouterr().err
+    assert words in error
+    assert "Traceback" not in error

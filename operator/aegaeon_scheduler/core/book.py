@@ -75,21 +75,28 @@ class Book:
         reported = self.memory.shapes.get(shape)
         return reported.free_blocks - self.promised.get(shape, 0) if reported else 0
 
-    def slabs_for(self, footprint: Footprint, blocks: int) -> int:
-        """Slabs to grant for this many blocks, after the free blocks of their shape."""
-        return slabs_of(footprint, blocks - max(0, self.blocks_free(footprint.kv_shape)), self.slab_bytes)
+    def slabs_for(self, footprint: Footprint, blocks: int, tight: bool = False) -> int:
+        """Slabs to grant for this many blocks.
 
-    def grant_kv(self, issued: Issued, footprint: Footprint, blocks: int) -> int:
+        Free blocks in mapped slabs are left out of the count: lanes would race for them. `tight` counts them, for when
+        slabs alone do not reach; a command that loses the race is starved or fails, and is tried again.
+        """
+        if tight:
+            blocks -= max(0, self.blocks_free(footprint.kv_shape))
+        return slabs_of(footprint, blocks, self.slab_bytes)
+
+    def grant_kv(self, issued: Issued, footprint: Footprint, blocks: int, tight: bool = False) -> int:
         """Promise blocks to a command; returns the slabs it may take."""
         shape = footprint.kv_shape
         self.shapes[shape] = footprint.kv_block_bytes
-        slabs = self.slabs_for(footprint, blocks)
-        promise = min(blocks, max(0, self.blocks_free(shape)))
-        self.promised[shape] = self.promised.get(shape, 0) + promise
+        slabs = self.slabs_for(footprint, blocks, tight)
+        if tight:
+            promise = min(blocks, max(0, self.blocks_free(shape)))
+            self.promised[shape] = self.promised.get(shape, 0) + promise
+            issued.promise += promise
+            issued.shape = shape
         self.granted += slabs
         issued.grant += slabs
-        issued.promise += promise
-        issued.shape = shape
         return slabs
 
     def grant_load(self, load: CommandId, slabs: int, unloads: dict[CommandId, int]) -> None:

@@ -10,6 +10,7 @@ from aegaeon_scheduler.core.model import ModelName
 
 _FORGET = 0.998  # weight of a report after one more: about 500 reports count
 _PRIOR = 10.0  # variance of the given constants against one report, in units of the scaled coefficients
+_RATE = 0.2  # weight of the newest copy in the mean rate of a link
 _TRACE_MAX = 1e4  # stops the covariance from growing while the batch never changes
 
 
@@ -71,15 +72,16 @@ class Fit:
 class Estimate:
     """One model on one device. Tokens in, seconds out. Features are scaled to about one."""
 
-    __slots__ = ("_constants", "_kv", "_load", "_prefill", "_step")
+    __slots__ = ("_constants", "_copies", "_kv_s_per_byte", "_load_s_per_byte", "_loads", "_prefill", "_step")
 
     def __init__(self, constants: LatencyConstants) -> None:
         k = constants
         self._constants = k
         self._step = Fit((k.a, k.b * 1e4, k.c * 1e1))
         self._prefill = Fit((k.p0, k.p1 * 1e3, k.p2 * 1e6))
-        self._load = k.load_bytes_per_s
-        self._kv = k.kv_bytes_per_s
+        self._load_s_per_byte = 1.0 / k.load_bytes_per_s
+        self._kv_s_per_byte = 1.0 / k.kv_bytes_per_s
+        self._loads = self._copies = 0
 
     def step_s(self, context_tokens: int, batch: int) -> float:
         """One decode step of a batch (Eq. 6 with a batch term)."""
@@ -94,11 +96,11 @@ class Estimate:
 
     def load_s(self, nbytes: int) -> float:
         """Weights from the host cache (Eq. 4)."""
-        return nbytes / self._load
+        return nbytes * self._load_s_per_byte
 
     def kv_s(self, nbytes: int) -> float:
         """KV blocks between device and host tier."""
-        return nbytes / self._kv
+        return nbytes * self._kv_s_per_byte
 
     def saw_steps(self, context_tokens: int, batch: int, seconds: float) -> None:
         """A decode step of this size took so long (mean of a few)."""
@@ -112,19 +114,21 @@ class Estimate:
     def saw_load(self, nbytes: int, seconds: float) -> None:
         """A load moved so many bytes."""
         if seconds > 0 and nbytes > 0:
-            self._load += 0.2 * (nbytes / seconds - self._load)
+            self._loads += 1
+            self._load_s_per_byte += max(_RATE, 1.0 / self._loads) * (seconds / nbytes - self._load_s_per_byte)
 
     def saw_kv(self, nbytes: int, seconds: float) -> None:
         """A KV copy moved so many bytes."""
         if seconds > 0 and nbytes > 0:
-            self._kv += 0.2 * (nbytes / seconds - self._kv)
+            self._copies += 1
+            self._kv_s_per_byte += max(_RATE, 1.0 / self._copies) * (seconds / nbytes - self._kv_s_per_byte)
 
     def constants(self) -> LatencyConstants:
         """The constants as refined so far."""
         s, p = self._step.w, self._prefill.w
         floor = self._constants.floor
         return LatencyConstants(
-            s[0], s[1] * 1e-4, s[2] * 1e-1, p[0], p[1] * 1e-3, p[2] * 1e-6, floor, self._load, self._kv
+            s[0], s[1] * 1e-4, s[2] * 1e-1, p[0], p[1] * 1e-3, p[2] * 1e-6, floor, 1.0 / self._load_s_per_byte, 1.0 / self._kv_s_per_byte
         )
 
     def quality(self) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.commands import Adopt, Amend, Load, Open, PrefillPart, SwapIn, SwapOut, Turn
 from aegaeon_scheduler.core.model import CommandId, Place
 from aegaeon_scheduler.core.policies import Plan, Policy
-from aegaeon_scheduler.core.room import Room
+from aegaeon_scheduler.core.room import Fitted, Room
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stage, Weights
 
 
@@ -35,8 +35,8 @@ class Residency:
         after = self.ready_weights(inst, plan.model, plan.reason, fitted.unloads)
         for seq in fitted.decode:
             if seq.place is not Place.DEVICE and seq.copy is None:
-                self.bring_in(inst, seq, plan.reason, fitted.waits)
-        return self._turn(inst, plan, fitted.decode, fitted.steps, after + fitted.waits)
+                self.bring_in(inst, seq, plan.reason, fitted.waits, fitted.tight)
+        return self._turn(inst, plan, fitted, after + fitted.waits)
 
     def open(self, inst: Instance, seq: Sequence, reason: str) -> None:
         """Tell an instance of a sequence; the driver adds the prompt."""
@@ -66,11 +66,13 @@ class Residency:
         weights.used = self._pool.tick()
         return () if weights.ready or weights.load is None else (weights.load,)
 
-    def bring_in(self, inst: Instance, seq: Sequence, reason: str, after: tuple[CommandId, ...] = ()) -> None:
+    def bring_in(
+        self, inst: Instance, seq: Sequence, reason: str, after: tuple[CommandId, ...] = (), tight: bool = False
+    ) -> None:
         """Copy a sequence's KV to the device, from this host tier or from where it was prefilled."""
         fp, book = seq.model.fp, inst.book
         blocks = blocks_for(fp, seq.kv_tokens)
-        slabs = book.slabs_for(fp, blocks)
+        slabs = book.slabs_for(fp, blocks, tight)
         body: SwapIn | Adopt
         if seq.source is not None:
             assert seq.handle_of is not None
@@ -78,7 +80,7 @@ class Residency:
         else:
             body = SwapIn(seq.id, seq.epoch, slabs)
         issued = self._pool.issue(inst, body, reason, after, model=seq.model, seq=seq)
-        book.grant_kv(issued, fp, blocks)
+        book.grant_kv(issued, fp, blocks, tight)
         seq.copy = issued.id
         seq.planned_kv = seq.kv_tokens
 
@@ -114,16 +116,14 @@ class Residency:
         seq.planned_kv += grow
         seq.starved = False
 
-    def _turn(
-        self, inst: Instance, plan: Plan, decode: list[Sequence], steps: int, after: tuple[CommandId, ...]
-    ) -> Issued:
-        fp = plan.model.fp
+    def _turn(self, inst: Instance, plan: Plan, fitted: Fitted, after: tuple[CommandId, ...]) -> Issued:
+        fp, decode, steps = plan.model.fp, fitted.decode, fitted.steps
         blocks = self._room.growth(plan.prefill, decode, steps, fp)
-        slabs = inst.book.slabs_for(fp, blocks)
+        slabs = inst.book.slabs_for(fp, blocks, fitted.tight)
         parts = tuple(part for seq in plan.prefill for part in self._parts(seq))
         body = Turn(plan.model.name, parts, tuple(s.id for s in decode), steps, slabs)
         turn = self._pool.issue(inst, body, plan.reason, after, model=plan.model)
-        inst.book.grant_kv(turn, fp, blocks)
+        inst.book.grant_kv(turn, fp, blocks, fitted.tight)
         turn.steps, turn.prefills, turn.tag = steps, plan.prefill, plan.tag
         for seq in decode:
             self._enlist(turn, seq, max(1, min(steps, seq.max_tokens - seq.output_tokens)))

@@ -30,6 +30,7 @@ class Fitted:
     steps: int
     unloads: dict[CommandId, int]
     waits: tuple[CommandId, ...]
+    tight: bool = False  # counts on free blocks of mapped slabs
 
 
 class Room:
@@ -60,28 +61,33 @@ class Room:
             blocks += blocks_for(fp, seq.prompt_tokens + seq.prefix_tokens) - blocks_for(fp, seq.planned_kv)
         return blocks
 
-    def need(self, inst: Instance, plan: Plan, decode: list[Sequence], steps: int) -> int:
+    def need(self, inst: Instance, plan: Plan, decode: list[Sequence], steps: int, tight: bool = True) -> int:
         """Slabs that the plan takes from the book: weights, copies in, growth."""
         fp, book = plan.model.fp, inst.book
         weights = inst.weights.get(plan.model.name)
         load = 0 if weights is not None and weights.unload is None else fp.weight_slabs
         blocks = self.growth(plan.prefill, decode, steps, fp)
-        arriving = 0
+        slabs, arriving = 0, 0
         for seq in decode:
             if seq.place is not Place.DEVICE and seq.copy is None:
+                need = blocks_for(fp, seq.kv_tokens)
+                slabs += book.slabs_for(fp, need)
+                blocks += need if tight else 0
                 arriving += 1
-                blocks += blocks_for(fp, seq.kv_tokens)
-        border = arriving if inst.slab_bytes % fp.kv_block_bytes else 0
-        # every grant is rounded up to slabs on its own
-        return load + book.slabs_for(fp, blocks) + (border + arriving if arriving else 0)
+        if not tight:
+            return load + slabs + book.slabs_for(fp, blocks)
+        return load + book.slabs_for(fp, blocks, tight) + arriving * 2  # every grant is rounded up on its own
 
     def fit(self, inst: Instance, plan: Plan) -> Fitted | None:
         """The plan as it fits now, or None while room is being made."""
         decode = [s for s in plan.decode if not s.copying_out][: inst.max_batch]
         if not decode and not plan.prefill:
             return None
-        if self.need(inst, plan, decode, plan.steps) <= inst.book.free():
+        free = inst.book.free()
+        if self.need(inst, plan, decode, plan.steps, tight=False) <= free:
             return Fitted(decode, plan.steps, {}, ())
+        if self.need(inst, plan, decode, plan.steps) <= free:
+            return Fitted(decode, plan.steps, {}, (), tight=True)
         if inst.count:
             return None  # room is on its way; what was asked for is enough for the head of the line
         return self._squeeze(inst, plan, decode)
@@ -104,7 +110,7 @@ class Room:
         need = self.need(inst, plan, decode, steps)
         if need > best:
             return None
-        return self._take(inst, plan, candidates, Fitted(decode, steps, {}, ()), need)
+        return self._take(inst, plan, candidates, Fitted(decode, steps, {}, (), tight=True), need)
 
     def _take(self, inst: Instance, plan: Plan, candidates: _Candidates, fitted: Fitted, need: int) -> Fitted | None:
         free = inst.book.free()

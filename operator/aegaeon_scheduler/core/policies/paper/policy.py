@@ -205,6 +205,7 @@ class PaperPolicy:
             state.streak += 1
             for seq in plan.prefill:
                 self._leave_group(seq.policy, seq)
+                seq.policy = None
             return
         state.streak = 0
         if state.work.round and state.work.round[0] is plan.tag:

@@ -65,7 +65,12 @@ def demo(*, manifests: Path, models: Path | None, port: int | None, clients: int
     """
     options = Options(manifests, (models or models_folder()).absolute(), port, clients, rounds)
     make_models(options.models, click.echo)
-    sys.exit(0 if asyncio.run(_demo(options, Console())) else 1)
+    sys.exit(0 if asyncio.run(_demo(options, _console())) else 1)
+
+
+def _console() -> Console:
+    """As wide as the terminal; a log has no width of its own."""
+    return Console(width=None if sys.stdout.isatty() else 120)
 
 
 async def _demo(options: Options, console: Console) -> bool:

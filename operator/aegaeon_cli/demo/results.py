@@ -64,18 +64,19 @@ def _p50_p99(values: Iterable[float]) -> tuple[float, float]:
 
 
 def table(rows: Sequence[ModelResult]) -> Table:
-    """For the terminal; times in milliseconds, shares in per cent."""
-    shown = Table(title="as the clients saw it", title_justify="left", box=None, pad_edge=False)
-    for heading in ("model", "requests", "tokens", "TTFT p50", "p99", "TBT p50", "p99"):
-        shown.add_column(heading, justify="left" if heading == "model" else "right")
-    for heading in ("on time: token", "request", "time", "switches", "mean stall"):
-        shown.add_column(heading, justify="right")
+    """For the terminal, 80 columns wide."""
+    shown = Table(title="as the clients saw it", title_justify="left", title_style="bold", box=None, pad_edge=False)
+    shown.add_column("\nmodel", no_wrap=True)
+    headings = ("\nrequests", "\ntokens", "TTFT ms\np50 / p99", "TBT ms\np50 / p99")
+    for heading in (*headings, "on time, %:\ntoken/request/time", "\nswitches", "mean\nstall ms"):
+        shown.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         shown.add_row(row.model, str(row.requests), str(row.tokens), *_figures(row))
     return shown
 
 
 def _figures(row: ModelResult) -> list[str]:
-    milliseconds = [f"{1000 * x:.0f} ms" for x in (*row.ttft, *row.tbt)]
-    shares = [f"{100 * x:.1f} %" for x in (row.attained.token, row.attained.request, row.attained.time)]
-    return [*milliseconds, *shares, str(row.switches), f"{1000 * row.mean_stall_s:.1f} ms"]
+    ttft, tbt = (" / ".join(f"{1000 * seconds:.0f}" for seconds in pair) for pair in (row.ttft, row.tbt))
+    attained = (row.attained.token, row.attained.request, row.attained.time)
+    shares = "/".join(f"{100 * share:.1f}" for share in attained)
+    return [ttft, tbt, shares, str(row.switches), f"{1000 * row.mean_stall_s:.1f}"]

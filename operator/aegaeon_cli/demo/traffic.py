@@ -32,10 +32,11 @@ class Chat:
 
 @dataclass(slots=True)
 class Exchange:
-    """A request and what came back. `times`: seconds from sending to each token."""
+    """A request and what came back. `times`: seconds from sending to each token; `request`: the server's id of it."""
 
     chat: Chat
     sent: float
+    request: str = ""
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
@@ -91,6 +92,7 @@ class Traffic:
             extra_body={"return_token_ids": True},
         )
         async for chunk in stream:
+            exchange.request = chunk.id
             for choice in chunk.choices:
                 _take(exchange, choice.delta.content or "", token_ids(choice), choice.finish_reason)
 

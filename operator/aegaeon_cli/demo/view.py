@@ -9,17 +9,16 @@ from rich.table import Table
 from rich.text import Text
 
 from aegaeon_cli.demo.traffic import Exchange
-from aegaeon_proto.v1.engine_pb2 import Role
 from aegaeon_proto.v1.gateway_pb2 import InstanceStatus, PoolStatus
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 TAIL = 56  # characters of an answer
-ROLES = {Role.ROLE_PREFILL: "prefill", Role.ROLE_DECODE: "decode", Role.ROLE_UNIFIED: "unified"}
 
 
 def picture(status: PoolStatus, exchanges: Sequence[Exchange]) -> RenderableType:
     """The engines above, the newest chat of every person below."""
-    return Group(Text(headline(status, exchanges), "bold"), _engines(status), _chats(status, exchanges))
+    head = Text(headline(status, exchanges), "bold")
+    return Group(head, Text(), _engines(status), *_reasons(status), Text(), _chats(status, exchanges))
 
 
 def line(status: PoolStatus, exchanges: Sequence[Exchange]) -> str:
@@ -44,19 +43,32 @@ def headline(status: PoolStatus, exchanges: Sequence[Exchange]) -> str:
 
 
 def _engines(status: PoolStatus) -> Table:
-    table = Table("engine", "role", "runs", "loads", "holds", "memory", "switches", "why", box=None, pad_edge=False)
+    table = _table("engine", "runs", "loads", "holds", "memory", "switches")
     names = [model.model for model in status.models]
     for engine in status.instances:
         table.add_row(
             engine.instance if engine.alive else f"{engine.instance} (lost)",
-            ROLES.get(engine.role, ""),
             coloured([engine.running] if engine.running else [], names),
             coloured([engine.loading] if engine.loading else [], names),
             coloured(sorted(engine.resident), names),
             _memory(engine),
             str(engine.switches),
-            Text(engine.reason[:60], "dim"),
         )
+    return table
+
+
+def _reasons(status: PoolStatus) -> list[Text]:
+    return [
+        Text(f"{engine.instance}: {engine.reason}", "dim", no_wrap=True, overflow="ellipsis")
+        for engine in status.instances
+        if engine.reason
+    ]
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in headings:
+        table.add_column(heading, no_wrap=True)
     return table
 
 
@@ -68,10 +80,10 @@ def _memory(engine: InstanceStatus) -> str:
 
 def _chats(status: PoolStatus, exchanges: Sequence[Exchange]) -> Table:
     names = [model.model for model in status.models]
-    states = {seq.model: seq.state for seq in status.sequences}
-    table = Table("model", "tokens", "state", "answer", box=None, pad_edge=False)
+    states = {seq.seq.request: seq.state for seq in status.sequences}
+    table = _table("model", "tokens", "state", "answer")
     for exchange in _newest(exchanges):
-        state = states.get(exchange.chat.model, "sent") if exchange.live else exchange.finish_reason or "error"
+        state = states.get(exchange.request, "sent") if exchange.live else exchange.finish_reason or "error"
         text = (exchange.error or exchange.text).replace("\n", " ")
         table.add_row(coloured([exchange.chat.model], names), f"{len(exchange.tokens):4d}", state, Text(text[-TAIL:]))
     return table

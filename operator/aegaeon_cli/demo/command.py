@@ -23,6 +23,7 @@ from aegaeon_proto.v1.gateway_pb2 import PoolStatus
 from aegaeon_scheduler.core.model import Slo
 
 QUICKSTART = Path("examples/quickstart")
+LOG_LINES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ async def _demo(options: Options, console: Console) -> bool:
     good = _judge(traffic, pool)
     for left in stack.leftovers:
         console.print(f"left behind: {left}", style="red")
+    if not good:
+        click.echo("the stack's last lines:\n" + "\n".join(stack.log().splitlines()[-LOG_LINES:]), err=True)
     return good and not stack.leftovers
 
 

@@ -29,12 +29,13 @@ class Stack:
     """`aegaeon up` as a child process. `leftovers` is filled when it has ended."""
 
     def __init__(self, manifests: Path, models: Path, port: int | None = None) -> None:
-        self._arguments = ["up", "-f", str(manifests), "--models", str(models)]
+        self._arguments = ["up", "-v", "-f", str(manifests), "--models", str(models)]
         self._arguments += [] if port is None else ["--port", str(port)]
         self._home = Path(tempfile.mkdtemp(prefix="aegaeon-demo-"))
         self._child: asyncio.subprocess.Process | None = None
         self._state: RunState | None = None
         self._family: set[Process] = set()
+        self._last_log = ""
         self.leftovers: list[str] = []
 
     @property
@@ -62,9 +63,9 @@ class Stack:
         return [process.pid for process in self._look()]
 
     def log(self) -> str:
-        """What `aegaeon up` printed so far."""
+        """What `aegaeon up` and its pods printed, during the run and after it."""
         path = self._home / "up.log"
-        return path.read_text(errors="replace") if path.is_file() else ""
+        return path.read_text(errors="replace") if path.is_file() else self._last_log
 
     async def _start(self) -> None:
         environment = os.environ | {"XDG_RUNTIME_DIR": str(self._home), "PYTHONUNBUFFERED": "1"}
@@ -109,6 +110,7 @@ class Stack:
                 await self._child.wait()
         self.leftovers += self._find_leftovers()
         self._kill()
+        self._last_log = self.log()
         shutil.rmtree(self._home, ignore_errors=True)
 
     @property

@@ -22,6 +22,23 @@ _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", 
 _BAR_CELLS = 20
 _DECISIONS = 8
 _SEQUENCES = 10
+_NUMBERS = frozenset(
+    [
+        "prompt",
+        "age",
+        "queue",
+        "active",
+        "requests",
+        "tokens",
+        "tokens/s",
+        "loads",
+        "switches",
+        "seqs",
+        "busy",
+        "stall",
+        "on-time",
+    ]  # right-aligned
+)
 _ROLES = {Role.ROLE_PREFILL: "prefill", Role.ROLE_DECODE: "decode", Role.ROLE_UNIFIED: "unified"}
 
 
@@ -70,7 +87,7 @@ class PoolView:
 
     def _models(self, status: PoolStatus, colours: dict[str, str]) -> Table:
         table = _table(
-            "model", "state", "queue", "running", "requests", "tokens", "tokens/s", "loads", "mean stall", "on time"
+            "model", "state", "queue", "active", "requests", "tokens", "tokens/s", "loads", "stall", "on-time"
         )
         elapsed = self._elapsed(status)
         tokens_before = {m.model: m.output_tokens for m in self._before.models} if self._before else {}
@@ -153,9 +170,8 @@ def _badge(name: str, colours: dict[str, str]) -> Text:
 
 def _table(*columns: str) -> Table:
     table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
-    numbers = {"queue", "requests", "tokens", "tokens/s", "loads", "switches", "seqs", "busy", "mean stall", "on time"}
     for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left", no_wrap=column != "state")
+        table.add_column(column, justify="right" if column in _NUMBERS else "left", no_wrap=column != "state")
     return table
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from aegaeon_cli.errors import BadFileError
 from aegaeon_cli.folders import constants_file, models_folder
 from aegaeon_cli.welcome import settled, welcome
 from aegaeon_operator.errors import ManifestError
@@ -97,6 +98,8 @@ def up(
       aegaeon up -f examples/quickstart/
     """
     known = constants or (constants_file() if constants_file().is_file() else None)
+    if record is not None and not record.absolute().parent.is_dir():
+        raise BadFileError(f"--record {record}: there is no folder {record.absolute().parent}; make it first")
     record = record.absolute() if record else None
     asyncio.run(_serve(Options(manifests, models or models_folder(), port, record, known, verbose)))
 

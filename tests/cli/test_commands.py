@@ -103,6 +103,12 @@ def test_a_wrong_manifest_is_named_with_file_and_field(tmp_path: Path) -> None:
     assert f"{tmp_path}/pool.yaml: document 1 (GpuPool without a name): spec: is required" in output
 
 
+def test_a_record_in_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    code, output = run("up", "-f", str(QUICKSTART), "--record", str(tmp_path / "gone" / "log"))
+    assert code == 2
+    assert f"there is no folder {tmp_path}/gone; make it first" in output
+
+
 def test_two_gpu_pools_in_one_folder_are_one_too_many(tmp_path: Path) -> None:
     for name in ("quickstart", "second"):
         for file in QUICKSTART.iterdir():

@@ -8,12 +8,14 @@ import logging
 import signal
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from aegaeon_scheduler.config import SchedulerConfig, core_config, load_config
 from aegaeon_scheduler.core.errors import CoreError
 from aegaeon_scheduler.core.scheduler import Scheduler
 from aegaeon_scheduler.errors import SchedulerError
+from aegaeon_scheduler.service.recording import recording
 from aegaeon_scheduler.service.server import Service
 
 _log = logging.getLogger("aegaeon_scheduler")
@@ -36,14 +38,16 @@ async def _serve(config: SchedulerConfig) -> int:
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     settings = core_config(config)
-    service = Service(config, Scheduler(settings), time.monotonic, _microseconds)
-    await service.start()
-    _log.info("serving %d models on %s", len(config.models), config.listen)
-    waits = [asyncio.create_task(event.wait()) for event in (stop, service.crashed)]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
-    await service.stop()
+    with ExitStack() as stack:
+        observers = [stack.enter_context(recording(config.record, settings))] if config.record else []
+        service = Service(config, Scheduler(settings), time.monotonic, _microseconds, observers)
+        await service.start()
+        _log.info("serving %d models on %s", len(config.models), config.listen)
+        waits = [asyncio.create_task(event.wait()) for event in (stop, service.crashed)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        await service.stop()
     return 1 if service.crashed.is_set() else 0
 
 

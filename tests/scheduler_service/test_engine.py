@@ -49,6 +49,18 @@ async def test_a_stream_that_does_not_begin_with_hello_is_refused(serve: Any, br
     assert not brain.all_of(events.InstanceUp)
 
 
+async def test_a_hello_with_a_model_in_no_state_is_refused_and_leaves_nothing_behind(serve: Any, brain: Any) -> None:
+    async with serve(brain) as stack:
+        sidecar = await stack.attach()
+        hello = engine_pb2.Hello(instance="decode-0", incarnation="one", role=engine_pb2.ROLE_DECODE)
+        hello.models.add(model="tiny-a")
+        await sidecar.report(hello=hello)
+        code, details = await sidecar.ended()
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert "ModelState of tiny-a from decode-0: phase" in details
+        assert stack.service.engine.up == 0
+
+
 async def test_a_second_hello_ends_the_stream_with_a_reason(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
         sidecar = await stack.sidecar()

@@ -149,9 +149,27 @@ async def test_a_request_is_accepted_once_and_only_when_all_its_choices_are(
         await gateway.send(submit=submit(count=3))
         await brain.told_of(events.Submitted, 3)
         stack.service.driver.handle(events.Tick())
-        await gateway.send(submit=submit("r2", count=0))
         assert (await gateway.next("accepted")).request == "r1"
-        assert "without any choice" in (await gateway.next("rejected")).reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"choices": []}, "submitted without any choice"),
+        ({"prompt": []}, "submitted with an empty prompt"),
+        ({"limits": model_pb2.Limits()}, "limits.max_tokens must be 1 or more"),
+        ({"epoch": 0}, "epochs begin with 1"),
+        ({"age_s": float("nan")}, "age_s is nan"),
+    ],
+)
+async def test_a_submission_that_makes_no_sense_is_refused_before_the_core_hears_of_it(
+    serve: Any, brain: Any, submit: Any, fields: Any, complaint: str
+) -> None:
+    async with serve(brain) as stack:
+        gateway = await stack.gateway()
+        await gateway.send(submit=submit(**fields))
+        assert complaint in (await gateway.next("rejected")).reason
+    assert not brain.all_of(events.Submitted)
 
 
 async def test_one_refused_choice_ends_its_request_and_cancels_the_others(serve: Any, brain: Any, submit: Any) -> None:
@@ -245,3 +263,17 @@ async def test_an_open_whose_submission_is_gone_fails_back_to_the_core(serve: An
         await stack.sidecar()
         failed = await brain.told_of(events.CommandFailed)
         assert (failed.instance, failed.id) == (TARGET, 1)
+
+
+async def test_status_comes_once_or_at_every_interval_and_shows_what_is_being_fetched(serve: Any, brain: Any) -> None:
+    fetching = model_pb2.ModelState(model="tiny-b", phase=model_pb2.MODEL_PHASE_FETCHING, bytes_done=10, bytes_total=40)
+    async with serve(brain) as stack:
+        await stack.sidecar(models=[fetching])
+        await brain.told_of(events.ModelReported)
+        (once,) = [status async for status in stack.status()]
+        assert (once.pool, once.policy, list(once.fetching)) == ("test", "scripted", [fetching])
+        stream = stack.status(interval_s=0.05)
+        times = [(await anext(stream)).uptime_s for _ in range(3)]
+        assert times[1] - times[0] >= 0.04
+        assert times[2] - times[1] >= 0.04
+        await stream.aclose()

@@ -18,6 +18,7 @@ import grpc
 import pytest
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
+from aegaeon_scheduler.core.log import replay
 
 PATIENCE_S = 20
 
@@ -170,3 +171,27 @@ async def test_a_socket_left_behind_by_a_killed_predecessor_is_taken_over(
         await process.wait()
     async with running(config), dial(f"unix:{folder}/s.sock") as stack:
         await stack.sidecar()
+
+
+async def test_every_life_leaves_a_log_that_replays_to_the_same_commands(
+    configured: Any, dial: Any, folder: Path, submit: Any
+) -> None:
+    log = folder / "events.log"
+    for _ in range(2):
+        async with running(configured(record=str(log))) as process, dial(f"unix:{folder}/s.sock") as stack:
+            sidecar = await stack.sidecar(models=[cached("tiny-a")])
+            gateway = await stack.gateway()
+            await gateway.send(submit=submit())
+            await gateway.next("accepted")
+            await sidecar.next()
+            process.terminate()
+            await process.wait()
+    for path in (log, folder / "events.log.1"):
+        assert "11,12,13" not in path.read_text()
+        result = replay(path)
+        assert (result.same, result.events >= 4, result.commands >= 3) == (True, True, True)
+
+
+async def test_a_log_that_cannot_be_written_is_named(configured: Any) -> None:
+    complaint = await failed_start(configured(record="/nonexistent-folder/events.log"))
+    assert "record: /nonexistent-folder/events.log cannot be written: No such file" in complaint

@@ -6,6 +6,7 @@ an event that comes up while one is handled (a refused choice cancels its siblin
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -19,6 +20,8 @@ from aegaeon_scheduler.service.codec import frontend as codec
 from aegaeon_scheduler.service.codec.commands import command_to
 from aegaeon_scheduler.service.handles import HandleBook
 from aegaeon_scheduler.service.sequences import Origin, SequenceBook
+
+_log = logging.getLogger(__name__)
 
 
 class Brain(Protocol):
@@ -90,19 +93,19 @@ class Driver:
         self._busy = True
         try:
             while self._pending:
-                self._step(self._pending.popleft())
+                event = self._pending.popleft()
+                self._step(event)
         except Exception:
+            _log.critical("the core failed on %r", event, exc_info=True)
             self._crashed()
             raise
         self._busy = False
 
     def submit(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
-        """A request, or what is left of one."""
-        if not submit.choices:
-            nothing = commands.Reject(
-                origin.gateway, SeqId(submit.request, 0), RejectCode.ENGINE, "submitted without any choice"
-            )
-            self._reply(origin.gateway, codec.rejected(submit.request, nothing))
+        """A request, or what is left of one. One that makes no sense is refused here."""
+        if reason := codec.complaint(submit):
+            verdict = commands.Reject(origin.gateway, SeqId(submit.request, 0), RejectCode.ENGINE, reason)
+            self._reply(origin.gateway, codec.rejected(submit.request, verdict))
             return
         self.sequences.add(origin, submit)
         for event in codec.submitted(origin.gateway, submit, self.clock()):

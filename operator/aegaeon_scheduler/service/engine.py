@@ -18,7 +18,7 @@ from aegaeon_scheduler.core import events
 from aegaeon_scheduler.core.model import InstanceId
 from aegaeon_scheduler.errors import ProtocolError
 from aegaeon_scheduler.service.catalog import Catalog
-from aegaeon_scheduler.service.codec.reports import ReportDecoder, command_named, instance_up
+from aegaeon_scheduler.service.codec.reports import ReportDecoder, command_named, instance_up, model_reported
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.outbox import Outbox
 from aegaeon_scheduler.service.stream import converse
@@ -99,6 +99,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             raise ProtocolError("the first report on a stream must be Hello")
         hello = first.hello
         up = instance_up(hello)
+        for state in hello.models:
+            model_reported(up.instance, state)  # refused before anybody hears of the instance
         attachment = Attachment(up, self._bases())
         self._replace(up.instance)
         self._attached[up.instance] = attachment

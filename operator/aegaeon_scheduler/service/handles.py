@@ -32,20 +32,19 @@ class HandleBook:
     def arrived(self, instance: InstanceId, swap_out: CommandId, handle: engine_pb2.KvHandle) -> None:
         """The report of a SwapOut; ignored when the sequence has ended since."""
         seq = self._pending.pop((instance, swap_out), None)
-        made = self._made.get(seq, {}).get(instance) if seq else None
-        if made is not None and made.by == swap_out:
+        if made := self._newest(seq, instance, swap_out):
             made.handle = handle
 
     def failed(self, instance: InstanceId, swap_out: CommandId) -> None:
         """A command that may have been a SwapOut brought nothing."""
         seq = self._pending.pop((instance, swap_out), None)
-        if seq is not None and self._made.get(seq, {}).get(instance, _Made(CommandId(-1))).by == swap_out:
+        if seq is not None and self._newest(seq, instance, swap_out):
             self.closed(instance, seq)
 
     def find(self, seq: SeqId, source: InstanceId, swap_out: CommandId) -> engine_pb2.KvHandle | None:
         """The handle that this SwapOut made, if it is still good."""
-        made = self._made.get(seq, {}).get(source)
-        return made.handle if made is not None and made.by == swap_out else None
+        made = self._newest(seq, source, swap_out)
+        return made.handle if made else None
 
     def closed(self, instance: InstanceId, seq: SeqId) -> None:
         """The source was told to forget the sequence."""
@@ -64,6 +63,10 @@ class HandleBook:
         for seq in [seq for seq, by_instance in self._made.items() if instance in by_instance]:
             self.closed(instance, seq)
         self._pending = {key: seq for key, seq in self._pending.items() if key[0] != instance}
+
+    def _newest(self, seq: SeqId | None, instance: InstanceId, swap_out: CommandId) -> _Made | None:
+        made = self._made.get(seq, {}).get(instance) if seq else None
+        return made if made is not None and made.by == swap_out else None
 
     def __len__(self) -> int:
         return sum(len(by_instance) for by_instance in self._made.values()) + len(self._pending)

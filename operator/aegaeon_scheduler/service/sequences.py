@@ -48,11 +48,11 @@ class SequenceBook:
         self._requests: dict[str, dict[int, OpenSequence]] = {}
 
     def add(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
-        """Every choice of a submission; an older epoch of the same sequence is replaced, a newer one stays."""
+        """Every choice of a submission; an older epoch of the same sequence is replaced, others stay."""
         choices = self._requests.setdefault(submit.request, {})
         for choice in submit.choices:
             known = choices.get(choice.choice)
-            if known is None or known.epoch <= choice.epoch:
+            if known is None or known.epoch < choice.epoch:
                 choices[choice.choice] = OpenSequence(choice.epoch, origin, submit, choice)
 
     def get(self, seq: SeqId) -> OpenSequence | None:

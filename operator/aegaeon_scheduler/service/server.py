@@ -23,6 +23,8 @@ _DRAIN_S = 0.5
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # a second scheduler on the same address is an error, not a second listener
     ("grpc.max_receive_message_length", 64 << 20),  # a prompt of some million tokens
+    ("grpc.keepalive_time_ms", 10_000),  # a peer whose host vanished is noticed, also when nothing is sent
+    ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.max_send_message_length", 64 << 20),
 )
 

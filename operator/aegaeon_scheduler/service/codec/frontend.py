@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from aegaeon_proto.v1 import gateway_pb2
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.model import GatewayId, ModelName, SeqId
 from aegaeon_scheduler.service.codec.nouns import REJECTS, seq_to
+
+
+def complaint(submit: gateway_pb2.Submit) -> str:
+    """What makes a submission impossible to schedule; empty when nothing does."""
+    if not submit.choices:
+        return "submitted without any choice"
+    if not submit.prompt:
+        return "submitted with an empty prompt"
+    if submit.limits.max_tokens < 1:
+        return "limits.max_tokens must be 1 or more"
+    if any(choice.epoch < 1 for choice in submit.choices):
+        return "epochs begin with 1"
+    if not 0 <= submit.age_s < math.inf:
+        return f"age_s is {submit.age_s}; it must be a number of seconds, 0 or more"
+    return ""
 
 
 def submitted(gateway: GatewayId, submit: gateway_pb2.Submit, now: float) -> Iterator[events.Submitted]:

@@ -25,7 +25,7 @@ from aegaeon_scheduler.core.model import (
     SeqId,
 )
 from aegaeon_simulator.clock import Clock
-from aegaeon_simulator.errors import WireViolation
+from aegaeon_simulator.errors import WireViolationError
 from aegaeon_simulator.memory import Tier, report
 
 
@@ -136,6 +136,7 @@ class Engine:
         self.clock = clock
         self.incarnation = incarnation
         self.alive = True
+        self.attachment = 0
         self.device = Tier(spec.slabs, spec.slab_bytes)
         self.host = Tier(spec.host_slabs, spec.slab_bytes)
         self.resident: dict[ModelName, int] = {}
@@ -173,6 +174,15 @@ class Engine:
         """The process is gone: nothing more is said."""
         self.alive = False
 
+    def drop_program(self) -> None:
+        """The stream broke: what has not begun is forgotten."""
+        for lane in self.lanes.values():
+            lane.clear()
+
+    def busy(self) -> bool:
+        """Whether any lane still runs something."""
+        return any(send is not None for send in self.active.values())
+
     def _say(self, event: ev.Event) -> None:
         if self.alive:
             self._emit(event)
@@ -182,15 +192,20 @@ class Engine:
 
     # -- what it is told ---------------------------------------------------------------------------------------------
 
+    def receive(self, send: cmd.Send, attachment: int) -> None:
+        """A command arrives on a stream; one that has broken since loses it."""
+        if attachment == self.attachment:
+            self.send(send)
+
     def send(self, send: cmd.Send) -> None:
         """A command arrives."""
         if not self.alive:
             return
         if self.seen and send.id <= max(self.seen):
-            raise WireViolation(f"command id {send.id} does not rise")
+            raise WireViolationError(f"command id {send.id} does not rise")
         for id in send.after:
             if id not in self.seen:
-                raise WireViolation(f"command {send.id} waits for {id}, which was never issued here")
+                raise WireViolationError(f"command {send.id} waits for {id}, which was never issued here")
         lane = lane_of(send.body)
         if lane is None:
             self.seen[send.id] = True
@@ -199,7 +214,7 @@ class Engine:
             self.seen[send.id] = None
             self.lanes[lane].append(send)
             if lane == "compute" and len(self.lanes[lane]) + (self.turn is not None) > 2:
-                raise WireViolation("more than two turns on the compute lane")
+                raise WireViolationError("more than two turns on the compute lane")
         self._start()
 
     def _at_once(self, send: cmd.Send) -> None:
@@ -228,7 +243,7 @@ class Engine:
                 for index in range(prompt.prefix_tokens, held.output):
                     self._sink(body.seq, body.epoch, index, None)
                 return
-            raise WireViolation(f"{body.seq} is opened with a prefix longer than what is held")
+            raise WireViolationError(f"{body.seq} is opened with a prefix longer than what is held")
         self.sequences[body.seq] = Sequence(
             body.seq, body.epoch, body.model, prompt.prompt_tokens, prompt.prefix_tokens, prompt.length
         )
@@ -328,9 +343,9 @@ class Engine:
     def _load(self, send: cmd.Send, body: cmd.Load) -> bool:
         served = self.models[body.model]
         if body.model in self.resident:
-            raise WireViolation(f"{body.model} is loaded twice")
+            raise WireViolationError(f"{body.model} is loaded twice")
         if body.slabs < served.footprint.weight_slabs:
-            raise WireViolation(f"the load of {body.model} was granted too little")
+            raise WireViolationError(f"the load of {body.model} was granted too little")
         self.device.take_weights(served.footprint.weight_slabs)
         seconds = served.footprint.weight_bytes / served.latency.load_bytes_per_s
 
@@ -346,7 +361,7 @@ class Engine:
             self._fail(send, FailureKind.UNKNOWN, f"{body.model} is not resident")
             return False
         if self.turn is not None and self.turn.body.model == body.model:
-            raise WireViolation(f"{body.model} is unloaded while its turn runs")
+            raise WireViolationError(f"{body.model} is unloaded while its turn runs")
         self.device.weights -= self.resident.pop(body.model)
         self._later(0.0, lambda: self._end(send, 0.0))
         return True
@@ -360,7 +375,7 @@ class Engine:
             self._fail(send, FailureKind.STALE, f"{seq} has epoch {q.epoch}")
             return None
         if q.copying is not None:
-            raise WireViolation(f"{seq} is copied twice at once")
+            raise WireViolationError(f"{seq} is copied twice at once")
         return q
 
     def _swap_out(self, send: cmd.Send, body: cmd.SwapOut) -> bool:
@@ -368,9 +383,9 @@ class Engine:
         if q is None:
             return False
         if q.place is not Place.DEVICE:
-            raise WireViolation(f"{body.seq} is swapped out from {q.place}")
+            raise WireViolationError(f"{body.seq} is swapped out from {q.place}")
         if self.turn is not None and body.seq in self.turn.decode:
-            raise WireViolation(f"{body.seq} is swapped out while its turn runs")
+            raise WireViolationError(f"{body.seq} is swapped out while its turn runs")
         fp = self.models[q.model].footprint
         if self.host.grow(fp, q.blocks, self.host.free) is None:
             self._fail(send, FailureKind.NO_MEMORY, "the host tier is full")
@@ -407,7 +422,7 @@ class Engine:
         if q is None:
             return False
         if theirs is None and q.place is not Place.HOST:
-            raise WireViolation(f"{seq} is swapped in from {q.place}")
+            raise WireViolationError(f"{seq} is swapped in from {q.place}")
         fp = self.models[q.model].footprint
         blocks = -(-q.kv // fp.kv_block_tokens)
         if self.device.grow(fp, blocks, slabs) is None:
@@ -432,7 +447,7 @@ class Engine:
 
     def _begin_turn(self, send: cmd.Send, body: cmd.Turn) -> bool:
         if body.model not in self.resident:
-            raise WireViolation(f"a turn of {body.model} starts without its weights")
+            raise WireViolationError(f"a turn of {body.model} starts without its weights")
         self.turn = Running(send.id, body, body.steps, body.slabs, list(body.decode), deque(body.prefill))
         wait = self.spec.switch_s if self.last_model not in (None, body.model) else 0.0
         self.turn.wait_s += wait
@@ -501,9 +516,9 @@ class Engine:
                 if q.seq in self.sequences:
                     q.kv += 1
                     self._produced(turn, q)
-            if turn.report_steps >= self.spec.report_steps or any(p.finish for p in turn.changed.values()):
-                if turn.done < turn.steps:
-                    self._report(turn, end=False)
+            due = turn.report_steps >= self.spec.report_steps or any(p.finish for p in turn.changed.values())
+            if due and turn.done < turn.steps:
+                self._report(turn, end=False)
             self._advance()
 
         self._later(seconds, done)

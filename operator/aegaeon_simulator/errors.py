@@ -7,5 +7,5 @@ class SimulatorError(Exception):
     """Base of all errors of the simulator."""
 
 
-class WireViolation(SimulatorError):
+class WireViolationError(SimulatorError):
     """The scheduler sent a command whose preconditions do not follow from its fences: a bug in the core."""

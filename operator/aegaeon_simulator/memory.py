@@ -1,11 +1,11 @@
-"""The modelled memory of a sidecar: slabs, blocks by KV shape, both tiers. Blocks are packed, so slabs follow counts."""
+"""The modelled memory of a sidecar: slabs, blocks by KV shape, two tiers. Blocks are packed: slabs follow counts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core.model import Footprint, KvShape, Memory, ShapeMemory
-from aegaeon_simulator.errors import WireViolation
+from aegaeon_simulator.errors import WireViolationError
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Tier:
     def take_weights(self, slabs: int) -> None:
         """Map a model's slabs."""
         if slabs > self.free:
-            raise WireViolation(f"a load needs {slabs} slabs, {self.free} are free")
+            raise WireViolationError(f"a load needs {slabs} slabs, {self.free} are free")
         self.weights += slabs
 
     def grow(self, footprint: Footprint, blocks: int, grant: int) -> int | None:
@@ -42,7 +42,7 @@ class Tier:
         if extra > grant:
             return None
         if extra > self.free:
-            raise WireViolation(f"a grant of {grant} slabs was given out, only {self.free} are free")
+            raise WireViolationError(f"a grant of {grant} slabs was given out, only {self.free} are free")
         self.used[shape] = used
         self.mapped[shape] = self.mapped.get(shape, 0) + extra
         return extra
@@ -52,7 +52,7 @@ class Tier:
         shape = footprint.kv_shape
         self.used[shape] = self.used.get(shape, 0) - blocks
         if self.used[shape] < 0:
-            raise WireViolation(f"{shape}: more blocks freed than were used")
+            raise WireViolationError(f"{shape}: more blocks freed than were used")
         self.mapped[shape] = min(self.mapped[shape], self._slabs_for(shape, self.used[shape]))
 
     def shapes(self) -> dict[KvShape, ShapeMemory]:

@@ -25,7 +25,7 @@ from aegaeon_scheduler.core.scheduler import Scheduler
 from aegaeon_scheduler.core.slo import Attainment, attainment
 from aegaeon_simulator.clock import Clock
 from aegaeon_simulator.engine import Engine, EngineSpec, Prompt, Served
-from aegaeon_simulator.errors import WireViolation
+from aegaeon_simulator.errors import WireViolationError
 
 GATEWAY = GatewayId("gateway")
 
@@ -78,6 +78,7 @@ class World:
         self.engines: dict[InstanceId, Engine] = {}
         self.specs = {spec.instance: spec for spec in engines}
         self._incarnation = 0
+        self._attached: dict[InstanceId, int] = {}
         self.feed(ev.CatalogChanged(tuple(ModelConfig(name, slo) for name, (_, slo) in models.items())))
         for spec in engines:
             self.start(spec.instance)
@@ -90,7 +91,7 @@ class World:
         served = {name: served for name, (served, _) in self.models.items()}
         engine = Engine(
             self.specs[instance], served, self.clock, self._from_engine, self._prompt, self.engines.get, self._token,
-            str(self._incarnation), lambda send: self.fault(send),
+            str(self._incarnation), self._fault,
         )  # fmt: skip
         self.engines[instance] = engine
         for event in engine.hello():
@@ -112,6 +113,27 @@ class World:
         if engine is not None:
             engine.kill()
             self._from_engine(ev.InstanceDown(instance))
+
+    def attach_again(self, instance: InstanceId) -> None:
+        """The engine's stream broke and is back: it says hello with all that it holds.
+
+        Turns, loads and copies that were under way have ended, queued ones are forgotten, as a sidecar does.
+        """
+        engine = self.engines[instance]
+        engine.attachment += 1
+        self._from_engine(ev.InstanceDown(instance))
+        self._settle(engine)
+
+    def _settle(self, engine: Engine) -> None:
+        engine.drop_program()
+        if engine.busy():
+            self.clock.at(self.clock.now + 0.01, lambda: self._settle(engine))
+        elif engine.alive:
+            for event in engine.hello():
+                self._from_engine(event)
+
+    def _fault(self, send: cmd.Send) -> FailureKind | None:
+        return self.fault(send)
 
     def _from_engine(self, event: ev.Event) -> None:
         self.clock.at(self.clock.now + self.delay_s, lambda: self.feed(event))
@@ -136,18 +158,9 @@ class World:
 
     def _submit(self, client: Client) -> None:
         if client.open:
-            self.feed(
-                ev.Submitted(
-                    client.seq,
-                    client.epoch,
-                    GATEWAY,
-                    client.model,
-                    client.arrival,
-                    client.prompt_tokens,
-                    len(client.times),
-                    client.max_tokens,
-                )  # fmt: skip
-            )
+            c = client
+            age = (c.seq, c.epoch, GATEWAY, c.model, c.arrival)
+            self.feed(ev.Submitted(*age, c.prompt_tokens, len(c.times), c.max_tokens))
 
     def submit_again(self, client: Client) -> None:
         """As after a broken stream between gateway and scheduler."""
@@ -165,31 +178,35 @@ class World:
         if epoch != client.epoch or index < len(client.times) or client.cancelled:
             return
         if index > len(client.times):
-            raise WireViolation(f"{seq}: token {index} came, {len(client.times)} was due")
+            raise WireViolationError(f"{seq}: token {index} came, {len(client.times)} was due")
         client.times.append(self.clock.now - client.arrival)
         client.finished = client.finished or finish is not None
 
     # -- driver ------------------------------------------------------------------------------------------------------
 
-    def feed(self, event: ev.Event) -> list[cmd.Command]:
+    def feed(self, event: ev.Event) -> None:
         """One event into the core; its commands go where they belong."""
         now = self.clock.now
+        if isinstance(event, ev.InstanceUp) and event.instance in self.engines:
+            self._attached[event.instance] = self.engines[event.instance].attachment
         commands = self.scheduler.on(now, event)
         self.observe(now, event, commands)
         for command in commands:
             self._carry_out(command)
-        return commands
 
     def _carry_out(self, command: cmd.Command) -> None:
         if isinstance(command, cmd.Send):
             engine = self.engines.get(command.instance)
             if engine is not None:
-                self.clock.at(self.clock.now + self.delay_s, lambda: engine.send(command))
+                attachment = self._attached.get(command.instance, 0)
+                self.clock.at(self.clock.now + self.delay_s, lambda: engine.receive(command, attachment))
         elif isinstance(command, cmd.Wake):
             self.clock.at(command.at, lambda: self.feed(ev.Tick()))
         elif isinstance(command, cmd.SequenceLost):
             client = self.clients[command.seq]
-            if client.epoch == command.epoch:
+            if not client.open:
+                self.clock.at(self.clock.now, lambda: self.feed(ev.Cancelled(client.seq)))
+            elif client.epoch == command.epoch:
                 client.epoch += 1
                 self.clock.at(self.clock.now + self.delay_s, lambda: self._submit(client))
         elif isinstance(command, cmd.Accept):

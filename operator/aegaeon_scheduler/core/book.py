@@ -27,6 +27,11 @@ def slabs_of(footprint: Footprint, blocks: int, slab_bytes: int) -> int:
     return -(-blocks * footprint.kv_block_bytes // slab_bytes) + border
 
 
+def least_slabs(footprint: Footprint, tokens: int, slab_bytes: int) -> int:
+    """Slabs without which a sequence of this length cannot run, all alone: weights, KV, rounding of two grants."""
+    return footprint.weight_slabs + slabs_of(footprint, blocks_for(footprint, tokens), slab_bytes) + 2
+
+
 class Book:
     """Slabs and blocks of both tiers. `weights` is the sum of slabs of models known to be mapped."""
 

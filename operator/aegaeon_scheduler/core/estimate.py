@@ -1,4 +1,4 @@
-"""Seconds that prefills, decode steps and loads take (Eq. 4-6 of the paper, a batch term, a floor), per (model, device).
+"""Seconds of prefills, decode steps and loads (Eq. 4-6 of the paper, a batch term, a floor), per (model, device).
 
 Constants are given or default, and refined from reports by recursive least squares; each fit knows its own R^2.
 """
@@ -128,7 +128,15 @@ class Estimate:
         s, p = self._step.w, self._prefill.w
         floor = self._constants.floor
         return LatencyConstants(
-            s[0], s[1] * 1e-4, s[2] * 1e-1, p[0], p[1] * 1e-3, p[2] * 1e-6, floor, 1.0 / self._load_s_per_byte, 1.0 / self._kv_s_per_byte
+            s[0],
+            s[1] * 1e-4,
+            s[2] * 1e-1,
+            p[0],
+            p[1] * 1e-3,
+            p[2] * 1e-6,
+            floor,
+            1.0 / self._load_s_per_byte,
+            1.0 / self._kv_s_per_byte,
         )
 
     def quality(self) -> tuple[float, float]:

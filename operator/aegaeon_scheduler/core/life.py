@@ -5,7 +5,7 @@ A sequence leaves the tables through `_forget` alone, which is what makes "each 
 
 from __future__ import annotations
 
-from aegaeon_scheduler.core.book import blocks_for, slabs_of
+from aegaeon_scheduler.core.book import blocks_for, least_slabs
 from aegaeon_scheduler.core.commands import Accept, Close, Reject, SequenceEnded, SequenceLost
 from aegaeon_scheduler.core.events import Submitted
 from aegaeon_scheduler.core.model import Phase, Place, RejectCode, Role, SeqId
@@ -65,8 +65,7 @@ class Life:
                 f"{tokens - 1} tokens do not fit {seq.model.name}, which takes {fp.max_model_len}",
             )
         able = [i for i in self._pool.instances.values() if i.has(seq.model)]
-        blocks = blocks_for(fp, tokens)
-        if able and all(fp.weight_slabs + slabs_of(fp, blocks, i.slab_bytes) > i.slabs for i in able):
+        if able and all(least_slabs(fp, tokens, i.slab_bytes) > i.slabs for i in able):
             return RejectCode.TOO_LONG, f"{tokens - 1} tokens and the weights of {seq.model.name} fit no engine"
         return None
 

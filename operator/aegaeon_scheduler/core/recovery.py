@@ -91,8 +91,9 @@ class Recovery:
         if old is not None:
             restarted = old.incarnation != event.incarnation
             self.down(old.id, "was restarted" if restarted else "attached anew")
-            inst.next_id, inst.switches, inst.loads = old.next_id, old.switches, old.loads
+            inst.switches, inst.loads = old.switches, old.loads
             inst.busy_s, inst.stall_s = old.busy_s, old.stall_s
+        inst.next_id = self._pool.next_ids.get(inst.id, 1)  # ids rise over attachments: no late report is mistaken
         self._pool.instances[inst.id] = inst
         self._policy.instance_up(inst)
         for held in event.held:
@@ -101,10 +102,11 @@ class Recovery:
             self._timers.lease(inst.id, held)
 
     def down(self, instance: InstanceId, why: str) -> None:
-        """A sidecar is gone. Sequences that were handed off from elsewhere and not yet adopted stay with their source."""
+        """A sidecar is gone. Sequences handed off from elsewhere and not yet adopted stay with their source."""
         inst = self._pool.instances.pop(instance, None)
         if inst is None:
             return
+        self._pool.next_ids[instance] = inst.next_id
         inst.phases = {}
         for model in self._pool.models.values():
             model.failed.pop(instance, None)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.book import blocks_for, slabs_of
+from aegaeon_scheduler.core.book import least_slabs
 from aegaeon_scheduler.core.commands import Command
 from aegaeon_scheduler.core.config import SchedulerConfig
 from aegaeon_scheduler.core.conservation import check
@@ -133,6 +133,7 @@ class Scheduler:
             return
         seq = plan.prefill[0] if plan.prefill else plan.decode[0]
         fp = seq.model.fp
-        need = fp.weight_slabs + slabs_of(fp, blocks_for(fp, seq.kv_tokens + 1), inst.slab_bytes)
+        tokens = max(seq.kv_tokens, seq.prompt_tokens + seq.prefix_tokens) + 1
+        need = least_slabs(fp, tokens, inst.slab_bytes)
         if need > inst.slabs:
             self._life.reject(seq, RejectCode.TOO_LONG, f"it has outgrown {inst.id}: {need} of {inst.slabs} slabs")

@@ -49,8 +49,8 @@ def attainment(requests: Iterable[tuple[Sequence[float], Slo, int]]) -> Attainme
     """All three over (token times, objective, tokens expected) of each request; expected tokens never sent are late."""
     on_time = expected_sum = count = 0
     request_sum = time_sum = 0.0
-    for times, slo, expected in requests:
-        met, expected = tokens_on_time(times, slo), max(expected, len(times), 1)
+    for times, slo, known in requests:
+        met, expected = tokens_on_time(times, slo), max(known, len(times), 1)
         count += 1
         on_time += met
         expected_sum += expected

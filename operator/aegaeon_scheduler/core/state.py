@@ -117,7 +117,8 @@ class Sequence:
 
     __slots__ = (
         "arrival", "copy", "copying_out", "epoch", "failures", "gateway", "handle_of", "held_until", "home", "id",
-        "kv_tokens", "max_tokens", "model", "open_id", "opened", "order", "output_tokens", "place", "planned_kv", "policy", "prefix_tokens",
+        "kv_tokens", "max_tokens", "model", "open_id", "opened", "order", "output_tokens", "place", "planned_kv",
+        "policy", "prefix_tokens",
         "prompt_tokens", "source", "stage", "starved", "turns",
     )  # fmt: skip
 
@@ -169,7 +170,8 @@ class Instance:
 
     __slots__ = (
         "book", "busy_s", "commands", "count", "device", "failures", "held", "host_slabs", "id", "incarnation",
-        "loads", "max_batch", "memory_due", "next_id", "node", "opens", "order", "outs", "phases", "policy", "reason", "reported",
+        "loads", "max_batch", "memory_due", "next_id", "node", "opens", "order", "outs", "phases", "policy", "reason",
+        "reported",
         "role", "running", "sequences", "slab_bytes", "slabs", "stall_s", "stuck", "switches", "turns", "weights",
     )  # fmt: skip
 
@@ -224,6 +226,7 @@ class Pool:
         self.instances: dict[InstanceId, Instance] = {}
         self.sequences: dict[SeqId, Sequence] = {}
         self.held: dict[SeqId, dict[InstanceId, Held]] = {}  # what attaching instances hold and nobody has claimed
+        self.next_ids: dict[InstanceId, int] = {}  # of instances that are gone
         self.out: list[Command] = []
         self.now = 0.0
         self.queued = 0

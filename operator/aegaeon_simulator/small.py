@@ -1,0 +1,46 @@
+"""A small pool of equal models, for tests of the core and first looks: sizes in slabs, seconds as on a small GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from aegaeon_scheduler.core import commands as cmd
+from aegaeon_scheduler.core import events as ev
+from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig
+from aegaeon_scheduler.core.model import FailureKind, Footprint, InstanceId, KvShape, ModelName, Role, Slo
+from aegaeon_simulator.engine import EngineSpec, Served
+from aegaeon_simulator.world import World
+
+SLAB_BYTES = 1 << 20
+BLOCK_TOKENS = 16
+
+
+def served(weight_slabs: int = 100, block_bytes: int = SLAB_BYTES // 8, shape: str = "shape") -> Served:
+    """A model that loads in 0.2 s and decodes a step in 10 ms; a block holds 16 tokens."""
+    weight_bytes = weight_slabs * SLAB_BYTES
+    footprint = Footprint(weight_bytes, weight_slabs, KvShape(shape), block_bytes, BLOCK_TOKENS, 4096)
+    return Served(footprint, LatencyConstants(load_bytes_per_s=weight_bytes / 0.2, kv_bytes_per_s=4e9))
+
+
+def small_world(
+    roles: Sequence[Role],
+    models: int = 4,
+    slabs: int = 250,
+    host_slabs: int = 400,
+    max_batch: int = 16,
+    shapes: int = 1,
+    odd_blocks: bool = False,
+    delay_s: float = 0.0005,
+    config: SchedulerConfig | None = None,
+    fault: Callable[[cmd.Send], FailureKind | None] = lambda send: None,
+    observe: Callable[[float, ev.Event, list[cmd.Command]], None] = lambda now, event, commands: None,
+) -> World:
+    """A world of `models` models (m0, m1, ...) and one engine per role (e0, e1, ...)."""
+    block_bytes = SLAB_BYTES // 8 + (1 << 14) * odd_blocks
+    pool = {ModelName(f"m{i}"): (served(100, block_bytes, f"shape{i % shapes}"), Slo(2.0, 0.1)) for i in range(models)}
+    specs = [
+        EngineSpec(InstanceId(f"e{i}"), role, slabs, host_slabs, SLAB_BYTES, max_batch) for i, role in enumerate(roles)
+    ]
+    latency = next(iter(pool.values()))[0].latency
+    settings = config or SchedulerConfig(latency=latency)
+    return World(settings, pool, specs, delay_s, 0.5, fault, observe)

@@ -1,0 +1,136 @@
+"""Arbitrary traffic, losses, cancels and failures against modelled engines that assert every rule of the wire."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from aegaeon_scheduler.core import commands as cmd
+from aegaeon_scheduler.core import events as ev
+from aegaeon_scheduler.core.model import FailureKind, InstanceId, ModelName, Role
+from aegaeon_simulator.small import small_world
+from aegaeon_simulator.world import World
+
+ROLES = [
+    [Role.UNIFIED],
+    [Role.UNIFIED, Role.UNIFIED],
+    [Role.PREFILL, Role.DECODE],
+    [Role.PREFILL, Role.DECODE, Role.DECODE],
+    [Role.PREFILL, Role.UNIFIED, Role.DECODE],
+]
+
+
+@dataclass(frozen=True)
+class Arrival:
+    at: float
+    model: int
+    prompt: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Trouble:
+    at: float
+    kind: str
+    who: int
+
+
+times = st.floats(0, 6, allow_nan=False).map(lambda x: round(x, 3))
+arrivals = st.lists(
+    st.builds(Arrival, times, st.integers(0, 3), st.integers(1, 700), st.integers(1, 60)), min_size=1, max_size=14
+)
+kinds = st.sampled_from(["cancel", "kill", "again", "attach", "gateway"])
+troubles = st.lists(st.builds(Trouble, times, kinds, st.integers(0, 13)), max_size=6)
+faults = st.dictionaries(st.integers(0, 60), st.sampled_from(list(FailureKind)), max_size=4)
+shape = st.fixed_dictionaries(
+    {
+        "roles": st.sampled_from(ROLES),
+        "slabs": st.sampled_from([112, 160, 230, 450]),
+        "host_slabs": st.sampled_from([12, 60, 400]),
+        "max_batch": st.sampled_from([1, 4, 16]),
+        "shapes": st.sampled_from([1, 2]),
+        "odd_blocks": st.booleans(),
+        "delay_s": st.sampled_from([0.0, 0.0005, 0.02]),
+    }
+)
+
+
+def play(pool: dict, requests: list[Arrival], trouble: list[Trouble], fault: dict[int, FailureKind]) -> World:
+    laned = (cmd.Load, cmd.Unload, cmd.SwapOut, cmd.SwapIn, cmd.Adopt, cmd.Turn)
+    count = 0
+
+    def inject(send: cmd.Send) -> FailureKind | None:
+        nonlocal count
+        count += isinstance(send.body, laned)
+        kind = fault.get(count)
+        if isinstance(send.body, cmd.Unload) and kind is FailureKind.UNKNOWN:
+            return None  # it would be a lie about what is resident
+        return kind
+
+    made: list[World] = []
+
+    def observe(now: float, event: ev.Event, commands: list[cmd.Command]) -> None:
+        if made:
+            made[0].scheduler.check()
+
+    world = small_world(**pool, fault=inject, observe=observe)
+    made.append(world)
+    clients = [
+        world.request(f"r{i}", ModelName(f"m{r.model}"), r.prompt, r.length, r.at) for i, r in enumerate(requests)
+    ]
+    for t in trouble:
+        world.clock.at(t.at, lambda t=t: strike(world, clients, t))
+    world.run(until=150.0)
+    return world
+
+
+def strike(world: World, clients: list, trouble: Trouble) -> None:
+    client = clients[trouble.who % len(clients)]
+    instance = list(world.specs)[trouble.who % len(world.specs)]
+    if trouble.kind == "cancel" and client.arrival <= world.clock.now:
+        world.cancel(client)
+    elif trouble.kind == "kill":
+        world.kill(instance)
+        world.clock.at(world.clock.now + 0.3, lambda: world.start(instance) if instance not in world.engines else None)
+    elif trouble.kind == "again" and client.open and client.arrival <= world.clock.now:
+        world.submit_again(client)
+    elif trouble.kind == "attach" and instance in world.engines:
+        world.attach_again(InstanceId(instance))
+    elif trouble.kind == "gateway":
+        for c in clients:
+            if c.open and c.arrival <= world.clock.now:
+                world.submit_again(c)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(shape, arrivals, troubles, faults)
+def test_every_request_ends_exactly_once_and_leaves_nothing_behind(pool, requests, trouble, fault):
+    world = play(pool, requests, trouble, fault)
+    for client in world.clients.values():
+        assert not client.open, f"{client} has no answer at {world.clock.now}"
+    world.run(until=world.clock.now + 70, idle=False)
+    world.scheduler.check()
+    for client in world.clients.values():
+        assert client.ends == 1, client
+        assert len(client.times) == client.length or client.cancelled or client.rejected is not None
+    assert not world.scheduler.snapshot(world.clock.now).sequences
+    for engine in world.engines.values():
+        assert not engine.sequences
+        assert not any(engine.device.used.values())
+        assert not any(engine.host.used.values())
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(shape, arrivals, troubles, faults)
+def test_the_same_events_give_the_same_commands(pool, requests, trouble, fault):
+    def record() -> list:
+        seen: list = []
+        world = small_world(**pool, observe=lambda now, event, commands: seen.append((now, event, commands)))
+        for i, r in enumerate(requests):
+            world.request(f"r{i}", ModelName(f"m{r.model}"), r.prompt, r.length, r.at)
+        world.run(until=60.0)
+        return seen
+
+    assert record() == record()

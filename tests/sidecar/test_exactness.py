@@ -1,0 +1,194 @@
+"""Tokens under random programs of switches, swaps, hand-offs and cancels equal those of each sequence run alone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from sidecar.rig import Link, Rig, config, inside, seq, spec
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.engine import Engine
+
+SLABS = 28  # of 64 KiB: two models fit, and little more
+LENGTH = 24
+
+
+@dataclass
+class Story:
+    """One sequence as the script knows it."""
+
+    name: str
+    model: str
+    prompt: list[int]
+    sampling: mpb.Sampling
+    home: str = ""
+    on_host: bool = False
+    has_kv: bool = False
+    left: int = 0
+    ended: bool = False
+    handle: pb.KvHandle | None = None
+
+
+@dataclass
+class Script:
+    """Drives two sidecars with seeded programs; counts what it forced."""
+
+    scheduler: Rig
+    links: dict[str, Link]
+    random: random.Random
+    stories: list[Story]
+    resident: dict[str, set[str]] = field(default_factory=lambda: {"a": set(), "b": set()})
+    switches: int = 0
+    moves: int = 0
+    cancels: int = 0
+
+    async def round(self, home: str) -> None:
+        """A switch to a random model with swaps beside it, one turn of one to six steps, and perhaps a cancel."""
+        link, rng = self.links[home], self.random
+        open_here = [s for s in self.stories if s.home == home and not s.ended]
+        if not open_here:
+            return
+        model = rng.choice(sorted({s.model for s in open_here}))
+        mine = [s for s in open_here if s.model == model]
+        fences = self._make_room(link, home, model, [s for s in open_here if s.model != model])
+        load = link.send(pb.Load(model=model, slabs=SLABS), after=fences)
+        inward = {
+            link.send(pb.SwapIn(seq=seq(s.name), epoch=1, slabs=SLABS), after=fences): s for s in mine if s.on_host
+        }
+        turn = self._turn(link, mine, model, [load])
+        chosen = [load, *inward, turn]
+        if rng.random() < 0.2:
+            link.send(pb.CancelCommand(id=rng.choice(chosen)))
+            self.cancels += 1
+        await asyncio.gather(*(link.outcome(i) for i in chosen))
+        if link.outcomes[load].WhichOneof("body") == "done":
+            self.switches += model not in self.resident[home]
+            self.resident[home].add(model)
+        for command, story in inward.items():
+            self.moves += 1
+            story.on_host = link.outcomes[command].WhichOneof("body") != "done"
+        await self._learn(link, turn, mine)
+
+    def _make_room(self, link: Link, home: str, model: str, others: list[Story]) -> list[int]:
+        fences = []
+        for story in [s for s in others if s.has_kv and not s.on_host]:
+            fences.append(link.send(pb.SwapOut(seq=seq(story.name), epoch=1)))
+            story.on_host = True
+            self.moves += 1
+        for other in sorted(self.resident[home] - {model}):
+            if len(self.resident[home]) > 1 or self.random.random() < 0.7:
+                fences.append(link.send(pb.Unload(model=other)))
+                self.resident[home].discard(other)
+        return fences
+
+    def _turn(self, link: Link, mine: list[Story], model: str, after: list[int]) -> int:
+        parts = []
+        for story in mine:
+            if story.left:
+                parts.append(pb.PrefillPart(seq=seq(story.name), tokens=self.random.randint(1, story.left)))
+        some = [seq(s.name) for s in mine if self.random.random() < 0.8]
+        steps = self.random.randint(1, 6)
+        return link.send(pb.Turn(model=model, prefill=parts, decode=some, steps=steps, slabs=SLABS), after=after)
+
+    async def _learn(self, link: Link, turn: int, mine: list[Story]) -> None:
+        by_name = {s.name: s for s in mine}
+        for step in link.steps.get(turn, []):
+            for progress in step.progress:
+                story = by_name[progress.seq.request]
+                story.has_kv = progress.kv_tokens > 0
+                story.left = max(len(story.prompt) - progress.kv_tokens, 0)
+                story.ended = story.ended or bool(progress.finish)
+
+    async def hand_off(self) -> None:
+        """Some sequences move to the other sidecar through the host tier."""
+        for story in [s for s in self.stories if not s.ended and s.has_kv and self.random.random() < 0.15]:
+            source, home = self.links[story.home], "b" if story.home == "a" else "a"
+            target = self.links[home]
+            out = await source.done(source.send(pb.SwapOut(seq=seq(story.name), epoch=1)))
+            story.on_host = True
+            target.send(self.open(story))
+            adopt = pb.Adopt(seq=seq(story.name), epoch=1, handle=out.done.handle, slabs=SLABS)
+            report = await target.outcome(target.send(adopt))
+            if report.WhichOneof("body") == "done":
+                source.send(pb.Close(seq=seq(story.name), epoch=1))
+                story.home, story.on_host = home, False
+                self.moves += 2
+            else:
+                assert report.failed.kind == pb.FAILURE_KIND_NO_MEMORY
+                target.send(pb.Close(seq=seq(story.name), epoch=1))
+
+    def open(self, story: Story) -> pb.Open:
+        sampling = story.sampling
+        return self.scheduler.open(story.name, story.model, story.prompt, max_tokens=LENGTH, sampling=sampling)
+
+
+def stories(rng: random.Random, models: list[str], count: int) -> Iterator[Story]:
+    for number in range(count):
+        sampling = mpb.Sampling(top_p=1, repetition_penalty=1)
+        if number % 2:
+            sampling = mpb.Sampling(
+                temperature=0.9, top_p=0.95, repetition_penalty=1.1, frequency_penalty=0.3, seed=number
+            )
+        prompt = [rng.randrange(3, 384) for _ in range(rng.randint(2, 30))]
+        yield Story(f"r{number}", models[number % len(models)], prompt, sampling, left=len(prompt))
+
+
+async def alone(scheduler: Rig, link: Link, story: Story) -> list[int]:
+    """The output of a sequence that has the sidecar for itself."""
+    link.send(
+        scheduler.open(f"alone-{story.name}", story.model, story.prompt, max_tokens=LENGTH, sampling=story.sampling)
+    )
+    load = link.send(pb.Load(model=story.model, slabs=SLABS))
+    name = seq(f"alone-{story.name}")
+    parts = [pb.PrefillPart(seq=name, tokens=999)]
+    turn = pb.Turn(model=story.model, prefill=parts, decode=[name], steps=LENGTH, slabs=SLABS)
+    await link.done(link.send(turn, after=[load]))
+    await link.done(link.send(pb.Unload(model=story.model)))
+    return await scheduler.received_tokens(name.request, LENGTH)
+
+
+def assert_empty(engine: Engine) -> None:
+    engine.check()
+    assert engine.state.device.pool.free == SLABS
+    assert engine.state.host.pool.free == engine.state.host.pool.total
+    assert len(engine.state.sequences) == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_any_program_of_switches_swaps_hand_offs_and_cancels_gives_the_tokens_of_running_alone(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], seed: int
+) -> None:
+    memory = {"device_bytes": SLABS << 16}
+    async with inside(config(folder, "a", memory=memory)) as a, inside(config(folder, "b", memory=memory)) as b:
+        links = {name: await scheduler.link(name) for name in ("a", "b")}
+        for link in links.values():
+            link.send(pb.Catalog(models=[spec(name, path) for name, path in tiny_models.items()]))
+            await link.until(lambda link=link: len(link.models) == 4)
+            await link.cached(*tiny_models)
+        rng = random.Random(seed)
+        told = list(stories(rng, sorted(tiny_models), 16))
+        expected = [await alone(scheduler, links["a"], story) for story in told]
+        script = Script(scheduler, links, rng, told)
+        for number, story in enumerate(told):
+            story.home = "ab"[number % 2]
+            links[story.home].send(script.open(story))
+        while any(not story.ended for story in told):
+            await asyncio.gather(script.round("a"), script.round("b"))
+            a.check()
+            b.check()
+            await script.hand_off()
+        for story, tokens in zip(told, expected, strict=True):
+            assert await scheduler.received_tokens(story.name, LENGTH) == tokens, story
+        for home, link in links.items():
+            for model in sorted(script.resident[home]):
+                await link.done(link.send(pb.Unload(model=model)))
+        assert_empty(a)
+        assert_empty(b)
+        assert script.switches + script.moves > 150, (script.switches, script.moves, script.cancels)
+        assert script.cancels > 3

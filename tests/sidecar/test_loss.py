@@ -1,0 +1,145 @@
+"""Streams break and schedulers and gateways come back: nothing is lost, nothing is sent differently twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sidecar.rig import Link, Rig, config, inside, seq, spec
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.engine import Engine
+
+PROMPT = [5, 17, 23, 42, 8, 99, 140, 7, 61, 12, 33]
+LENGTH = 60
+LEASE_S = 0.3
+
+
+@pytest.fixture
+async def engine(scheduler: Rig, folder: Path, tiny_models: dict[str, Path]) -> AsyncIterator[Engine]:
+    """A sidecar with one model resident, and `whole`, a sequence that ran alone from beginning to end."""
+    async with inside(config(folder, lease_s=LEASE_S)) as made:
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=[spec("m", tiny_models["mistral"])]))
+        await link.until(lambda: "m" in link.models)
+        await link.cached("m")
+        await link.done(link.send(pb.Load(model="m", slabs=32)))
+        await run(scheduler, link, "whole", steps=LENGTH)
+        assert len(await scheduler.received_tokens("whole", LENGTH)) == LENGTH
+        yield made
+
+
+async def run(scheduler: Rig, link: Link, name: str, steps: int, sampling: mpb.Sampling | None = None) -> None:
+    """Open, prefill and decode so many steps."""
+    link.send(scheduler.open(name, "m", PROMPT, max_tokens=LENGTH, **({"sampling": sampling} if sampling else {})))
+    parts = [pb.PrefillPart(seq=seq(name), tokens=99)]
+    await link.done(link.send(pb.Turn(model="m", prefill=parts, decode=[seq(name)], steps=steps, slabs=16)))
+
+
+async def go_on(link: Link, name: str, prefill: int = 0) -> None:
+    """A turn long enough to end the sequence."""
+    parts = [pb.PrefillPart(seq=seq(name), tokens=prefill)] if prefill else []
+    await link.done(link.send(pb.Turn(model="m", prefill=parts, decode=[seq(name)], steps=LENGTH, slabs=16)))
+
+
+async def back(scheduler: Rig, attachments: int = 2) -> Link:
+    await scheduler.vanish()
+    await scheduler.serve()
+    return await scheduler.link("a", attachments)
+
+
+async def test_a_new_scheduler_finds_the_sequence_and_the_client_gets_the_rest_under_its_new_epoch(
+    scheduler: Rig, engine: Engine
+) -> None:
+    await run(scheduler, scheduler.links["a"], "r", steps=20)
+    tokens = await scheduler.received_tokens("r", 21)
+    link = await back(scheduler)
+    (held,) = link.hello.held
+    assert (held.seq.request, held.epoch, held.output_tokens, held.kv_tokens) == ("r", 1, 21, len(PROMPT) + 20)
+    assert list(link.hello.resident) == ["m"]
+    scheduler.tokens["r", 0] = {}
+    link.send(scheduler.open("r", "m", PROMPT, epoch=2, prefix=tokens[:9], max_tokens=LENGTH))
+    await scheduler.until(lambda: sorted(scheduler.tokens["r", 0]) == list(range(9, 21)))
+    await go_on(link, "r")
+    assert await scheduler.received_tokens("r", LENGTH - 9) == scheduler.output("whole")[9:]
+    assert {token.epoch for token in scheduler.tokens["r", 0].values()} == {2}
+
+
+async def test_a_turn_goes_on_while_nobody_is_attached_and_its_tokens_arrive_later(
+    scheduler: Rig, engine: Engine
+) -> None:
+    link = scheduler.links["a"]
+    link.send(scheduler.open("r", "m", PROMPT, max_tokens=LENGTH))
+    parts = [pb.PrefillPart(seq=seq("r"), tokens=99)]
+    link.send(pb.Turn(model="m", prefill=parts, decode=[seq("r")], steps=LENGTH, slabs=16))
+    await scheduler.received_tokens("r", 2)
+    link = await back(scheduler)
+    if link.hello.held:  # the turn was cut at a token boundary when the new stream came
+        await go_on(link, "r")
+    assert await scheduler.received_tokens("r", LENGTH) == scheduler.output("whole")
+
+
+async def test_after_the_lease_kv_is_parked_on_the_host_and_held(scheduler: Rig, engine: Engine) -> None:
+    await run(scheduler, scheduler.links["a"], "r", steps=20)
+    await scheduler.vanish()
+    state = engine.state
+
+    def parked() -> bool:
+        with state.changed:
+            return state.changed.wait_for(
+                lambda: all(s.host_blocks.size and not s.blocks.size for s in state.sequences), 9
+            )
+
+    assert await asyncio.to_thread(parked)
+    await scheduler.serve()
+    link = await scheduler.link("a", 2)
+    (held,) = link.hello.held
+    assert held.place == pb.KV_PLACE_HOST
+    assert held.handle.kv_tokens == held.kv_tokens == len(PROMPT) + 20
+    await link.done(link.send(pb.SwapIn(seq=seq("r"), epoch=1, slabs=16)))
+    await go_on(link, "r")
+    assert await scheduler.received_tokens("r", LENGTH) == scheduler.output("whole")
+
+
+async def test_tokens_that_were_not_acknowledged_are_sent_again(scheduler: Rig, engine: Engine) -> None:
+    scheduler.deaf = True
+    await run(scheduler, scheduler.links["a"], "r", steps=LENGTH)
+    await scheduler.received_tokens("r", LENGTH)
+    scheduler.tokens["r", 0] = {}
+    scheduler.deaf = False
+    await back(scheduler)
+    assert await scheduler.received_tokens("r", LENGTH) == scheduler.output("whole")
+
+
+async def test_a_prefix_that_differs_from_what_is_held_wins_and_is_computed_anew(
+    scheduler: Rig, engine: Engine
+) -> None:
+    link = scheduler.links["a"]
+    await run(scheduler, link, "r", steps=20)
+    await scheduler.received_tokens("r", 21)
+    scheduler.tokens["r", 0] = {}
+    prefix = [1, 2, 3]
+    link.send(scheduler.open("r", "m", PROMPT, epoch=2, prefix=prefix, max_tokens=LENGTH))
+    await go_on(link, "r", prefill=99)
+    link.send(scheduler.open("s", "m", PROMPT, prefix=prefix, max_tokens=LENGTH))
+    await go_on(link, "s", prefill=99)
+    assert await scheduler.received_tokens("r", LENGTH - 3) == await scheduler.received_tokens("s", LENGTH - 3)
+    engine.check()
+
+
+async def test_logprobs_move_with_the_tokens_that_are_sent_again(scheduler: Rig, engine: Engine) -> None:
+    link = scheduler.links["a"]
+    await run(scheduler, link, "r", steps=9, sampling=mpb.Sampling(top_p=1, repetition_penalty=1, logprobs=2))
+    await scheduler.received_tokens("r", 10)
+    first = dict(scheduler.tokens["r", 0])
+    scheduler.tokens["r", 0] = {}
+    link.send(scheduler.open("r", "m", PROMPT, epoch=2, max_tokens=LENGTH))
+    await scheduler.received_tokens("r", 10)
+    for index, token in scheduler.tokens["r", 0].items():
+        assert token.epoch == 2
+        assert token.logprob == first[index].logprob
+        assert len(token.top) == 2
+        assert token.top == first[index].top

@@ -37,6 +37,10 @@ class Catalog:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    async def changed(self) -> None:
+        """Wait for the next update."""
+        await self._changed.wait()
+
     def models(self) -> list[ModelStatus]:
         return list(self._models.values())
 
@@ -55,7 +59,7 @@ class Catalog:
         try:
             async with asyncio.timeout(hold_s):
                 while not (self.known and self._is_ready(name)):
-                    await self._changed.wait()
+                    await self.changed()
         except TimeoutError:
             raise overloaded(f"The model {name!r} is still starting; try again.", retry_after_s=hold_s / 4) from None
         return self.get(name)

@@ -37,11 +37,12 @@ async def run(config: GatewayConfig, stop: asyncio.Event) -> None:
 
 
 class Served:
-    """A running gateway: the port it listens on, its open requests, its background tasks."""
+    """A running gateway: the port it listens on, its open requests, what it knows of models, its background tasks."""
 
-    def __init__(self, port: int, open_: OpenRequests, tasks: list[asyncio.Task[None]]) -> None:
+    def __init__(self, port: int, open_: OpenRequests, catalog: Catalog, tasks: list[asyncio.Task[None]]) -> None:
         self.port = port
         self.open = open_
+        self.catalog = catalog
         self.tasks = tasks
 
 
@@ -67,7 +68,7 @@ async def serve(config: GatewayConfig) -> AsyncIterator[Served]:
     tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.sweep())]
     try:
         async with _http(config, gateway) as port:
-            yield Served(port, open_, tasks)
+            yield Served(port, open_, catalog, tasks)
     finally:
         await _stop(tasks, sink)
 

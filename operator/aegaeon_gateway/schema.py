@@ -242,7 +242,7 @@ def _refuse_unless_neutral(name: str, value: Any) -> None:
 
 def _as_api_error(error: ValidationError) -> InvalidRequestError:
     first = max(error.errors(include_url=False, include_context=False), key=lambda item: len(item["loc"]))
-    param = _path(first["loc"])
+    param = "prompt" if first["loc"][:1] == ("prompt",) else _path(first["loc"])  # a union of lists has no one path
     if first["type"] == "extra_forbidden":
         return InvalidRequestError(
             f"{param} is not a parameter known here; leave it out", param=param, code="unsupported_parameter"

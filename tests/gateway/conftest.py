@@ -1,10 +1,11 @@
-"""A pool of one process: it speaks Frontend as the scheduler does and pushes tokens as a sidecar does, and misbehaves on
+"""A pool of one process: it speaks Frontend as the scheduler does, pushes tokens as a sidecar does, and misbehaves on
 request. Everything runs over real HTTP and real gRPC.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -15,7 +16,7 @@ from typing import Any
 import aiohttp
 import grpc
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.run import Served, serve
@@ -25,6 +26,11 @@ from aegaeon_proto.v1.gateway_pb2_grpc import FrontendServicer, TokenSinkStub, a
 
 TEXT = "Größe 🙂, 数字 and the quick brown fox; tokens are scheduled one by one."
 EOS = 2
+SPECIAL = ["<pad>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|end|>"]
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
 
 
 def model_status(
@@ -54,7 +60,7 @@ class Peer(FrontendServicer):
     chaos: random.Random | None = None
     finish: model_pb2.FinishReason.ValueType = model_pb2.FINISH_REASON_STOP
     lose_after: list[int] = field(default_factory=list)
-    reject: list[pb.Rejected] = field(default_factory=list)
+    reject: list[pb.Rejected | None] = field(default_factory=list)
     submits: list[pb.Submit] = field(default_factory=list)
     cancels: list[pb.CancelRequest] = field(default_factory=list)
     acks: list[int] = field(default_factory=list)
@@ -135,8 +141,7 @@ class Peer(FrontendServicer):
             await self.changed.wait_for(condition)
 
     async def _answer(self, submit: pb.Submit) -> None:
-        if self.reject:
-            rejected = self.reject.pop(0)
+        if self.reject and (rejected := self.reject.pop(0)) is not None:
             rejected.request = submit.request
             self.reply(rejected=rejected)
             return
@@ -225,6 +230,13 @@ class Pool:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.served.port}"
 
+    async def until_models(self, condition: Callable[[dict[str, pb.ModelStatus]], bool]) -> None:
+        """Wait until the gateway has been told of models that meet the condition."""
+        catalog = self.served.catalog
+        async with asyncio.timeout(20):
+            while not (catalog.known and condition({model.spec.name: model for model in catalog.models()})):
+                await catalog.changed()
+
     async def post(self, path: str, body: Any, **options: Any) -> tuple[int, dict[str, Any], Any]:
         """Status, body and headers."""
         async with self.http.post(self.url + path, json=body, **options) as response:
@@ -241,8 +253,33 @@ HI = {"role": "user", "content": "hi"}
 
 
 @pytest.fixture(scope="session")
-def tokenizer(tiny_models: dict[str, Path]) -> Tokenizer:
-    return Tokenizer.from_file(str(tiny_models["llama"] / "tokenizer.json"))
+def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a model that a gateway reads: no weights, so no time spent on making some."""
+    directory = tmp_path_factory.mktemp("model")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=384, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator([TEXT, "Say something else about the quick dogs."] * 2, trainer)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "chat_template": TEMPLATE,
+    }
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    (directory / "config.json").write_text(json.dumps({"model_type": "llama", "max_position_embeddings": 256}))
+    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": EOS}))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tokenizer(model_directory: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(model_directory / "tokenizer.json"))
 
 
 def gateway_config(peer: Peer, **changes: Any) -> dict[str, Any]:
@@ -259,16 +296,16 @@ def gateway_config(peer: Peer, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def peer(tmp_path: Path, tiny_models: dict[str, Path], tokenizer: Tokenizer) -> AsyncIterator[Peer]:
+async def peer(tmp_path: Path, model_directory: Path, tokenizer: Tokenizer) -> AsyncIterator[Peer]:
     output = [*tokenizer.encode(TEXT).ids, EOS]
-    peer = Peer(tmp_path, [model_status("tiny", tiny_models["llama"])], lambda submit, choice: output)
+    peer = Peer(tmp_path, [model_status("tiny", model_directory)], lambda submit, choice: output)
     await peer.start()
     yield peer
     await peer.stop()
 
 
 @pytest.fixture
-async def pool(peer: Peer, tokenizer: Tokenizer, tiny_models: dict[str, Path]) -> AsyncIterator[Pool]:
+async def pool(peer: Peer, tokenizer: Tokenizer, model_directory: Path) -> AsyncIterator[Pool]:
     async with serve(GatewayConfig(**gateway_config(peer))) as served, aiohttp.ClientSession() as http:
-        yield Pool(peer, served, http, tokenizer, tiny_models["llama"])
+        yield Pool(peer, served, http, tokenizer, model_directory)
         assert len(served.open) == 0, "open requests are left behind"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +29,7 @@ def test_any_pieces_are_cut_at_the_stop_that_is_complete_first(text: str, stops:
     scanner = StopScanner(stops)
     edges = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
     shown = ""
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         shown += scanner.feed(text[start:end])
         assert expected.startswith(shown)
     assert (scanner.matched is not None) == matched

@@ -1,0 +1,190 @@
+"""Engines, the scheduler and clients go away in the middle: no token is lost or repeated, nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from typing import Any
+
+import aiohttp
+import pytest
+
+from aegaeon_proto.v1 import gateway_pb2 as pb
+from aegaeon_proto.v1 import model_pb2
+
+TEXT = "Größe 🙂, 数字 and the quick brown fox; tokens are scheduled one by one."
+CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+
+
+async def text_of(response: aiohttp.ClientResponse) -> str:
+    """The joined text of a stream; an error event is an error."""
+    text = ""
+    async for line in response.content:
+        if line.startswith(b"data: {"):
+            chunk = json.loads(line[6:])
+            assert "error" not in chunk, chunk
+            text += "".join(choice["delta"].get("content", "") for choice in chunk["choices"])
+    return text
+
+
+async def open_stream(pool: Any, **change: Any) -> aiohttp.ClientResponse:
+    """Returns with the first token, as the status line does."""
+    response: aiohttp.ClientResponse = await pool.http.post(f"{pool.url}/v1/chat/completions", json={**CHAT, **change})
+    return response
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_repeated_and_reordered_tokens_make_no_difference(pool: Any, seed: int) -> None:
+    pool.peer.chaos = random.Random(seed)
+    answers = await asyncio.gather(*(pool.chat(n=3) for _ in range(5)))
+    for status, body, _ in answers:
+        assert status == 200
+        assert [choice["message"]["content"] for choice in body["choices"]] == [TEXT] * 3
+
+
+async def test_a_lost_sequence_goes_on_from_its_prefix_under_a_higher_epoch(pool: Any) -> None:
+    pool.peer.lose_after = [7, 0, 5]
+    status, body, _ = await pool.chat()
+    assert status == 200
+    assert body["choices"][0]["message"]["content"] == TEXT
+    assert [submit.choices[0].epoch for submit in pool.peer.submits] == [1, 2, 3, 4]
+    output = pool.peer.say(pool.peer.submits[0], 0)
+    for submit in pool.peer.submits:
+        prefix = list(submit.choices[0].prefix)
+        assert prefix == output[: len(prefix)]
+
+
+async def test_a_request_that_kills_every_engine_is_given_up(pool: Any) -> None:
+    pool.peer.lose_after = [0] * 20
+    status, body, _ = await pool.chat()
+    assert status == 500
+    assert "lost" in body["error"]["message"]
+
+
+async def test_tokens_of_dead_engines_and_strangers_are_acknowledged_and_ignored(pool: Any) -> None:
+    peer = pool.peer
+    peer.serve_tokens = False
+    asked = asyncio.create_task(pool.chat())
+    await peer.until(lambda: bool(peer.submits))
+    first = peer.submits[0]
+    old = peer.tokens_of(first, first.choices[0])
+    await peer.push(old[:4])
+    await peer.until(lambda: bool(peer.acks))
+    peer.reply(lost=pb.Lost(seq=model_pb2.SeqId(request=first.request), epoch=1, reason="test"))
+    await peer.until(lambda: len(peer.submits) == 2)
+    second = peer.submits[1]
+    assert list(second.choices[0].prefix) == [token.token for token in old[:4]]
+    stranger = pb.Token(seq=model_pb2.SeqId(request="nobody"), epoch=1, index=0, token=3)
+    wrong = [pb.Token(seq=token.seq, epoch=1, index=token.index, token=99) for token in old[4:]]
+    await peer.push([stranger, *wrong])
+    await peer.push(peer.tokens_of(second, second.choices[0]))
+    _, body, _ = await asked
+    assert body["choices"][0]["message"]["content"] == TEXT
+    await peer.until(lambda: peer.acks[-1] == peer._number)
+    assert peer.acks == sorted(peer.acks)
+
+
+async def test_a_broken_token_stream_is_resent_on_the_next_one(pool: Any) -> None:
+    peer = pool.peer
+    peer.serve_tokens = False
+    asked = asyncio.create_task(pool.chat())
+    await peer.until(lambda: bool(peer.submits))
+    tokens = peer.tokens_of(peer.submits[0], peer.submits[0].choices[0])
+    await peer.push(tokens[:9])
+    await peer.until(lambda: bool(peer.acks))
+    await peer.break_stream()
+    await peer.push(tokens[3:])
+    _, body, _ = await asked
+    assert body["choices"][0]["message"]["content"] == TEXT
+
+
+async def test_open_streams_survive_a_crash_of_the_scheduler(pool: Any) -> None:
+    peer = pool.peer
+    peer.serve_tokens = False
+    opening = asyncio.create_task(open_stream(pool, n=2))
+    await peer.until(lambda: bool(peer.submits))
+    submit = peer.submits[0]
+    whole = [peer.tokens_of(submit, choice) for choice in submit.choices]
+    await peer.push([*whole[0], *whole[1][:6]])
+    async with await opening as response:
+        await peer.until(lambda: peer.acks[-1] == peer._number)
+        await peer.crash()
+        late = asyncio.create_task(pool.chat())  # arrives while the scheduler is away
+        peer.serve_tokens = True
+        await peer.start()
+        streamed = await text_of(response)
+        assert (await late)[1]["choices"][0]["message"]["content"] == TEXT
+    assert len(streamed) == 2 * len(TEXT)
+    again = next(one for one in peer.submits[1:] if one.request == submit.request)
+    assert [choice.choice for choice in again.choices] == [1], "a finished choice is not submitted again"
+    assert again.choices[0].epoch == 2
+    assert list(again.choices[0].prefix) == [token.token for token in whole[1][:6]]
+
+
+async def test_a_client_that_leaves_cancels_its_request(pool: Any) -> None:
+    peer = pool.peer
+    peer.serve_tokens = False
+    waiting = asyncio.create_task(pool.chat())
+    await peer.until(lambda: bool(peer.submits))
+    waiting.cancel()  # before the first token
+    await peer.until(lambda: len(peer.cancels) == 1)
+    opening = asyncio.create_task(open_stream(pool))
+    await peer.until(lambda: len(peer.submits) == 2)
+    await peer.push(peer.tokens_of(peer.submits[1], peer.submits[1].choices[0])[:3])
+    (await opening).close()  # in the middle
+    await peer.until(lambda: len(peer.cancels) == 2)
+    assert [cancel.request for cancel in peer.cancels] == [submit.request for submit in peer.submits]
+    assert all(not cancel.choices for cancel in peer.cancels), "all choices"
+
+
+async def test_a_stop_string_of_one_choice_cancels_that_choice_alone(pool: Any, tokenizer: Any) -> None:
+    peer = pool.peer
+    peer.serve_tokens = False
+    asked = asyncio.create_task(pool.chat(n=2, stop="quick"))
+    await peer.until(lambda: bool(peer.submits))
+    submit = peer.submits[0]
+    tokens = [peer.tokens_of(submit, choice) for choice in submit.choices]
+    await peer.push(tokens[0][:-1])
+    await peer.until(lambda: bool(peer.cancels))
+    assert list(peer.cancels[0].choices) == [0]
+    await peer.push(tokens[1])
+    _, body, _ = await asked
+    assert [choice["message"]["content"] for choice in body["choices"]] == [TEXT[: TEXT.index("quick")]] * 2
+
+
+async def test_an_engine_error_is_told_with_the_schedulers_reason(pool: Any) -> None:
+    peer = pool.peer
+    peer.serve_tokens = False
+    asked = asyncio.create_task(pool.chat())
+    await peer.until(lambda: bool(peer.submits))
+    request = peer.submits[0].request
+    failed = pb.Token(seq=model_pb2.SeqId(request=request), epoch=1, index=0, finish=model_pb2.FINISH_REASON_ERROR)
+    await peer.push([failed])
+    peer.reply(rejected=pb.Rejected(request=request, code=pb.REJECT_CODE_ENGINE, reason="the GPU fell off"))
+    status, body, _ = await asked
+    assert status == 500
+    assert body["error"]["message"] == "the GPU fell off"
+
+
+async def test_an_error_after_the_first_token_is_an_event_of_the_stream(pool: Any) -> None:
+    peer = pool.peer
+    peer.serve_tokens = False
+    opening = asyncio.create_task(open_stream(pool))
+    await peer.until(lambda: bool(peer.submits))
+    submit = peer.submits[0]
+    await peer.push(peer.tokens_of(submit, submit.choices[0])[:3])
+    async with await opening as response:
+        peer.reply(rejected=pb.Rejected(request=submit.request, code=pb.REJECT_CODE_ENGINE, reason="gone"))
+        lines = [line async for line in response.content if line.startswith(b"data:")]
+    assert json.loads(lines[-1][6:])["error"]["message"] == "gone"
+
+
+async def test_an_answer_that_has_begun_waits_for_room(pool: Any) -> None:
+    peer = pool.peer
+    peer.lose_after = [5]
+    peer.reject = [None, pb.Rejected(code=pb.REJECT_CODE_OVERLOADED, reason="full", retry_after_s=0.1)]
+    status, body, _ = await pool.chat()
+    assert status == 200
+    assert body["choices"][0]["message"]["content"] == TEXT
+    assert len(peer.submits) == 3

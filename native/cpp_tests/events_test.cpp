@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
@@ -79,11 +80,13 @@ TEST(EventTable, HandsOutEachSlotOnceUnderThreads) {
   EXPECT_EQ(table->in_use(), 0u);
 }
 
-TEST(EventTable, OutlivesItsCloseThroughItsEvents) {
-  const auto table = EventTable::create_private(2);
+TEST(EventTable, RemovesItsFileAtCloseWhileItsEventsLiveOn) {
+  const std::string path = "/dev/shm/aegaeon-cpp-closed-" + std::to_string(::getpid());
+  const auto table = EventTable::create(path, 2);
   const auto event = table->event();
   table->close();
   table->close();
+  EXPECT_FALSE(std::filesystem::exists(path));
   event->set();
   EXPECT_TRUE(event->done());
   EXPECT_THROW(table->event(), NativeError);

@@ -16,6 +16,10 @@ ByteView view_of(std::uintptr_t address, std::size_t bytes, nb::handle owner) {
 }
 
 nb::ndarray<nb::numpy, std::int32_t, nb::ndim<1>> allocate(BlockPool& pool, std::size_t count, std::size_t grant) {
+  if (count > pool.capacity()) {
+    throw aegaeon::OutOfSlabs("allocate: " + std::to_string(count) + " blocks asked for, the range has " +
+                              std::to_string(pool.capacity()));
+  }
   auto blocks = std::make_unique<std::int32_t[]>(count);
   {
     const nb::gil_scoped_release release;

@@ -11,7 +11,8 @@ namespace aegaeon {
 namespace {
 
 std::size_t blocks_in(std::size_t slab_bytes, std::size_t block_bytes, std::size_t max_slabs) {
-  const std::size_t capacity = block_bytes == 0 ? 0 : slab_bytes * max_slabs / block_bytes;
+  const bool sane = block_bytes != 0 && max_slabs <= (std::size_t{1} << 46) / slab_bytes;
+  const std::size_t capacity = sane ? slab_bytes * max_slabs / block_bytes : 0;
   if (capacity == 0 || capacity > static_cast<std::size_t>(std::numeric_limits<Block>::max())) {
     throw NativeError("blocks of " + std::to_string(block_bytes) + " bytes in " + std::to_string(max_slabs) +
                       " slabs of " + std::to_string(slab_bytes) + ": at least one and fewer than 2^31 must fit");

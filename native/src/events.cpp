@@ -103,6 +103,7 @@ std::size_t EventTable::in_use() const {
 
 void EventTable::close() {
   const std::scoped_lock lock(mutex_);
+  if (file_) file_->remove();
   file_.reset();
 }
 

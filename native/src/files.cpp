@@ -131,8 +131,11 @@ void MemoryFile::map_linear(std::size_t bytes, const std::string& path) {
   linear_ = Mapping(base, bytes);
 }
 
-MemoryFile::~MemoryFile() {
+void MemoryFile::remove() noexcept {
   if (!owned_path_.empty()) ::unlink(owned_path_.c_str());
+  owned_path_.clear();
 }
+
+MemoryFile::~MemoryFile() { remove(); }
 
 }  // namespace aegaeon

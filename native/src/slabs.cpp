@@ -115,6 +115,7 @@ void SlabPool::check() const {
 
 void SlabPool::close() {
   const std::scoped_lock lock(mutex_);
+  if (file_) file_->remove();
   file_.reset();
 }
 

@@ -181,3 +181,11 @@ def test_a_closed_pool_gives_everything_back_and_says_so() -> None:
     assert slabs.free == 2
     with pytest.raises(NativeError, match="closed"):
         pool.allocate(1, 1)
+
+
+@pytest.mark.parametrize("count", [65, 1 << 40])
+def test_more_blocks_than_the_range_holds_are_out_of_slabs(count: int) -> None:
+    pool = BlockPool(SlabPool.private("many", SLAB, 16), 1024, 8)
+    with pytest.raises(OutOfSlabs, match=f"{count} blocks asked for"):
+        pool.allocate(count, 16)
+    assert pool.used == 0

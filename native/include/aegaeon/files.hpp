@@ -62,6 +62,8 @@ class MemoryFile {
   MemoryFile(const MemoryFile&) = delete;
   MemoryFile& operator=(const MemoryFile&) = delete;
 
+  // Removes the file of its creator now, while others may still have it mapped. The destructor does so at the latest.
+  void remove() noexcept;
   int fd() const { return fd_.get(); }
   bool writable() const { return writable_; }
   bool is_linear() const { return linear_.base() != nullptr; }
@@ -77,7 +79,7 @@ class MemoryFile {
   bool writable_;
   Mapping linear_;
   Trailer trailer_{};
-  std::string owned_path_;  // removed with this object; empty for anonymous and attached files
+  std::string owned_path_;  // empty for anonymous, attached and removed files
 };
 
 }  // namespace aegaeon

@@ -120,14 +120,14 @@ async def test_a_silent_sidecar_is_gone_and_told_to_connect_anew(serve: Any, bra
     async with serve(brain, heartbeat_timeout_s=0.3) as stack:
         sidecar = await stack.sidecar()
         await brain.told_of(events.InstanceDown)
-        assert 0.3 <= brain.times[-1] - brain.times[1] < 1
+        assert 0.3 <= brain.times[-1] - brain.times[1] < 2
         assert (await sidecar.ended())[0] is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_heartbeats_keep_a_sidecar_alive(serve: Any, brain: Any) -> None:
-    async with serve(brain, heartbeat_timeout_s=0.3) as stack:
+    async with serve(brain, heartbeat_timeout_s=1) as stack:
         sidecar = await stack.sidecar()
-        for _ in range(8):
+        for _ in range(15):
             await sidecar.report(heartbeat=engine_pb2.Heartbeat(memory=engine_pb2.Memory(slabs_free=9)))
             await asyncio.sleep(0.1)
         assert not brain.all_of(events.InstanceDown)

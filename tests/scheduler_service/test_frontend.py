@@ -219,7 +219,7 @@ async def test_a_gateway_that_comes_back_in_time_is_not_down_and_drops_what_it_d
     serve: Any, brain: Any, submit: Any
 ) -> None:
     brain.script[events.Cancelled] = lambda e: [commands.SequenceEnded(e.seq, 1)]
-    async with serve(brain) as stack:
+    async with serve(brain, gateway_grace_s=1) as stack:
         first = await stack.gateway()
         for request in ("kept", "given up"):
             await first.send(submit=submit(request))

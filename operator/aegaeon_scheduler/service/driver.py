@@ -48,7 +48,7 @@ class Link(Protocol):
 class Observer(Protocol):
     """Told of every event once it is handled: the event log, the metrics."""
 
-    def __call__(self, now: float, event: events.Event, decided: list[commands.Command], seconds: float) -> None:
+    def __call__(self, now: float, event: events.Event, decided: list[commands.Command], seconds: float, /) -> None:
         """`seconds`: what the core took."""
 
 

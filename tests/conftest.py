@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests share the machine; threads that wait for each other do not
 
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
 SPECIAL_TOKENS = ["<pad>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|end|>"]

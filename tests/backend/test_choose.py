@@ -209,9 +209,7 @@ def test_sampled_logits_are_not_changed_in_place():
 
 
 def test_draws_are_uniform_and_differ_in_every_part_of_their_key():
-    draws = np.array(
-        [uniform(seed, choice, index) for seed in range(10) for choice in range(10) for index in range(100)]
-    )
+    draws = np.array([uniform(*key) for key in product(range(10), range(10), range(100))])
     assert len(set(draws.tolist())) == len(draws)
     assert (draws >= 0).all()
     assert (draws < 1).all()

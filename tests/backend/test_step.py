@@ -64,6 +64,31 @@ def test_the_same_batch_in_other_blocks_gives_the_same_bits(rig, tiny_models, pr
     assert torch.equal(*runs)
 
 
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen2", "qwen3"])
+def test_no_logit_depends_on_the_rest_of_the_batch(rig, make_model, prompt, architecture):
+    tiny = rig(make_model(architecture, hidden_size=96, intermediate_size=200), kv_blocks=128)
+    if not tiny.backend.row_tile:
+        pytest.skip("this machine's matrix library has no number of rows from which its sums keep their order")
+    lengths = [1, 9, 9, 17, 40, 55]
+    together, tables = prefilled(tiny, prompt, lengths)
+    one_by_one = [prefilled(tiny, prompt, [length]) for length in lengths]
+    assert torch.equal(together, torch.cat([logits for logits, _ in one_by_one]))
+    parts = [tiny.input([prompt[n]], n, table) for n, table in zip(lengths, tables, strict=True)]
+    alone = torch.cat([tiny.backend.logits("model", [part]) for part in parts])
+    for size in (2, 3, 5, 6):
+        assert torch.equal(tiny.backend.logits("model", parts[:size]), alone[:size])
+    assert torch.equal(tiny.backend.logits("model", parts[::-1]), alone.flip(0))
+
+
+def test_rows_may_depend_on_the_batch_when_that_is_asked_for(rig, reference, tiny_models, prompt):
+    tiny = rig(tiny_models["llama"], batch_invariant=False)
+    assert tiny.backend.row_tile == 0
+    _, tables = prefilled(tiny, prompt, [9, 24])
+    parts = [tiny.input([prompt[n]], n, table) for n, table in zip([9, 24], tables, strict=True)]
+    expected = reference(tiny_models["llama"], prompt)[[9, 24]]
+    torch.testing.assert_close(tiny.backend.logits("model", parts), expected, rtol=1e-4, atol=5e-5)
+
+
 def test_a_block_that_was_copied_elsewhere_goes_on_with_the_same_bits(rig, tiny_models, prompt):
     tiny = rig(tiny_models["qwen2"])
     table, other = tiny.table(21), tiny.table(21)

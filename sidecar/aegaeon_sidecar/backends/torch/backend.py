@@ -20,6 +20,7 @@ from aegaeon_sidecar.backends.torch.choose import choose
 from aegaeon_sidecar.backends.torch.decoder import Decoder
 from aegaeon_sidecar.backends.torch.parameters import Parameters
 from aegaeon_sidecar.backends.torch.plan import Planner
+from aegaeon_sidecar.backends.torch.rows import row_tile
 from aegaeon_sidecar.errors import BackendError
 from aegaeon_sidecar.models.config import read_spec
 from aegaeon_sidecar.models.layout import ENGINE_DTYPES, KvShape, kv_shape, place_tensors, plan
@@ -42,10 +43,14 @@ class TorchBackend:
     """Implements backends.Backend. `dtype`: float32, float16 or bfloat16; `block_tokens`: tokens in a KV block.
 
     Not thread-safe for one model; different models may step from different threads. With the same batch composition
-    (tokens, positions, order) a step gives bitwise the same logits, wherever the blocks lie.
+    (tokens, positions) a step gives bitwise the same logits, wherever the blocks lie. With `batch_invariant` (default)
+    also whatever the rest of the batch is, if the matrix library allows it on this machine (see `rows`); that costs
+    nothing from 4 sequences on and up to three times a matrix-vector product for one alone.
     """
 
-    def __init__(self, *, device: str = "cpu", dtype: str = "float32", block_tokens: int = 16) -> None:
+    def __init__(
+        self, *, device: str = "cpu", dtype: str = "float32", block_tokens: int = 16, batch_invariant: bool = True
+    ) -> None:
         if dtype not in ENGINE_DTYPES:
             raise BackendError(f"dtype is {dtype!r}; allowed: {', '.join(ENGINE_DTYPES)}")
         if device != "cpu":
@@ -54,8 +59,14 @@ class TorchBackend:
         self._dtype_name = dtype
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._block_tokens = block_tokens
+        self._wants_invariance = batch_invariant
         self._shells: dict[str, _Shell] = {}
         self._caches: dict[str, KvCache] = {}
+
+    @property
+    def row_tile(self) -> int:
+        """What batches are padded to, so that rows do not depend on each other; 0 when they may."""
+        return row_tile(self._dtype, torch.get_num_threads()) if self._wants_invariance else 0
 
     def describe(self, directory: Path, max_model_len: int) -> Layout:
         """See Backend. Reads the weights once, for their content hash: about a second per GB."""
@@ -69,10 +80,11 @@ class TorchBackend:
             raise BackendError(f"{directory}: changed since it was described, or described by another backend")
         if weights.nbytes < layout.weight_bytes:
             raise BackendError(f"{model}: its range has {weights.nbytes} bytes, {layout.weight_bytes} are needed")
+        tile = self.row_tile
         with torch.inference_mode():
-            parameters = Parameters(layout, tensor_shapes(spec), self._dtype, weights)
+            parameters = Parameters(layout, tensor_shapes(spec), self._dtype, weights, tile or 1)
             decoder = Decoder(spec, parameters, self._dtype, self._device)
-        planner = Planner(shape, spec.windows, spec.vocab_size, self._device)
+        planner = Planner(shape, spec.windows, spec.vocab_size, self._device, invariant=tile > 0)
         self._shells[model] = _Shell(decoder, planner, shape)
 
     def bind_kv(self, kv_shape: str, blocks: NDArray[np.uint8]) -> None:

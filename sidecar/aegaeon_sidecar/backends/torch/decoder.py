@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
 
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.parameters import Parameters
@@ -23,7 +23,7 @@ class Decoder:
     def __init__(self, spec: DecoderSpec, parameters: Parameters, dtype: torch.dtype, device: torch.device) -> None:
         self.spec = spec
         self._embedding = parameters.tensor(EMBEDDING)
-        self._head = self._embedding if spec.tied_embeddings else parameters.tensor(HEAD)
+        self._head = parameters.linear((EMBEDDING if spec.tied_embeddings else HEAD).removesuffix(".weight"))
         self._norm = Norm(parameters.tensor(FINAL_NORM), spec.norm_eps)
         self._rotary = Rotary(spec.rope, spec.head_dim, dtype, device)
         self._layers = [Layer(spec, parameters, layer) for layer in range(spec.layers)]
@@ -36,7 +36,7 @@ class Decoder:
         angles = self._rotary.angles(plan.positions)
         for layer in self._layers:
             hidden = layer.forward(hidden, angles, plan, cache)
-        return linear(self._norm(hidden[plan.last]), self._head).float()
+        return self._head(self._norm(hidden[plan.last])).float()
 
 
 class Norm:

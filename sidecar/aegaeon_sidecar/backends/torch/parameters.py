@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import linear
 
 from aegaeon_sidecar.backends import Layout
+from aegaeon_sidecar.backends.torch.rows import padded_linear
 from aegaeon_sidecar.models.tensors import Shape
 
 
@@ -21,7 +21,8 @@ class Linear:
     Neighbours without a gap between them are spanned by one view and cost one multiplication.
     """
 
-    def __init__(self, weights: list[Tensor], biases: list[Tensor]) -> None:
+    def __init__(self, weights: list[Tensor], biases: list[Tensor], tile: int) -> None:
+        self._tile = tile
         weight, bias = span(weights), span(biases)
         self._parts: list[tuple[Tensor, Tensor | None]]
         if weight is not None and (bias is not None or not biases):
@@ -32,14 +33,22 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         if len(self._parts) == 1:
             weight, bias = self._parts[0]
-            return linear(x, weight, bias)
-        return torch.cat([linear(x, weight, bias) for weight, bias in self._parts], dim=-1)
+            return padded_linear(x, weight, bias, self._tile)
+        return torch.cat([padded_linear(x, weight, bias, self._tile) for weight, bias in self._parts], dim=-1)
 
 
 class Parameters:
-    """The tensors of one model by name."""
+    """The tensors of one model by name. `tile`: the multiple that products pad their rows to."""
 
-    def __init__(self, layout: Layout, shapes: dict[str, Shape], dtype: torch.dtype, range_bytes: NDArray[np.uint8]):
+    def __init__(
+        self,
+        layout: Layout,
+        shapes: dict[str, Shape],
+        dtype: torch.dtype,
+        range_bytes: NDArray[np.uint8],
+        tile: int,
+    ) -> None:
+        self._tile = tile
         memory = torch.from_numpy(range_bytes[: layout.weight_bytes])
         self._tensors = {
             place.name: memory[place.offset : place.offset + place.nbytes].view(dtype).view(shapes[place.name])
@@ -53,7 +62,7 @@ class Parameters:
         """The matrices `names` side by side, with their biases where the model has them."""
         weights = [self._tensors[f"{name}.weight"] for name in names]
         biases = [self._tensors[f"{name}.bias"] for name in names if f"{name}.bias" in self._tensors]
-        return Linear(weights, biases)
+        return Linear(weights, biases, self._tile)
 
 
 def span(parts: list[Tensor]) -> Tensor | None:

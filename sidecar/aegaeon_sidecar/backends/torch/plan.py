@@ -1,14 +1,15 @@
 """From the inputs of a step to the index tensors of its forward pass, all layers at once, in a few numpy calls.
 
-Sequences with one token (decodes) share one attention call; each longer chunk has its own. Every slot that attention
-gathers is finite: a block is zeroed when its first token is written, and padding repeats a sequence's own block.
+Decodes share attention calls (all of them, or, when rows may not depend on their company, those of one length); a
+longer chunk has its own. Every slot that attention gathers is finite: a block is zeroed when its first token is
+written, and padding repeats a sequence's own block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import torch
@@ -56,9 +57,15 @@ class StepPlan:
 
 
 class Planner:
-    """Plans the steps of models with one KV shape and one set of attention windows."""
+    """Plans the steps of models with one KV shape and one set of attention windows.
 
-    def __init__(self, shape: KvShape, windows: Seq[Window], vocab_size: int, device: torch.device) -> None:
+    `invariant`: decodes of different lengths do not share an attention call, so that padding cannot reach a sum.
+    """
+
+    def __init__(
+        self, shape: KvShape, windows: Seq[Window], vocab_size: int, device: torch.device, invariant: bool
+    ) -> None:
+        self._invariant = invariant
         self._shape = shape
         self._windows = set(windows)
         self._vocab_size = vocab_size
@@ -69,7 +76,7 @@ class Planner:
 
     def plan(self, inputs: Seq[StepInput], wanted: Seq[int], capacity: int) -> StepPlan:
         """`wanted`: indices of the inputs whose last logits are needed. Raises BackendError for a bad input."""
-        order = sorted(range(len(inputs)), key=lambda i: len(inputs[i].tokens) > 1)
+        order = sorted(range(len(inputs)), key=lambda i: (len(inputs[i].tokens) > 1, inputs[i].position))
         ordered = [inputs[i] for i in order]
         lengths = np.array([len(part.tokens) for part in ordered], dtype=np.int64)
         starts = np.array([part.position for part in ordered], dtype=np.int64)
@@ -122,21 +129,29 @@ class Planner:
 
     def _groups(self, tables: Ints, starts: Ints, lengths: Ints) -> tuple[Group, ...]:
         singles = int((lengths == 1).sum())
-        groups = [self._decodes(tables[:singles], starts[:singles] + 1)] if singles else []
+        groups = [self._decodes(a, tables[a:b], starts[a:b] + 1) for a, b in self._runs(starts[:singles])]
         first = singles
         for i in range(singles, len(lengths)):
             groups.append(self._chunk(first, tables[i : i + 1], int(starts[i]), int(lengths[i])))
             first += int(lengths[i])
         return tuple(groups)
 
-    def _decodes(self, tables: Ints, ends: Ints) -> Group:
+    def _runs(self, starts: Ints) -> list[tuple[int, int]]:
+        """Which decodes (in order of position) share an attention call: [first, end)."""
+        if not starts.size:
+            return []
+        borders: list[int] = (np.flatnonzero(np.diff(starts)) + 1).tolist() if self._invariant else []
+        edges = [0, *borders, len(starts)]
+        return list(pairwise(edges))
+
+    def _decodes(self, first: int, tables: Ints, ends: Ints) -> Group:
         context = int(ends.max())
         reach = np.arange(context)[None, :] - ends[:, None]  # -1 is the token itself
         masks = {}
         for window in self._windows:
             seen = reach < 0 if window is None else (reach < 0) & (reach >= -window)
             masks[window] = None if seen.all() else self._mask(seen[:, None, None, :])
-        return Group(0, len(ends), 1, context, self._reads(tables, context), masks, causal=False)
+        return Group(first, len(ends), 1, context, self._reads(tables, context), masks, causal=False)
 
     def _chunk(self, first: int, table: Ints, start: int, count: int) -> Group:
         context = start + count

@@ -76,7 +76,11 @@ def table(rows: Sequence[ModelResult]) -> Table:
 
 
 def _figures(row: ModelResult) -> list[str]:
-    ttft, tbt = (" / ".join(f"{1000 * seconds:.0f}" for seconds in pair) for pair in (row.ttft, row.tbt))
+    ttft, tbt = (" / ".join(_milliseconds(seconds) for seconds in pair) for pair in (row.ttft, row.tbt))
     attained = (row.attained.token, row.attained.request, row.attained.time)
     shares = "/".join(f"{100 * share:.1f}" for share in attained)
     return [ttft, tbt, shares, str(row.switches), f"{1000 * row.mean_stall_s:.1f}"]
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.1f}" if seconds < 0.01 else f"{1000 * seconds:.0f}"

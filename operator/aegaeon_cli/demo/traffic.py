@@ -14,7 +14,7 @@ from typing import Any
 from openai import APIError, AsyncOpenAI
 
 CLIENTS = 2
-ROUNDS = 3
+ROUNDS = 6
 MAX_TOKENS = 150
 REQUEST_S = 60.0
 
@@ -110,9 +110,9 @@ def _take(exchange: Exchange, text: str, tokens: Sequence[int], finish_reason: s
 
 
 def plan(questions: Mapping[str, Sequence[str]], clients: int = CLIENTS, rounds: int = ROUNDS) -> list[list[Chat]]:
-    """What each person asks. All are greedy but every second person's second round, which samples with a seed."""
+    """What each person asks. Every second person samples, with a seed, every second time; the rest is greedy."""
     return [
-        [_chat(model, known, client * rounds + round_, client % 2 == 1 and round_ == 1) for round_ in range(rounds)]
+        [_chat(model, known, client * rounds + round_, client % 2 == 1 and round_ % 2 == 1) for round_ in range(rounds)]
         for client in range(clients)
         for model, known in questions.items()
     ]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import time
 
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, OpenAIError
 
 
 async def chat(client: AsyncOpenAI, model: str, question: str, max_tokens: int) -> None:
@@ -41,8 +42,11 @@ async def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=64)
     arguments = parser.parse_args()
     async with AsyncOpenAI(base_url=arguments.url, api_key="none") as client:
-        models = arguments.model or [model.id async for model in client.models.list()]
-        await asyncio.gather(*(chat(client, model, arguments.question, arguments.max_tokens) for model in models))
+        try:
+            models = arguments.model or [model.id async for model in client.models.list()]
+            await asyncio.gather(*(chat(client, model, arguments.question, arguments.max_tokens) for model in models))
+        except OpenAIError as error:
+            sys.exit(f"{arguments.url}: {error}; is the stack running? (aegaeon up -f examples/quickstart/)")
 
 
 if __name__ == "__main__":

@@ -234,7 +234,7 @@ class Engine:
         if prompt is None:  # the gateway has moved on to a newer epoch
             self._fail(send, FailureKind.STALE, "older epoch")
             return
-        if held is not None:
+        if held is not None and not held.closing:
             if held.epoch > body.epoch:
                 self._fail(send, FailureKind.STALE, "older epoch")
                 return
@@ -263,7 +263,8 @@ class Engine:
             self.device.shrink(fp, q.blocks)
         if q.host:
             self.host.shrink(fp, q.host)
-        del self.sequences[q.seq]
+        if self.sequences.get(q.seq) is q:
+            del self.sequences[q.seq]
 
     def _amend(self, body: cmd.Amend) -> None:
         turn = self.turn

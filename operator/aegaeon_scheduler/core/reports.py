@@ -213,7 +213,8 @@ class Reports:
         opened = inst.opens.pop(event.id, None)
         if opened is not None and opened.open_id == event.id:
             opened.opened = False
-            self._life.lose(opened, f"{inst.id} refused it: {event.reason}")
+            blame = 0 if event.kind is FailureKind.STALE else 1
+            self._life.lose(opened, f"{inst.id} refused it: {event.reason}", blame)
         issued = inst.commands.pop(event.id, None)
         if issued is not None:
             inst.book.settle(issued)
@@ -261,7 +262,7 @@ class Reports:
         if kind is None:
             return
         failures = inst.failures[model.name] = inst.failures.get(model.name, 0) + 1
-        if kind is not FailureKind.NO_MEMORY or failures > self._pool.config.max_failures:
+        if failures > self._pool.config.max_failures:
             self.model_failed(inst, model, reason)
 
     def model_failed(self, inst: Instance, model: Model, reason: str) -> None:

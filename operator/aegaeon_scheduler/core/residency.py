@@ -7,7 +7,7 @@ it. Until then the plan waits and is asked for again.
 from __future__ import annotations
 
 from aegaeon_scheduler.core.book import blocks_for
-from aegaeon_scheduler.core.commands import Adopt, Amend, Load, Open, PrefillPart, SwapIn, SwapOut, Turn
+from aegaeon_scheduler.core.commands import Adopt, Amend, Close, Load, Open, PrefillPart, SwapIn, SwapOut, Turn
 from aegaeon_scheduler.core.model import CommandId, Place
 from aegaeon_scheduler.core.policies import Plan, Policy
 from aegaeon_scheduler.core.room import Fitted, Room
@@ -40,6 +40,10 @@ class Residency:
 
     def open(self, inst: Instance, seq: Sequence, reason: str) -> None:
         """Tell an instance of a sequence; the driver adds the prompt."""
+        held = inst.held.pop(seq.id, None)
+        if held is not None:
+            self._pool.held.get(seq.id, {}).pop(inst.id, None)
+            self._pool.send(inst, Close(seq.id, held.epoch), "an older copy that is not gone on with")
         id = self._pool.send(inst, Open(seq.id, seq.epoch, seq.model.name), reason)
         if seq.open_id is not None:
             inst.opens.pop(seq.open_id, None)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _TOKENIZER_FILES = ["tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.jinja"]
 _CONFIG_FILES = ["config.json", "generation_config.json"]
+_GENERIC_CLASSES = {"PreTrainedTokenizerFast", "TokenizersBackend"}
 _LONG_TEXT = 8192  # characters; longer texts are tokenized in a thread, so that no stream waits for them
 
 
@@ -99,16 +100,28 @@ class Tokenizers:
         return task
 
     def _load(self, source: ModelSource) -> ModelText:
-        from transformers import AutoTokenizer
-
         directory = _directory(source, self._hub_cache)
         if not directory.is_dir():
             raise TokenizerError(f"{directory}: no such folder")
         try:
-            tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+            return ModelText(_tokenizer(directory), directory)
         except (OSError, ValueError, LookupError, TypeError, AttributeError, ImportError) as error:
             raise TokenizerError(f"{directory}: the tokenizer cannot be loaded: {error}") from error
-        return ModelText(tokenizer, directory)
+
+
+def _tokenizer(directory: Path) -> PreTrainedTokenizerBase:
+    """As AutoTokenizer gives it. Where that is the generic class it is taken directly: AutoTokenizer imports torch."""
+    generic = _json(directory / "tokenizer_config.json").get("tokenizer_class") in _GENERIC_CLASSES
+    if generic and (directory / "tokenizer.json").is_file():
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast.from_pretrained(directory, local_files_only=True)
+    from transformers import AutoTokenizer
+
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        directory, local_files_only=True, trust_remote_code=False
+    )
+    return tokenizer
 
 
 def _key(source: ModelSource) -> bytes:

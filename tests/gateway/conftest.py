@@ -289,7 +289,7 @@ def gateway_config(peer: Peer, **changes: Any) -> dict[str, Any]:
         "scheduler": peer.target,
         "sink": peer.sink,
         "max_body_bytes": 100_000,
-        "hold_s": 10.0,
+        "hold_s": 60.0,
         "drain_s": 5.0,
         **changes,
     }

@@ -172,9 +172,12 @@ async def test_a_submission_that_makes_no_sense_is_refused_before_the_core_hears
     assert not brain.all_of(events.Submitted)
 
 
-async def test_one_refused_choice_ends_its_request_and_cancels_the_others(serve: Any, brain: Any, submit: Any) -> None:
+@pytest.mark.parametrize("refused", [0, 1, 2])
+async def test_one_refused_choice_ends_its_request_and_cancels_the_others(
+    serve: Any, brain: Any, submit: Any, refused: int
+) -> None:
     def refuse(event: events.Submitted) -> list[commands.Command]:
-        if event.seq.choice == 1:
+        if event.seq.choice == refused:
             return [commands.Reject(GW, event.seq, RejectCode.OVERLOADED, "full", 2.0)]
         return accept(event)
 
@@ -182,10 +185,12 @@ async def test_one_refused_choice_ends_its_request_and_cancels_the_others(serve:
     brain.script[events.Cancelled] = lambda e: [commands.SequenceEnded(e.seq, 1)]
     async with serve(brain) as stack:
         gateway = await stack.gateway()
-        await gateway.send(submit=submit(count=2))
+        await gateway.send(submit=submit(count=3))
         rejected = await gateway.next("rejected")
         assert (rejected.code, rejected.retry_after_s) == (gateway_pb2.REJECT_CODE_OVERLOADED, 2.0)
-        assert (await brain.told_of(events.Cancelled)).seq == SEQ
+        await brain.told_of(events.Cancelled, 2)
+        assert [type(e) for e in brain.told[1:]] == [events.Submitted] * 3 + [events.Cancelled] * 2
+        assert {e.seq.choice for e in brain.all_of(events.Cancelled)} == {0, 1, 2} - {refused}
         assert len(stack.service.driver.sequences) == 0
 
 

@@ -83,10 +83,6 @@ class Catalog:
             bytes_total=best.bytes_total,
         )
 
-    def names(self) -> Iterable[str]:
-        """The served names, in the order of the configuration."""
-        return self._specs.keys()
-
     def fetching(self) -> list[model_pb2.ModelState]:
         """The models on their way to a host cache, one state for each: the furthest."""
         best = (max(states.values(), key=_merit) for states in self._states.values() if states)

@@ -84,10 +84,10 @@ class Driver:
 
     # ---- in ---------------------------------------------------------------------------------------------------------
 
-    def handle(self, event: events.Event) -> None:
-        """Bring an event to the core and carry out what it decides. An error in the core ends the process: what it
+    def handle(self, *happened: events.Event) -> None:
+        """Bring events to the core and carry out what it decides. An error in the core ends the process: what it
         believes can no longer be trusted, and gateways submit again to its successor."""
-        self._pending.append(event)
+        self._pending.extend(happened)
         if self._busy:
             return
         self._busy = True
@@ -108,8 +108,8 @@ class Driver:
             self._reply(origin.gateway, codec.rejected(submit.request, verdict))
             return
         self.sequences.add(origin, submit)
-        for event in codec.submitted(origin.gateway, submit, self.clock()):
-            self.handle(event)
+        # All at once: when the first choice is refused, the cancels of the others must come after their submission.
+        self.handle(*codec.submitted(origin.gateway, submit, self.clock()))
 
     def cancel(self, request: str, choices: Iterable[int]) -> None:
         """The reader of these choices (none named: of all) has left."""

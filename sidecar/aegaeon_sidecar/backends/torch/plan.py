@@ -146,12 +146,17 @@ class Planner:
 
     def _decodes(self, first: int, tables: Ints, ends: Ints) -> Group:
         context = int(ends.max())
-        reach = np.arange(context)[None, :] - ends[:, None]  # -1 is the token itself
-        masks = {}
+        masks: dict[Window, Tensor | None] = {}
         for window in self._windows:
-            seen = reach < 0 if window is None else (reach < 0) & (reach >= -window)
-            masks[window] = None if seen.all() else self._mask(seen[:, None, None, :])
+            masks[window] = self._decode_mask(ends, context, context if window is None else min(window, context))
         return Group(first, len(ends), 1, context, self._reads(tables, context), masks, causal=False)
+
+    def _decode_mask(self, ends: Ints, context: int, reach: int) -> Tensor | None:
+        """Each decode sees its own last `reach` tokens; None when that is all there is."""
+        if reach == context and ends.min() == context:
+            return None
+        place = np.arange(context)[None, :] - ends[:, None]  # -1 is the token itself
+        return self._mask(((place < 0) & (place >= -reach))[:, None, None, :])
 
     def _chunk(self, first: int, table: Ints, start: int, count: int) -> Group:
         context = start + count

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
 TIE = 1e-4  # in logits, float32
 
@@ -50,6 +51,7 @@ def with_end(output_ids: Sequence[int], finish_reason: str | None, eos: int) -> 
 @lru_cache(maxsize=16)
 def load_model(model_dir: Path) -> PreTrainedModel:
     """transformers' own model in float32, ready to run."""
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     model.train(False)
     return model

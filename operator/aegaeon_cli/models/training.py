@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers.utils.logging import disable_progress_bar
 
 from aegaeon_cli.models.architectures import ARCHITECTURES, Architecture
 from aegaeon_cli.models.errors import StoppedError
@@ -77,6 +78,7 @@ def train(
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
     """Write config.json, model.safetensors (float32), generation_config.json and the tokenizer's files."""
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     assert model.generation_config is not None
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id

@@ -88,12 +88,10 @@ class Script:
         return fences
 
     def _turn(self, link: Link, mine: list[Story], model: str, after: list[int]) -> int:
-        parts = []
-        for story in mine:
-            if story.left:
-                parts.append(pb.PrefillPart(seq=seq(story.name), tokens=self.random.randint(1, story.left)))
-        some = [seq(s.name) for s in mine if self.random.random() < 0.8]
-        steps = self.random.randint(1, 6)
+        rng = self.random
+        parts = [pb.PrefillPart(seq=seq(s.name), tokens=rng.randint(1, s.left)) for s in mine if s.left]
+        some = [seq(s.name) for s in mine if rng.random() < 0.8]
+        steps = rng.randint(1, 6)
         return link.send(pb.Turn(model=model, prefill=parts, decode=some, steps=steps, slabs=SLABS), after=after)
 
     async def _learn(self, link: Link, turn: int, mine: list[Story]) -> None:

@@ -15,7 +15,7 @@ class Model:
     """One entry of the catalog. Guarded by the engine's lock, but for what is set once by the fetcher.
 
     `resident`: its weights are in; `loading`: a copy into its range runs; `mapped_slabs`: slabs in its range;
-    `users`: steps that read its weights; `leaving`: no further step may.
+    `users`: steps that read its weights; `leaving`: no further step may; `map_s`, `copy_s`: seconds of its last load.
     """
 
     spec: pb.ModelSpec
@@ -31,6 +31,8 @@ class Model:
     mapped_slabs: int = 0
     users: int = 0
     leaving: bool = False
+    map_s: float = 0.0
+    copy_s: float = 0.0
     forgotten: bool = False
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from aegaeon_native import NativeError, OutOfSlabs, Range
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_sidecar.copying import Copier
@@ -28,9 +30,12 @@ class Residency:
             model = self._cached(load.model)
             if model.resident:
                 return Outcome()
+            begin = time.monotonic()
             weights, image = self._map(model, load.slabs)
+            mapped = time.monotonic()
         self._copier.copy(command, weights.address, image.address, image.nbytes)
         self._copier.finish()
+        model.map_s, model.copy_s = mapped - begin, time.monotonic() - mapped
         with self._state.changed:
             model.loading = False
             if command.cancelled or model.forgotten:

@@ -1,0 +1,59 @@
+"""What the engine's machinery costs beside the forward pass: seconds of a turn less those in Backend.step, per step."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.one_engine import PROMPT, OneEngine, make_model, one_engine
+from benchmarks.report import Row, report
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+
+BATCH = 8
+STEPS = 400
+ROUNDS = 5
+SLAB = 1 << 20
+
+
+async def measure(one: OneEngine, round_: int) -> tuple[float, float]:
+    """(machinery, forward pass) in milliseconds a step, sinks and reports included."""
+    names = [one.open(f"{round_}-{i}", "m") for i in range(BATCH)]
+    parts = [pb.PrefillPart(seq=name, tokens=len(PROMPT)) for name in names]
+    await one.outcome(one.send(pb.Turn(model="m", prefill=parts, slabs=64)))
+    one.backend.step_s = 0.0
+    begin = time.perf_counter()
+    turn = one.send(pb.Turn(model="m", decode=names, steps=STEPS, slabs=64))
+    await one.outcome(turn)
+    whole, forward = one.outbox.ends[turn] - begin, one.backend.step_s
+    for name in names:
+        one.send(pb.Close(seq=name, epoch=1))
+    return (whole - forward) / STEPS * 1e3, forward / STEPS * 1e3
+
+
+async def run(folder: Path) -> bool:
+    model = make_model(folder / "m", 0, hidden=128, layers=2, vocabulary=1024)
+    async with one_engine(folder, 96 * SLAB, SLAB, 64 << 20) as one:
+        await one.serve({"m": model})
+        await one.outcome(one.send(pb.Load(model="m", slabs=32)))
+        rounds = sorted([await measure(one, i) for i in range(ROUNDS)])
+    ours, forward = rounds[len(rounds) // 2]
+    return report(
+        "engine",
+        [
+            Row(f"engine: control overhead a step at batch {BATCH}", ours, "ms", 0.5, "<="),
+            Row("engine: forward pass beside it (2 layers of 128)", forward, "ms"),
+        ],
+    )
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="aegaeon-bench-") as folder:
+        return not asyncio.run(run(Path(folder)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

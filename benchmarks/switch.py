@@ -1,0 +1,87 @@
+"""Switching among four models of about 300 MB: from the host cache, and to one that is resident already.
+
+A load is a map and a copy; the copy stands beside the memcpy of the same bytes, taken in the same round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.one_engine import PROMPT, OneEngine, make_model, one_engine
+from benchmarks.report import Row, report
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+
+SLAB = 8 << 20
+ROUNDS = 5
+TURNS = 40
+
+
+async def loads(one: OneEngine, names: list[str]) -> list[Row]:
+    """Every model in turn, each after the one before it was unloaded; medians over all."""
+    copied, plain, mapped, whole = [], [], [], []
+    for number in range((ROUNDS + 1) * len(names)):
+        name = names[number % len(names)]
+        model = one.engine.state.models[name]
+        done = (await one.outcome(one.send(pb.Load(model=name, slabs=64)))).done
+        begin = time.perf_counter()
+        ctypes.memmove(model.range.address, model.image.address, model.image.nbytes)
+        if number >= len(names):  # the first round touches the pages of pool and cache for the first time
+            plain.append(model.image.nbytes / (time.perf_counter() - begin) / 1e9)
+            copied.append(model.image.nbytes / model.copy_s / 1e9)
+            mapped.append(model.map_s * 1e3)
+            whole.append(done.seconds * 1e3)
+        await one.outcome(one.send(pb.Unload(model=name)))
+    middle = statistics.median
+    return [
+        Row("switch: copy of a load (limit: memcpy in this run)", middle(copied), "GB/s", middle(plain), ">=", 0.9),
+        Row("switch: mapping 290 MB", middle(mapped), "ms"),
+        Row("switch: whole load", middle(whole), "ms"),
+    ]
+
+
+async def resident(one: OneEngine, names: list[str]) -> list[Row]:
+    """Turns of one step, from one resident model to the other: what lies between them beyond the step itself."""
+    for name in names:
+        await one.outcome(one.send(pb.Load(model=name, slabs=64)))
+        seq = one.open(name, name)
+        await one.outcome(one.send(pb.Turn(model=name, prefill=[pb.PrefillPart(seq=seq, tokens=len(PROMPT))], slabs=8)))
+    seqs = [pb.Turn(model=name, decode=[one.open(name, name)], steps=1, slabs=8) for name in names]
+    beyond, steps = [], []
+    last = one.send(seqs[0])
+    await one.outcome(last)
+    for number in range(1, TURNS):
+        one.backend.step_s = 0.0
+        begin = time.perf_counter()
+        last = one.send(seqs[number % len(seqs)])
+        await one.outcome(last)
+        steps.append(one.backend.step_s * 1e3)
+        beyond.append((one.outbox.ends[last] - begin) * 1e3 - steps[-1])
+    return [
+        Row("switch: to a resident model, beyond its step", statistics.median(beyond), "ms", 1.0, "<="),
+        Row("switch: the step itself", statistics.median(steps), "ms"),
+    ]
+
+
+async def run(folder: Path) -> bool:
+    models = {f"m{i}": make_model(folder / f"m{i}", i, hidden=1024, layers=5, vocabulary=8192) for i in range(4)}
+    async with one_engine(folder, 96 * SLAB, SLAB, 2 << 30) as one:
+        await one.serve(models)
+        rows = await loads(one, list(models)) + await resident(one, list(models)[:2])
+    return report("switch", rows)
+
+
+def main() -> int:
+    shm = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="aegaeon-bench-", dir=shm if shm.is_dir() else None) as folder:
+        return not asyncio.run(run(Path(folder)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

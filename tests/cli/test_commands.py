@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -119,27 +120,61 @@ def test_two_gpu_pools_in_one_folder_are_one_too_many(tmp_path: Path) -> None:
     assert "has 2 GpuPools (quickstart, second)" in output
 
 
-def test_up_as_a_process_leaves_nothing_when_a_pod_cannot_start(model_folders: Path, tmp_path: Path) -> None:
-    constants = tmp_path / "constants.json"
-    constants.write_text("{}", "utf-8")  # the scheduler refuses it
-    arguments = ["up", "-f", str(QUICKSTART), "--models", str(model_folders), "--constants", str(constants)]
-    before = set(Path("/dev/shm").iterdir())
+@pytest.fixture
+def up(model_folders: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """up(*options) starts the quickstart as a process of its own, with its run below tmp_path."""
+    started: list[subprocess.Popen[str]] = []
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    ended = subprocess.run(
-        [sys.executable, "-m", "aegaeon_cli", *arguments, "--port", port],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "XDG_RUNTIME_DIR": "", "TMPDIR": str(tmp_path)},
-    )
-    assert ended.returncode == 2
-    assert "Error: pod scheduler ended 3 times before it was ready; its last lines:" in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["constants.json", "models"]
-    assert not [path for path in set(Path("/dev/shm").iterdir()) - before if "quickstart" in path.name]
+
+    def start(*options: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "aegaeon_cli", "up", "-f", str(QUICKSTART), "--models", str(model_folders)]
+        environment = {**os.environ, "XDG_RUNTIME_DIR": "", "TMPDIR": str(tmp_path)}
+        process = subprocess.Popen(
+            [*command, "--port", port, *options],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def left_behind(tmp_path: Path, run_name: str) -> list[Path]:
+    """What a run below tmp_path left: folders, and segments in shared memory."""
+    return [*tmp_path.glob("aegaeon-*"), *Path("/dev/shm").glob(f"*{run_name}")]
+
+
+def test_up_leaves_nothing_when_a_pod_cannot_start(up: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    constants = tmp_path / "constants.json"
+    constants.write_text("{}", "utf-8")  # the scheduler refuses it
+    process = up("--constants", str(constants))
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "Error: pod scheduler ended 3 times before it was ready; its last lines:" in errors
+    assert "Traceback" not in errors
+    assert left_behind(tmp_path, Path(output.split()[-2]).name) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_up_can_be_stopped_while_it_starts(
+    up: Callable[..., subprocess.Popen[str]], tmp_path: Path, number: signal.Signals
+) -> None:
+    process = up()
+    assert process.stdout is not None
+    started = process.stdout.readline()
+    assert started.startswith("starting pool quickstart in ")
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert left_behind(tmp_path, Path(started.split()[-2]).name) == []
 
 
 def test_doctor_looks_at_everything_that_is_needed() -> None:

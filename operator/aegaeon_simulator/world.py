@@ -122,12 +122,14 @@ class World:
         engine = self.engines[instance]
         engine.attachment += 1
         self._from_engine(ev.InstanceDown(instance))
-        self._settle(engine)
+        self._settle(engine, engine.attachment)
 
-    def _settle(self, engine: Engine) -> None:
+    def _settle(self, engine: Engine, attachment: int) -> None:
+        if attachment != engine.attachment:
+            return  # it broke once more
         engine.drop_program()
         if engine.busy():
-            self.clock.at(self.clock.now + 0.01, lambda: self._settle(engine))
+            self.clock.at(self.clock.now + 0.01, lambda: self._settle(engine, attachment))
         elif engine.alive:
             for event in engine.hello():
                 self._from_engine(event)

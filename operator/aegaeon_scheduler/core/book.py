@@ -58,22 +58,25 @@ class Book:
         return free - self._loads_ahead() if self.loads else free
 
     def _loads_ahead(self) -> int:
-        """Slabs that outstanding loads will still take, beyond what their own unloads give back."""
-        wanted = sum(slabs for slabs, _ in self.loads.values())
-        ahead = wanted - self._mapped_by_loads(wanted)
-        pledged = sum(sum(pledge.values()) for _, pledge in self.loads.values())
-        return ahead - min(pledged, ahead)
+        """Slabs that outstanding loads will still take, beyond what their own unloads give back.
 
-    def _mapped_by_loads(self, wanted: int) -> int:
+        What a report shows already is its slabs less everything that is known to be mapped: loads under way raise
+        that, unloads that are done but not yet reported done lower it.
+        """
+        wanted = sum(slabs for slabs, _ in self.loads.values())
+        pledged = sum(sum(pledge.values()) for _, pledge in self.loads.values())
+        return max(0, wanted - pledged - self._unexplained())
+
+    def _unexplained(self) -> int:
         memory = self.memory
         kv, margin = 0, 0
         for shape, blocks in memory.shapes.items():
             count = blocks.free_blocks + blocks.used_blocks
             if count:
-                kv += -(-count * self.shapes.get(shape, self.slab_bytes) // self.slab_bytes)
-                margin += 1 if self.slab_bytes % self.shapes.get(shape, self.slab_bytes) else 0
-        unexplained = self.slabs - self.weights - kv - margin - memory.slabs_free
-        return max(0, min(wanted, unexplained))
+                block_bytes = self.shapes.get(shape, self.slab_bytes)
+                kv += -(-count * block_bytes // self.slab_bytes)
+                margin += 1 if self.slab_bytes % block_bytes else 0
+        return self.slabs - self.weights - kv - margin - memory.slabs_free
 
     def blocks_free(self, shape: KvShape) -> int:
         """Blocks in mapped slabs that nobody was promised."""

@@ -180,11 +180,9 @@ class Reports:
         del inst.commands[issued.id]
         inst.turns.remove(issued)
         inst.book.settle(issued)
-        assert issued.model is not None
-        weights = inst.weights.get(issued.model.name)
-        if weights is not None and weights.turns:
-            weights.turns -= 1
-            weights.used = self._pool.tick()
+        if issued.weights is not None:
+            issued.weights.turns -= 1
+            issued.weights.used = self._pool.tick()
         self._life.wake(inst)
 
     def _replan(self, inst: Instance, issued: Issued) -> None:
@@ -244,10 +242,8 @@ class Reports:
 
     def _turn_failed(self, inst: Instance, issued: Issued, kind: FailureKind | None, reason: str) -> None:
         inst.turns.remove(issued)
-        assert issued.model is not None
-        weights = inst.weights.get(issued.model.name)
-        if weights is not None and weights.turns:
-            weights.turns -= 1
+        if issued.weights is not None:
+            issued.weights.turns -= 1
         if kind in (FailureKind.ENGINE, FailureKind.UNKNOWN):
             for seq in list(issued.members.values()):
                 self._life.lose(seq, f"turn failed on {inst.id}: {reason}")

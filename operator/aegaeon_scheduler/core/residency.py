@@ -134,6 +134,7 @@ class Residency:
         for seq in plan.prefill:
             self._enlist(turn, seq, seq.prompt_tokens + seq.prefix_tokens - seq.planned_kv)
         weights = inst.weights[plan.model.name]
+        turn.weights = weights
         weights.turns += 1
         weights.last_turn = turn.id
         inst.turns.append(turn)

@@ -89,7 +89,7 @@ class Issued:
 
     __slots__ = (
         "body", "grant", "host_grant", "id", "members", "model", "prefills", "promise", "seq", "shape", "steps",
-        "steps_done", "tag",
+        "steps_done", "tag", "weights",
     )  # fmt: skip
 
     def __init__(self, id: CommandId, body: Body, model: Model | None, seq: Sequence | None) -> None:
@@ -106,6 +106,7 @@ class Issued:
         self.steps = 0
         self.steps_done = 0
         self.tag: Any = None
+        self.weights: Weights | None = None
 
 
 class Sequence:

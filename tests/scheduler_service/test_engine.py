@@ -147,6 +147,19 @@ async def test_reports_about_commands_of_an_earlier_stream_never_reach_the_core(
         assert stack.service.engine.stale_reports == 2
 
 
+async def test_reports_that_were_on_their_way_when_their_stream_was_replaced_are_dropped(
+    serve: Any, brain: Any
+) -> None:
+    async with serve(brain) as stack:
+        former = await stack.sidecar()
+        for _ in range(200):
+            await former.report(heartbeat=engine_pb2.Heartbeat())
+        await stack.sidecar()
+        assert (await former.ended())[0] is grpc.StatusCode.UNAVAILABLE
+    ups = [n for n, e in enumerate(brain.told) if isinstance(e, events.InstanceUp)]
+    assert not any(isinstance(e, events.MemoryReported) for e in brain.told[ups[1] :])
+
+
 async def test_a_sidecar_that_does_not_read_loses_its_stream_not_our_memory(serve: Any, brain: Any) -> None:
     fat = "x" * 1000
     flood = [commands.Send(HERE, CommandId(n), commands.Unload(ModelName(fat)), (), "flood") for n in range(1, 20_000)]

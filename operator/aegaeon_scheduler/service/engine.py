@@ -113,6 +113,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         return attachment
 
     def _report(self, attachment: Attachment, report: engine_pb2.Report) -> None:
+        if self._attached.get(attachment.instance) is not attachment:
+            return  # replaced or given up while this was on its way
         attachment.heard_at = self._driver.clock()
         named = command_named(report)
         if named is not None and named <= attachment.base:

@@ -126,6 +126,8 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         return line
 
     def _message(self, line: Line, message: gateway_pb2.GatewayMessage) -> None:
+        if self._lines.get(line.origin.gateway) is not line:
+            return  # replaced while this was on its way: the gateway says it again on its new stream
         kind = message.WhichOneof("body")
         if kind == "submit":
             self._driver.submit(line.origin, message.submit)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,17 @@ async def test_every_pod_is_ready_after_start_and_gone_after_drain(folder: RunFo
     assert runner.pids == {}
     assert ("a", "hello from a") in heard.lines
     assert folder.log_file("b").read_text("utf-8") == "hello from b\n"
+
+
+async def test_every_line_is_kept_whatever_bytes_a_pod_writes(folder: RunFolder, make_pod: MakePod) -> None:
+    heard, pod = Heard(), make_pod("a")
+    noise = "import sys; sys.stdout.buffer.write(b'x' * 200000 + b'\\n\\xff\\n\\nno newline'); sys.stdout.flush()\n"
+    loud = replace(pod, argv=(*pod.argv[:-2], noise + pod.argv[-2], pod.argv[-1]))
+    async with running(folder, loud, heard=heard):
+        pass
+    text = "".join(line for _, line in heard.lines)
+    assert text == "x" * 200000 + "\ufffd" + "no newlinehello from a"
+    assert max(len(line) for _, line in heard.lines) <= 2 * 65536
 
 
 async def test_a_pod_waits_for_the_pods_that_it_depends_on(folder: RunFolder, make_pod: MakePod) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
 from collections import deque
+from contextlib import closing
 from dataclasses import dataclass
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +19,8 @@ from aegaeon_operator.reconcile import DesiredPod
 _TETHER = Path(__file__).with_name("tether.py")
 _LAST_LINES = 12
 _OUTPUT_CLOSES_S = 1.0
+_LONGEST_LINE = 65536
+_LOG_BYTES = 8 << 20  # of a log file; one older one is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,23 +129,27 @@ class Child:
             await asyncio.wait({reader}, timeout=_OUTPUT_CLOSES_S)
         finally:
             reader.cancel()
+            await asyncio.wait({reader})
             self._process = None
         return code
 
     async def _copy_output(self, process: asyncio.subprocess.Process) -> None:
+        """Lines to log and reporter until the pipe closes. A full disk is told on standard error and stops nothing."""
         assert process.stdout is not None
-        with self._log_file.open("ab") as log:
+        log = RotatingFileHandler(self._log_file, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
+        with closing(log):
             rest = b""
-            while chunk := await process.stdout.read(65536):
-                log.write(chunk)
-                log.flush()
+            while chunk := await process.stdout.read(_LONGEST_LINE):
                 *lines, rest = (rest + chunk).split(b"\n")
-                self._heard(lines)
-            self._heard([rest] if rest else [])
+                if len(rest) > _LONGEST_LINE:
+                    lines, rest = [*lines, rest], b""
+                self._heard(lines, log)
+            self._heard([rest] if rest else [], log)
 
-    def _heard(self, lines: list[bytes]) -> None:
+    def _heard(self, lines: list[bytes], log: logging.Handler) -> None:
         for line in lines:
             text = line.decode("utf-8", "replace")
+            log.emit(logging.makeLogRecord({"msg": text}))
             self.last_lines.append(text)
             self._reporter.output(self.pod.name, text)
 

@@ -47,6 +47,8 @@ class RunFolder:
     def create(cls, base: Path, shared_memory: Path, pool: str) -> RunFolder:
         """A fresh run below `base`; sweeps away what dead runs left. Raises RunnerError when the path is too long."""
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if base.stat().st_uid != os.getuid():
+            raise RunnerError(f"{base}: belongs to another user; remove it, or set TMPDIR to a folder of your own")
         sweep(base)
         path = Path(tempfile.mkdtemp(prefix=f"{pool[:20]}-", dir=base))
         if len(str(path)) + _LONGEST_FILE > _SOCKET_PATH_LIMIT:

@@ -81,6 +81,11 @@ class Generation:
         return any(choice.assembly.tokens for choice in self.choices)
 
     @property
+    def moved(self) -> bool:
+        """It was with an engine before: it has received tokens, or was submitted again after a loss."""
+        return self.started or any(choice.assembly.epoch > 1 for choice in self.choices)
+
+    @property
     def open_choices(self) -> list[Choice]:
         return [choice for choice in self.choices if choice.open]
 

@@ -160,8 +160,8 @@ class SchedulerLink:
             self._submit(generation, [choice])
 
     def _on_rejected(self, generation: Generation, rejected: pb.Rejected) -> None:
-        """An answer that has begun is not given up because there is no room at this moment."""
-        if rejected.code == pb.REJECT_CODE_OVERLOADED and generation.started:
+        """What was with an engine before is not given up because there is no room at this moment."""
+        if rejected.code == pb.REJECT_CODE_OVERLOADED and generation.moved:
             generation.retry_at = time.monotonic() + max(rejected.retry_after_s, _SWEEP_S)
             generation.accepted = False
         else:

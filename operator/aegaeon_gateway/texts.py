@@ -115,10 +115,12 @@ def _tokenizer(directory: Path) -> PreTrainedTokenizerBase:
     if generic and (directory / "tokenizer.json").is_file():
         from transformers import PreTrainedTokenizerFast
 
-        return PreTrainedTokenizerFast.from_pretrained(directory, local_files_only=True)
-    from transformers import AutoTokenizer
+        loader: Any = PreTrainedTokenizerFast
+    else:
+        from transformers import AutoTokenizer
 
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        loader = AutoTokenizer
+    tokenizer: PreTrainedTokenizerBase = loader.from_pretrained(
         directory, local_files_only=True, trust_remote_code=False
     )
     return tokenizer

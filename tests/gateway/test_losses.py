@@ -81,7 +81,7 @@ async def test_tokens_of_dead_engines_and_strangers_are_acknowledged_and_ignored
     await peer.push(peer.tokens_of(second, second.choices[0]))
     _, body, _ = await asked
     assert body["choices"][0]["message"]["content"] == TEXT
-    await peer.until(lambda: peer.acks[-1] == peer._number)
+    await peer.until(lambda: peer.acks[-1:] == [peer._number])
     assert peer.acks == sorted(peer.acks)
 
 
@@ -108,7 +108,7 @@ async def test_open_streams_survive_a_crash_of_the_scheduler(pool: Any) -> None:
     whole = [peer.tokens_of(submit, choice) for choice in submit.choices]
     await peer.push([*whole[0], *whole[1][:6]])
     async with await opening as response:
-        await peer.until(lambda: peer.acks[-1] == peer._number)
+        await peer.until(lambda: peer.acks[-1:] == [peer._number])
         await peer.crash()
         late = asyncio.create_task(pool.chat())  # arrives while the scheduler is away
         peer.serve_tokens = True

@@ -80,7 +80,7 @@ async def test_a_refused_completion_names_the_parameter(pool: Any) -> None:
 
 
 async def test_what_asks_for_nothing_is_accepted(pool: Any) -> None:
-    neutral = {
+    neutral: dict[str, Any] = {
         "user": "me",
         "metadata": {"a": "b"},
         "tools": [],

@@ -1,0 +1,99 @@
+"""`python -m aegaeon_gateway` as a process: its configuration, its ports, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from aegaeon_gateway.config import load_config
+from aegaeon_gateway.errors import ConfigError
+
+BODY = {"model": "tiny", "prompt": "hi", "max_tokens": 200}
+TEXT = "Größe 🙂, 数字 and the quick brown fox; tokens are scheduled one by one."
+
+
+def settings(peer: Any, **changes: Any) -> dict[str, Any]:
+    return {"name": "gw", "listen": "127.0.0.1:0", "scheduler": peer.target, "sink": peer.sink, **changes}
+
+
+async def start(path: Path) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "aegaeon_gateway", "--config", str(path), stderr=asyncio.subprocess.PIPE
+    )
+
+
+async def port_of(process: asyncio.subprocess.Process) -> int:
+    assert process.stderr is not None
+    async for line in process.stderr:
+        if match := re.search(rb"listening on http://127.0.0.1:(\d+)", line):
+            return int(match[1])
+    raise AssertionError("it ended before it listened")
+
+
+async def test_sigterm_lets_open_requests_end_and_takes_no_new_ones(peer: Any, tmp_path: Path) -> None:
+    peer.serve_tokens = False
+    path = tmp_path / "gateway.json"
+    path.write_text(json.dumps(settings(peer)))
+    process = await start(path)
+    url = f"http://127.0.0.1:{await port_of(process)}"
+    async with aiohttp.ClientSession() as http:
+
+        async def ask() -> Any:
+            async with http.post(f"{url}/v1/completions", json=BODY) as response:
+                return await response.json()
+
+        asked = asyncio.create_task(ask())
+        await peer.until(lambda: bool(peer.submits))
+        process.terminate()
+        assert process.stderr is not None
+        async for line in process.stderr:
+            if b"stopping" in line:
+                break
+        submit = peer.submits[0]
+        await peer.push(peer.tokens_of(submit, submit.choices[0]))
+        assert (await asked)["choices"][0]["text"] == TEXT
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await http.get(f"{url}/health")
+    await process.communicate()
+    assert process.returncode == 0
+
+
+async def test_a_port_in_use_is_said_in_one_sentence(peer: Any, tmp_path: Path) -> None:
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    path = tmp_path / "gateway.json"
+    path.write_text(json.dumps(settings(peer, listen=f"127.0.0.1:{port}")))
+    process = await start(path)
+    _, errors = await process.communicate()
+    server.close()
+    await server.wait_closed()
+    assert process.returncode == 2
+    assert re.search(rf"^gateway: .*{port}", errors.decode(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"colour": "red"}, "colour"),
+        ({"hold_s": "long"}, "hold_s"),
+        ({"hold_s": -1}, "hold_s"),
+        ({"max_body_bytes": True}, "max_body_bytes"),
+        ({"listen": "8000"}, "listen"),
+        ({"sink": None}, "sink"),
+    ],
+)
+def test_a_wrong_configuration_names_file_and_key(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    path = tmp_path / "gateway.json"
+    good = {"name": "gw", "listen": "127.0.0.1:0", "scheduler": "unix:s", "sink": "unix:t"}
+    path.write_text(json.dumps({**good, **change}))
+    with pytest.raises(ConfigError, match=f"gateway.json.*'{message}'"):
+        load_config(path)
+    path.write_text(json.dumps(good))
+    assert load_config(path).address == ("127.0.0.1", 0)

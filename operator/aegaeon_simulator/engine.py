@@ -273,6 +273,7 @@ class Engine:
             turn.steps = turn.steps if body.steps is None else body.steps
             turn.decode += [s for s in body.join if s not in turn.decode]
             turn.decode = [s for s in turn.decode if s not in body.leave]
+            turn.parts = deque(p for p in turn.parts if p.seq not in body.leave)
             return
         queue = self.lanes["compute"]
         for i, send in enumerate(queue):
@@ -281,7 +282,8 @@ class Engine:
                 assert isinstance(t, cmd.Turn)
                 decode = tuple(s for s in (*t.decode, *body.join) if s not in body.leave)
                 steps = t.steps if body.steps is None else body.steps
-                changed = cmd.Turn(t.model, t.prefill, decode, steps, t.slabs + body.slabs)
+                parts = tuple(p for p in t.prefill if p.seq not in body.leave)
+                changed = cmd.Turn(t.model, parts, decode, steps, t.slabs + body.slabs)
                 queue[i] = cmd.Send(send.instance, send.id, changed, send.after, send.reason)
 
     # -- lanes -------------------------------------------------------------------------------------------------------

@@ -35,13 +35,25 @@ def least_slabs(footprint: Footprint, tokens: int, slab_bytes: int) -> int:
 class Book:
     """Slabs and blocks of both tiers. `weights` is the sum of slabs of models known to be mapped."""
 
-    __slots__ = ("granted", "host_granted", "loads", "memory", "promised", "shapes", "slab_bytes", "slabs", "weights")
+    __slots__ = (
+        "exact",
+        "granted",
+        "host_granted",
+        "loads",
+        "memory",
+        "promised",
+        "shapes",
+        "slab_bytes",
+        "slabs",
+        "weights",
+    )
 
     def __init__(self, slabs: int, slab_bytes: int, memory: Memory) -> None:
         self.slabs = slabs
         self.slab_bytes = slab_bytes
         self.memory = memory
         self.weights = 0
+        self.exact = True  # every resident model is known, so `weights` tells all
         self.granted = 0  # slabs, KV only
         self.host_granted = 0
         self.promised: dict[KvShape, int] = {}
@@ -76,7 +88,8 @@ class Book:
                 block_bytes = self.shapes.get(shape, self.slab_bytes)
                 kv += -(-count * block_bytes // self.slab_bytes)
                 margin += 1 if self.slab_bytes % block_bytes else 0
-        return self.slabs - self.weights - kv - margin - memory.slabs_free
+        slabs = self.slabs - self.weights - kv - margin - memory.slabs_free
+        return slabs if self.exact else min(0, slabs)
 
     def blocks_free(self, shape: KvShape) -> int:
         """Blocks in mapped slabs that nobody was promised."""

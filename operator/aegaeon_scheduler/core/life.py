@@ -6,7 +6,7 @@ A sequence leaves the tables through `_forget` alone, which is what makes "each 
 from __future__ import annotations
 
 from aegaeon_scheduler.core.book import blocks_for, least_slabs
-from aegaeon_scheduler.core.commands import Accept, Close, Reject, SequenceEnded, SequenceLost
+from aegaeon_scheduler.core.commands import Accept, Amend, Close, Reject, SequenceEnded, SequenceLost
 from aegaeon_scheduler.core.events import Submitted
 from aegaeon_scheduler.core.model import Phase, Place, RejectCode, Role, SeqId
 from aegaeon_scheduler.core.policies import Policy
@@ -170,16 +170,22 @@ class Life:
             if inst is None:
                 continue
             inst.sequences.pop(seq.id, None)
+            self._leave_turns(inst, seq, reason)
             if inst is seq.source or seq.opened:
                 self._close(inst, seq, reason)
             self.wake(inst)
         if seq.home is not None:
-            for turn in seq.home.turns:
-                turn.members.pop(seq.id, None)
             if seq.open_id is not None:
                 seq.home.opens.pop(seq.open_id, None)
         seq.open_id = None
         seq.displace()
+
+    def _leave_turns(self, inst: Instance, seq: Sequence, reason: str) -> None:
+        """Turns name sequences without epoch: one that may come back here must not be in an old turn."""
+        alive = seq.opened and self._pool.instances.get(inst.id) is inst
+        for turn in inst.turns:
+            if turn.members.pop(seq.id, None) is not None and alive:
+                self._pool.send(inst, Amend(turn.id, leave=(seq.id,)), reason)
 
     def _close(self, inst: Instance, seq: Sequence, reason: str) -> None:
         if self._pool.instances.get(inst.id) is inst:

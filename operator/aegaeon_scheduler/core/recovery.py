@@ -71,10 +71,16 @@ class Recovery:
         if event.phase is Phase.CACHED and before is not Phase.CACHED and model.footprint is not None:
             self._cached(inst, model)
 
-    def _cached(self, inst: Instance, model: Model) -> None:
-        if model.name in inst.reported and model.name not in inst.weights:
+    def _resident(self, inst: Instance, model: Model) -> None:
+        """Account for a model that was resident before the attachment, once its size is known."""
+        if model.name in inst.reported and model.footprint is not None:
+            inst.reported.remove(model.name)
             inst.weights[model.name] = Weights(model, model.fp.weight_slabs, None)
             inst.book.weights += model.fp.weight_slabs
+            inst.book.exact = not inst.reported
+
+    def _cached(self, inst: Instance, model: Model) -> None:
+        self._resident(inst, model)
         inst.failures.pop(model.name, None)
         for held in [h for h in inst.held.values() if h.model == model.name]:
             seq = self._pool.sequences.get(held.seq)
@@ -96,6 +102,10 @@ class Recovery:
         inst.next_id = self._pool.next_ids.get(inst.id, 1)  # ids rise over attachments: no late report is mistaken
         self._pool.instances[inst.id] = inst
         self._policy.instance_up(inst)
+        inst.book.exact = not inst.reported
+        for name in list(inst.reported):
+            if name in self._pool.models:
+                self._resident(inst, self._pool.models[name])
         for held in event.held:
             inst.held[held.seq] = held
             self._pool.held.setdefault(held.seq, {})[inst.id] = held

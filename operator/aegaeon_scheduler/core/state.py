@@ -198,7 +198,7 @@ class Instance:
         self.max_batch = max(1, event.max_batch)
         self.book = Book(event.slabs, event.slab_bytes, event.memory)
         self.weights: dict[ModelName, Weights] = {}
-        self.reported = frozenset(event.resident)  # resident before this attachment
+        self.reported = list(event.resident)  # resident before this attachment, size still unknown
         self.commands: dict[CommandId, Issued] = {}
         self.opens: dict[CommandId, Sequence] = {}
         self.turns: list[Issued] = []

@@ -30,7 +30,7 @@ from aegaeon_proto.v1.gateway_pb2_grpc import FrontendServicer, TokenSinkStub, a
 STEPS = 400
 WARM_STEPS = 50
 PLATEAUS = ((8, 200), (32, 50), (32, 150), (32, 2000))
-"""(streams, steps per second): a light load, that of the latency, that of the throughput, and more than one core takes"""
+"""(streams, steps per second): light, for the latency, for the throughput, more than a core takes"""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 

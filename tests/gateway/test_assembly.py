@@ -12,10 +12,9 @@ from aegaeon_proto.v1.model_pb2 import FINISH_REASON_ERROR, FINISH_REASON_STOP
 
 def engine(epoch: int, start: int, length: int) -> list[Token]:
     """What an engine of this epoch pushes; the values tell who spoke."""
-    return [
-        Token(epoch=epoch, index=index, token=1000 * epoch + index, finish=FINISH_REASON_STOP * (index == length - 1))
-        for index in range(start, length)
-    ]
+    tokens = [Token(epoch=epoch, index=index, token=1000 * epoch + index) for index in range(start, length)]
+    tokens[-1].finish = FINISH_REASON_STOP
+    return tokens
 
 
 @given(data=st.data(), lengths=st.lists(st.integers(1, 12), min_size=1, max_size=4))

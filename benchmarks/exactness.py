@@ -31,7 +31,7 @@ from aegaeon_operator.spec import load_manifests
 from aegaeon_proto.v1.engine_pb2 import Role
 
 QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart"
-SMALL = {"deviceBytes": "14Mi", "slabSize": "256Ki", "hostModelCache": "64Mi", "hostKv": "32Mi"}
+SMALL = {"deviceBytes": "12Mi", "slabSize": "256Ki", "hostModelCache": "64Mi", "hostKv": "32Mi"}
 STATUS_S = 0.5
 
 

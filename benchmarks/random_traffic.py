@@ -31,6 +31,7 @@ class Request:
     max_tokens: int
     leave_after: int | None = None
     sampling: tuple[tuple[str, float], ...] = (("temperature", 0.0),)
+    ignore_eos: bool = False
 
     def body(self) -> dict[str, Any]:
         return {
@@ -39,6 +40,7 @@ class Request:
             "max_tokens": self.max_tokens,
             "stream": True,
             "return_token_ids": True,
+            "ignore_eos": self.ignore_eos,
             **dict(self.sampling),
         }
 
@@ -54,7 +56,7 @@ class Output:
 
 
 class Deck:
-    """Random requests from a seed: known questions and plain noise, one token to two hundred."""
+    """Random requests from a seed: known questions and plain noise, 1 to 250 tokens, some past their natural end."""
 
     def __init__(self, models: dict[str, Path], known: dict[str, list[str]], seed: int) -> None:
         self._random = random.Random(seed)
@@ -65,9 +67,10 @@ class Deck:
     def draw(self) -> Request:
         """A greedy request; one in eight clients leaves early."""
         model = self._random.choice(sorted(self._models))
-        most = self._random.choice((1, 2, 8, 40, 200))
+        most = self._random.choice((1, 8, 100, 250))
         leave = self._random.randrange(1, 20) if self._random.random() < 0.125 else None
-        return Request(model, self._prompt(model), self._random.randint(1, most), leave)
+        long = self._random.random() < 0.5
+        return Request(model, self._prompt(model), self._random.randint(1, most), leave, ignore_eos=long)
 
     def draw_seeded(self) -> Request:
         """A sampled request that stays to its end."""

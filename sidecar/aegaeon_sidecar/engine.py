@@ -67,6 +67,7 @@ class Engine:
             config.memory.host_cache_bytes,
             config.hub_cache,
             lambda model: outbox.post(pb.Report(model=model)),
+            crashed,
         )
         self._dispatcher = Dispatcher(self.state, self._fetcher, self._copiers, push, self._post)
         self._lanes = Lanes(self.state, self._handlers(backend, push), self._post, crashed)

@@ -161,8 +161,8 @@ class SequenceTable:
             sequence.host_blocks = NO_BLOCKS
 
     def replies_to(self, target: str) -> bool:
-        """Whether a sequence still answers to this gateway."""
-        return any(sequence.reply_to == target for sequence in self._open.values())
+        """Whether a sequence still answers to this gateway. May be asked without the lock."""
+        return any(sequence.reply_to == target for sequence in list(self._open.values()))
 
     def owned(self) -> tuple[dict[str, int], dict[str, int]]:
         """Blocks that sequences own, by KV shape: (device, host). For conservation checks."""

@@ -1,4 +1,4 @@
-"""The node's cache of weights: filled once, published whole, kept below its budget, evicted only when nobody maps it."""
+"""The node's cache of weights: filled once, published whole, below its budget, evicted only when nobody maps it."""
 
 from __future__ import annotations
 

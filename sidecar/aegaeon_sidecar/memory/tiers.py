@@ -39,7 +39,8 @@ class Tier:
         return self._shapes[kv_shape]
 
     def shapes(self) -> list[ShapeReport]:
-        return [ShapeReport(name, blocks.free, blocks.used) for name, blocks in self._shapes.items()]
+        shapes = list(self._shapes.items())  # a copy: the fetcher may add one meanwhile
+        return [ShapeReport(name, blocks.free, blocks.used) for name, blocks in shapes]
 
     def check(self, other_slabs: int, owned: dict[str, int]) -> None:
         """Conservation. `other_slabs` are taken for something else (weights); `owned` counts blocks by KV shape.

@@ -5,6 +5,7 @@ A model that cannot be served is FAILED with its reason and the next one goes on
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -24,11 +25,14 @@ from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.models import Model
 from aegaeon_sidecar.weights.sources import locate
 
+log = logging.getLogger(__name__)
+
 _REPORT_EVERY_S = 0.25
 
 
 class Fetcher:
-    """Follows the catalog. `report` is called with a ModelState whenever one changes, from any thread."""
+    """Follows the catalog. `report` is called with a ModelState whenever one changes, `crashed` when a defect ends
+    the thread; both from any thread."""
 
     def __init__(
         self,
@@ -38,11 +42,13 @@ class Fetcher:
         host_cache_bytes: int,
         hub_cache: Path | None,
         report: Callable[[pb.ModelState], None],
+        crashed: Callable[[], None],
     ) -> None:
         self._state = state
         self._backend = backend
         self._hub_cache = hub_cache
         self._report = report
+        self._crashed = crashed
         self._stop = threading.Event()
         self._cache = HostCache(segments, host_cache_bytes, self._stop.wait)
         self._jobs: queue.SimpleQueue[tuple[Callable[[Model], None], Model] | None] = queue.SimpleQueue()
@@ -79,9 +85,14 @@ class Fetcher:
         self._jobs.put((self._forget, model))
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None and not self._stop.is_set():
-            work, model = job
-            work(model)
+        try:
+            while (job := self._jobs.get()) is not None and not self._stop.is_set():
+                work, model = job
+                work(model)
+        except BaseException:
+            log.exception("the fetcher is dead; the sidecar ends")
+            self._crashed()
+            raise
 
     def _fetch(self, model: Model) -> None:
         if model.forgotten:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,  # type: ignore[attr-defined]  # of the HTTP client that the hub's library brings; not re-exported
+    LocalEntryNotFoundError,
+)
 
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.errors import SourceError
@@ -43,6 +48,8 @@ def _from_hub(source: pb.HubSource, hub_cache: Path | None) -> Path:
         raise SourceError(
             f"{name}: the hub answers {status}; check the id, the revision and the access token"
         ) from error
+    except HTTPError as error:
+        raise SourceError(f"{name}: the connection to the hub broke: {error}; check the network") from error
     except OSError as error:
         raise SourceError(f"{name}: cannot be stored: {error}; check hub_cache and the free space") from error
     return Path(path)

@@ -174,9 +174,8 @@ class Life:
             if inst is seq.source or seq.opened:
                 self._close(inst, seq, reason)
             self.wake(inst)
-        if seq.home is not None:
-            if seq.open_id is not None:
-                seq.home.opens.pop(seq.open_id, None)
+        if seq.home is not None and seq.open_id is not None:
+            seq.home.opens.pop(seq.open_id, None)
         seq.open_id = None
         seq.displace()
 

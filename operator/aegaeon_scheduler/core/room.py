@@ -107,10 +107,11 @@ class Room:
             best = inst.book.free() + candidates.total()
         if not decode and not plan.prefill:
             return None
-        need = self.need(inst, plan, decode, steps)
+        tight = self.need(inst, plan, decode, steps, tight=False) > best
+        need = self.need(inst, plan, decode, steps, tight)
         if need > best:
             return None
-        return self._take(inst, plan, candidates, Fitted(decode, steps, {}, (), tight=True), need)
+        return self._take(inst, plan, candidates, Fitted(decode, steps, {}, (), tight), need)
 
     def _take(self, inst: Instance, plan: Plan, candidates: _Candidates, fitted: Fitted, need: int) -> Fitted | None:
         free = inst.book.free()

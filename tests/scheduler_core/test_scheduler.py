@@ -1,0 +1,191 @@
+"""Bad input, refusals, waiting and coming back, on the bare core."""
+
+from __future__ import annotations
+
+from aegaeon_scheduler.core import commands as cmd
+from aegaeon_scheduler.core import events as ev
+from aegaeon_scheduler.core.config import SchedulerConfig
+from aegaeon_scheduler.core.model import (
+    Footprint,
+    GatewayId,
+    Held,
+    InstanceId,
+    KvShape,
+    Memory,
+    ModelConfig,
+    ModelName,
+    Phase,
+    Place,
+    RejectCode,
+    Role,
+    SeqId,
+    Slo,
+)
+from aegaeon_scheduler.core.scheduler import Scheduler
+
+E0, GW, M = InstanceId("e0"), GatewayId("gw"), ModelName("m")
+FOOTPRINT = Footprint(10 << 20, 10, KvShape("s"), 1 << 17, 16, 1024)
+
+
+def submitted(name: str = "r", epoch: int = 1, prompt: int = 20, prefix: int = 0, model: str = "m") -> ev.Submitted:
+    return ev.Submitted(SeqId(name, 0), epoch, GW, ModelName(model), 0.0, prompt, prefix, 100)
+
+
+def up(slabs: int = 40, held: tuple[Held, ...] = (), incarnation: str = "1") -> ev.InstanceUp:
+    memory = Memory(slabs, 40)
+    return ev.InstanceUp(E0, incarnation, "n", Role.UNIFIED, "cpu", 1 << 20, slabs, 40, 8, memory, (), held)
+
+
+CACHED = ev.ModelReported(E0, M, Phase.CACHED, FOOTPRINT)
+FAILED = ev.ModelReported(E0, M, Phase.FAILED, reason="config.json is missing")
+
+
+class Brain:
+    """A scheduler with a catalog of one model; keeps what came out."""
+
+    def __init__(self, config: SchedulerConfig | None = None) -> None:
+        self.core = Scheduler(config)
+        self.on(ev.CatalogChanged((ModelConfig(M, Slo(1.0, 0.1)),)))
+
+    def on(self, event: ev.Event, now: float = 0.0) -> list[cmd.Command]:
+        out = self.core.on(now, event)
+        self.core.check()
+        return out
+
+    def all(self, *events: ev.Event) -> list[cmd.Command]:
+        return [c for e in events for c in self.on(e)]
+
+
+def of(commands: list[cmd.Command], kind: type) -> list:
+    bodies = [c.body if isinstance(c, cmd.Send) else c for c in commands]
+    return [b for b in bodies if isinstance(b, kind)]
+
+
+def test_an_unknown_model_is_refused_with_the_served_names():
+    out = Brain().on(submitted(model="nope"))
+    assert of(out, cmd.Reject)[0].code is RejectCode.UNKNOWN_MODEL
+    assert "m" in of(out, cmd.Reject)[0].reason
+    assert len(of(out, cmd.SequenceEnded)) == 1
+
+
+def test_a_request_waits_for_an_instance_and_then_runs():
+    brain = Brain()
+    assert len(of(brain.on(submitted()), cmd.Accept)) == 1
+    out = brain.all(up(), CACHED)
+    assert [type(b) for b in (c.body for c in out if isinstance(c, cmd.Send))] == [cmd.Open, cmd.Load, cmd.Turn]
+
+
+def test_a_request_that_waits_too_long_is_told_when_to_come_back():
+    brain = Brain(SchedulerConfig(hold_s=5.0, retry_after_s=3.0))
+    wake = of(brain.on(submitted()), cmd.Wake)[0]
+    assert wake.at == 5.0
+    out = brain.on(ev.Tick(), 5.0)
+    assert (of(out, cmd.Reject)[0].code, of(out, cmd.Reject)[0].retry_after_s) == (RejectCode.OVERLOADED, 3.0)
+    assert len(of(out, cmd.SequenceEnded)) == 1
+
+
+def test_a_full_queue_refuses_at_once():
+    brain = Brain(SchedulerConfig(max_queue=1))
+    brain.on(submitted("a"))
+    assert of(brain.on(submitted("b")), cmd.Reject)[0].code is RejectCode.OVERLOADED
+
+
+def test_a_model_that_failed_everywhere_answers_with_its_reason():
+    brain = Brain()
+    brain.all(up(), submitted())
+    out = brain.on(FAILED)
+    assert of(out, cmd.Reject)[0].code is RejectCode.MODEL_FAILED
+    assert "config.json is missing" in of(out, cmd.Reject)[0].reason
+    assert of(brain.on(submitted("later")), cmd.Reject)[0].code is RejectCode.MODEL_FAILED
+
+
+def test_a_prompt_that_fits_no_engine_or_no_model_is_too_long():
+    brain = Brain()
+    brain.all(up(slabs=14), CACHED)
+    assert of(brain.on(submitted(prompt=600)), cmd.Reject)[0].code is RejectCode.TOO_LONG
+    assert of(brain.on(submitted(prompt=5000)), cmd.Reject)[0].code is RejectCode.TOO_LONG
+
+
+def test_a_withdrawn_model_ends_its_requests():
+    brain = Brain()
+    brain.all(up(), CACHED, submitted())
+    out = brain.on(ev.CatalogChanged(()))
+    assert of(out, cmd.Reject)[0].code is RejectCode.UNKNOWN_MODEL
+    assert len(of(out, cmd.SequenceEnded)) == 1
+
+
+def test_a_gateway_that_is_gone_takes_its_sequences_along():
+    brain = Brain()
+    brain.all(up(), CACHED, submitted("a"), submitted("b"))
+    out = brain.on(ev.GatewayDown(GW))
+    assert len(of(out, cmd.SequenceEnded)) == 2
+    assert [c.seq.request for c in of(out, cmd.Close)] == ["a", "b"]
+
+
+def test_a_sequence_on_a_lost_instance_is_lost_but_a_queued_one_just_waits():
+    brain = Brain()
+    brain.all(up(), CACHED, *(submitted(n) for n in "abcd"))
+    out = brain.on(ev.InstanceDown(E0))
+    assert [lost.seq.request for lost in of(out, cmd.SequenceLost)] == ["a", "b"]
+    out = brain.all(up(incarnation="2"), CACHED)
+    assert [o.seq.request for o in of(out, cmd.Open)] == ["c", "d"]
+
+
+def test_a_lost_sequence_is_prefilled_again_from_prompt_and_prefix():
+    brain = Brain()
+    brain.all(up(), CACHED, submitted())
+    brain.on(ev.InstanceDown(E0))
+    brain.all(up(incarnation="2"), CACHED)
+    out = brain.on(submitted(epoch=2, prefix=7))
+    turn = of(out, cmd.Turn)[0]
+    assert sum(p.tokens for p in turn.prefill) == 27
+    assert of(out, cmd.Open)[0].epoch == 2
+
+
+HELD = Held(SeqId("r", 0), 1, M, 20, 9, 28, Place.DEVICE)
+
+
+def test_what_an_instance_still_holds_goes_on_under_the_new_epoch():
+    brain = Brain()
+    brain.all(up(held=(HELD,)), CACHED)
+    out = brain.on(submitted(epoch=2, prefix=7))
+    assert of(out, cmd.Open)[0].epoch == 2
+    turn = of(out, cmd.Turn)[0]
+    assert (turn.prefill, turn.decode) == ((), (SeqId("r", 0),))
+
+
+def test_what_an_instance_holds_is_no_use_when_the_reader_has_more():
+    brain = Brain()
+    brain.all(up(held=(HELD,)), CACHED)
+    out = brain.on(submitted(epoch=2, prefix=12))
+    assert [type(b) for b in (c.body for c in out if isinstance(c, cmd.Send))][:2] == [cmd.Close, cmd.Open]
+    assert of(out, cmd.Turn)[0].prefill
+
+
+def test_a_request_that_came_before_its_holder_attaches_is_claimed_when_it_does():
+    brain = Brain()
+    brain.on(submitted(epoch=2, prefix=7))
+    out = brain.all(up(held=(HELD,)), CACHED)
+    assert of(out, cmd.Turn)[0].decode == (SeqId("r", 0),)
+
+
+def test_what_nobody_claims_is_closed_when_its_lease_runs_out():
+    brain = Brain(SchedulerConfig(held_lease_s=4.0))
+    wake = of(brain.all(up(held=(HELD,)), CACHED), cmd.Wake)[0]
+    out = brain.on(ev.Tick(), wake.at)
+    assert of(out, cmd.Close) == [cmd.Close(SeqId("r", 0), 1)]
+
+
+def test_older_epochs_are_ignored():
+    brain = Brain()
+    brain.all(up(), CACHED, submitted(epoch=3))
+    assert brain.on(submitted(epoch=2)) == []
+
+
+def test_cancelling_twice_or_the_unknown_does_nothing():
+    brain = Brain()
+    brain.all(up(), CACHED, submitted())
+    first = brain.on(ev.Cancelled(SeqId("r", 0)))
+    assert len(of(first, cmd.Close)) == len(of(first, cmd.SequenceEnded)) == 1
+    assert brain.on(ev.Cancelled(SeqId("r", 0))) == []
+    assert brain.on(ev.Cancelled(SeqId("never", 0))) == []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import (
+from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError is the client's own, not re-exported
     HfHubHTTPError,
     HFValidationError,
-    HTTPError,  # type: ignore[attr-defined]  # of the HTTP client that the hub's library brings; not re-exported
+    HTTPError,
     LocalEntryNotFoundError,
 )
 

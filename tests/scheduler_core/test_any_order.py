@@ -104,7 +104,7 @@ def strike(world: World, clients: list, trouble: Trouble) -> None:
                 world.submit_again(c)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(shape, arrivals, troubles, faults)
 def test_every_request_ends_exactly_once_and_leaves_nothing_behind(pool, requests, trouble, fault):
     world = play(pool, requests, trouble, fault)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _TOKENIZER_FILES = ["tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.jinja"]
 _CONFIG_FILES = ["config.json", "generation_config.json"]
 _GENERIC_CLASSES = {"PreTrainedTokenizerFast", "TokenizersBackend"}
+# transformers finds its classes at first use, and not safely in several threads at once.
+_TRANSFORMERS = threading.Lock()
 _LONG_TEXT = 8192  # characters; longer texts are tokenized in a thread, so that no stream waits for them
 
 
@@ -104,7 +107,8 @@ class Tokenizers:
         if not directory.is_dir():
             raise TokenizerError(f"{directory}: no such folder")
         try:
-            return ModelText(_tokenizer(directory), directory)
+            with _TRANSFORMERS:
+                return ModelText(_tokenizer(directory), directory)
         except (OSError, ValueError, LookupError, TypeError, AttributeError, ImportError) as error:
             raise TokenizerError(f"{directory}: the tokenizer cannot be loaded: {error}") from error
 

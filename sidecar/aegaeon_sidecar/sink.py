@@ -57,7 +57,7 @@ class Sinks:
         return sum(sink.pending for sink in self._sinks.values())
 
     async def flush(self, timeout_s: float) -> None:
-        """Give what is pending so long to be acknowledged."""
+        """Give what is pending so long to be acknowledged (or given up)."""
         busy = [asyncio.ensure_future(sink.drained.wait()) for sink in self._sinks.values() if sink.pending]
         if busy:
             _, late = await asyncio.wait(busy, timeout=timeout_s)
@@ -96,6 +96,7 @@ class Sinks:
         if (sink.fresh or sink.unacked) and self._loop.time() - away_since < self._keep_s:
             return False
         del self._sinks[sink.target], self._tasks[sink.target]
+        sink.drained.set()
         return True
 
 

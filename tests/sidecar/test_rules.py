@@ -261,3 +261,24 @@ async def test_heartbeats_come_while_a_turn_runs(sidecar: Sidecar) -> None:
     await link.until(lambda: link.heartbeats >= before + 2)
     link.send(pb.Amend(turn=turn, steps=0))
     await asyncio.gather(link.done(turn))
+
+
+async def test_a_load_and_copies_are_done_while_a_turn_runs(sidecar: Sidecar) -> None:
+    link = sidecar.link
+    for name in ("r", "s"):
+        link.send(sidecar.scheduler.open(name, "m", PROMPT, max_tokens=MANY))
+    await link.done(sidecar.turn("r", "s"))
+    turn = sidecar.turn("r", steps=MANY, prefill=False)
+    await sidecar.scheduler.received_tokens("r", 3)
+    for body in (
+        pb.Load(model="m1", slabs=32),
+        pb.SwapOut(seq=seq("s"), epoch=1),
+        pb.SwapIn(seq=seq("s"), epoch=1, slabs=4),
+        pb.Unload(model="m1"),
+    ):
+        await link.done(link.send(body))
+    assert turn not in link.outcomes
+    before = len(sidecar.scheduler.tokens["r", 0])
+    await sidecar.scheduler.received_tokens("r", before + 3)
+    link.send(pb.Amend(turn=turn, steps=0))
+    await link.done(turn)

@@ -1,0 +1,62 @@
+"""Tokens to gateways: kept until acknowledged, sent again, and given up only with the last sequence."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from sidecar.rig import Rig, seq
+
+from aegaeon_proto.v1 import gateway_pb2 as pb
+from aegaeon_sidecar.sink import Sinks
+
+
+def token(index: int) -> pb.Token:
+    return pb.Token(seq=seq("r"), epoch=1, index=index, token=index + 100)
+
+
+def sinks(alive: bool, keep_s: float = 0.2) -> Sinks:
+    return Sinks("a", asyncio.get_running_loop(), lambda target: alive, keep_s)
+
+
+async def test_tokens_pushed_from_a_thread_arrive_in_order_and_are_let_go(scheduler: Rig) -> None:
+    made = sinks(alive=True)
+
+    def push() -> None:
+        for index in range(3000):
+            made.push(scheduler.target, [token(index)])
+
+    await asyncio.to_thread(push)
+    assert await scheduler.received_tokens("r", 3000) == list(range(100, 3100))
+    await made.flush(5)
+    assert made.pending == 0
+    await made.close()
+
+
+async def test_a_gateway_that_comes_late_gets_everything(folder: Path) -> None:
+    late = Rig(folder)
+    made = sinks(alive=True)
+    made.push(late.target, [token(0), token(1)])
+    await made.flush(0.4)  # longer than tokens without a sequence would be kept
+    assert made.pending == 1
+    await late.serve()
+    assert await late.received_tokens("r", 2) == [100, 101]
+    await made.flush(5)
+    assert made.pending == 0
+    await made.close()
+    await late.vanish()
+
+
+async def test_what_a_gateway_that_stays_away_was_owed_is_given_up_when_no_sequence_answers_to_it(folder: Path) -> None:
+    made = sinks(alive=False)
+    made.push(f"unix:{folder}/nobody.sock", [token(0)])
+    await made.flush(10)
+    assert made.pending == 0
+    await made.close()
+
+
+async def test_a_sequence_without_a_gateway_needs_no_sink(scheduler: Rig) -> None:
+    made = sinks(alive=True)
+    made.push("", [token(0)])
+    assert made.pending == 0
+    await made.close()

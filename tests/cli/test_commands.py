@@ -18,7 +18,7 @@ from aegaeon_cli.doctor import Verdict, examine
 from aegaeon_cli.main import main
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
-COMMANDS = ("up", "top", "models", "doctor", "calibrate", "replay")
+COMMANDS = ("demo", "up", "top", "models", "doctor", "calibrate", "replay")
 
 
 def run(*arguments: str) -> tuple[int, str]:

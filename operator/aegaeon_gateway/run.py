@@ -19,7 +19,7 @@ from aegaeon_gateway.metrics import Metrics
 from aegaeon_gateway.open_requests import OpenRequests
 from aegaeon_gateway.server import make_app
 from aegaeon_gateway.sink import start_sink
-from aegaeon_gateway.texts import Tokenizers
+from aegaeon_gateway.texts import Tokenizers, warm
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +66,12 @@ async def serve(config: GatewayConfig) -> AsyncIterator[Served]:
     gateway = Gateway(config, catalog, tokenizers, link, metrics, int(time.time()))
     sink = await start_sink(config.sink, open_)
     tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.sweep())]
+    warming = asyncio.create_task(asyncio.to_thread(warm))
     try:
         async with _http(config, gateway) as port:
             yield Served(port, open_, catalog, tasks)
     finally:
+        await warming
         await _stop(tasks, sink)
 
 

@@ -33,6 +33,29 @@ async def test_a_process_serves_ends_within_three_seconds_of_sigterm_and_removes
     assert not list((folder / "segments").glob("*.kv"))
 
 
+async def test_one_process_goes_on_with_the_kv_cache_that_another_computed(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    async with outside(config(folder, "p"), folder), outside(config(folder, "d"), folder):
+        p, d = await scheduler.link("p"), await scheduler.link("d")
+        for link in (p, d):
+            link.send(pb.Catalog(models=[spec("m", tiny_models["llama"])]))
+        for link in (p, d):
+            await link.until(lambda link=link: "m" in link.models)
+            await link.cached("m")
+            link.send(pb.Load(model="m", slabs=32))
+        parts = [pb.PrefillPart(seq=seq(name), tokens=8) for name in ("moved", "stayed")]
+        for name in ("moved", "stayed"):
+            p.send(scheduler.open(name, "m", PROMPT, max_tokens=40))
+        first = p.send(pb.Turn(model="m", prefill=parts, decode=[seq("stayed")], steps=40, slabs=8))
+        out = (await p.done(p.send(pb.SwapOut(seq=seq("moved"), epoch=1), after=[first]))).done
+        d.send(scheduler.open("moved", "m", PROMPT, max_tokens=40))
+        adopt = d.send(pb.Adopt(seq=seq("moved"), epoch=1, handle=out.handle, slabs=8))
+        await d.done(d.send(pb.Turn(model="m", decode=[seq("moved")], steps=40, slabs=8), after=[adopt]))
+        p.send(pb.Close(seq=seq("moved"), epoch=1))
+        assert await scheduler.received_tokens("moved", 40) == await scheduler.received_tokens("stayed", 40)
+
+
 async def test_the_next_life_removes_the_segment_of_one_that_was_killed(scheduler: Rig, folder: Path) -> None:
     for life in (1, 2):
         async with outside(config(folder), folder) as process:

@@ -253,6 +253,25 @@ async def test_a_model_that_cannot_be_served_is_failed_with_its_reason_while_oth
             assert word in link.models[name].reason
 
 
+async def test_a_failed_model_is_tried_again_with_the_next_catalog_and_another_objective_changes_nothing(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    async with inside(config(folder)):
+        link = await scheduler.link("a")
+        late = spec("late", folder / "late")
+        link.send(pb.Catalog(models=[late, spec("m", tiny_models["llama"])]))
+        await link.until(lambda: "m" in link.models)
+        await link.cached("m")
+        await link.done(link.send(pb.Load(model="m", slabs=32)))
+        assert link.models["late"].phase == mpb.MODEL_PHASE_FAILED
+        (folder / "late").symlink_to(tiny_models["qwen3"])
+        faster = spec("m", tiny_models["llama"])
+        faster.tbt_s = 0.01
+        link.send(pb.Catalog(models=[late, faster]))
+        await link.until(lambda: link.models["late"].phase == mpb.MODEL_PHASE_CACHED)
+        assert (await link.done(link.send(pb.Load(model="m", slabs=32)))).done.bytes == 0  # it was resident all along
+
+
 async def test_heartbeats_come_while_a_turn_runs(sidecar: Sidecar) -> None:
     link = sidecar.link
     link.send(sidecar.scheduler.open("r", "m", PROMPT, max_tokens=MANY))

@@ -65,11 +65,16 @@ class Fetcher:
         return not self._thread.is_alive()
 
     def follow(self, catalog: Iterable[pb.ModelSpec]) -> None:
-        """The whole list (engine's lock held): new or changed models are fetched, missing ones forgotten."""
+        """The whole list (engine's lock held): new or changed models are fetched, missing ones forgotten.
+
+        A model that failed is tried again: whoever sends the list anew may have mended its source.
+        """
         wanted = {spec.name: spec for spec in catalog}
         for name, model in list(self._state.models.items()):
-            if wanted.get(name) != model.spec:
+            if name not in wanted or model.phase == pb.MODEL_PHASE_FAILED or not _same(wanted[name], model.spec):
                 self._withdraw(model)
+            else:
+                model.spec = wanted[name]
         for name, spec in wanted.items():
             if name not in self._state.models:
                 model = self._state.models[name] = Model(spec)
@@ -163,3 +168,8 @@ class Fetcher:
             self._backend.forget(model.name)
         if model.image is not None:
             model.image.close()
+
+
+def _same(one: pb.ModelSpec, other: pb.ModelSpec) -> bool:
+    """Whether what is fetched and served is the same; objectives may differ."""
+    return one.source == other.source and one.max_model_len == other.max_model_len

@@ -487,7 +487,7 @@ class Engine:
         def done() -> None:
             turn.prefill_s += seconds
             turn.prefill_tokens += part.tokens
-            if q.seq in self.sequences:
+            if self.sequences.get(q.seq) is q:
                 q.kv += part.tokens
                 complete = q.kv >= q.prompt + q.output
                 self._produced(turn, q) if complete else self._note(turn, q)
@@ -516,7 +516,7 @@ class Engine:
             turn.report_steps += 1
             turn.decode_s += seconds
             for q in batch:
-                if q.seq in self.sequences:
+                if self.sequences.get(q.seq) is q:
                     q.kv += 1
                     self._produced(turn, q)
             due = turn.report_steps >= self.spec.report_steps or any(p.finish for p in turn.changed.values())

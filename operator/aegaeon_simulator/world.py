@@ -94,8 +94,7 @@ class World:
             str(self._incarnation), self._fault,
         )  # fmt: skip
         self.engines[instance] = engine
-        for event in engine.hello():
-            self._from_engine(event)
+        self._greet(engine)
         self._beat(engine)
 
     def _beat(self, engine: Engine) -> None:
@@ -131,8 +130,18 @@ class World:
         if engine.busy():
             self.clock.at(self.clock.now + 0.01, lambda: self._settle(engine, attachment))
         elif engine.alive:
-            for event in engine.hello():
-                self._from_engine(event)
+            self._greet(engine)
+
+    def _greet(self, engine: Engine) -> None:
+        """Say hello; commands given from then on go to this attachment."""
+        attachment, instance = engine.attachment, engine.spec.instance
+
+        def attached() -> None:
+            self._attached[instance] = attachment
+
+        self.clock.at(self.clock.now + self.delay_s, attached)
+        for event in engine.hello():
+            self._from_engine(event)
 
     def _fault(self, send: cmd.Send) -> FailureKind | None:
         return self.fault(send)
@@ -189,8 +198,6 @@ class World:
     def feed(self, event: ev.Event) -> None:
         """One event into the core; its commands go where they belong."""
         now = self.clock.now
-        if isinstance(event, ev.InstanceUp) and event.instance in self.engines:
-            self._attached[event.instance] = self.engines[event.instance].attachment
         commands = self.scheduler.on(now, event)
         self.observe(now, event, commands)
         for command in commands:

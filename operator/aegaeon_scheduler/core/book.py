@@ -106,11 +106,11 @@ class Book:
             blocks -= max(0, self.blocks_free(footprint.kv_shape))
         return slabs_of(footprint, blocks, self.slab_bytes)
 
-    def grant_kv(self, issued: Issued, footprint: Footprint, blocks: int, tight: bool = False) -> int:
-        """Promise blocks to a command; returns the slabs it may take."""
+    def grant_kv(self, issued: Issued, footprint: Footprint, blocks: int, tight: bool = False, spare: int = 0) -> int:
+        """Promise blocks and `spare` slabs to a command; returns the slabs it may take."""
         shape = footprint.kv_shape
         self.shapes[shape] = footprint.kv_block_bytes
-        slabs = self.slabs_for(footprint, blocks, tight)
+        slabs = self.slabs_for(footprint, blocks, tight) + spare
         if tight:
             promise = min(blocks, max(0, self.blocks_free(shape)))
             self.promised[shape] = self.promised.get(shape, 0) + promise

@@ -71,6 +71,8 @@ class SchedulerConfig:
     prefill_chunk_tokens: int = 512
     # Failures of commands that one sequence, or one model on one instance, may meet before it is given up.
     max_failures: int = 3
+    # Turns in a row that may bring a sequence nothing (no memory) before it is given up on its instance.
+    max_hungry_turns: int = 20
     # Turns on a compute lane: the current and the next, so that it never waits for the network.
     lane_depth: int = 2
     # Latency constants where nothing better is known.

@@ -49,7 +49,7 @@ def decode(data: Any, kind: Any) -> Any:
     if data is None or kind is Any:
         return data
     origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if isinstance(data, dict) and "_" in data:
+    if isinstance(data, dict) and "_" in data and origin is not dict:
         return _build(_known(data["_"]), data)
     if origin is tuple:
         return tuple(decode(v, args[0]) for v in data)

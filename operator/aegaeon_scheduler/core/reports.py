@@ -140,6 +140,8 @@ class Reports:
                 self._life.lose(seq, "it ended under an older epoch")
             return
         self._tokens(seq, p.output_tokens)
+        if p.kv_tokens > seq.kv_tokens:
+            seq.hungry = 0
         seq.kv_tokens = p.kv_tokens
         if not seq.turns and seq.copy is None:
             seq.planned_kv = p.kv_tokens
@@ -169,11 +171,14 @@ class Reports:
 
     def _starved(self, inst: Instance, issued: Issued | None, seq: Sequence) -> None:
         seq.starved = True
+        seq.hungry += seq.stage is Stage.DECODE
         if issued is not None and issued.id in seq.turns:
             seq.turns.remove(issued.id)
             issued.members.pop(seq.id, None)
         if not seq.turns:
             seq.planned_kv = seq.kv_tokens
+        if seq.hungry > self._pool.config.max_hungry_turns:
+            self._life.lose(seq, f"{seq.hungry} turns on {inst.id} brought it nothing")
         self._life.wake(inst)
 
     def _turn_over(self, inst: Instance, issued: Issued) -> None:
@@ -194,13 +199,13 @@ class Reports:
                 seq.planned_kv = seq.kv_tokens
         for seq in issued.prefills:
             if seq.home is inst and seq.stage is Stage.PREFILL and not seq.turns:
-                seq.failures += 0 if seq.kv_tokens else 1
+                seq.hungry += 1
                 self.again(inst, seq)
 
     def again(self, inst: Instance, seq: Sequence) -> None:
         """A prompt that did not get through is planned once more, a bounded number of times."""
-        if seq.failures > self._pool.config.max_failures:
-            self._life.lose(seq, "its prefill did not get through")
+        if seq.hungry > self._pool.config.max_hungry_turns:
+            self._life.lose(seq, f"{seq.hungry} turns on {inst.id} brought it nothing")
         elif seq.policy is None:
             self._policy.unissued(inst, seq)
 
@@ -278,8 +283,12 @@ class Reports:
         if kind is FailureKind.UNKNOWN:  # it is not there: as good as done
             inst.book.weights -= issued.model.fp.weight_slabs
             del inst.weights[issued.model.name]
-        else:
-            weights.unload = None
+            return
+        weights.unload = None
+        failures = inst.failures[issued.model.name] = inst.failures.get(issued.model.name, 0) + 1
+        if failures > self._pool.config.max_failures:
+            self.model_failed(inst, issued.model, "its weights cannot be unloaded")
+            del inst.weights[issued.model.name]  # no longer asked to give way; the book goes on counting it
 
     def _copy_failed(
         self, inst: Instance, issued: Issued, seq: Sequence, kind: FailureKind | None, reason: str

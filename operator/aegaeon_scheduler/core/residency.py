@@ -123,11 +123,12 @@ class Residency:
     def _turn(self, inst: Instance, plan: Plan, fitted: Fitted, after: tuple[CommandId, ...]) -> Issued:
         fp, decode, steps = plan.model.fp, fitted.decode, fitted.steps
         blocks = self._room.growth(plan.prefill, decode, steps, fp)
-        slabs = inst.book.slabs_for(fp, blocks, fitted.tight)
+        spare = self._room.spare(plan.prefill, decode)
+        slabs = inst.book.slabs_for(fp, blocks, fitted.tight) + spare
         parts = tuple(part for seq in plan.prefill for part in self._parts(seq))
         body = Turn(plan.model.name, parts, tuple(s.id for s in decode), steps, slabs)
         turn = self._pool.issue(inst, body, plan.reason, after, model=plan.model)
-        inst.book.grant_kv(turn, fp, blocks, fitted.tight)
+        inst.book.grant_kv(turn, fp, blocks, fitted.tight, spare)
         turn.steps, turn.prefills, turn.tag = steps, plan.prefill, plan.tag
         for seq in decode:
             self._enlist(turn, seq, max(1, min(steps, seq.max_tokens - seq.output_tokens)))

@@ -61,6 +61,10 @@ class Room:
             blocks += blocks_for(fp, seq.prompt_tokens + seq.prefix_tokens) - blocks_for(fp, seq.planned_kv)
         return blocks
 
+    def spare(self, prefill: tuple[Sequence, ...], decode: list[Sequence]) -> int:
+        """A slab more where a sequence was starved last time: its engine's borders fell differently."""
+        return int(any(s.starved for s in decode) or any(s.starved for s in prefill))
+
     def need(self, inst: Instance, plan: Plan, decode: list[Sequence], steps: int, tight: bool = True) -> int:
         """Slabs that the plan takes from the book: weights, copies in, growth."""
         fp, book = plan.model.fp, inst.book
@@ -74,6 +78,7 @@ class Room:
                 slabs += book.slabs_for(fp, need)
                 blocks += need if tight else 0
                 arriving += 1
+        load += self.spare(plan.prefill, decode)
         if not tight:
             return load + slabs + book.slabs_for(fp, blocks)
         return load + book.slabs_for(fp, blocks, tight) + arriving * 2  # every grant is rounded up on its own

@@ -117,7 +117,8 @@ class Sequence:
     """
 
     __slots__ = (
-        "arrival", "copy", "copying_out", "epoch", "failures", "gateway", "handle_of", "held_until", "home", "id",
+        "arrival", "copy", "copying_out", "epoch", "failures", "gateway", "handle_of", "held_until", "home", "hungry",
+        "id",
         "kv_tokens", "max_tokens", "model", "open_id", "opened", "order", "output_tokens", "place", "planned_kv",
         "policy", "prefix_tokens",
         "prompt_tokens", "source", "stage", "starved", "turns",
@@ -159,6 +160,7 @@ class Sequence:
         self.handle_of: CommandId | None = None
         self.turns: list[CommandId] = []
         self.starved = False
+        self.hungry = 0  # turns in a row that brought it nothing
 
     def deadline(self) -> float:
         """When its next token is due, on the scheduler's clock."""

@@ -18,7 +18,7 @@ from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig
 from aegaeon_scheduler.core.model import Footprint, InstanceId, KvShape, ModelName, Role, Slo
 from aegaeon_scheduler.core.scheduler import Scheduler
-from aegaeon_simulator.engine import EngineSpec, Served
+from aegaeon_simulator.spec import EngineSpec, Served
 from aegaeon_simulator.world import World
 
 MODELS, INSTANCES = 100, 32

@@ -24,8 +24,9 @@ from aegaeon_scheduler.core.model import (
 from aegaeon_scheduler.core.scheduler import Scheduler
 from aegaeon_scheduler.core.slo import Attainment, attainment
 from aegaeon_simulator.clock import Clock
-from aegaeon_simulator.engine import Engine, EngineSpec, Prompt, Served
+from aegaeon_simulator.engine import Engine
 from aegaeon_simulator.errors import WireViolationError
+from aegaeon_simulator.spec import EngineSpec, Prompt, Served
 
 GATEWAY = GatewayId("gateway")
 

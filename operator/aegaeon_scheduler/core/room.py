@@ -165,7 +165,7 @@ class Room:
                     inst, seq, f"gives way to {plan.model.name}, slack {slack:.3g} s", tuple(seq.turns)
                 )
             elif not inst.turns and not inst.memory_due:
-                self._life.lose(seq, "no room on the device nor on the host tier of its instance")
+                self._life.lose(seq, "no room on the device nor on the host tier of its instance", blame=0)
                 inst.memory_due = True
 
 

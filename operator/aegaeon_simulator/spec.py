@@ -1,0 +1,98 @@
+"""What a modelled sidecar is made of: its shape, its models, its sequences, the turn it runs."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from aegaeon_scheduler.core import commands as cmd
+from aegaeon_scheduler.core import events as ev
+from aegaeon_scheduler.core.config import LatencyConstants
+from aegaeon_scheduler.core.model import CommandId, Footprint, InstanceId, ModelName, Place, Role, SeqId
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model as a modelled engine serves it."""
+
+    footprint: Footprint
+    latency: LatencyConstants
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the driver adds to Open. `length`: output tokens after which the sequence ends by itself."""
+
+    prompt_tokens: int
+    prefix_tokens: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """A sidecar's shape. Times in seconds."""
+
+    instance: InstanceId
+    role: Role
+    slabs: int
+    host_slabs: int
+    slab_bytes: int
+    max_batch: int = 64
+    node: str = "node-0"
+    device: str = "modelled"
+    switch_s: float = 0.0  # change of the running model
+    report_steps: int = 8  # a step report at least so often
+
+
+@dataclass
+class Sequence:
+    """A sequence as the engine knows it. `kv` tokens in `blocks` blocks on the device, `host` blocks on the host."""
+
+    seq: SeqId
+    epoch: int
+    model: ModelName
+    prompt: int
+    output: int
+    length: int
+    kv: int = 0
+    blocks: int = 0
+    host: int = 0
+    place: Place = Place.NONE
+    copying: CommandId | None = None
+    handle_of: CommandId | None = None
+    closing: bool = False
+
+
+@dataclass
+class Running:
+    """The turn on the compute lane, and what happened since its last report."""
+
+    id: CommandId
+    body: cmd.Turn
+    steps: int
+    slabs: int
+    decode: list[SeqId]
+    parts: deque[cmd.PrefillPart]
+    done: int = 0
+    changed: dict[SeqId, ev.Progress] = field(default_factory=dict)
+    report_steps: int = 0
+    decode_s: float = 0.0
+    prefill_s: float = 0.0
+    prefill_tokens: int = 0
+    wait_s: float = 0.0
+    batch: int = 0
+    context: int = 0
+
+
+LANES = ("weights", "out", "in", "compute")
+
+
+def lane_of(body: cmd.Body) -> str | None:
+    """The lane of a command, None for those that act at once."""
+    if isinstance(body, (cmd.Load, cmd.Unload)):
+        return "weights"
+    if isinstance(body, cmd.SwapOut):
+        return "out"
+    if isinstance(body, (cmd.SwapIn, cmd.Adopt)):
+        return "in"
+    return "compute" if isinstance(body, cmd.Turn) else None

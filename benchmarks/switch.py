@@ -47,22 +47,17 @@ async def loads(one: OneEngine, names: list[str]) -> list[Row]:
 
 
 async def resident(one: OneEngine, names: list[str]) -> list[Row]:
-    """Turns of one step, from one resident model to the other: what lies between them beyond the step itself."""
+    """Turns of one step, to and fro between two residents, queued as a scheduler does; what each takes beyond it."""
     for name in names:
         await one.outcome(one.send(pb.Load(model=name, slabs=64)))
         seq = one.open(name, name)
         await one.outcome(one.send(pb.Turn(model=name, prefill=[pb.PrefillPart(seq=seq, tokens=len(PROMPT))], slabs=8)))
     seqs = [pb.Turn(model=name, decode=[one.open(name, name)], steps=1, slabs=8) for name in names]
-    beyond, steps = [], []
-    last = one.send(seqs[0])
-    await one.outcome(last)
-    for number in range(1, TURNS):
-        one.backend.step_s = 0.0
-        begin = time.perf_counter()
-        last = one.send(seqs[number % len(seqs)])
-        await one.outcome(last)
-        steps.append(one.backend.step_s * 1e3)
-        beyond.append((one.outbox.ends[last] - begin) * 1e3 - steps[-1])
+    one.backend.steps_s.clear()
+    queued = [one.send(seqs[number % len(seqs)]) for number in range(TURNS)]
+    await one.outcome(queued[-1])
+    ends, steps = [one.outbox.ends[turn] * 1e3 for turn in queued], [step * 1e3 for step in one.backend.steps_s]
+    beyond = [ends[i] - ends[i - 1] - steps[i] for i in range(1, TURNS)]
     return [
         Row("switch: to a resident model, beyond its step", statistics.median(beyond), "ms", 1.0, "<="),
         Row("switch: the step itself", statistics.median(steps), "ms"),

@@ -54,10 +54,10 @@ test-native: $(STAMP) native-dependencies ## the native core's own tests under t
 	  $(BIN)/ctest --test-dir build/native-$${s%%,*} --output-on-failure || exit 1; done
 SWITCHES ?= 10000
 exactness: models ## SWITCHES forced switches under random traffic, every output held against transformers
-	$(PY) benchmarks/exactness.py --switches $(SWITCHES) --models $(MODELS)
+	$(PY) -m benchmarks.exactness --switches $(SWITCHES) --models $(MODELS)
 MINUTES ?= 30
 soak: models ## MINUTES' worth of random traffic with cancels; everything must be back to empty
-	$(PY) benchmarks/soak.py --minutes $(MINUTES) --models $(MODELS)
+	$(PY) -m benchmarks.soak --minutes $(MINUTES) --models $(MODELS)
 
 .PHONY: native-dependencies
 native-dependencies:
@@ -70,8 +70,8 @@ native-dependencies:
 .PHONY: bench
 BENCHES := slabs copies core switch engine gateway batch_invariance
 bench: models ## every figure beside its limit; JSON in benchmarks/results
-	@for b in $(BENCHES); do echo "== $$b"; $(PY) benchmarks/$$b.py || exit 1; done
-	@$(PY) benchmarks/exactness.py --switches $(SWITCHES) --models $(MODELS)
+	@for b in $(BENCHES); do echo "== $$b"; $(PY) -m benchmarks.$$b || exit 1; done
+	@$(PY) -m benchmarks.exactness --switches $(SWITCHES) --models $(MODELS)
 
 # ---- keep clean ----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import socket
 import sys
 import tempfile
 import time
@@ -19,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from random_traffic import Client, Deck, Load, Output
-from report import Row, report
+from benchmarks.random_traffic import Client, Deck, Load, Output
+from benchmarks.report import Row, report
 
 from aegaeon_cli.demo.command import directories
-from aegaeon_cli.demo.stack import Stack
+from aegaeon_cli.demo.stack import Stack, free_port
 from aegaeon_cli.demo.verify import TIE, Verdict, eos_id, verify, with_end
 from aegaeon_cli.models import make_models, questions
 from aegaeon_cli.status import watch_status
@@ -68,12 +67,6 @@ def write_manifests(folder: Path, q_max: str) -> None:
     pool["spec"]["scheduling"] = {"policy": "paper", "qMax": q_max, "maxGroupSize": 8, "hold": "60s"}
     (folder / "gpupool.yaml").write_text(yaml.safe_dump(pool))
     (folder / "modelpool.yaml").write_text((QUICKSTART / "modelpool.yaml").read_text())
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def compare_seeded(client: Client, deck: Deck, width: int, count: int) -> list[tuple[Output, Output]]:

@@ -12,8 +12,9 @@ from typing import Any
 import grpc
 import openai
 import pytest
-from stack.launch import Stack, children, manifests, running
+from stack.launch import manifests, running
 
+from aegaeon_cli.demo.stack import Stack
 from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
 
 TOKENS = 300
@@ -28,7 +29,7 @@ def stack(four_models: dict[str, Path]) -> Iterator[Stack]:
 
 @pytest.fixture
 async def client(stack: Stack) -> Any:
-    async with openai.AsyncOpenAI(base_url=stack.api, api_key="none", max_retries=0, timeout=90) as api:
+    async with openai.AsyncOpenAI(base_url=f"{stack.state.url}/v1", api_key="none", max_retries=0, timeout=90) as api:
         yield api
 
 
@@ -78,7 +79,7 @@ async def test_every_client_gets_its_complete_output_when_a_process_is_killed(
 async def test_what_a_killed_client_asked_for_is_freed(stack: Stack) -> None:
     script = (
         "import openai, sys\n"
-        f"client = openai.OpenAI(base_url={stack.api!r}, api_key='none')\n"
+        f"client = openai.OpenAI(base_url={stack.state.url + '/v1'!r}, api_key='none')\n"
         "answer = client.completions.create(model='llama', prompt='x', max_tokens=1500, stream=True,\n"
         "    extra_body={'ignore_eos': True})\n"
         "for chunk in answer: print(flush=True)\n"
@@ -117,8 +118,8 @@ def occupied(status: gateway_pb2.PoolStatus) -> str:
 
 
 def test_ctrl_c_ends_every_process_and_leaves_nothing(four_models: dict[str, Path]) -> None:
-    with running(manifests({"llama": four_models["llama"]}, prefill=0, decode=0, engines=1)) as stack:
-        pids = children(stack.process.pid)
+    with running(manifests({"llama": four_models["llama"]}, engines=1)) as stack:
+        pids = stack.pids()
         segments = Path(stack.state.segments)
         assert segments.exists()
         with urllib.request.urlopen(f"{stack.state.url}/health") as answer:

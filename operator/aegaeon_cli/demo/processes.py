@@ -28,6 +28,14 @@ def alive(process: Process) -> bool:
     return _read(process.pid)[0] == process
 
 
+def command_line(pid: int) -> str:
+    """What it was started with, parts joined by blanks; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def _pids() -> list[int]:
     return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
 

@@ -1,7 +1,7 @@
-"""A stack of real processes for the length of a `async with`, and proof that nothing of it stays behind.
+"""A stack of real processes for the length of a `with` or an `async with`, and proof that nothing of it stays behind.
 
 It is started as a person would (`aegaeon up -f DIR`), with a run folder of its own, so that what is left after its
-end can be told from other runs of this user.
+end can be told from other runs of this user. Demo, benchmarks and tests launch it this one way.
 """
 
 from __future__ import annotations
@@ -10,29 +10,39 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
 from aegaeon_cli.demo.errors import StackError
-from aegaeon_cli.demo.processes import Process, alive, descendants
+from aegaeon_cli.demo.processes import Process, alive, command_line, descendants
 from aegaeon_operator.errors import RunnerError
 from aegaeon_operator.podrunner import RunState, find_run
 
 START_S = 60.0
 STOP_S = 20.0
+_POLL_S = 0.05
 _ENTRY = "from aegaeon_cli.main import main; main()"
 
 
 class Stack:
-    """`aegaeon up` as a child process. `leftovers` is filled when it has ended."""
+    """`aegaeon up` as a child process. `leftovers` and `exit_status` are filled when it has ended.
 
-    def __init__(self, manifests: Path, models: Path, port: int | None = None) -> None:
-        self._arguments = ["up", "-v", "-f", str(manifests), "--models", str(models)]
+    `models`: folder for plain names in hostPath. `port`: of the API, instead of the manifest's. Entering raises
+    StackError, with what was printed, when the stack does not come up.
+    """
+
+    def __init__(self, manifests: Path, models: Path | None = None, port: int | None = None) -> None:
+        self._arguments = ["up", "-v", "-f", str(manifests)]
+        self._arguments += [] if models is None else ["--models", str(models)]
         self._arguments += [] if port is None else ["--port", str(port)]
-        self._home = Path(tempfile.mkdtemp(prefix="aegaeon-demo-"))
-        self._child: asyncio.subprocess.Process | None = None
+        self._home = Path(tempfile.mkdtemp(prefix="aegaeon-stack-"))
+        self._child: subprocess.Popen[bytes] | None = None
         self._state: RunState | None = None
         self._family: set[Process] = set()
         self._last_log = ""
@@ -45,77 +55,127 @@ class Stack:
             raise StackError("the stack is not running")
         return self._state
 
-    async def __aenter__(self) -> Stack:
-        try:
-            await self._start()
-        except BaseException:
-            await self._stop()
-            raise
-        return self
+    @property
+    def run_folders(self) -> Path:
+        """Where `aegaeon top` and others find the run."""
+        return self._home / "aegaeon"
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stop()
+    @property
+    def exit_status(self) -> int | None:
+        """Of `aegaeon up`; None while it runs."""
+        return None if self._child is None else self._child.poll()
 
     def pids(self) -> list[int]:
         """Of `aegaeon up` and every process below it, now."""
         return [process.pid for process in self._look()]
+
+    def pod(self, name: str) -> int:
+        """Process id of a pod: the process whose command line names its config file. Raises StackError."""
+        for process in self._look():
+            if f"/{name}.json" in command_line(process.pid):
+                return process.pid
+        raise StackError(f"no process of pod {name} runs; the stack printed:\n{self.log()}")
+
+    def kill(self, name: str) -> None:
+        """kill -9 of a pod; `aegaeon up` starts it again. Raises StackError when there is no such process."""
+        os.kill(self.pod(name), signal.SIGKILL)
+
+    def stop(self) -> int | None:
+        """Ctrl-C, as a person would; returns the exit status of `aegaeon up`."""
+        for _ in self._ending():
+            time.sleep(_POLL_S)
+        return self.exit_status
 
     def log(self) -> str:
         """What `aegaeon up` and its pods printed, during the run and after it."""
         path = self._home / "up.log"
         return path.read_text(errors="replace") if path.is_file() else self._last_log
 
-    async def _start(self) -> None:
+    def __enter__(self) -> Stack:
+        try:
+            for _ in self._starting():
+                time.sleep(_POLL_S)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stop()
+        finally:
+            self._clean()
+
+    async def __aenter__(self) -> Stack:
+        try:
+            for _ in self._starting():
+                await asyncio.sleep(_POLL_S)
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            for _ in self._ending():
+                await asyncio.sleep(_POLL_S)
+        finally:
+            self._clean()
+
+    def _starting(self) -> Iterator[None]:
+        """Start; yields while it is not ready."""
+        self._child = self._launch()
+        deadline = time.monotonic() + START_S
+        while not self._is_ready():
+            if self._child.poll() is not None:
+                raise StackError(f"`aegaeon up` ended with status {self._child.returncode}; it printed:\n{self.log()}")
+            if time.monotonic() > deadline:
+                raise StackError(f"the stack was not ready after {START_S:.0f} s; it printed:\n{self.log()}")
+            yield
+        self._look()
+
+    def _launch(self) -> subprocess.Popen[bytes]:
         environment = os.environ | {"XDG_RUNTIME_DIR": str(self._home), "PYTHONUNBUFFERED": "1"}
         with (self._home / "up.log").open("wb") as log:
-            self._child = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", _ENTRY, *self._arguments),
-                stdin=asyncio.subprocess.DEVNULL,
+            return subprocess.Popen(
+                [sys.executable, "-c", _ENTRY, *self._arguments],
+                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=environment,
                 start_new_session=True,  # Ctrl-C is ours to pass on
             )
+
+    def _is_ready(self) -> bool:
         try:
-            async with asyncio.timeout(START_S):
-                await self._ready(self._child)
-        except TimeoutError:
-            raise StackError(f"the stack was not ready after {START_S:.0f} s; it printed:\n{self.log()}") from None
+            self._state = find_run(self.run_folders, None)
+        except RunnerError:
+            return False  # not yet
+        return self._state.ready
 
-    async def _ready(self, child: asyncio.subprocess.Process) -> None:
-        while True:
-            if child.returncode is not None:
-                raise StackError(f"`aegaeon up` ended with status {child.returncode}; it printed:\n{self.log()}")
-            try:
-                self._state = find_run(self._base, None)
-            except RunnerError:
-                self._state = None  # not yet
-            if self._state is not None and self._state.ready:
-                self._look()
-                return
-            await asyncio.sleep(0.05)
-
-    async def _stop(self) -> None:
-        if self._child is not None:
-            self._look()
-            if self._child.returncode is None:
-                self._child.send_signal(signal.SIGINT)
-            try:
-                await asyncio.wait_for(self._child.wait(), STOP_S)
-            except TimeoutError:
+    def _ending(self) -> Iterator[None]:
+        """Ctrl-C; yields until it has ended. Kills what does not end in time."""
+        if self._child is None or self._child.poll() is not None:
+            return
+        self._look()
+        self._child.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + STOP_S
+        while self._child.poll() is None:
+            if time.monotonic() > deadline:
                 self.leftovers.append(f"`aegaeon up` (pid {self._child.pid}) did not end within {STOP_S:.0f} s")
                 self._kill()
-                await self._child.wait()
+                self._child.wait()
+            yield
+
+    def _clean(self) -> None:
         self.leftovers += self._find_leftovers()
         self._kill()
         self._last_log = self.log()
         shutil.rmtree(self._home, ignore_errors=True)
-
-    @property
-    def _base(self) -> Path:
-        return self._home / "aegaeon"
 
     def _look(self) -> set[Process]:
         """Remember every process of the stack, so that those that outlive it are found."""
@@ -130,8 +190,15 @@ class Stack:
 
     def _find_leftovers(self) -> list[str]:
         found = [f"process {process.pid} ({process.name}) still runs" for process in self._family if alive(process)]
-        found += [f"{path} is left" for path in sorted(self._base.glob("*"))]
+        found += [f"{path} is left" for path in sorted(self.run_folders.glob("*"))]
         if self._state is not None:
             run = Path(self._state.segments).name
             found += [f"{path} is left" for path in sorted(Path("/dev/shm").glob(f"*{run}*"))]
         return found
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -24,7 +24,7 @@ async def _until_signal(path: Path) -> None:
 def main() -> int:
     """Exit status 2 when the configuration or an address cannot be used."""
     parser = argparse.ArgumentParser(prog="python -m aegaeon_gateway", description="The OpenAI API of an Aegaeon pool.")
-    parser.add_argument("--config", type=Path, required=True, help="JSON file, see docs/design/part-1.md")
+    parser.add_argument("--config", type=Path, required=True, help="JSON file, see docs/design/processes.md")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:

@@ -53,5 +53,5 @@ def read_config(path: Path) -> SidecarConfig:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise SettingsError(
-            f"{path}: {where}: {first['msg']}; see the sidecar's part of docs/design/part-1.md"
+            f"{path}: {where}: {first['msg']}; see the sidecar's part of docs/design/processes.md"
         ) from error

@@ -1,4 +1,4 @@
-"""The constants file: what `aegaeon calibrate` writes and the scheduler reads (docs/design/part-1.md)."""
+"""The constants file: what `aegaeon calibrate` writes and the scheduler reads (docs/design/processes.md)."""
 
 from __future__ import annotations
 

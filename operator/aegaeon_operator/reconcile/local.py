@@ -1,6 +1,6 @@
 """A pool on one machine: one scheduler, one gateway, and a sidecar for every engine asked for.
 
-The config files are the contract with the processes (docs/design/part-1.md).
+The config files are the contract with the processes (docs/design/processes.md).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _FLUSH_S = 0.5  # for gateways to acknowledge the last tokens
 def main() -> int:
     """Exit status: 0 told to end, 1 a lane died, 2 the configuration is wrong or the memory is not to be had."""
     arguments = argparse.ArgumentParser(prog="aegaeon_sidecar", description=__doc__)
-    arguments.add_argument("--config", type=Path, required=True, metavar="FILE", help="JSON; see docs/design/processes.md")
+    arguments.add_argument("--config", type=Path, required=True, metavar="FILE", help="see docs/design/processes.md")
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname).1s %(name)s %(message)s", stream=sys.stderr
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import SchedulerConfig
@@ -23,7 +25,8 @@ from aegaeon_scheduler.core.model import (
 )
 from aegaeon_scheduler.core.scheduler import Scheduler
 
-E0, GW, M = InstanceId("e0"), GatewayId("gw"), ModelName("m")
+E0, E1 = InstanceId("e0"), InstanceId("e1")
+GW, M = GatewayId("gw"), ModelName("m")
 FOOTPRINT = Footprint(10 << 20, 10, KvShape("s"), 1 << 17, 16, 1024)
 
 
@@ -31,9 +34,11 @@ def submitted(name: str = "r", epoch: int = 1, prompt: int = 20, prefix: int = 0
     return ev.Submitted(SeqId(name, 0), epoch, GW, ModelName(model), 0.0, prompt, prefix, 100)
 
 
-def up(slabs: int = 40, held: tuple[Held, ...] = (), incarnation: str = "1") -> ev.InstanceUp:
+def up(
+    slabs: int = 40, held: tuple[Held, ...] = (), incarnation: str = "1", instance: InstanceId = E0
+) -> ev.InstanceUp:
     memory = Memory(slabs, 40)
-    return ev.InstanceUp(E0, incarnation, "n", Role.UNIFIED, "cpu", 1 << 20, slabs, 40, 8, memory, (), held)
+    return ev.InstanceUp(instance, incarnation, "n", Role.UNIFIED, "cpu", 1 << 20, slabs, 40, 8, memory, (), held)
 
 
 CACHED = ev.ModelReported(E0, M, Phase.CACHED, FOOTPRINT)
@@ -136,7 +141,7 @@ def test_a_lost_sequence_is_prefilled_again_from_prompt_and_prefix():
     brain.all(up(), CACHED, submitted())
     brain.on(ev.InstanceDown(E0))
     brain.all(up(incarnation="2"), CACHED)
-    out = brain.on(submitted(epoch=2, prefix=7))
+    out = brain.on(submitted(epoch=2, prefix=7), now=5.0)
     turn = of(out, cmd.Turn)[0]
     assert sum(p.tokens for p in turn.prefill) == 27
     assert of(out, cmd.Open)[0].epoch == 2
@@ -157,7 +162,7 @@ def test_what_an_instance_still_holds_goes_on_under_the_new_epoch():
 def test_what_an_instance_holds_is_no_use_when_the_reader_has_more():
     brain = Brain()
     brain.all(up(held=(HELD,)), CACHED)
-    out = brain.on(submitted(epoch=2, prefix=12))
+    out = brain.on(submitted(epoch=2, prefix=12), now=5.0)
     assert [type(b) for b in (c.body for c in out if isinstance(c, cmd.Send))][:2] == [cmd.Close, cmd.Open]
     assert of(out, cmd.Turn)[0].prefill
 
@@ -167,6 +172,30 @@ def test_a_request_that_came_before_its_holder_attaches_is_claimed_when_it_does(
     brain.on(submitted(epoch=2, prefix=7))
     out = brain.all(up(held=(HELD,)), CACHED)
     assert of(out, cmd.Turn)[0].decode == (SeqId("r", 0),)
+
+
+def test_what_comes_again_right_after_the_start_waits_for_whoever_may_hold_it():
+    brain = Brain(SchedulerConfig(reattach_grace_s=1.0))
+    brain.all(up(), CACHED)
+    out = brain.on(submitted(epoch=2, prefix=7))
+    assert not of(out, cmd.Open)
+    assert of(out, cmd.Wake) == [cmd.Wake(1.0)]
+    out = brain.all(up(instance=E1, held=(HELD,)), replace(CACHED, instance=E1))
+    assert of(out, cmd.Turn)[0].decode == (SeqId("r", 0),)
+
+
+def test_what_nobody_holds_is_prefilled_once_the_start_is_over():
+    brain = Brain(SchedulerConfig(reattach_grace_s=1.0))
+    brain.all(up(), CACHED, submitted(epoch=2, prefix=7))
+    out = brain.on(ev.Tick(), now=1.0)
+    assert sum(p.tokens for p in of(out, cmd.Turn)[0].prefill) == 27
+
+
+def test_a_late_holder_of_what_goes_on_elsewhere_closes_it_at_once():
+    brain = Brain(SchedulerConfig(reattach_grace_s=0.0))
+    brain.all(up(), CACHED, submitted(epoch=2, prefix=7))
+    out = brain.on(up(instance=E1, held=(HELD,)))
+    assert of(out, cmd.Close) == [cmd.Close(SeqId("r", 0), 1)]
 
 
 def test_what_nobody_claims_is_closed_when_its_lease_runs_out():

@@ -64,7 +64,9 @@ class SchedulerConfig:
     # Sequences queued over all models before further ones are refused at once.
     max_queue: int = 4096
     # Seconds that a sequence found on an attaching instance waits for its gateway before it is closed.
-    held_lease_s: float = 30.0
+    held_lease_s: float = 10.0
+    # Seconds after the first event in which what was submitted again waits for the instance that may still hold it.
+    reattach_grace_s: float = 1.0
     # Seconds that a lost sequence waits for its gateway to submit it again before it is forgotten.
     lost_lease_s: float = 60.0
     # Tokens of one prefill part: a turn can be amended between parts.

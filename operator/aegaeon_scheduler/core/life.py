@@ -74,6 +74,10 @@ class Life:
         self.stage(seq, Stage.QUEUED)
         self._timers.hold(seq)
         model = seq.model
+        if seq.epoch > 1 and self._pool.now < self._pool.settled_at:
+            self._timers.settle()
+            model.waiting[seq.id] = seq
+            return
         inst = self._policy.place(seq, self._pool.now)
         if inst is None:
             if not self._anywhere(model) and model.failed:

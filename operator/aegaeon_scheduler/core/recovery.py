@@ -109,7 +109,11 @@ class Recovery:
         for held in event.held:
             inst.held[held.seq] = held
             self._pool.held.setdefault(held.seq, {})[inst.id] = held
-            self._timers.lease(inst.id, held)
+            seq = self._pool.sequences.get(held.seq)
+            if seq is not None and seq.opened and seq.epoch > held.epoch:
+                self.expire(inst.id, held, "it goes on elsewhere")
+            else:
+                self._timers.lease(inst.id, held)
 
     def down(self, instance: InstanceId, why: str) -> None:
         """A sidecar is gone. Sequences handed off from elsewhere and not yet adopted stay with their source."""

@@ -73,6 +73,8 @@ class Scheduler:
         """Take one event; returns what is to be done because of it, in order."""
         pool = self._pool
         pool.now = now
+        if pool.began is None:
+            pool.began = now
         pool.out = []
         self._handlers[type(event)](event)
         dirty = self._life.dirty
@@ -114,6 +116,9 @@ class Scheduler:
             self._life.cancel(seq, "its gateway did not submit it again")
         for instance, h in leases:
             self._recovery.expire(instance, h)
+        if self._timers.settled():
+            for model in list(self._pool.models.values()):
+                self._life.place_waiting(model)
 
     def _fill(self, inst: Instance) -> None:
         while len(inst.turns) < self._pool.config.lane_depth:

@@ -232,8 +232,14 @@ class Pool:
         self.next_ids: dict[InstanceId, int] = {}  # of instances that are gone
         self.out: list[Command] = []
         self.now = 0.0
+        self.began: float | None = None  # time of the first event
         self.queued = 0
         self.serial = 0
+
+    @property
+    def settled_at(self) -> float:
+        """Until then instances that outlived an earlier scheduler may still attach."""
+        return (self.now if self.began is None else self.began) + self.config.reattach_grace_s
 
     def tick(self) -> int:
         """A number that rises: order of use and of arrival."""

@@ -10,13 +10,14 @@ from aegaeon_scheduler.core.state import Pool, Sequence, Stage
 
 
 class Timers:
-    """Three queues of constant delay, so each stays sorted by itself."""
+    """Three queues of constant delay, so each stays sorted by itself, and the end of the start."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._holds: deque[tuple[float, Sequence]] = deque()
         self._losses: deque[tuple[float, Sequence]] = deque()
         self._leases: deque[tuple[float, InstanceId, SeqId, Held]] = deque()
+        self._settling = False
         self._armed: float | None = None
 
     def hold(self, seq: Sequence) -> None:
@@ -32,6 +33,16 @@ class Timers:
     def lease(self, instance: InstanceId, held: Held) -> None:
         """An instance holds a sequence that nobody has claimed."""
         self._leases.append((self._pool.now + self._pool.config.held_lease_s, instance, held.seq, held))
+
+    def settle(self) -> None:
+        """A sequence begins to wait for the instance that may still hold it."""
+        self._settling = True
+
+    def settled(self) -> bool:
+        """Whether that wait has just ended."""
+        ended = self._settling and self._pool.now >= self._pool.settled_at
+        self._settling = self._settling and not ended
+        return ended
 
     def due(self) -> tuple[list[Sequence], list[Sequence], list[tuple[InstanceId, Held]]]:
         """What has run out: sequences never prefilled, lost ones, unclaimed ones."""
@@ -61,6 +72,8 @@ class Timers:
         """Ask for the earliest Tick that is needed, once."""
         self._drop_stale()
         heads = [queue[0][0] for queue in (self._holds, self._losses, self._leases) if queue]
+        if self._settling:
+            heads.append(self._pool.settled_at)
         if heads and (self._armed is None or min(heads) < self._armed):
             self._armed = min(heads)
             self._pool.out.append(Wake(self._armed))

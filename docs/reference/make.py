@@ -1,0 +1,123 @@
+"""Writes the reference pages beside this file from the code: manifests from the pydantic types, commands from click.
+
+Run by `make generate`; `make check` fails when a page is not what the code says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aegaeon_cli.main import main as aegaeon
+from aegaeon_operator.spec.quantity import format_duration, format_quantity
+from aegaeon_operator.spec.resources import GpuPool, ModelPool
+
+HERE = Path(__file__).parent
+COLUMNS = 100
+SAID = "<!-- made by `make generate`; do not edit -->\n"
+Schema = dict[str, Any]
+
+
+def main() -> None:
+    """Both pages."""
+    (HERE / "manifests.md").write_text("\n".join(manifests()) + "\n", "utf-8")
+    (HERE / "commands.md").write_text("\n".join(commands()) + "\n", "utf-8")
+
+
+# ---- manifests -----------------------------------------------------------------------------------------------------
+
+
+def manifests() -> Iterator[str]:
+    """A section for each kind."""
+    yield f"{SAID}\n# Manifests\n"
+    yield (
+        "The kinds of `serving.aegaeon.io/v1alpha1` that `aegaeon up -f DIR` reads: all `*.yaml` of a folder, several\n"
+        "documents a file if you like. An unknown field is an error. A quantity is bytes with an optional unit\n"
+        "(`4096`, `512Mi`, `2G`), a duration a number with a unit (`100ms`, `10s`, `1m30s`). A complete example is\n"
+        "[examples/quickstart](../../examples/quickstart)."
+    )
+    for kind in (GpuPool, ModelPool):
+        schema = kind.model_json_schema(by_alias=True)
+        yield f"\n## {kind.__name__}\n\n{schema['description']}\n"
+        yield "| field | type | default | meaning |\n|---|---|---|---|"
+        yield from rows(schema, schema["$defs"], "")
+
+
+def rows(schema: Schema, defs: Schema, path: str) -> Iterator[str]:
+    """A row for every field, those of objects inside after their own."""
+    for name, field in schema["properties"].items():
+        inner = resolve(field, defs)
+        here = f"{path}{name}"
+        meaning = max(field.get("description", ""), inner.get("description", ""), key=len).replace("|", "\\|")
+        default = "required" if name in schema.get("required", ()) else default_of(field, type_of(inner))
+        yield f"| `{here}` | {type_of(inner)} | {default} | {' '.join(meaning.split())} |"
+        items = resolve(inner.get("items", {}), defs)
+        if "properties" in inner:
+            yield from rows(inner, defs, f"{here}.")
+        elif "properties" in items:
+            yield from rows(items, defs, f"{here}[].")
+
+
+def resolve(field: Schema, defs: Schema) -> Schema:
+    """The schema that a field refers to; that of T for T | None."""
+    if "$ref" in field:
+        return dict(defs[field["$ref"].rpartition("/")[2]])
+    if "anyOf" in field and not is_quantity(field):
+        return resolve(next(one for one in field["anyOf"] if one.get("type") != "null"), defs)
+    return field
+
+
+def is_quantity(field: Schema) -> bool:
+    return bool(field.get("x-kubernetes-int-or-string"))
+
+
+def type_of(field: Schema) -> str:
+    """For people."""
+    if is_quantity(field):
+        return "quantity"
+    if allowed := field.get("enum") or ([field["const"]] if "const" in field else None):
+        return ", ".join(f"`{value}`" for value in allowed)
+    if "(ns|us|" in field.get("pattern", ""):
+        return "duration"
+    if field["type"] == "integer":
+        return f"integer {field.get('minimum', '')} to {field.get('maximum', '')}".rstrip()
+    return {"object": "object", "array": "list"}.get(field["type"], "text")
+
+
+def default_of(field: Schema, kind: str) -> str:
+    """What a field is when it is left out, as it would be written."""
+    default = field.get("default")
+    if default is None or isinstance(default, dict):
+        return ""
+    written = {"quantity": format_quantity, "duration": format_duration}.get(kind, str)(default)
+    return f"`{written}`" if written else '`""`'
+
+
+# ---- commands ------------------------------------------------------------------------------------------------------
+
+
+def commands() -> Iterator[str]:
+    """The help of every command, as it prints it."""
+    yield f"{SAID}\n# Commands"
+    yield from helps(aegaeon, "aegaeon")
+
+
+def helps(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[str]:
+    """This command's help, then those below it."""
+    context = click.Context(
+        command, parent, info_name=name, terminal_width=COLUMNS, max_content_width=COLUMNS, **command.context_settings
+    )
+    title = context.command_path
+    yield f"\n## {title}\n\n```\n{command.get_help(context)}\n```"
+    if isinstance(command, click.Group):
+        for below in command.list_commands(context):
+            found = command.get_command(context, below)
+            assert found is not None
+            yield from helps(found, below, context)
+
+
+if __name__ == "__main__":
+    main()

@@ -62,6 +62,7 @@ class PolicyEntry(_Frozen):
     max_gpsize: int = Field(default=_POLICY.max_gpsize, ge=1)
     alpha_floor: Seconds = _POLICY.alpha_floor
     resident_quota_s: Seconds = _POLICY.resident_quota_s
+    min_quota_s: Seconds = _POLICY.min_quota_s
     max_turn_steps: int = Field(default=_POLICY.max_turn_steps, ge=1)
 
 

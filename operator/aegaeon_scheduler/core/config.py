@@ -48,6 +48,8 @@ class PolicySettings:
     alpha_floor: float = 0.5
     # Turn length, seconds, when no load is ahead (the formula gives 0): long enough to hide the control round trip.
     resident_quota_s: float = 0.1
+    # Shortest turn, seconds, where loads are so quick that the formula gives less: a turn outlasts the control round trip.
+    min_quota_s: float = 0.02
     # Steps of one turn at most: bounds the KV growth that is granted ahead.
     max_turn_steps: int = 256
 

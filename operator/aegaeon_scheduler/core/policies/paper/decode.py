@@ -68,8 +68,10 @@ class WorkList:
             seen.setdefault(batch.model.name, load_ahead_s(inst, batch.model, estimates))
         switch_s = sum(seen.values())
         lengths = quotas(steps, tbts, switch_s, settings.q_max_s, settings.alpha_floor)
+        shortest = min(settings.min_quota_s, settings.q_max_s)
         for batch, quota_s in zip(self.batches, lengths, strict=True):
-            batch.quota_s = quota_s if switch_s > 0 and len(lengths) > 1 else settings.resident_quota_s
+            resident = switch_s <= 0 or len(lengths) == 1
+            batch.quota_s = settings.resident_quota_s if resident else max(quota_s, shortest)
 
     def quota_s(self, batch: Batch, estimates: Estimates) -> float:
         """The batch's turn, not shorter than the load of the model after it, so that prefetch hides it."""

@@ -163,6 +163,15 @@ def test_penalties_kept_token_by_token_equal_those_rebuilt(output, prompt, repet
     assert grown.draw() == rebuilt.draw()
 
 
+def test_penalties_count_any_number_of_distinct_tokens():
+    grown = SamplerState(frequency=0.5)
+    for token in [*range(1000), *range(500)]:
+        grown.accept(token)
+    ids, counts = grown.seen()
+    assert ids.tolist() == list(range(1000))
+    assert counts.tolist() == [2.0] * 500 + [1.0] * 500
+
+
 def test_a_bias_moves_the_choice_and_ids_outside_the_vocabulary_do_nothing():
     logits = random_logits()
     assert tokens_of(logits, [SamplerState(logit_bias={7: 100.0, VOCAB: 100.0})]) == [7]

@@ -123,7 +123,8 @@ class SamplerState:
         """The sequence keeps this token as its next output."""
         self.generated += 1
         if self.penalised:
-            self._counts[self._place(token)] += 1.0
+            place = self._place(token)  # first: it may put larger arrays in place
+            self._counts[place] += 1.0
 
     def draw(self) -> float:
         """The number in [0, 1) that the next output token is chosen with."""

@@ -17,6 +17,7 @@ import torch
 from benchmarks.report import Row, report
 from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
@@ -47,6 +48,7 @@ def save_model(directory: Path) -> None:
         initializer_range=0.05,
     )
     torch.manual_seed(0)
+    disable_progress_bar()
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(directory)
 
 

@@ -146,6 +146,7 @@ async def one_engine(folder: Path, device_bytes: int, slab_bytes: int, cache_byt
 def make_model(directory: Path, seed: int, hidden: int, layers: int, vocabulary: int) -> Path:
     """A Llama of random weights: config.json and safetensors."""
     from transformers import AutoModelForCausalLM, LlamaConfig
+    from transformers.utils.logging import disable_progress_bar
 
     torch.manual_seed(seed)
     config = LlamaConfig(
@@ -158,6 +159,7 @@ def make_model(directory: Path, seed: int, hidden: int, layers: int, vocabulary:
         max_position_embeddings=4096,
         tie_word_embeddings=True,
     )
+    disable_progress_bar()
     AutoModelForCausalLM.from_config(config).save_pretrained(directory)
     return directory
 

@@ -11,7 +11,6 @@ from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.model import (
     CommandId,
     FailureKind,
-    Finish,
     Held,
     InstanceId,
     Memory,
@@ -21,10 +20,12 @@ from aegaeon_scheduler.core.model import (
     SeqId,
 )
 from aegaeon_simulator.clock import Clock
-from aegaeon_simulator.compute import ComputeLane
+from aegaeon_simulator.compute import ComputeLane, TokenSink
 from aegaeon_simulator.errors import WireViolationError
+from aegaeon_simulator.links import Link, Node
 from aegaeon_simulator.memory import Tier, report
 from aegaeon_simulator.spec import LANES, EngineSpec, Prompt, Running, Sequence, Served, lane_of
+from aegaeon_simulator.use import Use
 
 
 class Engine(ComputeLane):
@@ -38,9 +39,10 @@ class Engine(ComputeLane):
         emit: Callable[[ev.Event], None],
         prompt_of: Callable[[SeqId, int], Prompt | None],
         peer: Callable[[InstanceId], Engine | None],
-        sink: Callable[[SeqId, int, int, Finish | None], None],
+        sink: TokenSink,
         incarnation: str = "1",
         fault: Callable[[cmd.Send], FailureKind | None] = lambda send: None,
+        node: Node | None = None,
     ) -> None:
         self.spec = spec
         self.models = models
@@ -57,6 +59,10 @@ class Engine(ComputeLane):
         self.seen: dict[CommandId, bool | None] = {}  # None: pending; True: done; False: failed
         self.turn: Running | None = None
         self.last_model: ModelName | None = None
+        self.use = Use()
+        self.link = Link(clock, spec.one_link, node)
+        self._stall_s = 0.0  # the compute lane owes so much before it goes on
+        self._last_id = 0
         self.pulled: dict[CommandId, FailureKind] = {}
         self._emit, self._prompt_of, self._peer, self._sink, self._fault = emit, prompt_of, peer, sink, fault
 
@@ -69,6 +75,7 @@ class Engine(ComputeLane):
     def hello(self) -> list[ev.Event]:
         """The events of an attachment."""
         s = self.spec
+        self._nudge()
         held = tuple(Held(q.seq, q.epoch, q.model, q.prompt, q.output, q.kv, q.place) for q in self.sequences.values())
         up = ev.InstanceUp(
             s.instance, self.incarnation, s.node, s.role, s.device, s.slab_bytes, s.slabs, s.host_slabs, s.max_batch,
@@ -83,6 +90,7 @@ class Engine(ComputeLane):
 
     def kill(self) -> None:
         """The process is gone: nothing more is said."""
+        self._nudge()
         self.alive = False
 
     def drop_program(self) -> None:
@@ -112,8 +120,9 @@ class Engine(ComputeLane):
         """A command arrives."""
         if not self.alive:
             return
-        if self.seen and send.id <= max(self.seen):
+        if send.id <= self._last_id:
             raise WireViolationError(f"command id {send.id} does not rise")
+        self._last_id = send.id
         for id in send.after:
             if id not in self.seen:
                 raise WireViolationError(f"command {send.id} waits for {id}, which was never issued here")
@@ -130,6 +139,7 @@ class Engine(ComputeLane):
 
     def _at_once(self, send: cmd.Send) -> None:
         body = send.body
+        self._touch(body)
         if isinstance(body, cmd.Open):
             self._open(send, body)
         elif isinstance(body, cmd.Close):
@@ -138,6 +148,17 @@ class Engine(ComputeLane):
             self._amend(body)
         elif isinstance(body, cmd.Cancel):
             self.pulled[body.id] = FailureKind.CANCELLED
+
+    def _touch(self, body: cmd.Body) -> None:
+        """What concerns the running turn acts at its next token boundary."""
+        turn = self.turn
+        if turn is None:
+            return
+        if isinstance(body, (cmd.Open, cmd.Close)):
+            if body.seq in turn.decode:
+                self._nudge()
+        elif isinstance(body, cmd.Amend) and body.turn == turn.id:
+            self._nudge()
 
     def _open(self, send: cmd.Send, body: cmd.Open) -> None:
         held = self.sequences.get(body.seq)
@@ -151,8 +172,8 @@ class Engine(ComputeLane):
                 return
             if held.output >= prompt.prefix_tokens and held.model == body.model:
                 held.epoch = body.epoch
-                for index in range(prompt.prefix_tokens, held.output):
-                    self._sink(body.seq, body.epoch, index, None)
+                again = [self.clock.now] * (held.output - prompt.prefix_tokens)
+                self._sink(body.seq, body.epoch, prompt.prefix_tokens, again, None)
                 return
             raise WireViolationError(f"{body.seq} is opened with a prefix longer than what is held")
         self.sequences[body.seq] = Sequence(
@@ -215,8 +236,11 @@ class Engine(ComputeLane):
             self.lanes[lane].popleft()
             self.seen[send.id] = False
             self._say(ev.CommandSkipped(self.spec.instance, send.id, failed))
+            self._nudge()
             return True
         if any(state is None for _, state in states):
+            if lane == "compute":
+                self.use.block(self.clock.now)
             return False
         self.lanes[lane].popleft()
         fault = self.pulled.pop(send.id, None) or self._fault(send)
@@ -232,6 +256,7 @@ class Engine(ComputeLane):
         self.seen[send.id] = False
         event = ev.CommandFailed(self.spec.instance, send.id, kind, reason, self.memory())
         self.clock.at(self.clock.now, lambda: self._say(event))
+        self._nudge()
 
     def _end(self, send: cmd.Send, seconds: float, nbytes: int = 0, kv: int = 0) -> None:
         self.active[lane_of(send.body) or ""] = None
@@ -261,14 +286,19 @@ class Engine(ComputeLane):
         if body.slabs < served.footprint.weight_slabs:
             raise WireViolationError(f"the load of {body.model} was granted too little")
         self.device.take_weights(served.footprint.weight_slabs)
-        seconds = served.footprint.weight_bytes / served.latency.load_bytes_per_s
+        nbytes, began = served.footprint.weight_bytes, self.clock.now
 
         def done() -> None:
             self.resident[body.model] = served.footprint.weight_slabs
-            self._end(send, seconds, served.footprint.weight_bytes)
+            if self.spec.stall_bytes_per_s:
+                self._stall_s += nbytes / self.spec.stall_bytes_per_s
+            self._end(send, self.clock.now - began, nbytes)
 
-        self._later(seconds, done)
+        self._copy(nbytes, served.latency.load_bytes_per_s, done)
         return True
+
+    def _copy(self, nbytes: int, bytes_per_s: float, done: Callable[[], None]) -> None:
+        self.link.copy(nbytes, bytes_per_s, lambda: done() if self.alive else None)
 
     def _unload(self, send: cmd.Send, body: cmd.Unload) -> bool:
         if body.model not in self.resident:
@@ -305,8 +335,7 @@ class Engine(ComputeLane):
             self._fail(send, FailureKind.NO_MEMORY, "the host tier is full")
             return False
         q.host, q.copying = q.blocks, send.id
-        nbytes = q.blocks * fp.kv_block_bytes
-        seconds = nbytes / self.models[q.model].latency.kv_bytes_per_s
+        nbytes, began = q.blocks * fp.kv_block_bytes, self.clock.now
 
         def done() -> None:
             self.device.shrink(fp, q.blocks)
@@ -314,9 +343,9 @@ class Engine(ComputeLane):
             kv = q.kv
             if q.closing:
                 self._drop(q)
-            self._end(send, seconds, nbytes, kv)
+            self._end(send, self.clock.now - began, nbytes, kv)
 
-        self._later(seconds, done)
+        self._copy(nbytes, self.models[q.model].latency.kv_bytes_per_s, done)
         return True
 
     def _adopt(self, send: cmd.Send, body: cmd.Adopt) -> bool:
@@ -343,8 +372,7 @@ class Engine(ComputeLane):
             self._fail(send, FailureKind.NO_MEMORY, f"the grant of {slabs} slabs is too small")
             return False
         q.copying, q.blocks = send.id, blocks
-        nbytes = blocks * fp.kv_block_bytes
-        seconds = nbytes / self.models[q.model].latency.kv_bytes_per_s
+        nbytes, began = blocks * fp.kv_block_bytes, self.clock.now
 
         def done() -> None:
             if q.host:
@@ -352,7 +380,9 @@ class Engine(ComputeLane):
             q.host, q.place, q.copying, q.handle_of = 0, Place.DEVICE, None, None
             if q.closing:
                 self._drop(q)
-            self._end(send, seconds, nbytes)
+            if self.turn is not None and seq in self.turn.decode:
+                self._nudge()
+            self._end(send, self.clock.now - began, nbytes)
 
-        self._later(seconds, done)
+        self._copy(nbytes, self.models[q.model].latency.kv_bytes_per_s, done)
         return True

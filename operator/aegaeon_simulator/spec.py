@@ -42,6 +42,9 @@ class EngineSpec:
     device: str = "modelled"
     switch_s: float = 0.0  # change of the running model
     report_steps: int = 8  # a step report at least so often
+    stall_bytes_per_s: float = 0.0  # a load holds the compute lane up for its bytes at this rate; 0: not at all
+    one_link: bool = False  # weights and KV share the device's link, one after the other
+    node_bytes_per_s: float = 0.0  # what the node's memory gives to all its devices together; 0: no limit
 
 
 @dataclass
@@ -64,6 +67,29 @@ class Sequence:
 
 
 @dataclass
+class Chunk:
+    """Decode steps in a row. Each is `slope_s` longer than the one before: every member has a token more."""
+
+    began: float
+    batch: list[Sequence]
+    steps: int
+    first_s: float
+    slope_s: float
+    done: int = 0
+
+    def seconds(self, steps: int) -> float:
+        """Time of the first so many steps."""
+        return steps * self.first_s + self.slope_s * (steps * (steps - 1) // 2)
+
+    def done_by(self, now: float) -> int:
+        """How many steps have ended at this time."""
+        done = self.done
+        while done < self.steps and self.began + self.seconds(done + 1) <= now:
+            done += 1
+        return done
+
+
+@dataclass
 class Running:
     """The turn on the compute lane, and what happened since its last report."""
 
@@ -82,6 +108,8 @@ class Running:
     wait_s: float = 0.0
     batch: int = 0
     context: int = 0
+    chunk: Chunk | None = None
+    idle_since: float | None = None  # every member's KV is still on its way
 
 
 LANES = ("weights", "out", "in", "compute")

@@ -26,6 +26,7 @@ from aegaeon_scheduler.core.slo import Attainment, attainment
 from aegaeon_simulator.clock import Clock
 from aegaeon_simulator.engine import Engine
 from aegaeon_simulator.errors import WireViolationError
+from aegaeon_simulator.links import Node
 from aegaeon_simulator.spec import EngineSpec, Prompt, Served
 
 GATEWAY = GatewayId("gateway")
@@ -78,6 +79,8 @@ class World:
         self.clients: dict[SeqId, Client] = {}
         self.engines: dict[InstanceId, Engine] = {}
         self.specs = {spec.instance: spec for spec in engines}
+        self._waiting: list[Client] = []  # some have their answer already
+        self._nodes: dict[str, Node] = {}
         self._incarnation = 0
         self._attached: dict[InstanceId, int] = {}
         self.feed(ev.CatalogChanged(tuple(ModelConfig(name, slo) for name, (_, slo) in models.items())))
@@ -92,15 +95,21 @@ class World:
         served = {name: served for name, (served, _) in self.models.items()}
         engine = Engine(
             self.specs[instance], served, self.clock, self._from_engine, self._prompt, self.engines.get, self._token,
-            str(self._incarnation), self._fault,
+            str(self._incarnation), self._fault, self._node(self.specs[instance]),
         )  # fmt: skip
         self.engines[instance] = engine
         self._greet(engine)
         self._beat(engine)
 
+    def _node(self, spec: EngineSpec) -> Node | None:
+        """The memory that the engine shares with others of its node, where that limits it."""
+        if not spec.node_bytes_per_s:
+            return None
+        return self._nodes.setdefault(spec.node, Node(self.clock, spec.node_bytes_per_s))
+
     def _beat(self, engine: Engine) -> None:
         def beat() -> None:
-            if engine.alive and any(c.open for c in self.clients.values()):
+            if engine.alive and self.any_open():
                 engine.heartbeat()
             if engine.alive:
                 self._beat(engine)
@@ -159,6 +168,7 @@ class World:
         seq = SeqId(name, 0)
         client = Client(seq, model, prompt_tokens, min(length, max_tokens), max_tokens, at)
         self.clients[seq] = client
+        self._waiting.append(client)
         self.clock.at(at, lambda: self._submit(client))
         return client
 
@@ -185,13 +195,14 @@ class World:
             return None
         return Prompt(client.prompt_tokens, len(client.times), client.length)
 
-    def _token(self, seq: SeqId, epoch: int, index: int, finish: Finish | None) -> None:
+    def _token(self, seq: SeqId, epoch: int, index: int, times: list[float], finish: Finish | None) -> None:
         client = self.clients[seq]
-        if epoch != client.epoch or index < len(client.times) or client.cancelled:
+        if epoch != client.epoch or index + len(times) <= len(client.times) or client.cancelled:
             return
         if index > len(client.times):
             raise WireViolationError(f"{seq}: token {index} came, {len(client.times)} was due")
-        client.times.append(self.clock.now - client.arrival)
+        arrival = client.arrival
+        client.times.extend([t - arrival for t in times[len(client.times) - index :]])
         client.finished = client.finished or finish is not None
 
     # -- driver ------------------------------------------------------------------------------------------------------
@@ -230,8 +241,15 @@ class World:
         """Advance to this time; with `idle`, stop early when every client has its answer."""
         while (at := self.clock.next_at()) is not None and at <= until:
             self.clock.step()
-            if idle and self.clients and not any(c.open for c in self.clients.values()):
+            if idle and self.clients and not self.any_open():
                 return
+
+    def any_open(self) -> bool:
+        """Whether any client still waits; looks at each client that has its answer once."""
+        waiting = self._waiting
+        while waiting and not waiting[-1].open:
+            waiting.pop()
+        return bool(waiting)
 
     def attainment(self) -> Attainment:
         """All three forms over the clients that did not leave."""

@@ -1,0 +1,39 @@
+"""What the seconds of a modelled device went to, and how often it changed its model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+HIT_S = 0.01  # a change of the model that waited no longer than this found its weights there
+
+
+@dataclass
+class Use:
+    """Seconds of one device. `switch_s`: a turn was there, but its weights or KV were not, or the change itself."""
+
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    switch_s: float = 0.0
+    stalls: list[float] = field(default_factory=list)  # of each change of the model, seconds
+    _blocked_since: float | None = None
+
+    def block(self, now: float) -> None:
+        """The next turn is here and waits for what it needs."""
+        if self._blocked_since is None:
+            self._blocked_since = now
+
+    def unblock(self, now: float) -> float:
+        """It begins; seconds that it waited."""
+        since, self._blocked_since = self._blocked_since, None
+        waited = 0.0 if since is None else now - since
+        self.switch_s += waited
+        return waited
+
+    def changed(self, waited_s: float) -> None:
+        """Another model runs, after so long a wait."""
+        self.stalls.append(waited_s)
+
+    @property
+    def hits(self) -> int:
+        """Changes of the model that found its weights there."""
+        return sum(1 for s in self.stalls if s <= HIT_S)

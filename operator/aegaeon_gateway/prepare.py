@@ -55,7 +55,7 @@ async def prepare(
         tokens = [await _encode_prompt(prompt, text) for prompt in request.prompts]
         prompts = [prompt if isinstance(prompt, str) else text.decode(prompt) for prompt in request.prompts]
     _check_ids(request, text)
-    sampling = _sampling(request)
+    sampling = _sampling(request, text)
     jobs = [
         Job(
             request=f"{request_id}-{number}" if len(tokens) > 1 else request_id,
@@ -99,16 +99,18 @@ def _check_ids(request: CommonRequest, text: ModelText) -> None:
             raise InvalidRequestError(message, param=param, code="invalid_value")
 
 
-def _sampling(request: ChatRequest | CompletionRequest) -> Sampling:
+def _sampling(request: ChatRequest | CompletionRequest, text: ModelText) -> Sampling:
+    """What the client says, else what the model's generation_config.json says, else OpenAI's defaults."""
     seed = secrets.randbits(63) if request.seed is None else request.seed % 2**64
+    said = {name: value for name, value in text.defaults.items() if name not in request.model_fields_set}
     return Sampling(
-        temperature=request.temperature,
-        top_p=request.top_p,
-        top_k=max(request.top_k, 0),
-        min_p=request.min_p,
+        temperature=said.get("temperature", request.temperature),
+        top_p=said.get("top_p", request.top_p),
+        top_k=max(int(said.get("top_k", request.top_k)), 0),
+        min_p=said.get("min_p", request.min_p),
         presence_penalty=request.presence_penalty,
         frequency_penalty=request.frequency_penalty,
-        repetition_penalty=request.repetition_penalty,
+        repetition_penalty=said.get("repetition_penalty", request.repetition_penalty),
         seed=seed,
         logit_bias={int(key): bias for key, bias in request.logit_bias.items()},
         logprobs=request.logprob_count,

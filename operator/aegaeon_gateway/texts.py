@@ -44,6 +44,7 @@ class ModelText:
         self.vocabulary = Vocabulary(backend)
         self.eos_ids = _eos_ids(tokenizer, directory)
         self.max_positions = _positions(directory)
+        self.defaults = _sampling_defaults(directory)
 
     def render(self, messages: Sequence[dict[str, Any]]) -> str:
         """Apply the chat template. Raises InvalidRequestError when it refuses the messages or there is none."""
@@ -173,6 +174,16 @@ def _eos_ids(tokenizer: PreTrainedTokenizerBase, directory: Path) -> tuple[int, 
     if isinstance(tokenizer.eos_token_id, int):
         found.add(tokenizer.eos_token_id)
     return tuple(sorted(found))
+
+
+def _sampling_defaults(directory: Path) -> dict[str, float]:
+    """The sampling that the model's makers recommend, by parameter."""
+    config = _json(directory / "generation_config.json")
+    return {
+        name: float(config[name])
+        for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+        if isinstance(config.get(name), int | float)
+    }
 
 
 def _positions(directory: Path) -> int:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from aegaeon_gateway.prepare import prepare
+from aegaeon_gateway.schema import CompletionRequest
+from aegaeon_gateway.texts import Tokenizers
+from aegaeon_proto.v1.gateway_pb2 import ModelStatus
+from aegaeon_proto.v1.model_pb2 import ModelSource, ModelSpec
 
 PROGRAM = """
 import asyncio, sys
@@ -28,3 +35,15 @@ def test_tokenizers_of_four_models_load_at_the_same_time(tiny_models: dict[str, 
     )
     assert process.returncode == 0, process.stderr
     assert process.stdout.split("\n")[:-1] == ["quick fox"] * len(folders)
+
+
+async def test_sampling_defaults_are_the_models_own_where_the_client_says_nothing(
+    tiny_models: dict[str, Path], tmp_path: Path
+) -> None:
+    directory = Path(shutil.copytree(tiny_models["llama"], tmp_path / "model"))
+    (directory / "generation_config.json").write_text('{"temperature": 0.25, "top_k": 7, "top_p": null}')
+    text = await Tokenizers(None).get(ModelSource(directory=str(directory)))
+    status = ModelStatus(spec=ModelSpec(name="m", ttft_s=1, tbt_s=1))
+    request = CompletionRequest.model_validate({"model": "m", "prompt": "x", "top_k": 3, "max_tokens": 4})
+    sampling = (await prepare("r", request, status, text, 0.0)).jobs[0].sampling
+    assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.25, 3, 1.0)

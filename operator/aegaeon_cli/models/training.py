@@ -82,6 +82,8 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, directory: 
     assert model.generation_config is not None
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.generation_config.do_sample = True
+    model.generation_config.temperature = 0.2  # so small a model rambles at 1
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory, save_jinja_files=False)
 

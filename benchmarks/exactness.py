@@ -12,7 +12,7 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,16 @@ from aegaeon_operator.spec import load_manifests
 from aegaeon_proto.v1.engine_pb2 import Role
 
 QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart"
-SMALL = {"deviceBytes": "12Mi", "slabSize": "256Ki", "hostModelCache": "64Mi", "hostKv": "32Mi"}
+SMALL = {"slabSize": "256Ki", "hostModelCache": "64Mi", "hostKv": "32Mi"}
 STATUS_S = 0.5
+OUTPUTS = 200  # at least, however soon the switches have come
 
 
-async def switches_reach(scheduler: str, wanted: int, limit_s: float) -> int:
-    """Wait until the decode engines have switched `wanted` times, or for `limit_s`; returns how often they have."""
+async def switches_reach(scheduler: str, wanted: int, enough: Callable[[], bool], limit_s: float) -> int:
+    """Wait until the decode engines have switched `wanted` times and it is `enough`, or for `limit_s`.
+
+    Returns how often they have.
+    """
     seen, began, told = 0, time.monotonic(), 0
     async for status in watch_status(scheduler, STATUS_S):
         seen = sum(engine.switches for engine in status.instances if engine.role == Role.ROLE_DECODE)
@@ -43,27 +47,27 @@ async def switches_reach(scheduler: str, wanted: int, limit_s: float) -> int:
         if seen >= told + max(1, wanted // 20):
             told = seen
             print(f"{elapsed:7.1f} s  {seen:6d} of {wanted} switches", flush=True)
-        if seen >= wanted or elapsed > limit_s:
-            return seen
+        if (seen >= wanted and enough()) or elapsed > limit_s:
+            break
     return seen
 
 
 @asynccontextmanager
-async def stack_of_three(models: Path, q_max: str) -> AsyncIterator[Stack]:
+async def stack_of_three(models: Path, q_max: str, device: str) -> AsyncIterator[Stack]:
     """One prefill and two decode engines with little memory and short turns. Raises if anything of it stays behind."""
     with tempfile.TemporaryDirectory() as folder:
-        write_manifests(Path(folder), q_max)
+        write_manifests(Path(folder), q_max, device)
         async with Stack(Path(folder), models, free_port()) as stack:
             yield stack
     if stack.leftovers:
         raise SystemExit("left behind: " + "; ".join(stack.leftovers))
 
 
-def write_manifests(folder: Path, q_max: str) -> None:
+def write_manifests(folder: Path, q_max: str, device: str) -> None:
     """The quickstart with two decode engines, less memory and short turns."""
     pool = yaml.safe_load((QUICKSTART / "gpupool.yaml").read_text())
     pool["spec"]["decode"]["replicas"] = 2
-    pool["spec"]["memory"] = SMALL
+    pool["spec"]["memory"] = SMALL | {"deviceBytes": device}
     pool["spec"]["scheduling"] = {"policy": "paper", "qMax": q_max, "maxGroupSize": 8, "hold": "60s"}
     (folder / "gpupool.yaml").write_text(yaml.safe_dump(pool))
     (folder / "modelpool.yaml").write_text((QUICKSTART / "modelpool.yaml").read_text())
@@ -126,10 +130,18 @@ async def run(arguments: argparse.Namespace) -> bool:
     """Both parts against one stack; True when every figure holds."""
     models = directories(load_manifests(QUICKSTART, arguments.models).pools[0])
     deck = Deck(models, questions(arguments.models), arguments.seed)
-    async with stack_of_three(arguments.models, arguments.q_max) as stack, Client(stack.state.url) as client:
+    async with (
+        stack_of_three(arguments.models, arguments.q_max, arguments.device_bytes) as stack,
+        Client(stack.state.url) as client,
+    ):
         load = Load(client, deck, arguments.width)
         async with load.running():
-            switched = await switches_reach(stack.state.scheduler, arguments.switches, arguments.limit_s)
+            switched = await switches_reach(
+                stack.state.scheduler,
+                arguments.switches,
+                lambda: len(load.outputs) >= OUTPUTS,
+                arguments.limit_s,
+            )
         pairs = await compare_seeded(client, deck, arguments.width, arguments.seeded)
     verdicts = judge([output for output in load.outputs if output.tokens], models)
     return report("exactness", rows(arguments.switches, switched, load.outputs, verdicts) + seeded_rows(pairs))
@@ -141,7 +153,8 @@ def main() -> None:
     parser.add_argument("--models", type=Path, required=True, help="folder of `aegaeon models make`")
     parser.add_argument("--seeded", type=int, default=32, help="seeded requests to compare alone and under load")
     parser.add_argument("--width", type=int, default=16, help="requests that are open at a time")
-    parser.add_argument("--q-max", default="20ms", help="longest turn; short ones force switches")
+    parser.add_argument("--q-max", default="5ms", help="longest turn; short ones force switches")
+    parser.add_argument("--device-bytes", default="8Mi", help="of each engine; a model takes 4 to 5 MiB")
     parser.add_argument("--limit-s", type=float, default=1800.0, help="give up waiting after so many seconds")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

@@ -66,7 +66,7 @@ def test_an_output_that_transformers_would_not_give_makes_the_figure_miss(
 def test_the_manifests_of_the_benchmark_are_valid(exactness: Any, tmp_path: Path) -> None:
     from aegaeon_operator.spec import load_manifests
 
-    exactness.write_manifests(tmp_path, "20ms")
+    exactness.write_manifests(tmp_path, "20ms", "8Mi")
     pool = load_manifests(tmp_path, tmp_path).pools[0].gpu_pool
     assert pool.spec.decode is not None
     assert pool.spec.decode.replicas == 2

@@ -1,0 +1,178 @@
+"""Minutes' worth of random traffic against a real stack, as fast as it goes; after it everything must be back to empty.
+
+A minute's worth is 480 requests: four models at two requests a second each, four times the paper's busiest. Two decode
+engines and one for prefill have memory for fewer models than are asked for. Right after the start the same kinds of
+requests warm every process up; what each holds then is what it may hold at the end, but for a stated slack.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import aiohttp
+import yaml
+from benchmarks.census import Holdings, Slack, growth, holdings
+from benchmarks.report import Row, report
+from benchmarks.visits import Ending, Visitor, Visits, crowd
+
+from aegaeon_cli.demo.stack import Stack, free_port
+from aegaeon_cli.models import make_models
+from aegaeon_cli.status import watch_status
+from aegaeon_operator.spec import load_manifests
+from aegaeon_proto.v1.gateway_pb2 import PoolStatus
+
+QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart"
+SMALL = {"deviceBytes": "10Mi", "slabSize": "256Ki", "hostModelCache": "64Mi", "hostKv": "32Mi"}
+A_MINUTE = 480  # requests
+WARM_UP = 240  # requests
+IDLE_S = 20.0
+METRICS_S = 1.1
+CACHES = 16  # mappings of an engine that are not slabs: weights of models on the host, segments
+TOLD = 10
+
+
+def write_manifests(folder: Path) -> None:
+    """The quickstart with two decode engines, less memory and short turns."""
+    pool = yaml.safe_load((QUICKSTART / "gpupool.yaml").read_text())
+    pool["spec"]["decode"]["replicas"] = 2
+    pool["spec"]["memory"] = SMALL
+    pool["spec"]["scheduling"] = {"policy": "paper", "qMax": "50ms", "maxGroupSize": 8, "hold": "60s"}
+    (folder / "gpupool.yaml").write_text(yaml.safe_dump(pool))
+    (folder / "modelpool.yaml").write_text((QUICKSTART / "modelpool.yaml").read_text())
+
+
+async def idle(scheduler: str) -> PoolStatus:
+    """The status once nothing is in use, or the last one after IDLE_S."""
+    deadline = time.monotonic() + IDLE_S
+    async for status in watch_status(scheduler, 0.1):
+        if time.monotonic() > deadline or not (len(status.sequences) or any(used_blocks(status))):
+            break
+    return status
+
+
+def used_blocks(status: PoolStatus) -> tuple[int, int]:
+    """KV blocks in use over all instances: on devices, on hosts."""
+    device = sum(shape.used_blocks for i in status.instances for shape in i.memory.shapes)
+    return device, sum(shape.used_blocks for i in status.instances for shape in i.memory.host_shapes)
+
+
+def census(stack: Stack, status: PoolStatus) -> dict[str, Holdings]:
+    """Of every process of the stack, by the pod's name."""
+    pods = ["scheduler", "gateway", *(instance.instance for instance in status.instances)]
+    return {name: holdings(stack.pod(name)) for name in pods}
+
+
+async def open_streams(url: str) -> int:
+    """Requests that the gateway is answering, by its own metrics, which are up to a second old."""
+    await asyncio.sleep(METRICS_S)
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
+        lines = (await response.text()).splitlines()
+    return round(sum(float(line.split()[-1]) for line in lines if line.startswith("aegaeon_gateway_open_streams{")))
+
+
+def traffic_rows(endings: list[Ending], seconds: float) -> list[Row]:
+    """What the clients saw; prints the first answers that should not have been."""
+    wrong = [ending for ending in endings if ending.wrong]
+    for ending in wrong[:TOLD]:
+        print(f"wrong: {ending.visit.path} {ending.visit.body[:200]!r}: {ending.wrong}", flush=True)
+    return [
+        Row("requests", len(endings), "requests"),
+        Row("of which refused, as they had to be", sum(e.visit.status != 200 for e in endings), "requests"),
+        Row("of which the client left early", sum(e.left for e in endings), "requests"),
+        Row("requests that did not end as they must", len(wrong), "requests", 0, "<="),
+        Row("time that they took", seconds, "s"),
+    ]
+
+
+def pool_rows(status: PoolStatus, open_streams: int) -> list[Row]:
+    """What the stack still holds of requests, all of which have ended."""
+    device, host = used_blocks(status)
+    down = sum(not instance.alive for instance in status.instances)
+    return [
+        Row("switches of all engines", sum(i.switches for i in status.instances), "switches"),
+        Row("sequences that the scheduler knows", len(status.sequences), "sequences", 0, "<="),
+        Row("sequences that engines hold", sum(i.sequences for i in status.instances), "sequences", 0, "<="),
+        Row("requests that the gateway has open", open_streams, "requests", 0, "<="),
+        Row("KV blocks in use on devices", device, "blocks", 0, "<="),
+        Row("KV blocks in use on hosts", host, "blocks", 0, "<="),
+        Row("engines that are away", down, "engines", 0, "<="),
+    ]
+
+
+def slab_rows(before: PoolStatus, status: PoolStatus, after: dict[str, Holdings]) -> list[Row]:
+    """Of each engine. Models stay on a device when nobody asks for them; KV caches do not, nor anything on the host."""
+    free = {instance.instance: instance.memory.host_slabs_free for instance in before.instances}
+    rows = []
+    for instance in status.instances:
+        name, memory = instance.instance, instance.memory
+        kept = sum(shape.free_blocks for shape in (*memory.shapes, *memory.host_shapes))
+        lost = free[name] - memory.host_slabs_free
+        held = after[name].slab_mappings
+        rows += [
+            Row(f"{name}: empty KV blocks that still keep slabs", kept, "blocks", 0, "<="),
+            Row(f"{name}: host slabs that did not come back", lost, "slabs", 0, "<="),
+            Row(f"{name}: mappings of slabs and caches", held, "mappings", instance.slabs + CACHES, "<="),
+        ]
+    return rows
+
+
+def end_rows(stack: Stack) -> list[Row]:
+    """What Ctrl-C left."""
+    for left in stack.leftovers:
+        print(f"left behind: {left}", flush=True)
+    status = stack.exit_status
+    return [
+        Row("exit status after Ctrl-C", -1 if status is None else abs(status), "status", 0, "<="),
+        Row("processes, run folders and shared memory left behind", len(stack.leftovers), "things", 0, "<="),
+    ]
+
+
+async def run(arguments: argparse.Namespace) -> bool:
+    """The whole soak; True when every figure holds."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_manifests(Path(folder))
+        names = [model.name for model in load_manifests(Path(folder), arguments.models).pools[0].models]
+        async with Stack(Path(folder), arguments.models, free_port()) as stack:
+            rows = await soaked(stack, Visits(names, arguments.seed), arguments)
+    good = report("soak", rows + end_rows(stack))
+    if not good:
+        print("the stack's last lines:\n" + "\n".join(stack.log().splitlines()[-60:]), flush=True)
+    return good
+
+
+async def soaked(stack: Stack, visits: Visits, arguments: argparse.Namespace) -> list[Row]:
+    """Warm up, count, soak, count again."""
+    scheduler = stack.state.scheduler
+    async with Visitor(stack.state.url) as visitor:
+        warm = await crowd(visitor, visits.draw, WARM_UP, arguments.width)
+    at_first = await idle(scheduler)
+    before = census(stack, at_first)
+    began = time.monotonic()
+    async with Visitor(stack.state.url) as visitor:
+        endings = await crowd(visitor, visits.draw, round(A_MINUTE * arguments.minutes), arguments.width)
+    seconds = time.monotonic() - began
+    status = await idle(scheduler)
+    after = census(stack, status)
+    rows = traffic_rows(warm + endings, seconds) + pool_rows(status, await open_streams(stack.state.url))
+    return rows + slab_rows(at_first, status, after) + growth(before, after, Slack())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=30.0, help="how many minutes' worth of requests")
+    parser.add_argument("--models", type=Path, required=True, help="folder of `aegaeon models make`")
+    parser.add_argument("--width", type=int, default=24, help="clients at a time")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    arguments.models = arguments.models.absolute()
+    make_models(arguments.models, print)
+    sys.exit(0 if asyncio.run(run(arguments)) else 1)
+
+
+if __name__ == "__main__":
+    main()

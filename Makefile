@@ -76,10 +76,13 @@ bench: models ## every figure beside its limit; JSON in benchmarks/results
 # ---- keep clean ----------------------------------------------------------------------------------------------------
 
 .PHONY: check format generate lock
-check: $(STAMP) ## lint, types, layers, generated files
+check: $(STAMP) native-dependencies ## lint, types, layers, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(wildcard native/src/*.cpp native/src/*.hpp native/include/aegaeon/*.hpp native/cpp_tests/*.cpp)
+	@$(BIN)/cmake -S native -B build/tidy -G Ninja -DAEGAEON_TESTS=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja >/dev/null
+	$(BIN)/clang-tidy -p build/tidy --quiet $(filter-out native/src/bindings%,$(wildcard native/src/*.cpp))
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@$(MAKE) --no-print-directory generate
@@ -93,5 +96,5 @@ generate: $(STAMP) ## everything that is made from something else
 	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc $(PROTOS)
 	@$(PY) docs/reference/make.py
 lock: $(BIN)/uv ## requirements.lock from pyproject.toml
-	$(BIN)/uv pip compile --quiet pyproject.toml --extra engine --extra demo --extra dev -c constraints.in --universal \
+	$(BIN)/uv pip compile --quiet pyproject.toml --extra engine --extra demo --extra s3 --extra dev -c constraints.in --universal \
 	  --generate-hashes --no-header --no-emit-index-url --no-annotate -o requirements.lock

@@ -6,6 +6,7 @@ import gzip
 from pathlib import Path
 
 import pytest
+
 from aegaeon_simulator.workload import Arrival, Lengths, TraceError, Workload, WorkloadError, poisson, read_trace
 
 HEADER = "t_s,model,model_kind,input_len,output_len\n"

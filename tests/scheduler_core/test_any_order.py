@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
+from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
 from aegaeon_scheduler.core.model import FailureKind, InstanceId, ModelName, Role
 from aegaeon_simulator.small import small_world
 from aegaeon_simulator.world import World
@@ -57,7 +59,14 @@ shape = st.fixed_dictionaries(
 )
 
 
-def play(pool: dict, requests: list[Arrival], trouble: list[Trouble], fault: dict[int, FailureKind]) -> World:
+def config(policy: str) -> SchedulerConfig:
+    latency = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
+    return SchedulerConfig(policy=PolicySettings(name=policy), latency=latency)
+
+
+def play(
+    policy: str, pool: dict, requests: list[Arrival], trouble: list[Trouble], fault: dict[int, FailureKind]
+) -> World:
     laned = (cmd.Load, cmd.Unload, cmd.SwapOut, cmd.SwapIn, cmd.Adopt, cmd.Turn)
     count = 0
 
@@ -75,7 +84,7 @@ def play(pool: dict, requests: list[Arrival], trouble: list[Trouble], fault: dic
         if made:
             made[0].scheduler.check()
 
-    world = small_world(**pool, fault=inject, observe=observe)
+    world = small_world(**pool, config=config(policy), fault=inject, observe=observe)
     made.append(world)
     clients = [
         world.request(f"r{i}", ModelName(f"m{r.model}"), r.prompt, r.length, r.at) for i, r in enumerate(requests)
@@ -104,10 +113,11 @@ def strike(world: World, clients: list, trouble: Trouble) -> None:
                 world.submit_again(c)
 
 
+@pytest.mark.parametrize("policy", ["paper", "aegaeon"])
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(shape, arrivals, troubles, faults)
-def test_every_request_ends_exactly_once_and_leaves_nothing_behind(pool, requests, trouble, fault):
-    world = play(pool, requests, trouble, fault)
+def test_every_request_ends_exactly_once_and_leaves_nothing_behind(policy, pool, requests, trouble, fault):
+    world = play(policy, pool, requests, trouble, fault)
     for client in world.clients.values():
         assert not client.open, f"{client} has no answer at {world.clock.now}"
     world.run(until=world.clock.now + 70, idle=False)
@@ -122,12 +132,15 @@ def test_every_request_ends_exactly_once_and_leaves_nothing_behind(pool, request
         assert not any(engine.host.used.values())
 
 
+@pytest.mark.parametrize("policy", ["paper", "aegaeon"])
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(shape, arrivals, troubles, faults)
-def test_the_same_events_give_the_same_commands(pool, requests, trouble, fault):
+def test_the_same_events_give_the_same_commands(policy, pool, requests, trouble, fault):
     def record() -> list:
         seen: list = []
-        world = small_world(**pool, observe=lambda now, event, commands: seen.append((now, event, commands)))
+        world = small_world(
+            **pool, config=config(policy), observe=lambda now, event, commands: seen.append((now, event, commands))
+        )
         for i, r in enumerate(requests):
             world.request(f"r{i}", ModelName(f"m{r.model}"), r.prompt, r.length, r.at)
         world.run(until=60.0)

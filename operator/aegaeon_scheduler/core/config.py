@@ -48,10 +48,35 @@ class PolicySettings:
     alpha_floor: float = 0.5
     # Turn length, seconds, when no load is ahead (the formula gives 0): long enough to hide the control round trip.
     resident_quota_s: float = 0.1
-    # Shortest turn, seconds, where loads are so quick that the formula gives less: a turn outlasts the control round trip.
+    # Shortest turn, seconds, where loads are so quick that the formula gives less: it outlasts the control round trip.
     min_quota_s: float = 0.02
     # Steps of one turn at most: bounds the KV growth that is granted ahead.
     max_turn_steps: int = 256
+    # Policy aegaeon. Decode steps of one turn: fewer cost control and changes of the running model, more cost urgency.
+    quantum_steps: int = 8
+    # Seconds from now at which late sequences count as due: they ride along, they do not drive the order.
+    late_slack_s: float = 20.0
+    # Seconds between two passes over the pool at most, while there is work.
+    pass_interval_s: float = 0.2
+    # Share of an instance's time beyond which nothing is placed there, but what is urgent.
+    full_util: float = 0.9
+    # Share of an instance's time beyond which a group is hot: newcomers begin a second one where there is time.
+    hot_util: float = 0.6
+    # Share of TTFT that is left when a waiting group is placed even where there is no time.
+    urgent_share: float = 0.5
+    # Share of TTFT by which a group must be less urgent than the one that it gives way to.
+    give_way_share: float = 0.3
+    # Seconds that a group runs where it is before it may be asked to give way.
+    min_stay_s: float = 0.5
+    # Share of an instance's memory that placing leaves free for growth.
+    headroom: float = 0.028
+    # Share of an instance's memory beyond which a group that leaves is halved.
+    split_share: float = 0.7
+    # An instance asked for this share of its time, with a deadline this near (seconds), hands a group to one that is
+    # less busy by the gap.
+    busy_util: float = 1.0
+    busy_slack_s: float = 3.0
+    busy_gap: float = 0.3
 
 
 @dataclass(frozen=True, slots=True)

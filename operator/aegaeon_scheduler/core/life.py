@@ -124,6 +124,17 @@ class Life:
         if inst is None:
             self._parked[seq.id] = seq
             return
+        self.hand_over(seq, inst, f"hand-off from {source.id}")
+        blocks = blocks_for(seq.model.fp, seq.kv_tokens)
+        if not inst.stuck and inst.book.slabs_for(seq.model.fp, blocks) <= inst.book.free():
+            self._residency.bring_in(inst, seq, f"hand-off from {source.id}")
+        self.wake(inst)
+
+    def hand_over(self, seq: Sequence, inst: Instance, reason: str) -> None:
+        """Its KV is on the host tier of its home: make this instance its home, which is to adopt it."""
+        source = seq.home
+        assert source is not None
+        self.stage(seq, Stage.HANDOFF)
         self._parked.pop(seq.id, None)
         seq.source, seq.home = source, inst
         source.sequences.pop(seq.id, None)
@@ -132,11 +143,26 @@ class Life:
         if seq.open_id is not None:
             source.opens.pop(seq.open_id, None)
             seq.open_id = None
-        self._residency.open(inst, seq, f"hand-off from {source.id}")
-        blocks = blocks_for(seq.model.fp, seq.kv_tokens)
-        if not inst.stuck and inst.book.slabs_for(seq.model.fp, blocks) <= inst.book.free():
-            self._residency.bring_in(inst, seq, f"hand-off from {source.id}")
-        self.wake(inst)
+        self._residency.open(inst, seq, reason)
+
+    def take_back(self, seq: Sequence, reason: str) -> None:
+        """A hand-over that was not begun is off: the source's host tier holds it as before."""
+        inst, source = seq.home, seq.source
+        assert inst is not None
+        assert source is not None
+        inst.sequences.pop(seq.id, None)
+        if seq.open_id is not None:
+            inst.opens.pop(seq.open_id, None)
+        self._close(inst, seq, reason)
+        seq.home, seq.source = source, None
+        source.sequences[seq.id] = seq
+        seq.opened, seq.open_id, seq.place = True, None, Place.HOST
+        self._parked[seq.id] = seq
+
+    def unpark(self, seq: Sequence) -> None:
+        """It goes on where its KV is: no hand-over after all."""
+        self._parked.pop(seq.id, None)
+        self.stage(seq, Stage.DECODE)
 
     def adopted(self, seq: Sequence) -> None:
         """The KV is here; the source may forget it."""
@@ -144,7 +170,7 @@ class Life:
         assert inst is not None
         if source is not None:
             self._pool.send(source, Close(seq.id, seq.epoch), f"{inst.id} has it")
-            seq.source = seq.handle_of = None
+        seq.source = seq.handle_of = None
         seq.place = Place.DEVICE
         self.stage(seq, Stage.DECODE)
         self._residency.join(inst, seq)

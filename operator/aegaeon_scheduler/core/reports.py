@@ -26,7 +26,7 @@ class Reports:
         inst.memory_due = False
         if inst.outs:
             self._residency.retry_outs(inst)
-        if inst.stuck:
+        if inst.stuck or inst.wanted or inst.incoming:
             self._life.wake(inst)
 
     # -- commands that are done --------------------------------------------------------------------------------------
@@ -55,6 +55,8 @@ class Reports:
         weights = inst.weights.get(model.name)
         if weights is not None and weights.load == issued.id:
             weights.ready = True
+            self._life.wake(inst)
+            self._pool.ask_pass()
         if self._pool.config.refine:
             estimate = self._pool.estimates.of(model.name, inst.device)
             estimate.saw_load(event.bytes_moved, event.seconds)
@@ -79,11 +81,12 @@ class Reports:
         if event.kv_tokens:
             seq.kv_tokens = event.kv_tokens
         seq.planned_kv = seq.kv_tokens
+        seq.handle_of = issued.id
         if seq.stage is Stage.HANDOFF:
-            seq.handle_of = issued.id
             self._life.parked(seq)
         else:
             self._life.wake(inst)
+            self._pool.ask_pass()
 
     def _swapped_in(self, inst: Instance, issued: Issued, event: CommandDone) -> None:
         seq = issued.seq
@@ -206,7 +209,7 @@ class Reports:
         """A prompt that did not get through is planned once more, a bounded number of times."""
         if seq.hungry > self._pool.config.max_hungry_turns:
             self._life.lose(seq, f"{seq.hungry} turns on {inst.id} brought it nothing")
-        elif seq.policy is None:
+        else:
             self._policy.unissued(inst, seq)
 
     # -- failures ----------------------------------------------------------------------------------------------------

@@ -44,6 +44,8 @@ class Residency:
         if held is not None:
             self._pool.held.get(seq.id, {}).pop(inst.id, None)
             self._pool.send(inst, Close(seq.id, held.epoch), "an older copy that is not gone on with")
+        if seq.source is None:
+            seq.handle_of = None  # a handle is good for one epoch
         id = self._pool.send(inst, Open(seq.id, seq.epoch, seq.model.name), reason)
         if seq.open_id is not None:
             inst.opens.pop(seq.open_id, None)

@@ -13,7 +13,7 @@ from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.commands import Unload
 from aegaeon_scheduler.core.model import CommandId, Footprint, Place
 from aegaeon_scheduler.core.policies import Plan, Policy
-from aegaeon_scheduler.core.state import Instance, Pool, Sequence, Weights
+from aegaeon_scheduler.core.state import Instance, Model, Pool, Sequence, Weights
 
 if TYPE_CHECKING:
     from aegaeon_scheduler.core.life import Life
@@ -120,7 +120,7 @@ class Room:
 
     def _take(self, inst: Instance, plan: Plan, candidates: _Candidates, fitted: Fitted, need: int) -> Fitted | None:
         free = inst.book.free()
-        free = self._unload(inst, plan, candidates.idle, fitted, need, free)
+        free = self._unload(inst, plan.model, candidates.idle, fitted, need, free)
         if free >= need:
             return self._after_unloads(fitted)
         swaps: list[Sequence] = []
@@ -131,7 +131,7 @@ class Room:
             swaps.append(seq)
             gain += candidates.slabs(seq)
         if free + gain < need:
-            free = self._unload(inst, plan, candidates.busy, fitted, need - gain, free)
+            free = self._unload(inst, plan.model, candidates.busy, fitted, need - gain, free)
             if not swaps and free >= need:
                 return self._after_unloads(fitted)
         self._swap(inst, plan, swaps)
@@ -139,13 +139,30 @@ class Room:
             self._swap(inst, plan, self._policy.give_way(inst, candidates.running, self._pool.now))
         return None
 
-    def _unload(self, inst: Instance, plan: Plan, models: list[Weights], fitted: Fitted, need: float, free: int) -> int:
+    def drop_idle(self, inst: Instance, model: Model, need: int) -> dict[CommandId, int] | None:
+        """Unload idle models until so many slabs are or will be free; None (nothing sent) if they do not reach."""
+        free = inst.book.free()
+        if free >= need:
+            return {}
+        if any(w.unload is not None for w in inst.weights.values()):
+            return None
+        idle = [w for w in inst.weights.values() if w.model is not model and w.ready]
+        order = self._policy.unload_order(inst, idle)
+        if free + sum(w.slabs for w in order) < need:
+            return None
+        fitted = Fitted([], 0, {}, ())
+        self._unload(inst, model, order, fitted, need, free)
+        return fitted.unloads
+
+    def _unload(
+        self, inst: Instance, model: Model, models: list[Weights], fitted: Fitted, need: float, free: int
+    ) -> int:
         for weights in models:
             if free >= need:
                 break
             after = (weights.last_turn,) if weights.turns and weights.last_turn is not None else ()
             name = weights.model.name
-            issued = self._pool.issue(inst, Unload(name), f"room for {plan.model.name}", after, model=weights.model)
+            issued = self._pool.issue(inst, Unload(name), f"room for {model.name}", after, model=weights.model)
             weights.unload = issued.id
             inst.count += 1
             fitted.unloads[issued.id] = weights.slabs

@@ -16,8 +16,10 @@ from aegaeon_scheduler.core.conservation import check
 from aegaeon_scheduler.core.errors import ConfigError
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.model import RejectCode
+from aegaeon_scheduler.core.mover import Mover
 from aegaeon_scheduler.core.policies import Plan, Policy
 from aegaeon_scheduler.core.policies.paper import PaperPolicy
+from aegaeon_scheduler.core.policies.slack import SlackPolicy
 from aegaeon_scheduler.core.recovery import Recovery
 from aegaeon_scheduler.core.reports import Reports
 from aegaeon_scheduler.core.residency import Residency
@@ -30,9 +32,11 @@ from aegaeon_scheduler.core.timers import Timers
 def policy_for(pool: Pool) -> Policy:
     """The policy that the settings name. Raises ConfigError for an unknown name."""
     name = pool.config.policy.name
-    if name != PaperPolicy.name:
-        raise ConfigError(f"policy.name: {name!r} is unknown; known: {PaperPolicy.name}")
-    return PaperPolicy(pool)
+    if name == PaperPolicy.name:
+        return PaperPolicy(pool)
+    if name == SlackPolicy.name:
+        return SlackPolicy(pool)
+    raise ConfigError(f"policy.name: {name!r} is unknown; known: {PaperPolicy.name}, {SlackPolicy.name}")
 
 
 class Scheduler:
@@ -46,6 +50,7 @@ class Scheduler:
         self._residency = Residency(pool, policy, room)
         life = self._life = Life(pool, policy, self._residency, timers)
         room.bind(self._residency, life)
+        self._mover = Mover(pool, self._residency, room, life)
         self._reports = Reports(pool, policy, self._residency, life)
         self._recovery = Recovery(pool, policy, self._residency, life, self._reports, timers)
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -119,8 +124,13 @@ class Scheduler:
         if self._timers.settled():
             for model in list(self._pool.models.values()):
                 self._life.place_waiting(model)
+        if self._pool.pass_at is not None and self._pool.pass_at <= self._pool.now:
+            for move in self._policy.pool_pass(self._pool.now):
+                self._mover.carry_out(move)
 
     def _fill(self, inst: Instance) -> None:
+        if inst.wanted or inst.incoming:
+            self._mover.settle(inst)
         while len(inst.turns) < self._pool.config.lane_depth:
             plan = self._policy.plan(inst, self._pool.now)
             if plan is None:

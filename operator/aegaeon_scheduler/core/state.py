@@ -173,9 +173,10 @@ class Instance:
 
     __slots__ = (
         "book", "busy_s", "commands", "count", "device", "failures", "held", "host_slabs", "id", "incarnation",
-        "loads", "max_batch", "memory_due", "next_id", "node", "opens", "order", "outs", "phases", "policy", "reason",
-        "reported",
-        "role", "running", "sequences", "slab_bytes", "slabs", "stall_s", "stuck", "switches", "turns", "weights",
+        "incoming", "loads", "max_batch", "memory_due", "next_id", "node", "opens", "order", "outs", "phases",
+        "policy", "reason", "reported",
+        "role", "running", "sequences", "slab_bytes", "slabs", "stall_s", "stuck", "switches", "turns", "wanted",
+        "weights",
     )  # fmt: skip
 
     def __init__(self, event: InstanceUp, order: int) -> None:
@@ -206,6 +207,8 @@ class Instance:
         self.turns: list[Issued] = []
         self.sequences: dict[SeqId, Sequence] = {}  # homed here
         self.outs: deque[Sequence] = deque()  # hand-offs that wait for host room
+        self.wanted: dict[ModelName, str] = {}  # models to load ahead of any turn once there is room, and why
+        self.incoming: deque[Sequence] = deque()  # sequences to copy in ahead of any turn once there is room
         self.held: dict[SeqId, Held] = {}
         self.failures: dict[ModelName, int] = {}
         self.running: Model | None = None
@@ -235,11 +238,17 @@ class Pool:
         self.began: float | None = None  # time of the first event
         self.queued = 0
         self.serial = 0
+        self.pass_at: float | None = None  # when the policy wants its next pass over the pool
 
     @property
     def settled_at(self) -> float:
         """Until then instances that outlived an earlier scheduler may still attach."""
         return (self.now if self.began is None else self.began) + self.config.reattach_grace_s
+
+    def ask_pass(self) -> None:
+        """Something changed that may let the policy move models or sequences: a pass as soon as this event is over."""
+        if self.pass_at is not None:
+            self.pass_at = min(self.pass_at, self.now)
 
     def tick(self) -> int:
         """A number that rises: order of use and of arrival."""

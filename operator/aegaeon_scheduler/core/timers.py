@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 
 from aegaeon_scheduler.core.commands import Wake
 from aegaeon_scheduler.core.model import Held, InstanceId, SeqId
@@ -51,6 +52,7 @@ class Timers:
         while self._holds and self._holds[0][0] <= now:
             at, seq = self._holds.popleft()
             if self._live(seq, Stage.QUEUED) and seq.held_until == at:
+                seq.held_until = 0.0  # queued twice at one time it is here twice
                 holds.append(seq)
         while self._losses and self._losses[0][0] <= now:
             at, seq = self._losses.popleft()
@@ -65,8 +67,9 @@ class Timers:
         return seq.stage is stage and self._pool.sequences.get(seq.id) is seq
 
     def ticked(self) -> None:
-        """The last Wake has been answered."""
-        self._armed = None
+        """A Wake has been answered: the one that is armed, or one of before that was overtaken."""
+        if self._armed is not None and self._pool.now >= self._armed:
+            self._armed = None
 
     def arm(self) -> None:
         """Ask for the earliest Tick that is needed, once."""
@@ -74,6 +77,8 @@ class Timers:
         heads = [queue[0][0] for queue in (self._holds, self._losses, self._leases) if queue]
         if self._settling:
             heads.append(self._pool.settled_at)
+        if self._pool.pass_at is not None and self._pool.pass_at < inf:
+            heads.append(self._pool.pass_at)
         if heads and (self._armed is None or min(heads) < self._armed):
             self._armed = min(heads)
             self._pool.out.append(Wake(self._armed))

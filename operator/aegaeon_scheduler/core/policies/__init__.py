@@ -29,12 +29,15 @@ class Plan:
 
 @dataclass(slots=True)
 class Move:
-    """A wish of the pool pass: have the model resident (load it ahead), or bring a sequence to an instance."""
+    """A wish of the pool pass: have sequences of one model on an instance, its weights loaded ahead of their turns.
 
-    instance: Instance
+    Without an instance they leave theirs: KV to the host tier, queued prompts back to where all wait.
+    """
+
     model: Model
+    sequences: tuple[Sequence, ...]
+    instance: Instance | None
     reason: str
-    sequence: Sequence | None = None
 
 
 class Policy(Protocol):
@@ -71,7 +74,7 @@ class Policy(Protocol):
         ...
 
     def unissued(self, inst: Instance, seq: Sequence) -> None:
-        """The turn with this sequence's prefill did not run to its end: it is to be planned again."""
+        """A turn with this sequence's prefill did not run to its end: it is to be planned again. Idempotent."""
         ...
 
     def unload_order(self, inst: Instance, idle: list[Weights]) -> list[Weights]:
@@ -83,5 +86,5 @@ class Policy(Protocol):
         ...
 
     def pool_pass(self, now: float) -> list[Move]:
-        """Pool level: models and sequences to move, most urgent first. Called at arrivals, drains and on Tick."""
+        """Pool level: models and sequences to move, most urgent first. Called when `Pool.pass_at` has come."""
         ...

@@ -214,6 +214,8 @@ class PaperPolicy:
 
     def unissued(self, inst: Instance, seq: Sequence) -> None:
         """See Policy."""
+        if seq.policy is not None:
+            return
         group = Group(seq.model, inst, 0.0)
         group.joined = self._settings.max_gpsize
         cost = self._estimates.of(seq.model.name, inst.device).prefill_s(seq.prompt_tokens)

@@ -1,0 +1,106 @@
+"""Carries out the moves of a pool pass: sequences leave for host memory or come to an instance, weights ahead of turns.
+
+What there is no room for yet waits in `Instance.wanted` and `Instance.incoming` and is tried again at every report.
+"""
+
+from __future__ import annotations
+
+from aegaeon_scheduler.core.book import blocks_for
+from aegaeon_scheduler.core.life import Life
+from aegaeon_scheduler.core.model import Place
+from aegaeon_scheduler.core.policies import Move
+from aegaeon_scheduler.core.residency import Residency
+from aegaeon_scheduler.core.room import Room
+from aegaeon_scheduler.core.state import Instance, Model, Pool, Sequence, Stage
+
+# Slabs, as a share of all, that copies ahead of turns leave free for the growth of whoever runs.
+_RESERVE = 1 / 64
+
+
+class Mover:
+    """Between the policy, which says where sequences belong, and residency, which sends the commands."""
+
+    def __init__(self, pool: Pool, residency: Residency, room: Room, life: Life) -> None:
+        self._pool = pool
+        self._residency = residency
+        self._room = room
+        self._life = life
+
+    def carry_out(self, move: Move) -> None:
+        """Start the move; what cannot be sent at once follows with the reports."""
+        for seq in move.sequences:
+            if move.instance is None:
+                self._out(seq, move.reason)
+            else:
+                self._to(seq, move.instance, move.reason)
+        inst = move.instance
+        if inst is not None:
+            inst.wanted.setdefault(move.model.name, move.reason)
+            self._life.wake(inst)
+
+    def _out(self, seq: Sequence, reason: str) -> None:
+        inst = seq.home
+        if inst is None or seq.copy is not None:
+            return
+        if seq.stage is Stage.QUEUED:
+            inst.sequences.pop(seq.id, None)
+            seq.home = None
+            seq.model.waiting[seq.id] = seq
+        elif seq.source is not None:
+            self._life.take_back(seq, reason)
+        elif seq.place is Place.DEVICE:
+            self._residency.swap_out(inst, seq, reason, tuple(seq.turns))
+
+    def _to(self, seq: Sequence, inst: Instance, reason: str) -> None:
+        if seq.home is None:
+            seq.model.waiting.pop(seq.id, None)
+            seq.home = inst
+            inst.sequences[seq.id] = seq
+        elif seq.home is inst:
+            if seq.place is Place.HOST:
+                self._life.unpark(seq)
+                inst.incoming.append(seq)
+        elif seq.place is Place.HOST and seq.handle_of is not None:
+            self._life.hand_over(seq, inst, reason)
+            inst.incoming.append(seq)
+        else:
+            self._life.lose(seq, f"its KV cannot leave {seq.home.id}", blame=0)
+
+    # -- ahead of turns ---------------------------------------------------------------------------------------------
+
+    def settle(self, inst: Instance) -> None:
+        """Send the loads, then the copies in, that there is room for now."""
+        for name in list(inst.wanted):
+            model = self._pool.models.get(name)
+            if model is None or not inst.has(model) or self._load(inst, model, inst.wanted[name]):
+                del inst.wanted[name]
+        while inst.incoming and not inst.wanted:
+            if not self._bring_in(inst, inst.incoming[0]):
+                return
+            inst.incoming.popleft()
+
+    def _load(self, inst: Instance, model: Model, reason: str) -> bool:
+        weights = inst.weights.get(model.name)
+        if weights is not None:
+            return weights.unload is None
+        unloads = self._room.drop_idle(inst, model, model.fp.weight_slabs)
+        if unloads is None:
+            return False
+        self._residency.ready_weights(inst, model, reason, unloads)
+        return True
+
+    def _bring_in(self, inst: Instance, seq: Sequence) -> bool:
+        """Whether it needs no further waiting."""
+        if seq.home is not inst or seq.copy is not None or self._pool.sequences.get(seq.id) is not seq:
+            return True
+        if seq.place is not Place.HOST and seq.source is None:
+            return True
+        fp = seq.model.fp
+        slabs = inst.book.slabs_for(fp, blocks_for(fp, seq.kv_tokens))
+        reserve = int(inst.slabs * _RESERVE)
+        if slabs + reserve > inst.book.free():
+            unloads = self._room.drop_idle(inst, seq.model, slabs + reserve)
+            if unloads or (slabs > inst.book.free()):
+                return False
+        self._residency.bring_in(inst, seq, "its group runs here")
+        return True

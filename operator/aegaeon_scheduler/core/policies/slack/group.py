@@ -1,0 +1,146 @@
+"""A group: the live sequences of one model that share its weights in one place, and what they need.
+
+Placed on an instance it is resident or loading; without one it waits in host memory, KV cache included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import inf
+
+from aegaeon_scheduler.core.book import blocks_for
+from aegaeon_scheduler.core.estimate import Estimates
+from aegaeon_scheduler.core.model import Place, Role, SeqId
+from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
+
+
+class Kind(Enum):
+    """What a group does, which says where it may be placed."""
+
+    WHOLE = "prefill and decode"
+    PROMPTS = "prefill"
+    DECODES = "decode"
+
+
+_ROLES = {
+    Kind.WHOLE: (Role.UNIFIED,),
+    Kind.PROMPTS: (Role.PREFILL,),
+    Kind.DECODES: (Role.DECODE, Role.UNIFIED),
+}
+
+
+class Group:
+    """`prompts` are the members whose prefill is still to be issued, first come first served."""
+
+    __slots__ = ("inst", "kind", "members", "model", "number", "prompts", "since", "target")
+
+    def __init__(self, model: Model, kind: Kind, number: int) -> None:
+        self.model = model
+        self.kind = kind
+        self.number = number
+        self.inst: Instance | None = None
+        self.members: dict[SeqId, Sequence] = {}
+        self.prompts: dict[SeqId, Sequence] = {}
+        self.since = inf  # seconds; when it was first ready to run where it is
+        self.target: Instance | None = None  # where a move is to end
+
+    def may_go(self, inst: Instance) -> bool:
+        """Whether its kind and model allow it there."""
+        return inst.role in _ROLES[self.kind] and inst.has(self.model)
+
+    def ready(self) -> bool:
+        """Whether its weights are on its instance."""
+        weights = self.inst.weights.get(self.model.name) if self.inst is not None else None
+        return weights is not None and weights.ready and weights.unload is None
+
+    def on_lane(self) -> bool:
+        """Whether a turn of it runs or is queued."""
+        return self.inst is not None and any(turn.tag is self for turn in self.inst.turns)
+
+    def key(self, now: float, late_s: float) -> float:
+        """When its most urgent token is due, seconds; tokens of turns that are out count as made.
+
+        Late sequences do not drive the order: together they stand for a deadline `late_s` from now.
+        """
+        slo = self.model.config.slo
+        ttft_s, tbt_s = slo.ttft_s, slo.tbt_s
+        best, late = inf, False
+        for seq in self.members.values():
+            due = seq.arrival + ttft_s + planned_output(seq) * tbt_s
+            if due < now:
+                late = True
+            elif due < best:
+                best = due
+        return min(best, now + late_s) if late else best
+
+
+def planned_output(seq: Sequence) -> int:
+    """Output tokens that it will have when all turns that are out have run."""
+    made = seq.planned_kv - seq.prompt_tokens
+    return made + 1 if made >= seq.prefix_tokens and seq.planned_kv else seq.output_tokens
+
+
+def due(seq: Sequence) -> float:
+    """When its next token is due, turns that are out counted as run."""
+    slo = seq.model.config.slo
+    return seq.arrival + slo.ttft_s + planned_output(seq) * slo.tbt_s
+
+
+def kv_blocks(seq: Sequence) -> int:
+    """KV blocks that it has or, before its prefill, will need."""
+    tokens = max(seq.kv_tokens, seq.planned_kv, seq.prompt_tokens + seq.prefix_tokens)
+    return blocks_for(seq.model.fp, tokens)
+
+
+@dataclass(slots=True)
+class Load:
+    """What a group asks of an instance: share of its time (`util`), bytes, and when it is due."""
+
+    group: Group
+    key: float
+    util: float
+    nbytes: int
+    settled: bool  # no copy of it is out
+
+    @staticmethod
+    def of(group: Group, now: float, late_s: float, estimates: Estimates, inst: Instance) -> Load:
+        """Measure a group as if on this instance."""
+        fp = group.model.fp
+        context = blocks = 0
+        settled = True
+        for seq in group.members.values():
+            context += max(seq.planned_kv, seq.prompt_tokens + seq.prefix_tokens)
+            blocks += kv_blocks(seq)
+            settled = settled and seq.copy is None
+        step_s = estimates.of(group.model.name, inst.device).step_s(context, len(group.members))
+        util = step_s / max(group.model.config.slo.tbt_s, 1e-9)
+        nbytes = fp.weight_slabs * inst.slab_bytes + blocks * fp.kv_block_bytes
+        return Load(group, group.key(now, late_s), util, nbytes, settled)
+
+
+def pinned(group: Group) -> Instance | None:
+    """The only instance that can go on with it: its KV is on a device, or on a host tier without a handle."""
+    for seq in group.members.values():
+        if seq.place is Place.DEVICE or (seq.place is Place.HOST and seq.handle_of is None):
+            return seq.home
+    return None
+
+
+def node_of(group: Group) -> str | None:
+    """The node whose host memory holds its KV; None when it holds none."""
+    return next((s.home.node for s in group.members.values() if s.place is Place.HOST and s.home is not None), None)
+
+
+def may_leave(group: Group) -> bool:
+    """Whether every member can leave now: no turn, no copy, no half-made prompt, host room for all."""
+    inst = group.inst
+    if inst is None or group.on_lane():
+        return False
+    blocks = 0
+    for seq in group.members.values():
+        if seq.turns or seq.copy is not None or seq.stage is Stage.PREFILL:
+            return False
+        if seq.place is Place.DEVICE:
+            blocks += kv_blocks(seq)
+    return not blocks or inst.book.host_room(group.model.fp, blocks)

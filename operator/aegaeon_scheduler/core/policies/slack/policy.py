@@ -1,0 +1,235 @@
+"""`policy: aegaeon` behind the Policy protocol: which group a sequence joins, and what an instance runs next.
+
+The most urgent group that is ready runs: a prompt of it, else a quantum of decode steps of its whole batch.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from aegaeon_scheduler.core.book import blocks_for
+from aegaeon_scheduler.core.config import PolicySettings
+from aegaeon_scheduler.core.model import Place, Role
+from aegaeon_scheduler.core.policies import Move, Plan
+from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load, due
+from aegaeon_scheduler.core.policies.slack.passes import Pass
+from aegaeon_scheduler.core.policies.slack.table import Table, groups_at, groups_of
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stage, Weights
+
+
+class SlackPolicy:
+    """Slack is the currency: spent waiting for company, given up to whoever has least."""
+
+    name = "aegaeon"
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._settings: PolicySettings = pool.config.policy
+        self._estimates = pool.estimates
+        self._table = Table(pool)
+        pool.pass_at = inf
+
+    def instance_up(self, inst: Instance) -> None:
+        """See Policy."""
+        self._table.up(inst)
+
+    def instance_down(self, inst: Instance) -> None:
+        """See Policy. Its groups wait; those of their members that were on it are lost one by one."""
+        self._table.down(inst)
+
+    # -- arrivals ---------------------------------------------------------------------------------------------------
+
+    def place(self, seq: Sequence, now: float) -> Instance | None:
+        """Join the model's group, unless it is hot; else idle weights; else a new group in the host pool."""
+        self._pool.ask_pass()
+        group: Group | None = seq.policy
+        if group is None:
+            kind = self._table.prompt_kind(seq.model)
+            group = self._joinable(seq.model, kind, now) or self._create(seq.model, kind, now)
+            self._table.join(group, seq)
+        if seq.planned_kv == 0:
+            group.prompts[seq.id] = seq
+        return group.inst
+
+    def _joinable(self, model: Model, kind: Kind, now: float) -> Group | None:
+        groups = [g for g in groups_of(model) if g.kind is kind]
+        if not groups or model.footprint is None:
+            return groups[0] if groups else None
+        utils = [self._util(g, now) for g in groups]
+        util = min(utils)
+        group = groups[utils.index(util)]
+        return None if self._hot(group, util, now) else group
+
+    def _util(self, group: Group, now: float) -> float:
+        inst = group.inst or next((i for i in self._pool.instances.values() if group.may_go(i)), None)
+        if inst is None:
+            return 0.0
+        return Load.of(group, now, self._settings.late_slack_s, self._estimates, inst).util
+
+    def _hot(self, group: Group, util: float, now: float) -> bool:
+        """So busy that a second group pays, and somewhere there is time for it."""
+        inst = group.inst
+        if inst is None:
+            return False
+        floor = self._floor(group.model, inst)
+        if util <= max(self._settings.hot_util, floor + 0.25):
+            return False
+        others = [i for i in self._pool.instances.values() if i is not inst and group.may_go(i)]
+        return any(self._table.util(i, now) <= self._settings.hot_util for i in others)
+
+    def _floor(self, model: Model, inst: Instance) -> float:
+        """Share of an instance's time that a batch of one takes."""
+        return self._estimates.of(model.name, inst.device).step_s(0, 1) / max(model.config.slo.tbt_s, 1e-9)
+
+    def _create(self, model: Model, kind: Kind, now: float) -> Group:
+        group = self._table.create(model, kind)
+        inst = self._idle_weights(group, now)
+        if inst is not None:
+            self._table.place(group, inst)
+        return group
+
+    def _idle_weights(self, group: Group, now: float) -> Instance | None:
+        """The least loaded instance that has the weights and no group of the model, unless it is full."""
+        name = group.model.name
+        here = []
+        for inst in self._pool.instances.values():
+            weights = inst.weights.get(name)
+            if weights is None or not weights.ready or weights.unload is not None or not group.may_go(inst):
+                continue
+            if not any(g.model is group.model for g in groups_at(inst)):
+                here.append(inst)
+        if not here:
+            return None
+        util, _, inst = min((self._table.util(i, now), i.order, i) for i in here)
+        if util + self._floor(group.model, inst) > self._settings.full_util:
+            others = [i for i in self._pool.instances.values() if group.may_go(i)]
+            if any(self._table.util(i, now) < util - 0.2 for i in others):
+                return None
+        return inst
+
+    def place_decode(self, seq: Sequence, now: float) -> Instance | None:
+        """Stay with the group that prefilled it; after a hand-off, join the model's decode group."""
+        home = seq.home
+        if home is not None and home.role is not Role.PREFILL and seq.stage is Stage.DECODE:
+            group = self._group_here(seq, home)
+        else:
+            group = seq.policy or self._decode_group(seq.model)
+        self._table.join(group, seq)
+        self._pool.ask_pass()
+        return group.inst
+
+    def _group_here(self, seq: Sequence, home: Instance) -> Group:
+        found = [g for g in groups_at(home) if g.model is seq.model]
+        if found:
+            return found[0]
+        group = self._table.create(seq.model, Kind.WHOLE if home.role is Role.UNIFIED else Kind.DECODES)
+        self._table.place(group, home)
+        return group
+
+    def _decode_group(self, model: Model) -> Group:
+        groups = [g for g in groups_of(model) if g.kind is not Kind.PROMPTS]
+        least = min(groups, key=lambda g: (len(g.members), g.number), default=None)
+        return least or self._table.create(model, Kind.DECODES)
+
+    def forget(self, seq: Sequence) -> None:
+        """See Policy."""
+        self._table.leave(seq)
+
+    # -- turns ------------------------------------------------------------------------------------------------------
+
+    def plan(self, inst: Instance, now: float) -> Plan | None:
+        """The smallest key first: a prompt that fits, else a quantum of its batch."""
+        groups = [g for g in groups_at(inst) if g.members]
+        late_s = self._settings.late_slack_s
+        order = sorted(((g.key(now, late_s), g.number, g) for g in groups), key=lambda x: x[:2])
+        for key, _, group in order:
+            if not group.ready():
+                self._want(inst, group)
+                continue
+            if group.since == inf:
+                group.since = now
+            plan = self._prompt(inst, group, key - now) or self._quantum(inst, group, key - now)
+            if plan is not None:
+                return plan
+        if order and not inst.turns and not inst.wanted:
+            return self._forced(order[0][2])
+        return None
+
+    def _want(self, inst: Instance, group: Group) -> None:
+        """A group whose weights had to give way, or never came, gets them again."""
+        weights = inst.weights.get(group.model.name)
+        if weights is None and group.model.name not in inst.wanted:
+            inst.wanted[group.model.name] = "its group runs here"
+
+    def _prompt(self, inst: Instance, group: Group, slack_s: float) -> Plan | None:
+        seq = next(iter(group.prompts.values()), None)
+        if seq is None:
+            return None
+        fp = group.model.fp
+        need = inst.book.slabs_for(fp, blocks_for(fp, seq.prompt_tokens + seq.prefix_tokens))
+        free = inst.book.free()
+        if need > free and need > free + sum(w.slabs for w in self._idle(inst)):
+            return None
+        return Plan(group.model, (seq,), [], 0, f"prompt of the most urgent group, slack {slack_s:.3g} s", group)
+
+    def _quantum(self, inst: Instance, group: Group, slack_s: float) -> Plan | None:
+        ready, away = [], []
+        for seq in group.members.values():
+            if seq.copy is None:
+                if seq.place is Place.DEVICE and seq.stage is Stage.DECODE:
+                    ready.append(seq)
+                elif seq.stage is not Stage.QUEUED and (seq.place is Place.HOST or seq.source is not None):
+                    away.append(seq)
+        if away and not inst.incoming:
+            inst.incoming.extend(sorted(away, key=due))
+        if not ready:
+            return None
+        if len(ready) > inst.max_batch:
+            ready.sort(key=due)
+        reason = f"{len(ready)} sequences of the most urgent group, slack {slack_s:.3g} s"
+        return Plan(group.model, (), ready, self._settings.quantum_steps, reason, group)
+
+    def _forced(self, group: Group) -> Plan | None:
+        """Nothing on the instance can run as it is: let the most urgent group take what it needs."""
+        reason = "nothing else can run here"
+        prompt = next(iter(group.prompts.values()), None)
+        if prompt is not None:
+            return Plan(group.model, (prompt,), [], 0, reason, group)
+        away = [s for s in group.members.values() if s.copy is None and s.stage in (Stage.DECODE, Stage.HANDOFF)]
+        if not away:
+            return None
+        return Plan(group.model, (), sorted(away, key=due), self._settings.quantum_steps, reason, group)
+
+    def issued(self, inst: Instance, plan: Plan, turn: Issued) -> None:
+        """See Policy."""
+        for seq in plan.prefill:
+            plan.tag.prompts.pop(seq.id, None)
+
+    def unissued(self, inst: Instance, seq: Sequence) -> None:
+        """See Policy. It comes first again."""
+        group: Group | None = seq.policy
+        if group is not None and seq.id not in group.prompts:
+            group.prompts = {seq.id: seq, **group.prompts}
+
+    # -- giving way -------------------------------------------------------------------------------------------------
+
+    def _idle(self, inst: Instance) -> list[Weights]:
+        live = {g.model.name for g in groups_at(inst) if g.members}
+        return [w for name, w in inst.weights.items() if name not in live and w.ready and w.unload is None]
+
+    def unload_order(self, inst: Instance, idle: list[Weights]) -> list[Weights]:
+        """Models without a group here, least recently used first; the others keep their place."""
+        live = {g.model.name for g in groups_at(inst) if g.members}
+        return sorted((w for w in idle if w.model.name not in live), key=lambda w: w.used)
+
+    def give_way(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
+        """Those whose group has most slack first; within a group, those due last."""
+        late_s = self._settings.late_slack_s
+        keys = {id(g): g.key(now, late_s) for g in groups_at(inst)}
+        return sorted(sequences, key=lambda s: (-keys.get(id(s.policy), inf), -due(s), s.order))
+
+    def pool_pass(self, now: float) -> list[Move]:
+        """See Policy and `Pass`."""
+        moves = Pass(self._pool, self._table, now).run()
+        self._pool.pass_at = now + self._settings.pass_interval_s if self._table.groups else inf
+        return moves

@@ -1,0 +1,122 @@
+"""Who is where: the groups of every model and instance, and those that wait. Both ends of each link change here."""
+
+from __future__ import annotations
+
+from math import inf
+
+from aegaeon_scheduler.core.model import Role
+from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load
+from aegaeon_scheduler.core.state import Instance, Model, Pool, Sequence, Stage
+
+
+def groups_at(inst: Instance) -> list[Group]:
+    """Groups placed on an instance, emptied ones included until the next pass."""
+    groups: list[Group] = inst.policy
+    return groups
+
+
+def groups_of(model: Model) -> list[Group]:
+    """Groups of a model, placed or waiting."""
+    if model.policy is None:
+        model.policy = []
+    groups: list[Group] = model.policy
+    return groups
+
+
+class Table:
+    """`groups` are all of them, by number."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.groups: dict[int, Group] = {}
+
+    def up(self, inst: Instance) -> None:
+        """A fresh instance."""
+        inst.policy = []
+        self._pool.ask_pass()
+
+    def down(self, inst: Instance) -> None:
+        """It is gone: its groups wait."""
+        for group in list(groups_at(inst)):
+            self.remove(group)
+        for group in self.groups.values():
+            if group.target is inst:
+                group.target = None
+
+    def create(self, model: Model, kind: Kind) -> Group:
+        """An empty group that waits."""
+        group = Group(model, kind, self._pool.tick())
+        self.groups[group.number] = group
+        groups_of(model).append(group)
+        self._pool.ask_pass()
+        return group
+
+    def place(self, group: Group, inst: Instance) -> None:
+        """It is to run here."""
+        group.inst, group.since, group.target = inst, inf, None
+        groups_at(inst).append(group)
+
+    def remove(self, group: Group) -> None:
+        """It waits."""
+        if group.inst is not None:
+            groups_at(group.inst).remove(group)
+            group.inst = None
+            self._pool.ask_pass()
+
+    def join(self, group: Group, seq: Sequence) -> None:
+        """A sequence becomes a member. Idempotent."""
+        if seq.policy is not None and seq.policy is not group:
+            self.leave(seq)
+        group.members[seq.id] = seq
+        seq.policy = group
+
+    def leave(self, seq: Sequence) -> None:
+        """A sequence is no longer a member; an emptied group goes at the next pass."""
+        group: Group | None = seq.policy
+        seq.policy = None
+        if group is None:
+            return
+        group.members.pop(seq.id, None)
+        group.prompts.pop(seq.id, None)
+        if not group.members:
+            self._pool.ask_pass()
+
+    def recast(self) -> None:
+        """Instances came or went: groups that wait and may go nowhere begin anew as what the pool has room for."""
+        for group in list(self.groups.values()):
+            if group.inst is not None or any(group.may_go(i) for i in self._pool.instances.values()):
+                continue
+            running = [s for s in group.members.values() if s.stage is not Stage.QUEUED]
+            if len(running) == len(group.members):
+                group.kind = Kind.DECODES
+                continue
+            if running:
+                self.move(running, group.model, Kind.DECODES)
+            group.kind = self.prompt_kind(group.model)
+
+    def prompt_kind(self, model: Model) -> Kind:
+        """Where prompts of this model go: to instances of their own where there are any."""
+        prefill = any(i.role is Role.PREFILL and i.has(model) for i in self._pool.instances.values())
+        return Kind.PROMPTS if prefill else Kind.WHOLE
+
+    def move(self, leaving: list[Sequence], model: Model, kind: Kind) -> Group:
+        """Make members of other groups a group of their own, which waits."""
+        half = self.create(model, kind)
+        for seq in leaving:
+            waits = seq.policy is not None and seq.id in seq.policy.prompts
+            self.join(half, seq)
+            if waits:
+                half.prompts[seq.id] = seq
+        return half
+
+    def reap(self) -> None:
+        """Emptied groups go; the weights stay where they are, idle."""
+        for group in [g for g in self.groups.values() if not g.members]:
+            self.remove(group)
+            groups_of(group.model).remove(group)
+            del self.groups[group.number]
+
+    def util(self, inst: Instance, now: float) -> float:
+        """Share of the instance's time that its groups ask for."""
+        late_s, estimates = self._pool.config.policy.late_slack_s, self._pool.estimates
+        return sum(Load.of(g, now, late_s, estimates, inst).util for g in groups_at(inst) if g.members)

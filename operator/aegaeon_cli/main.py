@@ -18,6 +18,7 @@ _COMMANDS = {
     "models": ("aegaeon_cli.models_group", "models", "Make the tiny models of the quickstart."),
     "doctor": ("aegaeon_cli.doctor", "doctor", "Say what this machine can do and what is missing."),
     "calibrate": ("aegaeon_cli.calibrate", "calibrate", "Measure models on this machine, fit the latency constants."),
+    "simulate": ("aegaeon_cli.simulate", "simulate", "A trace through a policy on modelled GPUs: what is on time?"),
     "replay": ("aegaeon_cli.replay", "replay", "Replay a recorded event log; say whether decisions are the same."),
 }
 

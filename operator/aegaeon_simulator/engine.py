@@ -292,6 +292,7 @@ class Engine(ComputeLane):
             self.resident[body.model] = served.footprint.weight_slabs
             if self.spec.stall_bytes_per_s:
                 self._stall_s += nbytes / self.spec.stall_bytes_per_s
+            self._stall_s += self.spec.load_tax * (self.clock.now - began)
             self._end(send, self.clock.now - began, nbytes)
 
         self._copy(nbytes, served.latency.load_bytes_per_s, done)

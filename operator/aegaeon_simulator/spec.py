@@ -43,6 +43,8 @@ class EngineSpec:
     switch_s: float = 0.0  # change of the running model
     report_steps: int = 8  # a step report at least so often
     stall_bytes_per_s: float = 0.0  # a load holds the compute lane up for its bytes at this rate; 0: not at all
+    load_tax: float = 0.0  # share of the compute lane that a load takes while it runs
+    models: frozenset[ModelName] | None = None  # those that its node has; None: all
     one_link: bool = False  # weights and KV share the device's link, one after the other
     node_bytes_per_s: float = 0.0  # what the node's memory gives to all its devices together; 0: no limit
 

@@ -92,7 +92,8 @@ class World:
     def start(self, instance: InstanceId) -> None:
         """Start (or restart) an engine with nothing on it."""
         self._incarnation += 1
-        served = {name: served for name, (served, _) in self.models.items()}
+        mine = self.specs[instance].models
+        served = {name: served for name, (served, _) in self.models.items() if mine is None or name in mine}
         engine = Engine(
             self.specs[instance], served, self.clock, self._from_engine, self._prompt, self.engines.get, self._token,
             str(self._incarnation), self._fault, self._node(self.specs[instance]),

@@ -24,13 +24,19 @@ class Workload:
 
     kinds: tuple[str, ...]
     arrivals: tuple[Arrival, ...]
+    given_names: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the trace calls its models; their numbers where it has no names."""
+        return self.given_names or tuple(str(m) for m in range(len(self.kinds)))
 
     def first_models(self, count: int) -> Workload:
         """The part of the first `count` models: how the paper's artifact scales its own traces."""
         if not 0 < count <= len(self.kinds):
             raise WorkloadError(f"the workload has {len(self.kinds)} models, {count} were asked for")
         kept = tuple(arrival for arrival in self.arrivals if arrival.model < count)
-        return Workload(self.kinds[:count], kept)
+        return Workload(self.kinds[:count], kept, self.given_names[:count])
 
     def scaled(self, *, time: float = 1.0, input_tokens: float = 1.0, output_tokens: float = 1.0) -> Workload:
         """Times divided by `time` (2: twice the load), lengths multiplied; no length falls below one token."""

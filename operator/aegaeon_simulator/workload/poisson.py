@@ -15,6 +15,7 @@ import numpy as np
 from aegaeon_simulator.workload.errors import TraceError, WorkloadError
 from aegaeon_simulator.workload.kinds import paper_kind
 from aegaeon_simulator.workload.model import Arrival, Workload, in_order
+from aegaeon_simulator.workload.trace import open_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +26,9 @@ class Lengths:
 
     @staticmethod
     def read(path: Path) -> Lengths:
-        """From a CSV file with the columns input_len and output_len. Raises TraceError."""
+        """From a CSV file (also .gz) with the columns input_len and output_len. Raises TraceError."""
         try:
-            with path.open(newline="") as file:
+            with open_text(path) as file:
                 rows = [(int(row["input_len"]), int(row["output_len"])) for row in csv.DictReader(file)]
         except (OSError, KeyError, ValueError) as error:
             raise TraceError(path, None, f"not a CSV file of input_len and output_len ({error})") from error

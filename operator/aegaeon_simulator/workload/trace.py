@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -13,11 +13,15 @@ from aegaeon_simulator.workload.kinds import ALIASES, KINDS, canonical
 from aegaeon_simulator.workload.model import Arrival, Workload
 
 MOST_TOKENS = 1_000_000  # longer than any model's context: a column mixed up, not a request
+MOST_MODELS = 100_000  # ids beyond are names, not places in a list
 Row = dict[str, str]
 
 
-def read_trace(path: Path, *, models_file: Path | None = None, kind: str | None = None) -> Workload:
-    """Read a trace. The kind of a model comes from its rows, else from `models_file`, else it is `kind`.
+def read_trace(
+    path: Path, *, models_file: Path | None = None, kind: str | None = None, known: Collection[str] = ()
+) -> Workload:
+    """Read a trace. The kind of a model comes from its rows, else from `models_file`, else it is `kind`;
+    `known` are kinds beside those of the paper.
 
     Raises TraceError with file, line and remedy for missing columns, negative or absurd lengths, times out of order and
     unknown kinds. Models keep the order of their ids when these are numbers, else of their first arrival.
@@ -31,32 +35,35 @@ def read_trace(path: Path, *, models_file: Path | None = None, kind: str | None 
         t_s, name = _time(path, line, row, last_s), _model(path, line, row)
         last_s = t_s
         if name not in kinds:
-            kinds[name] = _kind(path, line, row.get("model_kind") or by_file.get(name) or kind)
+            kinds[name] = _kind(path, line, row.get("model_kind") or by_file.get(name) or kind, known)
             names.append(name)
         rows.append((t_s, name, _tokens(path, line, row, "input_len"), _tokens(path, line, row, "output_len")))
     if not rows:
         raise TraceError(path, None, "holds no request")
     order = _ordered(names, by_file)
     index = {name: i for i, name in enumerate(order)}
-    filled = tuple(kinds.get(name) or _kind(path, None, by_file.get(name) or kind or kinds[names[0]]) for name in order)
+    filled = tuple(
+        kinds.get(name) or _kind(path, None, by_file.get(name) or kind or kinds[names[0]], known) for name in order
+    )
     return Workload(filled, tuple(Arrival(t, index[name], i, o) for t, name, i, o in rows))
 
 
 def _ordered(names: list[str], by_file: dict[str, str]) -> list[str]:
     """Numeric ids count from 0 without gaps, so that `first_models` means what the traces' makers meant."""
     known = list(dict.fromkeys([*by_file, *names]))
-    if not all(name.isdigit() for name in known):
+    if not all(name.isdigit() and int(name) < MOST_MODELS for name in known):
         return known
     return [str(i) for i in range(max(int(name) for name in known) + 1)]
 
 
-def _open(path: Path) -> IO[str]:
+def open_text(path: Path) -> IO[str]:
+    """A CSV file, also a compressed one."""
     return gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="")
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Row]]:
     try:
-        with _open(path) as file:
+        with open_text(path) as file:
             reader = csv.DictReader(file)
             _check_columns(path, list(reader.fieldnames or []))
             for row in reader:
@@ -97,18 +104,22 @@ def _tokens(path: Path, line: int, row: Row, column: str) -> int:
     return int(text)
 
 
-def _kind(path: Path, line: int | None, name: str | None) -> str:
+def _kind(path: Path, line: int | None, name: str | None, extra: Collection[str]) -> str:
+    if name and name in extra:
+        return name
     if not name:
         raise TraceError(path, line, "gives no model_kind; add the column, or give --models-file or --kind")
     known = canonical(name)
     if known is None:
-        raise TraceError(path, line, f"unknown kind {name!r}; known are {', '.join(sorted(KINDS | set(ALIASES)))}")
+        raise TraceError(
+            path, line, f"unknown kind {name!r}; known are {', '.join(sorted({*KINDS, *ALIASES, *extra}))}"
+        )
     return known
 
 
 def _kinds_of(path: Path) -> dict[str, str]:
     try:
-        with _open(path) as file:
+        with open_text(path) as file:
             return {row["model"]: row["kind"] for row in csv.DictReader(file)}
     except (OSError, KeyError) as error:
         raise TraceError(path, None, f"not a CSV file of model and kind ({error})") from error

@@ -1,0 +1,107 @@
+"""A request as the baselines see it, and what they all run on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from aegaeon_simulator.baselines.process import Process, Signal, StartProcess
+from aegaeon_simulator.clock import Clock
+from aegaeon_simulator.device import Device, Kind
+from aegaeon_simulator.outcome import Outcome, Served
+from aegaeon_simulator.settings import Settings
+from aegaeon_simulator.use import Use
+from aegaeon_simulator.workload import Workload
+
+
+class State(Enum):
+    """How far a request is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request. `done` tokens came, at `times` (seconds since its arrival); `cached`: its KV is there."""
+
+    order: int
+    model: int
+    kind: Kind
+    input_tokens: int
+    length: int
+    arrival_s: float
+    done: int = 0
+    cached: bool = False
+    state: State = State.WAITING
+    times: list[float] = field(default_factory=list)
+
+    @property
+    def context(self) -> int:
+        """Tokens of prompt and output so far."""
+        return self.input_tokens + self.done
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to do for it."""
+        return self.state in (State.FINISHED, State.FAILED)
+
+    def token(self, now: float) -> None:
+        """One more token is out."""
+        self.done += 1
+        self.cached = True
+        self.times.append(now - self.arrival_s)
+        if self.done >= self.length:
+            self.state = State.FINISHED
+
+    def evict(self) -> None:
+        """Its KV is dropped: it is computed again from the start."""
+        self.cached = False
+        if not self.over:
+            self.state = State.WAITING
+
+
+class Bench:
+    """Clock, device and jobs of one run; `step_s` and the like are the device's."""
+
+    def __init__(self, settings: Settings, workload: Workload, device: Device) -> None:
+        self.settings = settings
+        self.device = device
+        self.clock = Clock()
+        self.start = StartProcess(self.clock)
+        self.wake = Signal()
+        self.uses: list[Use] = []
+        self.kinds = [device.kind(name) for name in workload.kinds]
+        self.jobs = [
+            Job(i, a.model, self.kinds[a.model], a.input_tokens, a.output_tokens, a.t_s)
+            for i, a in enumerate(workload.arrivals)
+        ]
+
+    def use(self) -> Use:
+        """The record of one more device."""
+        self.uses.append(Use())
+        return self.uses[-1]
+
+    def wake_all(self) -> None:
+        """Every idle worker looks around."""
+        self.wake.give(self.clock, self.start)
+
+    def run(self, workers: list[Process], arrive: Callable[[Job], None], progress: Callable[[float], None]) -> Outcome:
+        """Let the jobs arrive and the workers work until there is nothing left to do, or the drain is over."""
+        for job in self.jobs:
+            self.clock.at(job.arrival_s, lambda j=job: arrive(j))  # type: ignore[misc]
+        for worker in workers:
+            self.start(worker)
+        end = (self.jobs[-1].arrival_s if self.jobs else 0.0) + self.settings.drain_s
+        told, busy_until = 0.0, 0.0
+        while (at := self.clock.next_at()) is not None and at <= end:
+            self.clock.step()
+            busy_until = at
+            if at >= told:
+                progress(at)
+                told = at + 1.0
+        requests = [Served(j.model, j.length, j.arrival_s, j.times) for j in self.jobs]
+        return Outcome(requests, self.uses, busy_until, self.start.steps)

@@ -1,0 +1,49 @@
+"""Processes in virtual time as generators: a worker reads top-down, and yields where time passes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Union
+
+from aegaeon_simulator.clock import Clock
+
+
+class Signal:
+    """What idle processes wait for."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: list[Process] = []
+
+    def add(self, process: Process) -> None:
+        """It goes on when the signal is given."""
+        self._waiting.append(process)
+
+    def give(self, clock: Clock, start: StartProcess) -> None:
+        """Everybody who waits goes on now, after what runs now."""
+        waiting, self._waiting = self._waiting, []
+        for process in waiting:
+            clock.at(clock.now, lambda p=process: start(p))  # type: ignore[misc]
+
+
+Process = Generator[Union[float, Signal], None, None]
+
+
+class StartProcess:
+    """Runs processes on a clock: a yielded number is a pause in seconds, a signal a wait for it."""
+
+    __slots__ = ("_clock", "steps")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.steps = 0
+
+    def __call__(self, process: Process) -> None:
+        """Run it up to its next pause."""
+        self.steps += 1
+        wanted = next(process, None)
+        if isinstance(wanted, Signal):
+            wanted.add(process)
+        elif wanted is not None:
+            self._clock.at(self._clock.now + wanted, lambda: self(process))

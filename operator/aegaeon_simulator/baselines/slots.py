@@ -1,0 +1,163 @@
+"""`serverlessllm` and `serverlessllm-plus` as the paper's artifact has them: a request is bound to a worker at once.
+
+A worker has one model and a queue; at its front it runs what is of one model. Facts read from the artifact's source.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from aegaeon_simulator.baselines.job import Bench, Job, State
+from aegaeon_simulator.baselines.process import Process
+
+SLOTS = 4  # requests of a model on one worker before the next worker is asked
+_MOST_BATCH = 1024
+PATIENCE_S = 15.0  # a request without a token after so long is given up
+
+
+class SlotWorker:
+    """One device: the model it has, its queue, when it last ran a batch."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._use = bench.use()
+        self.model: int | None = None
+        self.queue: deque[Job] = deque()
+        self.last_batch_s = 0.0
+
+    def run(self) -> Process:
+        """Purge, then a batch of the model in place, or the load of the one in front."""
+        while True:
+            self.queue = deque(job for job in self.queue if not job.over)
+            if not self.queue:
+                yield self._bench.wake
+            elif self.queue[0].model == self.model:
+                yield from self._batch()
+            else:
+                yield from self._swap(self.queue[0])
+
+    def _swap(self, job: Job) -> Process:
+        for queued in self.queue:
+            queued.evict()
+        self.model = job.model
+        seconds = self._bench.device.load_s(job.kind)
+        self._use.changed(seconds)
+        self._use.switch_s += seconds
+        yield seconds
+
+    def _batch(self) -> Process:
+        front = self._front()
+        prompts = [job for job in front if not job.cached]
+        for job in set(self.queue).difference(front):
+            if job.state is State.RUNNING:
+                job.evict()
+        batch = prompts or front
+        for job in batch:
+            job.state = State.RUNNING
+        device, kind = self._bench.device, batch[0].kind
+        if prompts:
+            seconds = device.prefill_s(kind, [job.context for job in batch])
+            self._use.prefill_s += seconds
+        else:
+            seconds = device.step_s(kind, sum(job.context for job in batch), len(batch))
+            self._use.decode_s += seconds
+        yield seconds
+        for job in batch:
+            if job.state is not State.FAILED:
+                job.token(self._bench.clock.now)
+        self.last_batch_s = self._bench.clock.now
+
+    def _front(self) -> list[Job]:
+        """What is of the model in place at the front of the queue, as far as its KV fits."""
+        front: list[Job] = []
+        room = self._bench.device.kv_tokens(self.queue[0].kind)
+        for job in self.queue:
+            room -= job.context
+            if job.model != self.model or len(front) >= _MOST_BATCH or (room < 0 and front):
+                break
+            front.append(job)
+        return front
+
+
+class SlotPool:
+    """Gives arrivals to workers; `plus` sorts every queue anew by what is left to do."""
+
+    def __init__(self, bench: Bench, count: int, plus: bool) -> None:
+        self._bench = bench
+        self._plus = plus
+        self._open: list[Job] = []
+        self.workers = [SlotWorker(bench) for _ in range(count)]
+
+    def arrive(self, job: Job) -> None:
+        """Give up who waited too long, place the new one, wake everybody."""
+        now = self._bench.clock.now
+        for waiting in self._open:
+            if waiting.done == 0 and now - waiting.arrival_s > PATIENCE_S:
+                waiting.state = State.FAILED
+        self._open = [j for j in self._open if not j.over]
+        self._open.append(job)
+        if self._plus:
+            self._assign_and_sort(job)
+        else:
+            self._worker_for(job).queue.append(job)
+        self._bench.wake_all()
+
+    def _worker_for(self, job: Job) -> SlotWorker:
+        """One with a free slot of the model; else another takes the model, the one that ran longest ago."""
+        counts = [self._tail(worker) for worker in self.workers]
+        mine = [
+            (worker, count) for worker, (model, count) in zip(self.workers, counts, strict=True) if model == job.model
+        ]
+        if not any(count < SLOTS for _, count in mine):
+            other = self._least_recent(job, counts)
+            if other is not None:
+                return other
+        return min(mine, key=lambda pair: pair[1])[0]
+
+    def _least_recent(self, job: Job, counts: list[tuple[int | None, int]]) -> SlotWorker | None:
+        others = [w for w, (model, _) in zip(self.workers, counts, strict=True) if model != job.model]
+        fresh = next((w for w, (model, _) in zip(self.workers, counts, strict=True) if model is None), None)
+        return fresh or min(others, key=lambda w: w.last_batch_s, default=None)
+
+    def _tail(self, worker: SlotWorker) -> tuple[int | None, int]:
+        """The model at the end of the queue, and how many of it in a row."""
+        if not worker.queue:
+            return worker.model, 0
+        model, count = worker.queue[-1].model, 0
+        for job in reversed(worker.queue):
+            if job.model != model:
+                break
+            count += 1
+        return model, count
+
+    def _assign_and_sort(self, new: Job) -> None:
+        plans = [self._grouped(worker) for worker in self.workers]
+        room = (g for groups in plans for g in groups if g[0].model == new.model and len(g) < SLOTS)
+        group = next(room, None)
+        if group is not None:
+            group.append(new)
+        else:
+            min(plans, key=len).append([new])
+        for worker, groups in zip(self.workers, plans, strict=True):
+            groups.sort(key=self._left_s)
+            worker.queue = deque(job for group in groups for job in group)
+
+    def _grouped(self, worker: SlotWorker) -> list[list[Job]]:
+        groups: list[list[Job]] = []
+        for job in worker.queue:
+            group = next((g for g in groups if g[0].model == job.model and len(g) < SLOTS), None)
+            if group is None:
+                groups.append([job])
+            else:
+                group.append(job)
+        return groups
+
+    def _left_s(self, group: list[Job]) -> float:
+        """Seconds left: of the prompts alone when there are any, else of the first one's answer."""
+        first, k = group[0], group[0].kind.latency
+        prompts = [j.input_tokens for j in group if not j.cached and j.state is not State.FAILED]
+        if prompts:
+            return k.p0 + k.p1 * sum(prompts) + k.p2 * sum(n * n for n in prompts)
+        whole = first.input_tokens + first.length
+        step_s = k.a + k.b * ((first.context + whole) // 2) + k.c
+        return step_s * (whole - first.context)

@@ -1,0 +1,183 @@
+"""Continuous batching on one device with the models that it has: prompts first come first served, then decode steps.
+
+`dedicated` and `muxserve` never change the models; `serverlessllm-fair` does when a device has nothing left to do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from aegaeon_simulator.baselines.job import Bench, Job, State
+from aegaeon_simulator.baselines.process import Process
+from aegaeon_simulator.device import Kind
+
+
+class Station:
+    """One device: its resident models, whose running requests decode in turns of one step."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.use = bench.use()
+        self.models: dict[int, list[Job]] = {}
+        self.prompts: deque[Job] = deque()
+        self._room = 0.0  # bytes for KV
+        self._turn = 0
+
+    def hold(self, model: int, kind: Kind) -> None:
+        """The model is resident from now on."""
+        self.models[model] = []
+        self._room = self._room or self.bench.device.model_bytes
+        self._room -= kind.weight_bytes
+
+    def clear(self) -> None:
+        """No model is resident."""
+        self.models, self._room = {}, 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs or waits here."""
+        return not self.prompts and not any(self.models.values())
+
+    def fits(self, job: Job) -> bool:
+        """Whether the KV of one more fits, at its length so far."""
+        used = sum(j.context * j.kind.kv_bytes_per_token for jobs in self.models.values() for j in jobs)
+        used += sum(j.context * j.kind.kv_bytes_per_token for j in self.prompts)
+        return used + job.context * job.kind.kv_bytes_per_token <= self._room
+
+    def work(self) -> Process:
+        """Until nothing is left: the oldest prompt that fits, else one step of the next model."""
+        while not self.idle:
+            if self.prompts and self._fits_now(self.prompts[0]):
+                yield from self._prefill(self.prompts.popleft())
+            else:
+                yield from self._step()
+
+    def _fits_now(self, job: Job) -> bool:
+        running = [j for jobs in self.models.values() for j in jobs]
+        used = sum(j.context * j.kind.kv_bytes_per_token for j in running)
+        if len(self.models[job.model]) >= self.bench.device.max_batch:
+            return False
+        return not running or used + job.context * job.kind.kv_bytes_per_token <= self._room
+
+    def _prefill(self, job: Job) -> Process:
+        seconds = self.bench.device.prefill_s(job.kind, [job.context])
+        self.use.prefill_s += seconds
+        yield seconds
+        job.state = State.RUNNING
+        job.token(self.bench.clock.now)
+        if job.state is State.RUNNING:
+            self.models[job.model].append(job)
+
+    def _step(self) -> Process:
+        """One decode step of the next model that has running requests."""
+        order = list(self.models)
+        for i in range(len(order)):
+            batch = self.models[order[(self._turn + i) % len(order)]]
+            if batch:
+                self._turn = (self._turn + i + 1) % len(order)
+                break
+        seconds = self.bench.device.step_s(batch[0].kind, sum(j.context for j in batch), len(batch))
+        self.use.decode_s += seconds
+        yield seconds
+        for job in list(batch):
+            job.token(self.bench.clock.now)
+            if job.state is State.FINISHED:
+                batch.remove(job)
+
+
+class StaticPool:
+    """Models are bound to devices for ever: at most `most` on each, as far as weights leave `spare` for KV."""
+
+    def __init__(self, bench: Bench, count: int, most: int, spare: float) -> None:
+        self._bench = bench
+        self._stations = [Station(bench) for _ in range(count)]
+        self._home: dict[int, Station] = {}
+        free = [bench.device.model_bytes * (1 - spare)] * count
+        for model, kind in enumerate(bench.kinds):
+            able = [i for i in range(count) if len(self._stations[i].models) < most and free[i] >= kind.weight_bytes]
+            if able:
+                at = max(able, key=lambda i: (free[i], -i))
+                free[at] -= kind.weight_bytes
+                self._stations[at].hold(model, kind)
+                self._home[model] = self._stations[at]
+
+    def workers(self) -> list[Process]:
+        """One process a device."""
+        return [self._run(station) for station in self._stations]
+
+    def arrive(self, job: Job) -> None:
+        """To its model's device; without one it is never served."""
+        station = self._home.get(job.model)
+        if station is not None:
+            station.prompts.append(job)
+            self._bench.wake_all()
+
+    def _run(self, station: Station) -> Process:
+        while True:
+            yield from station.work()
+            yield self._bench.wake
+
+
+class FairPool:
+    """One queue for all: who cannot join its model's running batch waits in line for the next free device."""
+
+    def __init__(self, bench: Bench, count: int) -> None:
+        self._bench = bench
+        self._stations = [Station(bench) for _ in range(count)]
+        self._queue: list[Job] = []
+        self._loading: set[int] = set()
+
+    def workers(self) -> list[Process]:
+        """One process a device."""
+        return [self._run(station) for station in self._stations]
+
+    def arrive(self, job: Job) -> None:
+        """Join a batch with room, else wait in the queue."""
+        if not self._join(job):
+            self._queue.append(job)
+            self._bench.wake_all()
+
+    def _join(self, job: Job) -> bool:
+        busy = [s for s in self._stations if job.model in s.models and not s.idle and s.fits(job)]
+        if not busy:
+            return False
+        station = min(busy, key=lambda s: len(s.prompts) + len(s.models[job.model]))
+        station.prompts.append(job)
+        return True
+
+    def _run(self, station: Station) -> Process:
+        while True:
+            job = self._first(station)
+            if job is None:
+                yield self._bench.wake
+                continue
+            yield from self._serve(station, job)
+
+    def _first(self, station: Station) -> Job | None:
+        """The first in line; a device that has its model and nothing to do is left to take it."""
+        for job in self._queue:
+            others = (s for s in self._stations if s is not station and s.idle and job.model in s.models)
+            if job.model in station.models or next(others, None) is None:
+                return job
+        return None
+
+    def _serve(self, station: Station, job: Job) -> Process:
+        self._queue.remove(job)
+        station.prompts.append(job)
+        if job.model not in station.models:
+            station.clear()
+            station.hold(job.model, job.kind)
+            seconds = self._bench.device.load_s(job.kind)
+            station.use.changed(seconds)
+            station.use.switch_s += seconds
+            self._take(station)
+            yield seconds
+        self._take(station)
+        yield from station.work()
+
+    def _take(self, station: Station) -> None:
+        """Who waits for the model joins."""
+        for job in [j for j in self._queue if j.model in station.models]:
+            if station.fits(job):
+                self._queue.remove(job)
+                station.prompts.append(job)

@@ -1,0 +1,104 @@
+"""What a run gives: every request with the times of its tokens, and what the devices' seconds went to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.slo import Attainment, attainment
+from aegaeon_simulator.use import Use
+
+_QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
+
+
+@dataclass(slots=True)
+class Served:
+    """One request. `times`: seconds from its arrival to each token; `length` tokens were due."""
+
+    model: int
+    length: int
+    arrival_s: float
+    times: list[float] = field(default_factory=list)
+    refused: bool = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether every token came."""
+        return len(self.times) >= self.length
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A whole run of `gpus` devices over `span_s` seconds. `events`: how many the run took."""
+
+    requests: list[Served]
+    uses: list[Use]
+    span_s: float
+    events: int
+
+    def attainment(self, slo: Slo) -> Attainment:
+        """All three forms over every request offered."""
+        return attainment((r.times, slo, r.length) for r in self.requests)
+
+
+def report(outcome: Outcome, slo: Slo, names: Sequence[str], kinds: Sequence[str]) -> dict[str, Any]:
+    """The run's figures as JSON values. Seconds; shares in 0..1."""
+    by_model: list[list[Served]] = [[] for _ in names]
+    for request in outcome.requests:
+        by_model[request.model].append(request)
+    return {
+        "attainment": _shares(outcome.requests, slo),
+        "requests": _counts(outcome.requests),
+        "ttft_s": _quantiles([r.times[0] for r in outcome.requests if r.times]),
+        "tbt_s": _quantiles(_gaps(outcome.requests)),
+        "switches": sum(len(u.stalls) for u in outcome.uses),
+        "prefetch_hits": sum(u.hits for u in outcome.uses),
+        "stall_s": sum(u.switch_s for u in outcome.uses),
+        "gpu_seconds": _seconds(outcome),
+        "span_s": outcome.span_s,
+        "models": {
+            name: {"kind": kinds[m], "requests": _counts(by_model[m]), "attainment": _shares(by_model[m], slo)}
+            for m, name in enumerate(names)
+        },
+    }
+
+
+def _shares(requests: list[Served], slo: Slo) -> dict[str, float] | None:
+    """None when nothing was asked for: no share is neither good nor bad."""
+    if not requests:
+        return None
+    a = attainment((r.times, slo, r.length) for r in requests)
+    return {"token": a.token, "request": a.request, "time": a.time}
+
+
+def _counts(requests: list[Served]) -> dict[str, int]:
+    return {
+        "offered": len(requests),
+        "finished": sum(r.finished for r in requests),
+        "unserved": sum(not r.times for r in requests),
+        "refused": sum(r.refused for r in requests),
+    }
+
+
+def _gaps(requests: list[Served]) -> list[float]:
+    gaps = [np.diff(r.times) for r in requests if len(r.times) > 1]
+    return np.concatenate(gaps).tolist() if gaps else []
+
+
+def _quantiles(values: list[float]) -> dict[str, float] | None:
+    if not values:
+        return None
+    found = np.quantile(np.array(values), list(_QUANTILES.values()))
+    return dict(zip(_QUANTILES, (float(v) for v in found), strict=True))
+
+
+def _seconds(outcome: Outcome) -> dict[str, float]:
+    prefill = sum(u.prefill_s for u in outcome.uses)
+    decode = sum(u.decode_s for u in outcome.uses)
+    switch = sum(u.switch_s for u in outcome.uses)
+    idle = max(0.0, len(outcome.uses) * outcome.span_s - prefill - decode - switch)
+    return {"prefill": prefill, "decode": decode, "switch": switch, "idle": idle}

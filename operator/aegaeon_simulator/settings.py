@@ -1,0 +1,58 @@
+"""What one run is asked for: policy, split of the devices, objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aegaeon_scheduler.core.model import Slo
+from aegaeon_simulator.errors import SettingsError
+
+PRODUCTION = ("aegaeon", "paper")  # the scheduler's own core
+SPLIT = ("paper", "paper-artifact")  # prefill and decode devices, unless `unified` is given
+BASELINES = ("dedicated", "muxserve", "muxserve-memory", "serverlessllm", "serverlessllm-plus", "serverlessllm-fair")
+POLICIES = (*PRODUCTION, "paper-artifact", *BASELINES)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Devices by role."""
+
+    prefill: int = 0
+    decode: int = 0
+    unified: int = 0
+
+    @property
+    def total(self) -> int:
+        """All devices."""
+        return self.prefill + self.decode + self.unified
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One run. `slo` is the objective of every model; `drain_s` is how long it goes on after the last arrival."""
+
+    policy: str
+    split: Split
+    slo: Slo
+    drain_s: float = 600.0
+    delay_s: float = 0.0005  # between scheduler and devices, one way
+
+    def check(self) -> None:
+        """Raises SettingsError."""
+        if self.policy not in POLICIES:
+            raise SettingsError(f"--policy {self.policy} is unknown; known are {', '.join(POLICIES)}")
+        if min(self.split.prefill, self.split.decode, self.split.unified) < 0 or self.split.total < 1:
+            raise SettingsError("no GPU is left to run on; give --unified N, or --prefill and --decode")
+        if self.policy == "paper-artifact" and not (self.split.prefill and self.split.decode):
+            raise SettingsError("policy paper-artifact needs both roles; give --prefill and --decode of at least 1")
+        if not self.split.unified and not (self.split.prefill and self.split.decode) and self.policy in PRODUCTION:
+            raise SettingsError("one role is missing; give --prefill and --decode of at least 1, or --unified")
+        if not (self.slo.ttft_s > 0 and self.slo.tbt_s > 0):
+            raise SettingsError(
+                f"the objective is TTFT {self.slo.ttft_s:g} s, TBT {self.slo.tbt_s:g} s; both must be more than 0"
+            )
+
+
+def default_split(policy: str) -> Split:
+    """The paper's 16 devices: six and ten for policies with roles, all alike for the others."""
+    return Split(prefill=6, decode=10) if policy in SPLIT else Split(unified=16)

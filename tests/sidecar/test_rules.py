@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sidecar.rig import Link, Rig, config, inside, seq, spec
+from sidecar.rig import SLAB, Link, Rig, config, inside, seq, spec
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
@@ -240,7 +240,7 @@ async def test_models_that_leave_the_catalog_are_forgotten_and_their_memory_come
 
 
 async def test_a_model_that_cannot_be_served_is_failed_with_its_reason_while_others_serve(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with inside(config(folder)):
         link = await scheduler.link("a")
@@ -251,6 +251,20 @@ async def test_a_model_that_cannot_be_served_is_failed_with_its_reason_while_oth
         for name, word in (("gone", "nowhere"), ("empty", "config.json")):
             assert link.models[name].phase == mpb.MODEL_PHASE_FAILED
             assert word in link.models[name].reason
+            assert any(name in line and word in line for line in caplog.messages)
+
+
+@pytest.mark.parametrize(("beside", "word"), [(0, "raise device_bytes"), (1, "")])
+async def test_a_model_that_leaves_no_slab_for_kv_blocks_is_failed(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], beside: int, word: str
+) -> None:
+    weights = -(-(tiny_models["llama"] / "model.safetensors").stat().st_size // SLAB)
+    async with inside(config(folder, memory={"device_bytes": (weights + beside) * SLAB})):
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=[spec("m", tiny_models["llama"])]))
+        await link.until(lambda: "m" in link.models and link.models["m"].phase != mpb.MODEL_PHASE_FETCHING)
+        assert word in link.models["m"].reason
+        assert (link.models["m"].phase == mpb.MODEL_PHASE_FAILED) == bool(word)
 
 
 async def test_a_failed_model_is_tried_again_with_the_next_catalog_and_another_objective_changes_nothing(

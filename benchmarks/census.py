@@ -34,7 +34,7 @@ class Slack:
     files: int = 4
     threads: int = 8
     mappings: int = 48
-    own_mib: float = 32.0
+    own_mib: float = 16.0
 
 
 def holdings(pid: int) -> Holdings:

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -65,8 +64,9 @@ def questions(directory: Path) -> dict[str, list[str]]:
 
 
 def recipe() -> str:
-    """A hash of what the result depends on: the code of this package and the Python whose library is the text."""
-    digest = hashlib.sha256(sys.version.encode())
+    """A hash of the code of this package. Not of the Python whose library is the text: another one's models serve too,
+    and two versions on one machine would make theirs in turn."""
+    digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -62,7 +62,7 @@ soak: models ## MINUTES' worth of random traffic with cancels; everything must b
 .PHONY: native-dependencies
 native-dependencies:
 	@test -f /usr/include/gtest/gtest.h && test -e "$$(c++ -print-file-name=libasan.so)" || \
-	  { [ "$$(id -u)" = 0 ] && apt-get install -qq -y libgtest-dev >/dev/null; } || \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y libgtest-dev >/dev/null; } || \
 	  { echo "the native tests need GoogleTest: as root, apt-get install libgtest-dev" >&2; exit 1; }
 
 # ---- measure -------------------------------------------------------------------------------------------------------

@@ -39,11 +39,13 @@ models: $(STAMP) ## train the four tiny models of the quickstart (once; cached)
 
 # ---- run and test --------------------------------------------------------------------------------------------------
 
-.PHONY: demo test test-native test-gpu exactness soak
+.PHONY: demo test test-slow test-native test-gpu exactness soak
 demo: models ## four models share one decode engine: the whole stack, driven by an OpenAI client
 	@$(BIN)/aegaeon demo --models $(MODELS)
 test: $(STAMP) ## the tests
 	$(BIN)/pytest -q -m "not slow and not gpu"
+test-slow: $(STAMP) ## the tests that take minutes
+	$(BIN)/pytest -q -m "slow and not gpu"
 test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/pytest -q -m gpu
 test-native: $(STAMP) native-dependencies ## the native core's own tests under the sanitizers

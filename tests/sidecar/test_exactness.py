@@ -158,7 +158,10 @@ def assert_empty(engine: Engine) -> None:
     assert len(engine.state.sequences) == 0
 
 
-@pytest.mark.parametrize("seed", range(6))
+MANY = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 80)]  # over 10,000 switches and moves
+
+
+@pytest.mark.parametrize("seed", [*range(6), *MANY])
 async def test_any_program_of_switches_swaps_hand_offs_and_cancels_gives_the_tokens_of_running_alone(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path], seed: int
 ) -> None:

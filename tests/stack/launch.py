@@ -22,13 +22,14 @@ def manifests(
     decode: int = 0,
     engines: int = 0,
     device: str = "16Mi",
+    host_kv: str = "32Mi",
     **scheduling: Any,
 ) -> str:
     """A GpuPool and a ModelPool for these model directories."""
     roles: dict[str, Any] = {"engines": {"replicas": engines}} if engines else {}
     if prefill:
         roles |= {"prefill": {"replicas": prefill}, "decode": {"replicas": decode}}
-    memory = {"deviceBytes": device, "slabSize": "64Ki", "hostModelCache": "64Mi", "hostKv": "32Mi"}
+    memory = {"deviceBytes": device, "slabSize": "64Ki", "hostModelCache": "64Mi", "hostKv": host_kv}
     pool = {
         **_head("GpuPool"),
         "spec": {**roles, "memory": memory, "scheduling": {"qMax": "200ms", **scheduling}},

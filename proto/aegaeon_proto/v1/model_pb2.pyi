@@ -121,26 +121,84 @@ class HubSource(_message.Message):
 Global___HubSource: _TypeAlias = HubSource  # noqa: Y015
 
 @_typing.final
+class S3Source(_message.Message):
+    """A prefix in an S3-compatible store. Credentials come from the environment of the process, as for any AWS client."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUCKET_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    bucket: _builtins.str
+    prefix: _builtins.str
+    """the "folder" that holds config.json and *.safetensors"""
+    endpoint: _builtins.str
+    """URL of the store; empty means AWS"""
+    def __init__(
+        self,
+        *,
+        bucket: _builtins.str = ...,
+        prefix: _builtins.str = ...,
+        endpoint: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bucket", b"bucket", "endpoint", b"endpoint", "prefix", b"prefix"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___S3Source: _TypeAlias = S3Source  # noqa: Y015
+
+@_typing.final
+class HttpSource(_message.Message):
+    """A folder on a web server: config.json, safetensors files (and their index) and, to be checked against, SHA256SUMS."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    URL_FIELD_NUMBER: _builtins.int
+    url: _builtins.str
+    def __init__(
+        self,
+        *,
+        url: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["url", b"url"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HttpSource: _TypeAlias = HttpSource  # noqa: Y015
+
+@_typing.final
 class ModelSource(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DIRECTORY_FIELD_NUMBER: _builtins.int
     HUB_FIELD_NUMBER: _builtins.int
+    S3_FIELD_NUMBER: _builtins.int
+    HTTP_FIELD_NUMBER: _builtins.int
     directory: _builtins.str
     """absolute path that holds config.json and *.safetensors"""
     @_builtins.property
     def hub(self) -> Global___HubSource: ...
+    @_builtins.property
+    def s3(self) -> Global___S3Source: ...
+    @_builtins.property
+    def http(self) -> Global___HttpSource: ...
     def __init__(
         self,
         *,
         directory: _builtins.str = ...,
         hub: Global___HubSource | None = ...,
+        s3: Global___S3Source | None = ...,
+        http: Global___HttpSource | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "hub", b"hub", "kind", b"kind"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "http", b"http", "hub", b"hub", "kind", b"kind", "s3", b"s3"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "hub", b"hub", "kind", b"kind"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "http", b"http", "hub", b"hub", "kind", b"kind", "s3", b"s3"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["directory", "hub"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["directory", "hub", "s3", "http"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -206,7 +264,7 @@ class Footprint(_message.Message):
     max_model_len: _builtins.int
     """tokens; what the engine will really serve"""
     content: _builtins.str
-    """hash of the weights: equal content may share slabs"""
+    """hash of the weights: equal content may share slabs; empty while they were never read whole"""
     def __init__(
         self,
         *,
@@ -238,6 +296,8 @@ class ModelState(_message.Message):
     FOOTPRINT_FIELD_NUMBER: _builtins.int
     BYTES_DONE_FIELD_NUMBER: _builtins.int
     BYTES_TOTAL_FIELD_NUMBER: _builtins.int
+    BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    REMAINING_S_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     phase: Global___ModelPhase.ValueType
     reason: _builtins.str
@@ -245,6 +305,10 @@ class ModelState(_message.Message):
     bytes_done: _builtins.int
     """for FETCHING"""
     bytes_total: _builtins.int
+    bytes_per_s: _builtins.float
+    """for FETCHING: over the last seconds; 0 when it is not known"""
+    remaining_s: _builtins.float
+    """and how long it takes at this rate"""
     @_builtins.property
     def footprint(self) -> Global___Footprint:
         """for CACHED"""
@@ -258,10 +322,12 @@ class ModelState(_message.Message):
         footprint: Global___Footprint | None = ...,
         bytes_done: _builtins.int = ...,
         bytes_total: _builtins.int = ...,
+        bytes_per_s: _builtins.float = ...,
+        remaining_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["footprint", b"footprint"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_total", b"bytes_total", "footprint", b"footprint", "model", b"model", "phase", b"phase", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "model", b"model", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,7 +24,10 @@ class TensorPlace:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A model as the memory sees it: bytes of weights, the places of its tensors, and the shape of its KV cache."""
+    """A model as the memory sees it: bytes of weights, the places of its tensors, and the shape of its KV cache.
+
+    `files`: those that hold the weights, in order.
+    """
 
     weight_bytes: int
     tensors: tuple[TensorPlace, ...]
@@ -32,7 +35,7 @@ class Layout:
     kv_block_bytes: int
     kv_block_tokens: int
     max_model_len: int
-    content: str
+    files: tuple[Path, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ class TorchBackend:
         return row_tile(self._dtype, torch.get_num_threads()) if self._wants_invariance else 0
 
     def describe(self, directory: Path, max_model_len: int) -> Layout:
-        """See Backend. Reads the weights once, for their content hash: about a second per GB."""
+        """See Backend."""
         return plan(directory, max_model_len, self._dtype_name, self._block_tokens)
 
     def register(self, model: str, directory: Path, layout: Layout, weights: NDArray[np.uint8]) -> None:

@@ -19,6 +19,7 @@ from aegaeon_sidecar.program import Lane, Skip
 from aegaeon_sidecar.sequences import Sequence
 from aegaeon_sidecar.state import Command, State, Work
 from aegaeon_sidecar.weights.fetcher import Fetcher
+from aegaeon_sidecar.weights.pins import settle_pins
 from aegaeon_sidecar.wire import key_of, open_sequence, token_of
 
 _LANES = {
@@ -52,6 +53,8 @@ class Dispatcher:
                     self.issue(command.id, command.after, _LANES[kind], _work(command), owner)
                 else:
                     self._act(command, kind)
+                if kind in ("load", "cancel"):
+                    settle_pins(self._state)
             except CommandError as error:
                 shell = Command(command.id, Lane.COMPUTE, (), pb.Unload(), owner)
                 self._fail(shell, error)

@@ -27,8 +27,10 @@ from aegaeon_sidecar.plan import TurnPlan
 from aegaeon_sidecar.program import Lane, Program
 from aegaeon_sidecar.sequences import Place, SequenceTable
 from aegaeon_sidecar.state import Command, State
+from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.fetcher import Fetcher
 from aegaeon_sidecar.weights.residency import Residency
+from aegaeon_sidecar.weights.ring import StageRing
 from aegaeon_sidecar.wire import seq_of
 
 log = logging.getLogger(__name__)
@@ -60,11 +62,13 @@ class Engine:
         self._attachments = Attachments(config.segments)
         self._events = EventTable.private(_EVENTS)
         self._copiers = {lane: Copier(lane.value, self._events) for lane in (Lane.WEIGHTS, Lane.KV_OUT, Lane.KV_IN)}
+        self._cache = HostCache(config.segments, config.memory.host_cache_bytes)
+        self._rings = {name: StageRing(f"stage-{name}") for name in ("fetch", "load")}
         self._fetcher = Fetcher(
             self.state,
             backend,
-            config.segments,
-            config.memory.host_cache_bytes,
+            self._cache,
+            self._rings["fetch"],
             config.hub_cache,
             lambda model: outbox.post(pb.Report(model=model)),
             crashed,
@@ -131,9 +135,10 @@ class Engine:
     def _close(self) -> None:
         for copier in self._copiers.values():
             copier.close()
+        for ring in self._rings.values():
+            ring.close()
         for model in [*self.state.models.values(), *self.state.withdrawn]:
-            if model.image is not None:
-                model.image.close()
+            model.drop_image()
         self._attachments.close()
         self._events.close()
         self.state.device.close()
@@ -144,7 +149,7 @@ class Engine:
 
     def _handlers(self, backend: Backend, push: PushTokens) -> Mapping[Lane, Handler]:
         config = self._config
-        residency = Residency(self.state, self._copiers[Lane.WEIGHTS])
+        residency = Residency(self.state, self._copiers[Lane.WEIGHTS], self._cache, self._rings["load"])
         mover = KvMover(
             self.state,
             config.node,

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import struct
 
 import numpy as np
@@ -15,9 +16,10 @@ from aegaeon_sidecar.backends.torch import TorchBackend
 from aegaeon_sidecar.errors import FillCancelledError, WeightsError
 from aegaeon_sidecar.models.config import read_spec
 from aegaeon_sidecar.models.files import find_tensors
-from aegaeon_sidecar.models.fill import fill
+from aegaeon_sidecar.models.fill import chunks, fill, identity
 from aegaeon_sidecar.models.header import read_header
 from aegaeon_sidecar.models.layout import plan
+from aegaeon_sidecar.weights.ring import Job, StageRing
 
 
 def write(path, header, data=b""):
@@ -214,24 +216,47 @@ def test_buffers_of_old_checkpoints_are_ignored(copy):
     assert not any(name.endswith("inv_freq") for name in found)
 
 
-def test_the_content_hash_follows_the_bytes_and_not_the_name(copy, tiny_models):
-    before = plan(copy, 0, "float32", 16).content
-    assert before == plan(tiny_models["qwen2"], 0, "float32", 16).content
-    assert before != plan(copy, 0, "bfloat16", 16).content
+def read_in(directory, layout, ring, **options):
+    image = np.full(layout.weight_bytes + 5, 9, dtype=np.uint8)
+    return fill(directory, layout, [image], ring, **options), image
+
+
+@pytest.fixture
+def ring():
+    with StageRing("test", chunk_bytes=8192, depth=3) as made:
+        yield made
+
+
+def test_the_content_hash_follows_the_bytes_and_not_the_name(copy, tiny_models, ring):
+    def content(directory, dtype="float32"):
+        return read_in(directory, plan(directory, 0, dtype, 16), ring)[0]
+
+    before = content(copy)
+    assert before == content(tiny_models["qwen2"])
+    assert before != content(copy, "bfloat16")
     raw = bytearray((copy / "model.safetensors").read_bytes())
     raw[-1] ^= 1
     (copy / "model.safetensors").write_bytes(raw)
-    assert plan(copy, 0, "float32", 16).content != before
+    assert content(copy) != before
+
+
+def test_the_identity_of_files_follows_their_looks_without_reading_them(copy, tiny_models):
+    layout = plan(copy, 0, "float32", 16)
+    before = identity(layout)
+    assert before == identity(plan(copy, 0, "float32", 16))
+    assert before != identity(plan(tiny_models["qwen2"], 0, "float32", 16))
+    os.utime(copy / "model.safetensors")
+    assert identity(layout) != before
 
 
 @pytest.mark.parametrize("file_dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("engine_dtype", ["float32", "bfloat16"])
-def test_an_image_holds_every_tensor_converted_at_its_place(make_model, file_dtype, engine_dtype):
+def test_an_image_holds_every_tensor_converted_at_its_place(make_model, ring, file_dtype, engine_dtype):
     directory = make_model("qwen2", dtype=file_dtype, shard="40KB")
     layout = TorchBackend(dtype=engine_dtype).describe(directory, 0)
-    image = np.full(layout.weight_bytes + 5, 9, dtype=np.uint8)
     steps = []
-    fill(directory, layout, image, lambda done, total: steps.append((done, total)))
+    content, image = read_in(directory, layout, ring, progress=lambda done, total: steps.append((done, total)))
+    assert len(content) == 32
     expected = {}
     for shard in directory.glob("*.safetensors"):
         expected.update(load_file(shard))
@@ -242,31 +267,45 @@ def test_an_image_holds_every_tensor_converted_at_its_place(make_model, file_dty
     assert (image[: layout.weight_bytes] != 0).sum() <= used
     assert (image[layout.weight_bytes :] == 9).all()
     assert steps == sorted(steps)
-    assert steps[-1] == (layout.weight_bytes, layout.weight_bytes)
+    assert steps[-1][0] == steps[-1][1] == sum(tensor.nbytes for tensor in find(directory).values())
+
+
+def test_tensors_at_odd_places_are_cut_at_whole_items(tmp_path, ring):
+    """A header of odd length and chunks of odd bounds: an item may lie across two chunks."""
+    text = b' {"a":{"dtype":"BF16","shape":[8191],"data_offsets":[0,16382]}}'
+    values = torch.randn(8191).to(torch.bfloat16)
+    file = tmp_path / "x.safetensors"
+    file.write_bytes(struct.pack("<Q", len(text)) + text + values.view(torch.uint8).numpy().tobytes())
+    (tensor,) = read_header(file)
+    assert tensor.offset % 2
+    reads = chunks(file, [tensor], {"a": 256}, item=4, chunk_bytes=4093)
+    target = np.zeros(256 + 4 * 8191, np.uint8)
+    ring.run(Job(reads, [target], torch.float32, True, lambda done, total: None, lambda: False))
+    assert torch.equal(torch.from_numpy(target[256:]).view(torch.float32), values.float())
 
 
 def test_filling_stops_when_it_is_cancelled(copy):
     layout = plan(copy, 0, "float32", 16)
     answers = iter([False, False, True])
     steps = []
-    with pytest.raises(FillCancelledError):
-        fill(
-            copy,
-            layout,
-            np.empty(layout.weight_bytes, np.uint8),
-            lambda done, _: steps.append(done),
-            lambda: next(answers),
-        )
+    with StageRing("test", chunk_bytes=8192, depth=1) as ring, pytest.raises(FillCancelledError):
+        read_in(copy, layout, ring, progress=lambda done, _: steps.append(done), cancelled=lambda: next(answers))
     assert len(steps) == 2
 
 
-def test_files_that_changed_after_they_were_described_are_refused(copy, tiny_models):
+def test_files_that_changed_after_they_were_described_are_refused(copy, tiny_models, ring):
     layout = plan(tiny_models["llama"], 0, "float32", 16)
     with pytest.raises(WeightsError, match="changed since the model was laid out"):
-        fill(copy, layout, np.empty(layout.weight_bytes, np.uint8))
+        read_in(copy, layout, ring)
 
 
-def test_an_image_that_is_too_small_is_refused(copy):
+def test_files_that_change_while_they_are_read_are_refused(copy, ring):
+    layout = plan(copy, 0, "float32", 16)
+    with pytest.raises(WeightsError, match="changed while they were read"):
+        read_in(copy, layout, ring, progress=lambda done, total: os.utime(layout.files[0]))
+
+
+def test_an_image_that_is_too_small_is_refused(copy, ring):
     layout = plan(copy, 0, "float32", 16)
     with pytest.raises(WeightsError, match="the image needs"):
-        fill(copy, layout, np.empty(layout.weight_bytes - 1, np.uint8))
+        fill(copy, layout, [np.empty(layout.weight_bytes - 1, np.uint8)], ring)

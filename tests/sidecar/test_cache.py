@@ -1,42 +1,81 @@
-"""The node's cache of weights: filled once, published whole, below its budget, evicted only when nobody maps it."""
+"""The node's cache of weights: filled once, published whole, below its budget, evicted only when nobody pins it."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import subprocess
+import sys
 import threading
+from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, WeightsError
 from aegaeon_sidecar.weights.cache import HostCache, Image
+from aegaeon_sidecar.weights.ring import Bytes
 
 KB = 1024
-Bytes = NDArray[np.uint8]
+HOLDER = """
+import sys, time
+from pathlib import Path
+from aegaeon_sidecar.weights.cache import HostCache
+folder, what = Path(sys.argv[1]), sys.argv[2]
+def fill(target):
+    target[:] = 1
+    if what == "filling":
+        print("ready", flush=True)
+        time.sleep(60)
+    return "c"
+image = HostCache(folder, 100 * 1024).obtain("i", 40 * 1024, fill)
+print("ready", flush=True)
+time.sleep(60)
+"""
 
 
 def cache(folder: Path, budget: int = 100 * KB) -> HostCache:
-    return HostCache(folder, budget, threading.Event().wait)
+    return HostCache(folder, budget)
 
 
-def images(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("*.weights"))
+def files(folder: Path, suffix: str = "weights") -> list[str]:
+    return sorted(path.stem for path in folder.glob(f"*.{suffix}"))
 
 
-def ones(target: Bytes) -> None:
+def ones(target: Bytes) -> str:
     target[:] = 1
+    return "ones"
+
+
+def put(host: HostCache, name: str, nbytes: int = 40 * KB) -> Image:
+    """An image whose identity and content are called alike."""
+
+    def fill(target: Bytes) -> str:
+        target[:] = ord(name[0])
+        return name
+
+    return host.obtain(name, nbytes, fill)
+
+
+def drop(image: Image) -> None:
+    image.unpin()
+    image.close()
 
 
 def test_an_image_is_filled_once_by_however_many_sidecars(folder: Path) -> None:
     fills, made = [], []
 
-    def fill(target: Bytes) -> None:
+    def fill(target: Bytes) -> str:
         fills.append(threading.get_ident())
-        ones(target)
+        return ones(target)
 
     def obtain() -> None:
-        made.append(cache(folder).obtain("c", 8 * KB, fill))
+        made.append(cache(folder).obtain("i", 8 * KB, fill))
 
     threads = [threading.Thread(target=obtain) for _ in range(4)]
     for thread in threads:
@@ -44,49 +83,190 @@ def test_an_image_is_filled_once_by_however_many_sidecars(folder: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(fills) == 1
-    assert [image.nbytes for image in made] == [8 * KB] * 4
+    assert [(image.nbytes, image.content) for image in made] == [(8 * KB, "ones")] * 4
     for image in made:
         image.close()
 
 
+def test_different_images_are_filled_side_by_side(folder: Path) -> None:
+    both = threading.Barrier(2, timeout=10)
+
+    def fill(target: Bytes) -> str:
+        both.wait()  # broken unless the other one is being filled as well
+        return f"c{threading.get_ident()}"
+
+    def obtain(name: str) -> None:
+        cache(folder).obtain(name, KB, fill).close()
+
+    threads = [threading.Thread(target=obtain, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(files(folder)) == 2
+
+
+def test_equal_content_under_two_names_is_kept_once(folder: Path) -> None:
+    host = cache(folder)
+    one, other = host.obtain("a", 8 * KB, ones), host.obtain("b", 8 * KB, ones)
+    assert files(folder) == ["ones"]
+    assert host.used_bytes() == 8 * KB
+    one.close()
+    other.close()
+
+
 def test_a_fill_that_fails_leaves_nothing_behind_and_the_next_one_succeeds(folder: Path) -> None:
-    def broken(target: Bytes) -> None:
+    def broken(target: Bytes) -> str:
         raise WeightsError("truncated")
 
     with pytest.raises(WeightsError, match="truncated"):
-        cache(folder).obtain("c", 8 * KB, broken)
+        cache(folder).obtain("i", 8 * KB, broken)
     assert {path.name for path in folder.iterdir()} == {"weights.lock"}
-    cache(folder).obtain("c", 8 * KB, ones).close()
+    cache(folder).obtain("i", 8 * KB, ones).close()
 
 
-def test_the_oldest_image_that_nobody_maps_makes_room(folder: Path) -> None:
-    mapped: Image = cache(folder).obtain("mapped", 40 * KB, ones)
-    cache(folder).obtain("idle", 40 * KB, ones).close()
-    cache(folder).obtain("new", 40 * KB, ones).close()
-    assert images(folder) == ["mapped.weights", "new.weights"]
-    mapped.close()
+def test_what_was_read_before_is_found_without_reading_it(folder: Path) -> None:
+    drop(put(cache(folder), "a"))
+    again = cache(folder).find("a", 40 * KB)
+    assert again is not None
+    assert again.content == "a"
+    assert np.frombuffer(again._map, np.uint8)[-1] == ord("a")
+    again.close()
+    assert cache(folder).find("b", 40 * KB) is None
 
 
-def test_a_model_that_does_not_fit_is_refused_with_the_numbers(folder: Path) -> None:
-    mapped = cache(folder).obtain("mapped", 80 * KB, ones)
-    with pytest.raises(CacheFullError, match=rf"need {40 * KB} .* is {100 * KB}, of which {80 * KB}"):
-        cache(folder).obtain("new", 40 * KB, ones)
-    mapped.close()
+def test_the_image_used_longest_ago_makes_room(folder: Path) -> None:
+    host = cache(folder)
+    first, second = put(host, "first"), put(host, "second")
+    first.unpin()
+    second.unpin()
+    assert first.pin()  # used again: now the newest
+    first.unpin()
+    third = put(host, "third")
+    assert files(folder) == ["first", "third"]
+    assert not second.pin()
+    for image in (first, second, third):
+        image.close()
 
 
-def test_what_a_killed_sidecar_left_half_written_is_removed(folder: Path) -> None:
-    (folder / "dead.partial").write_bytes(b"half")
-    cache(folder).obtain("c", 8 * KB, ones).close()
-    assert not (folder / "dead.partial").exists()
+def test_a_pinned_image_is_not_evicted_and_the_refusal_names_the_numbers(folder: Path) -> None:
+    pinned = put(cache(folder), "pinned", 80 * KB)
+    with pytest.raises(CacheFullError, match=rf"need {40 * KB} .* is {100 * KB}, of which {80 * KB} are in use"):
+        put(cache(folder), "new")
+    pinned.unpin()
+    put(cache(folder), "new").close()
+    pinned.close()
+
+
+def test_evicting_frees_the_memory_of_an_image_that_is_still_mapped(folder: Path) -> None:
+    idle = put(cache(folder), "idle")
+    idle.unpin()
+    before = os.fstat(idle._file).st_blocks
+    put(cache(folder), "b").close()
+    put(cache(folder), "c").close()
+    assert before > 0
+    assert os.fstat(idle._file).st_blocks == 0
+    idle.close()
+
+
+def test_without_eviction_only_free_room_is_used(folder: Path) -> None:
+    drop(put(cache(folder), "a", 80 * KB))
+    with pytest.raises(CacheFullError):
+        cache(folder).obtain("b", 40 * KB, ones, evict=False)
+    assert files(folder) == ["a"]
+
+
+def test_what_does_not_fit_at_all_evicts_nothing(folder: Path) -> None:
+    drop(put(cache(folder), "a"))
+    with pytest.raises(CacheFullError, match=f"need {200 * KB} bytes"):
+        put(cache(folder), "b", 200 * KB)
+    assert files(folder) == ["a"]
 
 
 def test_waiting_for_another_sidecar_can_be_given_up(folder: Path) -> None:
-    stop = threading.Event()
+    def fill(target: Bytes) -> str:
+        with pytest.raises(FillCancelledError, match="gave up waiting"):
+            cache(folder).obtain("i", 8 * KB, ones, give_up=lambda: True)
+        return ones(target)
 
-    def fill(target: Bytes) -> None:
-        stop.set()
-        with pytest.raises(FillCancelledError):
-            HostCache(folder, 100 * KB, stop.wait).obtain("other", KB, ones)
-        ones(target)
+    cache(folder).obtain("i", 8 * KB, fill).close()
 
-    cache(folder).obtain("c", 8 * KB, fill).close()
+
+def test_files_that_read_differently_without_having_changed_are_refused(folder: Path) -> None:
+    host = cache(folder, 50 * KB)
+    drop(put(host, "a"))
+    drop(put(host, "b"))  # evicts a
+    with pytest.raises(WeightsError, match="check the disk"):
+        host.obtain("a", 40 * KB, ones)
+    assert files(folder, "partial") == []
+    host.obtain("a", 40 * KB, ones).close()
+
+
+@pytest.fixture
+def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
+    mounted = tmp_path / "shm"
+    mounted.mkdir()
+    mount = shutil.which("mount")
+    if (
+        mount is None
+        or subprocess.run(
+            [mount, "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mounted)], check=False, capture_output=True
+        ).returncode
+    ):
+        pytest.skip("mounting a small tmpfs needs the right to mount")
+    yield mounted
+    subprocess.run(["umount", str(mounted)], check=True)
+
+
+def test_a_tmpfs_that_is_too_small_is_named_with_what_to_do(small_tmpfs: Path) -> None:
+    with pytest.raises(CacheFullError, match=rf"free of {64 * KB}, though host_cache_bytes is .*--shm-size"):
+        put(cache(small_tmpfs), "a", 80 * KB)
+    assert files(small_tmpfs, "partial") == []
+    put(cache(small_tmpfs), "b", 16 * KB).close()
+
+
+@pytest.mark.parametrize("what", ["filling", "pinning"])
+def test_a_killed_sidecars_claim_does_not_count(folder: Path, what: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder), what], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "ready\n"
+        with pytest.raises(CacheFullError):
+            put(cache(folder), "big", 80 * KB)
+        holder.send_signal(signal.SIGKILL)
+    put(cache(folder), "big", 80 * KB).close()
+    assert files(folder) == ["big"]
+    assert files(folder, "partial") == []
+
+
+STEPS = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), min_size=1, max_size=60)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_any_order_of_uses_keeps_what_an_ideal_lru_keeps(folder: Path, steps: list[tuple[str, bool]]) -> None:
+    """Budget for three; a step uses a model and may keep one pinned. Never over budget, never a pinned one gone."""
+    inside = folder / f"order-{len(list(folder.iterdir()))}"
+    inside.mkdir()
+    host = cache(inside, 3 * KB)
+    ideal: OrderedDict[str, None] = OrderedDict()
+    pinned: Image | None = None
+    for name, keep in steps:
+        image = put(host, name, KB)
+        ideal[name] = None
+        ideal.move_to_end(name)
+        if len(ideal) > 3:
+            held = pinned.content if pinned is not None else None
+            del ideal[next(other for other in ideal if other not in (held, name))]
+        assert host.used_bytes() <= 3 * KB
+        assert files(inside) == sorted(ideal)
+        if keep:
+            if pinned is not None:
+                drop(pinned)
+            pinned = image
+        else:
+            drop(image)
+    if pinned is not None:
+        drop(pinned)
+    shutil.rmtree(inside)

@@ -1,4 +1,4 @@
-"""The weight files of a model directory: found, checked against config.json, hashed.
+"""The weight files of a model directory: found and checked against config.json.
 
 Only safetensors: a pickle can run code when it is read, so pickled weights are refused by name.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from hashlib import blake2b
 from pathlib import Path
 
 from aegaeon_sidecar.errors import WeightsError
@@ -19,7 +17,6 @@ from aegaeon_sidecar.models.tensors import may_ignore, tensor_shapes
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-CHUNK_BYTES = 1 << 20
 _AGAINST = "weights and config.json do not belong together"
 _SHARD = re.compile(r"[\w.-]+\.safetensors")
 
@@ -35,23 +32,6 @@ def find_tensors(directory: Path, spec: DecoderSpec) -> dict[str, FileTensor]:
                 raise WeightsError(f"{path}: {tensor.name}: is in {found[tensor.name].file.name} as well")
             found[tensor.name] = tensor
     return _match(directory, spec, found)
-
-
-def content_hash(files: Iterable[Path], salt: str) -> str:
-    """blake2b over `salt` and every byte of the files, 32 hex digits.
-
-    Costs one read of the files and about a second per GB on one core. Raises WeightsError.
-    """
-    digest = blake2b(salt.encode(), digest_size=16)
-    buffer = memoryview(bytearray(CHUNK_BYTES))
-    for path in files:
-        try:
-            with path.open("rb", buffering=0) as file:
-                while count := file.readinto(buffer):
-                    digest.update(buffer[:count])
-        except OSError as error:
-            raise WeightsError(f"{path}: cannot be read: {error.strerror}") from error
-    return digest.hexdigest()
 
 
 def _shards(directory: Path) -> dict[Path, set[str] | None]:

@@ -1,94 +1,140 @@
-"""Weights from files into the image that a model's range holds, converted on the way: after this, Load is one copy."""
+"""Weights from files into the image that a model's range holds, converted on the way: after this, Load is one copy.
+
+Files are read from front to back in chunks; each chunk names the tensors in it and where they lie in the image.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from itertools import groupby
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from aegaeon_sidecar.backends import Layout, TensorPlace
-from aegaeon_sidecar.errors import FillCancelledError, WeightsError
+from aegaeon_sidecar.backends import Layout
+from aegaeon_sidecar.errors import WeightsError
 from aegaeon_sidecar.models.config import read_spec
 from aegaeon_sidecar.models.files import find_tensors
 from aegaeon_sidecar.models.header import ITEM_BYTES, FileTensor
 from aegaeon_sidecar.models.layout import ENGINE_DTYPES, KvShape
+from aegaeon_sidecar.weights.ring import Bytes, Job, Part, Progress, Read, StageRing
 
-CHUNK_BYTES = 8 << 20  # between two looks at `cancelled`; a multiple of every item size
-FILE_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-
-Progress = Callable[[int, int], None]
+_SETTLED_NS = 20_000_000  # a younger file may change again within the same tick of its file system's clock
 
 
 def fill(
     directory: Path,
     layout: Layout,
-    destination: NDArray[np.uint8],
+    destinations: Sequence[Bytes],
+    ring: StageRing,
+    *,
+    hashed: bool = True,
     progress: Progress = lambda done, total: None,
     cancelled: Callable[[], bool] = lambda: False,
-) -> None:
-    """Write every tensor at its place in `destination` (uint8, at least layout.weight_bytes), padding zeroed.
+) -> str:
+    """Write every tensor at its place in each of `destinations` (uint8, at least layout.weight_bytes), padding zeroed.
 
-    `progress(done, total)` in bytes of the image, and `cancelled()` is asked, every few MiB. Raises FillCancelledError,
-    or WeightsError when the files changed since `layout` was made. A tensor in the engine's dtype is read straight into
-    its place; another is converted (round to nearest even) through one buffer of a few MiB.
+    Returns the content hash when `hashed`, else "". Equal content means equal bytes in the image: it covers the bytes
+    of the tensors, their places and their types. `progress(done, total)` in bytes of the files; a tensor of another
+    dtype than the engine's is rounded to nearest even. Raises FillCancelledError, or WeightsError when the files
+    changed since `layout` was made.
     """
-    if destination.nbytes < layout.weight_bytes:
-        raise WeightsError(f"{directory}: the image needs {layout.weight_bytes} bytes, {destination.nbytes} were given")
+    for destination in destinations:
+        if destination.nbytes < layout.weight_bytes:
+            raise WeightsError(f"{directory}: the image needs {layout.weight_bytes} bytes, not {destination.nbytes}")
+        _zero_padding(layout, destination)
+    _let_settle(layout)
+    reads = _plan(directory, layout, ring.chunk_bytes)
+    before = identity(layout)
+    job = Job(reads, destinations, getattr(torch, _dtype(layout)), hashed, progress, cancelled)
+    ring.run(job)
+    if identity(layout) != before:
+        raise WeightsError(f"{directory}: the files changed while they were read; try again when they are complete")
+    return _content(layout, reads, job.digests) if hashed else ""
+
+
+def _plan(directory: Path, layout: Layout, chunk_bytes: int) -> list[Read]:
+    """All files in chunks, and where each chunk's tensors go. Raises WeightsError when layout and files disagree."""
     tensors = find_tensors(directory, read_spec(directory))
-    writer = _Writer(KvShape.parse(layout.kv_shape).dtype, layout.weight_bytes, progress, cancelled)
+    item = ENGINE_DTYPES[_dtype(layout)]
+    to: dict[str, int] = {}
+    for place in layout.tensors:
+        tensor = tensors.get(place.name)
+        if tensor is None or tensor.nbytes // ITEM_BYTES[tensor.dtype] != place.nbytes // item:
+            raise WeightsError(f"{place.name}: the files changed since the model was laid out; describe it again")
+        to[place.name] = place.offset
+    ordered = sorted(tensors.values(), key=lambda tensor: (tensor.file, tensor.offset))
+    by_file = groupby(ordered, key=lambda tensor: tensor.file)
+    return [read for file, inside in by_file for read in chunks(file, list(inside), to, item, chunk_bytes)]
+
+
+def identity(layout: Layout) -> str:
+    """A name for the files as they are and for what is made of them, without reading them: 32 hex digits.
+
+    Unchanged (device, inode, size, modification time) means unchanged bytes. Raises WeightsError when one is gone.
+    """
+    try:
+        stats = [os.stat(file) for file in layout.files]
+    except OSError as error:
+        raise WeightsError(f"{error.filename}: {error.strerror}; fetch the model again") from error
+    files = [(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
+    return sha256(repr((files, layout.tensors, _dtype(layout))).encode()).hexdigest()[:32]
+
+
+def _let_settle(layout: Layout) -> None:
+    """Wait until a later change of the files is sure to show in their times."""
+    newest = max((os.stat(file).st_mtime_ns for file in layout.files if file.exists()), default=0)
+    age_ns = time.time_ns() - newest
+    if 0 <= age_ns < _SETTLED_NS:
+        time.sleep((_SETTLED_NS - age_ns) / 1e9)
+
+
+def chunks(file: Path, tensors: list[FileTensor], to: dict[str, int], item: int, chunk_bytes: int) -> list[Read]:
+    """Chunks from the first tensor to the last; what lies between wanted tensors is read past, for the hash."""
+    end = tensors[-1].offset + tensors[-1].nbytes
+    reads, first = [], 0
+    for begin in range(tensors[0].offset, end, chunk_bytes):
+        stop = min(begin + chunk_bytes, end)
+        while tensors[first].offset + tensors[first].nbytes <= begin and first + 1 < len(tensors):
+            first += 1
+        parts = []
+        for tensor in tensors[first:]:
+            if tensor.offset >= stop:
+                break
+            parts += _cut(tensor, begin, stop, to[tensor.name], item)
+        reads.append(Read(file, begin, stop - begin, tuple(parts)))
+    return reads
+
+
+def _cut(tensor: FileTensor, begin: int, stop: int, to: int, item: int) -> list[Part]:
+    """The tensor's items that begin within [begin, stop)."""
+    size = ITEM_BYTES[tensor.dtype]
+    first = max(-(-(begin - tensor.offset) // size), 0)
+    last = min(-(-(stop - tensor.offset) // size), tensor.nbytes // size)
+    if last <= first:
+        return []
+    return [Part(tensor.offset + first * size, (last - first) * size, tensor.dtype, to + first * item)]
+
+
+def _zero_padding(layout: Layout, destination: Bytes) -> None:
     end = 0
     for place in layout.tensors:
         destination[end : place.offset] = 0
         end = place.offset + place.nbytes
-        writer.write(place, tensors.get(place.name), destination[place.offset : end])
     destination[end : layout.weight_bytes] = 0
-    progress(layout.weight_bytes, layout.weight_bytes)
 
 
-class _Writer:
-    def __init__(self, dtype: str, total: int, progress: Progress, cancelled: Callable[[], bool]) -> None:
-        self._dtype: torch.dtype = getattr(torch, dtype)
-        self._item = ENGINE_DTYPES[dtype]
-        self._total = total
-        self._progress = progress
-        self._cancelled = cancelled
-
-    def write(self, place: TensorPlace, tensor: FileTensor | None, target: NDArray[np.uint8]) -> None:
-        if tensor is None or tensor.nbytes // ITEM_BYTES[tensor.dtype] != place.nbytes // self._item:
-            raise WeightsError(f"{place.name}: the files changed since the model was laid out; describe it again")
-        same = FILE_DTYPES[tensor.dtype] == self._dtype
-        with tensor.file.open("rb", buffering=0) as file:
-            os.posix_fadvise(file.fileno(), tensor.offset, tensor.nbytes, os.POSIX_FADV_SEQUENTIAL)
-            file.seek(tensor.offset)
-            for start in range(0, tensor.nbytes, CHUNK_BYTES):
-                if self._cancelled():
-                    raise FillCancelledError(f"{tensor.file}: reading was cancelled")
-                count = min(CHUNK_BYTES, tensor.nbytes - start)
-                begin = start // ITEM_BYTES[tensor.dtype] * self._item
-                chunk = target[begin : begin + count // ITEM_BYTES[tensor.dtype] * self._item]
-                if same:
-                    _read_exactly(tensor, file.readinto, chunk.data)
-                else:
-                    self._convert(tensor, file.readinto, chunk, count)
-                self._progress(place.offset + begin + chunk.nbytes, self._total)
-
-    def _convert(
-        self, tensor: FileTensor, readinto: Callable[[memoryview], int | None], target: NDArray[np.uint8], count: int
-    ) -> None:
-        raw = np.empty(count, dtype=np.uint8)
-        _read_exactly(tensor, readinto, raw.data)
-        source = torch.from_numpy(raw).view(FILE_DTYPES[tensor.dtype])
-        torch.from_numpy(target).view(self._dtype).copy_(source)
+def _content(layout: Layout, reads: Sequence[Read], digests: Sequence[bytes]) -> str:
+    """32 hex digits over the tensors' bytes and where they go."""
+    parts = [[(part.at - read.begin, part.nbytes, part.dtype, part.to) for part in read.parts] for read in reads]
+    whole = sha256(repr((_dtype(layout), layout.weight_bytes, parts)).encode())
+    for digest in digests:
+        whole.update(digest)
+    return whole.hexdigest()[:32]
 
 
-def _read_exactly(tensor: FileTensor, readinto: Callable[[memoryview], int | None], target: memoryview) -> None:
-    done = 0
-    while done < len(target):
-        count = readinto(target[done:])
-        if not count:
-            raise WeightsError(f"{tensor.file}: {tensor.name}: the file ends early; it was changed while being read")
-        done += count
+def _dtype(layout: Layout) -> str:
+    return KvShape.parse(layout.kv_shape).dtype

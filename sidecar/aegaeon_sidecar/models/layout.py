@@ -13,7 +13,7 @@ from pathlib import Path
 from aegaeon_sidecar.backends import Layout, TensorPlace
 from aegaeon_sidecar.errors import BackendError
 from aegaeon_sidecar.models.config import DecoderSpec, read_spec, serve_length
-from aegaeon_sidecar.models.files import content_hash, find_tensors
+from aegaeon_sidecar.models.files import find_tensors
 from aegaeon_sidecar.models.tensors import tensor_shapes
 
 ALIGNMENT = 256
@@ -73,14 +73,12 @@ def place_tensors(spec: DecoderSpec, dtype: str) -> tuple[TensorPlace, ...]:
 def plan(directory: Path, max_model_len: int, dtype: str, block_tokens: int) -> Layout:
     """Read and check a model directory and lay it out for an engine that computes in `dtype`.
 
-    Raises ModelError. Reads every byte of the weights once, for the content hash. Equal `content` means equal bytes in
-    the range: the hash covers the files, the dtype and the places.
+    Raises ModelError. Reads config.json and the headers, no byte of the weights.
     """
     spec = read_spec(directory)
     length = serve_length(spec, directory, max_model_len)
     tensors = find_tensors(directory, spec)
     places = place_tensors(spec, dtype)
-    files = sorted({tensor.file for tensor in tensors.values()})
     shape = kv_shape(spec, dtype, block_tokens)
     last = places[-1]
     return Layout(
@@ -90,5 +88,5 @@ def plan(directory: Path, max_model_len: int, dtype: str, block_tokens: int) -> 
         kv_block_bytes=shape.block_bytes,
         kv_block_tokens=block_tokens,
         max_model_len=length,
-        content=content_hash(files, f"{dtype} {places}"),
+        files=tuple(sorted({tensor.file for tensor in tensors.values()})),
     )

@@ -1,33 +1,42 @@
 """Weights in host shared memory: one image file per content, laid out exactly like the model's range.
 
-All sidecars of a node share the folder. An image is filled once, under a lock that covers the folder, and appears by
-rename when it is complete; who maps it holds a shared lock on it, so that eviction takes only what nobody maps.
+All sidecars of a node share the folder; its lock is held for bookkeeping alone. An image's own lock says how it is
+used: exclusive while it is filled or evicted, shared while pinned. The kernel drops a dead process's locks, so its pins
+and half-filled images do not count. Symbolic links (`*.known`) remember the content of files that were read before.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from aegaeon_sidecar.errors import CacheFullError, FillCancelledError
+from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, WeightsError
+from aegaeon_sidecar.weights.ring import Bytes
 
 _SUFFIX = ".weights"
 _PARTIAL = ".partial"
+_KNOWN = ".known"
+_KNOWN_MOST = 4096
 _LOCK = "weights.lock"
-Fill = Callable[[NDArray[np.uint8]], None]
+_POLL_S = 0.05
+_POPULATE_BYTES = 64 << 20  # page tables made in one go, during which Python stands still
+_MADV_POPULATE_READ = 22
+
+Fill = Callable[[Bytes], str]
 
 
 @dataclass(slots=True, eq=False)
 class Image:
-    """A complete image, mapped read-only and populated. `close` gives up the map and the claim on the file."""
+    """A complete image, mapped read-only. Its bytes may be read while it is pinned; `obtain` and `find` pin it."""
 
     content: str
     nbytes: int
@@ -39,89 +48,223 @@ class Image:
         """Where it is mapped in this process."""
         return np.frombuffer(self._map, dtype=np.uint8).ctypes.data
 
+    def pin(self) -> bool:
+        """Keep it from eviction and make it the newest; False when it has been evicted: `close` it then."""
+        if not _try_lock(self._file, fcntl.LOCK_SH) or os.fstat(self._file).st_nlink == 0:
+            return False
+        os.utime(self._file)
+        return True
+
+    def unpin(self) -> None:
+        """It may be evicted. The map stays, so that the next `pin` costs nothing."""
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
     def close(self) -> None:
         self._map.close()
         os.close(self._file)
 
 
-class HostCache:
-    """The node's folder of images, kept below `budget_bytes`. `give_up` is asked while waiting for another sidecar."""
+@dataclass(slots=True, eq=False)
+class Draft:
+    """Room for an image, its budget taken: fill `view`, then `publish` or `discard` it."""
 
-    def __init__(self, folder: Path, budget_bytes: int, wait: Callable[[float], bool]) -> None:
-        """`wait(seconds)` sleeps and says whether to give up."""
+    identity: str
+    nbytes: int
+    path: Path
+    view: Bytes
+    file: int
+
+
+class HostCache:
+    """The node's folder of images, kept below `budget_bytes` over all its sidecars. Thread-safe."""
+
+    def __init__(self, folder: Path, budget_bytes: int) -> None:
         self._folder = folder
         self._budget_bytes = budget_bytes
-        self._wait = wait
 
-    def obtain(self, content: str, nbytes: int, fill: Fill) -> Image:
-        """The image of `content`, filled by `fill(destination uint8[nbytes])` if no sidecar has done so yet.
+    def obtain(
+        self, identity: str, nbytes: int, fill: Fill, *, give_up: Callable[[], bool] = lambda: False, evict: bool = True
+    ) -> Image:
+        """The pinned image of the files named by `identity`; `fill(uint8[nbytes]) -> content` unless some sidecar did.
 
-        Raises CacheFullError with the numbers, FillCancelledError, and whatever `fill` raises; nothing is left behind.
+        One sidecar fills, the others wait for it. Raises CacheFullError with the numbers, FillCancelledError, and
+        whatever `fill` raises; nothing is left behind then. `give_up` is asked while waiting. Without `evict` only free
+        room is used.
+        """
+        while (draft := self.draft(identity, nbytes, evict=evict)) is None:
+            if (image := self.find(identity, nbytes)) is not None:
+                return image
+            if give_up():
+                raise FillCancelledError(f"{self._folder}: gave up waiting for another sidecar to fill the cache")
+            time.sleep(_POLL_S)
+        try:
+            content = fill(draft.view)
+        except BaseException:
+            self.discard(draft)
+            raise
+        return self.publish(draft, content)
+
+    def find(self, identity: str, nbytes: int) -> Image | None:
+        """The pinned image of the files named by `identity`, if it is cached."""
+        with self._locked():
+            image = self._find(identity, nbytes)
+        if image is not None:
+            _populate(image)
+        return image
+
+    def draft(self, identity: str, nbytes: int, *, evict: bool = True) -> Draft | None:
+        """Room to fill; None when the image is there or another sidecar is filling it. Raises CacheFullError."""
+        with self._locked():
+            path = self._folder / f"{identity}{_PARTIAL}"
+            cached = self._find(identity, nbytes)
+            if cached is not None:
+                cached.close()
+            if cached is not None or self._being_filled(path):
+                return None
+            self._make_room(nbytes, evict)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            os.truncate(handle, nbytes)  # from here on it counts
+        try:
+            self._allocate(handle, nbytes)
+            return Draft(identity, nbytes, path, np.frombuffer(mmap.mmap(handle, nbytes), dtype=np.uint8), handle)
+        except BaseException:
+            with self._locked():
+                path.unlink()
+                os.close(handle)
+            raise
+
+    def publish(self, draft: Draft, content: str) -> Image:
+        """Make a filled draft the pinned image of `content`, or drop it when another one has come first.
+
+        Raises WeightsError when the same files, unchanged by their looks, were once of another content.
         """
         with self._locked():
+            known = self._known(draft.identity)
+            if known not in (None, content):
+                (self._folder / f"{draft.identity}{_KNOWN}").unlink()
+                _drop(draft)
+                raise WeightsError(
+                    "the weights read differ from those read before, though size and time of the files are the same; "
+                    "check the disk, then send the catalog again"
+                )
             path = self._folder / f"{content}{_SUFFIX}"
             if not path.exists():
-                self._make_room(nbytes)
-                self._publish(path, nbytes, fill)
-            os.utime(path)
-            return _open_image(path, content, nbytes)
+                draft.path.rename(path)
+            _drop(draft)
+            self._remember(draft.identity, content)
+            image = _open_image(path, content, draft.nbytes)
+        _populate(image)
+        return image
+
+    def discard(self, draft: Draft) -> None:
+        """Give the draft's room back."""
+        with self._locked():
+            _drop(draft)
+
+    def used_bytes(self) -> int:
+        """What images and drafts of living sidecars take."""
+        with self._locked():
+            return self._sweep()
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         handle = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            while not _try_lock(handle, fcntl.LOCK_EX):
-                if self._wait(0.05):
-                    raise FillCancelledError(f"{self._folder}: gave up waiting for another sidecar to fill the cache")
+            fcntl.flock(handle, fcntl.LOCK_EX)
             yield
         finally:
             os.close(handle)
 
-    def _publish(self, path: Path, nbytes: int, fill: Fill) -> None:
-        partial = path.with_suffix(_PARTIAL)
-        try:
-            with partial.open("wb+") as file:
-                os.posix_fallocate(file.fileno(), 0, nbytes)
-                fill(np.frombuffer(mmap.mmap(file.fileno(), nbytes), dtype=np.uint8))
-            partial.rename(path)
-        except OSError as error:
-            raise CacheFullError(
-                f"{partial}: {error.strerror}; make the tmpfs larger or host_cache_bytes smaller"
-            ) from error
-        finally:
-            partial.unlink(missing_ok=True)
+    def _find(self, identity: str, nbytes: int) -> Image | None:
+        content = self._known(identity)
+        path = self._folder / f"{content}{_SUFFIX}"
+        if content is None or not path.exists() or path.stat().st_size != nbytes:
+            return None
+        return _open_image(path, content, nbytes)
 
-    def _make_room(self, nbytes: int) -> None:
-        for stale in self._folder.glob(f"*{_PARTIAL}"):
-            stale.unlink(missing_ok=True)  # whoever filled it held the lock that is ours: it is dead
+    def _known(self, identity: str) -> str | None:
+        try:
+            return os.readlink(self._folder / f"{identity}{_KNOWN}")
+        except FileNotFoundError:
+            return None
+
+    def _remember(self, identity: str, content: str) -> None:
+        link = self._folder / f"{identity}{_KNOWN}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(content)
+        known = sorted(self._folder.glob(f"*{_KNOWN}"), key=lambda path: path.lstat().st_mtime_ns)
+        for oldest in known[:-_KNOWN_MOST]:
+            oldest.unlink()
+
+    def _being_filled(self, path: Path) -> bool:
+        return path.exists() and not _remove_if_unused(path)
+
+    def _sweep(self) -> int:
+        """Remove what dead sidecars left half filled; returns the bytes in use."""
+        for partial in self._folder.glob(f"*{_PARTIAL}"):
+            _remove_if_unused(partial)
+        files = [*self._folder.glob(f"*{_SUFFIX}"), *self._folder.glob(f"*{_PARTIAL}")]
+        return sum(path.stat().st_size for path in files)
+
+    def _make_room(self, nbytes: int, evict: bool) -> None:
+        used = self._sweep()
         images = sorted(self._folder.glob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)
-        used = sum(path.stat().st_size for path in images)
-        for path in images:
-            if used + nbytes <= self._budget_bytes:
-                return
-            used -= _evict(path)
+        for path in images if evict and nbytes <= self._budget_bytes else []:
+            if used + nbytes > self._budget_bytes:
+                used -= _remove_if_unused(path)
         if used + nbytes > self._budget_bytes:
             raise CacheFullError(
                 f"the weights need {nbytes} bytes; host_cache_bytes is {self._budget_bytes}, of which {used} are in "
                 "use by other models; raise it or serve fewer models on this node"
             )
 
+    def _allocate(self, handle: int, nbytes: int) -> None:
+        try:
+            os.posix_fallocate(handle, 0, nbytes)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            system = os.statvfs(self._folder)
+            free, size = system.f_bavail * system.f_frsize, system.f_blocks * system.f_frsize
+            raise CacheFullError(
+                f"{self._folder}: the weights need {nbytes} bytes, its file system has {free} free of {size}, though "
+                f"host_cache_bytes is {self._budget_bytes}; make the tmpfs larger (of a container: --shm-size, or an "
+                "emptyDir of medium Memory) or host_cache_bytes smaller"
+            ) from error
+
+
+def _drop(draft: Draft) -> None:
+    """Unmap, unlock and, unless it has been published, remove (folder's lock held)."""
+    draft.view = np.empty(0, dtype=np.uint8)
+    draft.path.unlink(missing_ok=True)
+    os.close(draft.file)
+
 
 def _open_image(path: Path, content: str, nbytes: int) -> Image:
+    """Pinned; the folder's lock is held, so nobody evicts meanwhile."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     fcntl.flock(handle, fcntl.LOCK_SH)
-    flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
-    return Image(content, nbytes, mmap.mmap(handle, nbytes, flags=flags, prot=mmap.PROT_READ), handle)
+    os.utime(handle)
+    return Image(content, nbytes, mmap.mmap(handle, nbytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ), handle)
 
 
-def _evict(path: Path) -> int:
-    """Remove an image that nobody maps; returns the bytes freed, 0 when it is in use."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def _populate(image: Image) -> None:
+    """Make the page tables, so that the first load is as quick as the next."""
+    with suppress(OSError):  # an old kernel: the first load makes them
+        for start in range(0, image.nbytes, _POPULATE_BYTES):
+            image._map.madvise(_MADV_POPULATE_READ, start, min(_POPULATE_BYTES, image.nbytes - start))
+
+
+def _remove_if_unused(path: Path) -> int:
+    """Remove a file that nobody pins or fills, freeing its memory even where it is mapped; returns the bytes freed."""
+    handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         if not _try_lock(handle, fcntl.LOCK_EX):
             return 0
         nbytes = os.fstat(handle).st_size
         path.unlink()
+        os.truncate(handle, 0)
         return nbytes
     finally:
         os.close(handle)

@@ -12,22 +12,22 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from aegaeon_native import NativeError, Range
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.backends import Backend, Layout
-from aegaeon_sidecar.errors import FillCancelledError, ModelError, SidecarError
-from aegaeon_sidecar.models.fill import fill
+from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, ModelError, SidecarError
+from aegaeon_sidecar.models.fill import fill, identity
 from aegaeon_sidecar.state import State
 from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.models import Model
+from aegaeon_sidecar.weights.pins import settle_pins
+from aegaeon_sidecar.weights.ring import Bytes, StageRing
 from aegaeon_sidecar.weights.sources import locate
 
 log = logging.getLogger(__name__)
 
 _REPORT_EVERY_S = 0.25
+_LOG_EVERY_S = 5.0
 
 
 class Fetcher:
@@ -38,8 +38,8 @@ class Fetcher:
         self,
         state: State,
         backend: Backend,
-        segments: Path,
-        host_cache_bytes: int,
+        cache: HostCache,
+        ring: StageRing,
         hub_cache: Path | None,
         report: Callable[[pb.ModelState], None],
         crashed: Callable[[], None],
@@ -50,7 +50,8 @@ class Fetcher:
         self._report = report
         self._crashed = crashed
         self._stop = threading.Event()
-        self._cache = HostCache(segments, host_cache_bytes, self._stop.wait)
+        self._cache = cache
+        self._ring = ring
         self._jobs: queue.SimpleQueue[tuple[Callable[[Model], None], Model] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="fetcher", daemon=True)
 
@@ -80,6 +81,7 @@ class Fetcher:
                 model = self._state.models[name] = Model(spec)
                 self._report(model.state())
                 self._jobs.put((self._fetch, model))
+        settle_pins(self._state)
 
     def _withdraw(self, model: Model) -> None:
         model.forgotten = True
@@ -111,15 +113,48 @@ class Fetcher:
             self._set(model, pb.MODEL_PHASE_FAILED, f"{model.name}: {error}")
 
     def _prepare(self, model: Model) -> None:
-        directory = locate(model.spec.source, self._hub_cache)
-        layout = self._backend.describe(directory, model.spec.max_model_len)
+        model.directory = locate(model.spec.source, self._hub_cache)
+        layout = self._backend.describe(model.directory, model.spec.max_model_len)
         self._check_fits(layout)
-        model.bytes_total = layout.weight_bytes
-        model.image = self._cache.obtain(
-            layout.content, layout.weight_bytes, lambda target: self._fill(model, directory, layout, target)
-        )
-        self._register(model, directory, layout)
-        self._set(model, pb.MODEL_PHASE_CACHED, "")
+        note = self._cache_weights(model, model.directory, layout)
+        self._register(model, model.directory, layout)
+        self._set(model, pb.MODEL_PHASE_CACHED, note)
+
+    def _cache_weights(self, model: Model, directory: Path, layout: Layout) -> str:
+        """Into the host cache where there is room; else a Load will read the files. Returns what people should know."""
+        begin = time.monotonic()
+
+        def bring(target: Bytes) -> str:
+            return fill(directory, layout, [target], self._ring, progress=noted, cancelled=self._gives_up(model))
+
+        def noted(done: int, total: int) -> None:
+            self._note(model, done, total)
+
+        try:
+            image = self._cache.obtain(
+                identity(layout), layout.weight_bytes, bring, give_up=self._gives_up(model), evict=False
+            )
+        except CacheFullError as error:
+            log.warning("model %s will be loaded from its files: %s", model.name, error)
+            return f"not in the host cache: {error}"
+        with self._state.changed:
+            model.image, model.content, model.pinned = image, image.content, True
+        log.info("model %s: %d bytes cached in %.2f s", model.name, image.nbytes, time.monotonic() - begin)
+        return ""
+
+    def _gives_up(self, model: Model) -> Callable[[], bool]:
+        return lambda: self._stop.is_set() or model.forgotten
+
+    def _note(self, model: Model, done: int, total: int) -> None:
+        """Progress: to the scheduler a few times a second, to the log every few seconds."""
+        model.pace.note(done, total)
+        now = time.monotonic()
+        if now >= model.next_report_s:
+            model.next_report_s = now + _REPORT_EVERY_S
+            self._report(model.state())
+        if now >= model.next_log_s:
+            model.next_log_s = now + _LOG_EVERY_S
+            log.info("model %s: %s", model.name, model.pace)
 
     def _check_fits(self, layout: Layout) -> None:
         """Beside the weights a slab for KV blocks must be left, or no step could ever run. Raises ModelError."""
@@ -130,18 +165,6 @@ class Fetcher:
                 f"the weights take {slabs} slabs, and the device has {pool.total} for weights and KV cache together; "
                 "raise device_bytes"
             )
-
-    def _fill(self, model: Model, directory: Path, layout: Layout, target: NDArray[np.uint8]) -> None:
-        last = time.monotonic()
-
-        def progress(done: int, total: int) -> None:
-            nonlocal last
-            model.bytes_done = done
-            if time.monotonic() - last > _REPORT_EVERY_S:
-                last = time.monotonic()
-                self._report(model.state())
-
-        fill(directory, layout, target, progress, lambda: self._stop.is_set() or model.forgotten)
 
     def _register(self, model: Model, directory: Path, layout: Layout) -> None:
         pool = self._state.device.pool
@@ -156,12 +179,13 @@ class Fetcher:
             self._backend.bind_kv(layout.kv_shape, blocks.view())
         with self._state.changed:
             model.layout, model.range = layout, weights
+            settle_pins(self._state)
 
     def _set(self, model: Model, phase: pb.ModelPhase.ValueType, reason: str) -> None:
         with self._state.changed:
             model.phase, model.reason = phase, reason
-            if phase == pb.MODEL_PHASE_CACHED:
-                model.bytes_done = model.bytes_total
+            if phase == pb.MODEL_PHASE_CACHED and model.layout is not None:
+                model.pace.note(model.layout.weight_bytes, model.layout.weight_bytes)
             state = model.state()
         if not model.forgotten:
             self._report(state)
@@ -178,8 +202,7 @@ class Fetcher:
             self._state.withdrawn.remove(model)
         if model.range is not None:
             self._backend.forget(model.name)
-        if model.image is not None:
-            model.image.close()
+        model.drop_image()
 
 
 def _same(one: pb.ModelSpec, other: pb.ModelSpec) -> bool:

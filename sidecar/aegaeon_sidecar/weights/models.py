@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from aegaeon_native import Range
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.backends import Layout
 from aegaeon_sidecar.weights.cache import Image
+from aegaeon_sidecar.weights.pace import Pace
 
 
 @dataclass(slots=True, eq=False)
 class Model:
     """One entry of the catalog. Guarded by the engine's lock, but for what is set once by the fetcher.
 
+    `directory`: where its files are; `content`: hash of its weights, "" while they were never read whole;
+    `image`: None while they are not on the host, and to be pinned before it is read; `pinned`: it is.
     `resident`: its weights are in; `loading`: a copy into its range runs; `mapped_slabs`: slabs in its range;
     `users`: steps that read its weights; `leaving`: no further step may; `map_s`, `copy_s`: seconds of its last load.
     """
@@ -21,10 +26,14 @@ class Model:
     spec: pb.ModelSpec
     phase: pb.ModelPhase.ValueType = pb.MODEL_PHASE_FETCHING
     reason: str = ""
-    bytes_done: int = 0
-    bytes_total: int = 0
+    directory: Path | None = None
+    pace: Pace = field(default_factory=Pace)
+    next_report_s: float = 0.0
+    next_log_s: float = field(default_factory=lambda: time.monotonic() + 5.0)
+    content: str = ""
     layout: Layout | None = None
     image: Image | None = None
+    pinned: bool = False
     range: Range | None = None
     resident: bool = False
     loading: bool = False
@@ -44,14 +53,22 @@ class Model:
         """A step may run on it."""
         return self.resident and not self.leaving and not self.forgotten
 
+    def drop_image(self) -> None:
+        """Give up the claim on the host cache's copy."""
+        if self.image is not None:
+            self.image.close()
+        self.image, self.pinned = None, False
+
     def state(self) -> pb.ModelState:
         """The report on it."""
         return pb.ModelState(
             model=self.name,
             phase=self.phase,
             reason=self.reason,
-            bytes_done=self.bytes_done,
-            bytes_total=self.bytes_total,
+            bytes_done=self.pace.done,
+            bytes_total=self.pace.total,
+            bytes_per_s=self.pace.bytes_per_s,
+            remaining_s=self.pace.remaining_s,
             footprint=self._footprint(),
         )
 
@@ -65,5 +82,5 @@ class Model:
             kv_block_bytes=self.layout.kv_block_bytes,
             kv_block_tokens=self.layout.kv_block_tokens,
             max_model_len=self.layout.max_model_len,
-            content=self.layout.content,
+            content=self.content,
         )

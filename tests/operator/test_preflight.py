@@ -140,3 +140,13 @@ def test_a_path_too_long_for_unix_sockets_is_refused_with_a_remedy(tmp_path: Pat
     with pytest.raises(RunnerError, match=r"too long a path for unix sockets; set TMPDIR"):
         RunFolder.create(base, shared, "q")
     assert list(shared.iterdir()) == []
+
+
+def test_a_port_of_metrics_in_use_names_its_field(pool: Pool, plan: LocalPlan) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        scheduling = pool.gpu_pool.spec.scheduling.model_copy(update={"metrics_port": other.getsockname()[1]})
+        spec = pool.gpu_pool.spec.model_copy(update={"scheduling": scheduling})
+        busy = replace(pool, gpu_pool=pool.gpu_pool.model_copy(update={"spec": spec}))
+        assert complaint(busy, plan, AMPLE).endswith("choose another one with spec.scheduling.metricsPort")

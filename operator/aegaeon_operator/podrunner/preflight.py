@@ -31,19 +31,24 @@ def look(shared_memory: Path) -> Machine:
 
 def preflight(pool: Pool, plan: LocalPlan, machine: Machine) -> None:
     """Raises PreflightError with every sentence that is true of this machine."""
-    problems = [*_port_in_use(plan.host, gateway_port(pool, plan)), *_too_little(pool, plan, machine), *_no_model(pool)]
+    metrics = pool.gpu_pool.spec.scheduling.metrics_port
+    ports = [
+        *_port_in_use(plan.host, gateway_port(pool, plan), "--port"),
+        *(_port_in_use(plan.host, metrics, "spec.scheduling.metricsPort") if metrics else ()),
+    ]
+    problems = [*ports, *_too_little(pool, plan, machine), *_no_model(pool)]
     if problems:
         raise PreflightError(problems)
 
 
-def _port_in_use(host: str, port: int) -> list[str]:
+def _port_in_use(host: str, port: int, setting: str) -> list[str]:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
-            return [f"port {port} on {host} cannot be used ({reason}); choose another one with --port"]
+            return [f"port {port} on {host} cannot be used ({reason}); choose another one with {setting}"]
     return []
 
 

@@ -109,6 +109,9 @@ class Scheduling(Strict):
     hold: PositiveDuration = Field(
         default=30.0, description="How long a request may wait for an engine before it is answered with 503."
     )
+    metrics_port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
+        default=None, description="Port of the scheduler's Prometheus metrics; without it they are not served."
+    )
 
 
 class EngineTuning(Strict):

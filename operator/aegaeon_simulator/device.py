@@ -16,7 +16,7 @@ from aegaeon_scheduler.core.config import LatencyConstants
 from aegaeon_simulator.errors import DeviceError
 
 _LATENCY = ("a", "b", "c", "p0", "p1", "p2", "floor")
-_OPTIONAL = ("change_s", "load_stall_bytes_per_s", "tick_s", "resample", "kv_load_s_per_token")
+_OPTIONAL = ("change_s", "load_stall_bytes_per_s", "tick_s", "resample", "kv_load_s_per_token", "step_batch")
 _SIZES = "h800-policy"  # whose sizes a calibrated model of a known kind has
 _LONGEST = 1 << 20
 
@@ -65,6 +65,7 @@ class Device:
     tick_s: float = 0.0  # baselines cut seconds to whole ticks
     resample: bool = False  # lengths are drawn anew from the trace's own pairs
     kv_load_s_per_token: float = 0.0  # at each decode turn of the artifact's policy
+    step_batch: int = 0  # what baselines put into the batch term of every step; 0: the batch
 
     def kind(self, name: str) -> Kind:
         """The kind of this name. Raises DeviceError."""
@@ -103,8 +104,12 @@ class Device:
 
     def step_s(self, kind: Kind, context_tokens: int, batch: int) -> float:
         """One decode step (Eq. 6 with a term in the batch)."""
+        return self.whole(self.estimated_step_s(kind, context_tokens, batch))
+
+    def estimated_step_s(self, kind: Kind, context_tokens: int, batch: int) -> float:
+        """The same, not cut to ticks."""
         k = kind.latency
-        return self.whole(k.a + k.b * context_tokens + k.c * batch)
+        return k.a + k.b * context_tokens + k.c * (self.step_batch or batch)
 
 
 def shipped() -> list[str]:
@@ -141,7 +146,9 @@ def _device(c: dict[str, Any]) -> Device:
     kinds = {name: _kind(name, k, load, kv, context) for name, k in c["kinds"].items()}
     charges = {policy: Charge(**charge) for policy, charge in c.get("only", {}).items()}
     rest = {
-        k: c[k] for k in ("change_s", "load_stall_bytes_per_s", "tick_s", "resample", "kv_load_s_per_token") if k in c
+        k: c[k]
+        for k in ("change_s", "load_stall_bytes_per_s", "tick_s", "resample", "kv_load_s_per_token", "step_batch")
+        if k in c
     }
     return Device(c["name"], c["source"], c["licence"], tuple(c["derived"]), kinds, charges, **gpu, **link, **rest)
 

@@ -148,10 +148,14 @@ class DecodeWorker(_Worker):
         batches.sort(key=lambda b: b[0].model)
         self.batches = deque(zip(self._quotas(batches), batches, strict=True))
 
+    def _step_s(self, batch: list[Job]) -> float:
+        context = sum(job.context for job in batch)
+        return self._bench.device.estimated_step_s(batch[0].kind, context, len(batch))
+
     def _quotas(self, batches: list[list[Job]]) -> list[float]:
         """Eq. 2-3, where every model of the round counts as one that is to be loaded."""
         device, tbt_s = self._bench.device, self._bench.settings.slo.tbt_s
-        n = [tbt_s / _step_s(batch) for batch in batches]
+        n = [tbt_s / self._step_s(batch) for batch in batches]
         if not n:
             return []
         kinds = {batch[0].model: batch[0].kind for batch in batches}
@@ -159,11 +163,6 @@ class DecodeWorker(_Worker):
         share = sum(1 / x for x in n)
         alpha = max(switch_s / min(n) / Q_MAX_S + share, ALPHA_FLOOR)
         return [device.whole(switch_s / (x * (alpha - share))) for x in n]
-
-
-def _step_s(batch: list[Job]) -> float:
-    k = batch[0].kind.latency
-    return k.a + k.b * sum(job.context for job in batch) + k.c * len(batch)
 
 
 def _load_s(kind: Kind) -> float:

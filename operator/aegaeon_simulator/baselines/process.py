@@ -8,6 +8,9 @@ from typing import Union
 from aegaeon_simulator.clock import Clock
 
 
+_DIGITS = 9  # of a second: what ends in the same tick ends at the same time, in the order of its start
+
+
 class Signal:
     """What idle processes wait for."""
 
@@ -46,4 +49,4 @@ class StartProcess:
         if isinstance(wanted, Signal):
             wanted.add(process)
         elif wanted is not None:
-            self._clock.at(self._clock.now + wanted, lambda: self(process))
+            self._clock.at(round(self._clock.now + wanted, _DIGITS), lambda: self(process))

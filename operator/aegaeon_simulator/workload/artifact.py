@@ -29,8 +29,14 @@ def resampled(workload: Workload, longest: Mapping[str, int], seed: int) -> Work
         for arrival in (a for a in arrivals if a.model == model):
             pair = arrivals[int(draw[len(taken)])]
             lengths = _shrunk(pair.input_tokens, pair.output_tokens, longest[kinds[model]])
-            taken.append(Arrival(int(arrival.t_s * 1000) / 1000, model, *lengths))
+            taken.append(Arrival(_milliseconds(arrival.t_s) / 1000, model, *lengths))
     return Workload(tuple(kinds), tuple(sorted(taken, key=lambda a: a.t_s)), workload.given_names)
+
+
+def _milliseconds(t_s: float) -> int:
+    """Read as minutes and seconds, and cut: what the artifact's arithmetic makes of a time, rounding included."""
+    minutes = int(t_s // 60)
+    return int((minutes * 60 + round(t_s - minutes * 60, 3)) * 1000)
 
 
 def _shrunk(input_tokens: int, output_tokens: int, longest: int) -> tuple[int, int]:

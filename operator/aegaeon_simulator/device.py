@@ -145,11 +145,7 @@ def _device(c: dict[str, Any]) -> Device:
     context = int(gpu.pop("context_tokens", _LONGEST))
     kinds = {name: _kind(name, k, load, kv, context) for name, k in c["kinds"].items()}
     charges = {policy: Charge(**charge) for policy, charge in c.get("only", {}).items()}
-    rest = {
-        k: c[k]
-        for k in ("change_s", "load_stall_bytes_per_s", "tick_s", "resample", "kv_load_s_per_token", "step_batch")
-        if k in c
-    }
+    rest = {k: c[k] for k in _OPTIONAL if k in c}
     return Device(c["name"], c["source"], c["licence"], tuple(c["derived"]), kinds, charges, **gpu, **link, **rest)
 
 

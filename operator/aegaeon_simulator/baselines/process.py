@@ -7,7 +7,6 @@ from typing import Union
 
 from aegaeon_simulator.clock import Clock
 
-
 _DIGITS = 9  # of a second: what ends in the same tick ends at the same time, in the order of its start
 
 

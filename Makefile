@@ -72,8 +72,9 @@ native-dependencies:
 .PHONY: bench
 BENCHES := slabs copies core switch engine gateway batch_invariance
 bench: models ## every figure beside its limit; JSON in benchmarks/results
-	@for b in $(BENCHES); do echo "== $$b"; $(PY) -m benchmarks.$$b || exit 1; done
-	@$(PY) -m benchmarks.exactness --switches $(SWITCHES) --models $(MODELS)
+	@missed=; for b in $(BENCHES); do echo "== $$b"; $(PY) -m benchmarks.$$b || missed="$$missed $$b"; done; \
+	  echo "== exactness"; $(PY) -m benchmarks.exactness --switches $(SWITCHES) --models $(MODELS) || missed="$$missed exactness"; \
+	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
 
 # ---- keep clean ----------------------------------------------------------------------------------------------------
 

@@ -118,7 +118,7 @@ class BlockPool:
         """Drop one reference each; empty slabs go back to the pool at once. Returns how many slabs went back."""
 
     def defer(self, blocks: Sequence[int] | NDArray[np.int32], event: Event) -> None:
-        """`release` once the event has happened: the move list of rule 3 (DESIGN section 5). See `reclaim`."""
+        """`release` once the event has happened: the move list of rule 3 (docs/engine-memory.md). See `reclaim`."""
 
     def reclaim(self) -> int:
         """Release what is on the move list and done; returns how many blocks are still waiting."""

@@ -19,7 +19,7 @@ from aegaeon_proto.v1.gateway_pb2 import InstanceStatus, ModelTraffic, PoolStatu
 from aegaeon_proto.v1.model_pb2 import ModelPhase
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
-_BAR_CELLS = 20
+_BAR_CELLS = 8  # with the rest of its row within 80 columns
 _DECISIONS = 8
 _SEQUENCES = 10
 _NUMBERS = frozenset(
@@ -75,9 +75,7 @@ class PoolView:
         return max(status.uptime_s - before, 1e-3)
 
     def _engines(self, status: PoolStatus, colours: dict[str, str]) -> Table:
-        table = _table(
-            "engine", "role", "running", "loading", "resident", "memory", "seqs", "switches", "loads", "busy"
-        )
+        table = _table("engine", "role", "running", "loading", "resident", "memory", "seqs", "switches", "busy")
         elapsed = self._elapsed(status)
         busy_before = {i.instance: i.busy_s for i in self._before.instances} if self._before else {}
         for instance in status.instances:
@@ -85,7 +83,7 @@ class PoolView:
             table.add_row(*_engine(instance, colours, min(busy, 1.0)))
         return table
 
-    def _models(self, status: PoolStatus, colours: dict[str, str]) -> Table:
+    def _models(self, status: PoolStatus, colours: dict[str, str]) -> RenderableType:
         table = _table(
             "model", "state", "queue", "active", "requests", "tokens", "tokens/s", "loads", "stall", "on-time"
         )
@@ -94,7 +92,8 @@ class PoolView:
         for model in status.models:
             rate = max(0, model.output_tokens - tokens_before.get(model.model, 0)) / elapsed
             table.add_row(*_model(model, colours, rate))
-        return table
+        failed = [m for m in status.models if m.phase == ModelPhase.MODEL_PHASE_FAILED]
+        return Group(table, *(Text(f"{model.model}: {phase_text(model)}", "red") for model in failed))
 
     def _reasons(self) -> RenderableType:
         lines = [
@@ -104,7 +103,7 @@ class PoolView:
         return Group(*lines) if lines else Text("none so far", "dim")
 
 
-def bar(used: int, total: int, cells: int = _BAR_CELLS) -> str:
+def bar(used: int, total: int, cells: int) -> str:
     """`█████░░░░░` with `used` of `total` filled; something used is never drawn as nothing."""
     filled = min(cells, -(-used * cells // total)) if total else 0
     return "█" * filled + "░" * (cells - filled)
@@ -119,10 +118,9 @@ def _engine(instance: InstanceStatus, colours: dict[str, str], busy: float) -> I
         _badge(instance.running, colours),
         _name(instance.loading, colours),
         Text(" ").join(Text(name, colours.get(name, "")) for name in others),
-        f"{bar(used, instance.slabs)} {used}/{instance.slabs}",
+        f"{bar(used, instance.slabs, _BAR_CELLS)} {used}/{instance.slabs}",
         str(instance.sequences),
         str(instance.switches),
-        str(instance.loads),
         f"{busy:.0%}",
     )
 
@@ -131,7 +129,7 @@ def _model(model: ModelTraffic, colours: dict[str, str], rate: float) -> Iterabl
     failed = model.phase == ModelPhase.MODEL_PHASE_FAILED
     return (
         Text(model.model, f"bold {colours[model.model]}"),
-        Text(phase_text(model), "red" if failed else ""),
+        Text("failed", "red") if failed else phase_text(model),
         str(model.queued),
         str(model.running),
         str(model.requests),
@@ -169,9 +167,9 @@ def _badge(name: str, colours: dict[str, str]) -> Text:
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
+    table = Table(box=None, expand=True, pad_edge=False, collapse_padding=True, header_style="dim")
     for column in columns:
-        table.add_column(column, justify="right" if column in _NUMBERS else "left", no_wrap=column != "state")
+        table.add_column(column, justify="right" if column in _NUMBERS else "left", no_wrap=True)
     return table
 
 

@@ -1,7 +1,7 @@
 """One owner of every sequence that this sidecar knows, and of the KV blocks that belong to it.
 
 A sequence is found by its id and guarded by its epoch: whoever speaks for an older one is refused. Blocks are freed in
-one place, at once or when the step or copy that still touches them is over (the move list of DESIGN section 5, rule 3).
+one place, at once or when the step or copy that still touches them is over (rule 3 of docs/engine-memory.md).
 """
 
 from __future__ import annotations

@@ -84,15 +84,16 @@ def row(picture: str, first: str) -> list[str]:
 def test_engines_show_what_runs_what_loads_and_how_full_they_are() -> None:
     cells = row(drawn(PoolView(), pool()), "decode-0 ")
     assert cells[:5] == ["decode-0", "decode", "llama", "mistral", "qwen2"]
-    assert cells[5:7] == ["█" * 15 + "░" * 5, "30/40"]
-    assert cells[7:] == ["3", "7", "9", "50%"]
+    assert cells[5:7] == ["█" * 6 + "░" * 2, "30/40"]
+    assert cells[7:] == ["3", "7", "50%"]
     assert row(drawn(PoolView(), pool()), "prefill-0")[1] == "gone"
 
 
 def test_models_show_queue_tokens_stall_and_attainment_or_why_they_failed() -> None:
     picture = drawn(PoolView(), pool())
     assert row(picture, "llama") == ["llama", "cached", "2", "3", "11", "100", "10", "4", "2.0", "ms", "50.0%"]
-    assert row(picture, "broken")[1:4] == ["failed:", "no", "config.json"]
+    assert row(picture, "broken ")[:2] == ["broken", "failed"]
+    assert row(picture, "broken:")[1:] == ["failed:", "no", "config.json"]
 
 
 def test_rates_are_of_the_time_since_the_picture_before() -> None:
@@ -119,8 +120,8 @@ def test_sequences_show_their_tokens() -> None:
 
 @pytest.mark.parametrize(("used", "filled"), [(0, 0), (1, 1), (50, 10), (99, 20), (100, 20)])
 def test_a_bar_never_hides_what_is_used(used: int, filled: int) -> None:
-    assert bar(used, 100) == "█" * filled + "░" * (20 - filled)
-    assert bar(0, 0) == "░" * 20
+    assert bar(used, 100, 20) == "█" * filled + "░" * (20 - filled)
+    assert bar(0, 0, 20) == "░" * 20
 
 
 class Scheduler(gateway_pb2_grpc.FrontendServicer):

@@ -1,7 +1,7 @@
 """SwapOut, SwapIn and Adopt: one sequence's KV blocks between the device, the host, and another sidecar's host.
 
-DESIGN section 5: (1) a sequence is on the device only when its copy is done; (2) a copy waits for the one before it on
-the same sequence; (3) blocks are freed when the copy that touches them is over, never earlier.
+The rules of docs/engine-memory.md: (1) a sequence is on the device only when its copy is done; (2) a copy waits for the
+one before it on the same sequence; (3) blocks are freed when the copy that touches them is over, never earlier.
 """
 
 from __future__ import annotations

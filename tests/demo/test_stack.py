@@ -22,6 +22,17 @@ async def test_what_up_says_about_bad_manifests_reaches_the_person(tmp_path: Pat
     assert stack.leftovers == []
 
 
+def test_a_plain_with_says_the_same_and_there_is_no_pod_afterwards(tmp_path: Path) -> None:
+    (tmp_path / "pool.yaml").write_text("kind: GpuPool\n")
+    stack = Stack(tmp_path)
+    with pytest.raises(StackError, match=r"pool\.yaml"):
+        stack.__enter__()
+    assert stack.leftovers == []
+    assert stack.exit_status == 2
+    with pytest.raises(StackError, match=r"no process of pod gateway"):
+        stack.kill("gateway")
+
+
 async def test_children_of_children_are_found_and_their_end_is_seen() -> None:
     nested = f"import subprocess; subprocess.run([{sys.executable!r}, '-c', 'input()'])"
     child = await asyncio.create_subprocess_exec(

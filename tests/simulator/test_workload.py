@@ -6,8 +6,10 @@ import gzip
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from aegaeon_simulator.workload import Arrival, Lengths, TraceError, Workload, WorkloadError, poisson, read_trace
+from aegaeon_simulator.workload.convert import main as convert
 
 HEADER = "t_s,model,model_kind,input_len,output_len\n"
 LENGTHS = Lengths(((10, 20), (30, 40), (5, 1)))
@@ -82,3 +84,21 @@ def test_scaling_changes_times_and_lengths_alone() -> None:
         workload.scaled(time=0)
     with pytest.raises(WorkloadError, match="has 1 models"):
         workload.first_models(2)
+
+
+def test_a_trace_of_one_model_with_milliseconds_is_converted(tmp_path: Path) -> None:
+    source, target = tmp_path / "chat.csv", tmp_path / "trace.csv"
+    source.write_text("t_ms,input_len,output_len\n0,12,3\n1500,20,4\n")
+    assert CliRunner().invoke(convert, [str(source), str(target)]).exit_code == 0
+    workload = read_trace(target)
+    assert workload.arrivals == (Arrival(0.0, 0, 12, 3), Arrival(1.5, 0, 20, 4))
+    source.write_text("when,input_len,output_len\n0,12,3\n")
+    failed = CliRunner().invoke(convert, [str(source), str(target)])
+    assert failed.exit_code == 2
+    assert "misses the column 't_ms'" in failed.output
+
+
+def test_names_that_look_like_numbers_but_are_not_places_stay_names(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("t_s,model,input_len,output_len\n0,007,1,2\n1,9,1,2\n")
+    assert read_trace(path, kind="7b").names == ("007", "9")

@@ -14,6 +14,7 @@ from aegaeon_simulator.workload.model import Arrival, Workload
 
 MOST_TOKENS = 1_000_000  # longer than any model's context: a column mixed up, not a request
 MOST_MODELS = 100_000  # ids beyond are names, not places in a list
+_HINT = "for times in ms or one model alone: python -m aegaeon_simulator.workload.convert FILE OUT"
 Row = dict[str, str]
 
 
@@ -42,16 +43,15 @@ def read_trace(
         raise TraceError(path, None, "holds no request")
     order = _ordered(names, by_file)
     index = {name: i for i, name in enumerate(order)}
-    filled = tuple(
-        kinds.get(name) or _kind(path, None, by_file.get(name) or kind or kinds[names[0]], known) for name in order
-    )
-    return Workload(filled, tuple(Arrival(t, index[name], i, o) for t, name, i, o in rows))
+    spare = kind or kinds[names[0]]
+    filled = tuple(kinds.get(name) or _kind(path, None, by_file.get(name) or spare, known) for name in order)
+    return Workload(filled, tuple(Arrival(t, index[name], i, o) for t, name, i, o in rows), tuple(order))
 
 
 def _ordered(names: list[str], by_file: dict[str, str]) -> list[str]:
     """Numeric ids count from 0 without gaps, so that `first_models` means what the traces' makers meant."""
     known = list(dict.fromkeys([*by_file, *names]))
-    if not all(name.isdigit() and int(name) < MOST_MODELS for name in known):
+    if not all(name.isdecimal() and str(int(name)) == name and int(name) < MOST_MODELS for name in known):
         return known
     return [str(i) for i in range(max(int(name) for name in known) + 1)]
 
@@ -77,7 +77,8 @@ def _check_columns(path: Path, columns: list[str]) -> None:
     if "model" not in columns and "model_idx" not in columns:
         missing.append("model (or model_idx)")
     if missing:
-        raise TraceError(path, 1, f"misses the columns {', '.join(missing)}; it has {', '.join(columns) or 'none'}")
+        has = ", ".join(columns) or "none"
+        raise TraceError(path, 1, f"misses the columns {', '.join(missing)}; it has {has}; add them, or {_HINT}")
 
 
 def _time(path: Path, line: int, row: Row, last_s: float) -> float:

@@ -1,0 +1,148 @@
+"""What is asked of a pool: models and their rates, from which arrivals are drawn, or the arrivals of a trace.
+
+Every model's arrivals come from a random stream of its own, so pools of different sizes meet the same requests, and one
+more model changes nobody else's (common random numbers).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from zlib import crc32
+
+import numpy as np
+
+from aegaeon_simulator.plan.errors import PlanError
+from aegaeon_simulator.workload import Arrival, Lengths, Workload
+
+SHORTEST_S, LONGEST_S = 90.0, 900.0
+REQUESTS = 450  # in a window, where its length allows: enough for a share to within a few points
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDemand:
+    """One model: its kind, requests per second, whose it is; mean lengths in tokens where they are known."""
+
+    name: str
+    kind: str
+    rate: float
+    tenant: str = ""
+    input_tokens: float | None = None
+    output_tokens: float | None = None
+
+
+class Traffic(Protocol):
+    """Where requests come from. A fixed trace has one draw, whatever the seed."""
+
+    @property
+    def models(self) -> Sequence[ModelDemand]:
+        """Who is asked for, and how much."""
+
+    @property
+    def window_s(self) -> float:
+        """Seconds of arrivals in a draw."""
+
+    @property
+    def random(self) -> bool:
+        """Whether another seed gives other arrivals."""
+
+    def draw(self, seed: int) -> Workload:
+        """Arrivals of one window."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoissonTraffic:
+    """Independent Poisson arrivals at each model's rate; lengths from pairs, scaled to the model's means."""
+
+    models: tuple[ModelDemand, ...]
+    lengths: Lengths
+    window_s: float
+    random: bool = True
+
+    def draw(self, seed: int) -> Workload:
+        """Arrivals of one window: same seed, same arrivals."""
+        found = [a for m, model in enumerate(self.models) for a in self._arrivals(m, model, seed)]
+        found.sort(key=lambda a: a.t_s)
+        return Workload(tuple(m.kind for m in self.models), tuple(found), tuple(m.name for m in self.models))
+
+    def _arrivals(self, index: int, model: ModelDemand, seed: int) -> list[Arrival]:
+        random = np.random.default_rng([seed, crc32(model.name.encode())])
+        mean_in, mean_out = mean_lengths(self.lengths)
+        longer, further = (model.input_tokens or mean_in) / mean_in, (model.output_tokens or mean_out) / mean_out
+        arrivals: list[Arrival] = []
+        t_s = float(random.exponential(1 / model.rate))
+        while t_s < self.window_s:
+            asked, given = self.lengths.pairs[int(random.integers(len(self.lengths.pairs)))]
+            arrivals.append(Arrival(t_s, index, max(1, round(asked * longer)), max(1, round(given * further))))
+            t_s += float(random.exponential(1 / model.rate))
+        return arrivals
+
+
+@dataclass(frozen=True, slots=True)
+class TraceTraffic:
+    """The busiest window of a trace; its models are those of the whole trace, at the window's rates."""
+
+    workload: Workload
+    models: tuple[ModelDemand, ...]
+    window_s: float
+    random: bool = False
+
+    def draw(self, seed: int) -> Workload:
+        """The window, for every seed."""
+        return self.workload
+
+
+def mean_lengths(lengths: Lengths) -> tuple[float, float]:
+    """Mean (input, output) tokens of the pairs."""
+    count = len(lengths.pairs)
+    return sum(p[0] for p in lengths.pairs) / count, sum(p[1] for p in lengths.pairs) / count
+
+
+def poisson_traffic(models: Sequence[ModelDemand], lengths: Lengths, window_s: float | None = None) -> PoissonTraffic:
+    """Traffic of these models; the window is long enough for REQUESTS where none is given. Raises PlanError."""
+    if not models:
+        raise PlanError("no model is asked for; give a file of models, a trace, or --models and --rate")
+    for model in models:
+        if not 0 < model.rate < math.inf:
+            raise PlanError(f"model {model.name}: the rate is {model.rate:g}; give requests per second, more than 0")
+    names = [m.name for m in models]
+    twice = next((n for n in names if names.count(n) > 1), None)
+    if twice is not None:
+        raise PlanError(f"model {twice} is named twice; give every model a name of its own")
+    total = sum(m.rate for m in models)
+    return PoissonTraffic(tuple(models), lengths, _window(window_s, REQUESTS / total))
+
+
+def trace_traffic(trace: Workload, window_s: float | None = None) -> TraceTraffic:
+    """The busiest window of the trace, by output tokens. Raises PlanError."""
+    rate = len(trace.arrivals) / max(1.0, trace.arrivals[-1].t_s - trace.arrivals[0].t_s)
+    seconds = _window(window_s, 3 * REQUESTS / rate)
+    window = busiest(trace, seconds)
+    seconds = min(seconds, window.arrivals[-1].t_s + 1e-6)
+    counts = [0] * len(trace.kinds)
+    for arrival in window.arrivals:
+        counts[arrival.model] += 1
+    models = zip(trace.names, trace.kinds, counts, strict=True)
+    return TraceTraffic(window, tuple(ModelDemand(n, k, c / seconds) for n, k, c in models), seconds)
+
+
+def busiest(trace: Workload, seconds: float) -> Workload:
+    """The window that asks for most output tokens among those that begin at an arrival; its times begin at 0."""
+    times = [a.t_s for a in trace.arrivals]
+    tokens = np.cumsum([0] + [a.output_tokens for a in trace.arrivals])
+    ends = [bisect_left(times, t + seconds) for t in times]
+    begin = max(range(len(times)), key=lambda i: (tokens[ends[i]] - tokens[i], -i))
+    at = times[begin]
+    kept = (Arrival(a.t_s - at, a.model, a.input_tokens, a.output_tokens) for a in trace.arrivals[begin : ends[begin]])
+    return Workload(trace.kinds, tuple(kept), trace.names)
+
+
+def _window(given: float | None, wanted: float) -> float:
+    if given is None:
+        return min(LONGEST_S, max(SHORTEST_S, wanted))
+    if not 0 < given < math.inf:
+        raise PlanError(f"the window is {given:g} s; it must be more than 0")
+    return given

@@ -1,0 +1,148 @@
+"""`aegaeon simulate` as people meet it: the same bytes for the same seed, and one sentence for what cannot be run."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from aegaeon_cli.main import main
+from aegaeon_simulator.settings import POLICIES
+
+POISSON = ("--rate", "0.2", "--models", "6", "--duration", "20")
+HEADER = "t_s,model,model_kind,input_len,output_len\n"
+RUNNABLE = tuple(policy for policy in POLICIES if policy != "aegaeon")
+
+
+def simulate(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ("simulate", *arguments))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    return result.exit_code, result.output
+
+
+def figures(*arguments: str) -> dict[str, Any]:
+    code, output = simulate(*arguments, "--json", "-")
+    assert code == 0, output
+    found: dict[str, Any] = json.loads(output)
+    return found
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.csv"
+    path.write_text(HEADER + "".join(f"{0.5 * i},m{i % 3},7b,100,40\n" for i in range(12)))
+    return path
+
+
+@pytest.mark.parametrize("policy", RUNNABLE)
+def test_every_policy_answers_with_the_same_figures(policy: str) -> None:
+    found = figures(*POISSON, "--policy", policy)
+    counts = found["requests"]
+    assert (
+        0 < counts["finished"] <= counts["offered"] == sum(m["requests"]["offered"] for m in found["models"].values())
+    )
+    assert set(found["attainment"]) == {"token", "request", "time"}
+    assert all(0.0 <= share <= 1.0 for share in found["attainment"].values())
+    assert sum(found["gpu_seconds"].values()) == pytest.approx(16 * found["span_s"])
+    assert found["ttft_s"]["p50"] <= found["ttft_s"]["p99"] <= found["ttft_s"]["max"]
+    assert 0 <= found["prefetch_hits"] <= found["switches"]
+
+
+def test_output_names_what_is_derived_rather_than_measured() -> None:
+    device = figures(*POISSON, "--policy", "paper")["device"]
+    assert any("not measured" in line for line in device["derived"])
+    assert device["licence"]
+
+
+@pytest.mark.parametrize("policy", ["paper", "paper-artifact", "serverlessllm-fair"])
+def test_the_same_seed_gives_the_same_bytes(policy: str, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    for path in (first, second):
+        assert simulate(*POISSON, "--policy", policy, "--seed", "3", "--json", str(path))[0] == 0
+    assert first.read_bytes() == second.read_bytes()
+    assert figures(*POISSON, "--policy", policy, "--seed", "4") != json.loads(first.read_text())
+
+
+def test_seeds_run_side_by_side_and_equal_those_run_alone() -> None:
+    both = figures(*POISSON, "--policy", "paper", "--seeds", "2", "--seed", "5")
+    assert both["runs"] == [figures(*POISSON, "--policy", "paper", "--seed", str(seed)) for seed in (5, 6)]
+    mean = sum(run["attainment"]["token"] for run in both["runs"]) / 2
+    assert both["mean"]["attainment"]["token"] == pytest.approx(mean)
+
+
+def test_a_trace_may_be_compressed(trace: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "trace.csv.gz"
+    packed.write_bytes(gzip.compress(trace.read_bytes()))
+    plain, compressed = (figures("--trace", str(path), "--policy", "paper") for path in (trace, packed))
+    assert plain == compressed
+    assert set(plain["models"]) == {"m0", "m1", "m2"}
+
+
+def test_scales_change_lengths_and_objectives(trace: Path) -> None:
+    longer = figures("--trace", str(trace), "--policy", "dedicated", "--output-scale", "2", "--slo-scale", "0.5")
+    once = figures("--trace", str(trace), "--policy", "dedicated")
+    assert longer["slo"] == {"tbt_s": 0.05, "ttft_s": 5.0}
+    assert longer["gpu_seconds"]["decode"] > 1.5 * once["gpu_seconds"]["decode"]
+
+
+def test_a_file_of_calibrate_is_a_device(trace: Path, tmp_path: Path) -> None:
+    constants = {"a": 0.02, "b": 0.0, "c": 0.001, "p0": 0.01, "p1": 0.0001, "p2": 0.0, "floor": 0.01}
+    rates = {"load_bytes_per_s": 4e9, "kv_bytes_per_s": 4e9}
+    file = tmp_path / "constants.json"
+    file.write_text(json.dumps({"constants": [{"model": "qwen2_5_7b", "device": "cpu", **constants, **rates}]}))
+    found = figures("--trace", str(trace), "--policy", "paper", "--device", str(file))
+    assert found["requests"]["finished"] == 12
+    assert any("sizes" in line for line in found["device"]["derived"])
+
+
+BAD = {
+    "missing column": ("t_s,model,model_kind,input_len\n0,a,7b,1\n", "trace.csv:1: misses the columns output_len"),
+    "negative length": (HEADER + "0,a,7b,-1,5\n", "trace.csv:2: input_len is '-1'"),
+    "absurd length": (HEADER + "0,a,7b,1,99999999\n", "trace.csv:2: output_len is '99999999'"),
+    "out of order": (HEADER + "5,a,7b,1,5\n1,a,7b,1,5\n", "trace.csv:3: t_s is 1.0 after 5.0; sort the rows"),
+    "unknown kind": (HEADER + "0,a,900b,1,5\n", "trace.csv:2: unknown kind '900b'"),
+    "too large for any GPU": (HEADER + "0,a,large-32-72b-tp4,1,5\n", "has no constants of qwen2_72b_tp4"),
+    "nothing": (HEADER, "trace.csv: holds no request"),
+}
+
+
+@pytest.mark.parametrize(("text", "sentence"), BAD.values(), ids=BAD.keys())
+def test_a_bad_trace_is_told_with_file_line_and_remedy(text: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    code, output = simulate("--trace", str(path), "--policy", "paper")
+    assert code == 2
+    assert sentence in output
+    assert output.startswith("Error: ")
+    assert output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--policy", "best"), "--policy best is unknown; known are aegaeon, paper"),
+        (("--policy", "paper", "--unified", "0"), "no GPU is left"),
+        (("--policy", "paper", "--prefill", "2"), "one role is missing"),
+        (("--policy", "paper", "--unified", "-1"), "no GPU is left"),
+        (("--policy", "paper", "--slo-ttft", "0"), "both must be more than 0"),
+        (("--policy", "paper", "--slo-scale", "0"), "both must be more than 0"),
+        (("--policy", "paper", "--output-scale", "0"), "scales must be greater than 0"),
+        (("--policy", "paper", "--device", "nowhere.json"), "nor one of artifact, h800-harsh, h800-policy"),
+        (("--policy", "paper", "--seeds", "0"), "at least one run"),
+        (("--policy", "paper", "--trace", "nowhere.csv"), "nowhere.csv: cannot be read"),
+    ],
+)
+def test_what_cannot_be_run_is_one_sentence_and_exit_status_2(arguments: tuple[str, ...], sentence: str) -> None:
+    code, output = simulate(*POISSON, *arguments)
+    assert code == 2
+    assert sentence in output
+
+
+def test_without_requests_it_says_what_to_give() -> None:
+    code, output = simulate("--policy", "paper")
+    assert code == 2
+    assert "give --trace FILE, or --rate and --models" in output

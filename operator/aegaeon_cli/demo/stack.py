@@ -22,7 +22,7 @@ from types import TracebackType
 from aegaeon_cli.demo.errors import StackError
 from aegaeon_cli.demo.processes import Process, alive, command_line, descendants
 from aegaeon_operator.errors import RunnerError
-from aegaeon_operator.podrunner import RunState, find_run
+from aegaeon_operator.podrunner import RunState, find_run, tethered
 
 START_S = 60.0
 STOP_S = 20.0
@@ -142,7 +142,7 @@ class Stack:
         environment = os.environ | {"XDG_RUNTIME_DIR": str(self._home), "PYTHONUNBUFFERED": "1"}
         with (self._home / "up.log").open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-c", _ENTRY, *self._arguments],
+                tethered([sys.executable, "-c", _ENTRY, *self._arguments]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

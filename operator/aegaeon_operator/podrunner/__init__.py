@@ -1,6 +1,6 @@
 """Runs desired pods as child processes of this one: what kubelet does on a node, on a laptop."""
 
-from aegaeon_operator.podrunner.child import Reporter, RestartPolicy
+from aegaeon_operator.podrunner.child import Reporter, RestartPolicy, tethered
 from aegaeon_operator.podrunner.preflight import look, preflight
 from aegaeon_operator.podrunner.runfolder import RunFolder, RunState, default_base, find_run
 from aegaeon_operator.podrunner.runner import PodRunner
@@ -15,4 +15,5 @@ __all__ = [
     "find_run",
     "look",
     "preflight",
+    "tethered",
 ]

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections import deque
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from logging.handlers import RotatingFileHandler
@@ -21,6 +22,11 @@ _LAST_LINES = 12
 _OUTPUT_CLOSES_S = 1.0
 _LONGEST_LINE = 65536
 _LOG_BYTES = 8 << 20  # of a log file; one older one is kept
+
+
+def tethered(command: Sequence[str]) -> tuple[str, ...]:
+    """The command line of a child that dies with this process, however this one ends."""
+    return (sys.executable, "-I", "-S", str(_TETHER), str(os.getpid()), *command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +119,7 @@ class Child:
     async def _run_once(self) -> int:
         """Run the process to its end and return its exit code (negative: the signal that ended it)."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", str(_TETHER), str(os.getpid()), *self.pod.argv),
+            *tethered(self.pod.argv),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

@@ -19,6 +19,7 @@ _COMMANDS = {
     "doctor": ("aegaeon_cli.doctor", "doctor", "Say what this machine can do and what is missing."),
     "calibrate": ("aegaeon_cli.calibrate", "calibrate", "Measure models on this machine, fit the latency constants."),
     "simulate": ("aegaeon_cli.simulate", "simulate", "A trace through a policy on modelled GPUs: what is on time?"),
+    "plan": ("aegaeon_cli.plan", "plan", "How many GPUs do these models need, and what does that save?"),
     "replay": ("aegaeon_cli.replay", "replay", "Replay a recorded event log; say whether decisions are the same."),
 }
 

@@ -1,0 +1,136 @@
+"""Pools tried out on the same arrivals: every pool is simulated once per seed, and remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from aegaeon_scheduler.core.model import Slo
+from aegaeon_simulator.device import Device
+from aegaeon_simulator.plan.demand import Traffic
+from aegaeon_simulator.plan.errors import PlanError
+from aegaeon_simulator.plan.measure import Form, Sample, Share, Trial, estimate, sample
+from aegaeon_simulator.run import Run
+from aegaeon_simulator.settings import Settings, Split
+from aegaeon_simulator.workload import Workload
+
+Trials = Callable[[Sequence[Trial]], list[Sample]]
+Reshape = Callable[[Workload], Workload]
+
+
+def one_by_one(trials: Sequence[Trial]) -> list[Sample]:
+    """Runs trials in this process."""
+    return [sample(trial) for trial in trials]
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What is promised: this share of tokens (requests, time) within `slo`, at this one-sided confidence."""
+
+    slo: Slo
+    share: float = 0.9
+    form: Form = "token"
+    confidence: float = 0.95
+
+    def check(self) -> None:
+        """Raises PlanError."""
+        if not (self.slo.ttft_s > 0 and self.slo.tbt_s > 0):
+            raise PlanError(
+                f"the objective is TTFT {self.slo.ttft_s:g} s, TBT {self.slo.tbt_s:g} s; both must be more than 0"
+            )
+        if not 0 < self.share < 1:
+            raise PlanError(f"the attainment asked for is {self.share:g}; give a share between 0 and 1, such as 0.9")
+        if not 0.5 < self.confidence < 1:
+            raise PlanError(f"the confidence is {self.confidence:g}; give a share between 0.5 and 1, such as 0.95")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One pool's answer. `models`: each model's share, None where it was not asked; `busy_s` its GPU-seconds."""
+
+    policy: str
+    split: Split
+    share: Share
+    models: tuple[float | None, ...]
+    busy_s: tuple[float, ...]
+    busy_share: float
+    tokens: int
+
+    @property
+    def gpus(self) -> int:
+        """Devices of the pool."""
+        return self.split.total
+
+
+@dataclass
+class Lab:
+    """Traffic, device and objective of one question; `trials` runs simulations, here or in other processes."""
+
+    traffic: Traffic
+    device: Device
+    objective: Objective
+    seeds: int = 2
+    trials: Trials = one_by_one
+    progress: Callable[[str], None] = lambda what: None
+    _draws: list[Workload] = field(default_factory=list)
+    _known: dict[tuple[str, Split, tuple[int, ...]], Point] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.objective.check()
+        if self.seeds < 1:
+            raise PlanError(f"{self.seeds} seeds: at least one run is needed")
+        for kind in {m.kind for m in self.traffic.models}:
+            self.device.kind(kind)
+        count = self.seeds if self.traffic.random else 1
+        self._draws = [self.traffic.draw(seed) for seed in range(count)]
+
+    def point(self, policy: str, split: Split, reshape: Reshape | None = None, shape: tuple[int, ...] = ()) -> Point:
+        """The pool on every draw. `reshape` changes the workload; `shape` names that change."""
+        key = (policy, split, shape)
+        if key not in self._known:
+            self.progress(f"{policy} on {told(split)}")
+            shaped = [reshape(draw) if reshape else draw for draw in self._draws]
+            self._known[key] = self._estimate(policy, split, [self._trial(policy, split, w) for w in shaped])
+        return self._known[key]
+
+    def points(self, policy: str) -> list[Point]:
+        """All pools without roles that were tried under this policy, by size."""
+        found = (p for (name, s, shape), p in self._known.items() if name == policy and s.unified and not shape)
+        return sorted(found, key=lambda p: p.gpus)
+
+    def suffices(self, point: Point) -> bool:
+        """Whether the objective is met, at the confidence asked for."""
+        return point.share.low >= self.objective.share
+
+    def _trial(self, policy: str, split: Split, workload: Workload) -> Trial:
+        slo = self.objective.slo
+        longest = max((a.output_tokens for a in workload.arrivals), default=1)
+        drain_s = slo.ttft_s + longest * slo.tbt_s  # what comes later is late anyway
+        settings = Settings(policy, split, slo, drain_s)
+        return Trial(Run(settings, workload, self.device), self.objective.form, self.traffic.window_s)
+
+    def _estimate(self, policy: str, split: Split, trials: list[Trial]) -> Point:
+        samples = self.trials(trials)
+        share = estimate([s for each in samples for s in each.slices], self.objective.confidence)
+        if share is None:
+            raise PlanError(f"no request falls into the window of {self.traffic.window_s:g} s; give a longer --window")
+        models = zip(*(each.models for each in samples), strict=True)
+        busy = zip(*(each.busy_s for each in samples), strict=True)
+        return Point(
+            policy, split, share,
+            tuple(_ratio(pairs) for pairs in models),
+            tuple(sum(parts) / len(samples) for parts in busy),
+            sum(each.busy_share for each in samples) / len(samples),
+            round(sum(each.tokens for each in samples) / len(samples)),
+        )  # fmt: skip
+
+
+def _ratio(pairs: Iterable[tuple[float, float]]) -> float | None:
+    met, of = (sum(column) for column in zip(*pairs, strict=True))
+    return met / of if of else None
+
+
+def told(split: Split) -> str:
+    """The split in words."""
+    roles = ((split.unified, "unified"), (split.prefill, "prefill"), (split.decode, "decode"))
+    return " + ".join(f"{count} {name}" for count, name in roles if count)

@@ -1,0 +1,108 @@
+"""How many GPUs, which split, what attainment, what it saves: the answer to one question, found by simulation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aegaeon_simulator.plan.demand import Traffic
+from aegaeon_simulator.plan.errors import PlanError
+from aegaeon_simulator.plan.lab import Lab, Point
+from aegaeon_simulator.plan.price import ModelCost, by_tenant, cost_per_million, model_costs
+from aegaeon_simulator.plan.search import fewest
+from aegaeon_simulator.plan.static import Static, static_serving
+from aegaeon_simulator.settings import PRODUCTION, Split
+
+MOST_GPUS = 4096
+_PREFILL_SHARES = (1 / 8, 1 / 4, 3 / 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`best` meets the objective with the fewest GPUs (or is the pool that was given); `splits` are those of as many
+    GPUs; `curve` is attainment against GPUs without roles. `tokens_per_s`: output that is asked for."""
+
+    best: Point
+    meets: bool
+    splits: tuple[Point, ...]
+    curve: tuple[Point, ...]
+    static: Static
+    costs: tuple[ModelCost, ...]
+    tokens_per_s: float
+
+    @property
+    def tenants(self) -> dict[str, float]:
+        """GPU-hours a day of every tenant."""
+        return by_tenant(self.costs)
+
+    def per_million(self, gpus: int, price: float) -> float:
+        """Price of a million output tokens on so many GPUs."""
+        return cost_per_million(gpus, price, self.tokens_per_s)
+
+
+def plan(lab: Lab, policy: str = "aegaeon", gpus: int | None = None) -> Plan:
+    """Search the fewest GPUs, or look at a pool of `gpus`. Raises PlanError when no pool is large enough."""
+    if policy not in PRODUCTION:
+        raise PlanError(f"--policy {policy} cannot be planned for; pools run {' or '.join(PRODUCTION)}")
+    if gpus is not None and gpus < 1:
+        raise PlanError(f"{gpus} GPUs serve nobody; give at least 1, or leave the number out to have it found")
+    best = _fewest(lab, policy) if gpus is None else lab.point(policy, Split(unified=gpus))
+    splits = _splits(lab, policy, best.gpus)
+    better = max(splits, key=lambda p: p.share.low, default=None)
+    while gpus is None and better is not None and lab.suffices(better) and better.share.low > best.share.low:
+        fewer = _shrunk(better.split)
+        if fewer is None or not lab.suffices(smaller := lab.point(policy, fewer)):
+            break
+        best = better = smaller
+    if gpus is None and best.gpus > 1:
+        lab.point(policy, Split(unified=best.gpus - 1))
+    lab.point(policy, Split(unified=best.gpus + 1))
+    costs = model_costs(lab.traffic.models, best.models, best.busy_s, best.gpus)
+    return Plan(
+        best, lab.suffices(best), tuple(splits), tuple(lab.points(policy)), static_serving(lab), tuple(costs),
+        tokens_asked(lab.traffic),
+    )  # fmt: skip
+
+
+def _fewest(lab: Lab, policy: str) -> Point:
+    def suffice(gpus: int) -> bool:
+        return lab.suffices(lab.point(policy, Split(unified=gpus)))
+
+    found = fewest(suffice, 1, MOST_GPUS, first_guess(lab))
+    if found is None:
+        raise PlanError(f"not even {MOST_GPUS} GPUs meet the objective; relax --slo-ttft, --slo-tbt or --attainment")
+    return lab.point(policy, Split(unified=found))
+
+
+def first_guess(lab: Lab) -> int:
+    """Where to begin: models expected to be active (Theorem 3.1), each at its slowest pace of one step per TBT."""
+    tbt_s, gpus = lab.objective.slo.tbt_s, 0.0
+    output = mean_output(lab.traffic)
+    for model in lab.traffic.models:
+        latency = lab.device.kind(model.kind).latency
+        open_requests = model.rate * (model.output_tokens or output) * tbt_s
+        gpus += (1 - math.exp(-open_requests)) * latency.a / tbt_s + open_requests * latency.c / tbt_s
+    return max(1, math.ceil(gpus))
+
+
+def _splits(lab: Lab, policy: str, gpus: int) -> list[Point]:
+    """Pools with roles, of as many GPUs."""
+    counts = sorted({max(1, round(share * gpus)) for share in _PREFILL_SHARES}) if gpus > 1 else []
+    return [lab.point(policy, Split(prefill=n, decode=gpus - n)) for n in counts if n < gpus]
+
+
+def _shrunk(split: Split) -> Split | None:
+    """One decode GPU less."""
+    return Split(prefill=split.prefill, decode=split.decode - 1) if split.decode > 1 else None
+
+
+def mean_output(traffic: Traffic) -> float:
+    """Mean output tokens of a request, in the first draw."""
+    lengths: Sequence[int] = [a.output_tokens for a in traffic.draw(0).arrivals]
+    return sum(lengths) / len(lengths) if lengths else 1.0
+
+
+def tokens_asked(traffic: Traffic) -> float:
+    """Output tokens per second that are asked for."""
+    return sum(m.rate for m in traffic.models) * mean_output(traffic)

@@ -1,0 +1,72 @@
+"""What serving without a pool needs: a GPU (or several) for every model, and two models at most on each GPU.
+
+A model that overloads one GPU gets copies, among which its requests go round.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+from aegaeon_simulator.plan.lab import Lab, Reshape
+from aegaeon_simulator.plan.search import fewest
+from aegaeon_simulator.settings import Split
+from aegaeon_simulator.workload import Workload
+
+_MOST_COPIES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """GPUs for dedicated and for muxserve-like serving; None: not even `copies` of every model's GPUs suffice."""
+
+    dedicated: int | None
+    muxserve: int | None
+    copies: tuple[int, ...]
+
+
+def with_copies(workload: Workload, copies: tuple[int, ...]) -> Workload:
+    """Every model so many times; its requests go to its copies in turn. Copies of one model stand side by side."""
+    first = [sum(copies[:m]) for m in range(len(copies))]
+    turn: defaultdict[int, int] = defaultdict(int)
+    arrivals = []
+    for a in workload.arrivals:
+        arrivals.append(replace(a, model=first[a.model] + turn[a.model] % copies[a.model]))
+        turn[a.model] += 1
+    kinds = tuple(kind for kind, count in zip(workload.kinds, copies, strict=True) for _ in range(count))
+    return Workload(kinds, tuple(arrivals))
+
+
+def static_serving(lab: Lab) -> Static:
+    """GPUs that both need for the same objective, every model by itself where it is dedicated."""
+    copies = (1,) * len(lab.traffic.models)
+    while (short := _short(lab, copies)) and max(copies) < _MOST_COPIES:
+        copies = tuple(c + max(1, c // 2) if m in short else c for m, c in enumerate(copies))
+    if short:
+        return Static(None, None, copies)
+    return Static(sum(copies), _muxserve(lab, copies), copies)
+
+
+def _short(lab: Lab, copies: tuple[int, ...]) -> set[int]:
+    """Models whose own GPUs do not meet the objective."""
+    point = lab.point("dedicated", Split(unified=sum(copies)), _reshape(copies), copies)
+    shares: list[float] = []
+    at = 0
+    for count in copies:
+        known = [s for s in point.models[at : at + count] if s is not None]
+        shares.append(sum(known) / len(known) if known else 1.0)
+        at += count
+    return {m for m, share in enumerate(shares) if share < lab.objective.share}
+
+
+def _muxserve(lab: Lab, copies: tuple[int, ...]) -> int | None:
+    total = sum(copies)
+
+    def suffice(gpus: int) -> bool:
+        return lab.suffices(lab.point("muxserve", Split(unified=gpus), _reshape(copies), copies))
+
+    return fewest(suffice, -(-total // 2), total, -(-total // 2))
+
+
+def _reshape(copies: tuple[int, ...]) -> Reshape:
+    return lambda workload: with_copies(workload, copies)

@@ -5,6 +5,7 @@ Placed on an instance it is resident or loading; without one it waits in host me
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
@@ -30,10 +31,27 @@ _ROLES = {
 }
 
 
+@dataclass(slots=True)
+class Still:
+    """A group at rest: deadlines in order, tokens of context, KV blocks; the instance and the node it is bound to."""
+
+    dues: list[float]
+    context: int
+    blocks: int
+    only: Instance | None
+    node: str | None
+
+    def key(self, now: float, late_s: float) -> float:
+        """See Group.key."""
+        at = bisect_left(self.dues, now)
+        best = self.dues[at] if at < len(self.dues) else inf
+        return min(best, now + late_s) if at else best
+
+
 class Group:
     """`prompts` are the members whose prefill is still to be issued, first come first served."""
 
-    __slots__ = ("inst", "kind", "members", "model", "number", "prompts", "since", "target")
+    __slots__ = ("inst", "kind", "members", "model", "number", "prompts", "since", "still", "target")
 
     def __init__(self, model: Model, kind: Kind, number: int) -> None:
         self.model = model
@@ -42,6 +60,7 @@ class Group:
         self.inst: Instance | None = None
         self.members: dict[SeqId, Sequence] = {}
         self.prompts: dict[SeqId, Sequence] = {}
+        self.still: Still | None = None
         self.since = inf  # seconds; when it was first ready to run where it is
         self.target: Instance | None = None  # where a move is to end
 
@@ -63,16 +82,40 @@ class Group:
 
         Late sequences do not drive the order: together they stand for a deadline `late_s` from now.
         """
+        if self.still is not None:
+            return self.still.key(now, late_s)
         slo = self.model.config.slo
         ttft_s, tbt_s = slo.ttft_s, slo.tbt_s
         best, late = inf, False
         for seq in self.members.values():
-            due = seq.arrival + ttft_s + planned_output(seq) * tbt_s
+            made = seq.planned_kv - seq.prompt_tokens
+            output = made + 1 if made >= seq.prefix_tokens and seq.planned_kv else seq.output_tokens
+            due = seq.arrival + ttft_s + output * tbt_s
             if due < now:
                 late = True
             elif due < best:
                 best = due
         return min(best, now + late_s) if late else best
+
+    def size(self) -> tuple[int, int]:
+        """Tokens of context and blocks of KV, prompts that wait included."""
+        if self.still is not None:
+            return self.still.context, self.still.blocks
+        per = self.model.fp.kv_block_tokens
+        context = blocks = 0
+        for seq in self.members.values():
+            tokens = max(seq.planned_kv, seq.prompt_tokens + seq.prefix_tokens)
+            context += tokens
+            blocks += -(-tokens // per)
+        return context, blocks
+
+    def rest(self) -> Still | None:
+        """What does not change while it waits and nobody joins or leaves; None while copies of it are out."""
+        if self.still is None and all(seq.copy is None for seq in self.members.values()):
+            context, blocks = self.size()
+            dues = sorted(due(seq) for seq in self.members.values())
+            self.still = Still(dues, context, blocks, _pinned(self), _node_of(self))
+        return self.still
 
 
 def planned_output(seq: Sequence) -> int:
@@ -95,31 +138,25 @@ def kv_blocks(seq: Sequence) -> int:
 
 @dataclass(slots=True)
 class Load:
-    """What a group asks of an instance: share of its time (`util`), bytes, and when it is due."""
+    """What a group asks of an instance: share of its time (`util`), bytes, and when it is due (`key`)."""
 
     group: Group
     key: float
     util: float
     nbytes: int
-    settled: bool  # no copy of it is out
 
     @staticmethod
     def of(group: Group, now: float, late_s: float, estimates: Estimates, inst: Instance) -> Load:
         """Measure a group as if on this instance."""
         fp = group.model.fp
-        context = blocks = 0
-        settled = True
-        for seq in group.members.values():
-            context += max(seq.planned_kv, seq.prompt_tokens + seq.prefix_tokens)
-            blocks += kv_blocks(seq)
-            settled = settled and seq.copy is None
+        context, blocks = group.size()
         step_s = estimates.of(group.model.name, inst.device).step_s(context, len(group.members))
         util = step_s / max(group.model.config.slo.tbt_s, 1e-9)
         nbytes = fp.weight_slabs * inst.slab_bytes + blocks * fp.kv_block_bytes
-        return Load(group, group.key(now, late_s), util, nbytes, settled)
+        return Load(group, group.key(now, late_s), util, nbytes)
 
 
-def pinned(group: Group) -> Instance | None:
+def _pinned(group: Group) -> Instance | None:
     """The only instance that can go on with it: its KV is on a device, or on a host tier without a handle."""
     for seq in group.members.values():
         if seq.place is Place.DEVICE or (seq.place is Place.HOST and seq.handle_of is None):
@@ -127,7 +164,7 @@ def pinned(group: Group) -> Instance | None:
     return None
 
 
-def node_of(group: Group) -> str | None:
+def _node_of(group: Group) -> str | None:
     """The node whose host memory holds its KV; None when it holds none."""
     return next((s.home.node for s in group.members.values() if s.place is Place.HOST and s.home is not None), None)
 

@@ -10,35 +10,55 @@ from dataclasses import dataclass
 from math import inf
 
 from aegaeon_scheduler.core.config import PolicySettings
-from aegaeon_scheduler.core.model import Place
+from aegaeon_scheduler.core.model import ModelName, Place
 from aegaeon_scheduler.core.policies import Move
-from aegaeon_scheduler.core.policies.slack.group import Group, Load, due, may_leave, node_of, pinned
+from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, due, may_leave
 from aegaeon_scheduler.core.policies.slack.table import Table, groups_at
 from aegaeon_scheduler.core.state import Instance, Pool, Stage
 
 
 @dataclass(slots=True)
 class View:
-    """An instance: what its groups ask of it. `free`: no load is under way or waits for room."""
+    """An instance: what its groups ask of it. `free`: no load is under way or waits for room.
+
+    `size` bytes are for models, `fits` of them may be filled; `most` is the largest key of its groups.
+    """
 
     inst: Instance
     loads: list[Load]
     util: float
     nbytes: int
     size: int
+    fits: float
     free: bool
+    most: float
+    models: set[ModelName]
+
+    @staticmethod
+    def of(inst: Instance, loads: list[Load], headroom: float) -> View:
+        """As it stands."""
+        size = inst.slabs * inst.slab_bytes
+        view = View(inst, [], 0.0, 0, size, size * (1.0 - headroom), False, -inf, set())
+        view.free = not (inst.wanted or inst.book.loads or inst.incoming)
+        for load in loads:
+            view.add(load)
+        return view
 
     def add(self, load: Load) -> None:
         """A group comes."""
         self.loads.append(load)
         self.util += load.util
         self.nbytes += load.nbytes
+        self.most = max(self.most, load.key)
+        self.models.add(load.group.model.name)
 
     def drop(self, load: Load) -> None:
         """A group goes."""
         self.loads.remove(load)
         self.util -= load.util
         self.nbytes -= load.nbytes
+        self.most = max((x.key for x in self.loads), default=-inf)
+        self.models.discard(load.group.model.name)
 
 
 class Pass:
@@ -51,6 +71,7 @@ class Pass:
         self._now = now
         self._moves: list[Move] = []
         self._views: dict[str, View] = {}
+        self._measured: dict[tuple[int, str, int], Load] = {}
 
     def run(self) -> list[Move]:
         """The whole pass."""
@@ -67,9 +88,7 @@ class Pass:
 
     def _view(self, inst: Instance) -> View:
         loads = [self._load(g, inst) for g in groups_at(inst) if g.members]
-        free = not (inst.wanted or inst.book.loads or inst.incoming)
-        size = inst.slabs * inst.slab_bytes
-        return View(inst, loads, sum(x.util for x in loads), sum(x.nbytes for x in loads), size, free)
+        return View.of(inst, loads, self._settings.headroom)
 
     def _load(self, group: Group, inst: Instance) -> Load:
         return Load.of(group, self._now, self._settings.late_slack_s, self._pool.estimates, inst)
@@ -109,75 +128,92 @@ class Pass:
     # -- who waits --------------------------------------------------------------------------------------------------
 
     def _place_waiting(self) -> None:
-        if not any(v.free for v in self._views.values()):
+        free = [v for v in self._views.values() if v.free]
+        if not free:
             return
         late_s = self._settings.late_slack_s
-        waiting = [g for g in self._table.groups.values() if g.inst is None and g.model.footprint is not None]
-        for _, group in sorted(
-            ((g.key(self._now, late_s), g) for g in waiting), key=lambda item: (item[0], item[1].number)
-        ):
-            if any(seq.copy is not None for seq in group.members.values()):
-                continue  # its KV is still on its way to the host
-            views = self._candidates(group)
-            if views and not self._to_room(group, views):
-                self._in_place_of(group, views)
+        waiting = []
+        for group in self._table.groups.values():
+            if group.inst is None and group.model.footprint is not None:
+                rest = group.rest()
+                if rest is not None:
+                    waiting.append((rest.key(self._now, late_s), group.number, group, rest))
+        waiting.sort(key=lambda item: item[:2])
+        for key, _, group, rest in waiting:
+            if not free:
+                return
+            if self._hopeless(group, key, rest, free):
+                continue
+            views = self._candidates(group, rest, free)
+            if views and (self._to_room(group, views) or self._in_place_of(group, views)):
+                free = [v for v in free if v.free]
 
-    def _candidates(self, group: Group) -> list[View]:
-        only, node = pinned(group), node_of(group)
-        if group.target is not None and only is None:
-            only = group.target
+    def _hopeless(self, group: Group, key: float, rest: Still, free: list[View]) -> bool:
+        """Whether no instance has room for it or a group with enough more slack; quick, for most that wait."""
+        fp, share_s = group.model.fp, self._settings.give_way_share * group.model.config.slo.ttft_s
+        nbytes, limit = fp.weight_bytes + rest.blocks * fp.kv_block_bytes, key + share_s
+        return all(v.loads and v.most <= limit and v.nbytes + nbytes > v.fits for v in free)
+
+    def _candidates(self, group: Group, rest: Still, free: list[View]) -> list[View]:
+        only = rest.only or group.target
         group.target = None
-        views = []
-        for view in self._views.values():
-            if not view.free or not group.may_go(view.inst) or (only is not None and view.inst is not only):
+        name, node, views = group.model.name, rest.node, []
+        for view in free:
+            inst = view.inst
+            if (only is not None and inst is not only) or (node is not None and inst.node != node):
                 continue
-            if node is not None and view.inst.node != node:
-                continue
-            if not any(x.group.model is group.model for x in view.loads):
+            if group.may_go(inst) and name not in view.models:
                 views.append(view)
         return views
 
+    def _as_on(self, group: Group, inst: Instance) -> Load:
+        """A waiting group measured for an instance; alike for all of one make."""
+        key = (group.number, inst.device, inst.slab_bytes)
+        load = self._measured.get(key)
+        if load is None:
+            load = self._measured[key] = self._load(group, inst)
+        return load
+
     def _to_room(self, group: Group, views: list[View]) -> bool:
-        """Where there is room, to the least busy; an empty instance always takes it."""
-        urgent_s = self._settings.urgent_share * group.model.config.slo.ttft_s
-        best: tuple[float, int, View, Load] | None = None
+        """Where there is room, to the least busy; an empty instance always takes it. True ends the search."""
+        best: View | None = None
         for view in views:
-            load = self._load(group, view.inst)
-            if view.loads and view.nbytes + load.nbytes > view.size * (1.0 - self._settings.headroom):
+            if view.loads and view.nbytes + self._as_on(group, view.inst).nbytes > view.fits:
                 continue
-            if best is None or (view.util, view.inst.order) < best[:2]:
-                best = (view.util, view.inst.order, view, load)
+            if best is None or (view.util, view.inst.order) < (best.util, best.inst.order):
+                best = view
         if best is None:
             return False
-        util, _, view, load = best
-        if util + load.util > self._settings.full_util and util >= 0.02 and load.key - self._now >= urgent_s:
-            return True  # there is room but no time: wait for either
-        self._come(view, load, "room and time")
+        load = self._as_on(group, best.inst)
+        urgent_s = self._settings.urgent_share * group.model.config.slo.ttft_s
+        in_time = best.util + load.util <= self._settings.full_util or best.util < 0.02
+        if in_time or load.key - self._now < urgent_s:
+            self._come(best, load, "room and time")
+        return True  # with room but no time it waits for either
+
+    def _in_place_of(self, group: Group, views: list[View]) -> bool:
+        """The best place among those where whoever has more slack can make room."""
+        share_s = self._settings.give_way_share * group.model.config.slo.ttft_s
+        best: tuple[float, int, View, list[Load]] | None = None
+        for view in views:
+            load = self._as_on(group, view.inst)
+            victims = self._victims(view, load, load.key + share_s) if view.most > load.key + share_s else []
+            if victims:
+                score = (view.util - victims[0].key, view.inst.order)
+                if best is None or score < best[:2]:
+                    best = (*score, view, victims)
+        if best is None:
+            return False
+        _, _, view, victims = best
+        for victim in victims:
+            slack_s = victim.key - self._now
+            self._evict(view, victim, f"gives way to {group.model.name}, slack {slack_s:.3g} s")
+        self._come(view, self._as_on(group, view.inst), "most slack here")
         return True
 
-    def _in_place_of(self, group: Group, views: list[View]) -> None:
-        """The best place among those where whoever has more slack can make room."""
-        best: tuple[float, int, View, Load, list[Load]] | None = None
-        for view in views:
-            load = self._load(group, view.inst)
-            victims = self._victims(view, load)
-            if victims:
-                score = (-max(x.key for x in victims) + view.util, view.inst.order)
-                if best is None or score < best[:2]:
-                    best = (*score, view, load, victims)
-        if best is None:
-            return
-        _, _, view, load, victims = best
-        for victim in victims:
-            slack = victim.key - self._now
-            self._evict(view, victim, f"gives way to {group.model.name}, slack {slack:.3g} s")
-        self._come(view, load, "most slack here")
-
-    def _victims(self, view: View, load: Load) -> list[Load]:
+    def _victims(self, view: View, load: Load, limit: float) -> list[Load]:
         """Groups to evict, most slack first, until it fits; none when it would not or they are too urgent."""
-        fits = view.size * (1.0 - self._settings.headroom)
-        limit = load.key + self._settings.give_way_share * load.group.model.config.slo.ttft_s
-        over = view.nbytes + load.nbytes - fits
+        over = view.nbytes + load.nbytes - view.fits
         victims: list[Load] = []
         for x in sorted(view.loads, key=lambda x: (-x.key, x.group.number)):
             if x.key <= limit:
@@ -217,10 +253,10 @@ class Pass:
         for x in sorted(view.loads, key=lambda x: (-x.key, x.group.number)):
             if x.key - self._now <= 1.0:
                 return
-            group, fits = x.group, least.size * (1.0 - self._settings.headroom)
+            group = x.group
             if x.group.since == inf or not group.may_go(least.inst) or not may_leave(group):
                 continue
-            if least.nbytes + x.nbytes > fits or least.inst.node != view.inst.node:
+            if least.nbytes + x.nbytes > least.fits or least.inst.node != view.inst.node:
                 continue
             self._evict(view, x, f"{view.inst.id} cannot keep up: moves to {least.inst.id}")
             group.target = least.inst

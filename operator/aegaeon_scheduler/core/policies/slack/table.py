@@ -53,14 +53,14 @@ class Table:
 
     def place(self, group: Group, inst: Instance) -> None:
         """It is to run here."""
-        group.inst, group.since, group.target = inst, inf, None
+        group.inst, group.since, group.target, group.still = inst, inf, None, None
         groups_at(inst).append(group)
 
     def remove(self, group: Group) -> None:
         """It waits."""
         if group.inst is not None:
             groups_at(group.inst).remove(group)
-            group.inst = None
+            group.inst = group.still = None
             self._pool.ask_pass()
 
     def join(self, group: Group, seq: Sequence) -> None:
@@ -68,6 +68,7 @@ class Table:
         if seq.policy is not None and seq.policy is not group:
             self.leave(seq)
         group.members[seq.id] = seq
+        group.still = None
         seq.policy = group
 
     def leave(self, seq: Sequence) -> None:
@@ -78,6 +79,7 @@ class Table:
             return
         group.members.pop(seq.id, None)
         group.prompts.pop(seq.id, None)
+        group.still = None
         if not group.members:
             self._pool.ask_pass()
 

@@ -18,6 +18,8 @@ from aegaeon_scheduler.errors import ConfigError
 T = TypeVar("T", bound=BaseModel)
 _POLICY = PolicySettings()
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Frozen(BaseModel):
@@ -57,13 +59,26 @@ class ModelEntry(_Frozen):
 class PolicyEntry(_Frozen):
     """Which policy decides, and its knobs; the core says what each means and why it has its value."""
 
-    name: Literal["paper"] = "paper"
+    name: Literal["paper", "aegaeon"] = "paper"
     q_max_s: Seconds = _POLICY.q_max_s
     max_gpsize: int = Field(default=_POLICY.max_gpsize, ge=1)
     alpha_floor: Seconds = _POLICY.alpha_floor
     resident_quota_s: Seconds = _POLICY.resident_quota_s
     min_quota_s: Seconds = _POLICY.min_quota_s
     max_turn_steps: int = Field(default=_POLICY.max_turn_steps, ge=1)
+    quantum_steps: int = Field(default=_POLICY.quantum_steps, ge=1)
+    late_slack_s: Seconds = _POLICY.late_slack_s
+    pass_interval_s: Seconds = _POLICY.pass_interval_s
+    full_util: Positive = _POLICY.full_util
+    hot_util: Positive = _POLICY.hot_util
+    urgent_share: Share = _POLICY.urgent_share
+    give_way_share: Share = _POLICY.give_way_share
+    min_stay_s: float = Field(default=_POLICY.min_stay_s, ge=0)
+    headroom: Share = _POLICY.headroom
+    split_share: Share = _POLICY.split_share
+    busy_util: Positive = _POLICY.busy_util
+    busy_slack_s: Seconds = _POLICY.busy_slack_s
+    busy_gap: Positive = _POLICY.busy_gap
 
 
 class MeasuredEntry(_Frozen):

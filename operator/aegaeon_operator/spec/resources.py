@@ -98,13 +98,14 @@ class PoolMemory(Strict):
 class Scheduling(Strict):
     """How engines are shared."""
 
-    policy: Literal["paper"] = Field(
+    policy: Literal["paper", "aegaeon"] = Field(
         default="paper",
-        description="`paper`: grouped first-come-first-served prefill, batched weighted round-robin decode.",
+        description="`aegaeon`: whoever's next token is due first runs, whoever has most slack gives way. "
+        "`paper`: grouped first-come-first-served prefill, batched weighted round-robin decode.",
     )
-    q_max: PositiveDuration = Field(default=4.0, description="Longest quota of one turn.")
+    q_max: PositiveDuration = Field(default=4.0, description="Longest quota of one turn (policy `paper`).")
     max_group_size: Annotated[int, Field(ge=1, le=1024)] = Field(
-        default=8, description="Requests of one model that a prefill group takes in all before the next group."
+        default=8, description="Requests of one model that a prefill group takes in all before the next (policy `paper`)."
     )
     hold: PositiveDuration = Field(
         default=30.0, description="How long a request may wait for an engine before it is answered with 503."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +22,18 @@ class MemorySettings(_Settings):
     slab_bytes: int = Field(gt=0, description="the unit in which both tiers are handed out")
     host_kv_bytes: int = Field(gt=0, description="host tier: KV cache that is swapped out or handed off")
     host_cache_bytes: int = Field(gt=0, description="weights in shared memory, all sidecars of the node together")
+    stage_bytes: int = Field(
+        default=32 << 20, gt=0, description="buffers between files and memory; more hides more of a slow disk's delay"
+    )
+
+
+class DiskSettings(_Settings):
+    """The disk tier: models fetched from S3 stores and web servers. The sidecars of a node share folder and budget."""
+
+    folder: Path = Field(
+        default_factory=lambda: Path(tempfile.gettempdir()) / "aegaeon-models", description="on a disk of this node"
+    )
+    budget_bytes: int = Field(default=100 << 30, gt=0, description="least recently used models make room")
 
 
 class SidecarConfig(_Settings):
@@ -34,6 +47,7 @@ class SidecarConfig(_Settings):
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     memory: MemorySettings
+    disk: DiskSettings = Field(default_factory=DiskSettings)
     segments: Path = Field(description="folder on a tmpfs, shared by the sidecars of the node")
     threads: int = Field(default=1, ge=1, description="threads of the tensor library")
     max_batch: int = Field(default=8, ge=1, description="sequences in one decode step at most")

@@ -6,6 +6,7 @@ It decides nothing about what runs next, only how. Everything that its parts sha
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 
 from aegaeon_native import EventTable, SlabPool
@@ -28,9 +29,11 @@ from aegaeon_sidecar.program import Lane, Program
 from aegaeon_sidecar.sequences import Place, SequenceTable
 from aegaeon_sidecar.state import Command, State
 from aegaeon_sidecar.weights.cache import HostCache
+from aegaeon_sidecar.weights.disk import DiskTier
 from aegaeon_sidecar.weights.fetcher import Fetcher
 from aegaeon_sidecar.weights.residency import Residency
-from aegaeon_sidecar.weights.ring import StageRing
+from aegaeon_sidecar.weights.ring import CHUNK_BYTES, StageRing
+from aegaeon_sidecar.weights.sources import Sources
 from aegaeon_sidecar.wire import seq_of
 
 log = logging.getLogger(__name__)
@@ -63,13 +66,13 @@ class Engine:
         self._events = EventTable.private(_EVENTS)
         self._copiers = {lane: Copier(lane.value, self._events) for lane in (Lane.WEIGHTS, Lane.KV_OUT, Lane.KV_IN)}
         self._cache = HostCache(config.segments, config.memory.host_cache_bytes)
-        self._rings = {name: StageRing(f"stage-{name}") for name in ("fetch", "load")}
+        self._rings = {name: StageRing(f"stage-{name}", depth=_depth(config)) for name in ("fetch", "load")}
         self._fetcher = Fetcher(
             self.state,
             backend,
             self._cache,
             self._rings["fetch"],
-            config.hub_cache,
+            Sources(config.hub_cache, DiskTier(config.disk.folder, config.disk.budget_bytes, time.sleep)),
             lambda model: outbox.post(pb.Report(model=model)),
             crashed,
         )
@@ -138,7 +141,7 @@ class Engine:
         for ring in self._rings.values():
             ring.close()
         for model in [*self.state.models.values(), *self.state.withdrawn]:
-            model.drop_image()
+            model.let_go()
         self._attachments.close()
         self._events.close()
         self.state.device.close()
@@ -184,6 +187,11 @@ class Engine:
             raise EngineError(f"no lane carries out {type(body).__name__}")
 
         return dict.fromkeys(Lane, carry_out)
+
+
+def _depth(config: SidecarConfig) -> int:
+    """Slots of a ring: the fetcher and the weights lane have one each."""
+    return max(config.memory.stage_bytes // (2 * CHUNK_BYTES), 1)
 
 
 def _state(config: SidecarConfig, segment: str) -> State:

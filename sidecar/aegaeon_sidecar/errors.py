@@ -9,6 +9,7 @@ SidecarError
 ├── SettingsError       the --config file
 ├── CacheFullError      the node's host cache cannot hold a model's weights
 ├── SourceError         a model's files could not be fetched from where the catalog says they are
+├── DiskFullError       the disk tier cannot hold a model's files
 ├── MemoryBookError     the memory's books do not balance: a defect of this package
 └── CommandError        a command cannot be carried out; reported as Failed, dependants as Skipped
     ├── NoMemoryError   the grant or the tier is too small; nothing changed
@@ -52,7 +53,11 @@ class CacheFullError(SidecarError):
 
 
 class SourceError(SidecarError):
-    """The hub or the directory does not give the model's files."""
+    """The hub, the server or the directory does not give the model's files, or gives wrong ones."""
+
+
+class DiskFullError(SidecarError):
+    """The budget of the disk tier, or the disk itself, has no room for a model's files."""
 
 
 class MemoryBookError(SidecarError):

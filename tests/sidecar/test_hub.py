@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +18,8 @@ from sidecar.rig import Rig, config, inside
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.errors import SourceError
-from aegaeon_sidecar.weights.sources import locate
+from aegaeon_sidecar.weights.disk import DiskTier
+from aegaeon_sidecar.weights.sources import Sources
 
 REPOSITORY = "org/tiny"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -95,6 +97,11 @@ def hub(tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 def source(repository: str, revision: str = "") -> mpb.ModelSource:
     return mpb.ModelSource(hub=mpb.HubSource(repository=repository, revision=revision))
+
+
+def locate(wanted: mpb.ModelSource, folder: Path) -> Path:
+    sources = Sources(folder, DiskTier(folder / "disk", 1 << 30, time.sleep))
+    return sources.locate(wanted, lambda done, total: None, lambda: False).directory
 
 
 async def test_a_model_from_the_hub_is_fetched_and_can_be_loaded(hub: str, scheduler: Rig, folder: Path) -> None:

@@ -238,6 +238,7 @@ def _drop(draft: Draft) -> None:
     """Unmap, unlock and, unless it has been published, remove (folder's lock held)."""
     draft.view = np.empty(0, dtype=np.uint8)
     draft.path.unlink(missing_ok=True)
+    fcntl.flock(draft.file, fcntl.LOCK_UN)  # a map that still lives somewhere has a duplicate of the handle
     os.close(draft.file)
 
 

@@ -22,7 +22,7 @@ from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.models import Model
 from aegaeon_sidecar.weights.pins import settle_pins
 from aegaeon_sidecar.weights.ring import Bytes, StageRing
-from aegaeon_sidecar.weights.sources import locate
+from aegaeon_sidecar.weights.sources import Sources
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +40,13 @@ class Fetcher:
         backend: Backend,
         cache: HostCache,
         ring: StageRing,
-        hub_cache: Path | None,
+        sources: Sources,
         report: Callable[[pb.ModelState], None],
         crashed: Callable[[], None],
     ) -> None:
         self._state = state
         self._backend = backend
-        self._hub_cache = hub_cache
+        self._sources = sources
         self._report = report
         self._crashed = crashed
         self._stop = threading.Event()
@@ -107,17 +107,22 @@ class Fetcher:
         try:
             self._prepare(model)
         except FillCancelledError:
-            return
+            model.let_go()
         except (SidecarError, NativeError, OSError, MemoryError) as error:
             log.warning("model %s cannot be served: %s", model.name, error)
+            model.let_go()
             self._set(model, pb.MODEL_PHASE_FAILED, f"{model.name}: {error}")
 
     def _prepare(self, model: Model) -> None:
-        model.directory = locate(model.spec.source, self._hub_cache)
-        layout = self._backend.describe(model.directory, model.spec.max_model_len)
+        def noted(done: int, total: int) -> None:
+            self._note(model, done, total)
+
+        model.located = self._sources.locate(model.spec.source, noted, self._gives_up(model))
+        directory = model.located.directory
+        layout = self._backend.describe(directory, model.spec.max_model_len)
         self._check_fits(layout)
-        note = self._cache_weights(model, model.directory, layout)
-        self._register(model, model.directory, layout)
+        note = self._cache_weights(model, directory, layout)
+        self._register(model, directory, layout)
         self._set(model, pb.MODEL_PHASE_CACHED, note)
 
     def _cache_weights(self, model: Model, directory: Path, layout: Layout) -> str:
@@ -202,7 +207,7 @@ class Fetcher:
             self._state.withdrawn.remove(model)
         if model.range is not None:
             self._backend.forget(model.name)
-        model.drop_image()
+        model.let_go()
 
 
 def _same(one: pb.ModelSpec, other: pb.ModelSpec) -> bool:

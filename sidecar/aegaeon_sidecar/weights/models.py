@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from aegaeon_native import Range
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.backends import Layout
 from aegaeon_sidecar.weights.cache import Image
 from aegaeon_sidecar.weights.pace import Pace
+from aegaeon_sidecar.weights.sources import Located
 
 
 @dataclass(slots=True, eq=False)
 class Model:
     """One entry of the catalog. Guarded by the engine's lock, but for what is set once by the fetcher.
 
-    `directory`: where its files are; `content`: hash of its weights, "" while they were never read whole;
+    `located`: where its files are; `content`: hash of its weights, "" while they were never read whole;
     `image`: None while they are not on the host, and to be pinned before it is read; `pinned`: it is.
     `resident`: its weights are in; `loading`: a copy into its range runs; `mapped_slabs`: slabs in its range;
     `users`: steps that read its weights; `leaving`: no further step may; `map_s`, `copy_s`: seconds of its last load.
@@ -26,7 +26,7 @@ class Model:
     spec: pb.ModelSpec
     phase: pb.ModelPhase.ValueType = pb.MODEL_PHASE_FETCHING
     reason: str = ""
-    directory: Path | None = None
+    located: Located | None = None
     pace: Pace = field(default_factory=Pace)
     next_report_s: float = 0.0
     next_log_s: float = field(default_factory=lambda: time.monotonic() + 5.0)
@@ -58,6 +58,13 @@ class Model:
         if self.image is not None:
             self.image.close()
         self.image, self.pinned = None, False
+
+    def let_go(self) -> None:
+        """It is not served any more: the host cache and the disk tier may evict it."""
+        self.drop_image()
+        if self.located is not None and self.located.stored is not None:
+            self.located.stored.close()
+        self.located = None
 
     def state(self) -> pb.ModelState:
         """The report on it."""

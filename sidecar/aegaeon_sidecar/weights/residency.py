@@ -85,13 +85,13 @@ class Residency:
 
     def _stream(self, command: Command, model: Model, weights: Range, layout: Layout) -> None:
         """From the files into the slabs and, where others may be evicted for it, into the host cache on the way."""
-        assert model.directory is not None  # it is registered
+        assert model.located is not None  # it is registered
         with _as_engine_error(model):
             draft = self._draft(layout)
             targets = [weights.view(0, layout.weight_bytes), *([draft.view] if draft else [])]
             try:
                 content = fill(
-                    model.directory,
+                    model.located.directory,
                     layout,
                     targets,
                     self._ring,

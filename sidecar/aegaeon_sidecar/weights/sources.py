@@ -1,7 +1,9 @@
-"""Where a model's files come from: a directory of this machine, or the Hugging Face hub."""
+"""Where a model's files come from: a directory of this machine, the Hugging Face hub, an S3 store or a web server."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -14,17 +16,44 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError 
 
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.errors import SourceError
+from aegaeon_sidecar.weights.disk import DiskTier, Stored
+from aegaeon_sidecar.weights.download import Progress
+from aegaeon_sidecar.weights.remote import HttpRemote, S3Remote
 
 _PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 
 
-def locate(source: pb.ModelSource, hub_cache: Path | None) -> Path:
-    """A directory with config.json and weights; fetches from the hub what is not there yet. Raises SourceError."""
-    if source.WhichOneof("kind") == "hub":
-        return _from_hub(source.hub, hub_cache)
-    directory = Path(source.directory)
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A directory with config.json and weights; `stored` keeps what came from afar on disk until it is closed."""
+
+    directory: Path
+    stored: Stored | None = None
+
+
+class Sources:
+    """Brings every kind of source to a directory of this machine."""
+
+    def __init__(self, hub_cache: Path | None, disk: DiskTier) -> None:
+        self._hub_cache = hub_cache
+        self._disk = disk
+
+    def locate(self, source: pb.ModelSource, progress: Progress, cancelled: Callable[[], bool]) -> Located:
+        """Fetch what is not on this machine yet. Raises SourceError, DiskFullError, FillCancelledError."""
+        kind = source.WhichOneof("kind")
+        if kind == "hub":
+            return Located(_from_hub(source.hub, self._hub_cache))
+        if kind in ("s3", "http"):
+            remote = S3Remote(source.s3) if kind == "s3" else HttpRemote(source.http)
+            stored = self._disk.obtain(remote, progress, cancelled)
+            return Located(stored.directory, stored)
+        return Located(_directory(source.directory))
+
+
+def _directory(given: str) -> Path:
+    directory = Path(given)
     if not directory.is_absolute():
-        raise SourceError(f"source.directory {str(directory)!r} is not an absolute path; write the whole path")
+        raise SourceError(f"source.directory {given!r} is not an absolute path; write the whole path")
     if not directory.is_dir():
         raise SourceError(f"source.directory {directory} is no directory on this machine; check the path and the mount")
     return directory

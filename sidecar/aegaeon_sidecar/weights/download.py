@@ -1,0 +1,150 @@
+"""One model's files from afar into a folder: resumable at any byte, checked, under their names only when whole."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import BinaryIO
+
+from aegaeon_sidecar.errors import DiskFullError, FillCancelledError, SourceError
+from aegaeon_sidecar.weights.remote import CHUNK_BYTES, BrokenOffError, Remote, RemoteFile
+
+_PART = ".part"
+_MANIFEST = ".manifest.json"
+_PAUSES_S = (0.1, 0.5, 2.0, 8.0, 20.0)  # between tries that bring nothing new
+
+Progress = Callable[[int, int], None]
+
+
+class Download:
+    """What is to be fetched is known when it is made; `run` fetches what is missing. The folder is the caller's."""
+
+    def __init__(self, remote: Remote, directory: Path, progress: Progress, cancelled: Callable[[], bool]) -> None:
+        """Asks the server what there is. Raises SourceError."""
+        self._remote = remote
+        self._directory = directory
+        self._progress = progress
+        self._cancelled = cancelled
+        try:
+            self._files = remote.files()
+        except BrokenOffError as error:
+            raise SourceError(f"{remote.address} cannot be reached: {error}; check the network") from error
+        self.total = sum(max(file.nbytes, 0) for file in self._files)
+        self._done = 0
+
+    def run(self, sleep: Callable[[float], object]) -> None:
+        """Raises SourceError (a hash is wrong, the server is gone), DiskFullError or FillCancelledError.
+
+        After any of them, and after a kill, the next run goes on with the bytes that are there.
+        """
+        try:
+            self._directory.mkdir(exist_ok=True)
+            self._forget_other_versions()
+            for file in self._files:
+                self._fetch(file, sleep)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFullError(f"{self._directory}: the disk is full; {self.total} bytes are needed") from error
+            raise SourceError(f"{self._directory}: cannot be written: {error.strerror}; check the disk") from error
+
+    def _forget_other_versions(self) -> None:
+        """Bytes of a file that has changed since on the server are of no use."""
+        manifest = self._directory / _MANIFEST
+        now = {file.name: asdict(file) for file in self._files}
+        try:
+            before = json.loads(manifest.read_text())
+        except (FileNotFoundError, ValueError):
+            before = {}
+        for name in before.keys() | now.keys():
+            if before.get(name) != now.get(name):
+                (self._directory / name).unlink(missing_ok=True)
+                self._part(name).unlink(missing_ok=True)
+        fresh = manifest.with_suffix(".new")
+        fresh.write_text(json.dumps(now))
+        fresh.rename(manifest)
+
+    def _fetch(self, file: RemoteFile, sleep: Callable[[float], object]) -> None:
+        path, part = self._directory / file.name, self._part(file.name)
+        if path.exists():
+            self._advance(file.nbytes)
+            return
+        pauses = iter(_PAUSES_S)
+        with part.open("ab+") as target:
+            check = _Check(file)
+            target.seek(0)
+            while chunk := target.read(CHUNK_BYTES):
+                self._take(check, chunk)
+            while True:
+                before = check.done
+                try:
+                    self._stream(file, target, check)
+                    break
+                except BrokenOffError as error:
+                    pauses = iter(_PAUSES_S) if check.done > before else pauses
+                    self._pause(file, pauses, error, sleep)
+            target.flush()
+            os.fsync(target.fileno())
+        wrong = check.verdict()
+        if wrong:
+            part.unlink()
+            raise SourceError(f"{self._remote.address}/{file.name}: {wrong}; it is fetched anew next time")
+        part.rename(path)
+
+    def _stream(self, file: RemoteFile, target: BinaryIO, check: _Check) -> None:
+        if check.done and check.done == file.nbytes:
+            return
+        for chunk in self._remote.read(file, check.done):
+            if self._cancelled():
+                raise FillCancelledError(f"{self._remote.address}: fetching was cancelled")
+            target.write(chunk)
+            self._take(check, chunk)
+        if 0 <= check.done < file.nbytes:
+            raise BrokenOffError(f"{file.name}: {check.done} of {file.nbytes} bytes came")
+
+    def _pause(
+        self, file: RemoteFile, pauses: Iterator[float], error: BrokenOffError, sleep: Callable[[float], object]
+    ) -> None:
+        pause_s = next(pauses, None)
+        if pause_s is None:
+            raise SourceError(f"{self._remote.address}/{file.name}: {error}; check the network") from error
+        if self._cancelled():
+            raise FillCancelledError(f"{self._remote.address}: fetching was cancelled")
+        sleep(pause_s)
+
+    def _take(self, check: _Check, chunk: bytes) -> None:
+        check.update(chunk)
+        self._advance(len(chunk))
+
+    def _advance(self, nbytes: int) -> None:
+        self._done += nbytes
+        self._progress(self._done, self.total)
+
+    def _part(self, name: str) -> Path:
+        return self._directory / (name + _PART)
+
+
+class _Check:
+    """Counts and hashes a file's bytes as they pass."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        self._file = file
+        self._hash = hashlib.sha256() if file.sha256 or not file.md5 else hashlib.md5(usedforsecurity=False)
+        self.done = 0
+
+    def update(self, chunk: bytes) -> None:
+        self._hash.update(chunk)
+        self.done += len(chunk)
+
+    def verdict(self) -> str:
+        """What is wrong with the whole file; "" when nothing is."""
+        if self._file.nbytes not in (-1, self.done):
+            return f"{self.done} bytes came, {self._file.nbytes} were promised"
+        promised = self._file.sha256 or self._file.md5
+        if promised and self._hash.hexdigest() != promised:
+            return f"its {self._hash.name} is {self._hash.hexdigest()}, {promised} was promised"
+        return ""

@@ -1,0 +1,143 @@
+"""The host cache under an engine: more models than it holds, loads that go past it, sidecars that share it and die."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from sidecar.rig import Rig, config, inside, outside, seq, spec
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.engine import Engine
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+ONE = {"host_cache_bytes": 500_000}  # holds one of the tiny models
+
+
+def weights(folder: Path) -> list[Path]:
+    return list((folder / "segments").glob("*.weights"))
+
+
+def resident_bytes(engine: Engine, name: str) -> bytes:
+    model = engine.state.models[name]
+    assert model.range is not None
+    assert model.layout is not None
+    return model.range.view(0, model.layout.weight_bytes).tobytes()
+
+
+async def test_a_model_that_the_cache_has_no_room_for_is_served_from_its_files(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    names = ("llama", "qwen2", "qwen3")
+    async with inside(config(folder, memory={})) as roomy:
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=[spec(name, tiny_models[name]) for name in names]))
+        await link.until(lambda: all(name in link.models for name in names))
+        await link.cached(*names)
+        expected = {}
+        for name in names:
+            await link.done(link.send(pb.Load(model=name, slabs=32)))
+            expected[name] = resident_bytes(roomy, name)
+            await link.done(link.send(pb.Unload(model=name)))
+    for path in (folder / "segments").iterdir():
+        path.unlink()
+    async with inside(config(folder, "b", memory=ONE)) as engine:
+        link = await scheduler.link("b", 2)
+        link.send(pb.Catalog(models=[spec(name, tiny_models[name]) for name in names]))
+        await link.until(lambda: all(name in link.models for name in names))
+        await link.cached(*names)
+        assert len(weights(folder)) == 1
+        assert sum("not in the host cache" in link.models[name].reason for name in names) == 2
+        for name in (*names, *names):  # cold, and again after the others took the cache's only place
+            await link.done(link.send(pb.Load(model=name, slabs=32)))
+            assert resident_bytes(engine, name) == expected[name]
+            assert engine._cache.used_bytes() <= ONE["host_cache_bytes"]
+            assert engine.state.models[name].pinned
+            await link.done(link.send(pb.Unload(model=name)))
+            assert not engine.state.models[name].pinned
+
+
+async def test_with_every_place_pinned_a_load_goes_past_the_cache(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    async with inside(config(folder, memory=ONE)) as engine:
+        link = await scheduler.link("a")
+        names = ("llama", "qwen3")
+        link.send(pb.Catalog(models=[spec(name, tiny_models[name]) for name in names]))
+        await link.until(lambda: all(name in link.models for name in names))
+        await link.cached(*names)
+        for name in names:
+            await link.done(link.send(pb.Load(model=name, slabs=32)))
+        pinned = [name for name in names if engine.state.models[name].pinned]
+        assert len(pinned) == 1
+        assert [path.stem for path in weights(folder)] == [engine.state.models[pinned[0]].content]
+
+
+async def test_files_that_are_gone_when_a_load_needs_them_are_named(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    async with inside(config(folder, memory={"host_cache_bytes": 1000})):
+        copy = folder / "copy"
+        shutil.copytree(tiny_models["llama"], copy)
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=[spec("m", copy)]))
+        await link.until(lambda: "m" in link.models)
+        await link.cached("m")
+        (copy / "model.safetensors").unlink()
+        failed = await link.refused(link.send(pb.Load(model="m", slabs=32)))
+        assert failed.kind == pb.FAILURE_KIND_ENGINE
+        assert "model.safetensors" in failed.reason
+        assert failed.memory.slabs_free == 64
+
+
+@pytest.mark.parametrize("memory", [{}, ONE], ids=["cached", "from files"])
+async def test_after_a_kill_in_the_middle_of_loads_the_next_life_serves_and_nothing_is_left(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], memory: dict[str, int]
+) -> None:
+    names = ("llama", "qwen2")
+    catalog = pb.Catalog(models=[spec(name, tiny_models[name]) for name in names])
+    async with outside(config(folder, memory=memory), folder) as process:
+        link = await scheduler.link("a")
+        link.send(catalog)
+        await link.until(lambda: all(name in link.models for name in names))
+        await link.cached(*names)
+        for _ in range(50):
+            for name in names:
+                link.send(pb.Load(model=name, slabs=32))
+                last = link.send(pb.Unload(model=name))
+        await link.until(lambda: len(link.outcomes) > 20)
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+        assert last not in link.outcomes
+    async with inside(config(folder, memory=memory)) as engine:
+        link = await scheduler.link("a", 2)
+        link.send(catalog)
+        await link.until(lambda: all(name in link.models for name in names))
+        await link.cached(*names)
+        await link.done(link.send(pb.Load(model="llama", slabs=32)))
+        link.send(scheduler.open("r", "llama", PROMPT, max_tokens=3))
+        parts = [pb.PrefillPart(seq=seq("r"), tokens=8)]
+        await link.done(link.send(pb.Turn(model="llama", prefill=parts, decode=[seq("r")], steps=3, slabs=8)))
+        assert len(await scheduler.received_tokens("r", 3)) == 3
+        assert engine._cache.used_bytes() == sum(path.stat().st_size for path in weights(folder))
+        assert not list((folder / "segments").glob("*.partial"))
+
+
+async def test_two_sidecars_that_want_a_model_at_once_share_one_image(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    async with inside(config(folder, "a")) as one, inside(config(folder, "b")) as other:
+        links = [await scheduler.link("a"), await scheduler.link("b")]
+        for link in links:
+            link.send(pb.Catalog(models=[spec("m", tiny_models["llama"])]))
+        for link in links:
+            await link.until(lambda link=link: "m" in link.models)
+            await link.cached("m")
+            await link.done(link.send(pb.Load(model="m", slabs=32)))
+        assert len(weights(folder)) == 1
+        assert resident_bytes(one, "m") == resident_bytes(other, "m")
+        states: list[mpb.ModelState] = [link.models["m"] for link in links]
+        assert states[0].footprint.content == states[1].footprint.content == weights(folder)[0].stem

@@ -1,0 +1,380 @@
+"""Models from web servers and S3 stores: resumed at any byte, checked, kept on disk below a budget, faults told."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sidecar.rig import Rig, config, inside
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.errors import DiskFullError, FillCancelledError, SourceError
+from aegaeon_sidecar.weights.disk import DiskTier, Stored
+from aegaeon_sidecar.weights.remote import HttpRemote, Remote, S3Remote, parse_sums
+
+WEIGHTS = bytes(range(256)) * 12_000
+FILES = {"config.json": b"{}", "model.safetensors": WEIGHTS, "tokenizer.json": b"[]"}
+FETCHER = """
+import sys, time
+from pathlib import Path
+from aegaeon_proto.v1 import model_pb2 as pb
+from aegaeon_sidecar.weights.disk import DiskTier
+from aegaeon_sidecar.weights.remote import HttpRemote
+def progress(done, total):
+    if done > 1_500_000:
+        print("half", flush=True)
+        time.sleep(60)
+DiskTier(Path(sys.argv[1]), 1 << 30, time.sleep).obtain(HttpRemote(pb.HttpSource(url=sys.argv[2])), progress, bool)
+"""
+
+
+@dataclass
+class Server:
+    """A folder on a web server with faults: `cuts` are bytes after which answers of a file break off, in turn."""
+
+    address: str = ""
+    files: dict[str, bytes] = field(default_factory=lambda: dict(FILES))
+    cuts: list[int] = field(default_factory=list)
+    ranges: bool = True
+    status: dict[str, int] = field(default_factory=dict)
+    asked: list[tuple[str, int]] = field(default_factory=list)
+
+    def sent(self, name: str) -> int:
+        """Times a file was asked for."""
+        return sum(asked == name for asked, _ in self.asked)
+
+
+class Handler(BaseHTTPRequestHandler):
+    def __init__(self, server: Server, *arguments: Any) -> None:
+        self.folder = server
+        super().__init__(*arguments)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Tests are quiet."""
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        name = self.path.rpartition("/")[2]
+        data = self.folder.files.get(name)
+        status = self.folder.status.get(name, 200 if data is not None else 404)
+        if data is None or status != 200:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        wanted = self.headers.get("Range")
+        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.folder.ranges else 0
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(data) - start))
+        self.send_header("ETag", '"' + hashlib.sha1(data).hexdigest() + '"')
+        self.end_headers()
+        if self.command == "GET":
+            self.folder.asked.append((name, start))
+            cut = self.folder.cuts.pop(0) if self.folder.cuts and name.endswith("safetensors") else len(data)
+            self.wfile.write(data[start : start + cut])
+
+
+@pytest.fixture
+def web() -> Iterator[Server]:
+    made = Server()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, made))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    made.address = f"http://127.0.0.1:{server.server_port}/models/tiny"
+    yield made
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def http(web: Server, name: str = "tiny") -> HttpRemote:
+    return HttpRemote(mpb.HttpSource(url=web.address.replace("tiny", name)))
+
+
+def tier(folder: Path, budget: int = 1 << 30) -> DiskTier:
+    return DiskTier(folder / "disk", budget, lambda seconds: time.sleep(min(seconds, 0.01)))
+
+
+def obtain(
+    disk: DiskTier,
+    remote: Remote,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Stored:
+    return disk.obtain(remote, progress, cancelled)
+
+
+def contents(stored: Stored) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in stored.directory.iterdir() if not path.name.startswith(".")}
+
+
+def test_a_folder_on_a_web_server_is_fetched_once_and_then_found(web: Server, folder: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    stored = obtain(tier(folder), http(web), lambda done, total: seen.append((done, total)))
+    assert contents(stored) == FILES
+    assert seen == sorted(seen)
+    assert seen[-1] == (sum(map(len, FILES.values())),) * 2
+    asked = len(web.asked)
+    again = obtain(tier(folder), http(web))
+    assert (again.directory, len(web.asked)) == (stored.directory, asked)
+    stored.close()
+    again.close()
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.lists(st.integers(0, len(WEIGHTS) - 1), max_size=4), ranges=st.booleans())
+def test_a_download_that_breaks_off_at_any_byte_goes_on_there(
+    web: Server, folder: Path, cuts: list[int], ranges: bool
+) -> None:
+    web.cuts, web.ranges = list(cuts), ranges
+    web.asked.clear()
+    fresh = folder / f"fresh-{len(list(folder.iterdir()))}"
+    fresh.mkdir()
+    stored = obtain(tier(fresh), http(web))
+    assert contents(stored) == FILES
+    starts = [start for name, start in web.asked if name == "model.safetensors"]
+    assert starts == sorted(starts)
+    stored.close()
+
+
+def test_a_server_that_stays_away_is_given_up_and_the_next_try_goes_on(web: Server, folder: Path) -> None:
+    web.cuts = [1_500_000, *[0] * 5]
+    with pytest.raises(SourceError, match=r"1500000 of 3072000 bytes.*check the network"):
+        obtain(tier(folder), http(web))
+    web.asked.clear()
+    obtain(tier(folder), http(web)).close()
+    assert [asked for asked in web.asked if "safetensors" in asked[0]] == [("model.safetensors", 1_500_000)]
+
+
+def test_a_cancelled_download_keeps_what_came(web: Server, folder: Path) -> None:
+    answers = iter([False, True])
+    with pytest.raises(FillCancelledError):
+        obtain(tier(folder), http(web), cancelled=lambda: next(answers))
+    obtain(tier(folder), http(web)).close()
+
+
+def test_a_file_that_changes_on_the_server_begins_anew(web: Server, folder: Path) -> None:
+    web.cuts = [1000, *[0] * 5]
+    with pytest.raises(SourceError):
+        obtain(tier(folder), http(web))
+    web.files["model.safetensors"] = WEIGHTS[::-1]
+    stored = obtain(tier(folder), http(web))
+    assert contents(stored)["model.safetensors"] == WEIGHTS[::-1]
+    stored.close()
+
+
+def test_a_wrong_hash_is_refused_with_both_hashes_and_nothing_is_kept(web: Server, folder: Path) -> None:
+    right = hashlib.sha256(WEIGHTS).hexdigest()
+    web.files["SHA256SUMS"] = f"{right}  model.safetensors\n".encode()
+    obtain(tier(folder), http(web)).close()
+    web.files["SHA256SUMS"] = f"{'0' * 64}  model.safetensors\n".encode()
+    with pytest.raises(SourceError, match=rf"its sha256 is {right}, 0{{64}} was promised"):
+        obtain(tier(folder), http(web, "other"))
+    assert not list(folder.rglob("*.part"))
+    web.files["SHA256SUMS"] = f"{right} *./model.safetensors\n".encode()
+    obtain(tier(folder), http(web, "other")).close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"files": {}}, r"has no config\.json; check the address"),
+        ({"status": {"config.json": 403}}, "the server answers 403; check address and access"),
+        ({"status": {"config.json": 503}}, "cannot be reached: .*503"),
+    ],
+)
+def test_what_a_web_server_refuses_is_said(web: Server, folder: Path, fault: dict[str, Any], words: str) -> None:
+    for name, value in fault.items():
+        setattr(web, name, value)
+    with pytest.raises(SourceError, match=words):
+        obtain(tier(folder), http(web))
+
+
+def test_an_address_that_is_none_and_a_server_that_is_not_there_are_said(folder: Path) -> None:
+    with pytest.raises(SourceError, match="is no http"):
+        HttpRemote(mpb.HttpSource(url="file:///etc/passwd"))
+    with pytest.raises(SourceError, match=r"cannot be reached: .*refused.*check the network"):
+        obtain(tier(folder), HttpRemote(mpb.HttpSource(url="http://127.0.0.1:9/m")))
+
+
+def test_the_model_used_longest_ago_makes_room_and_one_in_use_does_not(web: Server, folder: Path) -> None:
+    disk = tier(folder, budget=7_000_000)  # two models
+    first, second = obtain(disk, http(web, "first")), obtain(disk, http(web, "second"))
+    with pytest.raises(DiskFullError, match=r"budget is 7000000, of which 6\d+ are taken by models in use"):
+        obtain(disk, http(web, "third"))
+    first.close()
+    third = obtain(disk, http(web, "third"))
+    assert not first.directory.exists()
+    assert contents(second) == contents(third) == FILES
+    assert disk.used_bytes() <= 7_000_000
+    second.close()
+    third.close()
+
+
+def test_two_sidecars_that_want_a_model_at_once_fetch_it_once(web: Server, folder: Path) -> None:
+    stored: list[Stored] = []
+    threads = [threading.Thread(target=lambda: stored.append(obtain(tier(folder), http(web)))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert web.sent("model.safetensors") == 1
+    assert [contents(one) for one in stored] == [FILES] * 3
+    for one in stored:
+        one.close()
+
+
+def test_a_sidecar_killed_in_the_middle_of_a_download_leaves_what_the_next_goes_on_with(
+    web: Server, folder: Path
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", FETCHER, str(folder / "disk"), web.address], stdout=subprocess.PIPE, text=True
+    ) as fetcher:
+        assert fetcher.stdout is not None
+        assert fetcher.stdout.readline() == "half\n"
+        fetcher.send_signal(signal.SIGKILL)
+    web.asked.clear()
+    stored = obtain(tier(folder), http(web))
+    assert contents(stored) == FILES
+    assert [start > 0 for name, start in web.asked if name == "model.safetensors"] == [True]
+    stored.close()
+
+
+def test_a_full_disk_is_named(web: Server, tmp_path: Path) -> None:
+    mount = shutil.which("mount")
+    if (
+        mount is None
+        or subprocess.run(
+            [mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], check=False, capture_output=True
+        ).returncode
+    ):
+        pytest.skip("mounting a small file system needs the right to mount")
+    try:
+        with pytest.raises(DiskFullError, match=r"need 3072004 bytes, the disk has \d+ free; make room"):
+            obtain(tier(tmp_path), http(web))
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+async def test_a_model_from_a_web_server_is_served_with_its_progress_told(
+    web: Server, scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    web.files = {path.name: path.read_bytes() for path in tiny_models["llama"].iterdir()}
+    disk = {"folder": str(folder / "disk"), "budget_bytes": 1 << 30}
+    async with inside(config(folder, disk=disk)):
+        link = await scheduler.link("a")
+        source = mpb.ModelSource(http=mpb.HttpSource(url=web.address))
+        link.send(pb.Catalog(models=[mpb.ModelSpec(name="m", source=source)]))
+        await link.until(lambda: "m" in link.models)
+        await link.cached("m")
+        state = link.models["m"]
+        assert state.bytes_done == state.bytes_total == state.footprint.weight_bytes
+        await link.done(link.send(pb.Load(model="m", slabs=32)))
+
+
+# ---- S3 ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Any]:
+    """A client of a store that runs as a process of its own."""
+    pytest.importorskip("moto", reason="needs moto and flask-cors, the S3 server of the tests")
+    pytest.importorskip("flask_cors", reason="needs moto and flask-cors, the S3 server of the tests")
+    boto3 = pytest.importorskip("boto3", reason="needs boto3")
+    with subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"], stderr=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stderr is not None
+        address = next(line for line in server.stderr if "Running on" in line).split()[-1]
+        reader = threading.Thread(target=server.stderr.read)
+        reader.start()
+        patch = pytest.MonkeyPatch()
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        client = boto3.client("s3", endpoint_url=address)
+        client.create_bucket(Bucket="models")
+        yield client
+        patch.undo()
+        server.terminate()
+        reader.join()
+
+
+def bucket(s3: Any, prefix: str) -> S3Remote:
+    return S3Remote(mpb.S3Source(bucket="models", prefix=prefix, endpoint=s3.meta.endpoint_url))
+
+
+def upload(s3: Any, prefix: str, files: dict[str, bytes] = FILES, **options: str) -> None:
+    for name, data in files.items():
+        s3.put_object(Bucket="models", Key=f"{prefix}/{name}", Body=data, **options)
+
+
+def test_a_prefix_of_a_bucket_is_fetched_and_checked(s3: Any, folder: Path) -> None:
+    upload(s3, "a", FILES | {"notes.md": b"no file of a model"}, ChecksumAlgorithm="SHA256")
+    remote = bucket(s3, "a")
+    assert {file.name: file.sha256 for file in remote.files()} == {
+        name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()
+    }
+    stored = obtain(tier(folder), remote)
+    assert contents(stored) == FILES
+    stored.close()
+
+
+class Interrupted(S3Remote):
+    """A store whose answers break off after a while."""
+
+    def read(self, file: Any, start: int) -> Iterator[bytes]:
+        yield next(iter(super().read(file, start)))[:700_000]
+
+
+def test_an_interrupted_fetch_from_a_bucket_goes_on_where_it_stopped(s3: Any, folder: Path) -> None:
+    upload(s3, "b")
+    source = mpb.S3Source(bucket="models", prefix="b/", endpoint=s3.meta.endpoint_url)
+    seen: list[int] = []
+    stored = obtain(tier(folder), Interrupted(source), lambda done, total: seen.append(done))
+    assert contents(stored) == FILES
+    assert seen == sorted(set(seen))
+    stored.close()
+
+
+def test_bytes_of_a_bucket_that_do_not_hash_as_promised_are_refused(s3: Any, folder: Path) -> None:
+    upload(s3, "c", FILES | {"SHA256SUMS": f"{'1' * 64}  config.json\n".encode()})
+    with pytest.raises(SourceError, match=r"config\.json: its sha256 is .*, 1{64} was promised"):
+        obtain(tier(folder), bucket(s3, "c"))
+
+
+def test_what_a_store_does_not_have_is_said(s3: Any, folder: Path) -> None:
+    with pytest.raises(SourceError, match="no file of a model is there; check bucket and prefix"):
+        obtain(tier(folder), bucket(s3, "nothing"))
+    missing = S3Remote(mpb.S3Source(bucket="none", prefix="x", endpoint=s3.meta.endpoint_url))
+    with pytest.raises(SourceError, match=r"NoSuchBucket.*check bucket, prefix and credentials"):
+        obtain(tier(folder), missing)
+    away = S3Remote(mpb.S3Source(bucket="models", prefix="x", endpoint="http://127.0.0.1:9"))
+    with pytest.raises(SourceError, match="cannot be reached"):
+        obtain(tier(folder), away)
+
+
+def test_lists_of_hashes_are_read_as_sha256sum_writes_them() -> None:
+    digest = "ab" * 32
+    text = f"{digest}  a.json\n{digest.upper()} *b.json\nnot a line\n{digest}  ../c.json\n"
+    assert parse_sums(text) == {"a.json": digest, "b.json": digest}

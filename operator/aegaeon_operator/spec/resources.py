@@ -105,7 +105,8 @@ class Scheduling(Strict):
     )
     q_max: PositiveDuration = Field(default=4.0, description="Longest quota of one turn (policy `paper`).")
     max_group_size: Annotated[int, Field(ge=1, le=1024)] = Field(
-        default=8, description="Requests of one model that a prefill group takes in all before the next (policy `paper`)."
+        default=8,
+        description="Requests of one model that a prefill group takes in all before the next (policy `paper`).",
     )
     hold: PositiveDuration = Field(
         default=30.0, description="How long a request may wait for an engine before it is answered with 503."

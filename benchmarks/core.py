@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from benchmarks.report import Row, report
 
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig
+from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
 from aegaeon_scheduler.core.model import Footprint, InstanceId, KvShape, ModelName, Role, Slo
 from aegaeon_scheduler.core.scheduler import Scheduler
 from aegaeon_simulator.spec import EngineSpec, Served
@@ -52,7 +52,7 @@ def _served(i: int) -> Served:
     return Served(footprint, latency)
 
 
-def record(roles: list[Role]) -> tuple[SchedulerConfig, list[Recorded]]:
+def record(policy: str, roles: list[Role]) -> tuple[SchedulerConfig, list[Recorded]]:
     """Simulate the pool once and keep its events."""
     models = {ModelName(f"model-{i:03}"): (_served(i), Slo(10.0, 0.1)) for i in range(MODELS)}
     slabs = 72_000_000_000 // SLAB_BYTES
@@ -60,7 +60,7 @@ def record(roles: list[Role]) -> tuple[SchedulerConfig, list[Recorded]]:
         EngineSpec(InstanceId(f"engine-{i:02}"), role, slabs, 8 * slabs, SLAB_BYTES, 64) for i, role in enumerate(roles)
     ]
     seen: list[Recorded] = []
-    config = SchedulerConfig()
+    config = SchedulerConfig(policy=PolicySettings(name=policy))
     world = World(
         config, models, specs, 0.0005, 0.5, observe=lambda now, event, commands: seen.append(Recorded(now, event))
     )
@@ -100,9 +100,9 @@ def _quantile(values: list[float], q: float) -> float:
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
 
 
-def rows(name: str, roles: list[Role]) -> list[Row]:
-    """The figures for one mix of roles."""
-    config, events = record(roles)
+def rows(name: str, policy: str, roles: list[Role]) -> list[Row]:
+    """The figures for one policy on one mix of roles."""
+    config, events = record(policy, roles)
     total, each = feed(config, events)
     reports = [s for e, s in each if isinstance(e, REPORTS)]
     passes = [s for e, s in each if isinstance(e, PASSES)]
@@ -117,9 +117,14 @@ def rows(name: str, roles: list[Role]) -> list[Row]:
 
 
 def main() -> int:
-    """Both layouts that the issue names."""
+    """Both layouts that the issue names, and our policy on its own."""
     split = [Role.PREFILL] * 12 + [Role.DECODE] * 20
-    result = rows("12 prefill + 20 decode", split) + rows("32 unified", [Role.UNIFIED] * INSTANCES)
+    unified = [Role.UNIFIED] * INSTANCES
+    result = [
+        *rows("12 prefill + 20 decode", "paper", split),
+        *rows("32 unified", "paper", unified),
+        *rows("aegaeon, 32 unified", "aegaeon", unified),
+    ]
     return 0 if report("core", result) else 1
 
 

@@ -64,11 +64,13 @@ class _Bench:
 
     def __init__(self, backend: TorchBackend, layout: Layout, directory: Path, blocks: int) -> None:
         from aegaeon_sidecar.models.fill import fill
+        from aegaeon_sidecar.weights.ring import StageRing
 
         self._backend = backend
         self._block_tokens = layout.kv_block_tokens
         self._weights = np.zeros(layout.weight_bytes, np.uint8)
-        fill(directory, layout, self._weights)
+        with StageRing("calibrate") as ring:
+            fill(directory, layout, [self._weights], ring, hashed=False)
         backend.register("model", directory, layout, self._weights)
         self._kv = np.zeros(blocks * layout.kv_block_bytes, np.uint8)
         backend.bind_kv(layout.kv_shape, self._kv)

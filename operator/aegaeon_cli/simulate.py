@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from aegaeon_simulator.settings import Settings
     from aegaeon_simulator.workload import Workload
 
+_NO_CAP = 1 << 40  # tokens
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -46,6 +47,10 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--slo-scale", type=float, default=1.0, show_default=True, help="Multiplies both objectives.")
 @click.option("--input-scale", type=float, default=1.0, show_default=True, help="Multiplies input lengths.")
 @click.option("--output-scale", type=float, default=1.0, show_default=True, help="Multiplies output lengths.")
+@click.option(
+    "--cap-input", type=click.IntRange(min=1), metavar="N", help="Longest input, tokens; what is more is cut."
+)
+@click.option("--cap-output", type=click.IntRange(min=1), metavar="N", help="Longest output, tokens.")
 @click.option("--speedup", type=float, default=1.0, show_default=True, help="Divides the times of the trace.")
 @click.option("--window", type=float, metavar="S", help="Only what arrives in the first S seconds (after --speedup).")
 @click.option("--drain", type=float, default=600.0, show_default=True, help="Seconds to go on after the last arrival.")
@@ -110,7 +115,8 @@ def _workload(given: dict[str, Any], seed: int, device: Device) -> Workload:
     scaled = workload.scaled(
         time=given["speedup"], input_tokens=given["input_scale"], output_tokens=given["output_scale"]
     )
-    return scaled if given["window"] is None else scaled.window(given["window"])
+    capped = scaled.capped(given["cap_input"] or _NO_CAP, given["cap_output"] or _NO_CAP)
+    return capped if given["window"] is None else capped.window(given["window"])
 
 
 def _poisson(given: dict[str, Any], seed: int) -> Workload:

@@ -72,7 +72,9 @@ class Device:
         kind = self.kinds.get(name)
         if kind is None:
             known = ", ".join(sorted(self.kinds))
-            raise DeviceError(f"device {self.name} has no constants of {name}; it has {known}; give another --device")
+            raise DeviceError(
+                f"device {self.name} has no constants of {name}, but of {known}; give --mix or another --device"
+            )
         if kind.weight_bytes > self.model_bytes:
             raise DeviceError(
                 f"{name} has {kind.weight_bytes / 1e9:.1f} GB of weights and fits no {self.name}, which has "

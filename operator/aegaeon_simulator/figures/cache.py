@@ -1,0 +1,74 @@
+"""Results by the hash of what decides them: settings, trace, code. A run that was stopped goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import aegaeon_scheduler.core
+import aegaeon_simulator
+from aegaeon_simulator.figures.errors import FiguresError
+from aegaeon_simulator.figures.points import Point, Trace
+from aegaeon_simulator.settings import PRODUCTION
+
+_NOT_RUN = ("figures", "plan")  # packages of the simulator that decide no run
+_OF_BASELINES = ("model.py", "slo.py", "config.py")  # of the core: all that a baseline takes from it
+
+
+class Cache:
+    """A folder with one JSON file for each point."""
+
+    def __init__(self, folder: Path, data: Path) -> None:
+        self._folder = folder
+        self._data = data
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FiguresError(f"--cache {folder}: cannot be made ({error})") from error
+
+    def get(self, point: Point) -> dict[str, Any] | None:
+        """The point's result, if it is there."""
+        path = self._path(point)
+        if not path.exists():
+            return None
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        return found
+
+    def put(self, point: Point, result: dict[str, Any]) -> None:
+        """Keep a result; a file appears whole or not at all."""
+        path = self._path(point)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(result, sort_keys=True), "utf-8")
+        part.replace(path)
+
+    def _path(self, point: Point) -> Path:
+        trace = _digest_of(self._data / point.work.file) if isinstance(point.work, Trace) else ""
+        whole = json.dumps([asdict(point), type(point.work).__name__, trace, code_version(point.policy)], default=str)
+        return self._folder / f"{hashlib.sha256(whole.encode()).hexdigest()[:24]}.json"
+
+
+@cache
+def code_version(policy: str) -> str:
+    """A hash of the sources that decide the runs of a policy: baselines take little from the core."""
+    core = sorted(Path(aegaeon_scheduler.core.__path__[0]).rglob("*.py"))
+    simulator = Path(aegaeon_simulator.__path__[0])
+    own = [p for p in sorted(simulator.rglob("*")) if p.suffix in (".py", ".json", ".gz") and _decides(p, simulator)]
+    taken = core if policy in PRODUCTION else [p for p in core if p.name in _OF_BASELINES]
+    digest = hashlib.sha256()
+    for path in [*taken, *own]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _decides(path: Path, root: Path) -> bool:
+    parts = path.relative_to(root).parts
+    return parts[0] not in _NOT_RUN or parts[:2] == ("figures", "devices")
+
+
+@cache
+def _digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""

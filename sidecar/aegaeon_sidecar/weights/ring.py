@@ -31,6 +31,7 @@ PAGE = 4096
 OVERHANG_BYTES = 4  # the last item of a chunk may end in the next one
 FILE_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _COPY_S = 60.0
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 Bytes = NDArray[np.uint8]
 Progress = Callable[[int, int], None]
@@ -108,7 +109,7 @@ class StageRing:
 
     def __init__(self, name: str, chunk_bytes: int = CHUNK_BYTES, depth: int = DEPTH) -> None:
         self.chunk_bytes = chunk_bytes
-        self._slots = [mmap.mmap(-1, chunk_bytes + 3 * PAGE) for _ in range(depth)]
+        self._slots = [mmap.mmap(-1, chunk_bytes + 3 * PAGE, flags=_PRIVATE) for _ in range(depth)]
         self._lane = CopyLane(name, chunk_bytes)
         self._events = EventTable.private(2 * depth + 2)  # the lane lets go of one a moment after it happened
 

@@ -42,6 +42,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--decode", type=int, metavar="N", help="GPUs that decode.")
 @click.option("--unified", type=int, metavar="N", help="GPUs that do both.")
 @click.option("--device", default="h800-policy", show_default=True, metavar="NAME|FILE", help="Its constants.")
+@click.option("--host-cache", type=float, metavar="GB", help="Host memory of a node for weights.  [default: enough]")
+@click.option("--disk", type=float, default=7.0, show_default=True, metavar="GB/S", help="Rate of a node's disk.")
 @click.option("--slo-ttft", type=float, default=10.0, show_default=True, help="Seconds to the first token.")
 @click.option("--slo-tbt", type=float, default=0.1, show_default=True, help="Seconds from token to token.")
 @click.option("--slo-scale", type=float, default=1.0, show_default=True, help="Multiplies both objectives.")
@@ -92,8 +94,16 @@ def _run(given: dict[str, Any], seed: int) -> Run:
 
     settings = _settings(given)
     settings.check()
-    device = read_device(given["device"])
+    device = _with_host(read_device(given["device"]), given["host_cache"], given["disk"])
     return Run(settings, _workload(given, seed, device), device, seed)
+
+
+def _with_host(device: Device, cache_gb: float | None, disk_gb_per_s: float) -> Device:
+    if cache_gb is None:
+        return device
+    if cache_gb <= 0 or disk_gb_per_s <= 0:
+        raise CliError("--host-cache and --disk must be more than 0")
+    return replace(device, host_cache_bytes=int(cache_gb * 1e9), disk_bytes_per_s=disk_gb_per_s * 1e9)
 
 
 def _settings(given: dict[str, Any]) -> Settings:

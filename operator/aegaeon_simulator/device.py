@@ -58,6 +58,8 @@ class Device:
     one_link: bool = True  # weights and KV, in and out, one after the other
     node_bytes_per_s: float = 0.0  # of a node's host memory, for all its devices; 0: no limit
     gpus_per_node: int = 8
+    host_cache_bytes: int = 0  # of a node, for weights; 0: every model is in host memory
+    disk_bytes_per_s: float = 7e9  # of a node, for weights that are not in host memory
     change_s: float = 0.0  # at each change of the running model
     load_stall_bytes_per_s: float = 0.0  # a load holds the device up for its bytes at this rate; 0: not at all
     kv_share: float = 1.0  # of what weights leave of kv_of_bytes, for KV, where a policy has one model at a time

@@ -22,6 +22,7 @@ from aegaeon_scheduler.core.model import (
 from aegaeon_simulator.clock import Clock
 from aegaeon_simulator.compute import ComputeLane, TokenSink
 from aegaeon_simulator.errors import WireViolationError
+from aegaeon_simulator.host import HostCache
 from aegaeon_simulator.links import Link, Node
 from aegaeon_simulator.memory import Tier, report
 from aegaeon_simulator.spec import LANES, EngineSpec, Prompt, Running, Sequence, Served, lane_of
@@ -43,6 +44,7 @@ class Engine(ComputeLane):
         incarnation: str = "1",
         fault: Callable[[cmd.Send], FailureKind | None] = lambda send: None,
         node: Node | None = None,
+        cache: HostCache | None = None,
     ) -> None:
         self.spec = spec
         self.models = models
@@ -60,6 +62,7 @@ class Engine(ComputeLane):
         self.turn: Running | None = None
         self.last_model: ModelName | None = None
         self.use = Use()
+        self.cache = cache
         self.link = Link(clock, spec.one_link, node)
         self._stall_s = 0.0  # the compute lane owes so much before it goes on
         self._last_id = 0
@@ -295,7 +298,13 @@ class Engine(ComputeLane):
             self._stall_s += self.spec.load_tax * (self.clock.now - began)
             self._end(send, self.clock.now - began, nbytes)
 
-        self._copy(nbytes, served.latency.load_bytes_per_s, done)
+        def copy() -> None:
+            self._copy(nbytes, served.latency.load_bytes_per_s, done)
+
+        if self.cache is None:
+            copy()
+        elif not self.cache.want(body.model, nbytes, copy):
+            self.use.disk_loads += 1
         return True
 
     def _copy(self, nbytes: int, bytes_per_s: float, done: Callable[[], None]) -> None:

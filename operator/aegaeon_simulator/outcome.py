@@ -57,6 +57,7 @@ def report(outcome: Outcome, slo: Slo, names: Sequence[str], kinds: Sequence[str
         "tbt_s": _quantiles(_gaps(outcome.requests)),
         "switches": sum(len(u.stalls) for u in outcome.uses),
         "prefetch_hits": sum(u.hits for u in outcome.uses),
+        "disk_loads": sum(u.disk_loads for u in outcome.uses),
         "stall_s": sum(u.switch_s for u in outcome.uses),
         "gpu_seconds": _seconds(outcome),
         "span_s": outcome.span_s,

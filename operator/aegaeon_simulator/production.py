@@ -99,6 +99,8 @@ def _engine(index: int, role: Role, device: Device, charge: Charge, names: list[
         stall_bytes_per_s=device.load_stall_bytes_per_s,
         one_link=device.one_link,
         node_bytes_per_s=device.node_bytes_per_s,
+        host_cache_bytes=device.host_cache_bytes,
+        disk_bytes_per_s=device.disk_bytes_per_s,
         load_tax=charge.load_tax,
         models=frozenset(n for m, n in enumerate(names) if m % charge.nodes == mine) if charge.nodes > 1 else None,
     )

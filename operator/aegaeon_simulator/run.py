@@ -8,6 +8,7 @@ from typing import Any
 
 from aegaeon_simulator.baselines import simulate_baseline
 from aegaeon_simulator.device import Device
+from aegaeon_simulator.errors import SettingsError
 from aegaeon_simulator.outcome import Outcome, report
 from aegaeon_simulator.production import simulate_production
 from aegaeon_simulator.settings import PRODUCTION, Settings
@@ -30,6 +31,8 @@ def simulate(run: Run, progress: Callable[[float], None] = lambda at: None) -> O
     run.settings.check()
     for kind in set(run.workload.kinds):
         run.device.kind(kind)
+    if run.device.host_cache_bytes and run.settings.policy not in PRODUCTION:
+        raise SettingsError(f"{run.settings.policy} is modelled with every model in host memory; leave the cache out")
     simulator = simulate_production if run.settings.policy in PRODUCTION else simulate_baseline
     return simulator(run.settings, effective(run), run.device, progress)
 

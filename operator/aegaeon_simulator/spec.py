@@ -46,6 +46,8 @@ class EngineSpec:
     load_tax: float = 0.0  # share of the compute lane that a load takes while it runs
     models: frozenset[ModelName] | None = None  # those that its node has; None: all
     one_link: bool = False  # weights and KV share the device's link, one after the other
+    host_cache_bytes: int = 0  # of its node, for weights; 0: every model is there
+    disk_bytes_per_s: float = 7e9  # of its node, for weights that are not there
     node_bytes_per_s: float = 0.0  # what the node's memory gives to all its devices together; 0: no limit
 
 

@@ -15,6 +15,7 @@ class Use:
     decode_s: float = 0.0
     switch_s: float = 0.0
     stalls: list[float] = field(default_factory=list)  # of each change of the model, seconds
+    disk_loads: int = 0  # loads of weights that were not in host memory
     _blocked_since: float | None = None
 
     def block(self, now: float) -> None:

@@ -26,6 +26,7 @@ from aegaeon_scheduler.core.slo import Attainment, attainment
 from aegaeon_simulator.clock import Clock
 from aegaeon_simulator.engine import Engine
 from aegaeon_simulator.errors import WireViolationError
+from aegaeon_simulator.host import HostCache
 from aegaeon_simulator.links import Node
 from aegaeon_simulator.spec import EngineSpec, Prompt, Served
 
@@ -81,6 +82,7 @@ class World:
         self.specs = {spec.instance: spec for spec in engines}
         self._waiting: list[Client] = []  # some have their answer already
         self._nodes: dict[str, Node] = {}
+        self._caches: dict[str, HostCache] = {}
         self._incarnation = 0
         self._attached: dict[InstanceId, int] = {}
         self.feed(ev.CatalogChanged(tuple(ModelConfig(name, slo) for name, (_, slo) in models.items())))
@@ -97,6 +99,7 @@ class World:
         engine = Engine(
             self.specs[instance], served, self.clock, self._from_engine, self._prompt, self.engines.get, self._token,
             str(self._incarnation), self._fault, self._node(self.specs[instance]),
+            self._cache(self.specs[instance]),
         )  # fmt: skip
         self.engines[instance] = engine
         self._greet(engine)
@@ -107,6 +110,16 @@ class World:
         if not spec.node_bytes_per_s:
             return None
         return self._nodes.setdefault(spec.node, Node(self.clock, spec.node_bytes_per_s))
+
+    def _cache(self, spec: EngineSpec) -> HostCache | None:
+        """The weights that the engine's node keeps, where that is not all of them."""
+        if not spec.host_cache_bytes:
+            return None
+        cache = self._caches.get(spec.node)
+        if cache is None:
+            cache = self._caches[spec.node] = HostCache(self.clock, spec.host_cache_bytes, spec.disk_bytes_per_s)
+            cache.warm((name, served.footprint.weight_bytes) for name, (served, _) in self.models.items())
+        return cache
 
     def _beat(self, engine: Engine) -> None:
         def beat() -> None:

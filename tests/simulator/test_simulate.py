@@ -133,6 +133,8 @@ def test_a_bad_trace_is_told_with_file_line_and_remedy(text: str, sentence: str,
         (("--policy", "paper", "--output-scale", "0"), "scales must be greater than 0"),
         (("--policy", "paper", "--device", "nowhere.json"), "nor one of artifact, h800-harsh, h800-policy"),
         (("--policy", "paper", "--seeds", "0"), "at least one run"),
+        (("--policy", "paper", "--host-cache", "0"), "must be more than 0"),
+        (("--policy", "dedicated", "--host-cache", "100"), "with every model in host memory"),
         (("--policy", "paper", "--trace", "nowhere.csv"), "nowhere.csv: cannot be read"),
     ],
 )

@@ -1,0 +1,50 @@
+"""The weights that a node keeps in host memory, for all its devices. What is not there comes from its disk first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from aegaeon_scheduler.core.model import ModelName
+from aegaeon_simulator.clock import Clock
+from aegaeon_simulator.links import Node
+
+
+class HostCache:
+    """Least recently loaded goes first. Its disk gives `disk_bytes_per_s` to all reads together."""
+
+    def __init__(self, clock: Clock, room_bytes: int, disk_bytes_per_s: float) -> None:
+        self._room = room_bytes
+        self._rate = disk_bytes_per_s
+        self._disk = Node(clock, disk_bytes_per_s)
+        self._held: dict[ModelName, int] = {}
+        self._reading: dict[ModelName, list[Callable[[], None]]] = {}
+
+    def warm(self, models: Iterable[tuple[ModelName, int]]) -> None:
+        """Begin with these (name, bytes), as many as fit."""
+        for name, nbytes in models:
+            if nbytes <= self._room:
+                self._room -= nbytes
+                self._held[name] = nbytes
+
+    def want(self, name: ModelName, nbytes: int, then: Callable[[], None]) -> bool:
+        """Call `then` once the weights are in host memory: at once, which returns True, or after they were read."""
+        if name in self._held:
+            self._held[name] = self._held.pop(name)
+            then()
+            return True
+        waiting = self._reading.get(name)
+        if waiting is not None:
+            waiting.append(then)
+        else:
+            self._reading[name] = [then]
+            self._disk.copy(nbytes, self._rate, lambda: self._arrived(name, nbytes))
+        return False
+
+    def _arrived(self, name: ModelName, nbytes: int) -> None:
+        while self._held and self._room < nbytes:
+            self._room += self._held.pop(next(iter(self._held)))
+        if self._room >= nbytes:
+            self._room -= nbytes
+            self._held[name] = nbytes
+        for then in self._reading.pop(name):
+            then()

@@ -172,3 +172,5 @@ def test_up_greets_with_the_models_and_a_curl_to_paste(address: str) -> None:
 def test_a_model_on_its_way_shows_how_far_it_is() -> None:
     model = ModelTraffic(phase=ModelPhase.MODEL_PHASE_FETCHING, bytes_done=25, bytes_total=200)
     assert phase_text(model) == "fetching 12 %"
+    model.bytes_per_s, model.remaining_s = 80e6, 9.4
+    assert phase_text(model) == "fetching 12 %, 80 MB/s, 9 s to go"

@@ -81,6 +81,8 @@ class Catalog:
             footprint=best.footprint if best.HasField("footprint") else None,
             bytes_done=best.bytes_done,
             bytes_total=best.bytes_total,
+            bytes_per_s=best.bytes_per_s,
+            remaining_s=best.remaining_s,
         )
 
     def fetching(self) -> list[model_pb2.ModelState]:

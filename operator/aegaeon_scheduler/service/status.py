@@ -81,6 +81,8 @@ class StatusView:
             tokens_on_time=view.tokens_on_time,
             bytes_done=state.bytes_done,
             bytes_total=state.bytes_total,
+            bytes_per_s=state.bytes_per_s,
+            remaining_s=state.remaining_s,
         )
 
 

@@ -245,11 +245,15 @@ class ModelStatus(_message.Message):
     FOOTPRINT_FIELD_NUMBER: _builtins.int
     BYTES_DONE_FIELD_NUMBER: _builtins.int
     BYTES_TOTAL_FIELD_NUMBER: _builtins.int
+    BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    REMAINING_S_FIELD_NUMBER: _builtins.int
     phase: _model_pb2.ModelPhase.ValueType
     """the best over all sidecars"""
     reason: _builtins.str
     bytes_done: _builtins.int
     bytes_total: _builtins.int
+    bytes_per_s: _builtins.float
+    remaining_s: _builtins.float
     @_builtins.property
     def spec(self) -> _model_pb2.ModelSpec: ...
     @_builtins.property
@@ -263,10 +267,12 @@ class ModelStatus(_message.Message):
         footprint: _model_pb2.Footprint | None = ...,
         bytes_done: _builtins.int = ...,
         bytes_total: _builtins.int = ...,
+        bytes_per_s: _builtins.float = ...,
+        remaining_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["footprint", b"footprint", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_total", b"bytes_total", "footprint", b"footprint", "phase", b"phase", "reason", b"reason", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -622,6 +628,8 @@ class ModelTraffic(_message.Message):
     TOKENS_ON_TIME_FIELD_NUMBER: _builtins.int
     BYTES_DONE_FIELD_NUMBER: _builtins.int
     BYTES_TOTAL_FIELD_NUMBER: _builtins.int
+    BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    REMAINING_S_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     phase: _model_pb2.ModelPhase.ValueType
     reason: _builtins.str
@@ -636,6 +644,8 @@ class ModelTraffic(_message.Message):
     tokens_on_time: _builtins.int
     bytes_done: _builtins.int
     bytes_total: _builtins.int
+    bytes_per_s: _builtins.float
+    remaining_s: _builtins.float
     def __init__(
         self,
         *,
@@ -651,10 +661,12 @@ class ModelTraffic(_message.Message):
         tokens_on_time: _builtins.int = ...,
         bytes_done: _builtins.int = ...,
         bytes_total: _builtins.int = ...,
+        bytes_per_s: _builtins.float = ...,
+        remaining_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_total", b"bytes_total", "model", b"model", "output_tokens", b"output_tokens", "phase", b"phase", "queued", b"queued", "reason", b"reason", "requests", b"requests", "running", b"running", "stall_s", b"stall_s", "switches", b"switches", "tokens_on_time", b"tokens_on_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "model", b"model", "output_tokens", b"output_tokens", "phase", b"phase", "queued", b"queued", "reason", b"reason", "remaining_s", b"remaining_s", "requests", b"requests", "running", b"running", "stall_s", b"stall_s", "switches", b"switches", "tokens_on_time", b"tokens_on_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -70,11 +70,16 @@ native-dependencies:
 # ---- measure -------------------------------------------------------------------------------------------------------
 
 .PHONY: bench
-BENCHES := slabs copies core switch engine gateway batch_invariance
+BENCHES := slabs copies core switch cache load engine gateway batch_invariance
 bench: models ## every figure beside its limit; JSON in benchmarks/results
 	@missed=; for b in $(BENCHES); do echo "== $$b"; $(PY) -m benchmarks.$$b || missed="$$missed $$b"; done; \
 	  echo "== exactness"; $(PY) -m benchmarks.exactness --switches $(SWITCHES) --models $(MODELS) || missed="$$missed exactness"; \
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
+
+.PHONY: figures
+SEEDS ?= 1
+figures: $(STAMP) ## the paper's figures again, SEEDS for each point; docs/evaluation.md and what it shows
+	@$(BIN)/aegaeon figures --seeds $(SEEDS)
 
 # ---- keep clean ----------------------------------------------------------------------------------------------------
 
@@ -99,5 +104,5 @@ generate: $(STAMP) ## everything that is made from something else
 	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc $(PROTOS)
 	@$(PY) docs/reference/make.py
 lock: $(BIN)/uv ## requirements.lock from pyproject.toml
-	$(BIN)/uv pip compile --quiet pyproject.toml --extra engine --extra demo --extra s3 --extra dev -c constraints.in --universal \
+	$(BIN)/uv pip compile --quiet pyproject.toml --extra engine --extra demo --extra s3 --extra figures --extra dev -c constraints.in --universal \
 	  --generate-hashes --no-header --no-emit-index-url --no-annotate -o requirements.lock

@@ -20,6 +20,7 @@ _COMMANDS = {
     "calibrate": ("aegaeon_cli.calibrate", "calibrate", "Measure models on this machine, fit the latency constants."),
     "simulate": ("aegaeon_cli.simulate", "simulate", "A trace through a policy on modelled GPUs: what is on time?"),
     "plan": ("aegaeon_cli.plan", "plan", "How many GPUs do these models need, and what does that save?"),
+    "figures": ("aegaeon_cli.figures", "figures", "The paper's figures, run again with every policy."),
     "replay": ("aegaeon_cli.replay", "replay", "Replay a recorded event log; say whether decisions are the same."),
 }
 

@@ -6,6 +6,7 @@ Loads are few where runs are dear; a curve ends once all three forms are below 9
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from aegaeon_scheduler.core.model import Slo
 from aegaeon_simulator.figures.points import Point, Poisson, Trace, Work
@@ -45,8 +46,8 @@ class Panel:
     def point(self, policy: str, load: float, seed: int) -> Point:
         """The run of a policy at a load."""
         split = self.roles if policy in SPLIT else Split(unified=self.roles.total)
-        value = int(load) if self.axis == "models" else load
-        return Point(policy, self.device, split, self.slo, replace(self.work, **{self.axis: value}), seed)
+        change: dict[str, Any] = {self.axis: int(load) if self.axis == "models" else load}
+        return Point(policy, self.device, split, self.slo, replace(self.work, **change), seed)
 
     def seeds(self, count: int) -> range:
         """A trace has no seed."""

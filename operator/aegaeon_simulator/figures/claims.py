@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
+from itertools import pairwise
 from typing import Any
 
 from aegaeon_simulator.figures.actives import MODELS
@@ -14,6 +15,7 @@ from aegaeon_simulator.figures.measure import STALL_QUANTILES
 from aegaeon_simulator.use import HIT_S
 
 PAPER, SLLM, PLUS = "paper", "serverlessllm", "serverlessllm-plus"
+_SLOS = ("strict", "normal", "loose")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def _crossing(panel: str, policy: str = PAPER) -> Callable[[Book], float | None]
 
 def _increasing(values: list[float | None]) -> float | None:
     known = [v for v in values if v is not None]
-    return float(all(a < b for a, b in zip(known, known[1:], strict=False))) if len(known) == len(values) else None
+    return float(all(a < b for a, b in pairwise(known))) if len(known) == len(values) else None
 
 
 def _overloaded_order(book: Book) -> float | None:
@@ -124,7 +126,7 @@ def _prompt_wait(book: Book) -> float | None:
 
 
 def _tp4_order(book: Book) -> float | None:
-    names = [f"17-tp4-{s}" for s in ("strict", "normal", "loose")]
+    names = [f"17-tp4-{s}" for s in _SLOS]
     loads = set.intersection(*(set(book.loads(name, PAPER)) for name in names))
     rows = [[book.share(name, PAPER, load, "token") or 0.0 for name in names] for load in loads]
     return float(all(row == sorted(row) for row in rows)) if rows else None
@@ -159,4 +161,3 @@ _VALUES: dict[str, Callable[[Book], float | None]] = {
     "fig17_a10": lambda book: _increasing([book.crossing(f"17-a10-{s}", PAPER, "token") for s in _SLOS]),
     "fig17_tp4": _tp4_order,
 }
-_SLOS = ("strict", "normal", "loose")

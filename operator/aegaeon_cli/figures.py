@@ -1,0 +1,103 @@
+"""`aegaeon figures`: run the paper's figures again, draw them, write the page that tells what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from aegaeon_cli.errors import BadFileError, CliError
+
+if TYPE_CHECKING:
+    from aegaeon_simulator.figures.book import Book
+    from aegaeon_simulator.figures.runner import Progress
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_PAGE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option("--data", type=_FOLDER, default="benchmarks/data", show_default=True, help="Where the traces are.")
+@click.option("--out", type=_FOLDER, default="docs/figures", show_default=True, help="Where plots and JSON go.")
+@click.option("--page", type=_PAGE, default="docs/evaluation.md", show_default=True, help="The page.")
+@click.option("--cache", type=_FOLDER, default="build/figures", show_default=True, help="Results, to go on from.")
+@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, metavar="K", help="Means over K seeds.")
+@click.option("--duration", type=click.FloatRange(1.0), default=300.0, show_default=True, help="Seconds of arrivals.")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes; one for each core without it.")
+@click.option("--only", multiple=True, metavar="PANEL", help="These panels alone; may be repeated. Adds to --out.")
+@click.option("--draw", "only_draw", is_flag=True, help="Run nothing: plots and page from the JSON that is there.")
+def figures(
+    data: Path,
+    out: Path,
+    page: Path,
+    cache: Path,
+    seeds: int,
+    duration: float,
+    workers: int | None,
+    only: tuple[str, ...],
+    only_draw: bool,
+) -> None:
+    """Figures 4, 11 to 15 and 17 of the paper, and traces with real shapes, with every policy.
+
+    \b
+    Example:
+      aegaeon figures --only 11a --duration 60 --out /tmp/figures --page /tmp/evaluation.md
+    """
+    from aegaeon_simulator.errors import SimulatorError
+    from aegaeon_simulator.figures import book as books
+    from aegaeon_simulator.workload import WorkloadError
+
+    try:
+        if not only_draw:
+            books.write(_run(data, cache, seeds, duration, workers, only), out)
+        _publish(books.read(out), out, page)
+    except (SimulatorError, WorkloadError) as error:
+        raise CliError(str(error)) from error
+
+
+def _run(data: Path, cache: Path, seeds: int, duration: float, workers: int | None, only: tuple[str, ...]) -> Book:
+    from aegaeon_simulator.figures.actives import figure_4
+    from aegaeon_simulator.figures.book import book_of
+    from aegaeon_simulator.figures.cache import Cache
+    from aegaeon_simulator.figures.catalog import panels
+    from aegaeon_simulator.figures.runner import Runner
+
+    wanted = panels(duration)
+    names = [panel.name for panel in wanted]
+    unknown = [name for name in only if name not in names]
+    if unknown:
+        raise CliError(f"--only {unknown[0]}: no such panel; there are {', '.join(names)}")
+    chosen = [panel for panel in wanted if not only or panel.name in only]
+    runner = Runner(Cache(cache, data), data, workers)
+    with _progress() as progress:
+        curves = runner.run(chosen, seeds, progress)
+    return book_of(curves, figure_4(), {"duration_s": duration, "seeds": seeds})
+
+
+def _publish(book: Book, out: Path, page: Path) -> None:
+    from aegaeon_simulator.figures.draw import draw
+    from aegaeon_simulator.figures.page import page as written
+
+    names = draw(book, out)
+    try:
+        page.write_text(written(book, out.name), "utf-8")
+    except OSError as error:
+        raise BadFileError(f"--page {page}: cannot be written ({error})") from error
+    click.echo(f"{len(names)} plots in {out}, the page is {page}")
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A bar over curves; nothing where standard error is no terminal."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    with Bar(console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("curves", total=None)
+        yield lambda done, total, doing: bar.update(
+            task, completed=done, total=total, description=f"{done} of {total} curves; {doing}"
+        )

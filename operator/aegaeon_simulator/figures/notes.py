@@ -1,0 +1,33 @@
+"""What the page says beside the numbers: reasons why a claim is missed, and what the runs do not show."""
+
+from __future__ import annotations
+
+WHY = {
+    "fig11a_sllm_implied": "the curve is that of the artifact's ServerlessLLM on other constants; on its own see below",
+    "fig11a_ratio": "both crossings move with the device: loads at 51.2 GB/s here, 16 GB/s in the artifact",
+    "fig11a_sllmp": "on these constants the baselines cross elsewhere; the artifact's own traces are below",
+    "fig11b_ratio": "loads three times as fast as the artifact's help the baseline more than the policy",
+    "fig11c_ratio": "loads three times as fast as the artifact's help the baseline more than the policy",
+    "fig12_ox2": "the ratio follows that of Figure 11",
+    "fig12_ix2": "prompts that are twice as long cost the prefill devices more here than in the paper",
+    "fig13_slo02": "switches are cheaper here than in the paper's measurements",
+    "fig14": "measured bars are only in the paper's figure",
+    "fig15_half": "the share of switches that find their weights depends on the room for a second model",
+    "fig15_max": "a switch also waits for KV and for a load that another model began",
+    "fig17_tp4": "few requests, so the order between neighbours is within noise",
+}
+
+NOTES = (
+    "The published headline (twice ServerlessLLM) is against a baseline that binds a request to a device on arrival. "
+    "`serverlessllm-fair`, one queue for all, is much stronger; it is in every figure.",
+    "`paper-artifact` and the ServerlessLLM baselines have no cost of control; nor has the simulated link any failure.",
+    "Figure 14: a gap between tokens up to the request's median gap counts as decoding, the rest as waiting; control "
+    "and KV copies are part of waiting and are not told apart, as the paper does.",
+    "Figure 15: waits of switches are not told apart by size of the model; the KV copies of single requests (the "
+    "right half of the paper's figure) are not recorded. Figure 16 (fragmentation) is not drawn.",
+    "Figure 17, left: an A10 has no room for a second model, so nothing is prefetched, as in the paper. Right: every "
+    "constant of the 72B model is derived; two devices of four GPUs each.",
+    "`prod47` is run with the paper's mix of 7B to 13B: its 72B models fit no single device. Real-shaped traces are "
+    "run for 0.4 of the duration, lengths capped at 4000 and 2000 tokens; `mooncake` and `azure` are one hot model.",
+    "A curve ends at the first load where all three forms are below 90 %, so `<` and `>` say no more than they say.",
+)

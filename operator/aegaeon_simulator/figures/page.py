@@ -1,0 +1,179 @@
+"""docs/evaluation.md: figures, crossings, claims and where ours falls behind, made from the results alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from aegaeon_simulator.figures.book import Book
+from aegaeon_simulator.figures.catalog import BASELINES, FORMS, OURS
+from aegaeon_simulator.figures.claims import Verdict, oracle, published, verdicts
+from aegaeon_simulator.figures.notes import NOTES, WHY
+
+BEHIND = 0.005  # of attainment: nearer is the same
+_HEADINGS = {
+    "11": "Figure 11: rates and models",
+    "12": "Figure 12: longer inputs and outputs",
+    "13": "Figure 13: tighter objectives",
+    "14": "Figure 14: where latency goes",
+    "17": "Figure 17: other devices",
+    "shapes": "Traces with real shapes",
+}
+
+
+def page(book: Book, folder: str) -> str:
+    """Markdown; `folder` is where the plots are, as seen from the page."""
+    return "\n".join(_lines(book, folder)).rstrip() + "\n"
+
+
+def _lines(book: Book, folder: str) -> Iterator[str]:
+    yield from ("# Evaluation", "", "<!-- made by `make figures`; do not edit -->", "")
+    yield from _how(book)
+    yield from ("## Claims", "", *_claims(verdicts(book)), "")
+    yield from ("## The artifact's own points", "", *_oracle(book), "")
+    yield from ("## Crossings of 90 %", "", *_crossings(book), "")
+    yield from ("## Against the best baseline", "", *_behind(book), "")
+    yield from ("## Figure 4: active models", "", _image("Figure 4", folder, "4"), "")
+    for figure, heading in _HEADINGS.items():
+        yield from (f"## {heading}", "")
+        yield from _panels(book, figure, folder)
+    yield from ("## Figure 15: what a switch waits", "", *_switches(book), "", _image("Figure 15", folder, "15"), "")
+    yield from ("## What to bear in mind", "", *(f"- {note}" for note in NOTES), *_derived(book))
+
+
+def _how(book: Book) -> Iterator[str]:
+    run = book.run
+    yield f"Poisson arrivals for {run['duration_s']:g} s, {run['seeds']} seed(s); 16 GPUs unless said otherwise."
+    yield "Objectives: TTFT 10 s, TBT 0.1 s. Three forms of attainment: *token*, *request*, *time*; a request that was"
+    yield "never served counts zero in each. `make figures` runs everything again and writes this page; the JSON behind"
+    yield "each figure is beside it."
+    yield ""
+
+
+def _image(alt: str, folder: str, name: str) -> str:
+    return f"![{alt}]({folder}/figure-{name}.svg)"
+
+
+def _panels(book: Book, figure: str, folder: str) -> Iterator[str]:
+    for name, panel in book.panels.items():
+        if panel["figure"] == figure:
+            yield from (_image(f"{name}: {panel['title']}", folder, name), "")
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    names = list(head)
+    yield f"| {' | '.join(names)} |"
+    yield f"|{'---|' * len(names)}"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+
+
+def _claims(rows: list[Verdict]) -> Iterator[str]:
+    yield from _table(
+        ("claim", "where", "published", "ours", "within tolerance, or why not"),
+        ((v.statement, v.where, v.published, _number(v.ours), _judged(v)) for v in rows),
+    )
+
+
+def _judged(verdict: Verdict) -> str:
+    if verdict.within is None:
+        return WHY.get(verdict.id, "not known: a curve that it needs does not cross 90 % where it was run")
+    return "yes" if verdict.within else "no: " + WHY.get(verdict.id, "not explained")
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def _oracle(book: Book) -> Iterator[str]:
+    yield "Attainment in percent, *time* form, two points of tolerance."
+    yield ""
+    yield from _table(
+        ("panel", "policy", "models", "published", "ours", "within"),
+        (
+            (o.panel, o.policy, f"{o.load:g}", f"{o.published:g}", _number(o.ours), _mark(o.within))
+            for o in oracle(book)
+        ),
+    )
+    yield ""
+    yield "Crossings, two models of tolerance."
+    yield ""
+    yield from _table(("panel", "policy", "form", "published", "ours", "within"), _artifact_crossings(book))
+
+
+def _artifact_crossings(book: Book) -> Iterator[tuple[str, ...]]:
+    for panel, policies in published()["artifact_crossings"].items():
+        for policy, forms in policies.items():
+            for form, value in forms.items():
+                ours = book.crossing(panel, policy, form)
+                within = None if ours is None else abs(ours - value) <= 2.0
+                yield (panel, policy, form, f"{value:g}", _number(ours), _mark(within))
+
+
+def _mark(within: bool | None) -> str:
+    return "–" if within is None else "yes" if within else "no"
+
+
+def _crossings(book: Book) -> Iterator[str]:
+    yield "Load at which attainment first falls below 90 %, as token / request / time, on a straight line between the"
+    yield "loads that were run. `>`: not even at the highest load that was run; `<`: already at the lowest."
+    yield ""
+    policies = (OURS, *BASELINES)
+    rows = []
+    for name, panel in book.panels.items():
+        if panel["figure"] != "14":
+            rows.append((name, *(" / ".join(_crossed(book, name, p, f) for f in FORMS) for p in policies)))
+    yield from _table(("panel", *policies), rows)
+
+
+def _crossed(book: Book, name: str, policy: str, form: str) -> str:
+    line = book.line(name, policy, form)
+    if not line:
+        return "–"
+    at = book.crossing(name, policy, form)
+    if at is None:
+        return f">{line[-1][0]:g}"
+    return f"<{at:g}" if at == line[0][0] else f"{at:.3g}" if at < 100 else f"{at:.0f}"
+
+
+def _behind(book: Book) -> Iterator[str]:
+    """Every load at which ours is below a baseline by more than half a point, in any form."""
+    compared, rows = 0, []
+    for name in book.panels:
+        for load in book.loads(name, OURS):
+            for form in FORMS:
+                best = _best(book, name, load, form)
+                if best is None:
+                    continue
+                compared += 1
+                ours = book.share(name, OURS, load, form) or 0.0
+                if ours < best[1] - BEHIND:
+                    rows.append((name, f"{load:g}", form, f"{100 * ours:.1f}", f"{100 * best[1]:.1f}", best[0]))
+    yield f"`{OURS}` beside the best of all other policies at the same load, in each form: {compared} comparisons, in"
+    yield f"{len(rows)} of them it is more than half a point below."
+    yield ""
+    if rows:
+        yield from _table(("panel", "load", "form", OURS, "best", "by"), rows)
+
+
+def _best(book: Book, name: str, load: float, form: str) -> tuple[str, float] | None:
+    found = [(share, p) for p in BASELINES if (share := book.share(name, p, load, form)) is not None]
+    return (max(found)[1], max(found)[0]) if found else None
+
+
+def _switches(book: Book) -> Iterator[str]:
+    yield "32 models at 0.1 req/s; a switch within 10 ms found the weights there."
+    yield ""
+    rows = []
+    for policy in book.panels.get("14-0.1", {}).get("curves", {}):
+        switches = book.value("14-0.1", policy, 32, "switches")
+        if switches:
+            hits = book.value("14-0.1", policy, 32, "prefetch_hits") / switches
+            shares = [f"{100 * (book.share('14-0.1', policy, 32, f) or 0):.1f}" for f in FORMS]
+            rows.append((policy, f"{switches:.0f}", f"{100 * hits:.0f} %", " / ".join(shares)))
+    yield from _table(("policy", "switches", "within 10 ms", "on time (token / request / time)"), rows)
+
+
+def _derived(book: Book) -> Iterator[str]:
+    """Constants that nobody measured, by device."""
+    by_device = {panel["device"]: panel["derived"] for panel in book.panels.values()}
+    for device in sorted(by_device):
+        yield f"- Derived or assumed constants of `{device}`: {'; '.join(by_device[device])}."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Literal
 
@@ -30,9 +29,7 @@ class MemorySettings(_Settings):
 class DiskSettings(_Settings):
     """The disk tier: models fetched from S3 stores and web servers. The sidecars of a node share folder and budget."""
 
-    folder: Path = Field(
-        default_factory=lambda: Path(tempfile.gettempdir()) / "aegaeon-models", description="on a disk of this node"
-    )
+    folder: Path | None = Field(default=None, description="on a disk of this node; None: such models are refused")
     budget_bytes: int = Field(default=100 << 30, gt=0, description="least recently used models make room")
 
 

@@ -72,7 +72,7 @@ class Engine:
             backend,
             self._cache,
             self._rings["fetch"],
-            Sources(config.hub_cache, DiskTier(config.disk.folder, config.disk.budget_bytes, time.sleep)),
+            Sources(config.hub_cache, _disk(config)),
             lambda model: outbox.post(pb.Report(model=model)),
             crashed,
         )
@@ -187,6 +187,11 @@ class Engine:
             raise EngineError(f"no lane carries out {type(body).__name__}")
 
         return dict.fromkeys(Lane, carry_out)
+
+
+def _disk(config: SidecarConfig) -> DiskTier | None:
+    folder = config.disk.folder
+    return None if folder is None else DiskTier(folder, config.disk.budget_bytes, time.sleep)
 
 
 def _depth(config: SidecarConfig) -> int:

@@ -26,6 +26,7 @@ from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.errors import DiskFullError, FillCancelledError, SourceError
 from aegaeon_sidecar.weights.disk import DiskTier, Stored
 from aegaeon_sidecar.weights.remote import HttpRemote, Remote, S3Remote, parse_sums
+from aegaeon_sidecar.weights.sources import Sources
 
 WEIGHTS = bytes(range(256)) * 12_000
 FILES = {"config.json": b"{}", "model.safetensors": WEIGHTS, "tokenizer.json": b"[]"}
@@ -290,6 +291,12 @@ async def test_a_model_from_a_web_server_is_served_with_its_progress_told(
         state = link.models["m"]
         assert state.bytes_done == state.bytes_total == state.footprint.weight_bytes
         await link.done(link.send(pb.Load(model="m", slabs=32)))
+
+
+def test_without_a_place_on_disk_a_model_from_afar_is_refused() -> None:
+    source = mpb.ModelSource(http=mpb.HttpSource(url="http://127.0.0.1:9/m"))
+    with pytest.raises(SourceError, match=r"source\.http needs a place on disk; set disk\.folder"):
+        Sources(None, None).locate(source, lambda done, total: None, lambda: False)
 
 
 # ---- S3 ------------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ class Located:
 class Sources:
     """Brings every kind of source to a directory of this machine."""
 
-    def __init__(self, hub_cache: Path | None, disk: DiskTier) -> None:
+    def __init__(self, hub_cache: Path | None, disk: DiskTier | None) -> None:
         self._hub_cache = hub_cache
         self._disk = disk
 
@@ -44,6 +44,10 @@ class Sources:
         if kind == "hub":
             return Located(_from_hub(source.hub, self._hub_cache))
         if kind in ("s3", "http"):
+            if self._disk is None:
+                raise SourceError(
+                    f"source.{kind} needs a place on disk; set disk.folder in the sidecar's configuration"
+                )
             remote = S3Remote(source.s3) if kind == "s3" else HttpRemote(source.http)
             stored = self._disk.obtain(remote, progress, cancelled)
             return Located(stored.directory, stored)

@@ -170,13 +170,13 @@ def _node_of(group: Group) -> str | None:
 
 
 def may_leave(group: Group) -> bool:
-    """Whether every member can leave now: no turn, no copy, no half-made prompt, host room for all."""
+    """Whether every member can leave once its turns are over: no copy, no half-made prompt, host room for all."""
     inst = group.inst
-    if inst is None or group.on_lane():
+    if inst is None:
         return False
     blocks = 0
     for seq in group.members.values():
-        if seq.turns or seq.copy is not None or seq.stage is Stage.PREFILL:
+        if seq.copy is not None or seq.stage is Stage.PREFILL:
             return False
         if seq.place is Place.DEVICE:
             blocks += kv_blocks(seq)

@@ -101,8 +101,8 @@ class Pass:
             over = view.nbytes > view.size * (1.0 - self._settings.headroom / 4)
             if not (over or (inst.stuck and not inst.count)) or not view.loads:
                 continue
-            victims = [x for x in view.loads if may_leave(x.group)] if len(view.loads) > 1 else []
-            if victims:
+            victims = [x for x in view.loads if may_leave(x.group) and not x.group.on_lane()]
+            if victims and len(view.loads) > 1:
                 self._evict(view, max(victims, key=lambda x: (x.key, x.group.number)), f"{inst.id} holds too much")
             elif len(view.loads) == 1 and over:
                 self._halve_here(view, view.loads[0].group)
@@ -199,7 +199,7 @@ class Pass:
             load = self._as_on(group, view.inst)
             victims = self._victims(view, load, load.key + share_s) if view.most > load.key + share_s else []
             if victims:
-                score = (view.util - victims[0].key, view.inst.order)
+                score = (view.util - max(x.key for x in victims), view.inst.order)
                 if best is None or score < best[:2]:
                     best = (*score, view, victims)
         if best is None:
@@ -212,13 +212,14 @@ class Pass:
         return True
 
     def _victims(self, view: View, load: Load, limit: float) -> list[Load]:
-        """Groups to evict, most slack first, until it fits; none when it would not or they are too urgent."""
+        """Groups to evict, most slack first, until it fits; none when it would not or they are too urgent.
+
+        Those on the compute lane come last: their copies out wait for their turns.
+        """
         over = view.nbytes + load.nbytes - view.fits
         victims: list[Load] = []
-        for x in sorted(view.loads, key=lambda x: (-x.key, x.group.number)):
-            if x.key <= limit:
-                break
-            if self._now - x.group.since < self._settings.min_stay_s or not may_leave(x.group):
+        for x in sorted(view.loads, key=lambda x: (x.group.on_lane(), -x.key, x.group.number)):
+            if x.key <= limit or self._now - x.group.since < self._settings.min_stay_s or not may_leave(x.group):
                 continue
             victims.append(x)
             over -= x.nbytes
@@ -254,7 +255,7 @@ class Pass:
             if x.key - self._now <= 1.0:
                 return
             group = x.group
-            if x.group.since == inf or not group.may_go(least.inst) or not may_leave(group):
+            if x.group.since == inf or group.on_lane() or not group.may_go(least.inst) or not may_leave(group):
                 continue
             if least.nbytes + x.nbytes > least.fits or least.inst.node != view.inst.node:
                 continue

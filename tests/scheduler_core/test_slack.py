@@ -1,0 +1,155 @@
+"""Policy aegaeon, one rule per test, on modelled engines; with two ways to get stuck that only overload showed."""
+
+from __future__ import annotations
+
+import pytest
+
+from aegaeon_scheduler.core import commands as cmd
+from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.model import ModelName, Role
+from aegaeon_simulator.small import small_world
+from aegaeon_simulator.world import World
+
+
+class Watched:
+    """A small world under policy aegaeon, and every Send that its core gave, with its time."""
+
+    def __init__(self, roles: list[Role], knobs: dict | None = None, c: float = 1e-4, **options) -> None:
+        self.sends: list[tuple[float, cmd.Send]] = []
+        policy = PolicySettings(name="aegaeon", **(knobs or {}))
+        latency = LatencyConstants(c=c, load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
+        config = SchedulerConfig(policy=policy, latency=latency, hold_s=1e9, refine=False)
+        self.world: World = small_world(roles, observe=self._see, config=config, **options)
+
+    def _see(self, now, event, commands) -> None:
+        self.sends += [(now, c) for c in commands if isinstance(c, cmd.Send)]
+
+    def bodies(self, kind: type, instance: str | None = None) -> list:
+        return [s.body for _, s in self.sends if isinstance(s.body, kind) and instance in (None, s.instance)]
+
+    def ask(self, name: str, model: int, prompt: int, length: int, at: float = 0.1):
+        return self.world.request(name, ModelName(f"m{model}"), prompt, length, at)
+
+    def all_finished(self) -> bool:
+        return all(c.finished for c in self.world.clients.values())
+
+
+def test_models_share_an_instance_as_long_as_they_fit():
+    w = Watched([Role.UNIFIED], slabs=450)
+    for i in range(4):
+        w.ask(f"r{i}", i, 50, 60)
+    w.world.run(20)
+    assert w.all_finished()
+    assert len(w.bodies(cmd.Load)) == 4
+    assert not w.bodies(cmd.Unload)
+    assert not w.bodies(cmd.SwapOut)
+
+
+def test_a_load_does_not_hold_up_who_runs():
+    w = Watched([Role.UNIFIED], slabs=250)
+    first = w.ask("first", 0, 50, 100)
+    w.ask("second", 1, 50, 10, at=0.6)
+    w.world.run(20)
+    gaps = [b - a for a, b in zip(first.times, first.times[1:], strict=False)]
+    load_at = next(t for t, s in w.sends if isinstance(s.body, cmd.Load) and s.body.model == "m1")
+    during = [gap for at, gap in zip(first.times, gaps, strict=False) if load_at < first.arrival + at < load_at + 0.2]
+    assert during
+    assert max(during) < 0.05
+
+
+def test_the_most_urgent_group_runs_first():
+    w = Watched([Role.UNIFIED], slabs=450)
+    w.ask("old", 0, 50, 200, at=0.1)
+    w.ask("new", 1, 50, 200, at=1.1)
+    w.world.run(20)
+    turns = [(t, s.body.model) for t, s in w.sends if isinstance(s.body, cmd.Turn) and s.body.decode]
+    first_of_new = next(t for t, model in turns if model == "m1")
+    both = [model for t, model in turns if t >= first_of_new]
+    assert set(both[:20]) == {"m0", "m1"}
+    assert w.world.attainment().token == 1.0
+
+
+def test_whoever_has_most_slack_gives_way_and_comes_back():
+    w = Watched([Role.UNIFIED], slabs=130)
+    w.ask("long", 0, 50, 300)
+    w.ask("short", 1, 50, 5, at=1.0)
+    w.world.run(60)
+    assert w.all_finished()
+    assert [b.seq.request for b in w.bodies(cmd.SwapOut)][:1] == ["long"]
+    assert [b.seq.request for b in w.bodies(cmd.SwapIn)][:1] == ["long"]
+    assert w.world.attainment().token == 1.0
+
+
+def test_a_group_that_gave_way_may_go_on_elsewhere():
+    w = Watched([Role.UNIFIED, Role.UNIFIED], models=6, slabs=130)
+    for i in range(6):
+        w.ask(f"r{i}", i, 50, 200, at=0.1 + 0.01 * i)
+    w.world.run(120)
+    assert w.all_finished()
+    assert w.bodies(cmd.Adopt), "no group changed its instance"
+    assert len(w.bodies(cmd.Close)) >= len(w.bodies(cmd.Adopt))
+
+
+def test_late_sequences_do_not_hold_up_those_that_can_be_on_time():
+    w = Watched([Role.UNIFIED], slabs=450, max_batch=1)
+    hopeless = [w.ask(f"late{i}", 0, 600, 400) for i in range(20)]
+    fresh = w.ask("fresh", 1, 50, 40, at=30.0)
+    w.world.run(250)
+    assert w.all_finished()
+    assert any(max(c.times) > 2.0 + 0.1 * len(c.times) for c in hopeless)
+    assert all(x <= 2.0 + 0.1 * k for k, x in enumerate(fresh.times))
+
+
+def test_a_hot_model_gets_a_second_group_where_there_is_time():
+    w = Watched([Role.UNIFIED, Role.UNIFIED], c=5e-3, slabs=450)
+    for i in range(40):
+        w.ask(f"r{i}", 0, 50, 150, at=0.1 + 0.05 * i)
+    w.world.run(60)
+    assert w.all_finished()
+    assert {s.instance for _, s in w.sends if isinstance(s.body, cmd.Load)} == {"e0", "e1"}
+
+
+def test_kv_that_outgrows_an_engine_is_split_and_everybody_is_served():
+    """Known livelock: a group whose KV exceeds an engine can neither run whole nor leave for anywhere."""
+    w = Watched([Role.UNIFIED, Role.UNIFIED], slabs=130, max_batch=64)
+    for i in range(24):
+        w.ask(f"r{i}", 0, 120, 60, at=0.1 + 0.02 * i)
+    w.world.run(200)
+    assert w.all_finished()
+
+
+@pytest.mark.parametrize("full_util", [0.01, 0.05])
+def test_an_empty_engine_takes_a_group_that_alone_exceeds_the_cap(full_util):
+    """Known livelock: a placement cap below what one group asks for would leave it waiting for ever."""
+    w = Watched([Role.UNIFIED, Role.UNIFIED], knobs={"full_util": full_util, "urgent_share": 0.0}, slabs=250)
+    for i in range(4):
+        w.ask(f"r{i}", i, 50, 30)
+    w.world.run(60)
+    assert w.all_finished()
+
+
+@pytest.mark.parametrize("roles", [[Role.PREFILL, Role.DECODE], [Role.PREFILL, Role.DECODE, Role.UNIFIED]])
+def test_roles_are_kept(roles):
+    w = Watched(roles, slabs=130)
+    for i in range(8):
+        w.ask(f"r{i}", i % 4, 50, 40, at=0.1 + 0.1 * i)
+    w.world.run(120)
+    assert w.all_finished()
+    assert not [t for t in w.bodies(cmd.Turn, "e0") if t.decode]
+    assert not [t for t in w.bodies(cmd.Turn, "e1") if t.prefill]
+
+
+def test_passes_end_with_the_work():
+    w = Watched([Role.UNIFIED], slabs=250)
+    w.ask("r", 0, 50, 10)
+    w.world.run(20, idle=False)
+    assert all(at < 3.0 for at, _ in w.sends)
+    assert w.world.scheduler._pool.pass_at == float("inf")
+
+
+def test_every_command_says_why():
+    w = Watched([Role.UNIFIED, Role.UNIFIED], slabs=130)
+    for i in range(8):
+        w.ask(f"r{i}", i % 4, 50, 80)
+    w.world.run(60)
+    assert all(s.reason for _, s in w.sends)

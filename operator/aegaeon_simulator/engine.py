@@ -16,11 +16,11 @@ from aegaeon_scheduler.core.model import (
     Memory,
     ModelName,
     Phase,
-    Place,
     SeqId,
 )
 from aegaeon_simulator.clock import Clock
-from aegaeon_simulator.compute import ComputeLane, TokenSink
+from aegaeon_simulator.compute import TokenSink
+from aegaeon_simulator.copies import CopyLanes
 from aegaeon_simulator.errors import WireViolationError
 from aegaeon_simulator.host import HostCache
 from aegaeon_simulator.links import Link, Node
@@ -29,7 +29,7 @@ from aegaeon_simulator.spec import LANES, EngineSpec, Prompt, Running, Sequence,
 from aegaeon_simulator.use import Use
 
 
-class Engine(ComputeLane):
+class Engine(CopyLanes):
     """One modelled sidecar. `emit` takes its reports, `prompt_of` plays the driver, `peer` finds other engines."""
 
     def __init__(
@@ -281,118 +281,3 @@ class Engine(ComputeLane):
             return self._adopt(send, body)
         assert isinstance(body, cmd.Turn)
         return self._begin_turn(send, body)
-
-    def _load(self, send: cmd.Send, body: cmd.Load) -> bool:
-        served = self.models[body.model]
-        if body.model in self.resident:
-            raise WireViolationError(f"{body.model} is loaded twice")
-        if body.slabs < served.footprint.weight_slabs:
-            raise WireViolationError(f"the load of {body.model} was granted too little")
-        self.device.take_weights(served.footprint.weight_slabs)
-        nbytes, began = served.footprint.weight_bytes, self.clock.now
-
-        def done() -> None:
-            self.resident[body.model] = served.footprint.weight_slabs
-            if self.spec.stall_bytes_per_s:
-                self._stall_s += nbytes / self.spec.stall_bytes_per_s
-            self._stall_s += self.spec.load_tax * (self.clock.now - began)
-            self._end(send, self.clock.now - began, nbytes)
-
-        def copy() -> None:
-            self._copy(nbytes, served.latency.load_bytes_per_s, done)
-
-        if self.cache is None:
-            copy()
-        elif not self.cache.want(body.model, nbytes, copy):
-            self.use.disk_loads += 1
-        return True
-
-    def _copy(self, nbytes: int, bytes_per_s: float, done: Callable[[], None]) -> None:
-        self.link.copy(nbytes, bytes_per_s, lambda: done() if self.alive else None)
-
-    def _unload(self, send: cmd.Send, body: cmd.Unload) -> bool:
-        if body.model not in self.resident:
-            self._fail(send, FailureKind.UNKNOWN, f"{body.model} is not resident")
-            return False
-        if self.turn is not None and self.turn.body.model == body.model:
-            raise WireViolationError(f"{body.model} is unloaded while its turn runs")
-        self.device.weights -= self.resident.pop(body.model)
-        self._later(0.0, lambda: self._end(send, 0.0))
-        return True
-
-    def _known(self, send: cmd.Send, seq: SeqId, epoch: int) -> Sequence | None:
-        q = self.sequences.get(seq)
-        if q is None or q.closing:
-            self._fail(send, FailureKind.UNKNOWN, f"{seq} is not open here")
-            return None
-        if epoch < q.epoch:
-            self._fail(send, FailureKind.STALE, f"{seq} has epoch {q.epoch}")
-            return None
-        if q.copying is not None:
-            raise WireViolationError(f"{seq} is copied twice at once")
-        return q
-
-    def _swap_out(self, send: cmd.Send, body: cmd.SwapOut) -> bool:
-        q = self._known(send, body.seq, body.epoch)
-        if q is None:
-            return False
-        if q.place is not Place.DEVICE:
-            raise WireViolationError(f"{body.seq} is swapped out from {q.place}")
-        if self.turn is not None and body.seq in self.turn.decode:
-            raise WireViolationError(f"{body.seq} is swapped out while its turn runs")
-        fp = self.models[q.model].footprint
-        if self.host.grow(fp, q.blocks, self.host.free) is None:
-            self._fail(send, FailureKind.NO_MEMORY, "the host tier is full")
-            return False
-        q.host, q.copying = q.blocks, send.id
-        nbytes, began = q.blocks * fp.kv_block_bytes, self.clock.now
-
-        def done() -> None:
-            self.device.shrink(fp, q.blocks)
-            q.blocks, q.place, q.copying, q.handle_of = 0, Place.HOST, None, send.id
-            kv = q.kv
-            if q.closing:
-                self._drop(q)
-            self._end(send, self.clock.now - began, nbytes, kv)
-
-        self._copy(nbytes, self.models[q.model].latency.kv_bytes_per_s, done)
-        return True
-
-    def _adopt(self, send: cmd.Send, body: cmd.Adopt) -> bool:
-        q = self._known(send, body.seq, body.epoch)
-        if q is None:
-            return False
-        source = self._peer(body.source)
-        theirs = source.sequences.get(body.seq) if source is not None else None
-        if theirs is None or theirs.handle_of != body.handle_of:
-            self._fail(send, FailureKind.UNKNOWN, "the source does not hold this handle")
-            return False
-        q.kv, q.output = theirs.kv, theirs.output
-        return self._copy_in(send, body.seq, body.epoch, body.slabs, theirs)
-
-    def _copy_in(self, send: cmd.Send, seq: SeqId, epoch: int, slabs: int, theirs: Sequence | None) -> bool:
-        q = self._known(send, seq, epoch)
-        if q is None:
-            return False
-        if theirs is None and q.place is not Place.HOST:
-            raise WireViolationError(f"{seq} is swapped in from {q.place}")
-        fp = self.models[q.model].footprint
-        blocks = -(-q.kv // fp.kv_block_tokens)
-        if self.device.grow(fp, blocks, slabs) is None:
-            self._fail(send, FailureKind.NO_MEMORY, f"the grant of {slabs} slabs is too small")
-            return False
-        q.copying, q.blocks = send.id, blocks
-        nbytes, began = blocks * fp.kv_block_bytes, self.clock.now
-
-        def done() -> None:
-            if q.host:
-                self.host.shrink(fp, q.host)
-            q.host, q.place, q.copying, q.handle_of = 0, Place.DEVICE, None, None
-            if q.closing:
-                self._drop(q)
-            if self.turn is not None and seq in self.turn.decode:
-                self._nudge()
-            self._end(send, self.clock.now - began, nbytes)
-
-        self._copy(nbytes, self.models[q.model].latency.kv_bytes_per_s, done)
-        return True

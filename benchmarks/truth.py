@@ -1,0 +1,270 @@
+"""The simulator held against the real stack: the same short trace through both, attainment and switches side by side.
+
+Real: tiny models, real processes, a client that notes when each token reaches it; steps padded to a GPU's pace.
+Simulated: constants of `aegaeon calibrate` on this machine, and what every model alone takes through all processes
+(control, gateway, GIL), probed on the same stack. The objective is chosen by simulation, before anything is compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from benchmarks.report import Row, report
+from benchmarks.truth_stack import PROBE_BATCH, PROBE_PROMPT, PROBE_TOKENS, Alone, Reply, probe, replay, switches
+from benchmarks.truth_stack import write_manifests as manifests
+
+from aegaeon_cli.demo.stack import Stack, free_port
+from aegaeon_cli.models import make_models
+from aegaeon_operator.spec import load_manifests
+from aegaeon_scheduler.core.config import LatencyConstants
+from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.slo import Attainment, attainment
+from aegaeon_sidecar.backends.torch import TorchBackend
+from aegaeon_simulator.device import Device, Kind
+from aegaeon_simulator.run import Run, simulate
+from aegaeon_simulator.settings import Settings, Split
+from aegaeon_simulator.workload import Arrival, Workload
+
+PACED = Path(__file__).parent / "paced"
+TTFT_OF_TBT = 20.0  # the objective's shape: time to the first token, in steps
+WANTED = 0.82  # attainment of tokens that the objective is chosen for: the middle of 70 to 95 %
+RUNS = 3
+POINTS, SWITCHES = 5.0, 0.10  # allowed: points of attainment, share of switches
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """This machine as the simulator sees it. `gateway_s`: added to every token's time, engines do not feel it."""
+
+    device: Device
+    gateway_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One run, real or simulated."""
+
+    attained: Attainment
+    switches: int
+    ttft_s: float
+    span_s: float
+
+
+def trace(names: list[str], rate: float, seconds: float, seed: int) -> Workload:
+    """Poisson arrivals at `rate` a second for each model; short prompts, 20 to 120 tokens."""
+    chosen = random.Random(seed)
+    arrivals = []
+    for model in range(len(names)):
+        at = chosen.expovariate(rate)
+        while at < seconds:
+            arrivals.append(Arrival(at, model, chosen.randint(16, 96), chosen.randint(20, 120)))
+            at += chosen.expovariate(rate)
+    return Workload(tuple(names), tuple(sorted(arrivals, key=lambda a: a.t_s)), tuple(names))
+
+
+# -- constants -------------------------------------------------------------------------------------------------------
+
+
+def calibrated(folder: Path, models: Path) -> dict[str, LatencyConstants]:
+    """`aegaeon calibrate` on these manifests."""
+    output = folder / "aegaeon" / "constants.json"
+    command = ["calibrate", "-f", str(folder), "--models", str(models), "-o", str(output)]
+    entry = "from aegaeon_cli.main import main; main()"
+    subprocess.run([sys.executable, "-c", entry, *command], check=True, stdout=subprocess.DEVNULL)
+    found = json.loads(output.read_text())["constants"]
+    return {c["model"]: LatencyConstants(**{k: v for k, v in c.items() if k not in ("model", "device")}) for c in found}
+
+
+def write_constants(folder: Path, constants: dict[str, LatencyConstants]) -> None:
+    """What the scheduler begins with, in the folder where `aegaeon up` looks."""
+    entries = [{"model": name, "device": "cpu", **asdict(k)} for name, k in constants.items()]
+    (folder / "aegaeon").mkdir()
+    (folder / "aegaeon" / "constants.json").write_text(json.dumps({"constants": entries}))
+
+
+def device(folder: Path, models: Path, constants: dict[str, LatencyConstants]) -> Device:
+    """One engine of the manifests: sizes as the sidecar sees them."""
+    pool = load_manifests(folder, models).pools[0]
+    memory, tuning = pool.gpu_pool.spec.memory, pool.gpu_pool.spec.tuning
+    backend = TorchBackend(dtype=pool.gpu_pool.spec.accelerator.dtype)
+    kinds, block_tokens = {}, 16
+    for model in pool.models:
+        layout = backend.describe(Path(str(model.source.host_path)), model.max_model_len or 0)
+        block_tokens = layout.kv_block_tokens
+        per_token = layout.kv_block_bytes // block_tokens
+        kinds[model.name] = Kind(model.name, layout.weight_bytes, per_token, constants[model.name])
+    return Device(
+        "this machine", "aegaeon calibrate", "yours", (), kinds, {}, memory.device_bytes,
+        slab_bytes=memory.slab_size, block_tokens=block_tokens, max_batch=tuning.max_batch,
+        host_kv_bytes=memory.host_kv, one_link=False,
+    )  # fmt: skip
+
+
+def through_the_stack(found: Device, alone: dict[str, Alone]) -> Machine:
+    """Steps as long as each model alone takes on the stack; what is left of its first token is the gateway's way."""
+    kinds, ways = {}, []
+    for name, kind in found.kinds.items():
+        k, seen = kind.latency, alone[name]
+        context = PROBE_PROMPT + 3 * PROBE_TOKENS // 4
+        c = max(0.0, (seen.batch_step_s - seen.step_s) / (PROBE_BATCH - 1) - k.b * context)
+        a = max(k.a, seen.step_s - c - k.b * context)
+        kinds[name] = replace(kind, latency=replace(k, a=a, c=c))
+        ways.append(seen.ttft_s - max(k.floor, k.p0 + k.p1 * PROBE_PROMPT + k.p2 * PROBE_PROMPT**2))
+    return Machine(replace(found, kinds=kinds), max(0.0, median(ways)))
+
+
+# -- both ways -------------------------------------------------------------------------------------------------------
+
+
+def simulated(machine: Machine, workload: Workload, policy: str, slo: Slo, delay_s: float) -> Figures:
+    """The trace in virtual time."""
+    split = Split(prefill=1, decode=1) if policy == "paper" else Split(unified=1)
+    settings = Settings(policy, split, slo, delay_s=delay_s)
+    outcome = simulate(Run(settings, workload, machine.device))
+    times = [[t + machine.gateway_s for t in r.times] for r in outcome.requests]
+    changed = sum(len(use.stalls) for use in outcome.uses[split.prefill :])
+    return _figures(times, workload, slo, changed, outcome.span_s)
+
+
+async def real(stack: Stack, names: list[str], workload: Workload, slo: Slo) -> Figures:
+    """The trace through the stack."""
+    before, began = await switches(stack.state.scheduler), time.monotonic()
+    replies: list[Reply] = await replay(stack.state.url, names, workload)
+    wrong = [reply.error for reply in replies if reply.error]
+    if wrong:
+        print(f"{len(wrong)} requests failed, first: {wrong[0]}", flush=True)
+    late = max(reply.late_s for reply in replies)
+    print(f"  requests were sent at most {1000 * late:.0f} ms late", flush=True)
+    changed = await switches(stack.state.scheduler) - before
+    return _figures([r.times for r in replies], workload, slo, changed, time.monotonic() - began)
+
+
+def _figures(times: list[list[float]], workload: Workload, slo: Slo, changed: int, span_s: float) -> Figures:
+    found = attainment((t, slo, a.output_tokens) for t, a in zip(times, workload.arrivals, strict=True))
+    return Figures(found, changed, median(t[0] for t in times if t), span_s)
+
+
+def choose(machine: Machine, workload: Workload, policy: str, delay_s: float) -> Slo:
+    """The objective that the simulator says WANTED of the tokens meet, by bisection over TBT."""
+    low, high = 0.002, 1.0
+    for _ in range(8):
+        middle = (low * high) ** 0.5
+        slo = Slo(TTFT_OF_TBT * middle, middle)
+        if simulated(machine, workload, policy, slo, delay_s).attained.token < WANTED:
+            low = middle
+        else:
+            high = middle
+    tbt_s = round(high, 3)
+    return Slo(TTFT_OF_TBT * tbt_s, tbt_s)
+
+
+@contextmanager
+def manifest_folder(policy: str, slo: Slo) -> Iterator[Path]:
+    """Manifests for the length of a `with`."""
+    with tempfile.TemporaryDirectory() as folder:
+        manifests(Path(folder), policy, slo)
+        os.environ["XDG_CACHE_HOME"] = folder  # where `aegaeon up` finds the constants
+        yield Path(folder)
+
+
+async def compare(arguments: argparse.Namespace, policy: str) -> list[Row]:
+    """One policy: calibrate, choose the objective, run both, put them side by side."""
+    with manifest_folder(policy, Slo(2.0, 0.1)) as folder:
+        names = [model.name for model in load_manifests(folder, arguments.models).pools[0].models]
+        workload = trace(names, arguments.rate, arguments.seconds, arguments.seed)
+        constants = calibrated(folder, arguments.models)
+        raw = device(folder, arguments.models, constants)
+        async with Stack(folder, arguments.models, free_port()) as stack:
+            machine = through_the_stack(raw, await probe(stack.state.url, names))
+    slo = choose(machine, workload, policy, arguments.delay)
+    expected = simulated(machine, workload, policy, slo, arguments.delay)
+    bare = simulated(Machine(raw, 0.0), workload, policy, slo, arguments.delay)
+    print(f"{policy}: {len(workload.arrivals)} requests, TTFT {slo.ttft_s:g} s, TBT {slo.tbt_s:g} s", flush=True)
+    told("  simulated", expected)
+    told("  simulated, calibrate alone", bare)
+    with manifest_folder(policy, slo) as folder:
+        write_constants(folder, constants)
+        seen = []
+        for _ in range(arguments.runs):
+            async with Stack(folder, arguments.models, free_port()) as stack:
+                await probe(stack.state.url, names, 2)  # everything is loaded once
+                seen.append(await real(stack, names, workload, slo))
+            told("  real", seen[-1])
+    return rows(policy, raw, machine, expected, bare, seen)
+
+
+def told(what: str, figures: Figures) -> None:
+    """One line for people."""
+    a = figures.attained
+    print(
+        f"{what}: on time {100 * a.token:.1f} / {100 * a.request:.1f} / {100 * a.time:.1f} %, {figures.switches} "
+        f"switches, TTFT p50 {1000 * figures.ttft_s:.0f} ms, {figures.span_s:.1f} s",
+        flush=True,
+    )
+
+
+def rows(
+    policy: str, raw: Device, machine: Machine, expected: Figures, bare: Figures, seen: list[Figures]
+) -> list[Row]:
+    """Side by side, with the limits."""
+    token = 100 * median(f.attained.token for f in seen)
+    changed = median(f.switches for f in seen)
+    apart = abs(token - 100 * expected.attained.token)
+    off = abs(changed - expected.switches) / max(1, changed)
+    own, steps = ([1000 * (k.latency.a + k.latency.c) for k in d.kinds.values()] for d in (raw, machine.device))
+    return [
+        Row(f"{policy}: tokens on time, real, median of {len(seen)}", token, "%"),
+        Row(f"{policy}: tokens on time, simulated", 100 * expected.attained.token, "%"),
+        Row(f"{policy}: tokens on time, simulated with calibrate alone", 100 * bare.attained.token, "%"),
+        Row(f"{policy}: attainment, simulated and real apart", apart, "points", POINTS, "<="),
+        Row(f"{policy}: switches, real, median", changed, "switches"),
+        Row(f"{policy}: switches, simulated", expected.switches, "switches"),
+        Row(f"{policy}: switches, simulated and real apart", 100 * off, "%", 100 * SWITCHES, "<="),
+        Row(f"{policy}: a step of one sequence by calibrate, median", median(own), "ms"),
+        Row(f"{policy}: a step of one sequence through the stack, median", median(steps), "ms"),
+        Row(f"{policy}: way through gateway and control", 1000 * machine.gateway_s, "ms"),
+        Row(f"{policy}: spread of the real runs", _spread(seen), "points"),
+    ]
+
+
+def _spread(seen: list[Figures]) -> float:
+    tokens = [100 * f.attained.token for f in seen]
+    return max(tokens) - min(tokens)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=Path, required=True, help="folder of `aegaeon models make`")
+    parser.add_argument("--policy", action="append", choices=("paper", "aegaeon"), help="default: both")
+    parser.add_argument("--rate", type=float, default=0.6, help="requests per second of each model")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of arrivals")
+    parser.add_argument("--delay", type=float, default=0.0005, help="seconds from scheduler to engine, one way")
+    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--own-pace", action="store_true", help="steps as short as the tiny models'")
+    arguments = parser.parse_args()
+    arguments.models = arguments.models.absolute()
+    if not arguments.own_pace:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(PACED), *filter(None, [os.environ.get("PYTHONPATH")])])
+    make_models(arguments.models, print)
+    found: list[Row] = []
+    for policy in arguments.policy or ("paper", "aegaeon"):
+        found += asyncio.run(compare(arguments, policy))
+    sys.exit(0 if report("truth", found) else 1)
+
+
+if __name__ == "__main__":
+    main()

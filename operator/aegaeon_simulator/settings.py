@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from aegaeon_scheduler.core.model import Slo
 from aegaeon_simulator.errors import SettingsError
@@ -47,10 +48,12 @@ class Settings:
             raise SettingsError("policy paper-artifact needs both roles; give --prefill and --decode of at least 1")
         if not self.split.unified and not (self.split.prefill and self.split.decode) and self.policy in PRODUCTION:
             raise SettingsError("one role is missing; give --prefill and --decode of at least 1, or --unified")
-        if not (self.slo.ttft_s > 0 and self.slo.tbt_s > 0):
+        if not (0 < self.slo.ttft_s < inf and 0 < self.slo.tbt_s < inf):
             raise SettingsError(
                 f"the objective is TTFT {self.slo.ttft_s:g} s, TBT {self.slo.tbt_s:g} s; both must be more than 0"
             )
+        if not 0 <= self.drain_s < inf:
+            raise SettingsError(f"--drain {self.drain_s:g}: seconds after the last arrival, 0 or more")
 
 
 def default_split(policy: str) -> Split:

@@ -133,6 +133,11 @@ def test_a_bad_trace_is_told_with_file_line_and_remedy(text: str, sentence: str,
         (("--policy", "paper", "--output-scale", "0"), "scales must be greater than 0"),
         (("--policy", "paper", "--device", "nowhere.json"), "nor one of artifact, h800-harsh, h800-policy"),
         (("--policy", "paper", "--seeds", "0"), "at least one run"),
+        (("--policy", "paper", "--rate", "inf"), "greater than 0 and finite"),
+        (("--policy", "paper", "--speedup", "nan"), "greater than 0 and finite"),
+        (("--policy", "paper", "--slo-tbt", "nan"), "both must be more than 0"),
+        (("--policy", "paper", "--drain", "-1"), "seconds after the last arrival"),
+        (("--policy", "paper", "--models", "0"), "must be greater than 0"),
         (("--policy", "paper", "--host-cache", "0"), "must be more than 0"),
         (("--policy", "dedicated", "--host-cache", "100"), "with every model in host memory"),
         (("--policy", "paper", "--trace", "nowhere.csv"), "nowhere.csv: cannot be read"),
@@ -142,6 +147,16 @@ def test_what_cannot_be_run_is_one_sentence_and_exit_status_2(arguments: tuple[s
     code, output = simulate(*POISSON, *arguments)
     assert code == 2
     assert sentence in output
+
+
+def test_a_damaged_archive_is_told_too(trace: Path, tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(trace.read_bytes()))
+    packed[20:40] = bytes(20)
+    path = tmp_path / "damaged.csv.gz"
+    path.write_bytes(bytes(packed))
+    code, output = simulate("--trace", str(path), "--policy", "paper")
+    assert code == 2
+    assert "damaged.csv.gz" in output
 
 
 def test_without_requests_it_says_what_to_give() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import inf
 
 from aegaeon_simulator.workload.errors import WorkloadError
 
@@ -40,8 +41,8 @@ class Workload:
 
     def scaled(self, *, time: float = 1.0, input_tokens: float = 1.0, output_tokens: float = 1.0) -> Workload:
         """Times divided by `time` (2: twice the load), lengths multiplied; no length falls below one token."""
-        if min(time, input_tokens, output_tokens) <= 0:
-            raise WorkloadError("scales must be greater than 0")
+        if not all(0 < scale < inf for scale in (time, input_tokens, output_tokens)):
+            raise WorkloadError("scales must be greater than 0 and finite")
         arrivals = (
             Arrival(a.t_s / time, a.model, _scale(a.input_tokens, input_tokens), _scale(a.output_tokens, output_tokens))
             for a in self.arrivals

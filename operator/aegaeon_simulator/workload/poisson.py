@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -41,8 +42,8 @@ def poisson(
     lengths: Lengths, *, models: int, rate: float, duration_s: float, seed: int, kind: Callable[[int], str] = paper_kind
 ) -> Workload:
     """`models` independent Poisson processes of `rate` requests per second each, for `duration_s` seconds."""
-    if models < 1 or rate <= 0 or duration_s <= 0:
-        raise WorkloadError("models, rate and duration must be greater than 0")
+    if models < 1 or not 0 < rate < inf or not 0 < duration_s < inf:
+        raise WorkloadError("models, rate and duration must be greater than 0 and finite")
     arrivals = [a for m in range(models) for a in _one_model(lengths, m, rate, duration_s, seed)]
     return in_order((kind(m) for m in range(models)), arrivals)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO
@@ -68,7 +69,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Row]]:
             _check_columns(path, list(reader.fieldnames or []))
             for row in reader:
                 yield reader.line_num, row
-    except (OSError, UnicodeDecodeError, EOFError) as error:
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error, csv.Error) as error:
         raise TraceError(path, None, f"cannot be read: {error}") from error
 
 
@@ -122,5 +123,5 @@ def _kinds_of(path: Path) -> dict[str, str]:
     try:
         with open_text(path) as file:
             return {row["model"]: row["kind"] for row in csv.DictReader(file)}
-    except (OSError, KeyError) as error:
-        raise TraceError(path, None, f"not a CSV file of model and kind ({error})") from error
+    except (OSError, KeyError, UnicodeDecodeError, EOFError, zlib.error, csv.Error) as error:
+        raise TraceError(path, None, f"not a CSV file of model and kind ({error!r})") from error

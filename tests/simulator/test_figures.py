@@ -169,6 +169,11 @@ def test_the_page_says_where_ours_is_below_the_best_baseline() -> None:
     assert "3 comparisons, in\n3 of them" in text
 
 
+def test_the_page_names_what_was_not_run() -> None:
+    told = page(book_with({OURS: 0.9}), "figures").split("missing below: ")[1].split(".\n")[0].split(", ")
+    assert told == [panel.name for panel in panels(300.0) if panel.name != "11a-artifact"]
+
+
 def test_figures_are_made_drawn_again_and_the_same(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the figures extra is not installed")
     given = ["figures", "--data", str(DATA), "--out", str(tmp_path / "figures"), "--page", str(tmp_path / "page.md")]

@@ -110,6 +110,12 @@ def _input_drop(book: Book) -> float | None:
     return 1 - doubled / plain if plain and doubled else None
 
 
+def _all_served(book: Book) -> float | None:
+    """The largest load at which MuxServe has a place for every model."""
+    rows = book.rows("11a", "muxserve")
+    return max((row["load"] for row in rows if not row["requests"]["unserved"]), default=None)
+
+
 def _hits(book: Book) -> float | None:
     stalls = book.value("14-0.1", PAPER, 32, "stalls_s")
     return None if stalls is None else sum(s <= HIT_S for s in stalls) / len(STALL_QUANTILES)
@@ -146,7 +152,7 @@ _VALUES: dict[str, Callable[[Book], float | None]] = {
     "fig11b_order": _overloaded_order,
     "fig11c_low": lambda book: book.share("11c", PAPER, 0.05, "token"),
     "fig11c_ratio": _ratio("11c"),
-    "mux32": _crossing("11a", "muxserve"),
+    "mux32": _all_served,
     "fig12_ox2": _best_output_ratio,
     "fig12_ix2": _input_drop,
     "fig13_slo05": _crossing("13-0.5"),

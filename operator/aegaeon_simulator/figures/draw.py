@@ -58,7 +58,7 @@ def _canvas(columns: int, path: Path) -> Iterator[list[Any]]:
     except ImportError as error:
         raise FiguresError("figures need matplotlib; install it with pip install 'aegaeon[figures]'") from error
     with rc_context(_RC):
-        figure = Figure(figsize=(3.4 * max(columns, 2), 3.1), layout="constrained")
+        figure = Figure(figsize=(1.5 + 3.2 * max(columns, 2), 3.1), layout="constrained")
         FigureCanvasSVG(figure)
         yield list(figure.subplots(1, columns, squeeze=False)[0])
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
@@ -66,26 +66,27 @@ def _canvas(columns: int, path: Path) -> Iterator[list[Any]]:
 
 def _curves(axes: list[Any], book: Book, name: str) -> None:
     """Attainment over load, one plot for each form; what was published as open marks."""
-    panel, first = book.panels[name], axes[0]
+    panel = book.panels[name]
     for ax, form in zip(axes, FORMS, strict=True):
         for policy in panel["curves"]:
             line = book.line(name, policy, form)
             xs, ys = [x for x, _ in line], [100 * y for _, y in line]
-            ax.plot(xs, ys, ".-", color=COLOUR[policy], lw=1.8 if policy == OURS else 1, label=policy)
+            ours = {"lw": 1.8, "zorder": 3} if policy == OURS else {"lw": 1.0}
+            ax.plot(xs, ys, ".-", color=COLOUR[policy], label=policy, **ours)
         ax.axhline(100 * TARGET, color="black", lw=0.6, ls=":")
         _marks(ax, name, form)
-        ax.set(title=f"{panel['title']}: {form}", xlabel=AXES[panel["axis"]], ylim=(0, 104))
-    first.set_ylabel("on time, percent")
-    first.legend(fontsize=6, loc="lower left")
+        ax.set(title=form, xlabel=AXES[panel["axis"]], ylim=(0, 104))
+    axes[0].set_ylabel("on time, percent")
+    axes[0].figure.suptitle(panel["title"])
+    _legend(axes)
 
 
 def _marks(ax: Any, name: str, form: str) -> None:
     given = published()
     if form == "time":
         for policy, points in given["artifact"].get(name, {}).items():
-            label = "published: " + policy
+            label = f"published: {policy}"
             ax.plot(*zip(*points, strict=True), "o", mfc="none", color=COLOUR[policy], ms=6, label=label)
-            ax.legend(fontsize=6, loc="lower left")
     if form == "token":
         for policy, load in given["paper_crossings"].get(name, {}).items():
             ax.plot([load], [100 * TARGET], "D", mfc="none", color=COLOUR[policy], ms=6, label=f"published: {policy}")
@@ -110,7 +111,15 @@ def _figure_14(axes: list[Any], book: Book, setups: list[tuple[str, float]]) -> 
             ax.barh(policies, shares, left=bottom, color=colour, label=part.replace("_", " "))
             bottom = [b + s for b, s in zip(bottom, shares, strict=True)]
         ax.set(title=f"{load:g} models, {book.panels[name]['title']}", xlabel="percent of latency")
-    axes[0].legend(fontsize=6, loc="lower left")
+    _legend(axes)
+
+
+def _legend(axes: list[Any]) -> None:
+    """One for all plots, beside them: every label once."""
+    found = [pair for ax in axes for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
+    shown = {label: handle for handle, label in reversed(found)}
+    labels = list(dict.fromkeys(label for _, label in found))
+    axes[0].figure.legend([shown[label] for label in labels], labels, fontsize=7, loc="outside right upper")
 
 
 def _figure_15(ax: Any, book: Book) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from aegaeon_simulator.figures.book import Book
-from aegaeon_simulator.figures.catalog import BASELINES, FORMS, OURS
+from aegaeon_simulator.figures.catalog import BASELINES, FORMS, OURS, panels
 from aegaeon_simulator.figures.claims import Verdict, oracle, published, verdicts
 from aegaeon_simulator.figures.notes import NOTES, WHY
 
@@ -47,6 +47,9 @@ def _how(book: Book) -> Iterator[str]:
     yield "never served counts zero in each. `make figures` runs everything again and writes this page; the JSON behind"
     yield "each figure is beside it."
     yield ""
+    missing = [panel.name for panel in panels(run["duration_s"]) if panel.name not in book.panels]
+    if missing:
+        yield from (f"Not run yet, and missing below: {', '.join(missing)}.", "")
 
 
 def _image(alt: str, folder: str, name: str) -> str:
@@ -75,8 +78,8 @@ def _claims(rows: list[Verdict]) -> Iterator[str]:
 
 def _judged(verdict: Verdict) -> str:
     if verdict.within is None:
-        return WHY.get(verdict.id, "not known: a curve that it needs does not cross 90 % where it was run")
-    return "yes" if verdict.within else "no: " + WHY.get(verdict.id, "not explained")
+        return "not run, or no crossing of 90 % where it was run"
+    return "yes" if verdict.within else f"no: {WHY.get(verdict.id, 'the reason is not known')}"
 
 
 def _number(value: float | None) -> str:

@@ -12,7 +12,7 @@ from math import inf
 from aegaeon_scheduler.core.config import PolicySettings
 from aegaeon_scheduler.core.model import ModelName, Place
 from aegaeon_scheduler.core.policies import Move
-from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, due, may_leave
+from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, due, kv_blocks, may_leave
 from aegaeon_scheduler.core.policies.slack.table import Table, groups_at
 from aegaeon_scheduler.core.state import Instance, Pool, Stage
 
@@ -109,10 +109,11 @@ class Pass:
 
     def _halve_here(self, view: View, group: Group) -> None:
         """A group that has outgrown its instance alone: those due last leave as a group of their own."""
-        idle = [s for s in group.members.values() if not s.turns and s.copy is None and s.stage is Stage.DECODE]
-        idle = [s for s in idle if s.place is Place.DEVICE]
-        leaving = sorted(idle, key=due)[-(len(group.members) // 2) :] if len(group.members) > 1 else []
-        if leaving:
+        here = [s for s in group.members.values() if s.copy is None and s.stage is Stage.DECODE]
+        here = [s for s in here if s.place is Place.DEVICE]
+        leaving = sorted(here, key=due)[-(len(group.members) // 2) :] if len(group.members) > 1 else []
+        blocks = sum(kv_blocks(s) for s in leaving)
+        if leaving and view.inst.book.host_room(group.model.fp, blocks):
             self._table.move(leaving, group.model, group.kind)
             self._moves.append(Move(group.model, tuple(leaving), None, f"{group.model.name} outgrew {view.inst.id}"))
 

@@ -74,9 +74,9 @@ def oracle(book: Book) -> list[OraclePoint]:
     return rows
 
 
-def _ratio(panel: str, form: str = "token") -> Callable[[Book], float | None]:
+def _ratio(panel: str, policy: str = PAPER, form: str = "token") -> Callable[[Book], float | None]:
     def value(book: Book) -> float | None:
-        paper, sllm = book.crossing(panel, PAPER, form), book.crossing(panel, SLLM, form)
+        paper, sllm = book.crossing(panel, policy, form), book.crossing(panel, SLLM, form)
         return paper / sllm if paper and sllm else None
 
     return value
@@ -112,7 +112,7 @@ def _input_drop(book: Book) -> float | None:
 
 def _all_served(book: Book) -> float | None:
     """The largest load at which MuxServe has a place for every model."""
-    rows = book.rows("11a", "muxserve")
+    rows = book.rows("11a-artifact", "muxserve")
     return max((row["load"] for row in rows if not row["requests"]["unserved"]), default=None)
 
 
@@ -147,8 +147,10 @@ _VALUES: dict[str, Callable[[Book], float | None]] = {
     "fig11a_aeg": _crossing("11a"),
     "fig11a_sllm_implied": _crossing("11a", SLLM),
     "fig11a_ratio": _ratio("11a"),
+    "fig11a_ratio_artifact": _ratio("11a-artifact", "paper-artifact", "time"),
     "fig11a_sllmp": lambda book: _increasing([book.crossing("11a", p, "token") for p in (SLLM, PLUS, PAPER)]),
     "fig11b_ratio": _ratio("11b"),
+    "fig11b_ratio_artifact": _ratio("11b-artifact", "paper-artifact", "time"),
     "fig11b_order": _overloaded_order,
     "fig11c_low": lambda book: book.share("11c", PAPER, 0.05, "token"),
     "fig11c_ratio": _ratio("11c"),

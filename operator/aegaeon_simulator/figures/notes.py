@@ -9,10 +9,9 @@ WHY = {
     "fig11b_ratio": "loads three times as fast as the artifact's help the baseline more than the policy",
     "fig11c_ratio": "loads three times as fast as the artifact's help the baseline more than the policy",
     "fig12_ox2": "the ratio follows that of Figure 11",
-    "fig12_ix2": "prompts that are twice as long cost the prefill devices more here than in the paper",
     "fig13_slo02": "switches are cheaper here than in the paper's measurements",
     "fig14": "measured bars are only in the paper's figure",
-    "fig15_half": "the share of switches that find their weights depends on the room for a second model",
+    "fig15_half": "engines here keep weights until their room is needed, so several models stay resident",
     "fig15_max": "a switch also waits for KV and for a load that another model began",
     "fig17_tp4": "few requests, so the order between neighbours is within noise",
 }

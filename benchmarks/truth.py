@@ -1,6 +1,6 @@
 """The simulator held against the real stack: the same short trace through both, attainment and switches side by side.
 
-Real: tiny models, real processes, a client that notes when each token reaches it; steps padded to a GPU's pace.
+Real: tiny models, real processes, steps and loads padded to a GPU's pace, a client that notes when a token reaches it.
 Simulated: constants of `aegaeon calibrate` on this machine, and what every model alone takes through all processes
 (control, gateway, GIL), probed on the same stack. The objective is chosen by simulation, before anything is compared.
 """
@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
+from benchmarks.paced.sitecustomize import LOAD_BYTES_PER_S
 from benchmarks.report import Row, report
 from benchmarks.truth_stack import PROBE_BATCH, PROBE_PROMPT, PROBE_TOKENS, Alone, Reply, probe, replay, switches
 from benchmarks.truth_stack import write_manifests as manifests
@@ -87,7 +88,12 @@ def calibrated(folder: Path, models: Path) -> dict[str, LatencyConstants]:
     entry = "from aegaeon_cli.main import main; main()"
     subprocess.run([sys.executable, "-c", entry, *command], check=True, stdout=subprocess.DEVNULL)
     found = json.loads(output.read_text())["constants"]
-    return {c["model"]: LatencyConstants(**{k: v for k, v in c.items() if k not in ("model", "device")}) for c in found}
+    known = {
+        c["model"]: LatencyConstants(**{k: v for k, v in c.items() if k not in ("model", "device")}) for c in found
+    }
+    if str(PACED) in os.environ.get("PYTHONPATH", ""):
+        return {name: replace(k, load_bytes_per_s=LOAD_BYTES_PER_S) for name, k in known.items()}
+    return known
 
 
 def write_constants(folder: Path, constants: dict[str, LatencyConstants]) -> None:

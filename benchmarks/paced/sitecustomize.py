@@ -1,6 +1,6 @@
-"""Python imports this at its start where this folder is on PYTHONPATH: steps of the CPU backend then take a GPU's time.
+"""Python imports this at its start where this folder is on PYTHONPATH: steps and loads then take a GPU's time.
 
-The tiny models' own steps end in a millisecond, of which other processes on the same cores take whatever they like; a
+The tiny models' own end in a millisecond, of which other processes on the same cores take whatever they like; a
 comparison would measure these. Padded to a fixed pace, arithmetic and all else stay real, and time is reproducible.
 """
 
@@ -18,7 +18,8 @@ from typing import Any
 
 DECODE_S, DECODE_SEQUENCE_S = 0.012, 0.0008  # of a step, and more for each sequence: about a 13B model's
 PREFILL_S, PREFILL_TOKEN_S = 0.010, 0.0004
-_MODULE = "aegaeon_sidecar.backends.torch.backend"
+LOAD_BYTES_PER_S = 60e6  # of weights: the tiny models of 4 to 5 MB then load as long as some GB do
+_BACKEND, _WEIGHTS = "aegaeon_sidecar.backends.torch.backend", "aegaeon_sidecar.weights.residency"
 
 
 def pace_s(inputs: Sequence[Any]) -> float:
@@ -40,13 +41,33 @@ def _paced(step: Any) -> Any:
     return paced
 
 
+def _paced_copy(copy: Any) -> Any:
+    @wraps(copy)
+    def paced(self: Any, command: Any, weights: Any, image: Any) -> None:
+        due = time.perf_counter() + image.nbytes / LOAD_BYTES_PER_S
+        copy(self, command, weights, image)
+        time.sleep(max(0.0, due - time.perf_counter()))
+
+    return paced
+
+
+def _pace(module: ModuleType) -> None:
+    if module.__name__ == _BACKEND:
+        module.TorchBackend.step = _paced(module.TorchBackend.step)  # type: ignore[attr-defined]
+    else:
+        module.Residency._copy = _paced_copy(module.Residency._copy)  # type: ignore[attr-defined]
+
+
 class _Pacer(MetaPathFinder):
-    """Wraps the backend's `step` as soon as the module is loaded."""
+    """Wraps the backend's `step` and the weights' copy as soon as their modules are loaded."""
+
+    def __init__(self) -> None:
+        self._left = {_BACKEND, _WEIGHTS}
 
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != _MODULE:
+        if name not in self._left:
             return None
-        sys.meta_path.remove(self)
+        self._left.remove(name)
         spec = find_spec(name)
         if spec is None or spec.loader is None:
             return None
@@ -54,7 +75,7 @@ class _Pacer(MetaPathFinder):
 
         def loaded(module: ModuleType) -> None:
             load(module)
-            module.TorchBackend.step = _paced(module.TorchBackend.step)  # type: ignore[attr-defined]
+            _pace(module)
 
         spec.loader.exec_module = loaded  # type: ignore[method-assign]
         return spec

@@ -13,6 +13,7 @@ WHY = {
     "fig14": "measured bars are only in the paper's figure",
     "fig15_half": "engines here keep weights until their room is needed, so several models stay resident",
     "fig15_max": "a switch also waits for KV and for a load that another model began",
+    "fig17_a10": "all three cross below the smallest load that was run; one model fits an A10, so nothing overlaps",
     "fig17_tp4": "few requests, so the order between neighbours is within noise",
 }
 

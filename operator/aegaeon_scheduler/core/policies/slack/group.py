@@ -73,10 +73,6 @@ class Group:
         weights = self.inst.weights.get(self.model.name) if self.inst is not None else None
         return weights is not None and weights.ready and weights.unload is None
 
-    def on_lane(self) -> bool:
-        """Whether a turn of it runs or is queued."""
-        return self.inst is not None and any(turn.tag is self for turn in self.inst.turns)
-
     def key(self, now: float, late_s: float) -> float:
         """When its most urgent token is due, seconds; tokens of turns that are out count as made.
 

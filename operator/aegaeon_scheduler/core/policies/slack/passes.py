@@ -101,7 +101,7 @@ class Pass:
             over = view.nbytes > view.size * (1.0 - self._settings.headroom / 4)
             if not (over or (inst.stuck and not inst.count)) or not view.loads:
                 continue
-            victims = [x for x in view.loads if may_leave(x.group) and not x.group.on_lane()]
+            victims = [x for x in view.loads if may_leave(x.group)]
             if victims and len(view.loads) > 1:
                 self._evict(view, max(victims, key=lambda x: (x.key, x.group.number)), f"{inst.id} holds too much")
             elif len(view.loads) == 1 and over:
@@ -215,11 +215,11 @@ class Pass:
     def _victims(self, view: View, load: Load, limit: float) -> list[Load]:
         """Groups to evict, most slack first, until it fits; none when it would not or they are too urgent.
 
-        Those on the compute lane come last: their copies out wait for their turns.
+        One with turns on the lane may go as well: its copies out wait for them.
         """
         over = view.nbytes + load.nbytes - view.fits
         victims: list[Load] = []
-        for x in sorted(view.loads, key=lambda x: (x.group.on_lane(), -x.key, x.group.number)):
+        for x in sorted(view.loads, key=lambda x: (-x.key, x.group.number)):
             if x.key <= limit or self._now - x.group.since < self._settings.min_stay_s or not may_leave(x.group):
                 continue
             victims.append(x)
@@ -256,7 +256,7 @@ class Pass:
             if x.key - self._now <= 1.0:
                 return
             group = x.group
-            if x.group.since == inf or group.on_lane() or not group.may_go(least.inst) or not may_leave(group):
+            if x.group.since == inf or not group.may_go(least.inst) or not may_leave(group):
                 continue
             if least.nbytes + x.nbytes > least.fits or least.inst.node != view.inst.node:
                 continue

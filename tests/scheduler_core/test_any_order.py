@@ -147,3 +147,18 @@ def test_the_same_events_give_the_same_commands(policy, pool, requests, trouble,
         return seen
 
     assert record() == record()
+
+
+@pytest.mark.parametrize("policy", ["paper", "aegaeon"])
+def test_a_report_that_crosses_a_new_epoch_on_the_way_still_counts(policy):
+    pool = {
+        "roles": [Role.UNIFIED],
+        "slabs": 112,
+        "host_slabs": 60,
+        "max_batch": 16,
+        "shapes": 2,
+        "odd_blocks": True,
+        "delay_s": 0.02,
+    }
+    world = play(policy, pool, [Arrival(0.0, 0, 79, 26), Arrival(4.375, 0, 609, 2)], [Trouble(4.438, "gateway", 5)], {})
+    assert not [client for client in world.clients.values() if client.open]

@@ -138,9 +138,10 @@ class Reports:
         seq = self._pool.sequences.get(p.seq)
         if seq is None or seq.home is not inst or not seq.opened:
             return
-        if p.epoch != seq.epoch:
-            if p.finish is not None and p.epoch < seq.epoch:
-                self._life.lose(seq, "it ended under an older epoch")
+        if p.finish is not None and p.epoch < seq.epoch:
+            self._life.lose(seq, "it ended under an older epoch")
+            return
+        if not seq.since <= p.epoch <= seq.epoch:
             return
         self._tokens(seq, p.output_tokens)
         if p.kv_tokens > seq.kv_tokens:

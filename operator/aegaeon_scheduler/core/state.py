@@ -113,15 +113,14 @@ class Sequence:
     """One choice of one request.
 
     `home` is the instance that it runs or will run on, `opened` whether that was told; `source` still owns a copy on
-    its host tier (hand-off). `planned_kv` is what its KV will be when all turns that are out have run.
+    its host tier (hand-off). `planned_kv` is what its KV will be when all turns that are out have run. What its engine
+    reports is true of it from epoch `since` on: a gateway that came back raised the epoch of what went on running.
     """
 
     __slots__ = (
         "arrival", "copy", "copying_out", "epoch", "failures", "gateway", "handle_of", "held_until", "home", "hungry",
-        "id",
-        "kv_tokens", "max_tokens", "model", "open_id", "opened", "order", "output_tokens", "place", "planned_kv",
-        "policy", "prefix_tokens",
-        "prompt_tokens", "source", "stage", "starved", "turns",
+        "id", "kv_tokens", "max_tokens", "model", "open_id", "opened", "order", "output_tokens", "place", "planned_kv",
+        "policy", "prefix_tokens", "prompt_tokens", "since", "source", "stage", "starved", "turns",
     )  # fmt: skip
 
     def __init__(self, event: Submitted, model: Model, order: int) -> None:
@@ -139,7 +138,7 @@ class Sequence:
 
     def restart(self, event: Submitted) -> None:
         """Take what the gateway says as the truth; nothing is placed anywhere."""
-        self.epoch = event.epoch
+        self.epoch = self.since = event.epoch
         self.gateway = event.gateway
         self.arrival = event.arrival
         self.prompt_tokens = event.prompt_tokens

@@ -1,7 +1,7 @@
 """Loads from disk through the stage ring, against dd with the same pattern; the ring's size; what a cold load needs.
 
-dd reads past the page cache in blocks of one chunk. A load does that and copies into slabs as well, side by side: its
-limit is the slower of dd and memcpy, both measured in this run.
+dd reads past the page cache in blocks of one chunk, and is the limit. A load does that and copies into slabs as well,
+side by side, so memcpy measured in the same run stands beside it.
 """
 
 from __future__ import annotations
@@ -98,12 +98,12 @@ def sizes(directory: Path, layout: Layout, target: NDArray[np.uint8]) -> list[Ro
                 seen.append(load(directory, layout, target, ring) / 1e9)
     middle = {size: statistics.median(seen) for size, seen in rates.items()}
     read, copied = statistics.median(dds), statistics.median(copies)
-    name = f"load: from disk, {DEPTH} x {CHUNK_BYTES >> 20} MiB (limit: slower of both)"
+    name = f"load: from disk, {DEPTH} x {CHUNK_BYTES >> 20} MiB (limit: dd)"
     grid = [Row(f"load: ring of {n} x {size >> 20} MiB", rate, "GB/s") for (size, n), rate in middle.items()]
     return [
         Row("load: dd from disk to nowhere", read, "GB/s"),
         Row("load: memcpy into slabs", copied, "GB/s"),
-        Row(name, middle[CHUNK_BYTES, DEPTH], "GB/s", min(read, copied), ">=", 0.9),
+        Row(name, middle[CHUNK_BYTES, DEPTH], "GB/s", read, ">=", 0.9),
         *grid,
     ]
 

@@ -77,7 +77,7 @@ class PoolMemory(Strict):
         default=32 << 20,
         description="Unit in which device and host memory are handed out; a multiple of 4Ki; small for small models.",
     )
-    host_model_cache: Quantity = Field(description="Host memory for weights of models that are not on a device.")
+    host_model_cache: Quantity = Field(description="Host memory of a node for weights.")
     host_kv: Quantity = Field(description="Host memory of one engine for KV cache that is swapped out or handed off.")
 
     @model_validator(mode="after")

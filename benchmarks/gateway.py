@@ -53,7 +53,7 @@ class Source(FrontendServicer):
     model: Path
     submits: asyncio.Queue[pb.Submit] = field(default_factory=asyncio.Queue)
 
-    async def Serve(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+    async def Serve(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # the stub is for sync servers as well
         async for message in request_iterator:
             if message.HasField("hello"):
                 spec = model_pb2.ModelSpec(
@@ -66,7 +66,7 @@ class Source(FrontendServicer):
                 await context.write(pb.GatewayReply(accepted=pb.Accepted(request=message.submit.request)))
                 self.submits.put_nowait(message.submit)
 
-    async def Status(self, request: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+    async def Status(self, request: Any, context: Any) -> None:  # type: ignore[override]  # the stub is for sync servers as well
         await context.abort(grpc.StatusCode.UNIMPLEMENTED)
 
     async def run(self, sink: str, streams: int, rate: float, pid: int) -> tuple[list[float], float, float]:

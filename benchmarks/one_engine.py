@@ -165,7 +165,7 @@ def make_model(directory: Path, seed: int, hidden: int, layers: int, vocabulary:
 
 
 class _Gateway(gateway_pb2_grpc.TokenSinkServicer):
-    async def Push(self, requests: Any, context: Any) -> Any:  # noqa: N802
+    async def Push(self, requests: Any, context: Any) -> Any:
         async for batch in requests:
             yield gateway_pb2.TokenAck(number=batch.number)
 

@@ -53,9 +53,9 @@ def _paced_copy(copy: Any) -> Any:
 
 def _pace(module: ModuleType) -> None:
     if module.__name__ == _BACKEND:
-        module.TorchBackend.step = _paced(module.TorchBackend.step)  # type: ignore[attr-defined]
+        module.TorchBackend.step = _paced(module.TorchBackend.step)  # type: ignore[attr-defined]  # pacing replaces it
     else:
-        module.Residency._copy = _paced_copy(module.Residency._copy)  # type: ignore[attr-defined]
+        module.Residency._copy = _paced_copy(module.Residency._copy)  # type: ignore[attr-defined]  # pacing replaces it
 
 
 class _Pacer(MetaPathFinder):
@@ -77,7 +77,7 @@ class _Pacer(MetaPathFinder):
             load(module)
             _pace(module)
 
-        spec.loader.exec_module = loaded  # type: ignore[method-assign]
+        spec.loader.exec_module = loaded  # type: ignore[method-assign]  # so that the module is paced once it is loaded
         return spec
 
 

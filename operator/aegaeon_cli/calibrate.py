@@ -9,6 +9,7 @@ import click
 
 from aegaeon_cli.errors import BadFileError
 from aegaeon_cli.folders import constants_file, models_folder
+from aegaeon_cli.options import manifests_option, models_option
 
 if TYPE_CHECKING:
     from aegaeon_cli.calibration import ModelConstants
@@ -16,21 +17,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "-f",
-    "--filename",
-    "manifests",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Folder (or file) with a GpuPool and its ModelPools.",
-)
-@click.option(
-    "--models",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Folder for models whose hostPath is a plain name.  [default: ~/.cache/aegaeon/models]",
-)
+@manifests_option
+@models_option
 @click.option(
     "-o",
     "--output",

@@ -14,6 +14,7 @@ import click
 
 from aegaeon_cli.errors import BadFileError
 from aegaeon_cli.folders import constants_file, models_folder
+from aegaeon_cli.options import manifests_option, models_option
 from aegaeon_cli.welcome import settled, welcome
 from aegaeon_operator.errors import ManifestError
 from aegaeon_operator.podrunner import PodRunner, RestartPolicy, RunFolder, RunState, default_base, look, preflight
@@ -52,23 +53,9 @@ class Console:
 
 
 @click.command()
-@click.option(
-    "-f",
-    "--filename",
-    "manifests",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Folder (or file) with a GpuPool and its ModelPools.",
-)
+@manifests_option
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the OpenAI API, instead of the manifest's.")
-@click.option(
-    "--models",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    default=None,
-    help="Folder for models whose hostPath is a plain name.  [default: ~/.cache/aegaeon/models]",
-)
+@models_option
 @click.option(
     "--record",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -151,11 +151,6 @@ class CommonRequest(_Strict):
         """Output tokens at most; None: what the model's length leaves."""
         return self.max_tokens
 
-    @property
-    def logprob_count(self) -> int | None:
-        """How many likeliest tokens to tell with each token; None: no logprobs at all."""
-        raise NotImplementedError
-
 
 class ChatRequest(CommonRequest):
     """POST /v1/chat/completions."""

@@ -104,7 +104,7 @@ async def _shape(request: web.Request, handler: Handler) -> web.StreamResponse:
     except ConnectionResetError:
         log.info("%s: the client left", request[REQUEST_ID])
         raise
-    except Exception:
+    except Exception:  # whatever it is, its client gets an answer and the log the traceback
         log.exception("%s: a fault of the gateway", request[REQUEST_ID])
         return _refuse(EngineError(f"The gateway failed on this request ({request[REQUEST_ID]}); its log says why."))
 

@@ -117,7 +117,7 @@ class Tokenizers:
 def warm() -> None:
     """Import what loading a tokenizer needs, so that no first request waits for it."""
     with _TRANSFORMERS:
-        from transformers import PreTrainedTokenizerFast as _  # noqa: F401
+        from transformers import PreTrainedTokenizerFast as _  # noqa: F401 - imported for its cost alone
 
 
 def _tokenizer(directory: Path) -> PreTrainedTokenizerBase:

@@ -127,7 +127,7 @@ def test_a_bar_never_hides_what_is_used(used: int, filled: int) -> None:
 class Scheduler(gateway_pb2_grpc.FrontendServicer):
     """A real gRPC server that says one thing."""
 
-    def Status(self, request: StatusRequest, context: grpc.ServicerContext) -> Iterator[PoolStatus]:  # noqa: N802
+    def Status(self, request: StatusRequest, context: grpc.ServicerContext) -> Iterator[PoolStatus]:
         yield pool()
 
 

@@ -40,7 +40,7 @@ EXCHANGES = [
 
 
 class Frontend(gateway_pb2_grpc.FrontendServicer):
-    async def Status(  # type: ignore[override]  # noqa: N802
+    async def Status(  # type: ignore[override]  # the stub is for sync servers as well
         self, request: StatusRequest, context: object
     ) -> AsyncIterator[PoolStatus]:
         yield STATUS

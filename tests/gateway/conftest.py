@@ -99,7 +99,7 @@ class Peer(FrontendServicer):
         for task in self._tasks:
             await task
 
-    async def Serve(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+    async def Serve(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # the stub is for sync servers as well
         writer = asyncio.create_task(self._write(context))
         try:
             async for message in request_iterator:
@@ -108,7 +108,7 @@ class Peer(FrontendServicer):
             writer.cancel()
             await asyncio.wait([writer])
 
-    async def Status(self, request: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+    async def Status(self, request: Any, context: Any) -> None:  # type: ignore[override]  # the stub is for sync servers as well
         await context.abort(grpc.StatusCode.UNIMPLEMENTED)
 
     async def _write(self, context: Any) -> None:

@@ -141,7 +141,7 @@ class Rig(engine_pb2_grpc.EngineServicer, gateway_pb2_grpc.TokenSinkServicer):
         self.news = asyncio.Condition()
         self._server: grpc.aio.Server | None = None
 
-    async def Attach(self, requests: AsyncIterator[pb.Report], context: Any) -> AsyncIterator[pb.Command]:  # noqa: N802
+    async def Attach(self, requests: AsyncIterator[pb.Report], context: Any) -> AsyncIterator[pb.Command]:
         first = await anext(requests)
         link = Link(first.hello, models={state.model: state for state in first.hello.models}, memory=first.hello.memory)
         self.attachments += 1
@@ -159,7 +159,7 @@ class Rig(engine_pb2_grpc.EngineServicer, gateway_pb2_grpc.TokenSinkServicer):
         async for report in requests:
             await link.hear(report)
 
-    async def Push(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
+    async def Push(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         async for batch in requests:
             for token in batch.tokens:
                 self._take(token)

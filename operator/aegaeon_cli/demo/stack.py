@@ -83,7 +83,7 @@ class Stack:
     def stop(self) -> int | None:
         """Ctrl-C, as a person would; returns the exit status of `aegaeon up`."""
         for _ in self._ending():
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # another process is watched
         return self.exit_status
 
     def log(self) -> str:
@@ -94,7 +94,7 @@ class Stack:
     def __enter__(self) -> Stack:
         try:
             for _ in self._starting():
-                time.sleep(_POLL_S)
+                time.sleep(_POLL_S)  # another process is watched
         except BaseException:
             self.__exit__(None, None, None)
             raise

@@ -51,7 +51,7 @@ def with_end(output_ids: Sequence[int], finish_reason: str | None, eos: int) -> 
 @lru_cache(maxsize=16)
 def load_model(model_dir: Path) -> PreTrainedModel:
     """transformers' own model in float32, ready to run."""
-    disable_progress_bar()  # type: ignore[no-untyped-call]
+    disable_progress_bar()
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     model.train(False)
     return model

@@ -78,7 +78,7 @@ def train(
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
     """Write config.json, model.safetensors (float32), generation_config.json and the tokenizer's files."""
-    disable_progress_bar()  # type: ignore[no-untyped-call]
+    disable_progress_bar()
     assert model.generation_config is not None
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id

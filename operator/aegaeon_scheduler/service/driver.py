@@ -95,7 +95,7 @@ class Driver:
             while self._pending:
                 event = self._pending.popleft()
                 self._step(event)
-        except Exception:
+        except Exception:  # of any kind: the process ends, see above
             _log.critical("the core failed on %r", event, exc_info=True)
             self._crashed()
             raise

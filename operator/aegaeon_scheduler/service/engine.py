@@ -68,7 +68,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         self.stale_reports = 0  # about commands of an earlier stream or an earlier life; dropped
 
     # The stub speaks of a generator; a coroutine that writes sees its own cancellation, so its end is never late.
-    async def Attach(  # type: ignore[override]  # noqa: N802
+    async def Attach(  # type: ignore[override]  # the stub is for sync servers as well
         self, request_iterator: AsyncIterator[engine_pb2.Report], context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
         """One sidecar, from its Hello until the stream ends."""

@@ -61,7 +61,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         self._stopped = asyncio.Event()
 
     # The stub speaks of a generator; a coroutine that writes sees its own cancellation, so its end is never late.
-    async def Serve(  # type: ignore[override]  # noqa: N802
+    async def Serve(  # type: ignore[override]  # the stub is for sync servers as well
         self,
         request_iterator: AsyncIterator[gateway_pb2.GatewayMessage],
         context: grpc.aio.ServicerContext[Any, Any],
@@ -76,7 +76,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         finally:
             self._broke(line)
 
-    async def Status(  # noqa: N802
+    async def Status(
         self, request: gateway_pb2.StatusRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[gateway_pb2.PoolStatus]:
         """The pool now, and then again every `interval_s`; once when that is 0."""

@@ -92,7 +92,7 @@ class Bench:
     def run(self, workers: list[Process], arrive: Callable[[Job], None], progress: Callable[[float], None]) -> Outcome:
         """Let the jobs arrive and the workers work until there is nothing left to do, or the drain is over."""
         for job in self.jobs:
-            self.clock.at(job.arrival_s, lambda j=job: arrive(j))  # type: ignore[misc]
+            self.clock.at(job.arrival_s, lambda j=job: arrive(j))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
         for worker in workers:
             self.start(worker)
         end = (self.jobs[-1].arrival_s if self.jobs else 0.0) + self.settings.drain_s

@@ -26,7 +26,7 @@ class Signal:
         """Everybody who waits goes on now, after what runs now."""
         waiting, self._waiting = self._waiting, []
         for process in waiting:
-            clock.at(clock.now, lambda p=process: start(p))  # type: ignore[misc]
+            clock.at(clock.now, lambda p=process: start(p))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
 
 
 Process = Generator[Union[float, Signal], None, None]

@@ -89,7 +89,7 @@ def _let_settle(layout: Layout) -> None:
     newest = max((os.stat(file).st_mtime_ns for file in layout.files if file.exists()), default=0)
     age_ns = time.time_ns() - newest
     if 0 <= age_ns < _SETTLED_NS:
-        time.sleep((_SETTLED_NS - age_ns) / 1e9)
+        time.sleep((_SETTLED_NS - age_ns) / 1e9)  # a file system's clock is coarser than ours
 
 
 def chunks(file: Path, tensors: list[FileTensor], to: dict[str, int], item: int, chunk_bytes: int) -> list[Read]:

@@ -96,7 +96,7 @@ class HostCache:
                 return image
             if give_up():
                 raise FillCancelledError(f"{self._folder}: gave up waiting for another sidecar to fill the cache")
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # another process fills it; a blocking lock could not be given up
         try:
             content = fill(draft.view)
         except BaseException:

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "aegaeon/errors.hpp"
+#include "aegaeon/files.hpp"
 #include "aegaeon/range.hpp"
 
 using namespace aegaeon;

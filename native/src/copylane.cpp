@@ -4,11 +4,9 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "aegaeon/errors.hpp"
-#include "aegaeon/stream_copy.hpp"
 
 namespace aegaeon {
 
@@ -17,12 +15,6 @@ namespace {
 using namespace std::chrono_literals;
 constexpr auto kSlice = 50ms;         // how often a waiting lane looks whether it is being closed
 constexpr auto kClosePatience = 10s;  // how long close() lets the lane wait for an event
-
-using Mover = void (*)(std::byte* dst, const std::byte* src, std::size_t bytes);
-
-void plain_copy(std::byte* dst, const std::byte* src, std::size_t bytes) { std::memcpy(dst, src, bytes); }
-
-Mover mover(std::size_t bytes) { return bytes < kStreamingBytes ? plain_copy : stream_copy; }
 
 // Python's signal handlers belong on its main thread.
 void block_signals(sigset_t* before) {
@@ -33,7 +25,8 @@ void block_signals(sigset_t* before) {
 
 }  // namespace
 
-CopyLane::CopyLane(const std::string& name, std::size_t chunk_bytes) : chunk_bytes_(chunk_bytes) {
+CopyLane::CopyLane(const std::string& name, std::size_t chunk_bytes, std::unique_ptr<Mover> mover)
+    : chunk_bytes_(chunk_bytes), mover_(std::move(mover)) {
   if (chunk_bytes == 0) throw NativeError("copy lane " + name + ": chunk_bytes is 0");
   sigset_t before;
   block_signals(&before);
@@ -157,34 +150,36 @@ void CopyLane::run() {
 void CopyLane::perform(const Work& work) {
   if (const auto* copy = std::get_if<Copy>(&work.what)) perform_copy(*copy, work.tag);
   if (const auto* blocks = std::get_if<Blocks>(&work.what)) perform_blocks(*blocks, work.tag);
-  if (const auto* record = std::get_if<Record>(&work.what); record && record->event) record->event->set();
+  if (const auto* record = std::get_if<Record>(&work.what); record && record->event) perform_record(*record);
   if (const auto* wait = std::get_if<Wait>(&work.what)) perform_wait(*wait);
+  if (none_queued()) mover_->finish();  // a lane is idle when the bytes are there
 }
 
 void CopyLane::perform_copy(const Copy& copy, Tag tag) {
-  const auto move = mover(copy.bytes);
   for (std::size_t done = 0; done < copy.bytes && !cut_now(tag);) {
     const std::size_t bytes = std::min(chunk_bytes_, copy.bytes - done);
-    move(copy.dst + done, copy.src + done, bytes);
+    mover_->copy(copy.dst + done, copy.src + done, bytes, copy.bytes);
     bytes_copied_.fetch_add(bytes, std::memory_order_relaxed);
     done += bytes;
   }
 }
 
 void CopyLane::perform_blocks(const Blocks& blocks, Tag tag) {
-  const auto move = mover(blocks.block_bytes * blocks.dst_blocks.size());
-  std::size_t since_look = chunk_bytes_;  // look before the first block
-  for (std::size_t i = 0; i < blocks.dst_blocks.size(); ++i) {
-    if (since_look >= chunk_bytes_) {
-      if (cut_now(tag)) return;
-      since_look = 0;
-    }
-    const auto to = static_cast<std::size_t>(blocks.dst_blocks[i]);
-    const auto from = static_cast<std::size_t>(blocks.src_blocks[i]);
-    move(blocks.dst + to * blocks.block_bytes, blocks.src + from * blocks.block_bytes, blocks.block_bytes);
-    bytes_copied_.fetch_add(blocks.block_bytes, std::memory_order_relaxed);
-    since_look += blocks.block_bytes;
+  const std::span<const std::int32_t> to(blocks.dst_blocks);
+  const std::span<const std::int32_t> from(blocks.src_blocks);
+  const std::size_t in_chunk = std::max(chunk_bytes_ / std::max(blocks.block_bytes, std::size_t{1}), std::size_t{1});
+  for (std::size_t done = 0; done < to.size() && !cut_now(tag);) {
+    const std::size_t count = std::min(in_chunk, to.size() - done);
+    mover_->copy_blocks(blocks.dst, blocks.src, blocks.block_bytes, to.subspan(done, count), from.subspan(done, count),
+                        blocks.block_bytes * to.size());
+    bytes_copied_.fetch_add(blocks.block_bytes * count, std::memory_order_relaxed);
+    done += count;
   }
+}
+
+void CopyLane::perform_record(const Record& record) {
+  mover_->finish();
+  record.event->set();
 }
 
 // close() must end even when the event's process has died: after a while what waits is dropped, and said so.
@@ -210,6 +205,11 @@ bool CopyLane::cut_now(Tag tag) {
   TagState& state = tags_[tag];
   state.cut = state.cut || state.cancelled;
   return state.cancelled;
+}
+
+bool CopyLane::none_queued() const {
+  const std::scoped_lock lock(mutex_);
+  return queue_.empty();
 }
 
 void CopyLane::finish(Tag tag) {

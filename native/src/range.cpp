@@ -1,7 +1,5 @@
 #include "aegaeon/range.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -11,32 +9,17 @@ namespace aegaeon {
 
 namespace {
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
-constexpr int kNothing = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-
-Mapping reserve(std::size_t slab_bytes, std::size_t slabs) {
-  if (slabs == 0 || slabs > (std::size_t{1} << 46) / slab_bytes) {
+std::shared_ptr<std::byte> reserve(const SlabPool& pool, std::size_t slabs) {
+  if (slabs == 0 || slabs > (std::size_t{1} << 46) / pool.slab_bytes()) {
     throw NativeError("a range of " + std::to_string(slabs) + " slabs: at least one, and at most 64 TiB in all");
   }
-  const std::size_t bytes = slab_bytes * slabs + kHugePage;
-  void* base = ::mmap(nullptr, bytes, PROT_NONE, kNothing, -1, 0);
-  if (base == MAP_FAILED) throw_errno("mmap to reserve " + std::to_string(bytes) + " bytes of addresses");
-  return Mapping(base, bytes);
-}
-
-std::byte* aligned(std::byte* base) {
-  const auto address = reinterpret_cast<std::uintptr_t>(base);
-  return base + (kHugePage - address % kHugePage) % kHugePage;
+  return pool.store().reserve(pool.slab_bytes() * slabs);
 }
 
 }  // namespace
 
 Range::Range(std::shared_ptr<SlabPool> pool, std::size_t slabs)
-    : pool_(std::move(pool)),
-      slab_bytes_(pool_->slab_bytes()),
-      reservation_(reserve(slab_bytes_, slabs)),
-      base_(aligned(reservation_.base())),
-      at_(slabs, kNoSlab) {}
+    : pool_(std::move(pool)), slab_bytes_(pool_->slab_bytes()), base_(reserve(*pool_, slabs)), at_(slabs, kNoSlab) {}
 
 std::size_t Range::mapped() const {
   const std::scoped_lock lock(mutex_);
@@ -53,7 +36,7 @@ std::byte* Range::at(std::size_t offset, std::size_t nbytes) const {
     throw NativeError("view of " + std::to_string(nbytes) + " bytes at " + std::to_string(offset) + ": the range has " +
                       std::to_string(bytes()));
   }
-  return base_ + offset;
+  return base_.get() + offset;
 }
 
 void Range::require_free(std::size_t position, std::span<const Slab> slabs) const {
@@ -89,7 +72,7 @@ void Range::map_runs(std::size_t position, std::span<const Slab> slabs) {
       std::size_t end = begin + 1;
       if (slabs[begin] != kNoSlab) {
         while (end < slabs.size() && slabs[end] == slabs[end - 1] + 1) ++end;
-        pool_->map_at(base_ + (position + begin) * slab_bytes_, slabs[begin], end - begin);
+        pool_->map_at(base_.get() + (position + begin) * slab_bytes_, slabs[begin], end - begin);
       }
       begin = end;
     }
@@ -121,18 +104,22 @@ std::vector<Slab> Range::unmap(std::size_t position, std::size_t count) {
 }
 
 void Range::clear(std::size_t position, std::size_t count) {
-  std::byte* where = base_ + position * slab_bytes_;
-  if (::mmap(where, count * slab_bytes_, PROT_NONE, kNothing | MAP_FIXED, -1, 0) == MAP_FAILED) {
-    throw_errno("mmap to unmap " + std::to_string(count) + " slabs at position " + std::to_string(position));
-  }
+  pool_->store().unmap(base_.get() + position * slab_bytes_, count);
 }
 
 void Range::close() {
   const std::scoped_lock lock(mutex_);
   if (closed_) return;
-  clear(0, at_.size());
-  std::fill(at_.begin(), at_.end(), kNoSlab);
-  mapped_ = 0;
+  for (std::size_t position = 0; mapped_ > 0; ++position) {
+    if (at_[position] == kNoSlab) continue;
+    std::size_t end = position + 1;
+    while (end < at_.size() && at_[end] != kNoSlab) ++end;
+    clear(position, end - position);
+    std::fill(at_.begin() + static_cast<std::ptrdiff_t>(position), at_.begin() + static_cast<std::ptrdiff_t>(end),
+              kNoSlab);
+    mapped_ -= end - position;
+    position = end - 1;
+  }
   closed_ = true;
 }
 

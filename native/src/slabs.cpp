@@ -1,11 +1,10 @@
 #include "aegaeon/slabs.hpp"
 
-#include <sys/mman.h>
-
 #include <limits>
 #include <utility>
 
 #include "aegaeon/errors.hpp"
+#include "aegaeon/file_store.hpp"
 
 namespace aegaeon {
 
@@ -26,35 +25,36 @@ void validate(std::size_t slab_bytes, std::size_t slabs) {
 
 }  // namespace
 
-SlabPool::SlabPool(std::shared_ptr<MemoryFile> file, std::size_t slab_bytes, std::size_t slabs, bool owner)
-    : slab_bytes_(slab_bytes), total_(slabs), owner_(owner), file_(std::move(file)), free_(slabs) {
+SlabPool::SlabPool(std::shared_ptr<SlabStore> store, std::size_t slab_bytes, std::size_t slabs, bool owner)
+    : slab_bytes_(slab_bytes), total_(slabs), owner_(owner), store_(std::move(store)), free_(slabs) {
   if (!owner_) return;
   for (std::size_t slab = 0; slab < slabs; ++slab) free_.insert(slab);
 }
 
+std::shared_ptr<SlabPool> SlabPool::create(std::shared_ptr<SlabStore> store, std::size_t slab_bytes,
+                                           std::size_t slabs) {
+  validate(slab_bytes, slabs);
+  return std::shared_ptr<SlabPool>(new SlabPool(std::move(store), slab_bytes, slabs, true));
+}
+
 std::shared_ptr<SlabPool> SlabPool::create_private(const std::string& name, std::size_t slab_bytes, std::size_t slabs) {
   validate(slab_bytes, slabs);
-  return std::shared_ptr<SlabPool>(
-      new SlabPool(MemoryFile::anonymous(name, slab_bytes * slabs), slab_bytes, slabs, true));
+  return create(std::make_shared<FileStore>(MemoryFile::anonymous(name, slab_bytes * slabs), slab_bytes), slab_bytes,
+                slabs);
 }
 
 std::shared_ptr<SlabPool> SlabPool::create_shared(const std::string& path, std::size_t slab_bytes, std::size_t slabs) {
   validate(slab_bytes, slabs);
-  return std::shared_ptr<SlabPool>(
-      new SlabPool(MemoryFile::create(path, {kMagic, slab_bytes, slabs}), slab_bytes, slabs, true));
+  auto file = MemoryFile::create(path, {kMagic, slab_bytes, slabs});
+  return create(std::make_shared<FileStore>(std::move(file), slab_bytes), slab_bytes, slabs);
 }
 
 std::shared_ptr<SlabPool> SlabPool::attach(const std::string& path) {
   std::shared_ptr<MemoryFile> file = MemoryFile::attach(path, kMagic, false);
   const Trailer trailer = file->trailer();
   validate(trailer.unit_bytes, trailer.units);
-  return std::shared_ptr<SlabPool>(new SlabPool(std::move(file), trailer.unit_bytes, trailer.units, false));
-}
-
-std::shared_ptr<MemoryFile> SlabPool::file() const {
-  const std::scoped_lock lock(mutex_);
-  if (!file_) throw NativeError("this slab pool is closed");
-  return file_;
+  auto store = std::make_shared<FileStore>(std::move(file), trailer.unit_bytes);
+  return std::shared_ptr<SlabPool>(new SlabPool(std::move(store), trailer.unit_bytes, trailer.units, false));
 }
 
 std::size_t SlabPool::free() const {
@@ -62,17 +62,9 @@ std::size_t SlabPool::free() const {
   return free_.count();
 }
 
-std::uintptr_t SlabPool::address() const {
-  const auto memory = file();
-  if (!memory->is_linear()) {
-    throw NativeError("a private pool is not mapped linearly; map its slabs into a Range");
-  }
-  return reinterpret_cast<std::uintptr_t>(memory->base());
-}
-
 std::vector<Slab> SlabPool::take(std::size_t count) {
   const std::scoped_lock lock(mutex_);
-  if (!file_) throw NativeError("take: this slab pool is closed");
+  if (closed_) throw NativeError("take: this slab pool is closed");
   if (!owner_) throw NativeError("take: an attached pool is for reading; its creator alone hands out slabs");
   if (count > free_.count()) {
     throw OutOfSlabs("take: " + std::to_string(count) + " slabs asked for, " + std::to_string(free_.count()) + " of " +
@@ -115,22 +107,16 @@ void SlabPool::check() const {
 
 void SlabPool::close() {
   const std::scoped_lock lock(mutex_);
-  if (file_) file_->remove();
-  file_.reset();
+  closed_ = true;
+  store_->close();
 }
 
 void SlabPool::map_at(std::byte* where, Slab first, std::size_t count) const {
-  const auto memory = file();
   const auto begin = static_cast<std::size_t>(first);
   if (first < 0 || begin > total_ || count > total_ - begin) {
     throw NativeError("map: slab " + std::to_string(first) + " is not of this pool of " + std::to_string(total_));
   }
-  const int protection = memory->writable() ? PROT_READ | PROT_WRITE : PROT_READ;
-  const auto offset = static_cast<off_t>(begin * slab_bytes_);
-  const int flags = MAP_SHARED | MAP_FIXED | MAP_POPULATE;
-  if (::mmap(where, count * slab_bytes_, protection, flags, memory->fd(), offset) == MAP_FAILED) {
-    throw_errno("mmap of " + std::to_string(count) + " slabs from " + std::to_string(first));
-  }
+  store_->map(where, begin, count);
 }
 
 }  // namespace aegaeon

@@ -19,7 +19,7 @@ def ours() -> tuple[int, int, int, list[str]]:
     gc.collect()
     maps = Path("/proc/self/maps").read_text().splitlines()
     mapped = sum("memfd:leak" in line or "aegaeon-leak" in line or "---p" in line for line in maps)
-    files = sorted(path.name for path in SHM.glob("aegaeon-leak*"))
+    files = sorted(path.name for path in SHM.glob(f"aegaeon-leak-{os.getpid()}*"))
     return len(os.listdir("/proc/self/fd")), mapped, len(os.listdir("/proc/self/task")), files
 
 

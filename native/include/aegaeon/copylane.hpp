@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "aegaeon/events.hpp"
+#include "aegaeon/mover.hpp"
 
 namespace aegaeon {
 
@@ -22,7 +24,10 @@ class CopyLane {
  public:
   using Tag = std::uint64_t;  // 0: not to be cancelled
 
-  explicit CopyLane(const std::string& name, std::size_t chunk_bytes = std::size_t{4} << 20);
+  static constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
+
+  explicit CopyLane(const std::string& name, std::size_t chunk_bytes = kChunkBytes,
+                    std::unique_ptr<Mover> mover = memory_mover());
   ~CopyLane();  // drops what is queued; close() finishes it
   CopyLane(const CopyLane&) = delete;
   CopyLane& operator=(const CopyLane&) = delete;
@@ -76,13 +81,16 @@ class CopyLane {
   void perform(const Work& work);
   void perform_copy(const Copy& copy, Tag tag);
   void perform_blocks(const Blocks& blocks, Tag tag);
+  void perform_record(const Record& record);
   void perform_wait(const Wait& wait);
   bool cut_now(Tag tag);
+  bool none_queued() const;
   void finish(Tag tag);
   void fail(std::exception_ptr error);
   void join();
 
   const std::size_t chunk_bytes_;
+  const std::unique_ptr<Mover> mover_;
   mutable std::mutex mutex_;
   std::condition_variable queued_;
   std::condition_variable idle_;

@@ -10,7 +10,6 @@
 #include <span>
 #include <vector>
 
-#include "aegaeon/files.hpp"
 #include "aegaeon/slabs.hpp"
 
 namespace aegaeon {
@@ -19,7 +18,7 @@ class Range {
  public:
   Range(std::shared_ptr<SlabPool> pool, std::size_t slabs);
 
-  std::uintptr_t address() const { return reinterpret_cast<std::uintptr_t>(base_); }
+  std::uintptr_t address() const { return reinterpret_cast<std::uintptr_t>(base_.get()); }
   std::size_t slabs() const { return at_.size(); }
   std::size_t bytes() const { return at_.size() * slab_bytes_; }
   std::size_t mapped() const;
@@ -38,8 +37,7 @@ class Range {
 
   const std::shared_ptr<SlabPool> pool_;
   const std::size_t slab_bytes_;
-  Mapping reservation_;
-  std::byte* base_;  // aligned to a huge page inside the reservation
+  const std::shared_ptr<std::byte> base_;
   mutable std::mutex mutex_;
   std::vector<Slab> at_;
   std::size_t mapped_ = 0;

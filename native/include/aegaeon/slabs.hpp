@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "aegaeon/bitmap.hpp"
-#include "aegaeon/files.hpp"
+#include "aegaeon/store.hpp"
 
 namespace aegaeon {
 
@@ -22,31 +22,33 @@ class SlabPool {
   static std::shared_ptr<SlabPool> create_private(const std::string& name, std::size_t slab_bytes, std::size_t slabs);
   static std::shared_ptr<SlabPool> create_shared(const std::string& path, std::size_t slab_bytes, std::size_t slabs);
   static std::shared_ptr<SlabPool> attach(const std::string& path);
+  static std::shared_ptr<SlabPool> create(std::shared_ptr<SlabStore> store, std::size_t slab_bytes, std::size_t slabs);
 
   std::size_t slab_bytes() const { return slab_bytes_; }
   std::size_t total() const { return total_; }
   std::size_t free() const;
-  std::uintptr_t address() const;
+  std::uintptr_t address() const { return reinterpret_cast<std::uintptr_t>(store_->linear()); }
+  SlabStore& store() const { return *store_; }
 
   std::vector<Slab> take(std::size_t count);
   void give(std::span<const Slab> slabs);
   void check() const;
   void close();
 
-  // Put `count` slabs from `first` on at `where` (MAP_FIXED). For Range, which owns those addresses.
+  // Put `count` slabs from `first` on at `where`. For Range, which owns those addresses.
   void map_at(std::byte* where, Slab first, std::size_t count) const;
 
  private:
-  SlabPool(std::shared_ptr<MemoryFile> file, std::size_t slab_bytes, std::size_t slabs, bool owner);
-  std::shared_ptr<MemoryFile> file() const;
+  SlabPool(std::shared_ptr<SlabStore> store, std::size_t slab_bytes, std::size_t slabs, bool owner);
 
   const std::size_t slab_bytes_;
   const std::size_t total_;
   const bool owner_;  // an attached pool hands out nothing
+  const std::shared_ptr<SlabStore> store_;
   mutable std::mutex mutex_;
-  std::shared_ptr<MemoryFile> file_;  // null once closed
   Bitmap free_;
   std::size_t taken_ = 0;
+  bool closed_ = false;
 };
 
 }  // namespace aegaeon

@@ -6,12 +6,7 @@ part of it that a report shows already is not deducted twice.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from aegaeon_scheduler.core.model import CommandId, Footprint, KvShape, Memory
-
-if TYPE_CHECKING:
-    from aegaeon_scheduler.core.state import Issued
 
 
 def blocks_for(footprint: Footprint, tokens: int) -> int:
@@ -30,6 +25,19 @@ def slabs_of(footprint: Footprint, blocks: int, slab_bytes: int) -> int:
 def least_slabs(footprint: Footprint, tokens: int, slab_bytes: int) -> int:
     """Slabs without which a sequence of this length cannot run, all alone: weights, KV, rounding of two grants."""
     return footprint.weight_slabs + slabs_of(footprint, blocks_for(footprint, tokens), slab_bytes) + 2
+
+
+class Grant:
+    """What a command that is out may still take: slabs of both tiers, and blocks of `shape` in mapped slabs."""
+
+    __slots__ = ("grant", "host_grant", "id", "promise", "shape")
+
+    def __init__(self, id: CommandId) -> None:
+        self.id = id
+        self.grant = 0
+        self.promise = 0
+        self.host_grant = 0
+        self.shape = KvShape("")
 
 
 class Book:
@@ -106,7 +114,7 @@ class Book:
             blocks -= max(0, self.blocks_free(footprint.kv_shape))
         return slabs_of(footprint, blocks, self.slab_bytes)
 
-    def grant_kv(self, issued: Issued, footprint: Footprint, blocks: int, tight: bool = False, spare: int = 0) -> int:
+    def grant_kv(self, issued: Grant, footprint: Footprint, blocks: int, tight: bool = False, spare: int = 0) -> int:
         """Promise blocks and `spare` slabs to a command; returns the slabs it may take."""
         shape = footprint.kv_shape
         self.shapes[shape] = footprint.kv_block_bytes
@@ -124,7 +132,7 @@ class Book:
         """A load, with what the unloads in its `after` give back."""
         self.loads[load] = (slabs, unloads)
 
-    def settle(self, issued: Issued) -> None:
+    def settle(self, issued: Grant) -> None:
         """The command is over: its grant is, from here on, part of the reports."""
         self.granted -= issued.grant
         self.host_granted -= issued.host_grant
@@ -142,7 +150,7 @@ class Book:
         rest = blocks - (shape.free_blocks if shape and not self.host_granted else 0)
         return slabs_of(footprint, rest, self.slab_bytes) <= self.memory.host_slabs_free - self.host_granted
 
-    def grant_host(self, issued: Issued, footprint: Footprint, blocks: int) -> None:
+    def grant_host(self, issued: Grant, footprint: Footprint, blocks: int) -> None:
         """Set host slabs aside for a swap-out."""
         issued.host_grant = slabs_of(footprint, blocks, self.slab_bytes)
         self.host_granted += issued.host_grant

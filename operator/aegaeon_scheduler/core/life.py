@@ -1,16 +1,15 @@
-"""The life of sequences: queued, placed, handed off, lost, ended. Everything is freed here, exactly once.
+"""The beginning and the end of sequences: queued, lost, ended. Everything is freed here, exactly once.
 
 A sequence leaves the tables through `_forget` alone, which is what makes "each request ends exactly once" hold.
 """
 
 from __future__ import annotations
 
-from aegaeon_scheduler.core.book import blocks_for, least_slabs
+from aegaeon_scheduler.core.book import least_slabs
 from aegaeon_scheduler.core.commands import Accept, Amend, Close, Reject, SequenceEnded, SequenceLost
 from aegaeon_scheduler.core.events import Submitted
-from aegaeon_scheduler.core.model import Phase, Place, RejectCode, Role, SeqId
+from aegaeon_scheduler.core.model import Phase, RejectCode
 from aegaeon_scheduler.core.policies import Policy
-from aegaeon_scheduler.core.residency import Residency
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stage
 from aegaeon_scheduler.core.timers import Timers
 
@@ -18,13 +17,11 @@ from aegaeon_scheduler.core.timers import Timers
 class Life:
     """Moves sequences from stage to stage. `dirty` collects instances whose compute lane may have new work."""
 
-    def __init__(self, pool: Pool, policy: Policy, residency: Residency, timers: Timers) -> None:
+    def __init__(self, pool: Pool, policy: Policy, timers: Timers) -> None:
         self._pool = pool
         self._policy = policy
-        self._residency = residency
         self._timers = timers
         self.dirty: dict[str, Instance] = {}
-        self._parked: dict[SeqId, Sequence] = {}  # prefilled, on a source's host tier, no decode instance yet
 
     def wake(self, inst: Instance) -> None:
         """Ask for the instance's next turn when the event is done."""
@@ -100,109 +97,20 @@ class Life:
                 return True
         return not self._pool.instances
 
-    # -- on the way -------------------------------------------------------------------------------------------------
-
-    def prefilled(self, seq: Sequence) -> None:
-        """Its prompt is in and its first token is out: hand it off, or decode here."""
-        inst = seq.home
-        assert inst is not None
-        self._policy.forget(seq)
-        if inst.role is Role.PREFILL:
-            self.stage(seq, Stage.HANDOFF)
-            self._residency.hand_off_out(inst, seq)
-            return
-        self.stage(seq, Stage.DECODE)
-        self._policy.place_decode(seq, self._pool.now)
-        self._residency.join(inst, seq)
-        self.wake(inst)
-
-    def parked(self, seq: Sequence) -> None:
-        """Its KV is on the source's host tier: find it a decode instance, or wait for one."""
-        source = seq.home
-        assert source is not None
-        inst = self._policy.place_decode(seq, self._pool.now)
-        if inst is None:
-            self._parked[seq.id] = seq
-            return
-        self.hand_over(seq, inst, f"hand-off from {source.id}")
-        blocks = blocks_for(seq.model.fp, seq.kv_tokens)
-        if not inst.stuck and inst.book.slabs_for(seq.model.fp, blocks) <= inst.book.free():
-            self._residency.bring_in(inst, seq, f"hand-off from {source.id}")
-        self.wake(inst)
-
-    def hand_over(self, seq: Sequence, inst: Instance, reason: str) -> None:
-        """Its KV is on the host tier of its home: make this instance its home, which is to adopt it."""
-        source = seq.home
-        assert source is not None
-        self.stage(seq, Stage.HANDOFF)
-        self._parked.pop(seq.id, None)
-        seq.source, seq.home = source, inst
-        source.sequences.pop(seq.id, None)
-        inst.sequences[seq.id] = seq
-        seq.place, seq.opened = Place.NONE, False
-        if seq.open_id is not None:
-            source.opens.pop(seq.open_id, None)
-            seq.open_id = None
-        self._residency.open(inst, seq, reason)
-
-    def take_back(self, seq: Sequence, reason: str) -> None:
-        """A hand-over that was not begun is off: the source's host tier holds it as before."""
-        inst, source = seq.home, seq.source
-        assert inst is not None
-        assert source is not None
-        inst.sequences.pop(seq.id, None)
-        if seq.open_id is not None:
-            inst.opens.pop(seq.open_id, None)
-        self._close(inst, seq, reason)
-        seq.home, seq.source = source, None
-        source.sequences[seq.id] = seq
-        seq.opened, seq.open_id, seq.place = True, None, Place.HOST
-        self._parked[seq.id] = seq
-
-    def unpark(self, seq: Sequence) -> None:
-        """It goes on where its KV is: no hand-over after all."""
-        self._parked.pop(seq.id, None)
-        self.stage(seq, Stage.DECODE)
-
-    def adopted(self, seq: Sequence) -> None:
-        """The KV is here; the source may forget it."""
-        source, inst = seq.source, seq.home
-        assert inst is not None
-        if source is not None:
-            self._pool.send(source, Close(seq.id, seq.epoch), f"{inst.id} has it")
-        seq.source = seq.handle_of = None
-        seq.place = Place.DEVICE
-        self.stage(seq, Stage.DECODE)
-        self._residency.join(inst, seq)
-        self.wake(inst)
-
-    def place_waiting(self, model: Model) -> None:
-        """An instance has come up or got this model: what waited for it."""
-        waiting = list(model.waiting.values())
-        model.waiting.clear()
-        for seq in waiting:
-            refused = self.unfit(seq)
-            if refused is not None:
-                self.reject(seq, *refused)
-            else:
-                self.queue(seq)
-        for seq in [s for s in self._parked.values() if s.model is model]:
-            self.parked(seq)
-
     # -- out --------------------------------------------------------------------------------------------------------
 
     def withdraw(self, seq: Sequence, reason: str) -> None:
         """Take it from every instance and queue; it stays in the tables."""
         self._policy.forget(seq)
         seq.model.waiting.pop(seq.id, None)
-        self._parked.pop(seq.id, None)
+        self._pool.parked.pop(seq.id, None)
         for inst in (seq.home, seq.source):
             if inst is None:
                 continue
             inst.sequences.pop(seq.id, None)
             self._leave_turns(inst, seq, reason)
             if inst is seq.source or seq.opened:
-                self._close(inst, seq, reason)
+                self.close(inst, seq, reason)
             self.wake(inst)
         if seq.home is not None and seq.open_id is not None:
             seq.home.opens.pop(seq.open_id, None)
@@ -216,7 +124,8 @@ class Life:
             if turn.members.pop(seq.id, None) is not None and alive:
                 self._pool.send(inst, Amend(turn.id, leave=(seq.id,)), reason)
 
-    def _close(self, inst: Instance, seq: Sequence, reason: str) -> None:
+    def close(self, inst: Instance, seq: Sequence, reason: str) -> None:
+        """Have an instance forget it; its next report shows what that freed."""
         if self._pool.instances.get(inst.id) is inst:
             self._pool.send(inst, Close(seq.id, seq.epoch), reason)
             inst.memory_due = True

@@ -6,6 +6,8 @@ What there is no room for yet waits in `Instance.wanted` and `Instance.incoming`
 from __future__ import annotations
 
 from aegaeon_scheduler.core.book import blocks_for
+from aegaeon_scheduler.core.copies import Copies
+from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.model import Place
 from aegaeon_scheduler.core.policies import Move
@@ -20,11 +22,15 @@ _RESERVE = 1 / 64
 class Mover:
     """Between the policy, which says where sequences belong, and residency, which sends the commands."""
 
-    def __init__(self, pool: Pool, residency: Residency, room: Room, life: Life) -> None:
+    def __init__(
+        self, pool: Pool, copies: Copies, residency: Residency, room: Room, life: Life, handoff: HandOff
+    ) -> None:
         self._pool = pool
+        self._copies = copies
         self._residency = residency
         self._room = room
         self._life = life
+        self._handoff = handoff
 
     def carry_out(self, move: Move) -> None:
         """Start the move; what cannot be sent at once follows with the reports."""
@@ -47,9 +53,9 @@ class Mover:
             seq.home = None
             seq.model.waiting[seq.id] = seq
         elif seq.source is not None:
-            self._life.take_back(seq, reason)
+            self._handoff.take_back(seq, reason)
         elif seq.place is Place.DEVICE:
-            self._residency.swap_out(inst, seq, reason, tuple(seq.turns))
+            self._copies.swap_out(inst, seq, reason, tuple(seq.turns))
 
     def _to(self, seq: Sequence, inst: Instance, reason: str) -> None:
         if seq.home is None:
@@ -58,10 +64,10 @@ class Mover:
             inst.sequences[seq.id] = seq
         elif seq.home is inst:
             if seq.place is Place.HOST:
-                self._life.unpark(seq)
+                self._handoff.unpark(seq)
                 inst.incoming.append(seq)
         elif seq.place is Place.HOST and seq.handle_of is not None:
-            self._life.hand_over(seq, inst, reason)
+            self._handoff.hand_over(seq, inst, reason)
             inst.incoming.append(seq)
         else:
             self._life.lose(seq, f"its KV cannot leave {seq.home.id}", blame=0)
@@ -102,5 +108,5 @@ class Mover:
             unloads = self._room.drop_idle(inst, seq.model, slabs + reserve)
             if unloads or (slabs > inst.book.free()):
                 return False
-        self._residency.bring_in(inst, seq, "its group runs here")
+        self._copies.bring_in(inst, seq, "its group runs here")
         return True

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from aegaeon_scheduler.core.commands import Close, Reject, SequenceEnded
 from aegaeon_scheduler.core.events import CatalogChanged, InstanceUp, ModelReported, Submitted
+from aegaeon_scheduler.core.failures import Failures
+from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.model import GatewayId, Held, InstanceId, ModelName, Phase, Place, RejectCode, Role
 from aegaeon_scheduler.core.policies import Policy
-from aegaeon_scheduler.core.reports import Reports
 from aegaeon_scheduler.core.residency import Residency
 from aegaeon_scheduler.core.state import Instance, Model, Pool, Sequence, Stage, Weights
 from aegaeon_scheduler.core.timers import Timers
@@ -20,13 +21,15 @@ class Recovery:
     """Attachments, losses and claims."""
 
     def __init__(
-        self, pool: Pool, policy: Policy, residency: Residency, life: Life, reports: Reports, timers: Timers
-    ) -> None:
+        self, pool: Pool, policy: Policy, timers: Timers, life: Life, residency: Residency, handoff: HandOff,
+        failures: Failures,
+    ) -> None:  # fmt: skip
         self._pool = pool
         self._policy = policy
         self._residency = residency
         self._life = life
-        self._reports = reports
+        self._handoff = handoff
+        self._failures = failures
         self._timers = timers
 
     # -- models ------------------------------------------------------------------------------------------------------
@@ -62,7 +65,7 @@ class Recovery:
             return
         before = inst.phases.get(model.name)
         if event.phase is Phase.FAILED:
-            self._reports.model_failed(inst, model, event.reason)
+            self._failures.model_failed(inst, model, event.reason)
             return
         inst.phases[model.name] = event.phase
         model.failed.pop(inst.id, None)
@@ -86,7 +89,7 @@ class Recovery:
             seq = self._pool.sequences.get(held.seq)
             if seq is not None and seq.stage is Stage.QUEUED and seq.epoch > held.epoch and not seq.opened:
                 self._claim(inst, held, seq)
-        self._life.place_waiting(model)
+        self._handoff.place_waiting(model)
 
     # -- instances ---------------------------------------------------------------------------------------------------
 
@@ -143,7 +146,7 @@ class Recovery:
         seq.copy, seq.copying_out, seq.place = None, False, Place.HOST
         seq.turns = []
         self._life.stage(seq, Stage.HANDOFF)
-        self._life.parked(seq)
+        self._handoff.parked(seq)
 
     # -- sequences ---------------------------------------------------------------------------------------------------
 
@@ -202,7 +205,7 @@ class Recovery:
         seq.output_tokens, seq.place = held.output_tokens, held.place
         seq.kv_tokens = seq.planned_kv = held.kv_tokens
         seq.model.waiting.pop(seq.id, None)
-        self._life.prefilled(seq)
+        self._handoff.prefilled(seq)
         for other in list(self._pool.held.get(seq.id, {}).items()):
             self.expire(other[0], other[1], "another instance holds more of it")
 

@@ -7,20 +7,21 @@ it. Until then the plan waits and is asked for again.
 from __future__ import annotations
 
 from aegaeon_scheduler.core.book import blocks_for
-from aegaeon_scheduler.core.commands import Adopt, Amend, Close, Load, Open, PrefillPart, SwapIn, SwapOut, Turn
+from aegaeon_scheduler.core.commands import Amend, Close, Load, Open, PrefillPart, Turn
+from aegaeon_scheduler.core.copies import Copies
 from aegaeon_scheduler.core.model import CommandId, Place
-from aegaeon_scheduler.core.policies import Plan, Policy
+from aegaeon_scheduler.core.policies import Plan
 from aegaeon_scheduler.core.room import Fitted, Room
-from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stage, Weights
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Weights
 
 
 class Residency:
-    """Issues turns, loads and copies of one pool."""
+    """Issues turns and loads of one pool, with the copies they need."""
 
-    def __init__(self, pool: Pool, policy: Policy, room: Room) -> None:
+    def __init__(self, pool: Pool, room: Room, copies: Copies) -> None:
         self._pool = pool
         self._room = room
-        self._policy = policy
+        self._copies = copies
 
     def run(self, inst: Instance, plan: Plan) -> Issued | None:
         """Issue the plan's turn and all that it needs; None when room must be made first (inst.stuck is set)."""
@@ -35,7 +36,7 @@ class Residency:
         after = self.ready_weights(inst, plan.model, plan.reason, fitted.unloads)
         for seq in fitted.decode:
             if seq.place is not Place.DEVICE and seq.copy is None:
-                self.bring_in(inst, seq, plan.reason, fitted.waits, fitted.tight)
+                self._copies.bring_in(inst, seq, plan.reason, fitted.waits, fitted.tight)
         return self._turn(inst, plan, fitted, after + fitted.waits)
 
     def open(self, inst: Instance, seq: Sequence, reason: str) -> None:
@@ -71,32 +72,6 @@ class Residency:
             model.loads += 1
         weights.used = self._pool.tick()
         return () if weights.ready or weights.load is None else (weights.load,)
-
-    def bring_in(
-        self, inst: Instance, seq: Sequence, reason: str, after: tuple[CommandId, ...] = (), tight: bool = False
-    ) -> None:
-        """Copy a sequence's KV to the device, from this host tier or from where it was prefilled."""
-        fp, book = seq.model.fp, inst.book
-        blocks = blocks_for(fp, seq.kv_tokens)
-        slabs = book.slabs_for(fp, blocks, tight)
-        body: SwapIn | Adopt
-        if seq.source is not None:
-            assert seq.handle_of is not None
-            body = Adopt(seq.id, seq.epoch, seq.source.id, seq.handle_of, slabs)
-        else:
-            body = SwapIn(seq.id, seq.epoch, slabs)
-        issued = self._pool.issue(inst, body, reason, after, model=seq.model, seq=seq)
-        book.grant_kv(issued, fp, blocks, tight)
-        seq.copy = issued.id
-        seq.planned_kv = seq.kv_tokens
-
-    def swap_out(self, inst: Instance, seq: Sequence, reason: str, after: tuple[CommandId, ...] = ()) -> None:
-        """Copy a sequence's KV to the host tier; its device blocks are free when that is done."""
-        issued = self._pool.issue(inst, SwapOut(seq.id, seq.epoch), reason, after, model=seq.model, seq=seq)
-        inst.book.grant_host(issued, seq.model.fp, blocks_for(seq.model.fp, max(seq.kv_tokens, seq.planned_kv)))
-        seq.copy = issued.id
-        seq.copying_out = True
-        inst.count += 1
 
     def join(self, inst: Instance, seq: Sequence) -> None:
         """Let a ready sequence join the outstanding turns of its batch at their next token boundary."""
@@ -147,17 +122,3 @@ class Residency:
         left = seq.prompt_tokens + seq.prefix_tokens - seq.kv_tokens
         chunk = self._pool.config.prefill_chunk_tokens
         return [PrefillPart(seq.id, min(chunk, left - at)) for at in range(0, left, chunk)]
-
-    def hand_off_out(self, inst: Instance, seq: Sequence) -> None:
-        """Start a hand-off as soon as the host tier has room; until then the sequence waits in inst.outs."""
-        if inst.book.host_room(seq.model.fp, blocks_for(seq.model.fp, seq.kv_tokens)):
-            self.swap_out(inst, seq, "prefilled: hand-off to a decode instance", tuple(seq.turns))
-        else:
-            inst.outs.append(seq)
-
-    def retry_outs(self, inst: Instance) -> None:
-        """Host memory changed: hand-offs that waited for it."""
-        for _ in range(len(inst.outs)):
-            seq = inst.outs.popleft()
-            if seq.home is inst and seq.stage is Stage.HANDOFF and seq.copy is None and seq.place is Place.DEVICE:
-                self.hand_off_out(inst, seq)

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.commands import Unload
+from aegaeon_scheduler.core.copies import Copies
+from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.model import CommandId, Footprint, Place
 from aegaeon_scheduler.core.policies import Plan, Policy
 from aegaeon_scheduler.core.state import Instance, Model, Pool, Sequence, Weights
-
-if TYPE_CHECKING:
-    from aegaeon_scheduler.core.life import Life
-    from aegaeon_scheduler.core.residency import Residency
 
 _FEW_STEPS = 8  # a turn is cut down to so many steps before anybody is swapped out for it
 
@@ -34,17 +31,12 @@ class Fitted:
 
 
 class Room:
-    """Finds memory for plans; `bind` closes the circle with the ones that send and lose."""
+    """Finds memory for plans: unloads, swaps out, and where the host tier is full as well gives a sequence up."""
 
-    def __init__(self, pool: Pool, policy: Policy) -> None:
+    def __init__(self, pool: Pool, policy: Policy, copies: Copies, life: Life) -> None:
         self._pool = pool
         self._policy = policy
-        self._residency: Residency
-        self._life: Life
-
-    def bind(self, residency: Residency, life: Life) -> None:
-        """Set after construction: residency sends swap-outs, life gives sequences up."""
-        self._residency = residency
+        self._copies = copies
         self._life = life
 
     def growth(self, prefill: tuple[Sequence, ...], decode: list[Sequence], steps: int, fp: Footprint) -> int:
@@ -178,7 +170,7 @@ class Room:
             fp = seq.model.fp
             if inst.book.host_room(fp, blocks_for(fp, max(seq.kv_tokens, seq.planned_kv))):
                 slack = seq.deadline() - self._pool.now
-                self._residency.swap_out(
+                self._copies.swap_out(
                     inst, seq, f"gives way to {plan.model.name}, slack {slack:.3g} s", tuple(seq.turns)
                 )
             elif not inst.turns and not inst.memory_due:

@@ -13,7 +13,10 @@ from aegaeon_scheduler.core.book import least_slabs
 from aegaeon_scheduler.core.commands import Command
 from aegaeon_scheduler.core.config import SchedulerConfig
 from aegaeon_scheduler.core.conservation import check
+from aegaeon_scheduler.core.copies import Copies
 from aegaeon_scheduler.core.errors import ConfigError
+from aegaeon_scheduler.core.failures import Failures
+from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.model import RejectCode
 from aegaeon_scheduler.core.mover import Mover
@@ -46,13 +49,15 @@ class Scheduler:
         pool = self._pool = Pool(config or SchedulerConfig())
         policy = self._policy = policy_for(pool)
         timers = self._timers = Timers(pool)
-        room = Room(pool, policy)
-        self._residency = Residency(pool, policy, room)
-        life = self._life = Life(pool, policy, self._residency, timers)
-        room.bind(self._residency, life)
-        self._mover = Mover(pool, self._residency, room, life)
-        self._reports = Reports(pool, policy, self._residency, life)
-        self._recovery = Recovery(pool, policy, self._residency, life, self._reports, timers)
+        copies = Copies(pool)
+        life = self._life = Life(pool, policy, timers)
+        room = Room(pool, policy, copies, life)
+        residency = self._residency = Residency(pool, room, copies)
+        handoff = self._handoff = HandOff(pool, policy, copies, life, residency)
+        self._mover = Mover(pool, copies, residency, room, life, handoff)
+        self._reports = Reports(pool, policy, life, handoff)
+        self._failures = Failures(pool, life, handoff, self._reports)
+        self._recovery = Recovery(pool, policy, timers, life, residency, handoff, self._failures)
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.CatalogChanged: self._recovery.catalog,
             ev.InstanceUp: self._recovery.up,
@@ -63,8 +68,8 @@ class Scheduler:
             ev.GatewayDown: lambda e: self._recovery.gateway_down(e.gateway),
             ev.CommandDone: self._of_instance(self._reports.done),
             ev.TurnProgress: self._of_instance(self._reports.turn),
-            ev.CommandFailed: self._of_instance(self._reports.failed),
-            ev.CommandSkipped: self._of_instance(self._reports.skipped),
+            ev.CommandFailed: self._of_instance(self._failures.failed),
+            ev.CommandSkipped: self._of_instance(self._failures.skipped),
             ev.MemoryReported: self._of_instance(lambda inst, e: self._reports.memory(inst, e.memory)),
             ev.Tick: self._tick,
         }
@@ -123,7 +128,7 @@ class Scheduler:
             self._recovery.expire(instance, h)
         if self._timers.settled():
             for model in list(self._pool.models.values()):
-                self._life.place_waiting(model)
+                self._handoff.place_waiting(model)
         if self._pool.pass_at is not None and self._pool.pass_at <= self._pool.now:
             for move in self._policy.pool_pass(self._pool.now):
                 self._mover.carry_out(move)

@@ -6,10 +6,11 @@ Everything a report touches is reached from its instance or sequence; nothing he
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from aegaeon_scheduler.core.book import Book
+from aegaeon_scheduler.core.book import Book, Grant
 from aegaeon_scheduler.core.commands import Body, Command, Send
 from aegaeon_scheduler.core.config import SchedulerConfig
 from aegaeon_scheduler.core.estimate import Estimates
@@ -19,16 +20,12 @@ from aegaeon_scheduler.core.model import (
     Footprint,
     Held,
     InstanceId,
-    KvShape,
     ModelConfig,
     ModelName,
     Phase,
     Place,
     SeqId,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class Stage(Enum):
@@ -84,23 +81,16 @@ class Weights:
         self.used = 0
 
 
-class Issued:
+class Issued(Grant):
     """A command with a lane that is out, with what it was granted."""
 
-    __slots__ = (
-        "body", "grant", "host_grant", "id", "members", "model", "prefills", "promise", "seq", "shape", "steps",
-        "steps_done", "tag", "weights",
-    )  # fmt: skip
+    __slots__ = ("body", "members", "model", "prefills", "seq", "steps", "steps_done", "tag", "weights")
 
     def __init__(self, id: CommandId, body: Body, model: Model | None, seq: Sequence | None) -> None:
-        self.id = id
+        super().__init__(id)
         self.body = body
         self.model = model
         self.seq = seq
-        self.grant = 0
-        self.promise = 0
-        self.host_grant = 0
-        self.shape = KvShape("")
         self.members: dict[SeqId, Sequence] = {}
         self.prefills: tuple[Sequence, ...] = ()
         self.steps = 0
@@ -231,6 +221,7 @@ class Pool:
         self.instances: dict[InstanceId, Instance] = {}
         self.sequences: dict[SeqId, Sequence] = {}
         self.held: dict[SeqId, dict[InstanceId, Held]] = {}  # what attaching instances hold and nobody has claimed
+        self.parked: dict[SeqId, Sequence] = {}  # prefilled, on a source's host tier, no decode instance yet
         self.next_ids: dict[InstanceId, int] = {}  # of instances that are gone
         self.out: list[Command] = []
         self.now = 0.0

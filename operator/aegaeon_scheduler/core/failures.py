@@ -1,0 +1,123 @@
+"""What failed and skipped commands change: grants return, and what a command was for is tried again or given up."""
+
+from __future__ import annotations
+
+from aegaeon_scheduler.core.commands import Load, SwapOut, Turn, Unload
+from aegaeon_scheduler.core.events import CommandFailed, CommandSkipped
+from aegaeon_scheduler.core.handoff import HandOff
+from aegaeon_scheduler.core.life import Life
+from aegaeon_scheduler.core.model import FailureKind, Phase, Place
+from aegaeon_scheduler.core.reports import Reports
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stage
+
+
+class Failures:
+    """Applies reports of failure to the tables."""
+
+    def __init__(self, pool: Pool, life: Life, handoff: HandOff, reports: Reports) -> None:
+        self._pool = pool
+        self._life = life
+        self._handoff = handoff
+        self._reports = reports
+
+    def failed(self, inst: Instance, event: CommandFailed) -> None:
+        """A command failed; what it was granted is free again, what it was for is tried again or given up."""
+        opened = inst.opens.pop(event.id, None)
+        if opened is not None and opened.open_id == event.id:
+            opened.opened = False
+            blame = 0 if event.kind is FailureKind.STALE else 1
+            self._life.lose(opened, f"{inst.id} refused it: {event.reason}", blame)
+        issued = inst.commands.pop(event.id, None)
+        if issued is not None:
+            inst.book.settle(issued)
+            self._undo(inst, issued, event.kind, event.reason)
+            self._life.wake(inst)
+        if event.memory is not None:
+            self._reports.memory(inst, event.memory)
+
+    def skipped(self, inst: Instance, event: CommandSkipped) -> None:
+        """It never ran: as if it had not been sent."""
+        issued = inst.commands.pop(event.id, None)
+        if issued is not None:
+            inst.book.settle(issued)
+            self._undo(inst, issued, None, f"command {event.because} did not succeed")
+            self._life.wake(inst)
+
+    def _undo(self, inst: Instance, issued: Issued, kind: FailureKind | None, reason: str) -> None:
+        body = issued.body
+        if isinstance(body, Turn):
+            self._turn_failed(inst, issued, kind, reason)
+        elif isinstance(body, Load):
+            self._load_failed(inst, issued, kind, reason)
+        elif isinstance(body, Unload):
+            self._unload_failed(inst, issued, kind)
+        elif issued.seq is not None:
+            self._copy_failed(inst, issued, issued.seq, kind, reason)
+
+    def _turn_failed(self, inst: Instance, issued: Issued, kind: FailureKind | None, reason: str) -> None:
+        inst.turns.remove(issued)
+        if issued.weights is not None:
+            issued.weights.turns -= 1
+        if kind in (FailureKind.ENGINE, FailureKind.UNKNOWN):
+            for seq in list(issued.members.values()):
+                self._life.lose(seq, f"turn failed on {inst.id}: {reason}")
+        self._reports.replan(inst, issued)
+
+    def _load_failed(self, inst: Instance, issued: Issued, kind: FailureKind | None, reason: str) -> None:
+        model = issued.model
+        assert model is not None
+        weights = inst.weights.get(model.name)
+        if weights is not None and weights.load == issued.id:
+            del inst.weights[model.name]
+        if kind is None:
+            return
+        failures = inst.failures[model.name] = inst.failures.get(model.name, 0) + 1
+        if failures > self._pool.config.max_failures:
+            self.model_failed(inst, model, reason)
+
+    def model_failed(self, inst: Instance, model: Model, reason: str) -> None:
+        """The model cannot run here: its sequences go elsewhere."""
+        inst.phases[model.name] = Phase.FAILED
+        model.failed[inst.id] = reason
+        for seq in [s for s in inst.sequences.values() if s.model is model]:
+            self._life.lose(seq, f"{model.name} failed on {inst.id}: {reason}")
+        self._handoff.place_waiting(model)
+
+    def _unload_failed(self, inst: Instance, issued: Issued, kind: FailureKind | None) -> None:
+        inst.count -= 1
+        assert issued.model is not None
+        weights = inst.weights.get(issued.model.name)
+        if weights is None or weights.unload != issued.id:
+            return
+        if kind is FailureKind.UNKNOWN:  # it is not there: as good as done
+            inst.book.weights -= issued.model.fp.weight_slabs
+            del inst.weights[issued.model.name]
+            return
+        weights.unload = None
+        failures = inst.failures[issued.model.name] = inst.failures.get(issued.model.name, 0) + 1
+        if failures > self._pool.config.max_failures:
+            self.model_failed(inst, issued.model, "its weights cannot be unloaded")
+            del inst.weights[issued.model.name]  # no longer asked to give way; the book goes on counting it
+
+    def _copy_failed(
+        self, inst: Instance, issued: Issued, seq: Sequence, kind: FailureKind | None, reason: str
+    ) -> None:
+        if isinstance(issued.body, SwapOut):
+            inst.count -= 1
+        if seq.copy != issued.id or seq.home is not inst:
+            return
+        seq.copy, seq.copying_out = None, False
+        if kind is None:
+            self._retry_copy(inst, seq)
+            return
+        seq.failures += 1
+        retry = kind in (FailureKind.NO_MEMORY, FailureKind.CANCELLED, FailureKind.STALE)
+        if retry and seq.failures <= self._pool.config.max_failures:
+            self._retry_copy(inst, seq)
+        else:
+            self._life.lose(seq, f"copy failed on {inst.id}: {reason}")
+
+    def _retry_copy(self, inst: Instance, seq: Sequence) -> None:
+        """Copies in are issued again with the next turn; a hand-off waits for the next report."""
+        if seq.stage is Stage.HANDOFF and seq.source is None and seq.place is Place.DEVICE:
+            inst.outs.append(seq)

@@ -19,7 +19,7 @@ from typing import Any
 DECODE_S, DECODE_SEQUENCE_S = 0.012, 0.0008  # of a step, and more for each sequence: about a 13B model's
 PREFILL_S, PREFILL_TOKEN_S = 0.010, 0.0004
 LOAD_BYTES_PER_S = 60e6  # of weights: the tiny models of 4 to 5 MB then load as long as some GB do
-_BACKEND, _WEIGHTS = "aegaeon_sidecar.backends.torch.backend", "aegaeon_sidecar.weights.residency"
+_BACKEND, _SWITCH = "aegaeon_sidecar.backends.torch.backend", "aegaeon_sidecar.switch"
 
 
 def pace_s(inputs: Sequence[Any]) -> float:
@@ -41,11 +41,11 @@ def _paced(step: Any) -> Any:
     return paced
 
 
-def _paced_copy(copy: Any) -> Any:
-    @wraps(copy)
-    def paced(self: Any, command: Any, weights: Any, image: Any) -> None:
-        due = time.perf_counter() + image.nbytes / LOAD_BYTES_PER_S
-        copy(self, command, weights, image)
+def _paced_fill(fill: Any) -> Any:
+    @wraps(fill)
+    def paced(self: Any, command: Any, model: Any) -> None:
+        due = time.perf_counter() + model.layout.weight_bytes / LOAD_BYTES_PER_S
+        fill(self, command, model)
         time.sleep(max(0.0, due - time.perf_counter()))
 
     return paced
@@ -55,14 +55,14 @@ def _pace(module: ModuleType) -> None:
     if module.__name__ == _BACKEND:
         module.TorchBackend.step = _paced(module.TorchBackend.step)  # type: ignore[attr-defined]  # pacing replaces it
     else:
-        module.Residency._copy = _paced_copy(module.Residency._copy)  # type: ignore[attr-defined]  # pacing replaces it
+        module.Switch._fill = _paced_fill(module.Switch._fill)  # type: ignore[attr-defined]  # pacing replaces it
 
 
 class _Pacer(MetaPathFinder):
     """Wraps the backend's `step` and the weights' copy as soon as their modules are loaded."""
 
     def __init__(self) -> None:
-        self._left = {_BACKEND, _WEIGHTS}
+        self._left = {_BACKEND, _SWITCH}
 
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
         if name not in self._left:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aegaeon_native import CopyLane, EventTable
+from aegaeon_native import BlockPool, CopyLane, EventTable
 from aegaeon_sidecar.errors import EngineError
 from aegaeon_sidecar.sequences import Blocks
 from aegaeon_sidecar.state import Command
@@ -21,9 +21,9 @@ class Copier:
         """Queue bytes from address to address."""
         self._lane.copy(dst, src, nbytes, tag=command.id)
 
-    def copy_blocks(self, command: Command, dst: int, src: int, block_bytes: int, to: Blocks, of: Blocks) -> None:
-        """Queue block of[i] of the range at `src` to block to[i] of the range at `dst`, for all i."""
-        self._lane.copy_blocks(dst, src, block_bytes, to, of, tag=command.id)
+    def copy_blocks(self, command: Command, into: BlockPool, to: Blocks, source: BlockPool, of: Blocks) -> None:
+        """Queue block of[i] of `source` to block to[i] of `into`, for all i; both hold blocks of one size."""
+        self._lane.copy_blocks(into.address, source.address, into.block_bytes, to, of, tag=command.id)
 
     def finish(self) -> None:
         """Wait until everything queued is done or stopped. Raises EngineError when the lane is stuck."""

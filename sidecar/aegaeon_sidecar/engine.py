@@ -1,13 +1,13 @@
 """The engine: memory, models, sequences and lanes of one sidecar, put together.
 
-It decides nothing about what runs next, only how. Everything that its parts share lies in `State`.
+It decides nothing about what runs next, only how (switch.py). Everything that its parts share lies in `State`.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from aegaeon_native import EventTable, SlabPool
 from aegaeon_proto.v1 import engine_pb2 as pb
@@ -16,22 +16,21 @@ from aegaeon_sidecar.compute import Compute, PushTokens
 from aegaeon_sidecar.config import SidecarConfig
 from aegaeon_sidecar.copying import Copier
 from aegaeon_sidecar.dispatch import Dispatcher
-from aegaeon_sidecar.errors import EngineError
 from aegaeon_sidecar.hello import hello
-from aegaeon_sidecar.kv.mover import KvMover
-from aegaeon_sidecar.lanes import Handler, Lanes
+from aegaeon_sidecar.kv.moves import KvMoves
+from aegaeon_sidecar.lanes import Lanes
 from aegaeon_sidecar.memory.segments import Attachments, remove_stale, segment_path
 from aegaeon_sidecar.memory.tiers import Tier
 from aegaeon_sidecar.outbox import Outbox
-from aegaeon_sidecar.outcome import Outcome
 from aegaeon_sidecar.plan import TurnPlan
 from aegaeon_sidecar.program import Lane, Program
 from aegaeon_sidecar.sequences import Place, SequenceTable
 from aegaeon_sidecar.state import Command, State
+from aegaeon_sidecar.switch import Switch
 from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.disk import DiskTier
 from aegaeon_sidecar.weights.fetcher import Fetcher
-from aegaeon_sidecar.weights.residency import Residency
+from aegaeon_sidecar.weights.images import Images
 from aegaeon_sidecar.weights.ring import CHUNK_BYTES, StageRing
 from aegaeon_sidecar.weights.sources import Sources
 from aegaeon_sidecar.wire import seq_of
@@ -77,7 +76,7 @@ class Engine:
             crashed,
         )
         self._dispatcher = Dispatcher(self.state, self._fetcher, self._copiers, push, self._post)
-        self._lanes = Lanes(self.state, self._handlers(backend, push), self._post, crashed)
+        self._lanes = Lanes(self.state, self._switch(backend, push).carry_out, self._post, crashed)
 
     def start(self) -> None:
         """Start the lanes and the fetcher."""
@@ -150,17 +149,8 @@ class Engine:
     def _post(self, command: Command, report: pb.Report) -> None:
         self._outbox.post(report, command.owner)
 
-    def _handlers(self, backend: Backend, push: PushTokens) -> Mapping[Lane, Handler]:
+    def _switch(self, backend: Backend, push: PushTokens) -> Switch:
         config = self._config
-        residency = Residency(self.state, self._copiers[Lane.WEIGHTS], self._cache, self._rings["load"])
-        mover = KvMover(
-            self.state,
-            config.node,
-            self._segment.name,
-            self._attachments,
-            self._copiers[Lane.KV_OUT],
-            self._copiers[Lane.KV_IN],
-        )
         compute = Compute(
             self.state,
             backend,
@@ -170,23 +160,9 @@ class Engine:
             config.max_batch,
         )
 
-        def carry_out(command: Command) -> Outcome:
-            body = command.body
-            if isinstance(body, TurnPlan):
-                return compute.turn(command, body)
-            if isinstance(body, pb.Load):
-                return residency.load(command, body)
-            if isinstance(body, pb.Unload):
-                return residency.unload(command, body)
-            if isinstance(body, pb.SwapOut):
-                return mover.swap_out(command, body)
-            if isinstance(body, pb.SwapIn):
-                return mover.swap_in(command, body)
-            if isinstance(body, pb.Adopt):
-                return mover.adopt(command, body)
-            raise EngineError(f"no lane carries out {type(body).__name__}")
-
-        return dict.fromkeys(Lane, carry_out)
+        images = Images(self.state, self._cache, self._rings["load"])
+        kv = KvMoves(self.state, config.node, self._segment.name, self._attachments)
+        return Switch(self.state, images, kv, compute, self._copiers)
 
 
 def _disk(config: SidecarConfig) -> DiskTier | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from aegaeon_native import NativeError
 from aegaeon_proto.v1 import engine_pb2 as pb
@@ -44,13 +44,12 @@ def skipped(skip: Skip) -> pb.Report:
 class Lanes:
     """Starts and stops the threads. `crashed` is called, from the thread, when one dies of a defect."""
 
-    def __init__(self, state: State, handlers: Mapping[Lane, Handler], post: Post, crashed: Callable[[], None]) -> None:
+    def __init__(self, state: State, handler: Handler, post: Post, crashed: Callable[[], None]) -> None:
         self._state = state
         self._post = post
         self._crashed = crashed
         self._threads = [
-            threading.Thread(target=self._run, args=(lane, handler), name=lane.value, daemon=True)
-            for lane, handler in handlers.items()
+            threading.Thread(target=self._run, args=(lane, handler), name=lane.value, daemon=True) for lane in Lane
         ]
 
     def start(self) -> None:

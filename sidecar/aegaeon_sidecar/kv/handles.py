@@ -60,3 +60,11 @@ def pieces(handle: pb.KvHandle, source: SlabPool, block_bytes: int, to: Blocks) 
             nbytes = min(block_bytes - done, slab_bytes - within)
             yield target * block_bytes + done, source.address + handle.slabs[position] * slab_bytes + within, nbytes
             done += nbytes
+
+
+def resume(sequence: Sequence, handle: pb.KvHandle) -> None:
+    """Its KV is in: it goes on where the source left off."""
+    for token in handle.output[len(sequence.output) :]:
+        sequence.output.append(token)
+        sequence.sampler.accept(token)
+    sequence.kv_tokens = handle.kv_tokens

@@ -198,7 +198,7 @@ class Fetcher:
     def _forget(self, model: Model) -> None:
         """Drop a withdrawn model once no step and no load uses its range."""
         with self._state.changed:
-            self._state.changed.wait_for(lambda: self._state.stopping or not (model.users or model.loading))
+            self._state.changed.wait_for(lambda: self._state.stopping or not (model.users or model.moving))
             if self._state.stopping:
                 return
             if model.range is not None and model.mapped_slabs:

@@ -19,7 +19,7 @@ class Model:
 
     `located`: where its files are; `content`: hash of its weights, "" while they were never read whole;
     `image`: None while they are not on the host, and to be pinned before it is read; `pinned`: it is.
-    `resident`: its weights are in; `loading`: a copy into its range runs; `mapped_slabs`: slabs in its range;
+    `resident`: its weights are in; `moving`: they come or go just now; `mapped_slabs`: slabs that are its own;
     `users`: steps that read its weights; `leaving`: no further step may; `map_s`, `copy_s`: seconds of its last load.
     """
 
@@ -36,7 +36,7 @@ class Model:
     pinned: bool = False
     range: Range | None = None
     resident: bool = False
-    loading: bool = False
+    moving: bool = False
     mapped_slabs: int = 0
     users: int = 0
     leaving: bool = False

@@ -13,7 +13,7 @@ def settle_pins(state: State) -> None:
     for model in state.models.values():
         if model.image is None or model.range is None:  # the fetcher still holds it
             continue
-        wanted = model.resident or model.loading or model.name in planned
+        wanted = model.resident or model.moving or model.name in planned
         if wanted and not model.pinned:
             model.pinned = model.image.pin()
         elif model.pinned and not wanted:

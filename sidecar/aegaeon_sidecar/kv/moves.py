@@ -1,0 +1,82 @@
+"""The rules that every move of a sequence's KV keeps (docs/engine-memory.md): begin, allocate, copy, end.
+
+(1) A sequence is on the device only when its copy is done; (2) a copy waits for the one before it on the same sequence;
+(3) blocks are freed when the copy that touches them is over, never earlier.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aegaeon_native import BlockPool, OutOfSlabs, SlabPool
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import model_pb2 as model
+from aegaeon_sidecar.errors import CancelledError, NoMemoryError
+from aegaeon_sidecar.kv.handles import check_blocks, check_handle, make_handle
+from aegaeon_sidecar.memory.segments import Attachments
+from aegaeon_sidecar.memory.tiers import Tier
+from aegaeon_sidecar.sequences import Blocks, Place, SeqKey, Sequence
+from aegaeon_sidecar.state import Command, State
+
+
+class KvMoves:
+    """Used by the kv-out and the kv-in lane; all with the engine's lock held."""
+
+    def __init__(self, state: State, node: str, segment: str, attachments: Attachments) -> None:
+        self._state = state
+        self._node = node
+        self._segment = segment
+        self._attachments = attachments
+
+    def attach(self, sequence: Sequence, handle: pb.KvHandle, block_bytes: int) -> SlabPool:
+        """The segment that holds a handle's blocks. Raises UnknownError or StaleError for one of another sequence."""
+        check_handle(sequence, handle, self._node)
+        source = self._attachments.pool(handle.segment)
+        check_blocks(handle, source, block_bytes)
+        return source
+
+    def begin(self, command: Command, seq: model.SeqId, epoch: int) -> Sequence:
+        """The sequence, once no step or copy touches it. Raises UnknownError, StaleError, CancelledError."""
+        key = SeqKey(seq.request, seq.choice)
+        sequence = self._state.sequences.require(key, epoch)
+        sequence.wanted += 1  # no further step takes it: else steps could follow each other for ever
+        free = self._state.wait(lambda: not (sequence.busy or sequence.moving), command)
+        sequence.wanted -= 1
+        if not free:
+            self._state.changed.notify_all()
+            raise CancelledError(f"the copy of {seq.request}/{seq.choice} was cancelled")
+        return self._state.sequences.require(key, epoch)
+
+    def end(self, command: Command, sequence: Sequence, before: Place, after: Place) -> None:
+        """The copy is over: the tier that is left gives its blocks back, or the other one when it was cancelled."""
+        sequence.moving = False
+        kept = before if command.cancelled else after
+        if kept is not Place.DEVICE:
+            self._state.sequences.free_device(sequence)
+        if kept is not Place.HOST:
+            self._state.sequences.free_host(sequence)
+        sequence.place = kept
+        closed = sequence.closed
+        self._state.sequences.settle(sequence)
+        self._state.changed.notify_all()
+        if command.cancelled or closed:
+            raise CancelledError(f"the copy of {sequence.key.request}/{sequence.key.choice} was cancelled")
+
+    def pools(self, sequence: Sequence) -> tuple[BlockPool, BlockPool]:
+        """The blocks of its shape on the device and on the host."""
+        return self._state.device.blocks(sequence.kv_shape), self._state.host.blocks(sequence.kv_shape)
+
+    def handle(self, sequence: Sequence) -> pb.KvHandle:
+        """By which another sidecar finds its blocks on this host."""
+        return make_handle(sequence, self._node, self._segment, self._state.host.blocks(sequence.kv_shape))
+
+
+def allocate(tier: Tier, blocks: BlockPool, count: int, grant: int) -> Blocks:
+    """So many blocks, mapping at most `grant` further slabs. Raises NoMemoryError."""
+    try:
+        return np.asarray(blocks.allocate(count, grant), dtype=np.int32)
+    except OutOfSlabs as error:
+        needed = blocks.slabs_for(count)
+        raise NoMemoryError(
+            f"{count} blocks take {needed} more slabs of the {tier.name} tier; {tier.pool.free} are free: {error}"
+        ) from error

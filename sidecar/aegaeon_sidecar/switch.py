@@ -1,0 +1,232 @@
+"""A switch from one model to another, top down: KV out, weights in, KV in, and the next batch decodes.
+
+The native parts are behind a few verbs: slabs are taken and given back, mapped into a range and unmapped; blocks are
+allocated and released; bytes are copied, and `finish` waits for them. docs/engine-memory.md draws what lies where.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from aegaeon_native import NativeError, OutOfSlabs, Range
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_sidecar.backends import Layout
+from aegaeon_sidecar.compute import Compute
+from aegaeon_sidecar.copying import Copier
+from aegaeon_sidecar.errors import CancelledError, EngineError, NoMemoryError, UnknownError
+from aegaeon_sidecar.kv.handles import pieces, resume
+from aegaeon_sidecar.kv.moves import KvMoves, allocate
+from aegaeon_sidecar.outcome import Outcome
+from aegaeon_sidecar.plan import TurnPlan
+from aegaeon_sidecar.program import Lane
+from aegaeon_sidecar.sequences import Place
+from aegaeon_sidecar.state import Command, State
+from aegaeon_sidecar.weights.images import Images
+from aegaeon_sidecar.weights.models import Model
+from aegaeon_sidecar.weights.pins import settle_pins
+
+_ALL = 2**31 - 1
+
+
+class Switch:
+    """Carries out the commands of the four lanes. For a switch from model A to model B the scheduler sends
+
+    | command           | lane    | what happens here                                                            |
+    |-------------------|---------|------------------------------------------------------------------------------|
+    | SwapOut(seq of A) | kv-out  | its blocks to the host; its device blocks are free                           |
+    | Unload(A)         | weights | after the last step that reads them: unmapped, the slabs are free            |
+    | Load(B)           | weights | slabs mapped into B's permanent range, its bytes copied in                   |
+    | SwapIn(seq of B)  | kv-in   | its blocks from the host to the device; Adopt: from another sidecar's host   |
+    | Turn(B)           | compute | waits for the load; decodes from the first sequence that is in; others join  |
+
+    Each lane is a thread with a copier of its own, so whatever no `after` forbids runs side by side: the KV of A leaves
+    while its slabs of weights are filled with B's, and B's KV comes in during its load. B may also be loaded while A
+    still decodes (prefetch), and A stay when there is room for both: then a switch is the Turn alone.
+    """
+
+    def __init__(
+        self, state: State, images: Images, kv: KvMoves, compute: Compute, copiers: Mapping[Lane, Copier]
+    ) -> None:
+        self._state = state
+        self._images = images
+        self._kv = kv
+        self._compute = compute
+        self._copiers = copiers
+
+    def carry_out(self, command: Command) -> Outcome:
+        """One command, on its lane's thread. Raises CommandError or NativeError: Failed, and Skipped for dependants."""
+        match command.body:
+            case pb.SwapOut() as swap:
+                return self._swap_out(command, swap)
+            case pb.Unload() as unload:
+                return self._unload(command, unload)
+            case pb.Load() as load:
+                return self._load(command, load)
+            case pb.SwapIn() as swap:
+                return self._swap_in(command, swap)
+            case pb.Adopt() as adopt:
+                return self._adopt(command, adopt)
+            case TurnPlan() as plan:
+                return self._compute.turn(command, plan)
+        raise EngineError(f"no lane carries out {type(command.body).__name__}")
+
+    # -- A leaves ---------------------------------------------------------------------------------------------------
+
+    def _swap_out(self, command: Command, swap: pb.SwapOut) -> Outcome:
+        """Device to host; the device blocks are free when it is done. Raises the errors of `begin`, NoMemoryError."""
+        with self._state.changed:
+            sequence = self._kv.begin(command, swap.seq, swap.epoch)
+            if sequence.place is Place.HOST:
+                return Outcome(handle=self._kv.handle(sequence))
+            if sequence.place is Place.NONE:
+                raise UnknownError(f"sequence {swap.seq.request}/{swap.seq.choice} has no KV cache to move")
+            device, host = self._kv.pools(sequence)
+            sequence.host_blocks = allocate(self._state.host, host, sequence.blocks.size, _ALL)
+            sequence.moving = True
+        copier = self._copiers[Lane.KV_OUT]
+        copier.copy_blocks(command, host, sequence.host_blocks, device, sequence.blocks)
+        copier.finish()
+        with self._state.changed:
+            self._kv.end(command, sequence, Place.DEVICE, Place.HOST)
+            return Outcome(nbytes=sequence.host_blocks.size * host.block_bytes, handle=self._kv.handle(sequence))
+
+    def _unload(self, command: Command, unload: pb.Unload) -> Outcome:
+        """Give a model's slabs back after the last step that uses them. Nothing happens when it is not resident."""
+        with self._state.changed:
+            model = self._registered(unload.model)
+            if not model.resident:
+                return Outcome()
+            model.leaving = True
+            free = self._state.wait(lambda: model.users == 0, command)
+            model.leaving = False
+            if not free:
+                raise CancelledError(f"the unload of {model.name} was cancelled")
+            model.resident, model.moving = False, True
+        self._give_back(model, _range(model).unmap(0, model.mapped_slabs))
+        return Outcome()
+
+    def _give_back(self, model: Model, slabs: list[int]) -> None:
+        with self._state.changed:
+            self._state.device.pool.give(slabs)
+            model.mapped_slabs, model.moving = 0, False
+            settle_pins(self._state)
+            self._state.changed.notify_all()
+
+    # -- B comes ----------------------------------------------------------------------------------------------------
+
+    def _load(self, command: Command, load: pb.Load) -> Outcome:
+        """Make a model resident with at most `load.slabs` slabs; nothing happens when it is already.
+
+        From the host cache it is one copy; what is not there is read from its files by way of the stage ring. Raises
+        UnknownError, NoMemoryError (nothing changed), CancelledError, EngineError (its slabs are given back).
+        """
+        with self._state.changed:
+            model = self._registered(load.model)
+            if model.resident:
+                return Outcome()
+            slabs = self._take(model, load.slabs)
+        self._map(model, slabs)
+        try:
+            self._fill(command, model)
+            self._settle(command, model)
+        except BaseException:
+            self._give_back(model, _range(model).unmap(0, model.mapped_slabs))
+            raise
+        return Outcome(nbytes=_layout(model).weight_bytes)
+
+    def _take(self, model: Model, grant: int) -> list[int]:
+        needed = _range(model).slabs
+        if needed > grant:
+            raise NoMemoryError(f"{model.name} takes {needed} slabs, {grant} were granted")
+        try:
+            slabs = self._state.device.pool.take(needed)
+        except OutOfSlabs as error:
+            raise NoMemoryError(f"{model.name} takes {needed} slabs: {error}") from error
+        model.moving, model.mapped_slabs = True, len(slabs)
+        return slabs
+
+    def _map(self, model: Model, slabs: list[int]) -> None:
+        """Without the lock, as everything that takes longer than a look: steps of other models go on meanwhile."""
+        begin = time.monotonic()
+        try:
+            _range(model).map(0, slabs)
+        except NativeError as error:
+            self._give_back(model, slabs)
+            raise EngineError(f"{model.name} could not be mapped: {error}") from error
+        model.map_s = time.monotonic() - begin
+
+    def _fill(self, command: Command, model: Model) -> None:
+        begin = time.monotonic()
+        image = self._images.pinned(model)
+        if image is None:
+            self._images.stream(command, model)
+        else:
+            copier = self._copiers[Lane.WEIGHTS]
+            copier.copy(command, _range(model).address, image.address, image.nbytes)
+            copier.finish()
+        model.copy_s = time.monotonic() - begin
+
+    def _settle(self, command: Command, model: Model) -> None:
+        with self._state.changed:
+            if command.cancelled or model.forgotten:
+                raise CancelledError(f"the load of {model.name} was cancelled")
+            model.moving, model.resident = False, True
+            settle_pins(self._state)
+            self._state.changed.notify_all()
+
+    def _swap_in(self, command: Command, swap: pb.SwapIn) -> Outcome:
+        """This sidecar's host to its device, mapping at most `swap.slabs` further slabs; the host blocks are freed."""
+        with self._state.changed:
+            sequence = self._kv.begin(command, swap.seq, swap.epoch)
+            if sequence.place is Place.DEVICE:
+                return Outcome()
+            if sequence.place is Place.NONE:
+                raise UnknownError(f"sequence {swap.seq.request}/{swap.seq.choice} has no KV cache on the host")
+            device, host = self._kv.pools(sequence)
+            sequence.blocks = allocate(self._state.device, device, sequence.host_blocks.size, swap.slabs)
+            sequence.moving = True
+        copier = self._copiers[Lane.KV_IN]
+        copier.copy_blocks(command, device, sequence.blocks, host, sequence.host_blocks)
+        copier.finish()
+        with self._state.changed:
+            self._kv.end(command, sequence, Place.HOST, Place.DEVICE)
+        return Outcome(nbytes=sequence.blocks.size * host.block_bytes)
+
+    def _adopt(self, command: Command, adopt: pb.Adopt) -> Outcome:
+        """Another sidecar's host blocks to this device. The source keeps its copy until it is sent Close."""
+        with self._state.changed:
+            sequence = self._kv.begin(command, adopt.seq, adopt.epoch)
+            if sequence.place is not Place.NONE:
+                raise UnknownError(f"sequence {adopt.seq.request}/{adopt.seq.choice} has its KV cache here already")
+            device, _ = self._kv.pools(sequence)
+            source = self._kv.attach(sequence, adopt.handle, device.block_bytes)
+            sequence.blocks = allocate(self._state.device, device, len(adopt.handle.blocks), adopt.slabs)
+            sequence.moving = True
+        copier = self._copiers[Lane.KV_IN]
+        for offset, address, nbytes in pieces(adopt.handle, source, device.block_bytes, sequence.blocks):
+            copier.copy(command, device.address + offset, address, nbytes)
+        copier.finish()
+        with self._state.changed:
+            self._kv.end(command, sequence, Place.NONE, Place.DEVICE)
+            resume(sequence, adopt.handle)
+        return Outcome(nbytes=sequence.blocks.size * device.block_bytes)
+
+    # -- who is meant -----------------------------------------------------------------------------------------------
+
+    def _registered(self, name: str) -> Model:
+        model = self._state.models.get(name)
+        if model is None or model.range is None:
+            phase = "not in the catalog" if model is None else f"not ready ({model.reason or 'on its way'})"
+            raise UnknownError(f"model {name} is {phase}")
+        return model
+
+
+def _range(model: Model) -> Range:
+    assert model.range is not None  # it is registered
+    return model.range
+
+
+def _layout(model: Model) -> Layout:
+    assert model.layout is not None  # it is registered
+    return model.layout

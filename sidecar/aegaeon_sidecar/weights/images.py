@@ -1,0 +1,92 @@
+"""Where the bytes of a load come from: the host cache, or the model's files by way of the stage ring."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aegaeon_sidecar.backends import Layout
+from aegaeon_sidecar.errors import CacheFullError, CancelledError, EngineError, FillCancelledError, ModelError
+from aegaeon_sidecar.models.fill import fill, identity
+from aegaeon_sidecar.state import Command, State
+from aegaeon_sidecar.weights.cache import Draft, HostCache, Image
+from aegaeon_sidecar.weights.models import Model
+from aegaeon_sidecar.weights.ring import StageRing
+
+log = logging.getLogger(__name__)
+
+
+class Images:
+    """Asked by the weights lane's thread for registered models."""
+
+    def __init__(self, state: State, cache: HostCache, ring: StageRing) -> None:
+        self._state = state
+        self._cache = cache
+        self._ring = ring
+
+    def pinned(self, model: Model) -> Image | None:
+        """The host cache's copy, ours or one that another sidecar made since ours was evicted. Raises EngineError."""
+        with self._state.changed:
+            if model.image is not None and (model.pinned or model.image.pin()):
+                model.pinned = True
+                return model.image
+            model.drop_image()
+        layout = model.layout
+        assert layout is not None  # it is registered
+        with _as_engine_error(model):
+            image = self._cache.find(identity(layout), layout.weight_bytes)
+        return self._adopt(model, image)
+
+    def stream(self, command: Command, model: Model) -> None:
+        """From the files into the slabs and, where others may be evicted for it, into the host cache on the way.
+
+        Raises EngineError, CancelledError.
+        """
+        located, layout, weights = model.located, model.layout, model.range
+        assert located is not None  # it is registered
+        assert layout is not None
+        assert weights is not None
+        with _as_engine_error(model):
+            draft = self._draft(layout)
+            targets = [weights.view(0, layout.weight_bytes), *([draft.view] if draft else [])]
+            try:
+                content = fill(
+                    located.directory,
+                    layout,
+                    targets,
+                    self._ring,
+                    hashed=draft is not None,
+                    cancelled=lambda: command.cancelled or model.forgotten or self._state.stopping,
+                )
+            except BaseException:
+                if draft is not None:
+                    self._cache.discard(draft)
+                raise
+            if draft is not None:
+                self._adopt(model, self._cache.publish(draft, content))
+
+    def _draft(self, layout: Layout) -> Draft | None:
+        try:
+            return self._cache.draft(identity(layout), layout.weight_bytes)
+        except CacheFullError as error:
+            log.info("a load goes past the host cache: %s", error)
+            return None
+
+    def _adopt(self, model: Model, image: Image | None) -> Image | None:
+        with self._state.changed:
+            model.image, model.pinned = image, image is not None
+            if image is not None:
+                model.content = image.content
+        return image
+
+
+@contextmanager
+def _as_engine_error(model: Model) -> Iterator[None]:
+    """What the files or the host cache can fail with, as what a command fails with."""
+    try:
+        yield
+    except FillCancelledError as error:
+        raise CancelledError(f"the load of {model.name} was cancelled") from error
+    except (ModelError, OSError) as error:
+        raise EngineError(f"{model.name}: {error}") from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from aegaeon_cli.main import main
 from aegaeon_simulator.device import Kind
 from aegaeon_simulator.figures import book as books
 from aegaeon_simulator.figures.actives import active_counts, expected_active, figure_4
-from aegaeon_simulator.figures.cache import Cache, code_version
+from aegaeon_simulator.figures.cache import ENGINES, Cache, code_version
 from aegaeon_simulator.figures.catalog import FORMS, OURS, Panel, panels
 from aegaeon_simulator.figures.claims import oracle, published, verdicts
 from aegaeon_simulator.figures.curves import Curve
@@ -121,8 +123,17 @@ def test_results_are_kept_by_what_decides_them(tmp_path: Path) -> None:
         assert cache.get(other) is None
 
 
-def test_baselines_do_not_depend_on_the_rules_of_the_core() -> None:
-    assert code_version("paper") == code_version("aegaeon") != code_version("dedicated")
+def test_a_policy_s_results_depend_on_its_own_sources_alone() -> None:
+    assert len({code_version(policy) for policy in ("paper", "aegaeon", "dedicated")}) == 3
+    assert code_version("dedicated") == code_version("paper-artifact")
+
+
+def test_no_baseline_imports_what_its_version_leaves_out() -> None:
+    script = "import sys, aegaeon_simulator.baselines; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert "aegaeon_simulator.clock" in loaded
+    left_out = {f"aegaeon_simulator.{Path(name).stem}" for name in ENGINES}
+    assert not left_out & set(loaded)
 
 
 def test_a_second_run_takes_everything_from_the_cache(tmp_path: Path) -> None:

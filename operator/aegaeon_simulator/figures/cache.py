@@ -17,6 +17,11 @@ from aegaeon_simulator.settings import PRODUCTION
 
 _NOT_RUN = ("figures", "plan")  # packages of the simulator that decide no run
 _OF_BASELINES = ("model.py", "slo.py", "config.py")  # of the core: all that a baseline takes from it
+ENGINES = (  # of the simulator: what only the production core runs on
+    "compute.py", "copies.py", "engine.py", "host.py", "links.py", "memory.py", "production.py", "small.py", "spec.py",
+    "world.py",
+)  # fmt: skip
+_PACKAGE = {"aegaeon": "slack", "paper": "paper"}  # of each policy in the core; neither uses the other's
 
 
 class Cache:
@@ -53,20 +58,29 @@ class Cache:
 
 @cache
 def code_version(policy: str) -> str:
-    """A hash of the sources that decide the runs of a policy: baselines take little from the core."""
-    core = sorted(Path(aegaeon_scheduler.core.__path__[0]).rglob("*.py"))
-    simulator = Path(aegaeon_simulator.__path__[0])
-    own = [p for p in sorted(simulator.rglob("*")) if p.suffix in (".py", ".json", ".gz") and _decides(p, simulator)]
-    taken = core if policy in PRODUCTION else [p for p in core if p.name in _OF_BASELINES]
+    """A hash of the sources that decide the runs of a policy; what only other policies use is not in it."""
+    core, simulator = Path(aegaeon_scheduler.core.__path__[0]), Path(aegaeon_simulator.__path__[0])
     digest = hashlib.sha256()
-    for path in [*taken, *own]:
-        digest.update(path.read_bytes())
+    for path in sorted(core.rglob("*.py")):
+        if _of_core(path.relative_to(core).parts, policy):
+            digest.update(path.read_bytes())
+    for path in sorted(p for p in simulator.rglob("*") if p.suffix in (".py", ".json", ".gz")):
+        if _of_simulator(path.relative_to(simulator).parts, policy):
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-def _decides(path: Path, root: Path) -> bool:
-    parts = path.relative_to(root).parts
-    return parts[0] not in _NOT_RUN or parts[:2] == ("figures", "devices")
+def _of_core(parts: tuple[str, ...], policy: str) -> bool:
+    if policy not in PRODUCTION:
+        return parts[-1] in _OF_BASELINES
+    return len(parts) < 3 or parts[1] == _PACKAGE[policy]
+
+
+def _of_simulator(parts: tuple[str, ...], policy: str) -> bool:
+    if parts[:2] == ("figures", "devices"):
+        return True
+    other = "baselines" if policy in PRODUCTION else None
+    return parts[0] not in (*_NOT_RUN, other) and (policy in PRODUCTION or parts[0] not in ENGINES)
 
 
 @cache

@@ -167,7 +167,7 @@ class ComputeLane:
         steps = upto - chunk.done
         if steps <= 0:
             return
-        times = [chunk.began + chunk.seconds(j) for j in range(chunk.done + 1, upto + 1)]
+        times = chunk.times(upto)
         spent = chunk.seconds(upto) - chunk.seconds(chunk.done)
         chunk.done = upto
         turn.done += steps

@@ -68,7 +68,7 @@ class CopyLanes(ComputeLane):
             return False
         if self.turn is not None and self.turn.body.model == body.model:
             raise WireViolationError(f"{body.model} is unloaded while its turn runs")
-        self.device.weights -= self.resident.pop(body.model)
+        self.device.drop_weights(self.resident.pop(body.model))
         self._later(0.0, lambda: self._end(send, 0.0))
         return True
 

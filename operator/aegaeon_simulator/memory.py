@@ -18,11 +18,11 @@ class Tier:
     used: dict[KvShape, int] = field(default_factory=dict)
     mapped: dict[KvShape, int] = field(default_factory=dict)
     block_bytes: dict[KvShape, int] = field(default_factory=dict)
+    free: int = field(init=False)  # slabs that nothing is mapped to
+    _said: dict[KvShape, ShapeMemory] | None = field(init=False, default=None)
 
-    @property
-    def free(self) -> int:
-        """Slabs that nothing is mapped to."""
-        return self.slabs - self.weights - sum(self.mapped.values())
+    def __post_init__(self) -> None:
+        self.free = self.slabs - self.weights
 
     def _slabs_for(self, shape: KvShape, blocks: int) -> int:
         return -(-blocks * self.block_bytes[shape] // self.slab_bytes)
@@ -32,6 +32,12 @@ class Tier:
         if slabs > self.free:
             raise WireViolationError(f"a load needs {slabs} slabs, {self.free} are free")
         self.weights += slabs
+        self.free -= slabs
+
+    def drop_weights(self, slabs: int) -> None:
+        """Unmap a model's slabs."""
+        self.weights -= slabs
+        self.free += slabs
 
     def grow(self, footprint: Footprint, blocks: int, grant: int) -> int | None:
         """Allocate blocks; slabs taken, or None when the grant or the free blocks do not reach (nothing changes)."""
@@ -45,6 +51,8 @@ class Tier:
             raise WireViolationError(f"a grant of {grant} slabs was given out, only {self.free} are free")
         self.used[shape] = used
         self.mapped[shape] = self.mapped.get(shape, 0) + extra
+        self.free -= extra
+        self._said = None
         return extra
 
     def shrink(self, footprint: Footprint, blocks: int) -> None:
@@ -53,14 +61,20 @@ class Tier:
         self.used[shape] = self.used.get(shape, 0) - blocks
         if self.used[shape] < 0:
             raise WireViolationError(f"{shape}: more blocks freed than were used")
-        self.mapped[shape] = min(self.mapped[shape], self._slabs_for(shape, self.used[shape]))
+        mapped = self.mapped[shape]
+        self.mapped[shape] = min(mapped, self._slabs_for(shape, self.used[shape]))
+        self.free += mapped - self.mapped[shape]
+        self._said = None
 
     def shapes(self) -> dict[KvShape, ShapeMemory]:
-        """Blocks by shape, as a report says them."""
-        return {
-            shape: ShapeMemory(mapped * self.slab_bytes // self.block_bytes[shape] - self.used[shape], self.used[shape])
-            for shape, mapped in self.mapped.items()
-        }
+        """Blocks by shape, as a report says them; the same object until something changes."""
+        if self._said is None:
+            self._said = {shape: self._shape(shape, mapped) for shape, mapped in self.mapped.items()}
+        return self._said
+
+    def _shape(self, shape: KvShape, mapped: int) -> ShapeMemory:
+        used = self.used[shape]
+        return ShapeMemory(mapped * self.slab_bytes // self.block_bytes[shape] - used, used)
 
 
 def report(device: Tier, host: Tier) -> Memory:

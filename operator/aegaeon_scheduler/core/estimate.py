@@ -85,7 +85,8 @@ class Estimate:
 
     def step_s(self, context_tokens: int, batch: int) -> float:
         """One decode step of a batch (Eq. 6 with a batch term)."""
-        seconds = self._step.predict(context_tokens * 1e-4, batch * 1e-1)
+        w = self._step.w  # `predict` in place: a pass over a full pool asks a thousand times
+        seconds = w[0] + w[1] * (context_tokens * 1e-4) + w[2] * (batch * 1e-1)
         return seconds if seconds > 1e-6 else 1e-6
 
     def prefill_s(self, tokens: int) -> float:

@@ -103,6 +103,7 @@ generate: $(STAMP) ## everything that is made from something else
 	@$(PY) -m grpc_tools.protoc -I proto --python_out=proto --grpc_python_out=proto --mypy_out=quiet:proto --mypy_grpc_out=quiet:proto \
 	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc $(PROTOS)
 	@$(PY) docs/reference/make.py
+	@$(PY) -m aegaeon_operator.spec.crd crds
 lock: $(BIN)/uv ## requirements.lock from pyproject.toml
 	$(BIN)/uv pip compile --quiet pyproject.toml --extra engine --extra demo --extra s3 --extra figures --extra dev -c constraints.in --universal \
 	  --generate-hashes --no-header --no-emit-index-url --no-annotate -o requirements.lock

@@ -18,6 +18,8 @@ _SUFFIXES = {
 }
 _QUANTITY = re.compile(r"(?P<number>[0-9]{1,30}(?:\.[0-9]{1,30})?)(?P<suffix>[EPTGMK]i|[kMGTPE])?", re.ASCII)
 _BYTES_LIMIT = 2**63
+# Characters of either notation: bounds what a rule of the API server may cost.
+_LONGEST = 64
 
 _NANOSECONDS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 _DURATION_PART = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)(ns|us|µs|ms|s|m|h)", re.ASCII)
@@ -49,7 +51,7 @@ def format_quantity(size_bytes: int) -> str:
 
 def parse_duration(value: object) -> float:
     """Seconds of a duration: `100ms`, `10s`, `1m30s`. Raises ValueError with what is allowed."""
-    parts = _DURATION_PART.findall(value) if isinstance(value, str) else []
+    parts = _DURATION_PART.findall(value) if isinstance(value, str) and len(value) <= _LONGEST else []
     if not parts or "".join(number + unit for number, unit in parts) != value:
         raise ValueError(f"{value!r} is not a duration; write a number with a unit, such as 100ms, 10s or 1m30s")
     return float(sum(Decimal(number) * _NANOSECONDS[unit] for number, unit in parts) / 10**9)
@@ -72,11 +74,18 @@ Quantity = Annotated[
     int,
     BeforeValidator(parse_quantity),
     PlainSerializer(format_quantity, return_type=str),
-    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "x-kubernetes-int-or-string": True,
+            "maxLength": _LONGEST,
+            "pattern": r"^[0-9]{1,30}(\.[0-9]{1,30})?([EPTGMK]i|[kMGTPE])?$",
+        }
+    ),
 ]
 Duration = Annotated[
     float,
     BeforeValidator(parse_duration),
     PlainSerializer(format_duration, return_type=str),
-    WithJsonSchema({"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$"}),
+    WithJsonSchema({"type": "string", "maxLength": _LONGEST, "pattern": r"^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$"}),
 ]

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
+from aegaeon_operator.spec.cel import field_rules, list_map, rules
 from aegaeon_operator.spec.quantity import Duration, Quantity, format_quantity
 
 GROUP = "serving.aegaeon.io"
@@ -20,7 +21,11 @@ API_VERSION = f"{GROUP}/{VERSION}"
 _DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _SERVED_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$"
 
-PositiveDuration = Annotated[Duration, Field(gt=0)]
+_LONGER_THAN_0 = field_rules(("duration(self) > duration('0s')", "must be longer than 0s"))
+_UNCHANGED = field_rules(("self == oldSelf", "cannot be changed; delete the object and make it anew"))
+_SAME_FILES = field_rules(("self == oldSelf", "cannot be changed; serve the new files under another name"))
+
+PositiveDuration = Annotated[Duration, Field(gt=0, json_schema_extra=_LONGER_THAN_0)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=63, pattern=_DNS_LABEL)]
 
 
@@ -69,6 +74,25 @@ class Replicas(Strict):
 
 class PoolMemory(Strict):
     """Memory of each engine, and of each node."""
+
+    model_config = rules(
+        (
+            "quantity(string(self.slabSize)).sign() > 0 && quantity(string(self.slabSize)).asInteger() % 4096 == 0",
+            "slabSize must be a multiple of 4Ki",
+        ),
+        (
+            "!quantity(string(self.deviceBytes)).isLessThan(quantity(string(self.slabSize)))",
+            "deviceBytes holds no slab; raise deviceBytes or lower slabSize",
+        ),
+        (
+            "!quantity(string(self.hostKv)).isLessThan(quantity(string(self.slabSize)))",
+            "hostKv holds no slab; raise hostKv or lower slabSize",
+        ),
+        (
+            "quantity(string(self.hostModelCache)).sign() > 0",
+            "hostModelCache holds no model; give it the size of the largest model at least",
+        ),
+    )
 
     device_bytes: Quantity = Field(
         description="Device memory of one engine for weights and KV cache together, for example 60Gi."
@@ -134,6 +158,14 @@ class EngineTuning(Strict):
 class GpuPoolSpec(Strict):
     """Engines, their memory, and how they are shared."""
 
+    model_config = rules(
+        ("has(self.prefill) == has(self.decode)", "prefill and decode need each other; or use engines, which do both"),
+        (
+            "has(self.engines) || has(self.prefill)",
+            "no engines asked for; give engines.replicas, or prefill.replicas and decode.replicas",
+        ),
+    )
+
     backend: Literal["torch"] = Field(default="torch", description="What executes models.")
     accelerator: Accelerator = Field(default=Accelerator(), description="What an engine runs on.")
     engines: Replicas | None = Field(default=None, description="Engines that both prefill and decode.")
@@ -177,6 +209,10 @@ class HuggingFace(Strict):
 class Source(Strict):
     """Where a model's config.json and safetensors files are. Exactly one of the fields."""
 
+    model_config = rules(
+        ("[has(self.hostPath), has(self.huggingFace)].exists_one(x, x)", "give exactly one of hostPath, huggingFace"),
+    )
+
     host_path: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
         default=None,
         description="Folder on the machine. An absolute path or `~/...` is taken as it is; `./...` and `../...` "
@@ -204,7 +240,7 @@ class ServedModel(Strict):
     name: Annotated[str, Field(min_length=1, max_length=200, pattern=_SERVED_NAME)] = Field(
         description="Name that clients give in `model`; unique in the GpuPool."
     )
-    source: Source = Field(description="Where its files are.")
+    source: Source = Field(description="Where its files are.", json_schema_extra=_SAME_FILES)
     max_model_len: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(
         default=None, description="Longest prompt and output together, in tokens; left out: what its config.json says."
     )
@@ -226,8 +262,10 @@ class LocalGateway(Strict):
 class ModelPoolSpec(Strict):
     """Models, their objectives, and how they are reached."""
 
-    gpu_pool_ref: ObjectRef = Field(description="The GpuPool that serves these models.")
-    models: Annotated[tuple[ServedModel, ...], Field(min_length=1, max_length=512)] = Field(description="The models.")
+    gpu_pool_ref: ObjectRef = Field(description="The GpuPool that serves these models.", json_schema_extra=_UNCHANGED)
+    models: Annotated[tuple[ServedModel, ...], Field(min_length=1, max_length=512)] = Field(
+        description="The models.", json_schema_extra=list_map("name")
+    )
     gateway: LocalGateway = Field(default=LocalGateway(), description="How the models are reached.")
 
 

@@ -1,0 +1,81 @@
+"""The CRDs: what people read in `kubectl explain` is complete, and what the API server needs is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from aegaeon_operator.spec.crd import definitions
+
+DEFINITIONS = definitions()
+
+
+def fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every field below a schema with its path."""
+    yield path, schema
+    for name, inner in schema.get("properties", {}).items():
+        yield from fields(inner, f"{path}.{name}")
+    if "items" in schema:
+        yield from fields(schema["items"], f"{path}[]")
+
+
+def schema_of(plural: str) -> dict[str, Any]:
+    (version,) = DEFINITIONS[plural]["spec"]["versions"]
+    found: dict[str, Any] = version["schema"]["openAPIV3Schema"]
+    return found
+
+
+ALL = [(plural, path, field) for plural in DEFINITIONS for path, field in fields(schema_of(plural), plural)]
+
+
+@pytest.mark.parametrize("plural", DEFINITIONS)
+def test_every_field_is_explained_in_a_sentence(plural: str) -> None:
+    silent = [
+        path
+        for kind, path, field in ALL
+        if kind == plural and not path.endswith((".metadata", "[]")) and not field.get("description", "").endswith(".")
+    ]
+    assert silent == []
+
+
+def test_every_list_and_text_that_a_rule_reads_has_an_end() -> None:
+    """The API server refuses rules whose cost it cannot bound."""
+    endless = [
+        path
+        for _, path, field in ALL
+        if ("x-kubernetes-validations" in field or field.get("x-kubernetes-list-type") == "map")
+        and field.get("type") in ("string", "array")
+        and not {"maxLength", "maxItems"} & set(field)
+    ]
+    assert endless == []
+
+
+def test_every_rule_says_what_to_do() -> None:
+    rules = [rule for _, _, field in ALL for rule in field.get("x-kubernetes-validations", ())]
+    assert rules
+    assert [rule["rule"] for rule in rules if len(rule["message"].split()) < 4] == []
+
+
+def test_models_and_conditions_are_told_apart_by_their_keys() -> None:
+    keys = {
+        path: field["x-kubernetes-list-map-keys"] for _, path, field in ALL if "x-kubernetes-list-map-keys" in field
+    }
+    assert keys == {
+        "gpupools.status.conditions": ["type"],
+        "modelpools.spec.models": ["name"],
+        "modelpools.status.conditions": ["type"],
+    }
+
+
+def test_defaults_are_written_as_a_person_would() -> None:
+    spec = schema_of("gpupools")["properties"]["spec"]["properties"]
+    assert spec["memory"]["properties"]["slabSize"]["default"] == "32Mi"
+    assert spec["scheduling"]["default"] == {}
+    assert spec["scheduling"]["properties"]["hold"]["default"] == "30s"
+
+
+def test_no_schema_holds_what_a_structural_schema_may_not() -> None:
+    forbidden = {"$ref", "$defs", "title", "const", "additionalProperties"}
+    assert [(path, forbidden & set(field)) for _, path, field in ALL if forbidden & set(field)] == []

@@ -83,7 +83,9 @@ class BlockPool:
     """Blocks of one KV shape in a range of their own; takes slabs of the pool as it grows, gives empty ones back.
 
     Block i lies at address + i * block_bytes and may cross a slab border. Lowest ids first, so the tail empties.
-    Reference-counted: `allocate` gives count 1, `retain` adds, `release` drops, a block is free at 0. Thread-safe.
+    Reference-counted: `allocate` gives count 1, `retain` adds, `release` drops. At 0 a block is free, or, when its
+    content is to be kept (`keep`), cached until `forget`. `free`, `used` and `held_slabs` are what they would be
+    without cached blocks: whoever needs their room forgets them first. Thread-safe.
     """
 
     def __init__(self, pool: SlabPool, block_bytes: int, max_slabs: int) -> None: ...
@@ -97,31 +99,58 @@ class BlockPool:
 
     @property
     def free(self) -> int:
-        """Free blocks in slabs that are mapped already."""
+        """Free and cached blocks in slabs that held blocks touch already."""
 
     @property
-    def used(self) -> int: ...
+    def used(self) -> int:
+        """Blocks that are held."""
+
     @property
-    def mapped_slabs(self) -> int: ...
+    def references(self) -> int:
+        """References to them, all together."""
+
+    @property
+    def kept(self) -> int:
+        """Blocks whose content is kept, held or cached."""
+
+    @property
+    def mapped_slabs(self) -> int:
+        """Slabs taken from the pool, for held and cached blocks."""
+
+    @property
+    def held_slabs(self) -> int:
+        """Of these, the ones that held blocks touch."""
+
     @property
     def slabs(self) -> list[int]:
         """The slab at each position up to the last one mapped, -1 where none is: how another process finds a block."""
 
+    def cached(self) -> NDArray[np.int32]:
+        """Blocks that nobody holds and whose content is kept."""
+
+    def cached_positions(self) -> NDArray[np.int32]:
+        """Mapped positions that cached blocks alone touch: forgetting these blocks gives the slabs back."""
+
     def slabs_for(self, count: int) -> int:
-        """Slabs that allocate(count) would have to map now."""
+        """Slabs that allocate(count) would take from its grant now. Raises OutOfSlabs where the range is too small."""
 
     def allocate(self, count: int, grant: int) -> NDArray[np.int32]:
-        """`count` blocks, mapping at most `grant` further slabs; raises OutOfSlabs and changes nothing otherwise."""
+        """`count` free blocks, so that `held_slabs` rises by at most `grant`; else OutOfSlabs, and nothing changed."""
 
-    def retain(self, blocks: Sequence[int] | NDArray[np.int32]) -> None: ...
+    def retain(self, blocks: Sequence[int] | NDArray[np.int32], grant: int = 0) -> None:
+        """A reference more to held or cached blocks; slabs that only cached ones touched count against `grant`.
+
+        Raises OutOfSlabs when it is too small, NativeError for a free block; nothing changed then.
+        """
+
     def release(self, blocks: Sequence[int] | NDArray[np.int32]) -> int:
         """Drop one reference each; empty slabs go back to the pool at once. Returns how many slabs went back."""
 
-    def defer(self, blocks: Sequence[int] | NDArray[np.int32], event: Event) -> None:
-        """`release` once the event has happened: the move list of rule 3 (docs/engine-memory.md). See `reclaim`."""
+    def keep(self, blocks: Sequence[int] | NDArray[np.int32]) -> None:
+        """Held blocks whose content stays when their last reference goes."""
 
-    def reclaim(self) -> int:
-        """Release what is on the move list and done; returns how many blocks are still waiting."""
+    def forget(self, blocks: Sequence[int] | NDArray[np.int32]) -> int:
+        """The opposite of `keep`: cached ones are free. Returns how many slabs went back to the pool."""
 
     def view(self) -> NDArray[np.uint8]:
         """The whole range as bytes, shape (capacity * block_bytes,)."""

@@ -61,31 +61,48 @@ TEST(BlockPool, CountsReferencesAndRefusesWhatIsNotHeld) {
   const auto slabs = SlabPool::create_private("test", kSlab, 2);
   BlockPool pool(slabs, 4096, 2);
   const auto blocks = allocate(pool, 2, 1);
-  pool.retain(blocks);
+  pool.retain(blocks, 0);
   EXPECT_EQ(pool.release(blocks), 0u);
   EXPECT_THROW(pool.release(std::vector<Block>{0, 1, 0}), NativeError);
   EXPECT_THROW(pool.release(std::vector<Block>{7}), NativeError);
   EXPECT_THROW(pool.release(std::vector<Block>{-1}), NativeError);
   EXPECT_EQ(pool.used(), 2u);
   pool.check();
-  pool.retain(std::vector<Block>{0});
+  pool.retain(std::vector<Block>{0}, 0);
   EXPECT_EQ(pool.release(std::vector<Block>{0, 0, 1}), 1u);
   pool.check();
 }
 
-TEST(BlockPool, HoldsMovingBlocksUntilTheirEvent) {
+TEST(BlockPool, CachedBlocksKeepTheirSlabsAndCountAsFree) {
+  const auto slabs = SlabPool::create_private("test", kSlab, 4);
+  BlockPool pool(slabs, kSlab / 2, 4);
+  const auto blocks = allocate(pool, 5, 3);
+  pool.keep(std::vector<Block>{1, 2, 3});
+  EXPECT_EQ(pool.release(std::vector<Block>{0, 1, 2, 3}), 0u);  // 0 is free, but 1 is cached in the same slab
+  EXPECT_EQ(pool.cached(), (std::vector<Block>{1, 2, 3}));
+  EXPECT_EQ(pool.cached_positions(), (std::vector<std::size_t>{0, 1}));
+  EXPECT_EQ(pool.held_slabs(), 1u);
+  EXPECT_EQ(pool.free(), 1u);
+  pool.check();
+  EXPECT_THROW(pool.retain(std::vector<Block>{2}, 0), OutOfSlabs);
+  pool.retain(std::vector<Block>{2}, 1);
+  EXPECT_EQ(pool.free(), 2u);
+  EXPECT_EQ(pool.forget(std::vector<Block>{1}), 1u);
+  EXPECT_EQ(pool.forget(std::vector<Block>{2, 3}), 0u);
+  EXPECT_EQ(pool.release(std::vector<Block>{2}), 1u);
+  EXPECT_THROW(pool.retain(std::vector<Block>{2}, 9), NativeError);
+  pool.check();
+}
+
+TEST(BlockPool, CachedBlocksAreNotGivenOut) {
   const auto slabs = SlabPool::create_private("test", kSlab, 2);
-  const auto table = EventTable::create_private(2);
-  BlockPool pool(slabs, 4096, 2);
-  const auto blocks = allocate(pool, 3, 1);
-  const auto event = table->event();
-  pool.defer(blocks, event);
-  EXPECT_THROW(pool.release(blocks), NativeError);
-  EXPECT_THROW(pool.defer(blocks, event), NativeError);
-  EXPECT_EQ(pool.reclaim(), 3u);
-  event->set();
-  EXPECT_EQ(pool.reclaim(), 0u);
-  EXPECT_EQ(slabs->free(), 2u);
+  BlockPool pool(slabs, kSlab / 2, 2);
+  const auto blocks = allocate(pool, 3, 2);
+  pool.keep(blocks);
+  pool.release(blocks);
+  EXPECT_THROW(allocate(pool, 2, 2), OutOfSlabs);
+  EXPECT_EQ(allocate(pool, 1, 2), (std::vector<Block>{3}));
+  EXPECT_THROW(pool.keep(std::vector<Block>{0}), NativeError);
   pool.check();
 }
 
@@ -115,13 +132,14 @@ TEST(BlockPool, ShapesOfAnySizeShareOnePoolUnderRandomUse) {
     if (held.empty() || random() % 2 == 0) {
       try {
         const std::size_t need = pool.slabs_for(count);
-        const std::size_t before = pool.mapped_slabs();
+        const std::size_t before = pool.held_slabs();
         held.emplace_back(&pool, allocate(pool, count, need));
-        ASSERT_EQ(pool.mapped_slabs(), before + need);
+        ASSERT_EQ(pool.held_slabs(), before + need);
       } catch (const OutOfSlabs&) {
-        ASSERT_FALSE(held.empty());
+        pool.forget(pool.cached());
       }
     } else {
+      if (random() % 2 == 0) held.back().first->keep(held.back().second);
       std::swap(held[random() % held.size()], held.back());
       held.back().first->release(held.back().second);
       held.pop_back();

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <memory>
+
 #include "aegaeon/blocks.hpp"
 #include "aegaeon/range.hpp"
 #include "aegaeon/slabs.hpp"
@@ -6,16 +9,29 @@
 namespace {
 
 using aegaeon::BlockPool;
-using aegaeon::EventPtr;
 using aegaeon::Range;
 using aegaeon::SlabPool;
+using Int32Result = nb::ndarray<nb::numpy, std::int32_t, nb::ndim<1>>;
 
 // An array over addresses that may not be mapped: nothing is read, and `owner` keeps the addresses reserved.
 ByteView view_of(std::uintptr_t address, std::size_t bytes, nb::handle owner) {
   return ByteView(reinterpret_cast<std::uint8_t*>(address), {bytes}, owner);
 }
 
-nb::ndarray<nb::numpy, std::int32_t, nb::ndim<1>> allocate(BlockPool& pool, std::size_t count, std::size_t grant) {
+Int32Result owned(std::unique_ptr<std::int32_t[]> numbers, std::size_t count) {
+  std::int32_t* data = numbers.release();
+  const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<std::int32_t*>(p); });
+  return {data, {count}, owner};
+}
+
+template <typename Number>
+Int32Result array_of(const std::vector<Number>& numbers) {
+  auto copy = std::make_unique<std::int32_t[]>(numbers.size());
+  std::transform(numbers.begin(), numbers.end(), copy.get(), [](Number n) { return static_cast<std::int32_t>(n); });
+  return owned(std::move(copy), numbers.size());
+}
+
+Int32Result allocate(BlockPool& pool, std::size_t count, std::size_t grant) {
   if (count > pool.capacity()) {
     throw aegaeon::OutOfSlabs("allocate: " + std::to_string(count) + " blocks asked for, the range has " +
                               std::to_string(pool.capacity()));
@@ -25,20 +41,16 @@ nb::ndarray<nb::numpy, std::int32_t, nb::ndim<1>> allocate(BlockPool& pool, std:
     const nb::gil_scoped_release release;
     pool.allocate({blocks.get(), count}, grant);
   }
-  std::int32_t* data = blocks.release();
-  const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<std::int32_t*>(p); });
-  return {data, {count}, owner};
+  return owned(std::move(blocks), count);
 }
 
 // Every call that takes blocks takes an int32 array as it is, and any other sequence by conversion.
-template <typename Class, typename Call, typename... Extra>
-void def_blocks(Class& c, const char* name, Call call, const Extra&... extra) {
+template <typename Class, typename Call>
+void def_blocks(Class& c, const char* name, Call call) {
   c.def(
       name, [call](BlockPool& pool, Int32Array blocks) { return call(pool, span_of(blocks)); },
-      nb::arg("blocks").noconvert(), extra...);
-  c.def(
-      name, [call](BlockPool& pool, const Int32s& blocks) { return call(pool, std::span(blocks)); }, "blocks"_a,
-      extra...);
+      nb::arg("blocks").noconvert());
+  c.def(name, [call](BlockPool& pool, const Int32s& blocks) { return call(pool, std::span(blocks)); }, "blocks"_a);
 }
 
 void bind_slab_pool(nb::module_& m) {
@@ -85,11 +97,15 @@ void bind_block_pool(nb::module_& m) {
       .def_prop_ro("capacity", &BlockPool::capacity)
       .def_prop_ro("free", &BlockPool::free)
       .def_prop_ro("used", &BlockPool::used)
+      .def_prop_ro("references", &BlockPool::references)
+      .def_prop_ro("kept", &BlockPool::kept)
       .def_prop_ro("mapped_slabs", &BlockPool::mapped_slabs)
+      .def_prop_ro("held_slabs", &BlockPool::held_slabs)
       .def_prop_ro("slabs", &BlockPool::slabs)
       .def("slabs_for", &BlockPool::slabs_for, "count"_a)
       .def("allocate", &allocate, "count"_a, "grant"_a)
-      .def("reclaim", &BlockPool::reclaim, GilFree())
+      .def("cached", [](const BlockPool& pool) { return array_of(pool.cached()); })
+      .def("cached_positions", [](const BlockPool& pool) { return array_of(pool.cached_positions()); })
       .def("view",
            [](nb::handle_t<BlockPool> self) {
              const auto& pool = nb::cast<BlockPool&>(self);
@@ -98,18 +114,21 @@ void bind_block_pool(nb::module_& m) {
       .def("check", &BlockPool::check, GilFree())
       .def("close", &BlockPool::close, GilFree());
   using Blocks = std::span<const std::int32_t>;
-  def_blocks(c, "retain", [](BlockPool& pool, Blocks blocks) { pool.retain(blocks); });
+  c.def(
+      "retain", [](BlockPool& pool, Int32Array blocks, std::size_t grant) { pool.retain(span_of(blocks), grant); },
+      nb::arg("blocks").noconvert(), "grant"_a = 0);
+  c.def(
+      "retain", [](BlockPool& pool, const Int32s& blocks, std::size_t grant) { pool.retain(blocks, grant); },
+      "blocks"_a, "grant"_a = 0);
+  def_blocks(c, "keep", [](BlockPool& pool, Blocks blocks) { pool.keep(blocks); });
   def_blocks(c, "release", [](BlockPool& pool, Blocks blocks) {
     const nb::gil_scoped_release release;
     return pool.release(blocks);
   });
-  c.def(
-      "defer",
-      [](BlockPool& pool, Int32Array blocks, EventPtr event) { pool.defer(span_of(blocks), std::move(event)); },
-      nb::arg("blocks").noconvert(), "event"_a);
-  c.def(
-      "defer", [](BlockPool& pool, const Int32s& blocks, EventPtr event) { pool.defer(blocks, std::move(event)); },
-      "blocks"_a, "event"_a);
+  def_blocks(c, "forget", [](BlockPool& pool, Blocks blocks) {
+    const nb::gil_scoped_release release;
+    return pool.forget(blocks);
+  });
 }
 
 }  // namespace

@@ -20,17 +20,6 @@ std::size_t blocks_in(std::size_t slab_bytes, std::size_t block_bytes, std::size
   return capacity;
 }
 
-// Calls `act(begin, count)` for every run of consecutive numbers in sorted `positions`.
-template <typename Act>
-void for_runs(const std::vector<std::size_t>& positions, Act act) {
-  for (std::size_t i = 0; i < positions.size();) {
-    std::size_t end = i + 1;
-    while (end < positions.size() && positions[end] == positions[end - 1] + 1) ++end;
-    act(i, end - i);
-    i = end;
-  }
-}
-
 }  // namespace
 
 BlockPool::BlockPool(std::shared_ptr<SlabPool> pool, std::size_t block_bytes, std::size_t max_slabs)
@@ -40,12 +29,13 @@ BlockPool::BlockPool(std::shared_ptr<SlabPool> pool, std::size_t block_bytes, st
       capacity_(blocks_in(slab_bytes_, block_bytes, max_slabs)),
       range_(pool_, max_slabs),
       references_(capacity_, 0),
-      moving_(capacity_, 0),
+      kept_(capacity_, false),
+      placed_(capacity_, kDormant),
       touching_(max_slabs, 0),
+      caching_(max_slabs, 0),
       mapped_(max_slabs, false),
-      available_(capacity_),
-      dormant_(capacity_) {
-  for (std::size_t block = 0; block < capacity_; ++block) dormant_.insert(block);
+      lots_(kLots, Bitmap(capacity_)) {
+  for (std::size_t block = 0; block < capacity_; ++block) lots_[kDormant].insert(block);
 }
 
 BlockPool::~BlockPool() {
@@ -56,29 +46,33 @@ BlockPool::~BlockPool() {
   }
 }
 
-std::size_t BlockPool::last_block(std::size_t position) const {
-  return std::min(((position + 1) * slab_bytes_ - 1) / block_bytes_, capacity_ - 1);
-}
-
-bool BlockPool::is_mapped(std::size_t block) const {
-  for (std::size_t p = first_position(block); p <= last_position(block); ++p) {
-    if (!mapped_[p]) return false;
-  }
-  return true;
-}
-
 void BlockPool::require_open() const {
   if (closed_) throw NativeError("this block pool is closed");
 }
 
 std::size_t BlockPool::free() const {
   const std::scoped_lock lock(mutex_);
-  return available_.count();
+  return lot(kReady).count() + lot(kCachedReady).count();
 }
 
 std::size_t BlockPool::used() const {
   const std::scoped_lock lock(mutex_);
-  return used_;
+  return lot(kHeld).count();
+}
+
+std::size_t BlockPool::references() const {
+  const std::scoped_lock lock(mutex_);
+  return references_sum_;
+}
+
+std::size_t BlockPool::kept() const {
+  const std::scoped_lock lock(mutex_);
+  return kept_sum_;
+}
+
+std::size_t BlockPool::held_slabs() const {
+  const std::scoped_lock lock(mutex_);
+  return held_positions_;
 }
 
 std::vector<Slab> BlockPool::slabs() const {
@@ -87,232 +81,174 @@ std::vector<Slab> BlockPool::slabs() const {
   return layout;
 }
 
+std::vector<Block> BlockPool::cached() const {
+  const std::scoped_lock lock(mutex_);
+  std::vector<Block> blocks;
+  for (const Lot which : {kCachedReady, kCachedIdle}) {
+    for (std::size_t b = lot(which).next(0); b != Bitmap::kNone; b = lot(which).next(b + 1)) {
+      blocks.push_back(static_cast<Block>(b));
+    }
+  }
+  return blocks;
+}
+
+std::vector<std::size_t> BlockPool::cached_positions() const {
+  const std::scoped_lock lock(mutex_);
+  std::vector<std::size_t> positions;
+  for (std::size_t p = 0; p < caching_.size(); ++p) {
+    if (caching_[p] > 0 && touching_[p] == 0) positions.push_back(p);
+  }
+  return positions;
+}
+
 std::size_t BlockPool::slabs_for(std::size_t count) const {
   const std::scoped_lock lock(mutex_);
   require_open();
-  return positions_for(count).size();
+  return cold(choose(count)).size();
 }
 
-// Positions to map, ascending, so that `count` blocks are available. Dormant blocks are woken in the order of their
-// ids: a position that one of them needs is then either mapped, or behind the last one already on the list.
-std::vector<std::size_t> BlockPool::positions_for(std::size_t count) const {
-  std::vector<std::size_t> positions;
-  if (count <= available_.count()) return positions;
-  std::size_t missing = count - available_.count();
-  if (missing > dormant_.count()) {
+// Free blocks, lowest ids first: those that take no slab, then the others, of which dormant ones wake in the order of
+// their ids.
+std::vector<std::size_t> BlockPool::choose(std::size_t count) const {
+  const std::size_t free = lot(kReady).count() + lot(kIdle).count() + lot(kDormant).count();
+  if (count > free) {
     throw OutOfSlabs(std::to_string(count) + " blocks asked for: the range has " + std::to_string(capacity_) + ", " +
-                     std::to_string(used_) + " of them in use");
+                     std::to_string(lot(kHeld).count()) + " of them in use and " +
+                     std::to_string(capacity_ - free - lot(kHeld).count()) + " cached");
   }
-  std::size_t beyond = 0;
-  for (std::size_t block = dormant_.lowest(); missing > 0; block = dormant_.next(block + 1), --missing) {
-    for (std::size_t p = std::max(first_position(block), beyond); p <= last_position(block); ++p) {
-      if (!mapped_[p]) positions.push_back(p);
+  std::vector<std::size_t> blocks;
+  blocks.reserve(count);
+  const auto take = [&](std::size_t block) { return blocks.push_back(block), block + 1; };
+  for (std::size_t next = lot(kReady).lowest(); blocks.size() < count && next != Bitmap::kNone;) {
+    next = lot(kReady).next(take(next));
+  }
+  std::size_t idle = lot(kIdle).lowest();
+  std::size_t dormant = lot(kDormant).lowest();
+  while (blocks.size() < count) {
+    if (idle < dormant) {
+      idle = lot(kIdle).next(take(idle));
+    } else {
+      dormant = lot(kDormant).next(take(dormant));
     }
-    beyond = last_position(block) + 1;
   }
-  return positions;
+  return blocks;
+}
+
+void BlockPool::afford(const std::vector<std::size_t>& positions, std::size_t grant, const std::string& what) const {
+  if (positions.size() <= grant) return;
+  throw OutOfSlabs(what + " need " + std::to_string(positions.size()) + " more slabs, granted are " +
+                   std::to_string(grant));
 }
 
 void BlockPool::allocate(std::span<Block> out, std::size_t grant) {
   const std::scoped_lock lock(mutex_);
   require_open();
-  if (out.size() > available_.count()) {
-    const auto positions = positions_for(out.size());
-    if (positions.size() > grant) {
-      throw OutOfSlabs("allocate: " + std::to_string(out.size()) + " blocks need " + std::to_string(positions.size()) +
-                       " more slabs, granted are " + std::to_string(grant));
-    }
-    grow(positions);
+  const auto blocks = choose(out.size());
+  if (out.size() > lot(kReady).count()) {
+    const auto positions = cold(blocks);
+    afford(positions, grant, "allocate: " + std::to_string(out.size()) + " blocks");
+    map(positions);
   }
-  for (Block& block : out) {
-    const std::size_t lowest = available_.lowest();
-    available_.erase(lowest);
-    references_[lowest] = 1;
-    for (std::size_t p = first_position(lowest); p <= last_position(lowest); ++p) ++touching_[p];
-    block = static_cast<Block>(lowest);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    hold(blocks[i]);
+    out[i] = static_cast<Block>(blocks[i]);
   }
-  used_ += out.size();
+  settle();
 }
 
-// Maps fresh slabs at these positions; when a system call fails everything is as it was.
-void BlockPool::grow(const std::vector<std::size_t>& positions) {
-  const std::vector<Slab> slabs = pool_->take(positions.size());
-  std::size_t done = 0;
-  try {
-    for_runs(positions, [&](std::size_t begin, std::size_t count) {
-      range_.map(positions[begin], std::span(slabs).subspan(begin, count));
-      done = begin + count;
-    });
-  } catch (...) {
-    for (std::size_t i = 0; i < done; ++i) range_.unmap(positions[i], 1);
-    pool_->give(slabs);
-    throw;
-  }
-  for (const std::size_t position : positions) mapped_[position] = true;
-  for (const std::size_t position : positions) awaken(position);
-}
-
-void BlockPool::awaken(std::size_t position) {
-  for (std::size_t block = first_block(position); block <= last_block(position); ++block) {
-    if (!dormant_.contains(block) || !is_mapped(block)) continue;
-    dormant_.erase(block);
-    available_.insert(block);
-  }
-}
-
-void BlockPool::require_held(Block block, const char* call) const {
+std::size_t BlockPool::require(Block block, bool cached, const char* call) const {
   const bool known = block >= 0 && static_cast<std::size_t>(block) < capacity_;
-  if (known && references_[static_cast<std::size_t>(block)] > moving_[static_cast<std::size_t>(block)]) return;
+  const auto index = static_cast<std::size_t>(block);
+  if (known && (references_[index] > 0 || (cached && kept_[index]))) return index;
   throw NativeError(std::string(call) + ": block " + std::to_string(block) +
-                    (known ? " is not held (free, or all its references are on the move list)"
+                    (known ? (cached ? " is neither held nor cached" : " is not held")
                            : " is outside 0.." + std::to_string(capacity_ - 1)));
 }
 
-void BlockPool::retain(std::span<const Block> blocks) {
-  const std::scoped_lock lock(mutex_);
-  require_open();
-  for (const Block block : blocks) require_held(block, "retain");
-  for (const Block block : blocks) ++references_[static_cast<std::size_t>(block)];
+void BlockPool::hold(std::size_t block) {
+  ++references_sum_;
+  if (references_[block]++ > 0) return;
+  if (kept_[block]) turn(block, caching_, -1);
+  turn(block, touching_, 1);
+  place(block);
 }
 
-std::size_t BlockPool::release(std::span<const Block> blocks) {
+void BlockPool::retain(std::span<const Block> blocks, std::size_t grant) {
   const std::scoped_lock lock(mutex_);
   require_open();
-  return drop(blocks);
+  std::vector<std::size_t> ids;
+  for (const Block block : blocks) ids.push_back(require(block, true, "retain"));
+  afford(cold(ids), grant, "retain: " + std::to_string(blocks.size()) + " blocks");
+  for (const std::size_t block : ids) hold(block);
+  settle();
 }
 
 // All or nothing: references dropped before a block that is not held are taken up again.
-std::size_t BlockPool::drop(std::span<const Block> blocks) {
+std::size_t BlockPool::release(std::span<const Block> blocks) {
+  const std::scoped_lock lock(mutex_);
+  require_open();
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     try {
-      require_held(blocks[i], "release");
+      --references_[require(blocks[i], false, "release")];
     } catch (...) {
       for (const Block block : blocks.first(i)) ++references_[static_cast<std::size_t>(block)];
       throw;
     }
-    --references_[static_cast<std::size_t>(blocks[i])];
   }
+  references_sum_ -= blocks.size();
   for (const Block block : blocks) {
     const auto index = static_cast<std::size_t>(block);
-    if (references_[index] == 0 && !available_.contains(index)) free_block(index);
+    if (references_[index] > 0 || placed_[index] != kHeld) continue;
+    turn(index, touching_, -1);
+    if (kept_[index]) turn(index, caching_, 1);
+    place(index);
   }
-  return emptied_.empty() ? 0 : shrink();
+  return settle();
 }
 
-void BlockPool::free_block(std::size_t block) {
-  available_.insert(block);
-  --used_;
-  for (std::size_t p = first_position(block); p <= last_position(block); ++p) {
-    if (--touching_[p] == 0) emptied_.push_back(p);
-  }
-}
-
-// Gives back the slabs that nothing touches any more; the free blocks over them go dormant.
-std::size_t BlockPool::shrink() {
-  std::vector<std::size_t> positions = std::exchange(emptied_, {});
-  std::sort(positions.begin(), positions.end());
-  for (const std::size_t position : positions) {
-    mapped_[position] = false;
-    for (std::size_t block = first_block(position); block <= last_block(position); ++block) {
-      available_.erase(block);
-      dormant_.insert(block);
-    }
-  }
-  for_runs(positions,
-           [&](std::size_t begin, std::size_t count) { pool_->give(range_.unmap(positions[begin], count)); });
-  return positions.size();
-}
-
-void BlockPool::defer(std::span<const Block> blocks, EventPtr event) {
+void BlockPool::keep(std::span<const Block> blocks) {
   const std::scoped_lock lock(mutex_);
   require_open();
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    try {
-      require_held(blocks[i], "defer");
-    } catch (...) {
-      for (const Block block : blocks.first(i)) --moving_[static_cast<std::size_t>(block)];
-      throw;
-    }
-    ++moving_[static_cast<std::size_t>(blocks[i])];
+  for (const Block block : blocks) require(block, false, "keep");
+  for (const Block block : blocks) {
+    const auto index = static_cast<std::size_t>(block);
+    kept_sum_ += !kept_[index];
+    kept_[index] = true;
   }
-  moves_.push_back({{blocks.begin(), blocks.end()}, std::move(event)});
 }
 
-std::size_t BlockPool::reclaim() {
+std::size_t BlockPool::forget(std::span<const Block> blocks) {
   const std::scoped_lock lock(mutex_);
   require_open();
-  std::size_t waiting = 0;
-  for (auto move = moves_.begin(); move != moves_.end();) {
-    if (!move->event->done()) {
-      waiting += move->blocks.size();
-      ++move;
-      continue;
-    }
-    const std::vector<Block> blocks = std::move(move->blocks);
-    move = moves_.erase(move);
-    for (const Block block : blocks) --moving_[static_cast<std::size_t>(block)];
-    drop(blocks);
+  for (const Block block : blocks) require(block, true, "forget");
+  for (const Block block : blocks) {
+    const auto index = static_cast<std::size_t>(block);
+    if (!kept_[index]) continue;
+    --kept_sum_;
+    kept_[index] = false;
+    if (references_[index] > 0) continue;
+    turn(index, caching_, -1);
+    place(index);
   }
-  return waiting;
-}
-
-void BlockPool::check() const {
-  const std::scoped_lock lock(mutex_);
-  check_counts();
-  check_positions();
-}
-
-void BlockPool::check_counts() const {
-  std::size_t used = 0;
-  std::size_t moving = 0;
-  for (std::size_t block = 0; block < capacity_; ++block) {
-    const bool held = references_[block] > 0;
-    used += held;
-    moving += moving_[block];
-    const bool available = available_.contains(block);
-    const bool dormant = dormant_.contains(block);
-    const bool placed = closed_ || (held ? !available && !dormant : available != dormant);
-    if (!placed || moving_[block] > references_[block] || (!closed_ && available && !is_mapped(block))) {
-      throw NativeError("check: block " + std::to_string(block) + " with " + std::to_string(references_[block]) +
-                        " references is kept in the wrong place");
-    }
-  }
-  for (const Moving& move : moves_) moving -= move.blocks.size();
-  if (used == used_ && moving == 0 && available_.recount() == available_.count()) return;
-  throw NativeError("check: " + std::to_string(used) + " blocks are used, " + std::to_string(used_) + " counted");
-}
-
-void BlockPool::check_positions() const {
-  std::vector<std::uint32_t> touching(touching_.size(), 0);
-  for (std::size_t block = 0; block < capacity_; ++block) {
-    if (references_[block] == 0) continue;
-    for (std::size_t p = first_position(block); p <= last_position(block); ++p) ++touching[p];
-  }
-  const std::vector<Slab> layout = range_.layout();
-  for (std::size_t p = 0; p < touching.size(); ++p) {
-    const bool mapped = layout[p] != kNoSlab;
-    if (touching[p] == touching_[p] && mapped == mapped_[p] && mapped == (touching[p] > 0)) continue;
-    throw NativeError("check: position " + std::to_string(p) + " is touched by " + std::to_string(touching[p]) +
-                      " blocks, counted are " + std::to_string(touching_[p]) + (mapped ? ", mapped" : ", not mapped"));
-  }
+  return settle();
 }
 
 void BlockPool::close() {
   const std::scoped_lock lock(mutex_);
   if (closed_) return;
   closed_ = true;
-  moves_.clear();
   std::vector<Slab> held = range_.layout();
   range_.close();
   std::erase(held, kNoSlab);
   pool_->give(held);
   std::fill(references_.begin(), references_.end(), 0);
-  std::fill(moving_.begin(), moving_.end(), 0);
+  std::fill(kept_.begin(), kept_.end(), false);
+  std::fill(placed_.begin(), placed_.end(), kLots);
   std::fill(touching_.begin(), touching_.end(), 0);
+  std::fill(caching_.begin(), caching_.end(), 0);
   std::fill(mapped_.begin(), mapped_.end(), false);
-  available_ = Bitmap(capacity_);
-  dormant_ = Bitmap(capacity_);
-  used_ = 0;
+  lots_.assign(kLots, Bitmap(capacity_));
+  references_sum_ = kept_sum_ = held_positions_ = 0;
 }
 
 }  // namespace aegaeon

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from aegaeon_native import BlockPool, Event, EventTable, NativeError, OutOfSlabs, SlabPool
+from aegaeon_native import BlockPool, NativeError, OutOfSlabs, SlabPool
 
 SLAB = 8192
 SLABS = 10
@@ -21,22 +22,39 @@ def positions(block: int, block_bytes: int) -> range:
 
 
 class Model:
-    """References by block, and what waits on the move list."""
+    """References by block, and whose content is kept."""
 
     def __init__(self, block_bytes: int) -> None:
         self.block_bytes = block_bytes
         self.references: Counter[int] = Counter()
-        self.moving: list[tuple[list[int], Event]] = []
+        self.kept: set[int] = set()
 
     @property
     def held(self) -> list[int]:
-        waiting = Counter(block for blocks, _ in self.moving for block in blocks)
-        return sorted((self.references - waiting).elements())
+        return sorted(self.references.elements())
+
+    @property
+    def cached(self) -> set[int]:
+        return self.kept - set(self.references)
+
+    @property
+    def held_positions(self) -> set[int]:
+        return self.touched(self.references)
 
     @property
     def mapped(self) -> set[int]:
-        used = [block for block, count in self.references.items() if count]
-        return {p for block in used for p in positions(block, self.block_bytes)}
+        return self.touched({*self.references, *self.kept})
+
+    @property
+    def free(self) -> int:
+        """Blocks that are not held and lie in slabs that held ones touch."""
+        held = self.held_positions
+        count = SLABS * SLAB // self.block_bytes
+        rest = (block for block in range(count) if block not in self.references)
+        return sum(set(positions(block, self.block_bytes)) <= held for block in rest)
+
+    def touched(self, blocks: Iterable[int]) -> set[int]:
+        return {p for block in blocks for p in positions(block, self.block_bytes)}
 
     def drop(self, blocks: list[int]) -> None:
         self.references.subtract(blocks)
@@ -51,31 +69,37 @@ class BlockPools(RuleBasedStateMachine):
         self.slabs = SlabPool.private("model", SLAB, SLABS)
         self.pools = [BlockPool(self.slabs, size, SLABS) for size in SHAPES]
         self.models = [Model(size) for size in SHAPES]
-        self.events = EventTable.private(64)
 
     @rule(shape=shape, count=st.integers(0, 9), grant=st.integers(0, 4))
     def allocate(self, shape: int, count: int, grant: int) -> None:
         pool, model = self.pools[shape], self.models[shape]
-        before = (pool.used, pool.free, pool.mapped_slabs, self.slabs.free)
-        fits = pool.used + count <= pool.capacity
+        before = (pool.used, pool.free, pool.mapped_slabs, pool.held_slabs, self.slabs.free)
+        fits = pool.used + len(model.cached) + count <= pool.capacity
         need = pool.slabs_for(count) if fits else SLABS + 1
-        if need > min(grant, self.slabs.free):
-            with pytest.raises(OutOfSlabs):
-                pool.allocate(count, grant)
-            assert before == (pool.used, pool.free, pool.mapped_slabs, self.slabs.free)
+        try:
+            blocks = pool.allocate(count, grant).tolist()
+        except OutOfSlabs:
+            assert need > min(grant, self.slabs.free)
+            assert before == (pool.used, pool.free, pool.mapped_slabs, pool.held_slabs, self.slabs.free)
             return
-        blocks = pool.allocate(count, grant).tolist()
+        assert need <= grant
         assert len(set(blocks)) == count
-        assert not set(blocks) & set(model.references)
-        assert pool.mapped_slabs == before[2] + need
+        assert not set(blocks) & {*model.references, *model.kept}
+        assert pool.held_slabs == before[3] + need
         model.references.update(blocks)
 
-    @rule(shape=shape, data=st.data())
-    def retain(self, shape: int, data: st.DataObject) -> None:
-        held = sorted(set(self.models[shape].held))
-        blocks = data.draw(st.lists(st.sampled_from(held), max_size=4)) if held else []
-        self.pools[shape].retain(blocks)
-        self.models[shape].references.update(blocks)
+    @rule(shape=shape, grant=st.integers(0, 2), data=st.data())
+    def retain(self, shape: int, grant: int, data: st.DataObject) -> None:
+        pool, model = self.pools[shape], self.models[shape]
+        known = sorted({*model.held, *model.kept})
+        blocks = data.draw(st.lists(st.sampled_from(known), max_size=4)) if known else []
+        need = len(model.touched(blocks) - model.held_positions)
+        if need > grant:
+            with pytest.raises(OutOfSlabs, match=f"need {need} more slabs"):
+                pool.retain(blocks, grant)
+            return
+        pool.retain(blocks, grant)
+        model.references.update(blocks)
 
     @rule(shape=shape, data=st.data())
     def release(self, shape: int, data: st.DataObject) -> None:
@@ -86,25 +110,19 @@ class BlockPools(RuleBasedStateMachine):
         assert pool.release(blocks) == before - len(model.mapped)
 
     @rule(shape=shape, data=st.data())
-    def defer(self, shape: int, data: st.DataObject) -> None:
-        blocks, event = self.some(shape, data), self.events.event()
-        self.pools[shape].defer(blocks, event)
-        self.models[shape].moving.append((blocks, event))
+    def keep(self, shape: int, data: st.DataObject) -> None:
+        blocks = self.some(shape, data)
+        self.pools[shape].keep(blocks)
+        self.models[shape].kept.update(blocks)
 
-    @precondition(lambda self: any(model.moving for model in self.models))
-    @rule(data=st.data())
-    def happen(self, data: st.DataObject) -> None:
-        events = [event for model in self.models for _, event in model.moving]
-        data.draw(st.sampled_from(events)).set()
-
-    @rule(shape=shape)
-    def reclaim(self, shape: int) -> None:
+    @rule(shape=shape, data=st.data())
+    def forget(self, shape: int, data: st.DataObject) -> None:
         pool, model = self.pools[shape], self.models[shape]
-        for blocks, event in model.moving:
-            if event.done:
-                model.drop(blocks)
-        model.moving = [(blocks, event) for blocks, event in model.moving if not event.done]
-        assert pool.reclaim() == sum(len(blocks) for blocks, _ in model.moving)
+        kept = sorted(model.kept)
+        blocks = data.draw(st.lists(st.sampled_from(kept))) if kept else []
+        before = pool.mapped_slabs
+        model.kept.difference_update(blocks)
+        assert pool.forget(blocks) == before - len(model.mapped)
 
     @rule(shape=shape, data=st.data())
     def release_what_is_not_held(self, shape: int, data: st.DataObject) -> None:
@@ -127,6 +145,11 @@ class BlockPools(RuleBasedStateMachine):
             layout = pool.slabs
             assert {p for p, slab in enumerate(layout) if slab >= 0} == model.mapped
             assert pool.used == len(model.references)
+            assert pool.references == model.references.total()
+            assert set(pool.cached().tolist()) == model.cached
+            assert set(pool.cached_positions().tolist()) == model.mapped - model.held_positions
+            assert (pool.kept, pool.held_slabs) == (len(model.kept), len(model.held_positions))
+            assert pool.free == model.free
             taken += [slab for slab in layout if slab >= 0]
         assert len(set(taken)) == len(taken) == SLABS - self.slabs.free
 

@@ -8,9 +8,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.one_engine import PROMPT, OneEngine, make_model, one_engine
 from benchmarks.report import Row, report
 
+from aegaeon_cli.bench.rig import PROMPT, OneEngine, make_model, one_engine
 from aegaeon_proto.v1 import engine_pb2 as pb
 
 BATCH = 8
@@ -24,11 +24,11 @@ async def measure(one: OneEngine, round_: int) -> tuple[float, float]:
     names = [one.open(f"{round_}-{i}", "m") for i in range(BATCH)]
     parts = [pb.PrefillPart(seq=name, tokens=len(PROMPT)) for name in names]
     await one.outcome(one.send(pb.Turn(model="m", prefill=parts, slabs=64)))
-    one.backend.steps_s.clear()
-    begin = time.perf_counter()
+    one.backend.steps.clear()
+    begin = time.monotonic()
     turn = one.send(pb.Turn(model="m", decode=names, steps=STEPS, slabs=64))
     await one.outcome(turn)
-    whole, forward = one.outbox.ends[turn] - begin, sum(one.backend.steps_s)
+    whole, forward = one.outbox.ends[turn] - begin, sum(step.seconds for step in one.backend.steps)
     for name in names:
         one.send(pb.Close(seq=name, epoch=1))
     return (whole - forward) / STEPS * 1e3, forward / STEPS * 1e3

@@ -1,4 +1,4 @@
-"""One engine, driven directly: what the benchmarks of switching and of stepping share.
+"""One engine in this process, driven directly, with the times of all that its lanes did.
 
 The scheduler's place is taken by `OneEngine`, the gateway's by a process of its own, which acknowledges every batch.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 import torch
 
+from aegaeon_cli.bench.spans import Span
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
 from aegaeon_proto.v1 import model_pb2 as mpb
@@ -27,61 +28,91 @@ from aegaeon_sidecar.outbox import Outbox
 from aegaeon_sidecar.sink import Sinks
 
 PROMPT = [5, 17, 23, 42, 8, 99, 140, 7]
+_KINDS = {pb.Load: "load", pb.Unload: "unload", pb.SwapOut: "swap_out", pb.SwapIn: "swap_in", pb.Adopt: "adopt"}
+_KINDS |= {pb.Turn: "turn", pb.Open: "open", pb.Close: "close", pb.Amend: "amend", pb.Catalog: "catalog"}
+_LANES = {"load": "weights", "unload": "weights", "swap_out": "kv-out", "swap_in": "kv-in", "adopt": "kv-in"}
 
 
 class TimedBackend(TorchBackend):
-    """Notes the seconds of every forward pass, so that what is left of a turn is ours."""
+    """Notes every forward pass, so that what is left of a turn is ours."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.steps_s: list[float] = []
+        self.steps: list[Span] = []
 
     def step(self, model: str, inputs: Sequence[StepInput]) -> list[Sampled | None]:
-        begin = time.perf_counter()
+        begin = time.monotonic()
         results = super().step(model, inputs)
-        self.steps_s.append(time.perf_counter() - begin)
+        self.steps.append(Span("compute", "step", model, begin, time.monotonic()))
         return results
 
 
 class TimedOutbox(Outbox):
-    """Notes when each turn ended, on the compute lane's thread."""
+    """Notes when each command ended and how long it took, on its lane's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self.ends: dict[int, float] = {}
+        self.done: dict[int, pb.Done] = {}
 
     def post(self, report: pb.Report, attachment: int | None = None) -> None:
         if report.step_done.end:
-            self.ends[report.step_done.turn] = time.perf_counter()
+            self.ends[report.step_done.turn] = time.monotonic()
+        if report.HasField("done"):
+            self.ends[report.done.id] = time.monotonic()
+            self.done[report.done.id] = report.done
         super().post(report, attachment)
 
 
 class OneEngine:
-    """Commands in, outcomes out."""
+    """Commands in, outcomes and spans out."""
 
     def __init__(self, engine: Engine, backend: TimedBackend, outbox: TimedOutbox, target: str) -> None:
         self.engine, self.backend, self.outbox, self.target = engine, backend, outbox, target
         self.states: dict[str, mpb.ModelState] = {}
         self._last_id = 0
+        self._sent: dict[int, tuple[str, str]] = {}
+        self._models: dict[str, str] = {}
+        self._over: dict[int, pb.Report] = {}
 
-    def send(self, body: Any) -> int:
+    def send(self, body: Any, after: Iterable[int] = ()) -> int:
+        """Issue a command by the type of its body; returns its id."""
         self._last_id += 1
-        command = pb.Command(id=self._last_id)
-        kinds = {f.message_type.name: f.name for f in pb.Command.DESCRIPTOR.oneofs_by_name["body"].fields}
-        getattr(command, kinds[body.DESCRIPTOR.name]).CopyFrom(body)
+        command = pb.Command(id=self._last_id, after=after)
+        kind = _KINDS[type(body)]
+        getattr(command, kind).CopyFrom(body)
+        if kind in _LANES:
+            model = body.model if kind in ("load", "unload") else self._models[body.seq.request]
+            self._sent[self._last_id] = (kind, model)
         self.engine.apply(command, 1)
         return self._last_id
 
     async def outcome(self, command: int) -> pb.Report:
         """The report that ends a command; a failure is an error here."""
-        while True:
+        while command not in self._over:
             report = await self.outbox.take()
             if report.HasField("failed"):
                 raise RuntimeError(report.failed.reason)
             if report.HasField("model"):
                 self.states[report.model.model] = report.model
-            if report.done.id == command or (report.step_done.turn == command and report.step_done.end):
-                return report
+            if report.HasField("done"):
+                self._over[report.done.id] = report
+            if report.step_done.end:
+                self._over[report.step_done.turn] = report
+        return self._over.pop(command)
+
+    def spans(self, commands: Iterable[int]) -> list[Span]:
+        """What the lanes did for these, which are over; a load is a map and a load."""
+        return [span for command in commands for span in self._spans(command)]
+
+    def _spans(self, command: int) -> list[Span]:
+        kind, model = self._sent[command]
+        done, end = self.outbox.done[command], self.outbox.ends[command]
+        lane, begin = _LANES[kind], end - done.seconds
+        if kind != "load":
+            return [Span(lane, kind.replace("_", "-"), model, begin, end, done.bytes)]
+        mapped = begin + self.engine.state.models[model].map_s
+        return [Span(lane, "map", model, begin, mapped), Span(lane, "load", model, mapped, end, done.bytes)]
 
     async def serve(self, models: dict[str, Path]) -> None:
         """The catalog, until every model is in the host cache."""
@@ -93,26 +124,30 @@ class OneEngine:
                 raise RuntimeError(report.model.reason)
             self.states[report.model.model] = report.model
 
-    def open(self, name: str, model: str) -> mpb.SeqId:
+    def open(self, name: str, model: str, prompt: Sequence[int] = PROMPT) -> mpb.SeqId:
+        """Tell the engine of a greedy sequence that never ends by itself."""
         seq = mpb.SeqId(request=name)
+        self._models[name] = model
         sampling = mpb.Sampling(top_p=1, repetition_penalty=1)
         limits = mpb.Limits(max_tokens=100_000)
         self.send(
             pb.Open(
-                seq=seq, epoch=1, model=model, prompt=PROMPT, sampling=sampling, limits=limits, reply_to=self.target
+                seq=seq, epoch=1, model=model, prompt=prompt, sampling=sampling, limits=limits, reply_to=self.target
             )
         )
         return seq
 
 
 @asynccontextmanager
-async def one_engine(folder: Path, device_bytes: int, slab_bytes: int, cache_bytes: int) -> AsyncIterator[OneEngine]:
+async def one_engine(
+    folder: Path, device_bytes: int, slab_bytes: int, cache_bytes: int, host_kv_bytes: int | None = None
+) -> AsyncIterator[OneEngine]:
     """An engine on one thread of torch, and a gateway for its tokens."""
     configure_threads(1)
     memory = {
         "device_bytes": device_bytes,
         "slab_bytes": slab_bytes,
-        "host_kv_bytes": 64 * slab_bytes,
+        "host_kv_bytes": host_kv_bytes or 64 * slab_bytes,
         "host_cache_bytes": cache_bytes,
     }
     place = {
@@ -126,7 +161,7 @@ async def one_engine(folder: Path, device_bytes: int, slab_bytes: int, cache_byt
     loop = asyncio.get_running_loop()
     target = f"unix:{folder}/gateway.sock"
     gateway = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.one_engine", target, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "aegaeon_cli.bench.rig", target, stdout=asyncio.subprocess.PIPE
     )
     assert gateway.stdout is not None
     await gateway.stdout.readline()

@@ -1,0 +1,1 @@
+"""`aegaeon bench`: switches of a real engine, measured and drawn."""

@@ -55,7 +55,7 @@ class CopyLanes(ComputeLane):
 
         if self.cache is None:
             copy()
-        elif not self.cache.want(body.model, nbytes, copy):
+        elif not self.cache.want(body.model, nbytes, copy, body.past_host):
             self.use.disk_loads += 1
         return True
 

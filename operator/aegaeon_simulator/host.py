@@ -12,22 +12,34 @@ from aegaeon_simulator.links import Node
 class HostCache:
     """Least recently loaded goes first. Its disk gives `disk_bytes_per_s` to all reads together."""
 
-    def __init__(self, clock: Clock, room_bytes: int, disk_bytes_per_s: float) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        room_bytes: int,
+        disk_bytes_per_s: float,
+        changed: Callable[[tuple[ModelName, ...]], None] = lambda held: None,
+    ) -> None:
+        self._changed = changed
         self._room = room_bytes
         self._rate = disk_bytes_per_s
         self._disk = Node(clock, disk_bytes_per_s)
         self._held: dict[ModelName, int] = {}
         self._reading: dict[ModelName, list[Callable[[], None]]] = {}
 
-    def warm(self, models: Iterable[tuple[ModelName, int]]) -> None:
+    def warm(self, models: Iterable[tuple[ModelName, int]]) -> set[ModelName]:
         """Begin with these (name, bytes), as many as fit."""
         for name, nbytes in models:
             if nbytes <= self._room:
                 self._room -= nbytes
                 self._held[name] = nbytes
+        self._changed(tuple(self._held))
+        return set(self._held)
 
-    def want(self, name: ModelName, nbytes: int, then: Callable[[], None]) -> bool:
-        """Call `then` once the weights are in host memory: at once, which returns True, or after they were read."""
+    def want(self, name: ModelName, nbytes: int, then: Callable[[], None], past: bool = False) -> bool:
+        """Call `then` once the weights are in host memory: at once, which returns True, or after they were read.
+
+        They stay there, and the least recently loaded make room; with `past` only if there is room.
+        """
         if name in self._held:
             self._held[name] = self._held.pop(name)
             then()
@@ -37,14 +49,15 @@ class HostCache:
             waiting.append(then)
         else:
             self._reading[name] = [then]
-            self._disk.copy(nbytes, self._rate, lambda: self._arrived(name, nbytes))
+            self._disk.copy(nbytes, self._rate, lambda: self._arrived(name, nbytes, past))
         return False
 
-    def _arrived(self, name: ModelName, nbytes: int) -> None:
-        while self._held and self._room < nbytes:
+    def _arrived(self, name: ModelName, nbytes: int, past: bool) -> None:
+        while not past and self._held and self._room < nbytes:
             self._room += self._held.pop(next(iter(self._held)))
         if self._room >= nbytes:
             self._room -= nbytes
             self._held[name] = nbytes
+            self._changed(tuple(self._held))
         for then in self._reading.pop(name):
             then()

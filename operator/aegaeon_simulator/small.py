@@ -30,16 +30,32 @@ def small_world(
     max_batch: int = 16,
     shapes: int = 1,
     odd_blocks: bool = False,
+    nodes: int = 1,
+    host_models: int = 0,
     delay_s: float = 0.0005,
     config: SchedulerConfig | None = None,
     fault: Callable[[cmd.Send], FailureKind | None] = lambda send: None,
     observe: Callable[[float, ev.Event, list[cmd.Command]], None] = lambda now, event, commands: None,
 ) -> World:
-    """A world of `models` models (m0, m1, ...) and one engine per role (e0, e1, ...)."""
+    """A world of `models` models (m0, m1, ...) and one engine per role (e0, e1, ...), on `nodes` nodes in turn.
+
+    The memory of a node holds the weights of `host_models` models, or of all with 0; its disk takes 1 s for each.
+    """
     block_bytes = SLAB_BYTES // 8 + (1 << 14) * odd_blocks
     pool = {ModelName(f"m{i}"): (served(100, block_bytes, f"shape{i % shapes}"), Slo(2.0, 0.1)) for i in range(models)}
     specs = [
-        EngineSpec(InstanceId(f"e{i}"), role, slabs, host_slabs, SLAB_BYTES, max_batch) for i, role in enumerate(roles)
+        EngineSpec(
+            InstanceId(f"e{i}"),
+            role,
+            slabs,
+            host_slabs,
+            SLAB_BYTES,
+            max_batch,
+            node=f"node-{i % nodes}",
+            host_cache_bytes=host_models * 100 * SLAB_BYTES,
+            disk_bytes_per_s=100.0 * SLAB_BYTES,
+        )
+        for i, role in enumerate(roles)
     ]
     latency = next(iter(pool.values()))[0].latency
     settings = config or SchedulerConfig(latency=latency)

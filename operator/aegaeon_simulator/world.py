@@ -86,6 +86,7 @@ class World:
         self._incarnation = 0
         self._attached: dict[InstanceId, int] = {}
         self.feed(ev.CatalogChanged(tuple(ModelConfig(name, slo) for name, (_, slo) in models.items())))
+        self._warm(engines)
         for spec in engines:
             self.start(spec.instance)
 
@@ -115,11 +116,21 @@ class World:
         """The weights that the engine's node keeps, where that is not all of them."""
         if not spec.host_cache_bytes:
             return None
-        cache = self._caches.get(spec.node)
-        if cache is None:
-            cache = self._caches[spec.node] = HostCache(self.clock, spec.host_cache_bytes, spec.disk_bytes_per_s)
-            cache.warm((name, served.footprint.weight_bytes) for name, (served, _) in self.models.items())
-        return cache
+        return self._caches[spec.node]
+
+    def _warm(self, engines: list[EngineSpec]) -> None:
+        """Begin with each model in the memory of one node, as far as there is room."""
+        limited = {spec.node: spec for spec in engines if spec.host_cache_bytes}
+        for node, spec in limited.items():
+
+            def changed(held: tuple[ModelName, ...], node: str = node) -> None:
+                self._from_engine(ev.HostReported(node, held))
+
+            self._caches[node] = HostCache(self.clock, spec.host_cache_bytes, spec.disk_bytes_per_s, changed)
+        left = {name: served.footprint.weight_bytes for name, (served, _) in self.models.items()}
+        for k, cache in enumerate(self._caches.values()):
+            for name in cache.warm(list(left.items())[:: len(self._caches) - k]):
+                del left[name]
 
     def _beat(self, engine: Engine) -> None:
         def beat() -> None:

@@ -30,6 +30,7 @@ from aegaeon_sidecar.switch import Switch
 from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.disk import DiskTier
 from aegaeon_sidecar.weights.fetcher import Fetcher
+from aegaeon_sidecar.weights.held import Held
 from aegaeon_sidecar.weights.images import Images
 from aegaeon_sidecar.weights.ring import CHUNK_BYTES, StageRing
 from aegaeon_sidecar.weights.sources import Sources
@@ -65,6 +66,7 @@ class Engine:
         self._events = EventTable.private(_EVENTS)
         self._copiers = {lane: Copier(lane.value, self._events) for lane in (Lane.WEIGHTS, Lane.KV_OUT, Lane.KV_IN)}
         self._cache = HostCache(config.segments, config.memory.host_cache_bytes)
+        self._held = Held(self.state, self._cache)
         self._rings = {name: StageRing(f"stage-{name}", depth=_depth(config)) for name in ("fetch", "load")}
         self._fetcher = Fetcher(
             self.state,
@@ -101,10 +103,15 @@ class Engine:
         """Begin an attachment on a quiet engine: reports are kept from here on, and this is the first."""
         with self.state.changed:
             self._outbox.begin(attachment)
+            self._held.forget()
             return pb.Report(hello=hello(self._config, self._incarnation, self._segment.name, self.state))
 
-    def heartbeat(self) -> pb.Report:
-        return pb.Report(heartbeat=pb.Heartbeat(memory=self.state.memory()))
+    def heartbeat(self) -> list[pb.Report]:
+        """That it lives, what is free, and what the host cache holds when that has changed. Not on the event loop: the
+        cache's folder may be locked by another sidecar."""
+        held = self._held.news()
+        changed = [] if held is None else [pb.Report(host_cache=pb.HostCache(models=held))]
+        return [pb.Report(heartbeat=pb.Heartbeat(memory=self.state.memory())), *changed]
 
     def park(self) -> None:
         """The scheduler has been away for longer than the lease: KV goes to the host, where it is held."""

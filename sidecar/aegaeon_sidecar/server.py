@@ -93,7 +93,8 @@ class Attachment:
     async def _heartbeats(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat_s)
-            self._outbox.post(self._engine.heartbeat())
+            for report in await asyncio.to_thread(self._engine.heartbeat):
+                self._outbox.post(report)
 
 
 def _brief(error: Exception) -> str:

@@ -128,7 +128,7 @@ class Switch:
             slabs = self._take(model, load.slabs)
         self._map(model, slabs)
         try:
-            self._fill(command, model)
+            self._fill(command, model, load.past_host)
             self._settle(command, model)
         except BaseException:
             self._give_back(model, _range(model).unmap(0, model.mapped_slabs))
@@ -156,11 +156,11 @@ class Switch:
             raise EngineError(f"{model.name} could not be mapped: {error}") from error
         model.map_s = time.monotonic() - begin
 
-    def _fill(self, command: Command, model: Model) -> None:
+    def _fill(self, command: Command, model: Model, past_host: bool) -> None:
         begin = time.monotonic()
         image = self._images.pinned(model)
         if image is None:
-            self._images.stream(command, model)
+            self._images.stream(command, model, past_host)
         else:
             copier = self._copiers[Lane.WEIGHTS]
             copier.copy(command, _range(model).address, image.address, image.nbytes)

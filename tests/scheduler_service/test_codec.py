@@ -118,10 +118,6 @@ def report_of(event: Any) -> engine_pb2.Report:
                 memory=wire_memory(event.memory),
             )
             return engine_pb2.Report(failed=failed)
-        case events.CommandSkipped():
-            return engine_pb2.Report(skipped=engine_pb2.Skipped(id=event.id + BASE, because=event.because + BASE))
-        case events.MemoryReported():
-            return engine_pb2.Report(heartbeat=engine_pb2.Heartbeat(memory=wire_memory(event.memory)))
         case events.ModelReported():
             state = model_pb2.ModelState(
                 model=event.model,
@@ -130,6 +126,17 @@ def report_of(event: Any) -> engine_pb2.Report:
                 footprint=wire_footprint(event.footprint),
             )
             return engine_pb2.Report(model=state)
+    return short_report_of(event)
+
+
+def short_report_of(event: Any) -> engine_pb2.Report:
+    match event:
+        case events.CommandSkipped():
+            return engine_pb2.Report(skipped=engine_pb2.Skipped(id=event.id + BASE, because=event.because + BASE))
+        case events.MemoryReported():
+            return engine_pb2.Report(heartbeat=engine_pb2.Heartbeat(memory=wire_memory(event.memory)))
+        case events.HostReported():
+            return engine_pb2.Report(host_cache=engine_pb2.HostCache(models=event.cached))
     raise AssertionError(event)
 
 
@@ -180,12 +187,13 @@ reports = st.one_of(
     st.builds(events.CommandSkipped, st.just(HERE), ids, ids),
     st.builds(events.MemoryReported, st.just(HERE), memories),
     st.builds(events.ModelReported, st.just(HERE), names, st.sampled_from(Phase), st.none() | footprints, names),
+    st.builds(events.HostReported, st.just("node"), st.lists(names, max_size=3).map(tuple)),
 )
 
 
 @given(reports)
 def test_a_report_arrives_as_the_event_it_was_sent_for(event: events.Event) -> None:
-    decoder = ReportDecoder(HERE, EMPTY, BASE)
+    decoder = ReportDecoder(HERE, "node", EMPTY, BASE)
     assert decoder.event(reparsed(report_of(event))) == event
 
 
@@ -227,7 +235,7 @@ def amend_back(b: engine_pb2.Amend) -> commands.Amend:
 
 # Commands as a sidecar would understand them.
 BODIES: dict[str, Callable[[Any], commands.Body]] = {
-    "load": lambda b: commands.Load(b.model, b.slabs),
+    "load": lambda b: commands.Load(b.model, b.slabs, b.past_host),
     "unload": lambda b: commands.Unload(b.model),
     "swap_out": lambda b: commands.SwapOut(seq_back(b.seq), b.epoch),
     "swap_in": lambda b: commands.SwapIn(seq_back(b.seq), b.epoch, b.slabs),
@@ -248,7 +256,7 @@ def body_back(out: engine_pb2.Command) -> commands.Body:
 many = st.lists(seqs, max_size=3).map(tuple)
 parts = st.lists(st.builds(commands.PrefillPart, seqs, counts), max_size=3).map(tuple)
 bodies = st.one_of(
-    st.builds(commands.Load, names, counts),
+    st.builds(commands.Load, names, counts, st.booleans()),
     st.builds(commands.Unload, names),
     st.builds(commands.SwapOut, seqs, counts),
     st.builds(commands.SwapIn, seqs, counts, counts),
@@ -285,7 +293,7 @@ def test_the_command_that_a_report_names_is_known_before_it_is_decoded(event: An
 
 
 def test_a_report_without_memory_means_that_none_changed() -> None:
-    decoder = ReportDecoder(HERE, Memory(7, 3), 0)
+    decoder = ReportDecoder(HERE, "node", Memory(7, 3), 0)
     done = engine_pb2.Report(done=engine_pb2.Done(id=1))
     assert decoder.event(done) == events.CommandDone(HERE, CommandId(1), 0.0, Memory(7, 3))
     decoder.event(engine_pb2.Report(heartbeat=engine_pb2.Heartbeat(memory=engine_pb2.Memory(slabs_free=5))))
@@ -293,11 +301,11 @@ def test_a_report_without_memory_means_that_none_changed() -> None:
 
 
 def test_a_report_of_a_kind_from_the_future_is_no_event() -> None:
-    assert ReportDecoder(HERE, EMPTY, 0).event(engine_pb2.Report()) is None
+    assert ReportDecoder(HERE, "node", EMPTY, 0).event(engine_pb2.Report()) is None
 
 
 def test_a_failure_of_unknown_kind_is_the_engines() -> None:
-    event = ReportDecoder(HERE, EMPTY, 0).event(engine_pb2.Report(failed=engine_pb2.Failed(id=4, reason="odd")))
+    event = ReportDecoder(HERE, "node", EMPTY, 0).event(engine_pb2.Report(failed=engine_pb2.Failed(id=4, reason="odd")))
     assert event == events.CommandFailed(HERE, CommandId(4), FailureKind.ENGINE, "odd")
 
 

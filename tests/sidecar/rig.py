@@ -69,6 +69,7 @@ class Link:
     order: list[int] = field(default_factory=list)
     memory: pb.Memory = field(default_factory=pb.Memory)
     heartbeats: int = 0
+    held: list[set[str]] = field(default_factory=list)  # in host memory, each time that it was told
     last_id: int = 0
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -114,6 +115,8 @@ class Link:
             self.models[body.model] = body
         elif kind == "heartbeat":
             self.heartbeats += 1
+        elif kind == "host_cache":
+            self.held.append(set(body.models))
         elif kind == "step_done":
             self.steps.setdefault(body.turn, []).append(body)
         if kind in ("done", "failed", "skipped") or (kind == "step_done" and body.end):
@@ -121,7 +124,7 @@ class Link:
             assert command not in self.outcomes, f"two outcomes of command {command}"
             self.outcomes[command] = report
             self.order.append(command)
-        if kind not in ("skipped", "model"):
+        if kind not in ("skipped", "model", "host_cache"):
             self.memory = body.memory
         async with self.news:
             self.news.notify_all()

@@ -139,3 +139,39 @@ async def test_two_sidecars_that_want_a_model_at_once_share_one_image(
         assert resident_bytes(one, "m") == resident_bytes(other, "m")
         states: list[mpb.ModelState] = [link.models["m"] for link in links]
         assert states[0].footprint.content == states[1].footprint.content == weights(folder)[0].stem
+
+
+async def test_the_scheduler_hears_what_the_nodes_memory_holds_whoever_brought_it_there(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    names = ("llama", "qwen3")
+    async with inside(config(folder, "a", memory=ONE)), inside(config(folder, "b", memory=ONE)):
+        first = await scheduler.link("a")
+        first.send(pb.Catalog(models=[spec("llama", tiny_models["llama"])]))
+        await first.until(lambda: first.held[-1:] == [{"llama"}])
+        second = await scheduler.link("b")
+        second.send(pb.Catalog(models=[spec(name, tiny_models[name]) for name in names]))
+        await second.until(lambda: second.held[-1:] == [{"llama"}])
+        await second.cached(*names)
+        first.send(pb.Catalog())
+        await first.until(lambda: first.held[-1:] == [set()])
+        await second.done(second.send(pb.Load(model="qwen3", slabs=32)))
+        await second.until(lambda: second.held[-1:] == [{"qwen3"}])
+
+
+async def test_a_load_past_the_host_takes_no_place_of_a_model_that_the_catalog_names(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    catalog = [spec(name, tiny_models[name]) for name in ("llama", "qwen3")]
+    async with inside(config(folder, memory=ONE)) as engine:
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=catalog))
+        await link.until(lambda: "qwen3" in link.models)
+        await link.cached("llama", "qwen3")
+        await link.done(link.send(pb.Load(model="qwen3", slabs=32, past_host=True)))
+        assert weights(folder)[0].stem == engine.state.models["llama"].content
+        await link.done(link.send(pb.Unload(model="qwen3")))
+        link.send(pb.Catalog(models=catalog[1:]))
+        await link.until(lambda: link.held[-1:] == [set()])
+        await link.done(link.send(pb.Load(model="qwen3", slabs=32, past_host=True)))
+        assert weights(folder)[0].stem == engine.state.models["qwen3"].content

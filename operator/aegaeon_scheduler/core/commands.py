@@ -13,10 +13,15 @@ from aegaeon_scheduler.core.model import CommandId, GatewayId, InstanceId, Model
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Weights lane: map at most `slabs` slabs into the model's range and copy its weights in."""
+    """Weights lane: map at most `slabs` slabs into the model's range and copy its weights in.
+
+    What is not in host memory is read from disk, and stays there as well: others that no device uses make room for it,
+    unless it is to go `past_host`.
+    """
 
     model: ModelName
     slabs: int
+    past_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,8 @@ class PolicySettings:
     headroom: float = 0.028
     # Share of an instance's memory beyond which a group that leaves is halved.
     split_share: float = 0.7
+    # Seconds after which a model that nobody asked for loses its place in host memory to one that is read from disk.
+    stale_s: float = 600.0
     # An instance asked for this share of its time, with a deadline this near (seconds), hands a group to one that is
     # less busy by the gap.
     busy_util: float = 1.0

@@ -66,6 +66,14 @@ class ModelReported:
 
 
 @dataclass(frozen=True, slots=True)
+class HostReported:
+    """The models whose weights a node's host memory holds: the whole list, whenever it changed."""
+
+    node: str
+    cached: tuple[ModelName, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Submitted:
     """A request, or what is left of one (after a loss): one event for each choice.
 
@@ -179,6 +187,7 @@ Event = Union[
     InstanceUp,
     InstanceDown,
     ModelReported,
+    HostReported,
     Submitted,
     Cancelled,
     GatewayDown,

@@ -33,6 +33,7 @@ class Life:
         """A new sequence into the queue, or a Reject when it can never run or the queue is full."""
         pool = self._pool
         seq = Sequence(event, model, pool.tick())
+        model.asked_at = pool.now
         pool.sequences[seq.id] = seq
         self._count(seq.stage, seq, 1)
         refused = self._refusal(seq)

@@ -42,7 +42,7 @@ class Recovery:
         for name, config in listed.items():
             model = self._pool.models.get(name)
             if model is None:
-                self._pool.models[name] = Model(config)
+                self._pool.models[name] = Model(config, self._pool.now)
             else:
                 model.config = config
 

@@ -10,7 +10,7 @@ from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.commands import Amend, Close, Load, Open, PrefillPart, Turn
 from aegaeon_scheduler.core.copies import Copies
 from aegaeon_scheduler.core.model import CommandId, Place
-from aegaeon_scheduler.core.policies import Plan
+from aegaeon_scheduler.core.policies import Plan, Policy
 from aegaeon_scheduler.core.room import Fitted, Room
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Weights
 
@@ -18,8 +18,9 @@ from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence
 class Residency:
     """Issues turns and loads of one pool, with the copies they need."""
 
-    def __init__(self, pool: Pool, room: Room, copies: Copies) -> None:
+    def __init__(self, pool: Pool, policy: Policy, room: Room, copies: Copies) -> None:
         self._pool = pool
+        self._policy = policy
         self._room = room
         self._copies = copies
 
@@ -65,7 +66,8 @@ class Residency:
                 after += (weights.unload,)
             slabs = model.fp.weight_slabs
             why = f"{model.name} is next: {reason}"
-            load = self._pool.issue(inst, Load(model.name, slabs), why, after, model=model)
+            body = Load(model.name, slabs, self._policy.past_host(inst))
+            load = self._pool.issue(inst, body, why, after, model=model)
             inst.book.grant_load(load.id, slabs, dict(unloads))
             weights = inst.weights[model.name] = Weights(model, slabs, load.id)
             inst.loads += 1

@@ -52,7 +52,7 @@ class Scheduler:
         copies = Copies(pool)
         life = self._life = Life(pool, policy, timers)
         room = Room(pool, policy, copies, life)
-        residency = self._residency = Residency(pool, room, copies)
+        residency = self._residency = Residency(pool, policy, room, copies)
         handoff = self._handoff = HandOff(pool, policy, copies, life, residency)
         self._mover = Mover(pool, copies, residency, room, life, handoff)
         self._reports = Reports(pool, policy, life, handoff)
@@ -63,6 +63,7 @@ class Scheduler:
             ev.InstanceUp: self._recovery.up,
             ev.InstanceDown: lambda e: self._recovery.down(e.instance, "went away"),
             ev.ModelReported: self._recovery.model,
+            ev.HostReported: self._host,
             ev.Submitted: self._recovery.submitted,
             ev.Cancelled: self._cancelled,
             ev.GatewayDown: lambda e: self._recovery.gateway_down(e.gateway),
@@ -110,6 +111,10 @@ class Scheduler:
                 handler(inst, event)
 
         return handle
+
+    def _host(self, event: ev.HostReported) -> None:
+        self._pool.hosts.report(event.node, event.cached)
+        self._pool.ask_pass()
 
     def _cancelled(self, event: ev.Cancelled) -> None:
         seq = self._pool.sequences.get(event.seq)

@@ -15,6 +15,7 @@ from aegaeon_scheduler.core.commands import Body, Command, Send
 from aegaeon_scheduler.core.config import SchedulerConfig
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.events import InstanceUp, Submitted
+from aegaeon_scheduler.core.hosts import Hosts
 from aegaeon_scheduler.core.model import (
     CommandId,
     Footprint,
@@ -42,13 +43,14 @@ class Model:
     """One model of the catalog and its counters."""
 
     __slots__ = (
-        "config", "ended", "failed", "footprint", "loads", "name", "on_time", "output_tokens", "policy", "queued",
-        "running", "stall_s", "waiting", "withdrawn",
+        "asked_at", "config", "ended", "failed", "footprint", "loads", "name", "on_time", "output_tokens", "policy",
+        "queued", "running", "stall_s", "waiting", "withdrawn",
     )  # fmt: skip
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, now: float) -> None:
         self.name = config.name
         self.config = config
+        self.asked_at = now  # seconds; its last request, or when it came
         self.footprint: Footprint | None = None
         self.waiting: dict[SeqId, Sequence] = {}  # no instance has the model yet
         self.failed: dict[InstanceId, str] = {}
@@ -217,6 +219,7 @@ class Pool:
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
         self.estimates = Estimates(config)
+        self.hosts = Hosts()
         self.models: dict[ModelName, Model] = {}
         self.instances: dict[InstanceId, Instance] = {}
         self.sequences: dict[SeqId, Sequence] = {}

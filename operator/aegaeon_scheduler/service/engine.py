@@ -34,7 +34,7 @@ class Attachment:
         self.instance = up.instance
         self.base = base
         self.outbox: Outbox[engine_pb2.Command] = Outbox(_OUTBOX_LIMIT)
-        self.decoder = ReportDecoder(up.instance, up.memory, base)
+        self.decoder = ReportDecoder(up.instance, up.node, up.memory, base)
         self.timer: asyncio.TimerHandle | None = None  # silence while the stream stands, absence once it broke
         self.heard_at = 0.0
 

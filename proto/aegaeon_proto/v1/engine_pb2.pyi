@@ -173,17 +173,21 @@ class Load(_message.Message):
 
     MODEL_FIELD_NUMBER: _builtins.int
     SLABS_FIELD_NUMBER: _builtins.int
+    PAST_HOST_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     slabs: _builtins.int
+    past_host: _builtins.bool
+    """what must be read from files takes no place in the host cache from a model of the catalog"""
     def __init__(
         self,
         *,
         model: _builtins.str = ...,
         slabs: _builtins.int = ...,
+        past_host: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "slabs", b"slabs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "past_host", b"past_host", "slabs", b"slabs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -569,6 +573,7 @@ class Report(_message.Message):
     SKIPPED_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    HOST_CACHE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -583,6 +588,8 @@ class Report(_message.Message):
     def heartbeat(self) -> Global___Heartbeat: ...
     @_builtins.property
     def model(self) -> _model_pb2.ModelState: ...
+    @_builtins.property
+    def host_cache(self) -> Global___HostCache: ...
     def __init__(
         self,
         *,
@@ -593,12 +600,13 @@ class Report(_message.Message):
         skipped: Global___Skipped | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
         model: _model_pb2.ModelState | None = ...,
+        host_cache: Global___HostCache | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "done", b"done", "failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "model", b"model", "skipped", b"skipped", "step_done", b"step_done"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "done", b"done", "failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "host_cache", b"host_cache", "model", b"model", "skipped", b"skipped", "step_done", b"step_done"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "done", b"done", "failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "model", b"model", "skipped", b"skipped", "step_done", b"step_done"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "done", b"done", "failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "host_cache", b"host_cache", "model", b"model", "skipped", b"skipped", "step_done", b"step_done"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "done", "step_done", "failed", "skipped", "heartbeat", "model"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "done", "step_done", "failed", "skipped", "heartbeat", "model", "host_cache"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -707,6 +715,28 @@ class HeldSequence(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HeldSequence: _TypeAlias = HeldSequence  # noqa: Y015
+
+@_typing.final
+class HostCache(_message.Message):
+    """Which models of the catalog the node's host memory holds, all of them; sent with a heartbeat after it changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODELS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        models: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["models", b"models"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HostCache: _TypeAlias = HostCache  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):

@@ -12,7 +12,7 @@ import fcntl
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,8 +112,21 @@ class HostCache:
             _populate(image)
         return image
 
-    def draft(self, identity: str, nbytes: int, *, evict: bool = True) -> Draft | None:
-        """Room to fill; None when the image is there or another sidecar is filling it. Raises CacheFullError."""
+    def changed_ns(self) -> int:
+        """When an image last came or went, nanoseconds of the file system's clock."""
+        return self._folder.stat().st_mtime_ns
+
+    def held(self, identities: Iterable[str]) -> set[str]:
+        """Which of these files have their image here."""
+        with self._locked():
+            images = {path.name.removesuffix(_SUFFIX) for path in self._folder.glob(f"*{_SUFFIX}")}
+            return {files for files in identities if self._known(files) in images}
+
+    def draft(self, identity: str, nbytes: int, *, evict: bool = True, spare: Collection[str] = ()) -> Draft | None:
+        """Room to fill; None when the image is there or another sidecar is filling it. Raises CacheFullError.
+
+        Images of the contents in `spare` are not evicted for it, those in use never.
+        """
         with self._locked():
             path = self._folder / f"{identity}{_PARTIAL}"
             cached = self._find(identity, nbytes)
@@ -121,7 +134,7 @@ class HostCache:
                 cached.close()
             if cached is not None or self._being_filled(path):
                 return None
-            self._make_room(nbytes, evict)
+            self._make_room(nbytes, evict, spare)
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(handle, fcntl.LOCK_EX)
             os.truncate(handle, nbytes)  # from here on it counts
@@ -207,11 +220,11 @@ class HostCache:
         files = [*self._folder.glob(f"*{_SUFFIX}"), *self._folder.glob(f"*{_PARTIAL}")]
         return sum(path.stat().st_size for path in files)
 
-    def _make_room(self, nbytes: int, evict: bool) -> None:
+    def _make_room(self, nbytes: int, evict: bool, spare: Collection[str]) -> None:
         used = self._sweep()
         images = sorted(self._folder.glob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)
         for path in images if evict and nbytes <= self._budget_bytes else []:
-            if used + nbytes > self._budget_bytes:
+            if used + nbytes > self._budget_bytes and path.name.removesuffix(_SUFFIX) not in spare:
                 used -= _remove_if_unused(path)
         if used + nbytes > self._budget_bytes:
             raise CacheFullError(

@@ -38,17 +38,17 @@ class Images:
             image = self._cache.find(identity(layout), layout.weight_bytes)
         return self._adopt(model, image)
 
-    def stream(self, command: Command, model: Model) -> None:
+    def stream(self, command: Command, model: Model, past_host: bool) -> None:
         """From the files into the slabs and, where others may be evicted for it, into the host cache on the way.
 
-        Raises EngineError, CancelledError.
+        With `past_host` nothing is evicted that the catalog names. Raises EngineError, CancelledError.
         """
         located, layout, weights = model.located, model.layout, model.range
         assert located is not None  # it is registered
         assert layout is not None
         assert weights is not None
         with _as_engine_error(model):
-            draft = self._draft(layout)
+            draft = self._draft(layout, past_host)
             targets = [weights.view(0, layout.weight_bytes), *([draft.view] if draft else [])]
             try:
                 content = fill(
@@ -66,9 +66,11 @@ class Images:
             if draft is not None:
                 self._adopt(model, self._cache.publish(draft, content))
 
-    def _draft(self, layout: Layout) -> Draft | None:
+    def _draft(self, layout: Layout, past_host: bool) -> Draft | None:
+        with self._state.changed:
+            served = {model.content for model in self._state.models.values()} if past_host else set()
         try:
-            return self._cache.draft(identity(layout), layout.weight_bytes)
+            return self._cache.draft(identity(layout), layout.weight_bytes, spare=served)
         except CacheFullError as error:
             log.info("a load goes past the host cache: %s", error)
             return None

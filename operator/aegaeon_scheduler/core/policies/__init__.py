@@ -81,6 +81,10 @@ class Policy(Protocol):
         """Idle models in the order in which they give way."""
         ...
 
+    def past_host(self, inst: Instance) -> bool:
+        """Whether weights that a load reads from disk must not take the place of others in host memory."""
+        ...
+
     def give_way(self, inst: Instance, sequences: list[Sequence], now: float) -> Iterable[Sequence]:
         """Sequences in the order in which they give way (most slack first)."""
         ...

@@ -15,7 +15,7 @@ def _name(out: model_pb2.SeqId, seq: SeqId) -> None:
 
 
 def _load(out: engine_pb2.Command, body: commands.Load) -> None:
-    out.load.model, out.load.slabs = body.model, body.slabs
+    out.load.model, out.load.slabs, out.load.past_host = body.model, body.slabs, body.past_host
 
 
 def _unload(out: engine_pb2.Command, body: commands.Unload) -> None:

@@ -67,8 +67,9 @@ def _progress(message: engine_pb2.SeqProgress) -> events.Progress:
 class ReportDecoder:
     """Reports of one attachment as events. Remembers the newest memory: a report without it changed none."""
 
-    def __init__(self, instance: InstanceId, memory: Memory, base: int) -> None:
+    def __init__(self, instance: InstanceId, node: str, memory: Memory, base: int) -> None:
         self._instance = instance
+        self._node = node
         self._memory = memory
         self._base = base
         self._decoders: Mapping[str | None, Callable[[Any], events.Event]] = {
@@ -79,6 +80,7 @@ class ReportDecoder:
             "skipped": self._skipped,
             "heartbeat": self._heartbeat,
             "model": self._model,
+            "host_cache": self._host_cache,
         }
 
     def _id(self, on_wire: int) -> CommandId:
@@ -92,6 +94,9 @@ class ReportDecoder:
 
     def _heartbeat(self, heartbeat: engine_pb2.Heartbeat) -> events.MemoryReported:
         return events.MemoryReported(self._instance, self._newest(heartbeat))
+
+    def _host_cache(self, cache: engine_pb2.HostCache) -> events.HostReported:
+        return events.HostReported(self._node, tuple(ModelName(name) for name in cache.models))
 
     def _skipped(self, skipped: engine_pb2.Skipped) -> events.CommandSkipped:
         return events.CommandSkipped(self._instance, self._id(skipped.id), self._id(skipped.because))

@@ -231,6 +231,10 @@ class PaperPolicy:
             wanted.setdefault(batch.model.name, i + len(state.queue.groups))
         return sorted(idle, key=lambda w: (w.model.name in wanted, -wanted.get(w.model.name, 0), w.used))
 
+    def past_host(self, inst: Instance) -> bool:
+        """See Policy. The host cache is inclusive: what was loaded last is in it."""
+        return False
+
     def give_way(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
         """Most slack first; prompts that wait for their first decode turn have the least claim on nothing else."""
         return sorted(sequences, key=lambda s: (s.stage is Stage.PREFILL, -s.deadline(), s.order))

@@ -6,59 +6,16 @@ much, place who waits, even out load.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 
 from aegaeon_scheduler.core.config import PolicySettings
 from aegaeon_scheduler.core.model import ModelName, Place
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, due, kv_blocks, may_leave
+from aegaeon_scheduler.core.policies.slack.reach import Reach
 from aegaeon_scheduler.core.policies.slack.table import Table, groups_at
+from aegaeon_scheduler.core.policies.slack.view import View
 from aegaeon_scheduler.core.state import Instance, Pool, Stage
-
-
-@dataclass(slots=True)
-class View:
-    """An instance: what its groups ask of it. `free`: no load is under way or waits for room.
-
-    `size` bytes are for models, `fits` of them may be filled; `most` is the largest key of its groups.
-    """
-
-    inst: Instance
-    loads: list[Load]
-    util: float
-    nbytes: int
-    size: int
-    fits: float
-    free: bool
-    most: float
-    models: set[ModelName]
-
-    @staticmethod
-    def of(inst: Instance, loads: list[Load], headroom: float) -> View:
-        """As it stands."""
-        size = inst.slabs * inst.slab_bytes
-        view = View(inst, [], 0.0, 0, size, size * (1.0 - headroom), False, -inf, set())
-        view.free = not (inst.wanted or inst.book.loads or inst.incoming)
-        for load in loads:
-            view.add(load)
-        return view
-
-    def add(self, load: Load) -> None:
-        """A group comes."""
-        self.loads.append(load)
-        self.util += load.util
-        self.nbytes += load.nbytes
-        self.most = max(self.most, load.key)
-        self.models.add(load.group.model.name)
-
-    def drop(self, load: Load) -> None:
-        """A group goes."""
-        self.loads.remove(load)
-        self.util -= load.util
-        self.nbytes -= load.nbytes
-        self.most = max((x.key for x in self.loads), default=-inf)
-        self.models.discard(load.group.model.name)
 
 
 class Pass:
@@ -71,6 +28,7 @@ class Pass:
         self._now = now
         self._moves: list[Move] = []
         self._views: dict[str, View] = {}
+        self._reach = Reach(pool)
         self._measured: dict[tuple[int, str, int], Load] = {}
 
     def run(self) -> list[Move]:
@@ -88,7 +46,7 @@ class Pass:
 
     def _view(self, inst: Instance) -> View:
         loads = [self._load(g, inst) for g in groups_at(inst) if g.members]
-        return View.of(inst, loads, self._settings.headroom)
+        return View.of(inst, loads, self._settings.headroom, self._reach.lone(inst))
 
     def _load(self, group: Group, inst: Instance) -> Load:
         return Load.of(group, self._now, self._settings.late_slack_s, self._pool.estimates, inst)
@@ -146,7 +104,9 @@ class Pass:
             if self._hopeless(group, key, rest, free):
                 continue
             views = self._candidates(group, rest, free)
-            if views and (self._to_room(group, views) or self._in_place_of(group, views)):
+            if views and (
+                self._to_room(group, views) or self._in_place_of(group, views) or self._at_any_rate(group, views)
+            ):
                 free = [v for v in free if v.free]
 
     def _hopeless(self, group: Group, key: float, rest: Still, free: list[View]) -> bool:
@@ -165,7 +125,12 @@ class Pass:
                 continue
             if group.may_go(inst) and name not in view.models:
                 views.append(view)
-        return views
+        return views if only is not None or not self._reach.limited else self._nearest(name, node, views)
+
+    def _nearest(self, name: ModelName, node: str | None, views: list[View]) -> list[View]:
+        """Those that its weights are near to; where they are near to none, those that may read them from disk."""
+        near = [v for v in views if self._reach.near(name, v.inst)]
+        return near or [v for v in views if self._reach.may_read(name, v.inst, node)]
 
     def _as_on(self, group: Group, inst: Instance) -> Load:
         """A waiting group measured for an instance; alike for all of one make."""
@@ -179,7 +144,7 @@ class Pass:
         """Where there is room, to the least busy; an empty instance always takes it. True ends the search."""
         best: View | None = None
         for view in views:
-            if view.loads and view.nbytes + self._as_on(group, view.inst).nbytes > view.fits:
+            if (view.loads or view.lone) and view.over(self._as_on(group, view.inst)) > 0:
                 continue
             if best is None or (view.util, view.inst.order) < (best.util, best.inst.order):
                 best = view
@@ -191,6 +156,17 @@ class Pass:
         if in_time or load.key - self._now < urgent_s:
             self._come(best, load, "room and time")
         return True  # with room but no time it waits for either
+
+    def _at_any_rate(self, group: Group, views: list[View]) -> bool:
+        """Only copies fill every place that it may have: when it is urgent some of them are dropped."""
+        view = min(views, key=lambda v: (v.kept(group.model.name) + v.nbytes, v.inst.order))
+        load = self._as_on(group, view.inst)
+        urgent_s = self._settings.urgent_share * group.model.config.slo.ttft_s
+        fits = not view.loads or view.nbytes + load.nbytes <= view.fits
+        if not (view.lone and fits and load.key - self._now < urgent_s):
+            return False
+        self._come(view, load, "only copies give way")
+        return True
 
     def _in_place_of(self, group: Group, views: list[View]) -> bool:
         """The best place among those where whoever has more slack can make room."""
@@ -217,13 +193,13 @@ class Pass:
 
         One with turns on the lane may go as well: its copies out wait for them.
         """
-        over = view.nbytes + load.nbytes - view.fits
+        over = view.over(load)
         victims: list[Load] = []
         for x in sorted(view.loads, key=lambda x: (-x.key, x.group.number)):
             if x.key <= limit or self._now - x.group.since < self._settings.min_stay_s or not may_leave(x.group):
                 continue
             victims.append(x)
-            over -= x.nbytes
+            over -= view.freed(x)
             if over <= 0 or len(victims) == len(view.loads):
                 return victims
         return []
@@ -233,6 +209,7 @@ class Pass:
         self._table.place(group, view.inst)
         view.add(load)
         view.free = False
+        self._reach.comes(group.model.name, view.inst)
         reason = f"{why}, slack {load.key - self._now:.3g} s"
         self._moves.append(Move(group.model, tuple(group.members.values()), view.inst, reason))
 
@@ -257,6 +234,8 @@ class Pass:
                 return
             group = x.group
             if x.group.since == inf or not group.may_go(least.inst) or not may_leave(group):
+                continue
+            if not self._reach.near(group.model.name, least.inst):
                 continue
             if least.nbytes + x.nbytes > least.fits or least.inst.node != view.inst.node:
                 continue

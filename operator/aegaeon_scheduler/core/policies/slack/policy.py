@@ -13,6 +13,7 @@ from aegaeon_scheduler.core.model import Place, Role
 from aegaeon_scheduler.core.policies import Move, Plan
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load, due
 from aegaeon_scheduler.core.policies.slack.passes import Pass
+from aegaeon_scheduler.core.policies.slack.reach import idle_order, past_host
 from aegaeon_scheduler.core.policies.slack.table import Table, groups_at, groups_of
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stage, Weights
 
@@ -220,7 +221,11 @@ class SlackPolicy:
     def unload_order(self, inst: Instance, idle: list[Weights]) -> list[Weights]:
         """Models without a group here, least recently used first; the others keep their place."""
         live = {g.model.name for g in groups_at(inst) if g.members}
-        return sorted((w for w in idle if w.model.name not in live), key=lambda w: w.used)
+        return idle_order(self._pool, inst, [w for w in idle if w.model.name not in live])
+
+    def past_host(self, inst: Instance) -> bool:
+        """See Policy: what is in host memory and still asked for stays there."""
+        return past_host(self._pool, inst)
 
     def give_way(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
         """Those whose group has most slack first; within a group, those due last."""

@@ -1,0 +1,35 @@
+"""Which weights each node's host memory holds, as its sidecars report it.
+
+A node that never reported is taken to hold every model that it serves: then nothing here changes a decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aegaeon_scheduler.core.model import ModelName
+
+
+class Hosts:
+    """Facts alone. What is on its way into a host cache does not count."""
+
+    def __init__(self) -> None:
+        self._cached: dict[str, frozenset[ModelName]] = {}
+
+    @property
+    def limited(self) -> bool:
+        """Whether some node may have to read weights from its disk."""
+        return bool(self._cached)
+
+    def report(self, node: str, cached: Iterable[ModelName]) -> None:
+        """The whole list of one node."""
+        self._cached[node] = frozenset(cached)
+
+    def cached(self, node: str) -> frozenset[ModelName] | None:
+        """What the node said it holds; None when it never did."""
+        return self._cached.get(node)
+
+    def has(self, node: str, name: ModelName) -> bool:
+        """Whether a load on this node is a copy from host memory."""
+        cached = self._cached.get(node)
+        return cached is None or name in cached

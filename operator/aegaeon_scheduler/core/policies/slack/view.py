@@ -1,0 +1,68 @@
+"""An instance as a pass sees it: what is asked of it, and what would fit. Kept up to date by the pass's own moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from aegaeon_scheduler.core.model import ModelName
+from aegaeon_scheduler.core.policies.slack.group import Load
+from aegaeon_scheduler.core.state import Instance
+
+
+@dataclass(slots=True)
+class View:
+    """An instance: what its groups ask of it. `free`: no load is under way or waits for room.
+
+    `size` bytes are for models, `fits` of them may be filled; `most` is the largest key of its groups; `lone` the bytes
+    of models whose only quick copy is here.
+    """
+
+    inst: Instance
+    loads: list[Load]
+    util: float
+    nbytes: int
+    size: int
+    fits: float
+    free: bool
+    most: float
+    models: set[ModelName]
+    lone: dict[ModelName, int]
+
+    @staticmethod
+    def of(inst: Instance, loads: list[Load], headroom: float, lone: dict[ModelName, int]) -> View:
+        """As it stands."""
+        size = inst.slabs * inst.slab_bytes
+        view = View(inst, [], 0.0, 0, size, size * (1.0 - headroom), False, -inf, set(), lone)
+        view.free = not (inst.wanted or inst.book.loads or inst.incoming)
+        for load in loads:
+            view.add(load)
+        return view
+
+    def kept(self, name: ModelName) -> int:
+        """Bytes of only copies without a group here, beside those of this model."""
+        return sum(b for n, b in self.lone.items() if n != name and n not in self.models)
+
+    def freed(self, load: Load) -> int:
+        """Bytes that its leaving makes room of: an only copy stays."""
+        return load.nbytes - self.lone.get(load.group.model.name, 0)
+
+    def over(self, load: Load) -> float:
+        """Bytes that would be missing if it came."""
+        return self.nbytes + self.kept(load.group.model.name) + load.nbytes - self.fits
+
+    def add(self, load: Load) -> None:
+        """A group comes."""
+        self.loads.append(load)
+        self.util += load.util
+        self.nbytes += load.nbytes
+        self.most = max(self.most, load.key)
+        self.models.add(load.group.model.name)
+
+    def drop(self, load: Load) -> None:
+        """A group goes."""
+        self.loads.remove(load)
+        self.util -= load.util
+        self.nbytes -= load.nbytes
+        self.most = max((x.key for x in self.loads), default=-inf)
+        self.models.discard(load.group.model.name)

@@ -1,0 +1,54 @@
+"""Which models of the catalog the node's host cache holds: told at heartbeats, looked up when it may have changed."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from threading import Lock
+
+from aegaeon_sidecar.errors import WeightsError
+from aegaeon_sidecar.models.fill import identity
+from aegaeon_sidecar.state import State
+from aegaeon_sidecar.weights.cache import HostCache
+
+_SETTLED_NS = 20_000_000  # a younger folder may change again within the same tick of its file system's clock
+
+
+class Held:
+    """Names of models in host memory, whoever brought them there. Thread-safe."""
+
+    def __init__(self, state: State, cache: HostCache) -> None:
+        self._state = state
+        self._cache = cache
+        self._lock = Lock()
+        self._seen: object = None
+        self._told: list[str] | None = None
+
+    def forget(self) -> None:
+        """Somebody new listens: the next `news` tells the whole list."""
+        with self._lock:
+            self._seen = self._told = None
+
+    def news(self) -> list[str] | None:
+        """The whole list when it differs from what was told last, else None."""
+        with self._lock:
+            names = self._look()
+            if names is None or names == self._told:
+                return None
+            self._told = names
+            return names
+
+    def _look(self) -> list[str] | None:
+        with self._state.changed:
+            layouts = {name: model.layout for name, model in self._state.models.items() if model.layout is not None}
+        changed_ns = self._cache.changed_ns()
+        seen = (changed_ns, tuple(layouts))
+        if seen == self._seen:
+            return None
+        self._seen = seen if time.time_ns() - changed_ns > _SETTLED_NS else None
+        identities: dict[str, str] = {}
+        for name, layout in layouts.items():
+            with suppress(WeightsError):  # its files are gone: a Load will say so
+                identities[name] = identity(layout)
+        there = self._cache.held(identities.values())
+        return [name for name, files in identities.items() if files in there]

@@ -18,10 +18,12 @@ from aegaeon_gateway.output import Delta
 from aegaeon_gateway.prepare import Prepared, prepare
 from aegaeon_gateway.render import DONE, ChatRenderer, CompletionRenderer, Renderer, error_event
 from aegaeon_gateway.schema import ChatRequest, CompletionRequest, parse
+from aegaeon_gateway.tenancy import Limits, Tenant, TenantsFile
 from aegaeon_gateway.texts import ModelText, Tokenizers
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
 REQUEST_ID = web.RequestKey("id", str)
+TENANT = web.RequestKey("tenant", Tenant)
 _STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache, no-transform",
@@ -38,6 +40,8 @@ class Gateway:
     tokenizers: Tokenizers
     link: SchedulerLink
     metrics: Metrics
+    tenants: TenantsFile
+    limits: Limits
     started: int  # unix seconds
 
 
@@ -50,13 +54,13 @@ class Answerer:
     async def chat(self, http: web.Request) -> web.StreamResponse:
         arrived = time.monotonic()
         request = parse(ChatRequest, await self._body(http))
-        prepared = await self._prepare(f"chatcmpl-{http[REQUEST_ID]}", request, arrived)
+        prepared = await self._prepare(f"chatcmpl-{http[REQUEST_ID]}", request, arrived, http[TENANT])
         return await self._answer(http, prepared, ChatRenderer(prepared))
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
         arrived = time.monotonic()
         request = parse(CompletionRequest, await self._body(http))
-        prepared = await self._prepare(f"cmpl-{http[REQUEST_ID]}", request, arrived)
+        prepared = await self._prepare(f"cmpl-{http[REQUEST_ID]}", request, arrived, http[TENANT])
         return await self._answer(http, prepared, CompletionRenderer(prepared, echo=request.echo))
 
     async def _body(self, http: web.Request) -> bytes:
@@ -65,8 +69,12 @@ class Answerer:
         except web.HTTPRequestEntityTooLarge as error:
             raise BodyTooLargeError(self._gateway.config.max_body_bytes) from error
 
-    async def _prepare(self, request_id: str, request: ChatRequest | CompletionRequest, arrived: float) -> Prepared:
+    async def _prepare(
+        self, request_id: str, request: ChatRequest | CompletionRequest, arrived: float, tenant: Tenant
+    ) -> Prepared:
         hold_s = self._gateway.config.hold_s
+        served = (model.spec.name for model in self._gateway.catalog.models())
+        self._gateway.tenants.current().check(tenant, request.model, served)
         model = await self._gateway.catalog.ready(request.model, hold_s)
         try:
             text = await self._text(model, arrived + hold_s)
@@ -90,7 +98,7 @@ class Answerer:
         outcome = "cancelled"
         try:
             with metrics.open_streams.track_inprogress():
-                response, outcome = await self._exchange(http, prepared, renderer, metrics)
+                response, outcome = await self._metered(http, prepared, renderer, metrics)
         except ApiError as error:
             outcome = _outcome(error)
             raise
@@ -98,18 +106,33 @@ class Answerer:
             metrics.ended(outcome)
         return response
 
-    async def _exchange(
+    async def _metered(
         self, http: web.Request, prepared: Prepared, renderer: Renderer, metrics: ModelMetrics
     ) -> tuple[web.StreamResponse, str]:
+        """Within the quotas; what was generated is charged however it ended."""
+        tenant, model, limits = http[TENANT], prepared.model, self._gateway.limits
+        quota = self._gateway.tenants.current().quota_of(model)
+        await limits.admit(tenant, model, quota, sum(len(job.prompt) for job in prepared.jobs))
         async with Exchange(prepared, self._gateway.link, metrics) as exchange:
-            if prepared.request.stream:
-                usage = prepared.request.include_usage
-                return await _stream(http, exchange, renderer, usage=usage)
-            return await _whole(exchange, renderer), "ok"
+            try:
+                return await _exchange(http, exchange, prepared, renderer)
+            finally:
+                usage = exchange.usage
+                metrics.used(tenant.name, usage["prompt_tokens"], usage["completion_tokens"])
+                await limits.charge(tenant, model, quota, usage["completion_tokens"])
 
 
 def _outcome(error: ApiError) -> str:
     return error.code or f"http_{error.status}"
+
+
+async def _exchange(
+    http: web.Request, exchange: Exchange, prepared: Prepared, renderer: Renderer
+) -> tuple[web.StreamResponse, str]:
+    """The answer and how it ended."""
+    if prepared.request.stream:
+        return await _stream(http, exchange, renderer, usage=prepared.request.include_usage)
+    return await _whole(exchange, renderer), "ok"
 
 
 async def _whole(exchange: Exchange, renderer: Renderer) -> web.Response:

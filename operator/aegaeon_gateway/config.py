@@ -19,6 +19,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "hub_cache": (str, type(None)),
     "hold_s": (int, float),
     "drain_s": (int, float),
+    "tenants": (str, type(None)),
+    "redis": (str, type(None)),
 }
 
 
@@ -42,6 +44,10 @@ class GatewayConfig:
     """seconds that a request waits for a model, the scheduler or room before it is answered 503"""
     drain_s: float = 10.0
     """seconds that open streams get to end after SIGTERM"""
+    tenants: str | None = None
+    """file of tenants, their keys, grants and quotas, read again when it changes; None: everything is open"""
+    redis: str | None = None
+    """URL of the Redis that counts quotas for all gateways together; None: each counts for itself"""
 
     @property
     def address(self) -> tuple[str, int]:

@@ -5,8 +5,10 @@ GatewayError
 ├── TokenizerError           this model's tokenizer cannot be loaded; the others go on
 └── ApiError                 has an HTTP status and an OpenAI-shaped body
     ├── InvalidRequestError  400, names the parameter
-    ├── ModelNotFoundError   404
+    ├── UnauthorizedError    401, no key or a wrong one
+    ├── ModelNotFoundError   404, also for a model of another tenant
     ├── BodyTooLargeError    413
+    ├── RateLimitedError     429 with Retry-After
     ├── EngineError          500
     └── UnavailableError     503, with or without Retry-After
 """
@@ -55,6 +57,36 @@ class InvalidRequestError(ApiError):
 
     status = 400
     kind = "invalid_request_error"
+
+
+class UnauthorizedError(ApiError):
+    """No API key where one is needed, or one that nobody has. The message never holds the key."""
+
+    status = 401
+    kind = "invalid_request_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="invalid_api_key")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"WWW-Authenticate": "Bearer"}
+
+
+class RateLimitedError(ApiError):
+    """The quota of a tenant or a model is used up. `who` is "tenant NAME" or "model NAME", `what` what is counted."""
+
+    status = 429
+
+    def __init__(self, who: str, what: str, per_minute: float, retry_after_s: float) -> None:
+        message = f"The quota of {who} is used up: {per_minute:g} {what} a minute. Try again later."
+        super().__init__(message, code="rate_limit_exceeded")
+        self.kind = what
+        self.retry_after_s = retry_after_s
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Retry-After": str(max(1, math.ceil(self.retry_after_s)))}
 
 
 class ModelNotFoundError(ApiError):

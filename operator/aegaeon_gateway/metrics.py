@@ -17,6 +17,7 @@ class ModelMetrics:
 
     def __init__(self, metrics: Metrics, model: str) -> None:
         self._requests = metrics.requests
+        self._used = metrics.used
         self._model = model
         self.ttft = metrics.ttft.labels(model)
         self.tbt = metrics.tbt.labels(model)
@@ -35,6 +36,11 @@ class ModelMetrics:
     def ended(self, outcome: str) -> None:
         """One request ended: ok, cancelled, or the code of its error."""
         self._requests.labels(self._model, outcome).inc()
+
+    def used(self, tenant: str, prompt_tokens: int, output_tokens: int) -> None:
+        """What one request is billed for; `tenant` is empty for a client without a key."""
+        self._used.labels(tenant, self._model, "prompt").inc(prompt_tokens)
+        self._used.labels(tenant, self._model, "output").inc(output_tokens)
 
 
 class Metrics:
@@ -62,6 +68,12 @@ class Metrics:
         )
         self.requests = Counter(
             f"{prefix}requests", "Ended requests by outcome", ["model", "outcome"], registry=registry
+        )
+        self.used = Counter(
+            f"{prefix}used_tokens",
+            "Tokens billed, by tenant; kind is prompt or output",
+            ["tenant", "model", "kind"],
+            registry=registry,
         )
         self.open_streams = Gauge(f"{prefix}open_streams", "Requests being answered", by_model, registry=registry)
         self.scheduler_up = Gauge(f"{prefix}scheduler_up", "1 while attached to the scheduler", registry=registry)

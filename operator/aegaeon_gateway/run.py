@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import grpc
 from aiohttp import web
@@ -19,6 +20,7 @@ from aegaeon_gateway.metrics import Metrics
 from aegaeon_gateway.open_requests import OpenRequests
 from aegaeon_gateway.server import make_app
 from aegaeon_gateway.sink import start_sink
+from aegaeon_gateway.tenancy import Limits, TenantsFile, connect
 from aegaeon_gateway.texts import Tokenizers, warm
 
 log = logging.getLogger(__name__)
@@ -39,10 +41,11 @@ async def run(config: GatewayConfig, stop: asyncio.Event) -> None:
 class Served:
     """A running gateway: the port it listens on, its open requests, what it knows of models, its background tasks."""
 
-    def __init__(self, port: int, open_: OpenRequests, catalog: Catalog, tasks: list[asyncio.Task[None]]) -> None:
+    def __init__(self, port: int, open_: OpenRequests, gateway: Gateway, tasks: list[asyncio.Task[None]]) -> None:
         self.port = port
         self.open = open_
-        self.catalog = catalog
+        self.catalog = gateway.catalog
+        self.limits = gateway.limits
         self.tasks = tasks
 
 
@@ -63,16 +66,20 @@ async def serve(config: GatewayConfig) -> AsyncIterator[Served]:
         catalog=catalog,
         metrics=metrics,
     )
-    gateway = Gateway(config, catalog, tokenizers, link, metrics, int(time.time()))
+    tenants = TenantsFile(Path(config.tenants) if config.tenants else None)
+    buckets = connect(config.redis)
+    limits = Limits(buckets, config.hold_s)
+    gateway = Gateway(config, catalog, tokenizers, link, metrics, tenants, limits, int(time.time()))
     sink = await start_sink(config.sink, open_)
     tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.sweep())]
     warming = asyncio.create_task(asyncio.to_thread(warm))
     try:
         async with _http(config, gateway) as port:
-            yield Served(port, open_, catalog, tasks)
+            yield Served(port, open_, gateway, tasks)
     finally:
         await warming
         await _stop(tasks, sink)
+        await buckets.close()
 
 
 @asynccontextmanager

@@ -10,9 +10,10 @@ from typing import Any
 
 import orjson
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from aegaeon_gateway.answer import REQUEST_ID, Answerer, Gateway
+from aegaeon_gateway.answer import REQUEST_ID, TENANT, Answerer, Gateway
 from aegaeon_gateway.catalog import phase_name, served_length
 from aegaeon_gateway.errors import ApiError, EngineError, InvalidRequestError, overloaded
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
@@ -20,6 +21,7 @@ from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
 _CLIENT_ID: web.RequestKey[str | None] = web.RequestKey("client_id", str)
 _ACCEPTED_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
@@ -28,7 +30,7 @@ def make_app(gateway: Gateway) -> web.Application:
     """The application with all routes."""
     answerer = Answerer(gateway)
     pages = _Pages(gateway)
-    app = web.Application(middlewares=[_shape], client_max_size=gateway.config.max_body_bytes)
+    app = web.Application(middlewares=[_shape, _identifier(gateway)], client_max_size=gateway.config.max_body_bytes)
     app.on_response_prepare.append(_name_request)
     app.router.add_post("/v1/chat/completions", answerer.chat)
     app.router.add_post("/v1/completions", answerer.completions)
@@ -47,11 +49,16 @@ class _Pages:
 
     async def models(self, http: web.Request) -> web.Response:
         self._need_catalog()
-        return _json({"object": "list", "data": [self._model(model) for model in self._gateway.catalog.models()]})
+        tenants, tenant = self._gateway.tenants.current(), http[TENANT]
+        visible = [m for m in self._gateway.catalog.models() if tenants.visible(tenant, m.spec.name)]
+        return _json({"object": "list", "data": [self._model(model) for model in visible]})
 
     async def model(self, http: web.Request) -> web.Response:
         self._need_catalog()
-        return _json(self._model(self._gateway.catalog.get(http.match_info["id"])))
+        name = http.match_info["id"]
+        served = (model.spec.name for model in self._gateway.catalog.models())
+        self._gateway.tenants.current().check(http[TENANT], name, served)
+        return _json(self._model(self._gateway.catalog.get(name)))
 
     async def health(self, http: web.Request) -> web.Response:
         """503 until the scheduler has told which models there are; after that 200, its absence included."""
@@ -107,6 +114,18 @@ async def _shape(request: web.Request, handler: Handler) -> web.StreamResponse:
     except Exception:  # whatever it is, its client gets an answer and the log the traceback
         log.exception("%s: a fault of the gateway", request[REQUEST_ID])
         return _refuse(EngineError(f"The gateway failed on this request ({request[REQUEST_ID]}); its log says why."))
+
+
+def _identifier(gateway: Gateway) -> Middleware:
+    """Whoever asks for anything below /v1 is known before anything else is looked at."""
+
+    @web.middleware
+    async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path.startswith("/v1/"):
+            request[TENANT] = gateway.tenants.current().identify(request.headers.get("Authorization", ""))
+        return await handler(request)
+
+    return identify
 
 
 def _refuse(error: ApiError, *, status: int | None = None, headers: dict[str, str] | None = None) -> web.Response:

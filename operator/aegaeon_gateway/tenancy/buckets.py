@@ -1,0 +1,105 @@
+"""Token buckets, in this process or in Redis for all gateways together.
+
+A bucket is the time at which it will be full (the generic cell rate algorithm): one number, moved forward by what is
+taken. Whoever takes more than there is learns how long to wait, so waiters are served in order without a queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import redis.asyncio
+from redis.exceptions import RedisError
+
+log = logging.getLogger(__name__)
+
+_PREFIX = "aegaeon:bucket:"
+_TIMEOUT_S = 0.25
+# KEYS[1]; ARGV: amount, rate per second, size, longest wait (all numbers). Returns the wait, in seconds as text.
+_TAKE = """
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1e6
+local amount, rate, size, longest = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local full = math.max(tonumber(redis.call('GET', KEYS[1]) or '0'), now) + amount / rate
+local wait = math.max(full - size / rate - now, 0)
+if wait <= longest then
+  redis.call('SET', KEYS[1], string.format('%.6f', full), 'PX', math.ceil((full - now) * 1000) + 1000)
+end
+return string.format('%.6f', wait)
+"""
+
+
+class Buckets(Protocol):
+    """Buckets by key, made full at their first use."""
+
+    async def take(self, key: str, amount: float, rate: float, size: float, longest_s: float) -> float:
+        """Take `amount` from a bucket of `size` that fills at `rate` per second; returns the seconds to wait for it.
+
+        A wait beyond `longest_s` means that nothing was taken.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give up connections."""
+        ...
+
+
+class MemoryBuckets:
+    """Of one process."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._full: dict[str, float] = {}
+
+    async def take(self, key: str, amount: float, rate: float, size: float, longest_s: float) -> float:
+        """See Buckets."""
+        now = self._clock()
+        full = max(self._full.get(key, now), now) + amount / rate
+        wait = max(full - size / rate - now, 0.0)
+        if wait <= longest_s:
+            self._full[key] = full
+        return wait
+
+    async def close(self) -> None:
+        """See Buckets."""
+
+
+class RedisBuckets:
+    """Shared by all gateways that use the same Redis. While it is away, this process counts by itself."""
+
+    def __init__(self, url: str) -> None:
+        self._redis = redis.asyncio.Redis.from_url(
+            url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S, decode_responses=True
+        )
+        self._take: Callable[..., Awaitable[Any]] = self._redis.register_script(_TAKE)
+        self._alone = MemoryBuckets()
+        self._away = False
+
+    async def take(self, key: str, amount: float, rate: float, size: float, longest_s: float) -> float:
+        """See Buckets."""
+        try:
+            wait = await self._take(keys=[_PREFIX + key], args=[amount, rate, size, min(longest_s, 1e9)])
+        except (RedisError, OSError) as error:
+            self._say_away(error)
+            return await self._alone.take(key, amount, rate, size, longest_s)
+        if self._away:
+            log.info("Redis is back: quotas count for all gateways together")
+            self._away = False
+        return float(wait)
+
+    async def close(self) -> None:
+        """See Buckets."""
+        await self._redis.aclose()
+
+    def _say_away(self, error: Exception) -> None:
+        if not self._away:
+            log.warning("Redis is away (%s): quotas count for this gateway alone meanwhile", error)
+        self._away = True
+
+
+def connect(url: str | None) -> Buckets:
+    """Buckets in the Redis at `url` (redis://HOST:PORT/DB, rediss:// or unix://PATH); without one, of this process."""
+    return RedisBuckets(url) if url else MemoryBuckets()

@@ -1,0 +1,137 @@
+"""The tenants file: JSON that others write (`aegaeon up`, or Kubernetes from a Secret) and that may change at any time.
+
+It, and the key files that it names, are looked at again at most once a second; what cannot be read is logged, and what
+was known before stays true: a half-written file locks nobody out.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from aegaeon_gateway.errors import ConfigError
+from aegaeon_gateway.tenancy.model import Directory, Quota, Tenant, digest
+
+log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S = 1.0
+_Stamp = tuple[tuple[str, int, int], ...]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Quota(_Strict):
+    requests_per_minute: Annotated[float, Field(gt=0)] | None = None
+    tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
+
+
+class _Tenant(_Strict):
+    name: Annotated[str, Field(min_length=1)]
+    models: tuple[str, ...]
+    key_sha256: tuple[Annotated[str, Field(pattern="^[0-9a-f]{64}$")], ...] = ()
+    key_files: tuple[str, ...] = ()
+    quota: _Quota = _Quota()
+
+
+class _File(_Strict):
+    tenants: tuple[_Tenant, ...] = ()
+    open_models: tuple[str, ...] = ()
+    model_quotas: dict[str, _Quota] = {}
+
+
+class TenantsFile:
+    """`current()` is the directory as of a second ago at most. Without a path everything is open to everybody."""
+
+    def __init__(self, path: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
+        """Raises ConfigError when the file cannot be used at the start."""
+        self._path = path
+        self._clock = clock
+        self._files: tuple[Path, ...] = (path,) if path else ()
+        self._directory = Directory()
+        self._looked_at = clock()
+        self._stamp: _Stamp = ()
+        if path:
+            self._load(path)
+
+    def current(self) -> Directory:
+        """Read again first when something has changed."""
+        now = self._clock()
+        if self._path is None or now - self._looked_at < _LOOK_AGAIN_S:
+            return self._directory
+        self._looked_at = now
+        if self._stamps() != self._stamp:
+            try:
+                self._load(self._path)
+            except ConfigError as error:
+                log.warning("the tenants stay as they were: %s", error)
+        return self._directory
+
+    def _load(self, path: Path) -> None:
+        stamp = self._stamps()
+        file = _read(path)
+        key_files = tuple(path.parent / name for tenant in file.tenants for name in tenant.key_files)
+        self._directory = _directory(file, path.parent)
+        self._files = (path, *key_files)
+        self._stamp = stamp if key_files == self._files[1:] and len(stamp) == len(self._files) else self._stamps()
+        log.info("%d tenants", len(file.tenants))
+
+    def _stamps(self) -> _Stamp:
+        return tuple(_stamp(file) for file in self._files)
+
+
+def _stamp(file: Path) -> tuple[str, int, int]:
+    try:
+        found = file.stat()
+    except OSError:
+        return (str(file), 0, 0)
+    return (str(file), found.st_mtime_ns, found.st_ino)
+
+
+def _read(path: Path) -> _File:
+    try:
+        return _File.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        at = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{path}: {at or 'the file'}: {first['msg']}") from error
+
+
+def _directory(file: _File, folder: Path) -> Directory:
+    keys: dict[str, str] = {}
+    for tenant in file.tenants:
+        for one in (*tenant.key_sha256, *_digests(tenant, folder)):
+            if keys.setdefault(one, tenant.name) != tenant.name:
+                raise ConfigError(f"tenants {keys[one]!r} and {tenant.name!r} have the same key; give each its own")
+    return Directory(
+        tenants=tuple(Tenant(one.name, frozenset(one.models), _quota(one.quota)) for one in file.tenants),
+        keys=keys,
+        open_models=frozenset(file.open_models),
+        model_quotas={name: _quota(quota) for name, quota in file.model_quotas.items()},
+    )
+
+
+def _digests(tenant: _Tenant, folder: Path) -> list[str]:
+    """A key file holds one key a line: during a rotation the old one and the new one."""
+    found = []
+    for name in tenant.key_files:
+        try:
+            lines = (folder / name).read_text("utf-8").split()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"key file {name} of tenant {tenant.name!r} cannot be read: {error}") from error
+        if not lines:
+            raise ConfigError(f"key file {name} of tenant {tenant.name!r} is empty; write a key into it")
+        found += [digest(line) for line in lines]
+    return found
+
+
+def _quota(quota: _Quota) -> Quota:
+    return Quota(quota.requests_per_minute, quota.tokens_per_minute)

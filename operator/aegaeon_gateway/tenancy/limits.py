@@ -1,0 +1,54 @@
+"""Quotas of tenants and models: a request waits a bounded time for its turn, or is told at once when to come again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from math import inf
+
+from aegaeon_gateway.errors import RateLimitedError
+from aegaeon_gateway.tenancy.buckets import Buckets
+from aegaeon_gateway.tenancy.model import Quota, Tenant
+
+_MINUTE_S = 60.0
+
+
+class Limits:
+    """`admit` before a request, `charge` for what it brought. Buckets hold what is allowed in a minute."""
+
+    def __init__(self, buckets: Buckets, longest_s: float) -> None:
+        """`longest_s`: how long a request may wait for its quota, seconds."""
+        self.buckets = buckets
+        self._longest_s = longest_s
+
+    async def admit(self, tenant: Tenant, model: str, model_quota: Quota, prompt_tokens: int) -> None:
+        """Take one request and its prompt, waiting for both. Raises RateLimitedError when that would take too long."""
+        wait = 0.0
+        for who, quota in _quotas(tenant, model, model_quota):
+            wait = max(wait, await self._take(who, "requests", quota.requests_per_minute, 1))
+            wait = max(wait, await self._take(who, "tokens", quota.tokens_per_minute, prompt_tokens))
+        if wait > 0:
+            await asyncio.sleep(wait)  # the quota's own pace
+
+    async def charge(self, tenant: Tenant, model: str, model_quota: Quota, output_tokens: int) -> None:
+        """Take what was generated; the bucket may go below empty, which later requests wait for."""
+        for who, quota in _quotas(tenant, model, model_quota):
+            if quota.tokens_per_minute is not None and output_tokens:
+                rate = quota.tokens_per_minute / _MINUTE_S
+                await self.buckets.take(f"{who}:tokens", output_tokens, rate, quota.tokens_per_minute, inf)
+
+    async def _take(self, who: str, what: str, per_minute: float | None, amount: float) -> float:
+        if per_minute is None:
+            return 0.0
+        # A prompt larger than a minute's worth would never fit; it takes the whole minute instead.
+        amount = min(amount, per_minute)
+        wait = await self.buckets.take(f"{who}:{what}", amount, per_minute / _MINUTE_S, per_minute, self._longest_s)
+        if wait > self._longest_s:
+            raise RateLimitedError(who, what, per_minute, wait - self._longest_s)
+        return wait
+
+
+def _quotas(tenant: Tenant, model: str, model_quota: Quota) -> Iterator[tuple[str, Quota]]:
+    if not tenant.anonymous:
+        yield f"tenant {tenant.name}", tenant.quota
+    yield f"model {model}", model_quota

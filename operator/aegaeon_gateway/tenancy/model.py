@@ -1,0 +1,91 @@
+"""Tenants, their keys and grants, as plain values. Keys are known by their SHA-256 alone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from aegaeon_gateway.errors import ModelNotFoundError, UnauthorizedError
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Requests and tokens (prompt and output together) per minute; None: without end."""
+
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+
+
+UNLIMITED = Quota()
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A client and the models that it may use. `name` is empty for a client without a key."""
+
+    name: str
+    models: frozenset[str]
+    quota: Quota = UNLIMITED
+
+    @property
+    def anonymous(self) -> bool:
+        return not self.name
+
+    def may_use(self, model: str, open_models: frozenset[str] | None) -> bool:
+        """Whether the model is granted, or open to everybody (`open_models` None: all are)."""
+        return open_models is None or model in open_models or model in self.models
+
+
+ANYBODY = Tenant("", frozenset())
+
+
+def digest(key: str) -> str:
+    """What is kept of a key. Keys are long and random, so a plain hash tells nothing of them."""
+    return hashlib.sha256(key.strip().encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Directory:
+    """Everybody who is known. `open_models` need no key; None: no model needs one."""
+
+    tenants: tuple[Tenant, ...] = ()
+    keys: Mapping[str, str] = field(default_factory=dict)  # digest of a key -> name of its tenant
+    open_models: frozenset[str] | None = None
+    model_quotas: Mapping[str, Quota] = field(default_factory=dict)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Tenant]:
+        return {tenant.name: tenant for tenant in self.tenants}
+
+    def identify(self, authorization: str) -> Tenant:
+        """The tenant of an Authorization header. Raises UnauthorizedError for a key that nobody has.
+
+        The look-up is by digest: how long it takes says nothing of any key.
+        """
+        if self.open_models is None:
+            return ANYBODY
+        scheme, _, key = authorization.partition(" ")
+        if not key.strip():
+            return ANYBODY
+        name = self.keys.get(digest(key)) if scheme.lower() == "bearer" else None
+        if name is None:
+            raise UnauthorizedError("The API key is not known here; check it, or ask whoever gave it to you.")
+        return self._by_name[name]
+
+    def check(self, tenant: Tenant, model: str, served: Iterable[str]) -> None:
+        """Raises UnauthorizedError without a key, ModelNotFoundError for a model that is not the tenant's."""
+        if tenant.may_use(model, self.open_models):
+            return
+        if tenant.anonymous:
+            raise UnauthorizedError("This model needs an API key; send it as `Authorization: Bearer KEY`.")
+        raise ModelNotFoundError(model, [name for name in served if tenant.may_use(name, self.open_models)])
+
+    def visible(self, tenant: Tenant, model: str) -> bool:
+        """Whether the model is in the tenant's list of models."""
+        return tenant.may_use(model, self.open_models)
+
+    def quota_of(self, model: str) -> Quota:
+        """What all tenants together may ask of a model."""
+        return self.model_quotas.get(model, UNLIMITED)

@@ -1,0 +1,180 @@
+"""Keys, grants and quotas over real HTTP: who may ask for what, how much, and what they are told otherwise."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.gateway.conftest import HI, Peer, Pool, gateway_config, model_status
+from tokenizers import Tokenizer
+
+from aegaeon_gateway.config import GatewayConfig
+from aegaeon_gateway.errors import ConfigError, UnauthorizedError
+from aegaeon_gateway.run import serve
+from aegaeon_gateway.tenancy import TenantsFile
+from aegaeon_gateway.tenancy.model import digest
+
+RED = {"name": "red", "models": ["tiny"], "key_files": ["red.key"]}
+BLUE = {"name": "blue", "models": ["other"], "key_sha256": [digest("sk-blue")]}
+
+
+def key(value: str) -> dict[str, Any]:
+    return {"headers": {"Authorization": f"Bearer {value}"}}
+
+
+def write(folder: Path, tenants: Sequence[dict[str, Any]], **more: Any) -> Path:
+    """A tenants file, replaced as a whole, with the key file that it names beside it."""
+    (folder / "red.key").write_text("sk-red\n")
+    file = folder / "tenants.json"
+    (folder / "new").write_text(json.dumps({"tenants": tenants, **more}))
+    os.replace(folder / "new", file)
+    return file
+
+
+@pytest.fixture
+def gateways(peer: Peer, tokenizer: Tokenizer, model_directory: Path) -> Callable[..., Any]:
+    """Start a gateway with tenants; peers serve `tiny` and `other`."""
+    peer.models = [model_status("tiny", model_directory), model_status("other", model_directory)]
+
+    @asynccontextmanager
+    async def start(tenants: Path, **changes: Any) -> AsyncIterator[Pool]:
+        config = GatewayConfig(**gateway_config(peer, tenants=str(tenants), **changes))
+        async with serve(config) as served, aiohttp.ClientSession() as http:
+            yield Pool(peer, served, http, tokenizer, model_directory)
+            assert len(served.open) == 0
+
+    return start
+
+
+async def test_each_tenant_reaches_its_own_models_and_sees_no_others(
+    gateways: Callable[..., Any], tmp_path: Path
+) -> None:
+    async with gateways(write(tmp_path, [RED, BLUE])) as pool:
+        assert (await pool.chat(model="tiny"))[0] == 401
+        for model, name, status in (("tiny", "red", 200), ("other", "red", 404), ("other", "blue", 200)):
+            body = {"model": model, "messages": [HI]}
+            got, answer, _ = await pool.post("/v1/chat/completions", body, **key(f"sk-{name}"))
+            assert got == status, answer
+            if status == 404:
+                assert answer["error"]["code"] == "model_not_found"
+                assert "other" not in answer["error"]["message"].partition("Served here")[2]
+        async with pool.http.get(pool.url + "/v1/models", **key("sk-blue")) as response:
+            assert [model["id"] for model in (await response.json())["data"]] == ["other"]
+        async with pool.http.get(pool.url + "/v1/models/tiny", **key("sk-blue")) as response:
+            assert response.status == 404
+
+
+async def test_a_wrong_key_is_401_in_openais_shape_and_never_logged(
+    gateways: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with gateways(write(tmp_path, [RED])) as pool:
+        for header in ("Bearer sk-stolen", "Basic sk-red", "sk-red", "Bearer"):
+            body = {"model": "tiny", "messages": [HI]}
+            status, answer, headers = await pool.post("/v1/chat/completions", body, headers={"Authorization": header})
+            assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
+            assert headers["WWW-Authenticate"] == "Bearer"
+        for path in ("/health", "/metrics"):
+            async with pool.http.get(pool.url + path) as response:
+                assert response.status == 200
+    assert "sk-stolen" not in caplog.text
+    assert "sk-red" not in caplog.text
+
+
+async def test_open_models_need_no_key(gateways: Callable[..., Any], tmp_path: Path) -> None:
+    async with gateways(write(tmp_path, [RED], open_models=["other"])) as pool:
+        assert (await pool.chat(model="other"))[0] == 200
+        assert (await pool.chat(model="tiny"))[0] == 401
+
+
+async def test_a_quota_of_requests_lets_them_wait_their_turn_and_then_says_429(
+    gateways: Callable[..., Any], tmp_path: Path
+) -> None:
+    red = {**RED, "quota": {"requests_per_minute": 3}}
+    async with gateways(write(tmp_path, [red, BLUE]), hold_s=0.5) as pool:
+        body = {"model": "tiny", "messages": [HI]}
+        answers = [await pool.post("/v1/chat/completions", body, **key("sk-red")) for _ in range(4)]
+        assert [status for status, _, _ in answers] == [200, 200, 200, 429]
+        _, refusal, headers = answers[-1]
+        assert refusal["error"]["code"] == "rate_limit_exceeded"
+        assert refusal["error"]["type"] == "requests"
+        assert 15 <= int(headers["Retry-After"]) <= 20
+        other = {"model": "other", "messages": [HI]}
+        assert (await pool.post("/v1/chat/completions", other, **key("sk-blue")))[0] == 200
+
+
+async def test_a_short_wait_for_the_quota_is_waited_out(gateways: Callable[..., Any], tmp_path: Path) -> None:
+    quota = {"requests_per_minute": 600}  # one each tenth of a second, once 600 are used
+    async with gateways(write(tmp_path, [RED], model_quotas={"tiny": quota})) as pool:
+        limits = pool.served.limits
+        await limits.buckets.take("model tiny:requests", 600, 10, 600, 0)
+        status, _, _ = await pool.post("/v1/chat/completions", {"model": "tiny", "messages": [HI]}, **key("sk-red"))
+        assert status == 200
+
+
+async def test_output_is_charged_to_the_quota_of_tokens(gateways: Callable[..., Any], tmp_path: Path) -> None:
+    red = {**RED, "quota": {"tokens_per_minute": 20}}
+    async with gateways(write(tmp_path, [red]), hold_s=0.2) as pool:
+        body = {"model": "tiny", "messages": [HI]}
+        first, answer, _ = await pool.post("/v1/chat/completions", body, **key("sk-red"))
+        second, refusal, headers = await pool.post("/v1/chat/completions", body, **key("sk-red"))
+        assert (first, second) == (200, 429)
+        assert refusal["error"]["type"] == "tokens"
+        used = answer["usage"]["total_tokens"] + answer["usage"]["prompt_tokens"]
+        assert int(headers["Retry-After"]) == pytest.approx((used - 20) * 60 / 20, abs=2)
+        async with pool.http.get(pool.url + "/metrics") as response:
+            text = await response.text()
+        assert (
+            f'used_tokens_total{{kind="output",model="tiny",tenant="red"}} {answer["usage"]["completion_tokens"]}'
+            in text
+        )
+
+
+def test_keys_are_rotated_without_a_restart(tmp_path: Path) -> None:
+    now = [0.0]
+    file = TenantsFile(write(tmp_path, [RED]), clock=lambda: now[0])
+    (tmp_path / "red.key").write_text("sk-red\nsk-next\n")
+    now[0] = 2.0
+    assert {file.current().identify(f"Bearer {one}").name for one in ("sk-red", "sk-next")} == {"red"}
+    (tmp_path / "red.key").write_text("sk-next\n")
+    now[0] = 4.0
+    with pytest.raises(UnauthorizedError):
+        file.current().identify("Bearer sk-red")
+    assert file.current().identify("Bearer sk-next").name == "red"
+
+
+def test_a_file_that_breaks_later_locks_nobody_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    path = write(tmp_path, [RED])
+    file = TenantsFile(path, clock=lambda: now[0])
+    path.write_text('{"tenants": [{"name": "red"')
+    now[0] = 2.0
+    assert file.current().identify("Bearer sk-red").name == "red"
+    assert "the tenants stay as they were" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("tenants", "said"),
+    [
+        ([{**RED, "modles": []}], "tenants.0.modles: Extra inputs are not permitted"),
+        ([{**RED, "key_files": ["none.key"]}], "key file none.key of tenant 'red' cannot be read"),
+        ([RED, {**RED, "name": "twin"}], "tenants 'red' and 'twin' have the same key"),
+        (
+            [{**RED, "quota": {"requests_per_minute": 0}}],
+            "tenants.0.quota.requests_per_minute: Input should be greater",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_at_the_start(
+    tmp_path: Path, tenants: list[dict[str, Any]], said: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        TenantsFile(write(tmp_path, tenants))
+    assert said in str(raised.value)

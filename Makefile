@@ -42,7 +42,7 @@ models: $(STAMP) ## train the four tiny models of the quickstart (once; cached)
 .PHONY: demo test test-slow test-native test-gpu exactness soak
 demo: models ## four models share one decode engine: the whole stack, driven by an OpenAI client
 	@$(BIN)/aegaeon demo --models $(MODELS)
-test: $(STAMP) ## the tests
+test: $(STAMP) redis-server ## the tests
 	$(BIN)/pytest -q -m "not slow and not gpu"
 test-slow: $(STAMP) ## the tests that take minutes
 	$(BIN)/pytest -q -m "slow and not gpu"
@@ -60,6 +60,12 @@ exactness: models ## SWITCHES forced switches under random traffic, every output
 MINUTES ?= 30
 soak: models ## MINUTES' worth of random traffic with cancels; everything must be back to empty
 	$(PY) -m benchmarks.soak --minutes $(MINUTES) --models $(MODELS)
+
+.PHONY: redis-server
+redis-server:
+	@command -v redis-server >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y redis-server >/dev/null; } || \
+	  echo "tests with Redis are skipped: as root, apt-get install redis-server" >&2
 
 .PHONY: native-dependencies
 native-dependencies:

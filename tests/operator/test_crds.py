@@ -65,6 +65,7 @@ def test_models_and_conditions_are_told_apart_by_their_keys() -> None:
     assert keys == {
         "gpupools.status.conditions": ["type"],
         "modelpools.spec.models": ["name"],
+        "modelpools.spec.tenants": ["name"],
         "modelpools.status.conditions": ["type"],
     }
 

@@ -102,6 +102,7 @@ def test_the_gateway_is_told_where_to_listen() -> None:
         "max_body_bytes": 16 << 20,
         "hub_cache": None,
         "hold_s": 30.0,
+        "tenants": None,
     }
 
 

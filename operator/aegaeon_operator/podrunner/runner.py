@@ -53,7 +53,8 @@ class PodRunner:
     async def _bring_up(self, child: Child) -> None:
         for name in child.pod.depends:
             await self._ready[name].wait()
-        child.pod.config_file.write_text(json.dumps(child.pod.config, indent=2), "utf-8")
+        for file, content in {**child.pod.files, child.pod.config_file: child.pod.config}.items():
+            file.write_text(json.dumps(content, indent=2), "utf-8")
         child.start()
         try:
             async with asyncio.timeout(self._policy.start_timeout_s):

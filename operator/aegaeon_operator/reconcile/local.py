@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aegaeon_operator.reconcile.pods import AttachedProbe, DesiredPod, HttpProbe, Json, PodRole, SocketProbe
+from aegaeon_operator.reconcile.tenants import tenants_file
 from aegaeon_operator.spec import Pool, ServedModel
 from aegaeon_operator.spec.resources import GpuPoolSpec
 
@@ -152,6 +153,8 @@ def _sidecar(spec: GpuPoolSpec, plan: LocalPlan, instance: str, role: str, devic
 
 def _gateway(pool: Pool, plan: LocalPlan) -> DesiredPod:
     port = gateway_port(pool, plan)
+    tenants = tenants_file(pool)
+    file = plan.run_folder / "tenants.json"
     config: Json = {
         "name": "gateway",
         "listen": f"{plan.host}:{port}",
@@ -160,11 +163,13 @@ def _gateway(pool: Pool, plan: LocalPlan) -> DesiredPod:
         "max_body_bytes": _MAX_BODY_BYTES,
         "hub_cache": _text(plan.hub_cache),
         "hold_s": pool.gpu_pool.spec.scheduling.hold,
+        "tenants": str(file) if tenants else None,
     }
     return DesiredPod(
         *_pod("gateway", PodRole.GATEWAY, "aegaeon_gateway", config, plan),
         probe=HttpProbe(plan.host, port, "/health"),
         depends=("scheduler",),
+        files={file: tenants} if tenants else {},
     )
 
 

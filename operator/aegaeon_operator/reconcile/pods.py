@@ -47,7 +47,10 @@ Probe = Union[SocketProbe, HttpProbe, AttachedProbe]
 
 @dataclass(frozen=True, slots=True)
 class DesiredPod:
-    """One process. `config` is written to `config_file`, which `argv` names; `depends` are pods to be ready before."""
+    """One process. `config` is written to `config_file`, which `argv` names; `depends` are pods to be ready before.
+
+    `files` are further files that its configuration names.
+    """
 
     name: str
     role: PodRole
@@ -57,3 +60,4 @@ class DesiredPod:
     probe: Probe
     depends: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    files: dict[Path, Json] = field(default_factory=dict)

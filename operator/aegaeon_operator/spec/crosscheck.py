@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from aegaeon_operator.spec.resources import GpuPool, ModelPool
+from aegaeon_operator.spec.resources import GpuPool, ModelPool, Tenant
 
 Kind = TypeVar("Kind", GpuPool, ModelPool)
 
@@ -51,7 +51,7 @@ def cross_check(gpu_pools: list[Placed[GpuPool]], model_pools: list[Placed[Model
         attached = [placed for placed in model_pools if placed.value.spec.gpu_pool_ref.name == name]
         if not attached:
             problems.append(f"{gpu_pool}: no ModelPool refers to it; add one with gpuPoolRef.name: {name}")
-        problems += [*_served_twice(attached), *_other_port(attached)]
+        problems += [*_served_twice(attached), *_other_port(attached), *_tenants(attached)]
     return problems
 
 
@@ -81,3 +81,18 @@ def _other_port(model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
                 f"{placed}: spec.gateway.port: {port} differs from {other} in {model_pools[0].origin}; "
                 f"ModelPools of one GpuPool share a gateway, so give both the same port"
             )
+
+
+def _tenants(model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
+    """A tenant of several ModelPools is the same one everywhere; what it is granted is served here."""
+    first: dict[str, tuple[str, Tenant]] = {}
+    for placed in model_pools:
+        served = {model.name for model in placed.value.spec.models}
+        for index, tenant in enumerate(placed.value.spec.tenants):
+            here = f"{placed}: spec.tenants[{index}]"
+            for name in tenant.models or ():
+                if name not in served:
+                    yield f"{here}.models: '{name}' is no model of this ModelPool; known: {', '.join(sorted(served))}"
+            there, other = first.setdefault(tenant.name, (here, tenant))
+            if (other.key_file, other.quota) != (tenant.key_file, tenant.quota):
+                yield f"{here}: '{tenant.name}' has another keyFile or quota in {there}; make them equal, or rename one"

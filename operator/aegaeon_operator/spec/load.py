@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from aegaeon_operator.errors import ManifestError
 from aegaeon_operator.spec.crosscheck import Origin, Placed, cross_check
 from aegaeon_operator.spec.explain import explain
-from aegaeon_operator.spec.resources import API_VERSION, GpuPool, ModelPool, ModelPoolSpec, ServedModel
+from aegaeon_operator.spec.resources import API_VERSION, GpuPool, ModelPool, ServedModel
 
 _KINDS: dict[str, type[GpuPool] | type[ModelPool]] = {"GpuPool": GpuPool, "ModelPool": ModelPool}
 
@@ -130,14 +130,20 @@ def _name(document: dict[Any, Any]) -> str:
 
 def _absolute(pool: ModelPool, manifest_folder: Path, models_folder: Path) -> ModelPool:
     models = tuple(_absolute_model(model, manifest_folder, models_folder) for model in pool.spec.models)
-    spec = ModelPoolSpec(gpu_pool_ref=pool.spec.gpu_pool_ref, models=models, gateway=pool.spec.gateway)
+    tenants = tuple(
+        one.model_copy(update={"key_file": _absolute_path(one.key_file, manifest_folder)}) for one in pool.spec.tenants
+    )
+    spec = pool.spec.model_copy(update={"models": models, "tenants": tenants})
     return pool.model_copy(update={"spec": spec})
+
+
+def _absolute_path(given: str, base: Path) -> str:
+    return str((base.absolute() / Path(given).expanduser()).resolve())
 
 
 def _absolute_model(model: ServedModel, manifest_folder: Path, models_folder: Path) -> ServedModel:
     given = model.source.host_path
     if given is None:
         return model
-    base = manifest_folder if given.startswith(("./", "../")) else models_folder
-    path = (base.absolute() / Path(given).expanduser()).resolve()
-    return model.model_copy(update={"source": model.source.model_copy(update={"host_path": str(path)})})
+    path = _absolute_path(given, manifest_folder if given.startswith(("./", "../")) else models_folder)
+    return model.model_copy(update={"source": model.source.model_copy(update={"host_path": path})})

@@ -27,6 +27,7 @@ _SAME_FILES = field_rules(("self == oldSelf", "cannot be changed; serve the new 
 
 PositiveDuration = Annotated[Duration, Field(gt=0, json_schema_extra=_LONGER_THAN_0)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=63, pattern=_DNS_LABEL)]
+ServedName = Annotated[str, Field(min_length=1, max_length=200, pattern=_SERVED_NAME)]
 
 
 class Strict(BaseModel):
@@ -234,17 +235,39 @@ class Slo(Strict):
     tbt: PositiveDuration = Field(default=0.1, description="Time between tokens after it.")
 
 
+class Quota(Strict):
+    """What may be asked in a minute; a field left out is without end."""
+
+    requests_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(default=None, description="Requests.")
+    tokens_per_minute: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = Field(
+        default=None, description="Tokens of prompts and outputs together."
+    )
+
+
+class Tenant(Strict):
+    """A client team: its keys, the models that it may use, how much it may ask for."""
+
+    name: ObjectName = Field(description="Name of the tenant; in metrics and messages.")
+    key_file: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
+        description="File of its API keys, one a line (two during a rotation); read again when it changes. `./...` "
+        "and `../...` start at the manifest's own folder.",
+    )
+    models: Annotated[tuple[ServedName, ...], Field(min_length=1, max_length=512)] | None = Field(
+        default=None, description="Models of this ModelPool that it may use; left out: all of them."
+    )
+    quota: Quota = Field(default=Quota(), description="How much it may ask for, over all its models.")
+
+
 class ServedModel(Strict):
     """One model of the pool."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200, pattern=_SERVED_NAME)] = Field(
-        description="Name that clients give in `model`; unique in the GpuPool."
-    )
+    name: ServedName = Field(description="Name that clients give in `model`; unique in the GpuPool.")
     source: Source = Field(description="Where its files are.", json_schema_extra=_SAME_FILES)
     max_model_len: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(
         default=None, description="Longest prompt and output together, in tokens; left out: what its config.json says."
     )
     slo: Slo = Field(default=Slo(), description="Its service-level objective.")
+    quota: Quota = Field(default=Quota(), description="How much all clients together may ask of it.")
 
 
 class ObjectRef(Strict):
@@ -265,6 +288,11 @@ class ModelPoolSpec(Strict):
     gpu_pool_ref: ObjectRef = Field(description="The GpuPool that serves these models.", json_schema_extra=_UNCHANGED)
     models: Annotated[tuple[ServedModel, ...], Field(min_length=1, max_length=512)] = Field(
         description="The models.", json_schema_extra=list_map("name")
+    )
+    tenants: Annotated[tuple[Tenant, ...], Field(max_length=256)] = Field(
+        default=(),
+        description="Who may use the models; left out: everybody, without a key.",
+        json_schema_extra=list_map("name"),
     )
     gateway: LocalGateway = Field(default=LocalGateway(), description="How the models are reached.")
 

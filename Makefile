@@ -7,7 +7,7 @@ PY := $(BIN)/python
 PYTHON ?= python3
 UV_VERSION := 0.13.8
 STAMP := $(VENV)/.installed
-NATIVE := $(wildcard native/src/* native/include/aegaeon/* native/CMakeLists.txt)
+NATIVE := $(wildcard native/src/*.* native/src/cuda/* native/include/aegaeon/*.* native/include/aegaeon/cuda/* native/CMakeLists.txt)
 PROTOS := $(wildcard proto/aegaeon_proto/v1/*.proto)
 CODE := operator sidecar native/aegaeon_native tests benchmarks examples
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/aegaeon
@@ -39,15 +39,13 @@ models: $(STAMP) ## train the four tiny models of the quickstart (once; cached)
 
 # ---- run and test --------------------------------------------------------------------------------------------------
 
-.PHONY: demo test test-slow test-native test-gpu exactness soak
+.PHONY: demo test test-slow test-native exactness soak
 demo: models ## four models share one decode engine: the whole stack, driven by an OpenAI client
 	@$(BIN)/aegaeon demo --models $(MODELS)
 test: $(STAMP) redis-server ## the tests
 	$(BIN)/pytest -q -m "not slow and not gpu"
 test-slow: $(STAMP) ## the tests that take minutes
 	$(BIN)/pytest -q -m "slow and not gpu"
-test-gpu: $(STAMP) ## the tests that need a CUDA device
-	$(BIN)/pytest -q -m gpu
 test-native: $(STAMP) native-dependencies ## the native core's own tests under the sanitizers
 	@for s in address,undefined thread; do \
 	  $(BIN)/cmake -S native -B build/native-$${s%%,*} -G Ninja -DAEGAEON_TESTS=ON -DAEGAEON_SANITIZE=$$s \
@@ -66,6 +64,43 @@ redis-server:
 	@command -v redis-server >/dev/null || \
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y redis-server >/dev/null; } || \
 	  echo "tests with Redis are skipped: as root, apt-get install redis-server" >&2
+
+# ---- a GPU ---------------------------------------------------------------------------------------------------------
+
+CUDA_HOME := $(CACHE)/nvcc-13.0/nvidia/cu13
+NVCC ?= $(CUDA_HOME)/bin/nvcc
+CUDA_INCLUDE ?= $(CUDA_HOME)/include
+CUDA_SOURCES := $(wildcard native/cuda/*.c* native/include/aegaeon/cuda/*)
+KERNELS := native/aegaeon_native/kernels.fatbin
+GPU_BENCHES := gpu_copies gpu_switch gpu_decode
+# GPU_PYTHON: a Python that brings torch, nanobind, cmake and pytest, on a machine whose own they are; else .venv's.
+GPU_PYTHON ?=
+GPU_SITE := build/gpu/site
+GPU_RUN = $(if $(GPU_PYTHON),PYTHONPATH=$(GPU_SITE):sidecar:tests:. $(GPU_PYTHON),$(PY))
+
+.PHONY: cuda test-gpu bench-gpu gpu-ready
+cuda: $(KERNELS) ## compile the GPU's kernels for sm_80 and sm_90, check what is declared of the driver (no GPU needed)
+test-gpu: gpu-ready ## the tests that need a CUDA device (GPU_PYTHON=python3 NVCC=nvcc: with the machine's own)
+	$(GPU_RUN) -m pytest -q -m gpu -W ignore::pytest.PytestConfigWarning -p no:cacheprovider tests/gpu tests/native
+bench-gpu: gpu-ready ## the figures of a GPU beside their limits
+	@missed=; for b in $(GPU_BENCHES); do echo "== $$b"; $(GPU_RUN) -m benchmarks.$$b || missed="$$missed $$b"; done; \
+	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
+gpu-ready: $(if $(GPU_PYTHON),$(GPU_SITE)/.built,$(STAMP)) $(KERNELS)
+	$(if $(GPU_PYTHON),@cp native/aegaeon_native/*.py* $(KERNELS) $(GPU_SITE)/aegaeon_native/)
+
+$(KERNELS): $(CUDA_SOURCES) $(if $(filter $(CUDA_HOME)/%,$(NVCC)),$(CUDA_HOME)/.installed)
+	c++ -std=c++20 -fsyntax-only -Inative/include -I$(CUDA_INCLUDE) native/cuda/api_check.cpp
+	$(NVCC) -std=c++20 -O3 --fatbin -Inative/include -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
+	  -gencode arch=compute_90,code=compute_90 native/cuda/kernels.cu -o $@
+$(CUDA_HOME)/.installed: native/cuda/requirements.lock | $(BIN)/uv
+	@rm -rf $(CACHE)/nvcc-13.0
+	$(BIN)/uv pip install --quiet --python $(PY) --target $(CACHE)/nvcc-13.0 --require-hashes -r $<
+	@touch $@
+$(GPU_SITE)/.built: $(NATIVE)
+	cmake -S native -B build/gpu/native -G Ninja -DPython_EXECUTABLE=$$(command -v $(GPU_PYTHON)) -DCMAKE_BUILD_TYPE=Release \
+	  -Dnanobind_ROOT=$$($(GPU_PYTHON) -m nanobind --cmake_dir) >/dev/null
+	cmake --build build/gpu/native
+	@mkdir -p $(GPU_SITE)/aegaeon_native && cp build/gpu/native/_core*.so $(GPU_SITE)/aegaeon_native/ && touch $@
 
 .PHONY: native-dependencies
 native-dependencies:
@@ -89,14 +124,17 @@ figures: $(STAMP) ## the paper's figures again, SEEDS for each point; docs/evalu
 
 # ---- keep clean ----------------------------------------------------------------------------------------------------
 
+CXX_SOURCES := $(wildcard native/src/*.?pp native/src/cuda/*.?pp native/include/aegaeon/*.hpp native/include/aegaeon/cuda/*.hpp \
+  native/cpp_tests/*.?pp native/cuda/*.c*)
+
 .PHONY: check format generate lock
 check: $(STAMP) native-dependencies ## lint, types, layers, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $(wildcard native/src/*.cpp native/src/*.hpp native/include/aegaeon/*.hpp native/cpp_tests/*.cpp)
+	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
 	@$(BIN)/cmake -S native -B build/tidy -G Ninja -DAEGAEON_TESTS=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja >/dev/null
-	$(BIN)/clang-tidy -p build/tidy --quiet $(filter-out native/src/bindings%,$(wildcard native/src/*.cpp))
+	$(BIN)/clang-tidy -p build/tidy --quiet $(filter-out native/src/bindings%,$(wildcard native/src/*.cpp native/src/cuda/*.cpp))
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@$(MAKE) --no-print-directory generate
@@ -104,12 +142,14 @@ check: $(STAMP) native-dependencies ## lint, types, layers, generated files
 format: $(STAMP) ## put the code into its form
 	$(BIN)/ruff check --fix --exit-zero .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(wildcard native/src/*.cpp native/src/*.hpp native/include/aegaeon/*.hpp native/cpp_tests/*.cpp)
+	$(BIN)/clang-format -i $(CXX_SOURCES)
 generate: $(STAMP) ## everything that is made from something else
 	@$(PY) -m grpc_tools.protoc -I proto --python_out=proto --grpc_python_out=proto --mypy_out=quiet:proto --mypy_grpc_out=quiet:proto \
 	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc $(PROTOS)
 	@$(PY) docs/reference/make.py
 	@$(PY) -m aegaeon_operator.spec.crd crds
-lock: $(BIN)/uv ## requirements.lock from pyproject.toml
+lock: $(BIN)/uv ## requirements.lock from pyproject.toml, and the one of CUDA's compiler
 	$(BIN)/uv pip compile --quiet pyproject.toml --extra engine --extra demo --extra s3 --extra figures --extra dev -c constraints.in --universal \
 	  --generate-hashes --no-header --no-emit-index-url --no-annotate -o requirements.lock
+	$(BIN)/uv pip compile --quiet native/cuda/requirements.in --universal --python-version 3.11 \
+	  --generate-hashes --no-header --no-emit-index-url --no-annotate -o native/cuda/requirements.lock

@@ -3,6 +3,7 @@
 from aegaeon_native._core import (
     BlockPool,
     CopyLane,
+    CudaDevice,
     Event,
     EventTable,
     NativeError,
@@ -14,6 +15,7 @@ from aegaeon_native._core import (
 __all__ = [
     "BlockPool",
     "CopyLane",
+    "CudaDevice",
     "Event",
     "EventTable",
     "NativeError",

@@ -6,11 +6,45 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from aegaeon_native.arrays import DeviceBytes
+
 class NativeError(RuntimeError):
     """Misuse or a failed system call; the message names the call and errno."""
 
 class OutOfSlabs(NativeError):  # noqa: N818 - the name says what happened
     """The pool, or the grant given with the call, has too few free slabs. Nothing changed."""
+
+@final
+class CudaDevice:
+    """One GPU, through NVIDIA's driver alone. Shares the context of the CUDA runtime, hence of torch. Thread-safe."""
+
+    def __init__(self, ordinal: int, driver: str = "libcuda.so.1", kernels: bytes = b"") -> None:
+        """Load the driver and open the GPU. Raises NativeError saying what this machine lacks.
+
+        `kernels`: the compiled kernels.fatbin, or nothing: small blocks are then moved by copies as well.
+        """
+
+    @property
+    def ordinal(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def capability(self) -> int:
+        """Ten times the major number plus the minor one: 80, 90."""
+
+    @property
+    def granularity(self) -> int:
+        """Bytes; slabs of device memory are a multiple of it."""
+
+    @property
+    def total_bytes(self) -> int: ...
+    @property
+    def free_bytes(self) -> int: ...
+    def lock_pages(self, address: int, nbytes: int, read_only: bool = False) -> None:
+        """Page-lock host memory: copies from and to it run at the link's rate. Takes time; do it ahead."""
+
+    def unlock_pages(self, address: int) -> None:
+        """When no copy uses them any more. Unknown addresses are fine."""
 
 @final
 class SlabPool:
@@ -21,12 +55,19 @@ class SlabPool:
         """Device tier on a CPU: an anonymous memfd; pages appear when first touched."""
 
     @staticmethod
-    def shared(path: str, slab_bytes: int, slabs: int) -> SlabPool:
-        """Host tier: creates the file `path` (on a tmpfs), which other processes may open with `attach`."""
+    def shared(path: str, slab_bytes: int, slabs: int, device: CudaDevice | None = None) -> SlabPool:
+        """Host tier: creates the file `path` (on a tmpfs), which other processes may open with `attach`.
+
+        `device`: its pages are locked for this GPU, which then reaches them through any Range over the pool.
+        """
 
     @staticmethod
-    def attach(path: str) -> SlabPool:
+    def attach(path: str, device: CudaDevice | None = None) -> SlabPool:
         """Another process's shared pool, for reading blocks its handles name: allocates nothing, maps read-only."""
+
+    @staticmethod
+    def cuda(device: CudaDevice, slab_bytes: int, slabs: int) -> SlabPool:
+        """Device tier on a GPU: takes all of the memory now. Raises NativeError saying how much fits."""
 
     @property
     def slab_bytes(self) -> int: ...
@@ -73,7 +114,13 @@ class Range:
         """Unmap and return the slabs, for the pool's `give`."""
 
     def view(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
-        """A writable array over these addresses, mapped or not; stays valid over remapping, keeps the Range alive."""
+        """A writable array over these addresses, mapped or not; stays valid over remapping, keeps the Range alive.
+
+        Raises NativeError for device memory.
+        """
+
+    def dlpack(self, offset: int, nbytes: int) -> DeviceBytes:
+        """The same for torch.from_dlpack, on whichever device the range is."""
 
     def close(self) -> None:
         """Unmap everything (the slabs stay the caller's) and refuse further maps. Views then fault. Idempotent."""
@@ -153,7 +200,10 @@ class BlockPool:
         """The opposite of `keep`: cached ones are free. Returns how many slabs went back to the pool."""
 
     def view(self) -> NDArray[np.uint8]:
-        """The whole range as bytes, shape (capacity * block_bytes,)."""
+        """The whole range as bytes, shape (capacity * block_bytes,). Raises NativeError for device memory."""
+
+    def dlpack(self) -> DeviceBytes:
+        """The same for torch.from_dlpack, on whichever device the range is."""
 
     def check(self) -> None:
         """Blocks, references, positions and slabs agree; raises NativeError with the first that does not."""
@@ -197,7 +247,19 @@ class Event:
 class CopyLane:
     """A thread that copies in order, without the GIL: a stream on a CPU. Errors are raised by the next call."""
 
-    def __init__(self, name: str, chunk_bytes: int = 4194304) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        chunk_bytes: int = 4194304,
+        device: CudaDevice | None = None,
+        priority: int = 0,
+        kernel_below: int = 131072,
+    ) -> None:
+        """`device`: the bytes are moved by a stream of this GPU, of `priority` 0 (least urgent) down to -5.
+
+        Blocks that are smaller than `kernel_below` bytes (as the GPU sees them, neighbours joined) are moved by a
+        kernel where there is one.
+        """
     def copy(self, dst: int, src: int, nbytes: int, tag: int = 0) -> None: ...
     def copy_blocks(
         self,

@@ -22,7 +22,10 @@ using Int32s = std::vector<std::int32_t>;
 using Int32Array = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using ByteView = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 
+using DeviceView = nb::ndarray<std::uint8_t, nb::ndim<1>>;
+
 inline std::span<const std::int32_t> span_of(const Int32Array& array) { return {array.data(), array.size()}; }
 
 void bind_memory(nb::module_& m);
 void bind_lanes(nb::module_& m);
+void bind_cuda(nb::module_& m);

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "aegaeon/copylane.hpp"
+#include "aegaeon/cuda/stream_mover.hpp"
 #include "aegaeon/events.hpp"
 #include "bindings.hpp"
 
@@ -13,6 +14,8 @@ using aegaeon::Event;
 using aegaeon::EventPtr;
 using aegaeon::EventTable;
 using aegaeon::NativeError;
+using aegaeon::cuda::SharedDevice;
+using aegaeon::cuda::StreamMover;
 using Seconds = std::chrono::duration<double>;
 
 constexpr double kSliceSeconds = 0.1;
@@ -46,6 +49,13 @@ void copy_blocks(CopyLane& lane, std::uintptr_t dst, std::uintptr_t src, std::si
   lane.copy_blocks(pointer(dst), pointer(src), block_bytes, {to.begin(), to.end()}, {from.begin(), from.end()}, tag);
 }
 
+void make_lane(CopyLane* lane, const std::string& name, std::size_t chunk_bytes, const SharedDevice& device,
+               int priority, std::size_t kernel_below) {
+  std::unique_ptr<aegaeon::Mover> mover = aegaeon::memory_mover();
+  if (device) mover = std::make_unique<StreamMover>(device, priority, kernel_below);
+  new (lane) CopyLane(name, chunk_bytes, std::move(mover));
+}
+
 void bind_events(nb::module_& m) {
   nb::class_<Event>(m, "Event", nb::is_final())
       .def_prop_ro("handle", [](const Event& event) { return std::pair(event.slot(), event.generation()); })
@@ -69,7 +79,8 @@ void bind_events(nb::module_& m) {
 
 void bind_copy_lane(nb::module_& m) {
   nb::class_<CopyLane>(m, "CopyLane", nb::is_final())
-      .def(nb::init<const std::string&, std::size_t>(), "name"_a, "chunk_bytes"_a = std::size_t{4} << 20)
+      .def("__init__", &make_lane, "name"_a, "chunk_bytes"_a = CopyLane::kChunkBytes, "device"_a = nb::none(),
+           "priority"_a = 0, "kernel_below"_a = StreamMover::kKernelBelow)
       .def(
           "copy",
           [](CopyLane& lane, std::uintptr_t dst, std::uintptr_t src, std::size_t nbytes, CopyLane::Tag tag) {

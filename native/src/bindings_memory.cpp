@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "aegaeon/blocks.hpp"
+#include "aegaeon/cuda/stores.hpp"
 #include "aegaeon/range.hpp"
 #include "aegaeon/slabs.hpp"
 #include "bindings.hpp"
@@ -11,6 +12,7 @@ namespace {
 using aegaeon::BlockPool;
 using aegaeon::Range;
 using aegaeon::SlabPool;
+using aegaeon::cuda::SharedDevice;
 using Int32Result = nb::ndarray<nb::numpy, std::int32_t, nb::ndim<1>>;
 
 // An array over addresses that may not be mapped: nothing is read, and `owner` keeps the addresses reserved.
@@ -44,6 +46,18 @@ Int32Result allocate(BlockPool& pool, std::size_t count, std::size_t grant) {
   return owned(std::move(blocks), count);
 }
 
+// The same for any consumer of DLPack, on whichever device the addresses are.
+DeviceView dlpack_of(std::uintptr_t address, std::size_t bytes, int device, nb::handle owner) {
+  const bool host = device == aegaeon::SlabStore::kHost;
+  const int type = host ? nb::device::cpu::value : nb::device::cuda::value;
+  return DeviceView(reinterpret_cast<void*>(address), {bytes}, owner, {}, nb::dtype<std::uint8_t>(), type,
+                    host ? 0 : device);
+}
+
+void require_host(int device) {
+  if (device != aegaeon::SlabStore::kHost) throw aegaeon::NativeError("view: this is device memory; use dlpack()");
+}
+
 // Every call that takes blocks takes an int32 array as it is, and any other sequence by conversion.
 template <typename Class, typename Call>
 void def_blocks(Class& c, const char* name, Call call) {
@@ -53,11 +67,21 @@ void def_blocks(Class& c, const char* name, Call call) {
   c.def(name, [call](BlockPool& pool, const Int32s& blocks) { return call(pool, std::span(blocks)); }, "blocks"_a);
 }
 
+std::shared_ptr<SlabPool> create_shared(const std::string& path, std::size_t slab_bytes, std::size_t slabs,
+                                        const SharedDevice& device) {
+  return SlabPool::create_shared(path, slab_bytes, slabs, aegaeon::cuda::locking(device));
+}
+
+std::shared_ptr<SlabPool> attach(const std::string& path, const SharedDevice& device) {
+  return SlabPool::attach(path, aegaeon::cuda::locking(device));
+}
+
 void bind_slab_pool(nb::module_& m) {
   nb::class_<SlabPool>(m, "SlabPool", nb::is_final())
       .def_static("private", &SlabPool::create_private, "name"_a, "slab_bytes"_a, "slabs"_a)
-      .def_static("shared", &SlabPool::create_shared, "path"_a, "slab_bytes"_a, "slabs"_a, GilFree())
-      .def_static("attach", &SlabPool::attach, "path"_a)
+      .def_static("shared", &create_shared, "path"_a, "slab_bytes"_a, "slabs"_a, "device"_a = nb::none(), GilFree())
+      .def_static("attach", &attach, "path"_a, "device"_a = nb::none(), GilFree())
+      .def_static("cuda", &aegaeon::cuda::create_pool, "device"_a, "slab_bytes"_a, "slabs"_a, GilFree())
       .def_prop_ro("slab_bytes", &SlabPool::slab_bytes)
       .def_prop_ro("total", &SlabPool::total)
       .def_prop_ro("free", &SlabPool::free)
@@ -82,8 +106,18 @@ void bind_range(nb::module_& m) {
       .def(
           "view",
           [](nb::handle_t<Range> self, std::size_t offset, std::size_t nbytes) {
-            std::byte* at = nb::cast<Range&>(self).at(offset, nbytes);
+            const auto& range = nb::cast<Range&>(self);
+            require_host(range.device());
+            std::byte* at = range.at(offset, nbytes);
             return view_of(reinterpret_cast<std::uintptr_t>(at), nbytes, self);
+          },
+          "offset"_a, "nbytes"_a)
+      .def(
+          "dlpack",
+          [](nb::handle_t<Range> self, std::size_t offset, std::size_t nbytes) {
+            const auto& range = nb::cast<Range&>(self);
+            std::byte* at = range.at(offset, nbytes);
+            return dlpack_of(reinterpret_cast<std::uintptr_t>(at), nbytes, range.device(), self);
           },
           "offset"_a, "nbytes"_a)
       .def("close", &Range::close, GilFree());
@@ -109,7 +143,13 @@ void bind_block_pool(nb::module_& m) {
       .def("view",
            [](nb::handle_t<BlockPool> self) {
              const auto& pool = nb::cast<BlockPool&>(self);
+             require_host(pool.device());
              return view_of(pool.address(), pool.capacity() * pool.block_bytes(), self);
+           })
+      .def("dlpack",
+           [](nb::handle_t<BlockPool> self) {
+             const auto& pool = nb::cast<BlockPool&>(self);
+             return dlpack_of(pool.address(), pool.capacity() * pool.block_bytes(), pool.device(), self);
            })
       .def("check", &BlockPool::check, GilFree())
       .def("close", &BlockPool::close, GilFree());

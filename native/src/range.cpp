@@ -21,6 +21,14 @@ std::shared_ptr<std::byte> reserve(const SlabPool& pool, std::size_t slabs) {
 Range::Range(std::shared_ptr<SlabPool> pool, std::size_t slabs)
     : pool_(std::move(pool)), slab_bytes_(pool_->slab_bytes()), base_(reserve(*pool_, slabs)), at_(slabs, kNoSlab) {}
 
+Range::~Range() {
+  try {
+    close();
+  } catch (const NativeError&) {
+    // Nobody is left to tell; the addresses go with the process.
+  }
+}
+
 std::size_t Range::mapped() const {
   const std::scoped_lock lock(mutex_);
   return mapped_;

@@ -43,17 +43,21 @@ std::shared_ptr<SlabPool> SlabPool::create_private(const std::string& name, std:
                 slabs);
 }
 
-std::shared_ptr<SlabPool> SlabPool::create_shared(const std::string& path, std::size_t slab_bytes, std::size_t slabs) {
+std::shared_ptr<SlabPool> SlabPool::create_shared(const std::string& path, std::size_t slab_bytes, std::size_t slabs,
+                                                  const StoreWrapper& wrapper) {
   validate(slab_bytes, slabs);
-  auto file = MemoryFile::create(path, {kMagic, slab_bytes, slabs});
-  return create(std::make_shared<FileStore>(std::move(file), slab_bytes), slab_bytes, slabs);
+  std::shared_ptr<SlabStore> store =
+      std::make_shared<FileStore>(MemoryFile::create(path, {kMagic, slab_bytes, slabs}), slab_bytes);
+  if (wrapper) store = wrapper(std::move(store), slab_bytes, slabs, false);
+  return create(std::move(store), slab_bytes, slabs);
 }
 
-std::shared_ptr<SlabPool> SlabPool::attach(const std::string& path) {
+std::shared_ptr<SlabPool> SlabPool::attach(const std::string& path, const StoreWrapper& wrapper) {
   std::shared_ptr<MemoryFile> file = MemoryFile::attach(path, kMagic, false);
   const Trailer trailer = file->trailer();
   validate(trailer.unit_bytes, trailer.units);
-  auto store = std::make_shared<FileStore>(std::move(file), trailer.unit_bytes);
+  std::shared_ptr<SlabStore> store = std::make_shared<FileStore>(std::move(file), trailer.unit_bytes);
+  if (wrapper) store = wrapper(std::move(store), trailer.unit_bytes, trailer.units, true);
   return std::shared_ptr<SlabPool>(new SlabPool(std::move(store), trailer.unit_bytes, trailer.units, false));
 }
 

@@ -25,6 +25,7 @@ class BlockPool {
   ~BlockPool();
 
   std::uintptr_t address() const { return range_.address(); }
+  int device() const { return range_.device(); }
   std::size_t block_bytes() const { return block_bytes_; }
   std::size_t capacity() const { return capacity_; }
   std::size_t free() const;        // in slabs that held blocks touch, cached ones among them

@@ -17,8 +17,12 @@ namespace aegaeon {
 class Range {
  public:
   Range(std::shared_ptr<SlabPool> pool, std::size_t slabs);
+  ~Range();
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
 
   std::uintptr_t address() const { return reinterpret_cast<std::uintptr_t>(base_.get()); }
+  int device() const { return pool_->store().device(); }
   std::size_t slabs() const { return at_.size(); }
   std::size_t bytes() const { return at_.size() * slab_bytes_; }
   std::size_t mapped() const;

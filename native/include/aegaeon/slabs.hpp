@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -17,11 +18,16 @@ namespace aegaeon {
 using Slab = std::int32_t;
 inline constexpr Slab kNoSlab = -1;
 
+// What a pool of shared host memory is to be wrapped in, so that a device reaches its pages; see cuda::locking.
+using StoreWrapper = std::function<std::shared_ptr<SlabStore>(std::shared_ptr<SlabStore> host, std::size_t slab_bytes,
+                                                              std::size_t slabs, bool read_only)>;
+
 class SlabPool {
  public:
   static std::shared_ptr<SlabPool> create_private(const std::string& name, std::size_t slab_bytes, std::size_t slabs);
-  static std::shared_ptr<SlabPool> create_shared(const std::string& path, std::size_t slab_bytes, std::size_t slabs);
-  static std::shared_ptr<SlabPool> attach(const std::string& path);
+  static std::shared_ptr<SlabPool> create_shared(const std::string& path, std::size_t slab_bytes, std::size_t slabs,
+                                                 const StoreWrapper& wrapper = {});
+  static std::shared_ptr<SlabPool> attach(const std::string& path, const StoreWrapper& wrapper = {});
   static std::shared_ptr<SlabPool> create(std::shared_ptr<SlabStore> store, std::size_t slab_bytes, std::size_t slabs);
 
   std::size_t slab_bytes() const { return slab_bytes_; }

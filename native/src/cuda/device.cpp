@@ -1,0 +1,105 @@
+#include "aegaeon/cuda/device.hpp"
+
+#include <array>
+
+#include "aegaeon/cuda/pieces.hpp"
+#include "aegaeon/errors.hpp"
+
+namespace aegaeon::cuda {
+
+Device::Device(int ordinal, const std::string& library, const std::string& kernels)
+    : driver_(library), ordinal_(ordinal) {
+  int count = 0;
+  driver_.cuDeviceGetCount(&count);
+  if (ordinal < 0 || ordinal >= count) {
+    throw NativeError("cuda:" + std::to_string(ordinal) + ": the driver shows " + std::to_string(count) +
+                      " devices; see nvidia-smi and CUDA_VISIBLE_DEVICES, or use device cpu");
+  }
+  driver_.cuDeviceGet(&id_, ordinal);
+  if (attribute(kAttributeVmm) == 0 || attribute(kAttributeSameHostPointer) == 0) {
+    throw NativeError("cuda:" + std::to_string(ordinal) + " (" + name() +
+                      ") has no virtual memory management or no common addresses with the host; use another GPU");
+  }
+  const AllocationProp prop = allocation();
+  driver_.cuDevicePrimaryCtxRetain(&context_, id_);
+  try {
+    const Active active(*this);
+    driver_.cuMemGetAllocationGranularity(&granularity_, &prop, kGranularityMinimum);
+    if (!kernels.empty()) load_kernels(kernels);
+  } catch (...) {
+    driver_.cuDevicePrimaryCtxRelease_v2.quiet(id_);
+    throw;
+  }
+}
+
+Device::~Device() {
+  try {
+    const Active active(*this);
+    if (module_ != nullptr) driver_.cuModuleUnload.quiet(module_);
+  } catch (const NativeError&) {
+    // The driver is going down with the process: it takes the module along.
+  }
+  driver_.cuDevicePrimaryCtxRelease_v2.quiet(id_);
+}
+
+void Device::load_kernels(const std::string& kernels) {
+  driver_.cuModuleLoadData(&module_, kernels.data());
+  driver_.cuModuleGetFunction(&copy_kernel_, module_, kCopyPieces);
+}
+
+int Device::attribute(int which) const {
+  int value = 0;
+  driver_.cuDeviceGetAttribute(&value, which, id_);
+  return value;
+}
+
+std::string Device::name() const {
+  std::array<char, 256> text{};
+  driver_.cuDeviceGetName(text.data(), static_cast<int>(text.size()) - 1, id_);
+  return text.data();
+}
+
+std::size_t Device::total_bytes() const {
+  std::size_t bytes = 0;
+  driver_.cuDeviceTotalMem_v2(&bytes, id_);
+  return bytes;
+}
+
+std::size_t Device::free_bytes() const {
+  const Active active(*this);
+  std::size_t free = 0;
+  std::size_t total = 0;
+  driver_.cuMemGetInfo_v2(&free, &total);
+  return free;
+}
+
+AllocationProp Device::allocation() const {
+  AllocationProp prop{};
+  prop.type = kAllocationPinned;
+  prop.location = {kLocationDevice, id_};
+  return prop;
+}
+
+void Device::lock_pages(std::byte* address, std::size_t bytes, bool read_only) {
+  const Active active(*this);
+  const unsigned flags = kRegisterPortable | kRegisterDeviceMap | (read_only ? kRegisterReadOnly : 0);
+  book_.add(address, bytes, address);
+  try {
+    driver_.cuMemHostRegister_v2(address, bytes, flags);
+  } catch (...) {
+    book_.remove(address);
+    throw;
+  }
+}
+
+void Device::unlock_pages(std::byte* address) noexcept {
+  try {
+    const Active active(*this);
+    book_.remove(address);
+    driver_.cuMemHostUnregister.quiet(address);
+  } catch (const NativeError&) {
+    // No context any more: nothing is locked either.
+  }
+}
+
+}  // namespace aegaeon::cuda

@@ -1,0 +1,157 @@
+#include "aegaeon/cuda/stream_mover.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "aegaeon/cuda/pieces.hpp"
+#include "aegaeon/errors.hpp"
+
+namespace aegaeon::cuda {
+
+StreamMover::StreamMover(SharedDevice device, int priority, std::size_t kernel_below)
+    : device_(std::move(device)), kernel_below_(kernel_below) {
+  const Active active(*device_);
+  const Driver& driver = device_->driver();
+  int least = 0;
+  int greatest = 0;
+  driver.cuCtxGetStreamPriorityRange(&least, &greatest);  // greatest is the smaller number
+  driver.cuStreamCreateWithPriority(&stream_, kStreamNonBlocking, std::clamp(priority, greatest, least));
+  try {
+    for (CuEvent& event : events_) driver.cuEventCreate(&event, kEventBlockingNoTiming);
+  } catch (...) {
+    shut();
+    throw;
+  }
+}
+
+StreamMover::~StreamMover() {
+  try {
+    const Active active(*device_);
+    shut();
+  } catch (const NativeError&) {
+    // No context any more: its streams went with it.
+  }
+}
+
+void StreamMover::shut() noexcept {
+  const Driver& driver = device_->driver();
+  driver.cuStreamSynchronize.quiet(stream_);  // bytes under way must not land after their memory is given back
+  for (CuEvent event : events_) {
+    if (event != nullptr) driver.cuEventDestroy_v2.quiet(event);
+  }
+  driver.cuStreamDestroy_v2.quiet(stream_);
+}
+
+void StreamMover::copy(std::byte* dst, const std::byte* src, std::size_t bytes, std::size_t) {
+  add(dst, const_cast<std::byte*>(src), bytes);
+  issue();
+}
+
+void StreamMover::copy_blocks(std::byte* dst, const std::byte* src, std::size_t block_bytes,
+                              std::span<const std::int32_t> dst_blocks, std::span<const std::int32_t> src_blocks,
+                              std::size_t) {
+  auto* source = const_cast<std::byte*>(src);
+  for (std::size_t i = 0; i < dst_blocks.size(); ++i) {
+    const auto to = static_cast<std::size_t>(dst_blocks[i]);
+    const auto from = static_cast<std::size_t>(src_blocks[i]);
+    add(dst + to * block_bytes, source + from * block_bytes, block_bytes);
+  }
+  issue();
+}
+
+// Cuts where either side does not go on in a row, and joins what does.
+void StreamMover::add(std::byte* dst, std::byte* src, std::size_t bytes) {
+  while (bytes > 0) {
+    const auto target = device_->book().find(dst, bytes);
+    const auto source = device_->book().find(src, target.bytes);
+    const auto to = reinterpret_cast<DevicePtr>(target.target);
+    const auto from = reinterpret_cast<DevicePtr>(source.target);
+    reachable_ = reachable_ && target.known && source.known;
+    if (!to_.empty() && to_.back() + bytes_.back() == to && from_.back() + bytes_.back() == from) {
+      bytes_.back() += source.bytes;
+    } else {
+      to_.push_back(to);
+      from_.push_back(from);
+      bytes_.push_back(source.bytes);
+    }
+    dst += source.bytes;
+    src += source.bytes;
+    bytes -= source.bytes;
+  }
+}
+
+void StreamMover::issue() {
+  const Active active(*device_);
+  const Driver& driver = device_->driver();
+  const CuEvent event = events_[chunks_ % kInFlight];
+  if (chunks_ >= kInFlight) driver.cuEventSynchronize(event);
+  try {
+    if (for_kernel()) {
+      by_kernel();
+    } else {
+      by_engines();
+    }
+    driver.cuEventRecord(event, stream_);
+  } catch (...) {
+    forget();
+    driver.cuStreamSynchronize.quiet(stream_);  // who hears of the failure gives the memory back
+    throw;
+  }
+  forget();
+  ++chunks_;
+}
+
+void StreamMover::forget() {
+  to_.clear();
+  from_.clear();
+  bytes_.clear();
+  reachable_ = true;
+}
+
+bool StreamMover::for_kernel() const {
+  if (device_->copy_kernel() == nullptr || !reachable_ || to_.size() < 2) return false;
+  const auto odd = [](auto value) { return value % kUnitBytes != 0; };
+  const std::size_t whole = std::accumulate(bytes_.begin(), bytes_.end(), std::size_t{0});
+  return whole / bytes_.size() < kernel_below_ && std::ranges::none_of(bytes_, odd) && std::ranges::none_of(to_, odd) &&
+         std::ranges::none_of(from_, odd);
+}
+
+void StreamMover::by_kernel() {
+  for (std::size_t first = 0; first < to_.size(); first += kPiecesPerLaunch) {
+    const std::size_t count = std::min<std::size_t>(kPiecesPerLaunch, to_.size() - first);
+    Pieces pieces{};
+    pieces.count = static_cast<std::uint32_t>(count);
+    std::size_t longest = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      pieces.to[i] = to_[first + i];
+      pieces.from[i] = from_[first + i];
+      pieces.bytes[i] = static_cast<std::uint32_t>(bytes_[first + i]);
+      longest = std::max(longest, bytes_[first + i]);
+    }
+    constexpr std::size_t kPerBlock = std::size_t{kThreads} * kUnitBytes * 4;
+    const auto across = static_cast<unsigned>((longest + kPerBlock - 1) / kPerBlock);
+    void* parameters[] = {&pieces};
+    device_->driver().cuLaunchKernel(device_->copy_kernel(), across, static_cast<unsigned>(count), 1, kThreads, 1, 1, 0,
+                                     stream_, parameters, nullptr);
+  }
+}
+
+void StreamMover::by_engines() {
+  const Driver& driver = device_->driver();
+  if (driver.cuMemcpyBatchAsync_v2 && to_.size() > 1 && reachable_) {
+    CopyAttributes attributes{kSourceOrderStream, {}, {}, 0};
+    std::size_t first = 0;
+    driver.cuMemcpyBatchAsync_v2(to_.data(), from_.data(), bytes_.data(), to_.size(), &attributes, &first, 1, stream_);
+    return;
+  }
+  for (std::size_t i = 0; i < to_.size(); ++i) driver.cuMemcpyAsync(to_[i], from_[i], bytes_[i], stream_);
+}
+
+void StreamMover::finish() {
+  if (chunks_ == 0) return;
+  const Active active(*device_);
+  device_->driver().cuEventSynchronize(events_[(chunks_ - 1) % kInFlight]);
+}
+
+}  // namespace aegaeon::cuda

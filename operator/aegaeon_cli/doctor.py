@@ -43,13 +43,26 @@ class Finding:
 
 
 @click.command()
-def doctor() -> None:
-    """Say what this machine can do; exit status 1 when something needed is missing.
+@click.option("--check", is_flag=True, help="What processes of this node share, who holds it, and what is orphaned.")
+@click.option("--sweep", is_flag=True, help="Remove what is orphaned, then --check.")
+@click.option("--json", "machine", is_flag=True, help="With --check: for machines.")
+@click.option(
+    "--segments",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="With --check: look here as well; the `segments` of sidecars that `aegaeon up` did not start.",
+)
+def doctor(check: bool, sweep: bool, machine: bool, segments: tuple[Path, ...]) -> None:
+    """Say what this machine can do; exit status 1 when something needed is missing, or orphaned.
 
     \b
     Example:
       aegaeon doctor
+      aegaeon doctor --check
     """
+    if check or sweep:
+        sys.exit(_check(sweep, machine, segments))
     findings = list(examine())
     for finding in findings:
         word, colour = finding.verdict.value
@@ -57,6 +70,18 @@ def doctor() -> None:
         if finding.remedy:
             click.echo(f"{'':>8}  {'':<16} {finding.remedy}")
     sys.exit(any(finding.verdict is Verdict.MISSING for finding in findings))
+
+
+def _check(sweep: bool, machine: bool, segments: tuple[Path, ...]) -> bool:
+    """Print what is shared; whether something is orphaned."""
+    from aegaeon_cli import node
+
+    for path in node.clean(_SHARED_MEMORY, segments) if sweep else ():
+        click.echo(f"removed {path}", err=True)
+    folders = node.look(_SHARED_MEMORY, segments)
+    for line in [node.as_json(folders)] if machine else node.as_text(folders):
+        click.echo(line)
+    return node.orphans(folders) > 0
 
 
 def examine() -> Iterator[Finding]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from aegaeon_native import EventTable, SlabPool
+from aegaeon_native.leases import locked
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.compute import Compute, PushTokens
@@ -17,9 +18,11 @@ from aegaeon_sidecar.config import SidecarConfig
 from aegaeon_sidecar.copying import Copier
 from aegaeon_sidecar.dispatch import Dispatcher
 from aegaeon_sidecar.hello import hello
+from aegaeon_sidecar.kv.lending import Lending
 from aegaeon_sidecar.kv.moves import KvMoves
 from aegaeon_sidecar.lanes import Lanes
-from aegaeon_sidecar.memory.segments import Attachments, remove_stale, segment_path
+from aegaeon_sidecar.memory.segments import Attachments, leases_path, segment_path
+from aegaeon_sidecar.memory.sweeper import Sweeper, sweep
 from aegaeon_sidecar.memory.tiers import Tier
 from aegaeon_sidecar.outbox import Outbox
 from aegaeon_sidecar.plan import TurnPlan
@@ -58,11 +61,13 @@ class Engine:
         self._config = config
         self._incarnation = incarnation
         self._outbox = outbox
-        config.segments.mkdir(parents=True, exist_ok=True)
-        remove_stale(config.segments, config.instance)
+        sweep(config.segments)
         self._segment = segment_path(config.segments, config.instance, incarnation)
-        self.state = _state(config, str(self._segment))
+        with locked(config.segments):
+            self._lending = Lending(leases_path(self._segment))
+            self.state = _state(config, str(self._segment), self._lending)
         self._attachments = Attachments(config.segments)
+        self._sweeper = Sweeper(config.segments, self._tidy)
         self._events = EventTable.private(_EVENTS)
         self._copiers = {lane: Copier(lane.value, self._events) for lane in (Lane.WEIGHTS, Lane.KV_OUT, Lane.KV_IN)}
         self._cache = HostCache(config.segments, config.memory.host_cache_bytes)
@@ -84,6 +89,7 @@ class Engine:
         """Start the lanes and the fetcher."""
         self._lanes.start()
         self._fetcher.start()
+        self._sweeper.start()
 
     def apply(self, command: pb.Command, attachment: int) -> None:
         """A command of the scheduler; see Dispatcher."""
@@ -109,6 +115,8 @@ class Engine:
     def heartbeat(self) -> list[pb.Report]:
         """That it lives, what is free, and what the host cache holds when that has changed. Not on the event loop: the
         cache's folder may be locked by another sidecar."""
+        with self.state.changed:
+            self.state.sequences.settle_loans()
         held = self._held.news()
         changed = [] if held is None else [pb.Report(host_cache=pb.HostCache(models=held))]
         return [pb.Report(heartbeat=pb.Heartbeat(memory=self.state.memory())), *changed]
@@ -134,11 +142,13 @@ class Engine:
                 if item.lane in self._copiers:
                     self._copiers[item.lane].cancel(item)
             self.state.changed.notify_all()
+        self._sweeper.stop()
         fetched = self._fetcher.stop(timeout_s)
         ended = self._lanes.join(timeout_s) and fetched
         if ended:
             self._close()
-        self._segment.unlink(missing_ok=True)
+        for path in (self._segment, leases_path(self._segment)):
+            path.unlink(missing_ok=True)
         return ended
 
     def _close(self) -> None:
@@ -152,6 +162,13 @@ class Engine:
         self._events.close()
         self.state.device.close()
         self.state.host.close()
+        self._lending.close()
+
+    def _tidy(self) -> None:
+        """Now and then, with or without a scheduler."""
+        self._attachments.drop_removed()
+        with self.state.changed:
+            self.state.sequences.settle_loans()
 
     def _post(self, command: Command, report: pb.Report) -> None:
         self._outbox.post(report, command.owner)
@@ -182,9 +199,9 @@ def _depth(config: SidecarConfig) -> int:
     return max(config.memory.stage_bytes // (2 * CHUNK_BYTES), 1)
 
 
-def _state(config: SidecarConfig, segment: str) -> State:
+def _state(config: SidecarConfig, segment: str, lending: Lending) -> State:
     memory = config.memory
     slab_bytes = memory.slab_bytes
     device = Tier("device", SlabPool.private(config.instance, slab_bytes, memory.device_bytes // slab_bytes))
     host = Tier("host", SlabPool.shared(segment, slab_bytes, memory.host_kv_bytes // slab_bytes))
-    return State(device, host, SequenceTable(device, host))
+    return State(device, host, SequenceTable(device, host, lending))

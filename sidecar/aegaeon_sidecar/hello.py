@@ -33,7 +33,10 @@ def hello(config: SidecarConfig, incarnation: str, segment: str, state: State) -
 
 def _held(node: str, segment: str, state: State) -> Iterator[pb.HeldSequence]:
     for sequence in state.sequences:
-        host = state.host.blocks(sequence.kv_shape)
+        handle = None
+        if sequence.place is Place.HOST:
+            host, lease = state.host.blocks(sequence.kv_shape), state.sequences.lend(sequence)
+            handle = make_handle(sequence, node, segment, host, lease)
         yield pb.HeldSequence(
             seq=seq_of(sequence.key),
             epoch=sequence.epoch,
@@ -42,5 +45,5 @@ def _held(node: str, segment: str, state: State) -> Iterator[pb.HeldSequence]:
             output_tokens=len(sequence.output),
             kv_tokens=sequence.kv_tokens,
             place=PLACES[sequence.place],
-            handle=make_handle(sequence, node, segment, host) if sequence.place is Place.HOST else None,
+            handle=handle,
         )

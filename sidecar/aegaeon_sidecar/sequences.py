@@ -10,14 +10,17 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aegaeon_native import Event
 from aegaeon_sidecar.backends import Sampled
 from aegaeon_sidecar.errors import StaleError, UnknownError
+from aegaeon_sidecar.kv.lending import Lending
 from aegaeon_sidecar.memory.tiers import Tier
 from aegaeon_sidecar.sampling import SamplerState
 
@@ -47,6 +50,7 @@ class Sequence:
     `kv_tokens` tokens of prompt + output have their KV in; a decode step needs all but the last one. `sampled` holds
     what was sampled here, by output index, so that it can be sent again. `busy`: a step reads or writes its blocks;
     `moving`: a copy does; `wanted`: copies that wait for the step to end; `closed`: to be freed when neither does.
+    `lease`: by which other sidecars may read its host blocks.
     """
 
     key: SeqKey
@@ -64,6 +68,7 @@ class Sequence:
     kv_tokens: int = 0
     blocks: Blocks = field(default_factory=lambda: NO_BLOCKS)
     host_blocks: Blocks = field(default_factory=lambda: NO_BLOCKS)
+    lease: Event | None = None
     sampled: dict[int, Sampled] = field(default_factory=dict)
     busy: bool = False
     moving: bool = False
@@ -101,9 +106,10 @@ class Sequence:
 class SequenceTable:
     """Every open sequence, and the closed ones whose blocks are still being touched. Guarded by the engine's lock."""
 
-    def __init__(self, device: Tier, host: Tier) -> None:
+    def __init__(self, device: Tier, host: Tier, lending: Lending) -> None:
         self._device = device
         self._host = host
+        self._lending = lending
         self._open: dict[SeqKey, Sequence] = {}
         self._dying: set[Sequence] = set()
 
@@ -155,10 +161,25 @@ class SequenceTable:
             sequence.blocks = NO_BLOCKS
 
     def free_host(self, sequence: Sequence) -> None:
-        """Give the host blocks back."""
-        if sequence.host_blocks.size:
-            self._host.blocks(sequence.kv_shape).release(sequence.host_blocks)
-            sequence.host_blocks = NO_BLOCKS
+        """Give the host blocks back; those that another sidecar reads at this moment, when it has read them."""
+        if not sequence.host_blocks.size:
+            return
+        release = partial(self._host.blocks(sequence.kv_shape).release, sequence.host_blocks)
+        if sequence.lease is None:
+            release()
+        else:
+            self._lending.recall(sequence.lease, sequence.kv_shape, sequence.host_blocks.size, release)
+        sequence.host_blocks, sequence.lease = NO_BLOCKS, None
+
+    def lend(self, sequence: Sequence) -> Event:
+        """The lease by which others may read its host blocks. Raises NativeError when too many are out."""
+        if sequence.lease is None:
+            sequence.lease = self._lending.lend()
+        return sequence.lease
+
+    def settle_loans(self) -> None:
+        """Free what was being read when it was given back, and is not any more."""
+        self._lending.settle()
 
     def replies_to(self, target: str) -> bool:
         """Whether a sequence still answers to this gateway. May be asked without the lock."""
@@ -171,4 +192,6 @@ class SequenceTable:
         for sequence in chain(self._open.values(), self._dying):
             device[sequence.kv_shape] = device.get(sequence.kv_shape, 0) + sequence.blocks.size
             host[sequence.kv_shape] = host.get(sequence.kv_shape, 0) + sequence.host_blocks.size
+        for kv_shape, blocks in self._lending.owned():
+            host[kv_shape] = host.get(kv_shape, 0) + blocks
         return device, host

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 
 from aegaeon_native import NativeError, OutOfSlabs, Range
 from aegaeon_proto.v1 import engine_pb2 as pb
@@ -195,18 +196,19 @@ class Switch:
 
     def _adopt(self, command: Command, adopt: pb.Adopt) -> Outcome:
         """Another sidecar's host blocks to this device. The source keeps its copy until it is sent Close."""
-        with self._state.changed:
-            sequence = self._kv.begin(command, adopt.seq, adopt.epoch)
-            if sequence.place is not Place.NONE:
-                raise UnknownError(f"sequence {adopt.seq.request}/{adopt.seq.choice} has its KV cache here already")
-            device, _ = self._kv.pools(sequence)
-            source = self._kv.attach(sequence, adopt.handle, device.block_bytes)
-            sequence.blocks = allocate(self._state.device, device, len(adopt.handle.blocks), adopt.slabs)
-            sequence.moving = True
-        copier = self._copiers[Lane.KV_IN]
-        for offset, address, nbytes in pieces(adopt.handle, source, device.block_bytes, sequence.blocks):
-            copier.copy(command, device.address + offset, address, nbytes)
-        copier.finish()
+        with ExitStack() as lease:
+            with self._state.changed:
+                sequence = self._kv.begin(command, adopt.seq, adopt.epoch)
+                if sequence.place is not Place.NONE:
+                    raise UnknownError(f"sequence {adopt.seq.request}/{adopt.seq.choice} has its KV cache here already")
+                device, _ = self._kv.pools(sequence)
+                source = lease.enter_context(self._kv.borrowed(sequence, adopt.handle, device.block_bytes))
+                sequence.blocks = allocate(self._state.device, device, len(adopt.handle.blocks), adopt.slabs)
+                sequence.moving = True
+            copier = self._copiers[Lane.KV_IN]
+            for offset, address, nbytes in pieces(adopt.handle, source, device.block_bytes, sequence.blocks):
+                copier.copy(command, device.address + offset, address, nbytes)
+            copier.finish()
         with self._state.changed:
             self._kv.end(command, sequence, Place.NONE, Place.DEVICE)
             resume(sequence, adopt.handle)

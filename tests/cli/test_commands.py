@@ -149,7 +149,7 @@ def up(model_folders: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess
 
 def left_behind(tmp_path: Path, run_name: str) -> list[Path]:
     """What a run below tmp_path left: folders, and segments in shared memory."""
-    return [*tmp_path.glob("aegaeon-*"), *Path("/dev/shm").glob(f"*{run_name}")]
+    return [*tmp_path.glob("aegaeon-*"), *Path("/dev/shm").glob(f"aegaeon-*/{run_name}")]
 
 
 def test_up_leaves_nothing_when_a_pod_cannot_start(up: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:

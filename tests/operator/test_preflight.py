@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from aegaeon_operator.errors import PreflightError, RunnerError
-from aegaeon_operator.podrunner import RunFolder, RunState, find_run, look, preflight
+from aegaeon_operator.podrunner import RunFolder, RunState, find_run, look, node_folder, preflight, runs_of, sweep_node
 from aegaeon_operator.podrunner.preflight import Machine
 from aegaeon_operator.podrunner.runfolder import sweep
 from aegaeon_operator.reconcile import LocalPlan
@@ -150,3 +154,23 @@ def test_a_port_of_metrics_in_use_names_its_field(pool: Pool, plan: LocalPlan) -
         spec = pool.gpu_pool.spec.model_copy(update={"scheduling": scheduling})
         busy = replace(pool, gpu_pool=pool.gpu_pool.model_copy(update={"spec": spec}))
         assert complaint(busy, plan, AMPLE).endswith("choose another one with spec.scheduling.metricsPort")
+
+
+def test_segments_of_a_dead_run_are_swept_also_when_the_rest_of_it_is_gone(tmp_path: Path, shared: Path) -> None:
+    base, node = tmp_path / "runs", node_folder(shared)
+    script = (
+        "import os, sys\nfrom pathlib import Path\nfrom aegaeon_operator.podrunner import RunFolder\n"
+        "run = RunFolder.create(Path(sys.argv[1]), Path(sys.argv[2]), 'dead')\n"
+        "(run.segments / 'a@1.kv').write_bytes(b'x')\nprint(run.path, run.segments, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    command = [sys.executable, "-c", script, str(base), str(shared)]
+    said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout.split()
+    shutil.rmtree(said[0])  # the run's own folder goes with it
+    assert [(str(run.path), run.alive) for run in runs_of(node)] == [(said[1], False)]
+    alive = RunFolder.create(base, shared, "q")
+    assert [(run.path, run.alive, run.pids) for run in runs_of(node)] == [(alive.segments, True, (os.getpid(),))]
+    assert sweep_node(node) == []
+    alive.remove()
+    assert list(shared.iterdir()) == []
+    assert runs_of(node) == []

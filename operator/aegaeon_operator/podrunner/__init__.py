@@ -2,7 +2,17 @@
 
 from aegaeon_operator.podrunner.child import Reporter, RestartPolicy, tethered
 from aegaeon_operator.podrunner.preflight import look, preflight
-from aegaeon_operator.podrunner.runfolder import RunFolder, RunState, default_base, find_run
+from aegaeon_operator.podrunner.runfolder import (
+    RunFolder,
+    RunState,
+    SegmentsFolder,
+    default_base,
+    find_run,
+    node_folder,
+    runs_of,
+    sweep,
+    sweep_node,
+)
 from aegaeon_operator.podrunner.runner import PodRunner
 
 __all__ = [
@@ -11,9 +21,14 @@ __all__ = [
     "RestartPolicy",
     "RunFolder",
     "RunState",
+    "SegmentsFolder",
     "default_base",
     "find_run",
     "look",
+    "node_folder",
     "preflight",
+    "runs_of",
+    "sweep",
+    "sweep_node",
     "tethered",
 ]

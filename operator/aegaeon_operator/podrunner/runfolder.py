@@ -1,7 +1,8 @@
 """The folder of one run: sockets, config files, logs, and what `aegaeon top` needs to find the run.
 
-A run holds a lock on its folder for as long as it lives, so what a killed run left is told apart and swept away.
-The path is short: a unix socket's may have 107 bytes.
+A run holds a lock in its folder for as long as it lives, and another in its folder of segments, which lies in the
+node's: each is found and swept away by itself when its run was killed. The path is short: a unix socket's may have 107
+bytes.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from aegaeon_native.leases import hold, holders, is_held, locked
 from aegaeon_operator.errors import RunnerError
 
 _SOCKET_PATH_LIMIT = 107
 _LONGEST_FILE = len("/scheduler.sock")
 _LOCK = "lock"
 _STATE = "run.json"
+_LEASE = "run.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +41,10 @@ class RunState:
 class RunFolder:
     """Owns the run's folder and its folder of shared-memory segments, from `create` to `remove`."""
 
-    def __init__(self, path: Path, segments: Path, lock: int) -> None:
+    def __init__(self, path: Path, segments: Path, lock: int, lease: int) -> None:
         self.path = path
         self.segments = segments
-        self._lock = lock
+        self._locks = [lock, lease]
 
     @classmethod
     def create(cls, base: Path, shared_memory: Path, pool: str) -> RunFolder:
@@ -50,15 +53,19 @@ class RunFolder:
         if base.stat().st_uid != os.getuid():
             raise RunnerError(f"{base}: belongs to another user; remove it, or set TMPDIR to a folder of your own")
         sweep(base)
+        node = node_folder(shared_memory)
+        sweep_node(node)
         path = Path(tempfile.mkdtemp(prefix=f"{pool[:20]}-", dir=base))
         if len(str(path)) + _LONGEST_FILE > _SOCKET_PATH_LIMIT:
             path.rmdir()
             raise RunnerError(f"{base}: too long a path for unix sockets; set TMPDIR to a short one, such as /tmp")
         lock = _lock(path)
-        segments = shared_memory / f"aegaeon-{os.getuid()}-{path.name}"
-        segments.mkdir(mode=0o700)
+        segments = node / path.name
+        with locked(node):
+            segments.mkdir(mode=0o700)
+            lease = hold(segments / _LEASE)
         (path / "segments").symlink_to(segments)
-        return cls(path, segments, lock)
+        return cls(path, segments, lock, lease)
 
     def publish(self, state: RunState) -> None:
         """Write the state, atomically."""
@@ -74,9 +81,10 @@ class RunFolder:
         _remove(self.path)
         with contextlib.suppress(OSError):  # other runs live there
             self.path.parent.rmdir()
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        with locked(self.segments.parent), contextlib.suppress(OSError):
+            self.segments.parent.rmdir()
+        while self._locks:
+            os.close(self._locks.pop())
 
 
 def default_base() -> Path:
@@ -85,6 +93,41 @@ def default_base() -> Path:
     if runtime and os.access(runtime, os.W_OK):
         return Path(runtime) / "aegaeon"
     return Path(tempfile.gettempdir()) / f"aegaeon-{os.getuid()}"
+
+
+def node_folder(shared_memory: Path) -> Path:
+    """Where the segments of all runs of this user lie, a folder each, whatever became of the rest of a run."""
+    return shared_memory / f"aegaeon-{os.getuid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsFolder:
+    """The folder of segments of one run. `pids`: of whoever holds its lease; nobody does when the run is dead."""
+
+    path: Path
+    alive: bool
+    pids: tuple[int, ...]
+
+
+def runs_of(node: Path) -> list[SegmentsFolder]:
+    """Every run's folder of segments, dead or alive."""
+    if not node.is_dir():
+        return []
+    with locked(node):
+        return [_segments_folder(path) for path in sorted(node.iterdir()) if path.is_dir()]
+
+
+def sweep_node(node: Path) -> list[Path]:
+    """Remove the folders of segments whose run is dead, also where nothing else of the run is left."""
+    dead = [run.path for run in runs_of(node) if not run.alive]
+    for path in dead:
+        shutil.rmtree(path, ignore_errors=True)
+    return dead
+
+
+def _segments_folder(path: Path) -> SegmentsFolder:
+    lease = path / _LEASE
+    return SegmentsFolder(path, is_held(lease), tuple(holders(lease)) if lease.exists() else ())
 
 
 def sweep(base: Path) -> list[Path]:

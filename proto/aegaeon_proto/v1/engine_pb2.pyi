@@ -521,6 +521,8 @@ class KvHandle(_message.Message):
     KV_TOKENS_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
     SLABS_FIELD_NUMBER: _builtins.int
+    LEASE_SLOT_FIELD_NUMBER: _builtins.int
+    LEASE_GENERATION_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     segment: _builtins.str
     """file of the host tier, relative to the node's segment folder"""
@@ -528,6 +530,9 @@ class KvHandle(_message.Message):
     epoch: _builtins.int
     kv_tokens: _builtins.int
     """tokens whose KV is in the blocks"""
+    lease_slot: _builtins.int
+    """The lease that keeps the blocks as they are while they are read: slot and generation of the segment's table."""
+    lease_generation: _builtins.int
     @_builtins.property
     def blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """in order"""
@@ -551,10 +556,12 @@ class KvHandle(_message.Message):
         kv_tokens: _builtins.int = ...,
         output: _abc.Iterable[_builtins.int] | None = ...,
         slabs: _abc.Iterable[_builtins.int] | None = ...,
+        lease_slot: _builtins.int = ...,
+        lease_generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "epoch", b"epoch", "kv_shape", b"kv_shape", "kv_tokens", b"kv_tokens", "node", b"node", "output", b"output", "segment", b"segment", "slabs", b"slabs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "epoch", b"epoch", "kv_shape", b"kv_shape", "kv_tokens", b"kv_tokens", "lease_generation", b"lease_generation", "lease_slot", b"lease_slot", "node", b"node", "output", b"output", "segment", b"segment", "slabs", b"slabs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

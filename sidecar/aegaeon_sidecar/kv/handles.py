@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aegaeon_native import BlockPool, SlabPool
+from aegaeon_native import BlockPool, Event, SlabPool
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_sidecar.errors import StaleError, UnknownError
 from aegaeon_sidecar.sequences import Blocks, Sequence
 
 
-def make_handle(sequence: Sequence, node: str, segment: str, host: BlockPool) -> pb.KvHandle:
-    """The handle of a sequence whose KV cache is on the host."""
+def make_handle(sequence: Sequence, node: str, segment: str, host: BlockPool, lease: Event) -> pb.KvHandle:
+    """The handle of a sequence whose KV cache is on the host, lent by `lease`."""
+    slot, generation = lease.handle
     return pb.KvHandle(
         node=node,
         segment=segment,
@@ -25,6 +26,8 @@ def make_handle(sequence: Sequence, node: str, segment: str, host: BlockPool) ->
         kv_tokens=sequence.kv_tokens,
         output=sequence.output,
         slabs=[max(slab, 0) for slab in host.slabs],
+        lease_slot=slot,
+        lease_generation=generation,
     )
 
 

@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
 from aegaeon_native import BlockPool, OutOfSlabs, SlabPool
@@ -28,12 +31,16 @@ class KvMoves:
         self._segment = segment
         self._attachments = attachments
 
-    def attach(self, sequence: Sequence, handle: pb.KvHandle, block_bytes: int) -> SlabPool:
-        """The segment that holds a handle's blocks. Raises UnknownError or StaleError for one of another sequence."""
+    @contextmanager
+    def borrowed(self, sequence: Sequence, handle: pb.KvHandle, block_bytes: int) -> Iterator[SlabPool]:
+        """The segment that holds a handle's blocks, which stay as they are meanwhile. It may be left without the lock.
+
+        Raises UnknownError or StaleError for a handle that is of another sequence, or over.
+        """
         check_handle(sequence, handle, self._node)
-        source = self._attachments.pool(handle.segment)
-        check_blocks(handle, source, block_bytes)
-        return source
+        with self._attachments.reading(handle.segment, handle.lease_slot, handle.lease_generation) as source:
+            check_blocks(handle, source, block_bytes)
+            yield source
 
     def begin(self, command: Command, seq: model.SeqId, epoch: int) -> Sequence:
         """The sequence, once no step or copy touches it. Raises UnknownError, StaleError, CancelledError."""
@@ -68,7 +75,8 @@ class KvMoves:
 
     def handle(self, sequence: Sequence) -> pb.KvHandle:
         """By which another sidecar finds its blocks on this host."""
-        return make_handle(sequence, self._node, self._segment, self._state.host.blocks(sequence.kv_shape))
+        host, lease = self._state.host.blocks(sequence.kv_shape), self._state.sequences.lend(sequence)
+        return make_handle(sequence, self._node, self._segment, host, lease)
 
 
 def allocate(tier: Tier, blocks: BlockPool, count: int, grant: int) -> Blocks:

@@ -1,56 +1,91 @@
-"""The host tier's files: one per life of an instance, in a folder that the sidecars of a node share.
+"""The host tier's files: two per life of an instance, in a folder that the sidecars of a node share.
 
-The name carries instance and incarnation, so that a restarted instance finds and removes what a killed one left.
+The names carry instance and incarnation, so no file ever stands for two lives. Their maker holds both for as long as it
+lives; what nobody holds is removed by the sweeper.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from aegaeon_native import NativeError, SlabPool
 from aegaeon_sidecar.errors import UnknownError
+from aegaeon_sidecar.kv.lending import Borrowing
 
-_SUFFIX = ".kv"
+SEGMENT_SUFFIX = ".kv"
+LEASES_SUFFIX = ".leases"
 
 
 def segment_path(folder: Path, instance: str, incarnation: str) -> Path:
     """Where this life of the instance keeps its host tier."""
-    return folder / f"{instance}@{incarnation}{_SUFFIX}"
+    return folder / f"{instance}@{incarnation}{SEGMENT_SUFFIX}"
 
 
-def remove_stale(folder: Path, instance: str) -> list[Path]:
-    """Remove what earlier lives of this instance left behind; returns the files. An instance runs once at a time."""
-    stale = sorted(path for path in folder.glob(f"*{_SUFFIX}") if path.name.rpartition("@")[0] == instance)
-    for path in stale:
-        path.unlink(missing_ok=True)
-    return stale
+def leases_path(segment: Path) -> Path:
+    """The table that says which blocks of the segment are lent."""
+    return segment.with_name(segment.name.removesuffix(SEGMENT_SUFFIX) + LEASES_SUFFIX)
+
+
+@dataclass(slots=True)
+class _Attached:
+    pool: SlabPool
+    leases: Borrowing
+    readers: int = 0
+
+    def close(self) -> None:
+        self.pool.close()
+        self.leases.close()
 
 
 class Attachments:
-    """Other sidecars' host tiers, attached when first needed. Used by one lane alone, hence without a lock."""
+    """Other sidecars' host tiers, attached when first needed. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._pools: dict[str, SlabPool] = {}
+        self._lock = threading.Lock()
+        self._attached: dict[str, _Attached] = {}
 
-    def pool(self, segment: str) -> SlabPool:
-        """The pool of this segment file. Raises UnknownError when it is gone or no segment."""
-        self._drop_removed()
-        if segment not in self._pools:
-            path = self._folder / segment
-            if path.parent != self._folder or not path.is_file():
-                raise UnknownError(f"segment {segment} is not in {self._folder}; its sidecar has ended")
-            try:
-                self._pools[segment] = SlabPool.attach(str(path))
-            except NativeError as error:
-                raise UnknownError(f"segment {segment} cannot be attached: {error}") from error
-        return self._pools[segment]
+    @contextmanager
+    def reading(self, segment: str, slot: int, generation: int) -> Iterator[SlabPool]:
+        """The pool of a segment, the blocks lent by this lease kept as they are meanwhile.
+
+        Raises UnknownError when the segment is gone, StaleError when the lease is over.
+        """
+        with self._lock:
+            attached = self._attach(segment)
+            attached.readers += 1
+        try:
+            with attached.leases.reading(slot, generation):
+                yield attached.pool
+        finally:
+            with self._lock:
+                attached.readers -= 1
+
+    def drop_removed(self) -> None:
+        """Let go of the memory of segments that are gone and that nobody reads here."""
+        with self._lock:
+            for segment, attached in list(self._attached.items()):
+                if not attached.readers and not (self._folder / segment).exists():
+                    self._attached.pop(segment).close()
 
     def close(self) -> None:
-        for pool in self._pools.values():
-            pool.close()
-        self._pools.clear()
+        """Only when nobody reads any more."""
+        with self._lock:
+            for attached in self._attached.values():
+                attached.close()
+            self._attached.clear()
 
-    def _drop_removed(self) -> None:
-        for segment in [name for name in self._pools if not (self._folder / name).exists()]:
-            self._pools.pop(segment).close()
+    def _attach(self, segment: str) -> _Attached:
+        path = self._folder / segment
+        if path.parent != self._folder or not path.is_file():
+            raise UnknownError(f"segment {segment} is not in {self._folder}; its sidecar has ended")
+        if segment not in self._attached:
+            try:
+                self._attached[segment] = _Attached(SlabPool.attach(str(path)), Borrowing(leases_path(path)))
+            except (NativeError, OSError) as error:
+                raise UnknownError(f"segment {segment} cannot be attached: {error}") from error
+        return self._attached[segment]

@@ -22,11 +22,11 @@ import numpy as np
 from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, WeightsError
 from aegaeon_sidecar.weights.ring import Bytes
 
-_SUFFIX = ".weights"
-_PARTIAL = ".partial"
-_KNOWN = ".known"
+IMAGE_SUFFIX = ".weights"
+DRAFT_SUFFIX = ".partial"
+KNOWN_SUFFIX = ".known"
 _KNOWN_MOST = 4096
-_LOCK = "weights.lock"
+LOCK_NAME = "weights.lock"
 _POLL_S = 0.05
 _POPULATE_BYTES = 64 << 20  # page tables made in one go, during which Python stands still
 _MADV_POPULATE_READ = 22
@@ -128,7 +128,7 @@ class HostCache:
         Images of the contents in `spare` are not evicted for it, those in use never.
         """
         with self._locked():
-            path = self._folder / f"{identity}{_PARTIAL}"
+            path = self._folder / f"{identity}{DRAFT_SUFFIX}"
             cached = self._find(identity, nbytes)
             if cached is not None:
                 cached.close()
@@ -155,13 +155,13 @@ class HostCache:
         with self._locked():
             known = self._known(draft.identity)
             if known not in (None, content):
-                (self._folder / f"{draft.identity}{_KNOWN}").unlink()
+                (self._folder / f"{draft.identity}{KNOWN_SUFFIX}").unlink()
                 _drop(draft)
                 raise WeightsError(
                     "the weights read differ from those read before, though size and time of the files are the same; "
                     "check the disk, then send the catalog again"
                 )
-            path = self._folder / f"{content}{_SUFFIX}"
+            path = self._folder / f"{content}{IMAGE_SUFFIX}"
             if not path.exists():
                 draft.path.rename(path)
             _drop(draft)
@@ -182,7 +182,7 @@ class HostCache:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        handle = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = os.open(self._folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
@@ -191,22 +191,22 @@ class HostCache:
 
     def _find(self, identity: str, nbytes: int) -> Image | None:
         content = self._known(identity)
-        path = self._folder / f"{content}{_SUFFIX}"
+        path = self._folder / f"{content}{IMAGE_SUFFIX}"
         if content is None or not path.exists() or path.stat().st_size != nbytes:
             return None
         return _open_image(path, content, nbytes)
 
     def _known(self, identity: str) -> str | None:
         try:
-            return os.readlink(self._folder / f"{identity}{_KNOWN}")
+            return os.readlink(self._folder / f"{identity}{KNOWN_SUFFIX}")
         except FileNotFoundError:
             return None
 
     def _remember(self, identity: str, content: str) -> None:
-        link = self._folder / f"{identity}{_KNOWN}"
+        link = self._folder / f"{identity}{KNOWN_SUFFIX}"
         link.unlink(missing_ok=True)
         link.symlink_to(content)
-        known = sorted(self._folder.glob(f"*{_KNOWN}"), key=lambda path: path.lstat().st_mtime_ns)
+        known = sorted(self._folder.glob(f"*{KNOWN_SUFFIX}"), key=lambda path: path.lstat().st_mtime_ns)
         for oldest in known[:-_KNOWN_MOST]:
             oldest.unlink()
 
@@ -215,14 +215,14 @@ class HostCache:
 
     def _sweep(self) -> int:
         """Remove what dead sidecars left half filled; returns the bytes in use."""
-        for partial in self._folder.glob(f"*{_PARTIAL}"):
+        for partial in self._folder.glob(f"*{DRAFT_SUFFIX}"):
             _remove_if_unused(partial)
-        files = [*self._folder.glob(f"*{_SUFFIX}"), *self._folder.glob(f"*{_PARTIAL}")]
+        files = [*self._folder.glob(f"*{IMAGE_SUFFIX}"), *self._folder.glob(f"*{DRAFT_SUFFIX}")]
         return sum(path.stat().st_size for path in files)
 
     def _make_room(self, nbytes: int, evict: bool, spare: Collection[str]) -> None:
         used = self._sweep()
-        images = sorted(self._folder.glob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)
+        images = sorted(self._folder.glob(f"*{IMAGE_SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)
         for path in images if evict and nbytes <= self._budget_bytes else []:
             if used + nbytes > self._budget_bytes and path.name.removesuffix(_SUFFIX) not in spare:
                 used -= _remove_if_unused(path)

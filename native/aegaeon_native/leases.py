@@ -1,0 +1,126 @@
+"""Leases on what the processes of a node share: locks of the kernel on files, so that whoever dies holds none.
+
+Whoever makes, judges or removes leased things in a folder holds the folder's own lock meanwhile: nobody ever sees one
+that is there but not held yet. A whole file is held by its owner; single bytes of a table are held by readers.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock of a 64-bit Linux: type, whence, start, length, pid
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a folder or file alone; a folder is made if need be. Waits for whoever has it."""
+    handle = _open_locked(path)
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def _open_locked(path: Path) -> int:
+    while True:
+        if not path.exists():
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # removed meanwhile
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return handle
+        os.close(handle)  # removed before it was ours: the lock of nothing
+
+
+def hold(path: Path) -> int:
+    """Make a file and hold it until the handle is closed or this process ends. The folder's lock is the caller's."""
+    handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return handle
+
+
+def is_held(path: Path) -> bool:
+    """Whether a living process holds the file alone. Readers' and pins' shared locks are not disturbed by asking."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def holders(path: Path) -> list[int]:
+    """Process ids that hold locks on the file, for people: processes of other containers are not among them."""
+    inode = path.stat().st_ino
+    found: set[int] = set()
+    with suppress(OSError):  # no /proc
+        for line in Path("/proc/locks").read_text("ascii").splitlines():
+            _, kind, _, _, pid, where, *_ = line.replace("->", "").split()
+            if kind == "FLOCK" and where.rpartition(":")[2] == str(inode):
+                found.add(int(pid))
+    return sorted(found)
+
+
+class ByteLocks:
+    """Locks on single bytes of a file. They belong to this object, not to the process, and die with either."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = FileIO(path, "r+")
+
+    def share(self, at: int) -> None:
+        """Hold the byte beside other readers; waits while somebody asks whether it is free."""
+        self._set(fcntl.F_RDLCK, at, fcntl.F_OFD_SETLKW)
+
+    def release(self, at: int) -> None:
+        """Let go of the byte."""
+        self._set(fcntl.F_UNLCK, at, fcntl.F_OFD_SETLK)
+
+    def is_shared(self, at: int) -> bool:
+        """Whether somebody else holds the byte."""
+        return self._others(at, 1) is not None
+
+    def shared(self, size: int) -> list[int]:
+        """The bytes below `size` that somebody else holds."""
+        found: list[int] = []
+        at = 0
+        while at < size and (lock := self._others(at, size - at)) is not None:
+            start, length = max(lock[0], at), lock[1]
+            end = size if length == 0 else min(lock[0] + length, size)
+            found += range(start, end)
+            at = end
+        return found
+
+    def close(self) -> None:
+        """Let go of everything. Idempotent."""
+        self._file.close()
+
+    def _others(self, at: int, count: int) -> tuple[int, int] | None:
+        """(start, length) of the first lock in the way of holding these bytes alone."""
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, count, 0)
+        kind, _, start, length, _ = _FLOCK.unpack(fcntl.fcntl(self._file, fcntl.F_OFD_GETLK, asked))
+        return None if kind == fcntl.F_UNLCK else (start, length)
+
+    def _set(self, kind: int, at: int, command: int) -> None:
+        while True:
+            try:
+                fcntl.fcntl(self._file, command, _FLOCK.pack(kind, os.SEEK_SET, at, 1, 0))
+            except OSError as error:
+                if error.errno != errno.EINTR:
+                    raise
+            else:
+                return

@@ -1,0 +1,151 @@
+"""The sweeper of a node: whoever holds the lock of the folder of segments removes what nobody holds any more.
+
+Every sidecar is the sweeper at its start and every SWEEP_S after it; a person is with `aegaeon doctor --sweep`. What
+may be removed is decided here alone: owned files whose owner has died.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from aegaeon_native import EventTable, NativeError, SlabPool
+from aegaeon_native.leases import ByteLocks, holders, is_held, locked
+from aegaeon_sidecar.memory.segments import LEASES_SUFFIX, SEGMENT_SUFFIX
+from aegaeon_sidecar.weights.cache import DRAFT_SUFFIX, IMAGE_SUFFIX, KNOWN_SUFFIX, LOCK_NAME
+
+log = logging.getLogger(__name__)
+
+SWEEP_S = 10.0
+
+
+class Kind(Enum):
+    """What a file in the folder of segments is. Values are for people."""
+
+    SEGMENT = "segment"  # owned: held by its sidecar for life
+    LEASES = "leases"  # owned: held by its sidecar for life
+    DRAFT = "half-filled image"  # owned: held by the sidecar that fills it
+    IMAGE = "image"  # the node's: stays until it is evicted; pinned by sidecars
+    NOTE = "note"  # the node's: which files were read before; the locks of cache and run
+    OTHER = "unknown"
+
+    @property
+    def owned(self) -> bool:
+        """Whether it is worth nothing once its owner has died."""
+        return self in (Kind.SEGMENT, Kind.LEASES, Kind.DRAFT)
+
+
+_KINDS = {
+    SEGMENT_SUFFIX: Kind.SEGMENT,
+    LEASES_SUFFIX: Kind.LEASES,
+    DRAFT_SUFFIX: Kind.DRAFT,
+    IMAGE_SUFFIX: Kind.IMAGE,
+    KNOWN_SUFFIX: Kind.NOTE,
+    Path(LOCK_NAME).suffix: Kind.NOTE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One file. `pids`: who holds or pins it, as far as this process may know."""
+
+    path: Path
+    kind: Kind
+    nbytes: int
+    held: bool
+    pids: tuple[int, ...]
+    detail: str
+
+    @property
+    def orphaned(self) -> bool:
+        """Owned by nobody that lives: to be swept."""
+        return self.kind.owned and not self.held
+
+
+def survey(folder: Path) -> list[Found]:
+    """Every file of a folder of segments. Nobody makes or removes one meanwhile. Raises OSError."""
+    cache = folder / LOCK_NAME
+    with locked(folder), locked(cache) if cache.exists() else nullcontext():
+        return [_look(path) for path in sorted(folder.iterdir()) if not path.is_dir()]
+
+
+def sweep(folder: Path) -> list[Path]:
+    """Remove what dead processes left in a folder of segments; returns the files. Raises OSError."""
+    cache = folder / LOCK_NAME
+    with locked(folder):
+        cache.touch(mode=0o600)  # drafts are made under it
+        with locked(cache):
+            return _remove_orphans(folder)
+
+
+def _remove_orphans(folder: Path) -> list[Path]:
+    orphans = [path for path in folder.iterdir() if _kind(path).owned and not is_held(path)]
+    for path in orphans:
+        path.unlink(missing_ok=True)
+    return orphans
+
+
+def _kind(path: Path) -> Kind:
+    return _KINDS.get(path.suffix, Kind.OTHER)
+
+
+def _look(path: Path) -> Found:
+    kind, stat = _kind(path), path.lstat()
+    if path.is_symlink() or kind is Kind.NOTE:
+        return Found(path, kind, stat.st_size, False, (), "")
+    return Found(path, kind, stat.st_size, is_held(path), tuple(holders(path)), _detail(path, kind))
+
+
+def _detail(path: Path, kind: Kind) -> str:
+    try:
+        if kind is Kind.SEGMENT:
+            pool = SlabPool.attach(str(path))
+            return f"{pool.total} slabs of {pool.slab_bytes} bytes"
+        if kind is Kind.LEASES:
+            return _leases(path)
+    except NativeError as error:
+        return f"never finished ({error})"
+    return ""
+
+
+def _leases(path: Path) -> str:
+    table, locks = EventTable.attach(str(path)), ByteLocks(path)
+    try:
+        return f"{table.in_use} sequences lent, {len(locks.shared(path.stat().st_size))} being read"
+    finally:
+        locks.close()
+        table.close()
+
+
+class Sweeper:
+    """Sweeps in a thread of its own, and does what else a sidecar has to do now and then."""
+
+    def __init__(self, folder: Path, also: Callable[[], None]) -> None:
+        self._folder = folder
+        self._also = also
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns when it runs no more."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(SWEEP_S):
+            self._also()
+            try:
+                swept = sweep(self._folder)
+            except OSError as error:
+                log.warning("%s cannot be swept: %s", self._folder, error)
+                continue
+            if swept:
+                log.info("removed what dead processes left: %s", ", ".join(path.name for path in swept))

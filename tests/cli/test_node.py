@@ -1,0 +1,91 @@
+"""`aegaeon doctor --check`: what is shared on the node, whose it is, and what is orphaned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from aegaeon_cli import doctor as doctor_module
+from aegaeon_cli.main import main
+from aegaeon_native import SlabPool
+from aegaeon_operator.podrunner import RunFolder, node_folder
+from aegaeon_sidecar.kv.lending import Borrowing, Lending
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In the place of /dev/shm, and no runs but the test's."""
+    path = tmp_path / "shm"
+    path.mkdir()
+    monkeypatch.setattr(doctor_module, "_SHARED_MEMORY", path)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return path
+
+
+def doctor(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["doctor", *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    return result.exit_code, result.stdout
+
+
+def machine(*arguments: str) -> tuple[int, dict[str, Any]]:
+    code, output = doctor("--check", "--json", *arguments)
+    return code, json.loads(output)
+
+
+def test_a_node_without_runs_has_no_orphans(shared: Path) -> None:
+    assert doctor("--check") == (0, "nothing is orphaned; looked into 0 folders\n")
+    assert machine() == (0, {"orphans": 0, "folders": []})
+
+
+def test_every_segment_lease_and_owner_is_listed(shared: Path, tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "aegaeon", shared, "q")
+    pool = SlabPool.shared(str(run.segments / "a@1.kv"), 65536, 2)
+    lending = Lending(run.segments / "a@1.leases")
+    borrowing, lease = Borrowing(run.segments / "a@1.leases"), lending.lend()
+    with borrowing.reading(*lease.handle):
+        code, text = doctor("--check")
+    assert code == 0
+    for words in ("2 slabs of 65536 bytes; held by process", "1 sequences lent, 1 being read", "run of process"):
+        assert words in text
+    for made in (borrowing, lending, pool):
+        made.close()
+    run.remove()
+    assert list(shared.iterdir()) == []
+
+
+def test_what_is_orphaned_is_said_with_its_remedy_and_swept(shared: Path, tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "aegaeon", shared, "q")
+    (run.segments / "a@1.kv").write_bytes(b"x")
+    dead = node_folder(shared) / "dead"
+    dead.mkdir()
+    (dead / "content.weights").write_bytes(b"x")
+    code, text = doctor("--check")
+    assert code == 1
+    assert "its run is dead" in text
+    assert "3 orphans, 0.0 MiB; its process is dead: remove it with `aegaeon doctor --sweep`" in text
+    code, found = machine()
+    assert (code, found["orphans"]) == (1, 3)
+    assert {f["name"]: f["orphaned"] for folder in found["folders"] for f in folder["files"]} == {
+        "a@1.kv": True,
+        "content.weights": True,
+        "run.lock": False,
+    }
+    assert doctor("--sweep")[0] == 0
+    assert not dead.exists()
+    assert sorted(path.name for path in run.segments.iterdir()) == ["run.lock", "weights.lock"]
+    run.remove()
+
+
+def test_a_folder_that_no_run_made_is_looked_into_on_request(shared: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "a@1.kv").write_bytes(b"x")
+    assert machine()[0] == 0
+    assert machine("--segments", str(own))[1]["orphans"] == 1
+    assert doctor("--sweep", "--segments", str(own))[0] == 0
+    assert not (own / "a@1.kv").exists()

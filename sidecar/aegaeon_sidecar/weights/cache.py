@@ -119,7 +119,7 @@ class HostCache:
     def held(self, identities: Iterable[str]) -> set[str]:
         """Which of these files have their image here."""
         with self._locked():
-            images = {path.name.removesuffix(_SUFFIX) for path in self._folder.glob(f"*{_SUFFIX}")}
+            images = {path.name.removesuffix(IMAGE_SUFFIX) for path in self._folder.glob(f"*{IMAGE_SUFFIX}")}
             return {files for files in identities if self._known(files) in images}
 
     def draft(self, identity: str, nbytes: int, *, evict: bool = True, spare: Collection[str] = ()) -> Draft | None:
@@ -224,7 +224,7 @@ class HostCache:
         used = self._sweep()
         images = sorted(self._folder.glob(f"*{IMAGE_SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)
         for path in images if evict and nbytes <= self._budget_bytes else []:
-            if used + nbytes > self._budget_bytes and path.name.removesuffix(_SUFFIX) not in spare:
+            if used + nbytes > self._budget_bytes and path.name.removesuffix(IMAGE_SUFFIX) not in spare:
                 used -= _remove_if_unused(path)
         if used + nbytes > self._budget_bytes:
             raise CacheFullError(

@@ -153,3 +153,13 @@ def test_every_command_says_why():
         w.ask(f"r{i}", i % 4, 50, 80)
     w.world.run(60)
     assert all(s.reason for _, s in w.sends)
+
+
+def test_where_not_all_can_be_in_time_those_whose_tokens_cost_most_come_late():
+    w = Watched([Role.UNIFIED], models=12, slabs=1500)
+    alone = [w.ask(f"alone{i}", 6 + i, 50, 300, at=0.1) for i in range(6)]
+    crowds = [w.ask(f"crowd{i}", i % 6, 50, 300, at=0.1) for i in range(18)]
+    w.world.run(200)
+    assert w.all_finished()
+    assert all(x <= 2.0 + 0.1 * k for c in crowds for k, x in enumerate(c.times))
+    assert any(c.times[-1] > 2.0 + 0.1 * 300 for c in alone)

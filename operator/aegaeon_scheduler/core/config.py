@@ -58,6 +58,10 @@ class PolicySettings:
     late_slack_s: float = 20.0
     # Seconds between two passes over the pool at most, while there is work.
     pass_interval_s: float = 0.2
+    # Seconds between two passes at least: what changes within them is decided on at once.
+    pass_gap_s: float = 0.02
+    # Share of TTFT by which a group runs later whose every token costs all of the engine's time.
+    dear_share: float = 0.5
     # Share of an instance's time beyond which nothing is placed there, but what is urgent.
     full_util: float = 0.9
     # Share of an instance's time beyond which a group is hot: newcomers begin a second one where there is time.

@@ -232,6 +232,7 @@ class Pool:
         self.queued = 0
         self.serial = 0
         self.pass_at: float | None = None  # when the policy wants its next pass over the pool
+        self.pass_from = 0.0  # not before this time
 
     @property
     def settled_at(self) -> float:
@@ -239,9 +240,9 @@ class Pool:
         return (self.now if self.began is None else self.began) + self.config.reattach_grace_s
 
     def ask_pass(self) -> None:
-        """Something changed that may let the policy move models or sequences: a pass as soon as this event is over."""
+        """Something changed that may let the policy move models or sequences: a pass as soon as may be."""
         if self.pass_at is not None:
-            self.pass_at = min(self.pass_at, self.now)
+            self.pass_at = min(self.pass_at, max(self.now, self.pass_from))
 
     def tick(self) -> int:
         """A number that rises: order of use and of arrival."""

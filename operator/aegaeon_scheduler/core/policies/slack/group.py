@@ -11,6 +11,7 @@ from enum import Enum
 from math import inf
 
 from aegaeon_scheduler.core.book import blocks_for
+from aegaeon_scheduler.core.config import PolicySettings
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.model import Place, Role, SeqId
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
@@ -41,11 +42,12 @@ class Still:
     only: Instance | None
     node: str | None
 
-    def key(self, now: float, late_s: float) -> float:
-        """See Group.key."""
+    def urgency(self, now: float, late_s: float) -> tuple[float, int]:
+        """See Group.urgency."""
         at = bisect_left(self.dues, now)
-        best = self.dues[at] if at < len(self.dues) else inf
-        return min(best, now + late_s) if at else best
+        alive = len(self.dues) - at
+        best = self.dues[at] if alive else inf
+        return (min(best, now + late_s) if at else best), alive
 
 
 class Group:
@@ -73,25 +75,25 @@ class Group:
         weights = self.inst.weights.get(self.model.name) if self.inst is not None else None
         return weights is not None and weights.ready and weights.unload is None
 
-    def key(self, now: float, late_s: float) -> float:
-        """When its most urgent token is due, seconds; tokens of turns that are out count as made.
+    def urgency(self, now: float, late_s: float) -> tuple[float, int]:
+        """When its most urgent token is due (seconds), how many members are in time; turns that are out count as run.
 
         Late sequences do not drive the order: together they stand for a deadline `late_s` from now.
         """
         if self.still is not None:
-            return self.still.key(now, late_s)
+            return self.still.urgency(now, late_s)
         slo = self.model.config.slo
         ttft_s, tbt_s = slo.ttft_s, slo.tbt_s
-        best, late = inf, False
+        best, late = inf, 0
         for seq in self.members.values():
             made = seq.planned_kv - seq.prompt_tokens
             output = made + 1 if made >= seq.prefix_tokens and seq.planned_kv else seq.output_tokens
             due = seq.arrival + ttft_s + output * tbt_s
             if due < now:
-                late = True
+                late += 1
             elif due < best:
                 best = due
-        return min(best, now + late_s) if late else best
+        return (min(best, now + late_s) if late else best), len(self.members) - late
 
     def size(self) -> tuple[int, int]:
         """Tokens of context and blocks of KV, prompts that wait included."""
@@ -134,22 +136,29 @@ def kv_blocks(seq: Sequence) -> int:
 
 @dataclass(slots=True)
 class Load:
-    """What a group asks of an instance: share of its time (`util`), bytes, and when it is due (`key`)."""
+    """What a group asks of an instance: share of its time (`util`), bytes, when it is due (`key`), and its `rank`.
+
+    The rank is the key, later the more of the engine's time each of its tokens in time takes.
+    """
 
     group: Group
     key: float
+    rank: float
     util: float
     nbytes: int
 
     @staticmethod
-    def of(group: Group, now: float, late_s: float, estimates: Estimates, inst: Instance) -> Load:
+    def of(group: Group, now: float, settings: PolicySettings, estimates: Estimates, inst: Instance) -> Load:
         """Measure a group as if on this instance."""
         fp = group.model.fp
         context, blocks = group.size()
         step_s = estimates.of(group.model.name, inst.device).step_s(context, len(group.members))
-        util = step_s / max(group.model.config.slo.tbt_s, 1e-9)
+        slo = group.model.config.slo
+        util = step_s / max(slo.tbt_s, 1e-9)
+        key, alive = group.urgency(now, settings.late_slack_s)
+        rank = key + settings.dear_share * slo.ttft_s * util / alive if alive else key
         nbytes = fp.weight_slabs * inst.slab_bytes + blocks * fp.kv_block_bytes
-        return Load(group, group.key(now, late_s), util, nbytes)
+        return Load(group, key, rank, util, nbytes)
 
 
 def _pinned(group: Group) -> Instance | None:

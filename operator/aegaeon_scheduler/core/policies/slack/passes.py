@@ -14,7 +14,7 @@ from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, due, kv_blocks, may_leave
 from aegaeon_scheduler.core.policies.slack.reach import Reach
 from aegaeon_scheduler.core.policies.slack.table import Table, groups_at
-from aegaeon_scheduler.core.policies.slack.view import View
+from aegaeon_scheduler.core.policies.slack.view import Best, View
 from aegaeon_scheduler.core.state import Instance, Pool, Stage
 
 
@@ -49,7 +49,7 @@ class Pass:
         return View.of(inst, loads, self._settings.headroom, self._reach.lone(inst))
 
     def _load(self, group: Group, inst: Instance) -> Load:
-        return Load.of(group, self._now, self._settings.late_slack_s, self._pool.estimates, inst)
+        return Load.of(group, self._now, self._settings, self._pool.estimates, inst)
 
     # -- too much on an instance ------------------------------------------------------------------------------------
 
@@ -90,30 +90,30 @@ class Pass:
         free = [v for v in self._views.values() if v.free]
         if not free:
             return
-        late_s = self._settings.late_slack_s
-        waiting = []
-        for group in self._table.groups.values():
-            if group.inst is None and group.model.footprint is not None:
-                rest = group.rest()
-                if rest is not None:
-                    waiting.append((rest.key(self._now, late_s), group.number, group, rest))
-        waiting.sort(key=lambda item: item[:2])
-        for key, _, group, rest in waiting:
+        best = Best.of(free)
+        for load in self._waiting(free):
+            group, rest = load.group, load.group.rest()
             if not free:
                 return
-            if self._hopeless(group, key, rest, free):
+            if rest is None or best.beyond(load, self._settings.give_way_share):
                 continue
             views = self._candidates(group, rest, free)
             if views and (
                 self._to_room(group, views) or self._in_place_of(group, views) or self._at_any_rate(group, views)
             ):
                 free = [v for v in free if v.free]
+                best = Best.of(free)
 
-    def _hopeless(self, group: Group, key: float, rest: Still, free: list[View]) -> bool:
-        """Whether no instance has room for it or a group with enough more slack; quick, for most that wait."""
-        fp, share_s = group.model.fp, self._settings.give_way_share * group.model.config.slo.ttft_s
-        nbytes, limit = fp.weight_bytes + rest.blocks * fp.kv_block_bytes, key + share_s
-        return all(v.loads and v.most <= limit and v.nbytes + nbytes > v.fits for v in free)
+    def _waiting(self, free: list[View]) -> list[Load]:
+        """Groups that wait and are at rest, most urgent first."""
+        loads = []
+        for group in self._table.groups.values():
+            if group.inst is None and group.model.footprint is not None and group.rest() is not None:
+                view = next((v for v in free if group.may_go(v.inst)), None)
+                if view is not None:
+                    loads.append(self._as_on(group, view.inst))
+        loads.sort(key=lambda x: (x.rank, x.group.number))
+        return loads
 
     def _candidates(self, group: Group, rest: Still, free: list[View]) -> list[View]:
         only = rest.only or group.target
@@ -174,9 +174,9 @@ class Pass:
         best: tuple[float, int, View, list[Load]] | None = None
         for view in views:
             load = self._as_on(group, view.inst)
-            victims = self._victims(view, load, load.key + share_s) if view.most > load.key + share_s else []
+            victims = self._victims(view, load, load.rank + share_s) if view.most > load.rank + share_s else []
             if victims:
-                score = (view.util - max(x.key for x in victims), view.inst.order)
+                score = (view.util - max(x.rank for x in victims), view.inst.order)
                 if best is None or score < best[:2]:
                     best = (*score, view, victims)
         if best is None:
@@ -195,8 +195,8 @@ class Pass:
         """
         over = view.over(load)
         victims: list[Load] = []
-        for x in sorted(view.loads, key=lambda x: (-x.key, x.group.number)):
-            if x.key <= limit or self._now - x.group.since < self._settings.min_stay_s or not may_leave(x.group):
+        for x in sorted(view.loads, key=lambda x: (-x.rank, x.group.number)):
+            if x.rank <= limit or self._now - x.group.since < self._settings.min_stay_s or not may_leave(x.group):
                 continue
             victims.append(x)
             over -= view.freed(x)

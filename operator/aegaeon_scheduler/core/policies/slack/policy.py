@@ -65,7 +65,7 @@ class SlackPolicy:
         inst = group.inst or next((i for i in self._pool.instances.values() if group.may_go(i)), None)
         if inst is None:
             return 0.0
-        return Load.of(group, now, self._settings.late_slack_s, self._estimates, inst).util
+        return Load.of(group, now, self._settings, self._estimates, inst).util
 
     def _hot(self, group: Group, util: float, now: float) -> bool:
         """So busy that a second group pays, and somewhere there is time for it."""
@@ -141,9 +141,10 @@ class SlackPolicy:
     def plan(self, inst: Instance, now: float) -> Plan | None:
         """The smallest key first: a prompt that fits, else a quantum of its batch."""
         groups = [g for g in groups_at(inst) if g.members]
-        late_s = self._settings.late_slack_s
-        order = sorted(((g.key(now, late_s), g.number, g) for g in groups), key=lambda x: x[:2])
-        for key, _, group in order:
+        loads = [Load.of(g, now, self._settings, self._estimates, inst) for g in groups]
+        loads.sort(key=lambda x: (x.rank, x.group.number))
+        for load in loads:
+            group, key = load.group, load.key
             if not group.ready():
                 self._want(inst, group)
                 continue
@@ -152,8 +153,8 @@ class SlackPolicy:
             plan = self._prompt(inst, group, key - now) or self._quantum(inst, group, key - now)
             if plan is not None:
                 return plan
-        if order and not inst.turns and not inst.wanted:
-            return self._forced(order[0][2])
+        if loads and not inst.turns and not inst.wanted:
+            return self._forced(loads[0].group)
         return None
 
     def _want(self, inst: Instance, group: Group) -> None:
@@ -230,11 +231,12 @@ class SlackPolicy:
     def give_way(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
         """Those whose group has most slack first; within a group, those due last."""
         late_s = self._settings.late_slack_s
-        keys = {id(g): g.key(now, late_s) for g in groups_at(inst)}
+        keys = {id(g): g.urgency(now, late_s)[0] for g in groups_at(inst)}
         return sorted(sequences, key=lambda s: (-keys.get(id(s.policy), inf), -due(s), s.order))
 
     def pool_pass(self, now: float) -> list[Move]:
         """See Policy and `Pass`."""
         moves = Pass(self._pool, self._table, now).run()
         self._pool.pass_at = now + self._settings.pass_interval_s if self._table.groups else inf
+        self._pool.pass_from = now + self._settings.pass_gap_s
         return moves

@@ -120,5 +120,5 @@ class Table:
 
     def util(self, inst: Instance, now: float) -> float:
         """Share of the instance's time that its groups ask for."""
-        late_s, estimates = self._pool.config.policy.late_slack_s, self._pool.estimates
-        return sum(Load.of(g, now, late_s, estimates, inst).util for g in groups_at(inst) if g.members)
+        settings, estimates = self._pool.config.policy, self._pool.estimates
+        return sum(Load.of(g, now, settings, estimates, inst).util for g in groups_at(inst) if g.members)

@@ -14,8 +14,8 @@ from aegaeon_scheduler.core.state import Instance
 class View:
     """An instance: what its groups ask of it. `free`: no load is under way or waits for room.
 
-    `size` bytes are for models, `fits` of them may be filled; `most` is the largest key of its groups; `lone` the bytes
-    of models whose only quick copy is here.
+    `size` bytes are for models, `fits` of them may be filled; `most` is the largest rank of its groups; `lone` are the
+    bytes of models whose only quick copy is here.
     """
 
     inst: Instance
@@ -56,7 +56,7 @@ class View:
         self.loads.append(load)
         self.util += load.util
         self.nbytes += load.nbytes
-        self.most = max(self.most, load.key)
+        self.most = max(self.most, load.rank)
         self.models.add(load.group.model.name)
 
     def drop(self, load: Load) -> None:
@@ -64,5 +64,25 @@ class View:
         self.loads.remove(load)
         self.util -= load.util
         self.nbytes -= load.nbytes
-        self.most = max((x.key for x in self.loads), default=-inf)
+        self.most = max((x.rank for x in self.loads), default=-inf)
         self.models.discard(load.group.model.name)
+
+
+@dataclass(slots=True)
+class Best:
+    """The most that any of some instances offers: bytes of room, slack to give way with; `empty`: all of one."""
+
+    room: float
+    most: float
+    empty: bool
+
+    @staticmethod
+    def of(views: list[View]) -> Best:
+        """Over these."""
+        room = max((v.fits - v.nbytes for v in views), default=0.0)
+        return Best(room, max((v.most for v in views), default=-inf), any(not v.loads for v in views))
+
+    def beyond(self, load: Load, share: float) -> bool:
+        """Whether none of them can take a group; quick, for most that wait."""
+        limit = load.rank + share * load.group.model.config.slo.ttft_s
+        return not self.empty and load.nbytes > self.room and self.most <= limit

@@ -59,9 +59,10 @@ class PolicySettings:
     # Seconds between two passes over the pool at most, while there is work.
     pass_interval_s: float = 0.2
     # Seconds between two passes at least: what changes within them is decided on at once.
-    pass_gap_s: float = 0.02
-    # Share of TTFT by which a group runs later whose every token costs all of the engine's time.
-    dear_share: float = 0.5
+    pass_gap_s: float = 0.05
+    # Share of TTFT by which a group with one sequence in time comes later, with n of them an n-th of it: where not all
+    # can be in time, those that share their steps with fewest come late.
+    lone_share: float = 0.3
     # Share of an instance's time beyond which nothing is placed there, but what is urgent.
     full_util: float = 0.9
     # Share of an instance's time beyond which a group is hot: newcomers begin a second one where there is time.

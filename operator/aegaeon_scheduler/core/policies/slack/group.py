@@ -9,6 +9,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
+from typing import NamedTuple
 
 from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.config import PolicySettings
@@ -48,6 +49,13 @@ class Still:
         alive = len(self.dues) - at
         best = self.dues[at] if alive else inf
         return (min(best, now + late_s) if at else best), alive
+
+
+class Order(NamedTuple):
+    """Seconds on the scheduler's clock: when a group's most urgent token is due, and what it is sorted by."""
+
+    key: float
+    rank: float
 
 
 class Group:
@@ -95,6 +103,11 @@ class Group:
                 best = due
         return (min(best, now + late_s) if late else best), len(self.members) - late
 
+    def order(self, now: float, settings: PolicySettings) -> Order:
+        """Its key, and its rank: the key, later the fewer sequences share its steps in time."""
+        key, alive = self.urgency(now, settings.late_slack_s)
+        return Order(key, key + settings.lone_share * self.model.config.slo.ttft_s / alive if alive else key)
+
     def size(self) -> tuple[int, int]:
         """Tokens of context and blocks of KV, prompts that wait included."""
         if self.still is not None:
@@ -136,10 +149,7 @@ def kv_blocks(seq: Sequence) -> int:
 
 @dataclass(slots=True)
 class Load:
-    """What a group asks of an instance: share of its time (`util`), bytes, when it is due (`key`), and its `rank`.
-
-    The rank is the key, later the more of the engine's time each of its tokens in time takes.
-    """
+    """What a group asks of an instance: share of its time (`util`), bytes, when it is due (`key`), and its `rank`."""
 
     group: Group
     key: float
@@ -155,8 +165,7 @@ class Load:
         step_s = estimates.of(group.model.name, inst.device).step_s(context, len(group.members))
         slo = group.model.config.slo
         util = step_s / max(slo.tbt_s, 1e-9)
-        key, alive = group.urgency(now, settings.late_slack_s)
-        rank = key + settings.dear_share * slo.ttft_s * util / alive if alive else key
+        key, rank = group.order(now, settings)
         nbytes = fp.weight_slabs * inst.slab_bytes + blocks * fp.kv_block_bytes
         return Load(group, key, rank, util, nbytes)
 

@@ -141,10 +141,8 @@ class SlackPolicy:
     def plan(self, inst: Instance, now: float) -> Plan | None:
         """The smallest key first: a prompt that fits, else a quantum of its batch."""
         groups = [g for g in groups_at(inst) if g.members]
-        loads = [Load.of(g, now, self._settings, self._estimates, inst) for g in groups]
-        loads.sort(key=lambda x: (x.rank, x.group.number))
-        for load in loads:
-            group, key = load.group, load.key
+        order = sorted(((g.order(now, self._settings), g.number, g) for g in groups), key=lambda x: (x[0].rank, x[1]))
+        for (key, _), _, group in order:
             if not group.ready():
                 self._want(inst, group)
                 continue
@@ -153,8 +151,8 @@ class SlackPolicy:
             plan = self._prompt(inst, group, key - now) or self._quantum(inst, group, key - now)
             if plan is not None:
                 return plan
-        if loads and not inst.turns and not inst.wanted:
-            return self._forced(loads[0].group)
+        if order and not inst.turns and not inst.wanted:
+            return self._forced(order[0][2])
         return None
 
     def _want(self, inst: Instance, group: Group) -> None:

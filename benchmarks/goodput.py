@@ -1,0 +1,98 @@
+"""Policy aegaeon at the loads of issue 5's bars: tokens on time on 16 unified GPUs, the mean of three seeds.
+
+Run: python -m benchmarks.goodput [POINT ...] [--seeds 1,2,3] [--seconds 300]. A point is 0.1, 0.5 (requests per second
+and model) or x0.5, x0.3, x0.2 (objective scaled, at 0.1/s), with H in front under harsher costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.report import Row, report
+
+from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.slo import Attainment
+from aegaeon_simulator.device import read_device
+from aegaeon_simulator.run import Run, simulate
+from aegaeon_simulator.settings import Settings, Split
+from aegaeon_simulator.workload import Lengths, poisson
+
+LENGTHS = Path(__file__).parent / "data" / "sharegpt_pairs.csv"
+GPUS = 16
+BAR = 0.9  # of all tokens
+PROCESSES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Models that are to be carried; requests per second of each; the objective as a share of 10 s and 0.1 s."""
+
+    models: int
+    rate: float
+    scale: float
+    device: str = "h800-policy"
+
+
+POINTS = {
+    "0.1": Point(185, 0.1, 1.0),
+    "0.5": Point(115, 0.5, 1.0),
+    "x0.5": Point(115, 0.1, 0.5),
+    "x0.3": Point(88, 0.1, 0.3),
+    "x0.2": Point(72, 0.1, 0.2),
+}
+POINTS |= {
+    f"H{name}": replace(POINTS[name], models=models, device="h800-harsh")
+    for name, models in (("0.1", 135), ("0.5", 88), ("x0.5", 84), ("x0.3", 60), ("x0.2", 46))
+}
+
+
+def run_of(point: Point, seed: int, seconds: float) -> Run:
+    """The run of a point with arrivals for so many seconds."""
+    workload = poisson(Lengths.read(LENGTHS), models=point.models, rate=point.rate, duration_s=seconds, seed=seed)
+    settings = Settings("aegaeon", Split(unified=GPUS), Slo(10.0 * point.scale, 0.1 * point.scale))
+    return Run(settings, workload, read_device(point.device), seed)
+
+
+def attained(point: Point, seed: int, seconds: float) -> Attainment:
+    """What one run attains."""
+    run = run_of(point, seed, seconds)
+    return simulate(run).attainment(run.settings.slo)
+
+
+def rows(name: str, shares: Sequence[Attainment]) -> list[Row]:
+    """The means, and the worst seed of what the bar is about."""
+    point, count = POINTS[name], len(shares)
+    what = f"{point.models} models, {point.device}, {name.lstrip('H')}"
+    return [
+        Row(f"{what}: tokens on time", sum(a.token for a in shares) / count, "share", BAR),
+        Row(f"{what}: worst seed", min(a.token for a in shares), "share"),
+        Row(f"{what}: request", sum(a.request for a in shares) / count, "share"),
+        Row(f"{what}: time", sum(a.time for a in shares) / count, "share"),
+    ]
+
+
+def main() -> int:
+    """Print and keep every point's figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("points", nargs="*", default=list(POINTS), choices=[[], *POINTS], metavar="POINT")
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--seconds", type=float, default=300.0)
+    given = parser.parse_args()
+    seeds = [int(seed) for seed in given.seeds.split(",")]
+    found: list[Row] = []
+    with ProcessPoolExecutor(PROCESSES) as pool:
+        runs = {n: [pool.submit(attained, POINTS[n], s, given.seconds) for s in seeds] for n in given.points}
+        for name, futures in runs.items():
+            shares = [future.result() for future in futures]
+            print(name, *(f"{100 * a.token:.1f}/{100 * a.request:.1f}/{100 * a.time:.1f}" for a in shares), flush=True)
+            found += rows(name, shares)
+    return 0 if report("goodput", found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -132,6 +132,10 @@ class Book:
         """A load, with what the unloads in its `after` give back."""
         self.loads[load] = (slabs, unloads)
 
+    def pledged(self) -> set[CommandId]:
+        """Unloads that outstanding loads count on."""
+        return {unload for _, pledge in self.loads.values() for unload in pledge}
+
     def settle(self, issued: Grant) -> None:
         """The command is over: its grant is, from here on, part of the reports."""
         self.granted -= issued.grant

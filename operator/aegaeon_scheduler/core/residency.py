@@ -30,6 +30,7 @@ class Residency:
         fitted = self._room.fit(inst, plan)
         if fitted is None:
             inst.stuck = True
+            self._load_ahead(inst, plan)
             return None
         for seq in plan.prefill:
             if not seq.opened:
@@ -39,6 +40,14 @@ class Residency:
             if seq.place is not Place.DEVICE and seq.copy is None:
                 self._copies.bring_in(inst, seq, plan.reason, fitted.waits, fitted.tight)
         return self._turn(inst, plan, fitted, after + fitted.waits)
+
+    def _load_ahead(self, inst: Instance, plan: Plan) -> None:
+        """Where unloads alone bring room for the weights, they come in while the KV of others still goes out."""
+        if not inst.count or plan.model.name in inst.weights:
+            return
+        unloads = inst.unloads()
+        if inst.book.free() + sum(unloads.values()) >= plan.model.fp.weight_slabs:
+            self.ready_weights(inst, plan.model, plan.reason, unloads)
 
     def open(self, inst: Instance, seq: Sequence, reason: str) -> None:
         """Tell an instance of a sequence; the driver adds the prompt."""

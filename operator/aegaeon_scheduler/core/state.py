@@ -212,6 +212,12 @@ class Instance:
         """Whether a Load of this model may be sent here."""
         return self.phases.get(model.name) is Phase.CACHED
 
+    def unloads(self) -> dict[CommandId, int]:
+        """Unloads that are out and the slabs that each will give back, but for those that a load counts on already."""
+        pledged = self.book.pledged()
+        going = ((w.unload, w.slabs) for w in self.weights.values())
+        return {id: slabs for id, slabs in going if id is not None and id not in pledged}
+
 
 class Pool:
     """All tables, the output of the event at hand, and the one way to send a command."""

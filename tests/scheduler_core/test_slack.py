@@ -163,3 +163,13 @@ def test_where_not_all_can_be_in_time_those_whose_tokens_cost_most_come_late():
     assert w.all_finished()
     assert all(x <= 2.0 + 0.1 * k for c in crowds for k, x in enumerate(c.times))
     assert any(c.times[-1] > 2.0 + 0.1 * 300 for c in alone)
+
+
+@pytest.mark.parametrize(("stay", "fewer"), [(0.0, False), (10.0, True)])
+def test_where_one_model_fits_it_stays_for_what_the_change_costs(stay, fewer):
+    w = Watched([Role.UNIFIED], {"lone_stay": stay}, slabs=150)
+    for i in range(24):
+        w.ask(f"r{i}", i % 2, 50, 150, at=0.1 + 0.2 * i)
+    w.world.run(120)
+    assert w.all_finished()
+    assert (len(w.bodies(cmd.Load)) <= 6) is fewer

@@ -73,6 +73,8 @@ class PolicySettings:
     give_way_share: float = 0.3
     # Seconds that a group runs where it is before it may be asked to give way.
     min_stay_s: float = 0.5
+    # The same where nobody else is there to run meanwhile, in times of the change: a tenth of the time stands still.
+    lone_stay: float = 10.0
     # Share of an instance's memory that placing leaves free for growth.
     headroom: float = 0.028
     # Share of an instance's memory beyond which a group that leaves is halved.

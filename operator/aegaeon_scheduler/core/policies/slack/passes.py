@@ -201,8 +201,18 @@ class Pass:
             victims.append(x)
             over -= view.freed(x)
             if over <= 0 or len(victims) == len(view.loads):
-                return victims
+                return victims if self._worth(view, load, victims) else []
         return []
+
+    def _worth(self, view: View, load: Load, victims: list[Load]) -> bool:
+        """Where nobody is left to run during the change: whether they ran long enough for what it costs."""
+        if len(victims) < len(view.loads):
+            return True
+        fp, slab_bytes = load.group.model.fp, view.inst.slab_bytes
+        estimate = self._pool.estimates.of(load.group.model.name, view.inst.device)
+        kv_bytes = sum(x.nbytes - x.group.model.fp.weight_slabs * slab_bytes for x in (load, *victims))
+        change_s = estimate.load_s(fp.weight_bytes) + estimate.kv_s(kv_bytes)
+        return all(self._now - x.group.since >= self._settings.lone_stay * change_s for x in victims)
 
     def _come(self, view: View, load: Load, why: str) -> None:
         group = load.group

@@ -59,8 +59,7 @@ def prefilled(directory: Path, batch_invariant: bool) -> TorchBackend:
     layout = engine.describe(directory, 0)
     weights = np.empty(layout.weight_bytes, dtype=np.uint8)
     engine.register("model", directory, layout, weights)
-    with StageRing("benchmark") as ring:
-        fill(directory, layout, [weights], ring)
+    fill(directory, layout, [weights], StageRing())
     engine.bind_kv(layout.kv_shape, np.zeros(BATCH * BLOCKS * layout.kv_block_bytes, dtype=np.uint8))
     generator = np.random.default_rng(1)
     for i, length in enumerate(LENGTHS):

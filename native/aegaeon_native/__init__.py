@@ -1,4 +1,4 @@
-"""Typed bindings of the native core: slabs, ranges, KV blocks, copy lanes and events (see docs/engine-memory.md)."""
+"""Typed bindings of the native core: what docs/engine-memory.md calls slabs, ranges, blocks, lanes, events, ring."""
 
 from aegaeon_native._core import (
     BlockPool,
@@ -10,6 +10,7 @@ from aegaeon_native._core import (
     OutOfSlabs,
     Range,
     SlabPool,
+    StageRing,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "OutOfSlabs",
     "Range",
     "SlabPool",
+    "StageRing",
 ]

@@ -1,6 +1,6 @@
 """The contract of the native core. Addresses are virtual addresses of this process; sizes are bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 import numpy as np
@@ -301,4 +301,31 @@ class CopyLane:
 
         Raises NativeError when a queued `wait` does not end within 10 s; what is behind it is dropped. A lane that is
         not closed but garbage-collected drops what is queued.
+        """
+
+@final
+class StageRing:
+    """`depth` slots of `chunk_bytes`, `readers` of them read into at a time: files into memory, by native threads."""
+
+    def __init__(self, chunk_bytes: int, depth: int, readers: int) -> None: ...
+    @staticmethod
+    def formats() -> list[str]:
+        """The number formats by their names in safetensors; `run` takes them by their place in here."""
+
+    def run(
+        self,
+        files: Sequence[str],
+        chunks: NDArray[np.uint64],
+        parts: NDArray[np.uint64],
+        destinations: Sequence[int],
+        format: int,
+        inspect: Callable[[int, NDArray[np.uint8]], None] | None,
+        watch: Callable[[int], bool],
+    ) -> bool:
+        """Read chunks and copy their parts, converted to `format`, to every destination (an address). One at a time.
+
+        `chunks`: rows of (file, first byte, bytes, number of parts); `parts`, in the chunks' order: rows of (byte of
+        the file, bytes, format, byte of the destination). `inspect(chunk, bytes)` is called by several threads at once,
+        before the chunk is copied; `watch(bytes done)` by this one a few times a second, at the start and at the end:
+        False stops it. Returns whether it was not stopped; raises NativeError when a file cannot be read or ends early.
         """

@@ -4,11 +4,12 @@
 #include <nanobind/nanobind.h>
 
 NB_MODULE(_core, m) {
-  m.doc() = "Slabs, ranges, KV blocks, copy lanes and events.";
+  m.doc() = "Slabs, ranges, KV blocks, copy lanes, events and the stage ring.";
   nb::set_leak_warnings(false);  // views that live until the interpreter ends are no leak
   const auto native_error = nb::exception<aegaeon::NativeError>(m, "NativeError", PyExc_RuntimeError);
   nb::exception<aegaeon::OutOfSlabs>(m, "OutOfSlabs", native_error);
   bind_cuda(m);
   bind_memory(m);
   bind_lanes(m);
+  bind_stage(m);
 }

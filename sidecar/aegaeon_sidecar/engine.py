@@ -72,7 +72,7 @@ class Engine:
         self._copiers = {lane: Copier(lane.value, self._events) for lane in (Lane.WEIGHTS, Lane.KV_OUT, Lane.KV_IN)}
         self._cache = HostCache(config.segments, config.memory.host_cache_bytes)
         self._held = Held(self.state, self._cache)
-        self._rings = {name: StageRing(f"stage-{name}", depth=_depth(config)) for name in ("fetch", "load")}
+        self._rings = {name: StageRing(depth=_depth(config)) for name in ("fetch", "load")}
         self._fetcher = Fetcher(
             self.state,
             backend,
@@ -154,8 +154,6 @@ class Engine:
     def _close(self) -> None:
         for copier in self._copiers.values():
             copier.close()
-        for ring in self._rings.values():
-            ring.close()
         for model in [*self.state.models.values(), *self.state.withdrawn]:
             model.let_go()
         self._attachments.close()

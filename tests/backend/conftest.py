@@ -28,8 +28,7 @@ class Rig:
         self.layout = self.backend.describe(directory, 0)
         self.weights: NDArray[np.uint8] = np.empty(self.layout.weight_bytes, dtype=np.uint8)
         self.backend.register("model", directory, self.layout, self.weights)
-        with StageRing("test") as ring:
-            fill(directory, self.layout, [self.weights], ring)
+        fill(directory, self.layout, [self.weights], StageRing())
         self.kv: NDArray[np.uint8] = np.full(kv_blocks * self.layout.kv_block_bytes, 255, dtype=np.uint8)
         self.backend.bind_kv(self.layout.kv_shape, self.kv)
         self._free = np.random.default_rng(0).permutation(kv_blocks).astype(np.int32)

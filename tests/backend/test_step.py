@@ -105,8 +105,7 @@ def test_parameters_are_views_that_survive_another_models_bytes(rig, make_model,
     before = tiny.logits(prompt, 0, tiny.table(60))
     own = tiny.weights.copy()
     layout = tiny.backend.describe(other, 0)
-    with StageRing("test") as ring:
-        fill(other, layout, [tiny.weights], ring)
+    fill(other, layout, [tiny.weights], StageRing())
     assert not torch.equal(tiny.logits(prompt, 0, tiny.table(60)), before)
     tiny.weights[:] = own
     assert torch.equal(tiny.logits(prompt, 0, tiny.table(60)), before)

@@ -69,8 +69,7 @@ class _Bench:
         self._backend = backend
         self._block_tokens = layout.kv_block_tokens
         self._weights = np.zeros(layout.weight_bytes, np.uint8)
-        with StageRing("calibrate") as ring:
-            fill(directory, layout, [self._weights], ring, hashed=False)
+        fill(directory, layout, [self._weights], StageRing(), hashed=False)
         backend.register("model", directory, layout, self._weights)
         self._kv = np.zeros(blocks * layout.kv_block_bytes, np.uint8)
         backend.bind_kv(layout.kv_shape, self._kv)

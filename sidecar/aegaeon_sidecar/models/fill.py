@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
-
-import torch
 
 from aegaeon_sidecar.backends import Layout
 from aegaeon_sidecar.errors import WeightsError
 from aegaeon_sidecar.models.config import read_spec
 from aegaeon_sidecar.models.files import find_tensors
-from aegaeon_sidecar.models.header import ITEM_BYTES, FileTensor
+from aegaeon_sidecar.models.header import FILE_DTYPES, ITEM_BYTES, FileTensor
 from aegaeon_sidecar.models.layout import ENGINE_DTYPES, KvShape
 from aegaeon_sidecar.weights.ring import Bytes, Job, Part, Progress, Read, StageRing
 
@@ -47,28 +45,34 @@ def fill(
             raise WeightsError(f"{directory}: the image needs {layout.weight_bytes} bytes, not {destination.nbytes}")
         _zero_padding(layout, destination)
     _let_settle(layout)
-    reads = _plan(directory, layout, ring.chunk_bytes)
     before = identity(layout)
-    job = Job(reads, destinations, getattr(torch, _dtype(layout)), hashed, progress, cancelled)
+    tensors = _places(directory, layout)
+    reads = _cut(tensors, layout, ring.chunk_bytes)
+    job = Job(reads, destinations, FILE_DTYPES[_dtype(layout)], hashed, progress, cancelled)
     ring.run(job)
     if identity(layout) != before:
         raise WeightsError(f"{directory}: the files changed while they were read; try again when they are complete")
-    return _content(layout, reads, job.digests) if hashed else ""
+    return _content(layout, tensors, job.digests) if hashed else ""
 
 
-def _plan(directory: Path, layout: Layout, chunk_bytes: int) -> list[Read]:
-    """All files in chunks, and where each chunk's tensors go. Raises WeightsError when layout and files disagree."""
-    tensors = find_tensors(directory, read_spec(directory))
+def _places(directory: Path, layout: Layout) -> dict[FileTensor, int]:
+    """Every tensor in the order of the files' bytes, and its byte in the image. Raises WeightsError."""
+    found = find_tensors(directory, read_spec(directory))
     item = ENGINE_DTYPES[_dtype(layout)]
-    to: dict[str, int] = {}
+    to: dict[FileTensor, int] = {}
     for place in layout.tensors:
-        tensor = tensors.get(place.name)
+        tensor = found.get(place.name)
         if tensor is None or tensor.nbytes // ITEM_BYTES[tensor.dtype] != place.nbytes // item:
             raise WeightsError(f"{place.name}: the files changed since the model was laid out; describe it again")
-        to[place.name] = place.offset
-    ordered = sorted(tensors.values(), key=lambda tensor: (tensor.file, tensor.offset))
-    by_file = groupby(ordered, key=lambda tensor: tensor.file)
-    return [read for file, inside in by_file for read in chunks(file, list(inside), to, item, chunk_bytes)]
+        to[tensor] = place.offset
+    return dict(sorted(to.items(), key=lambda entry: (entry[0].file, entry[0].offset)))
+
+
+def _cut(tensors: dict[FileTensor, int], layout: Layout, chunk_bytes: int) -> list[Read]:
+    """All files in chunks, and where each chunk's tensors go."""
+    item = ENGINE_DTYPES[_dtype(layout)]
+    by_file = groupby(tensors, key=lambda tensor: tensor.file)
+    return [read for file, inside in by_file for read in chunks(file, list(inside), tensors, item, chunk_bytes)]
 
 
 def identity(layout: Layout) -> str:
@@ -92,24 +96,30 @@ def _let_settle(layout: Layout) -> None:
         time.sleep((_SETTLED_NS - age_ns) / 1e9)  # a file system's clock is coarser than ours
 
 
-def chunks(file: Path, tensors: list[FileTensor], to: dict[str, int], item: int, chunk_bytes: int) -> list[Read]:
-    """Chunks from the first tensor to the last; what lies between wanted tensors is read past, for the hash."""
-    end = tensors[-1].offset + tensors[-1].nbytes
+def chunks(
+    file: Path, tensors: list[FileTensor], to: Mapping[FileTensor, int], item: int, chunk_bytes: int
+) -> list[Read]:
+    """Chunks from the first tensor to the last, bounded by multiples of `chunk_bytes` in the file.
+
+    What lies between wanted tensors is read past, for the hash.
+    """
+    begin, end = tensors[0].offset, tensors[-1].offset + tensors[-1].nbytes
     reads, first = [], 0
-    for begin in range(tensors[0].offset, end, chunk_bytes):
-        stop = min(begin + chunk_bytes, end)
+    while begin < end:
+        stop = min(begin - begin % chunk_bytes + chunk_bytes, end)
         while tensors[first].offset + tensors[first].nbytes <= begin and first + 1 < len(tensors):
             first += 1
         parts = []
         for tensor in tensors[first:]:
             if tensor.offset >= stop:
                 break
-            parts += _cut(tensor, begin, stop, to[tensor.name], item)
+            parts += _part(tensor, begin, stop, to[tensor], item)
         reads.append(Read(file, begin, stop - begin, tuple(parts)))
+        begin = stop
     return reads
 
 
-def _cut(tensor: FileTensor, begin: int, stop: int, to: int, item: int) -> list[Part]:
+def _part(tensor: FileTensor, begin: int, stop: int, to: int, item: int) -> list[Part]:
     """The tensor's items that begin within [begin, stop)."""
     size = ITEM_BYTES[tensor.dtype]
     first = max(-(-(begin - tensor.offset) // size), 0)
@@ -127,12 +137,12 @@ def _zero_padding(layout: Layout, destination: Bytes) -> None:
     destination[end : layout.weight_bytes] = 0
 
 
-def _content(layout: Layout, reads: Sequence[Read], digests: Sequence[bytes]) -> str:
-    """32 hex digits over the tensors' bytes and where they go."""
-    parts = [[(part.at - read.begin, part.nbytes, part.dtype, part.to) for part in read.parts] for read in reads]
-    whole = sha256(repr((_dtype(layout), layout.weight_bytes, parts)).encode())
-    for digest in digests:
-        whole.update(digest)
+def _content(layout: Layout, tensors: Mapping[FileTensor, int], digests: Sequence[Sequence[bytes]]) -> str:
+    """32 hex digits over the files' bytes, where their tensors are in them and where in the image."""
+    places = [(layout.files.index(t.file), t.offset, t.nbytes, t.dtype, to) for t, to in tensors.items()]
+    whole = sha256(repr((_dtype(layout), layout.weight_bytes, places)).encode())
+    for leaves in digests:
+        whole.update(b"".join(leaves))
     return whole.hexdigest()[:32]
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from aegaeon_sidecar.errors import WeightsError
 
 ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+FILE_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
 MAX_RANK = 8
 PREFIX_BYTES = 8

@@ -28,6 +28,7 @@ from aegaeon_sidecar.server import Attachment
 from aegaeon_sidecar.sink import Sinks
 
 PATIENCE_S = 20.0
+START_S = 90.0  # of a process that imports torch while others use the processors: 2 s alone
 SLAB = 64 * 1024
 NO_FINISH = mpb.FINISH_REASON_UNSPECIFIED
 
@@ -195,7 +196,9 @@ class Rig(engine_pb2_grpc.EngineServicer, gateway_pb2_grpc.TokenSinkServicer):
         return self.output(name)
 
     async def link(self, instance: str, attachments: int = 1) -> Link:
-        await self.until(lambda: instance in self.links and self.attachments >= attachments)
+        """Its stream, once it has attached so many times."""
+        async with asyncio.timeout(START_S), self.news:
+            await self.news.wait_for(lambda: instance in self.links and self.attachments >= attachments)
         return self.links[instance]
 
     async def serve(self) -> None:

@@ -33,6 +33,7 @@ class HandOff:
         self._policy.forget(seq)
         if inst.role is Role.PREFILL:
             self._life.stage(seq, Stage.HANDOFF)
+            self._life.hold(seq)
             self.swap_out(inst, seq)
             return
         self._life.stage(seq, Stage.DECODE)
@@ -96,6 +97,7 @@ class HandOff:
             self._pool.send(source, Close(seq.id, seq.epoch), f"{inst.id} has it")
         seq.source = seq.handle_of = None
         seq.place = Place.DEVICE
+        seq.held_until = 0.0
         self._life.stage(seq, Stage.DECODE)
         self._residency.join(inst, seq)
         self._life.wake(inst)

@@ -1,14 +1,14 @@
 """The beginning and the end of sequences: queued, lost, ended. Everything is freed here, exactly once.
 
-A sequence leaves the tables through `_forget` alone, which is what makes "each request ends exactly once" hold.
+A sequence leaves the tables through `_end` alone, which is what makes "each request ends exactly once" hold.
 """
 
 from __future__ import annotations
 
-from aegaeon_scheduler.core.book import least_slabs
+from aegaeon_scheduler.core.book import blocks_for, least_slabs, slabs_of
 from aegaeon_scheduler.core.commands import Accept, Amend, Close, Reject, SequenceEnded, SequenceLost
 from aegaeon_scheduler.core.events import Submitted
-from aegaeon_scheduler.core.model import Phase, RejectCode
+from aegaeon_scheduler.core.model import Footprint, Phase, RejectCode, Role
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stage
 from aegaeon_scheduler.core.timers import Timers
@@ -63,14 +63,17 @@ class Life:
                 f"{tokens - 1} tokens do not fit {seq.model.name}, which takes {fp.max_model_len}",
             )
         able = [i for i in self._pool.instances.values() if i.has(seq.model)]
-        if able and all(least_slabs(fp, tokens, i.slab_bytes) > i.slabs for i in able):
-            return RejectCode.TOO_LONG, f"{tokens - 1} tokens and the weights of {seq.model.name} fit no engine"
+        prefill, decode = ([i for i in able if i.role is not role] for role in (Role.DECODE, Role.PREFILL))
+        if any(some and not any(_fits(i, fp, tokens) for i in some) for some in (prefill, decode)):
+            way = ", or no host tier on the way to a decode engine" if any(i.role is Role.PREFILL for i in able) else ""
+            return RejectCode.TOO_LONG, f"{tokens - 1} tokens and the weights of {seq.model.name} fit no engine{way}"
         return None
 
     def queue(self, seq: Sequence) -> None:
         """Into the queue for prefill of prompt + prefix: on an instance that has the model, else held for one."""
+        if seq.stage is not Stage.QUEUED or not seq.held_until:
+            self.hold(seq)  # one that waits already goes on waiting
         self.stage(seq, Stage.QUEUED)
-        self._timers.hold(seq)
         model = seq.model
         if seq.epoch > 1 and self._pool.now < self._pool.settled_at:
             self._timers.settle()
@@ -86,6 +89,10 @@ class Life:
         seq.home = inst
         inst.sequences[seq.id] = seq
         self.wake(inst)
+
+    def hold(self, seq: Sequence) -> None:
+        """It waits from now on; when nothing is done for it within hold_s, it ends with an answer."""
+        self._timers.hold(seq)
 
     def started(self, inst: Instance, turn: Issued) -> None:
         """A turn is on the lane: its prompts are being prefilled."""
@@ -135,24 +142,19 @@ class Life:
         """The engine ended it and freed its blocks."""
         inst = seq.home
         seq.opened = False
-        model = seq.model
-        model.ended += 1
-        self.withdraw(seq, "ended")
-        self._forget(seq)
+        seq.model.ended += 1
+        self._end(seq, "ended")
         if inst is not None:
             self.wake(inst)
 
     def cancel(self, seq: Sequence, reason: str) -> None:
         """Nobody reads it any more."""
-        self.withdraw(seq, reason)
-        self._forget(seq)
+        self._end(seq, reason)
 
     def reject(self, seq: Sequence, code: RejectCode, reason: str) -> None:
         """It ends here with an answer."""
         retry = self._pool.config.retry_after_s if code is RejectCode.OVERLOADED else 0.0
-        self.withdraw(seq, reason)
-        self._pool.out.append(Reject(seq.gateway, seq.id, code, reason, retry))
-        self._forget(seq)
+        self._end(seq, reason, Reject(seq.gateway, seq.id, code, reason, retry))
 
     def lose(self, seq: Sequence, reason: str, blame: int = 1) -> None:
         """Its KV is gone: queue it again if no engine ever ran it, else its gateway is to submit it again.
@@ -174,7 +176,12 @@ class Life:
         self._timers.lost(seq)
         self._pool.out.append(SequenceLost(seq.gateway, seq.id, seq.epoch, reason))
 
-    def _forget(self, seq: Sequence) -> None:
+    def _end(self, seq: Sequence, reason: str, answer: Reject | None = None) -> None:
+        if seq.home is not None:
+            seq.home.ended += 1
+        self.withdraw(seq, reason)
+        if answer is not None:
+            self._pool.out.append(answer)
         self._count(seq.stage, seq, -1)
         del self._pool.sequences[seq.id]
         self._pool.out.append(SequenceEnded(seq.id, seq.epoch))
@@ -191,3 +198,10 @@ class Life:
             seq.model.queued += by
         elif stage is not Stage.LOST:
             seq.model.running += by
+
+
+def _fits(inst: Instance, fp: Footprint, tokens: int) -> bool:
+    """Whether an empty instance holds a sequence of this length, and can hand it off if that is its role."""
+    if inst.role is Role.PREFILL and slabs_of(fp, blocks_for(fp, tokens), inst.slab_bytes) > inst.host_slabs:
+        return False
+    return least_slabs(fp, tokens, inst.slab_bytes) <= inst.slabs

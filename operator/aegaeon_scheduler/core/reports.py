@@ -211,4 +211,5 @@ class Reports:
         if seq.hungry > self._pool.config.max_hungry_turns:
             self._life.lose(seq, f"{seq.hungry} turns on {inst.id} brought it nothing")
         else:
+            self._life.hold(seq)
             self._policy.unissued(inst, seq)

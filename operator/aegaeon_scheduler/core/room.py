@@ -78,7 +78,7 @@ class Room:
     def fit(self, inst: Instance, plan: Plan) -> Fitted | None:
         """The plan as it fits now, or None while room is being made."""
         decode = [s for s in plan.decode if not s.copying_out][: inst.max_batch]
-        if not decode and not plan.prefill:
+        if (not decode and not plan.prefill) or any(_waits_for_an_end(inst, s) for s in plan.prefill):
             return None
         free = inst.book.free()
         if self.need(inst, plan, decode, plan.steps, tight=False) <= free:
@@ -167,15 +167,35 @@ class Room:
 
     def _swap(self, inst: Instance, plan: Plan, sequences: Iterable[Sequence]) -> None:
         for seq in sequences:
-            fp = seq.model.fp
-            if inst.book.host_room(fp, blocks_for(fp, max(seq.kv_tokens, seq.planned_kv))):
+            if _fits_host(inst, seq):
                 slack = seq.deadline() - self._pool.now
                 self._copies.swap_out(
                     inst, seq, f"gives way to {plan.model.name}, slack {slack:.3g} s", tuple(seq.turns)
                 )
-            elif not inst.turns and not inst.memory_due:
+            elif _may_cost(plan, seq) and not inst.turns and not inst.memory_due:
+                seq.gave_way = (inst, inst.ended)
                 self._life.lose(seq, "no room on the device nor on the host tier of its instance", blame=0)
                 inst.memory_due = True
+
+
+def _fits_host(inst: Instance, seq: Sequence) -> bool:
+    """Whether it can leave for the host tier of its instance."""
+    fp = seq.model.fp
+    return inst.book.host_room(fp, blocks_for(fp, max(seq.kv_tokens, seq.planned_kv)))
+
+
+def _waits_for_an_end(inst: Instance, seq: Sequence) -> bool:
+    """Whether all the room that there is for it here is what it left itself when it was given up for others."""
+    return seq.gave_way == (inst, inst.ended) and any(s.place is Place.DEVICE for s in inst.sequences.values())
+
+
+def _may_cost(plan: Plan, seq: Sequence) -> bool:
+    """Whether a plan may cost a sequence its KV, where the host tier is full.
+
+    No prompt may: it can wait. A batch may cost its own members, and who came after its eldest. So whoever came first
+    always gets on, and nobody is computed again only to be given up for the one that it was given up for before.
+    """
+    return bool(plan.decode) and (seq.policy is plan.tag or seq.order > min(s.order for s in plan.decode))
 
 
 class _Candidates:
@@ -187,7 +207,9 @@ class _Candidates:
         self.sequences: list[Sequence] = []
         self.running: list[Sequence] = []
         for seq in inst.sequences.values():
-            if seq.id not in keep and seq.place is Place.DEVICE and seq.copy is None:
+            if seq.id in keep or seq.place is not Place.DEVICE or seq.copy is not None:
+                continue
+            if _fits_host(inst, seq) or _may_cost(plan, seq):
                 (self.running if seq.turns else self.sequences).append(seq)
         free = [w for w in inst.weights.values() if w.model is not plan.model and w.ready and w.unload is None]
         self.idle = policy.unload_order(inst, [w for w in free if not w.turns])

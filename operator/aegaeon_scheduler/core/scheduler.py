@@ -141,16 +141,20 @@ class Scheduler:
     def _fill(self, inst: Instance) -> None:
         if inst.wanted or inst.incoming:
             self._mover.settle(inst)
+        barred: list[Plan] = []
         while len(inst.turns) < self._pool.config.lane_depth:
-            plan = self._policy.plan(inst, self._pool.now)
+            plan = self._policy.plan(inst, self._pool.now, barred)
             if plan is None:
                 return
             turn = self._residency.run(inst, plan)
-            if turn is None:
-                self._give_up(inst, plan)
-                return
-            self._policy.issued(inst, plan, turn)
-            self._life.started(inst, turn)
+            if turn is not None:
+                self._policy.issued(inst, plan, turn)
+                self._life.started(inst, turn)
+                continue
+            self._give_up(inst, plan)
+            if inst.commands or inst.memory_due:
+                return  # a report will show more room
+            barred.append(plan)
 
     def _give_up(self, inst: Instance, plan: Plan) -> None:
         """A plan that an empty instance could not hold either ends its oldest sequence with an answer."""

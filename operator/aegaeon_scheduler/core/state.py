@@ -110,7 +110,8 @@ class Sequence:
     """
 
     __slots__ = (
-        "arrival", "copy", "copying_out", "epoch", "failures", "gateway", "handle_of", "held_until", "home", "hungry",
+        "arrival", "copy", "copying_out", "epoch", "failures", "gateway", "gave_way", "handle_of", "held_until", "home",
+        "hungry",
         "id", "kv_tokens", "max_tokens", "model", "open_id", "opened", "order", "output_tokens", "place", "planned_kv",
         "policy", "prefix_tokens", "prompt_tokens", "since", "source", "stage", "starved", "turns",
     )  # fmt: skip
@@ -125,6 +126,7 @@ class Sequence:
         self.stage = Stage.QUEUED
         self.policy: Any = None
         self.held_until = 0.0
+        self.gave_way: tuple[Instance, int] | None = None  # where it was given up for others, and how many had ended
         self.open_id: CommandId | None = None
         self.restart(event)
 
@@ -163,7 +165,7 @@ class Instance:
     """One attached sidecar: facts from its reports, and its program so far."""
 
     __slots__ = (
-        "book", "busy_s", "commands", "count", "device", "failures", "held", "host_slabs", "id", "incarnation",
+        "book", "busy_s", "commands", "count", "device", "ended", "failures", "held", "host_slabs", "id", "incarnation",
         "incoming", "loads", "max_batch", "memory_due", "next_id", "node", "opens", "order", "outs", "phases",
         "policy", "reason", "reported",
         "role", "running", "sequences", "slab_bytes", "slabs", "stall_s", "stuck", "switches", "turns", "wanted",
@@ -175,6 +177,7 @@ class Instance:
         self.order = order
         self.next_id = 1
         self.switches = self.loads = 0
+        self.ended = 0  # sequences that ended here, and left room for good
         self.busy_s = self.stall_s = 0.0
         self.policy: Any = None
         self.phases: dict[ModelName, Phase] = {}

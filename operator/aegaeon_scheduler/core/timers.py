@@ -22,7 +22,7 @@ class Timers:
         self._armed: float | None = None
 
     def hold(self, seq: Sequence) -> None:
-        """A sequence begins to wait for its prefill."""
+        """A sequence begins to wait: for its prefill, or for the room to be handed off."""
         seq.held_until = self._pool.now + self._pool.config.hold_s
         self._holds.append((seq.held_until, seq))
 
@@ -51,9 +51,13 @@ class Timers:
         holds, losses, leases = [], [], []
         while self._holds and self._holds[0][0] <= now:
             at, seq = self._holds.popleft()
-            if self._live(seq, Stage.QUEUED) and seq.held_until == at:
-                seq.held_until = 0.0  # queued twice at one time it is here twice
-                holds.append(seq)
+            if not self._held(seq) or seq.held_until != at:
+                continue
+            if seq.copy is not None or seq.turns:
+                self.hold(seq)  # something is done for it right now
+                continue
+            seq.held_until = 0.0  # queued twice at one time it is here twice
+            holds.append(seq)
         while self._losses and self._losses[0][0] <= now:
             at, seq = self._losses.popleft()
             if self._live(seq, Stage.LOST) and seq.held_until == at:
@@ -62,6 +66,10 @@ class Timers:
             _, instance, _, held = self._leases.popleft()
             leases.append((instance, held))
         return holds, losses, leases
+
+    def _held(self, seq: Sequence) -> bool:
+        waits = seq.stage is not Stage.DECODE and seq.stage is not Stage.LOST
+        return waits and self._pool.sequences.get(seq.id) is seq
 
     def _live(self, seq: Sequence, stage: Stage) -> bool:
         return seq.stage is stage and self._pool.sequences.get(seq.id) is seq
@@ -84,7 +92,7 @@ class Timers:
             self._pool.out.append(Wake(self._armed))
 
     def _drop_stale(self) -> None:
-        while self._holds and not self._live(self._holds[0][1], Stage.QUEUED):
+        while self._holds and not self._held(self._holds[0][1]):
             self._holds.popleft()
         while self._losses and not self._live(self._losses[0][1], Stage.LOST):
             self._losses.popleft()

@@ -5,7 +5,7 @@ A policy owns queues and orders, never memory: it names what should run, and sha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -65,8 +65,11 @@ class Policy(Protocol):
         """It ended, was lost, or moves: drop it from every queue and batch. Idempotent."""
         ...
 
-    def plan(self, inst: Instance, now: float) -> Plan | None:
-        """What the compute lane should run after what it has; asked again until it is issued."""
+    def plan(self, inst: Instance, now: float, barred: Collection[Plan]) -> Plan | None:
+        """What the compute lane should run after what it has; asked again until it is issued.
+
+        `barred`: its plans that there is no room for now, nor on the way: something else is wanted.
+        """
         ...
 
     def issued(self, inst: Instance, plan: Plan, turn: Issued) -> None:

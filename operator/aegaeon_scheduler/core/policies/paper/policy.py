@@ -3,6 +3,8 @@ most MAX_GPSIZE prompts between two decode turns, so that neither side starves."
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from aegaeon_scheduler.core.config import PolicySettings
 from aegaeon_scheduler.core.model import Role
 from aegaeon_scheduler.core.policies import Move, Plan
@@ -164,25 +166,25 @@ class PaperPolicy:
         if _of(group.inst).queue.remove(group, seq) and state.group is group:
             state.group = None
 
-    def plan(self, inst: Instance, now: float) -> Plan | None:
-        """Prefill groups first, then the round."""
+    def plan(self, inst: Instance, now: float, barred: Collection[Plan]) -> Plan | None:
+        """Prefill groups first, then the round. A prompt that there is no room for holds up the prompts behind it."""
         state = _of(inst)
-        decode = self._plan_decode(inst) if state.streak >= self._settings.max_gpsize else None
+        decode = self._plan_decode(inst, barred) if state.streak >= self._settings.max_gpsize else None
         if decode is not None:
             return decode
         seq = state.queue.head()
-        if seq is not None:
+        if seq is not None and not any(plan.prefill for plan in barred):
             behind = len(state.queue.groups) - 1
             return Plan(seq.model, (seq,), [], 0, f"prefill first come first served, {behind} groups behind it")
-        return self._plan_decode(inst)
+        return self._plan_decode(inst, barred)
 
-    def _plan_decode(self, inst: Instance) -> Plan | None:
+    def _plan_decode(self, inst: Instance, barred: Collection[Plan]) -> Plan | None:
         work = _of(inst).work
         for _ in range(2):
             while work.round:
                 batch = work.round[0]
                 ready = [s for s in batch.members.values() if not s.copying_out]
-                if ready:
+                if ready and not any(plan.tag is batch for plan in barred):
                     return self._turn(work, batch, ready)
                 work.round.popleft()
             if not work.batches:

@@ -5,6 +5,7 @@ The most urgent group that is ready runs: a prompt of it, else a quantum of deco
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import inf
 
 from aegaeon_scheduler.core.book import blocks_for
@@ -138,8 +139,10 @@ class SlackPolicy:
 
     # -- turns ------------------------------------------------------------------------------------------------------
 
-    def plan(self, inst: Instance, now: float) -> Plan | None:
+    def plan(self, inst: Instance, now: float, barred: Collection[Plan]) -> Plan | None:
         """The smallest key first: a prompt that fits, else a quantum of its batch."""
+        prompts = {id(plan.tag) for plan in barred if plan.prefill}
+        batches = {id(plan.tag) for plan in barred if plan.decode}
         groups = [g for g in groups_at(inst) if g.members]
         order = sorted(((g.order(now, self._settings), g.number, g) for g in groups), key=lambda x: (x[0].rank, x[1]))
         for (key, _), _, group in order:
@@ -148,12 +151,15 @@ class SlackPolicy:
                 continue
             if group.since == inf:
                 group.since = now
-            plan = self._prompt(inst, group, key - now) or self._quantum(inst, group, key - now)
+            plan = None if id(group) in prompts else self._prompt(inst, group, key - now)
+            if plan is None and id(group) not in batches:
+                plan = self._quantum(inst, group, key - now)
             if plan is not None:
                 return plan
-        if order and not inst.turns and not inst.wanted:
-            return self._forced(order[0][2])
-        return None
+        if inst.turns or inst.wanted:
+            return None
+        forced = (self._forced(g, id(g) not in prompts, id(g) not in batches) for _, _, g in order)
+        return next((plan for plan in forced if plan is not None), None)
 
     def _want(self, inst: Instance, group: Group) -> None:
         """A group whose weights had to give way, or never came, gets them again."""
@@ -189,14 +195,14 @@ class SlackPolicy:
         reason = f"{len(ready)} sequences of the most urgent group, slack {slack_s:.3g} s"
         return Plan(group.model, (), ready, self._settings.quantum_steps, reason, group)
 
-    def _forced(self, group: Group) -> Plan | None:
+    def _forced(self, group: Group, prompts: bool, batch: bool) -> Plan | None:
         """Nothing on the instance can run as it is: let the most urgent group take what it needs."""
         reason = "nothing else can run here"
         prompt = next(iter(group.prompts.values()), None)
-        if prompt is not None:
+        if prompt is not None and prompts:
             return Plan(group.model, (prompt,), [], 0, reason, group)
         away = [s for s in group.members.values() if s.copy is None and s.stage in (Stage.DECODE, Stage.HANDOFF)]
-        if not away:
+        if not away or not batch:
             return None
         return Plan(group.model, (), sorted(away, key=due), self._settings.quantum_steps, reason, group)
 

@@ -81,7 +81,7 @@ def test_whoever_has_most_slack_gives_way_and_comes_back():
 
 
 def test_a_group_that_gave_way_may_go_on_elsewhere():
-    w = Watched([Role.UNIFIED, Role.UNIFIED], models=6, slabs=130)
+    w = Watched([Role.UNIFIED, Role.UNIFIED], {"lone_stay": 0.0}, models=6, slabs=130)
     for i in range(6):
         w.ask(f"r{i}", i, 50, 200, at=0.1 + 0.01 * i)
     w.world.run(120)

@@ -40,7 +40,7 @@ models: $(STAMP) ## train the four tiny models of the quickstart (once; cached)
 # ---- run and test --------------------------------------------------------------------------------------------------
 
 .PHONY: demo test test-slow test-native exactness soak
-demo: models ## four models share one decode engine: the whole stack, driven by an OpenAI client
+demo: models ## four models share two engines: the whole stack, driven by an OpenAI client
 	@$(BIN)/aegaeon demo --models $(MODELS)
 test: $(STAMP) redis-server ## the tests
 	$(BIN)/pytest -q -m "not slow and not gpu"
@@ -53,11 +53,12 @@ test-native: $(STAMP) native-dependencies ## the native core's own tests under t
 	  $(BIN)/cmake --build build/native-$${s%%,*} && \
 	  $(BIN)/ctest --test-dir build/native-$${s%%,*} --output-on-failure || exit 1; done
 SWITCHES ?= 10000
-exactness: models ## SWITCHES forced switches under random traffic, every output held against transformers
-	$(PY) -m benchmarks.exactness --switches $(SWITCHES) --models $(MODELS)
+POLICY ?= aegaeon
+exactness: models ## SWITCHES forced switches under random traffic and a POLICY, every output held against transformers
+	$(PY) -m benchmarks.exactness --switches $(SWITCHES) --policy $(POLICY) --models $(MODELS)
 MINUTES ?= 30
-soak: models ## MINUTES' worth of random traffic with cancels; everything must be back to empty
-	$(PY) -m benchmarks.soak --minutes $(MINUTES) --models $(MODELS)
+soak: models ## MINUTES' worth of random traffic with cancels under a POLICY; everything must be back to empty
+	$(PY) -m benchmarks.soak --minutes $(MINUTES) --policy $(POLICY) --models $(MODELS)
 
 .PHONY: redis-server
 redis-server:

@@ -1,8 +1,9 @@
 """Thousands of forced switches under random traffic, and every output held against Hugging Face transformers.
 
-Real processes: one prefill and two decode engines whose memory holds fewer models than are asked for, so that models
-and KV caches move all the time. Requests have random prompts and lengths down to one token; some clients leave in the
-middle. A second part sends the same seeded requests alone and under load and counts the texts that differ.
+Real processes: three engines whose memory holds fewer models than are asked for, so that models and KV caches move all
+the time; with policy `paper` one of them prefills and two decode. Requests have random prompts and lengths
+down to one token; some clients leave in the middle. A second part sends the same seeded requests alone and under load
+and counts the texts that differ.
 """
 
 from __future__ import annotations
@@ -30,19 +31,23 @@ from aegaeon_operator.spec import load_manifests
 from aegaeon_proto.v1.engine_pb2 import Role
 
 QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart"
+ROLES = {
+    "aegaeon": {"engines": {"replicas": 3}},
+    "paper": {"prefill": {"replicas": 1}, "decode": {"replicas": 2}},
+}
 SMALL = {"slabSize": "256Ki", "hostModelCache": "64Mi", "hostKv": "32Mi"}
 STATUS_S = 0.5
 OUTPUTS = 200  # at least, however soon the switches have come
 
 
 async def switches_reach(scheduler: str, wanted: int, enough: Callable[[], bool], limit_s: float) -> int:
-    """Wait until the decode engines have switched `wanted` times and it is `enough`, or for `limit_s`.
+    """Wait until the engines that decode have switched `wanted` times and it is `enough`, or for `limit_s`.
 
     Returns how often they have.
     """
     seen, began, told = 0, time.monotonic(), 0
     async for status in watch_status(scheduler, STATUS_S):
-        seen = sum(engine.switches for engine in status.instances if engine.role == Role.ROLE_DECODE)
+        seen = sum(engine.switches for engine in status.instances if engine.role != Role.ROLE_PREFILL)
         elapsed = time.monotonic() - began
         if seen >= told + max(1, wanted // 20):
             told = seen
@@ -53,22 +58,22 @@ async def switches_reach(scheduler: str, wanted: int, enough: Callable[[], bool]
 
 
 @asynccontextmanager
-async def stack_of_three(models: Path, q_max: str, device: str) -> AsyncIterator[Stack]:
-    """One prefill and two decode engines with little memory and short turns. Raises if anything of it stays behind."""
+async def stack_of_three(models: Path, policy: str, q_max: str, device: str) -> AsyncIterator[Stack]:
+    """Three engines with little memory and short turns. Raises if anything of it stays behind."""
     with tempfile.TemporaryDirectory() as folder:
-        write_manifests(Path(folder), q_max, device)
+        write_manifests(Path(folder), policy, SMALL | {"deviceBytes": device}, q_max)
         async with Stack(Path(folder), models, free_port()) as stack:
             yield stack
     if stack.leftovers:
         raise SystemExit("left behind: " + "; ".join(stack.leftovers))
 
 
-def write_manifests(folder: Path, q_max: str, device: str) -> None:
-    """The quickstart with two decode engines, less memory and short turns."""
+def write_manifests(folder: Path, policy: str, memory: dict[str, str], q_max: str) -> None:
+    """The quickstart on three engines, in the roles that the policy has, with this memory and these turns."""
     pool = yaml.safe_load((QUICKSTART / "gpupool.yaml").read_text())
-    pool["spec"]["decode"]["replicas"] = 2
-    pool["spec"]["memory"] = SMALL | {"deviceBytes": device}
-    pool["spec"]["scheduling"] = {"policy": "paper", "qMax": q_max, "maxGroupSize": 8, "hold": "60s"}
+    spec = {name: value for name, value in pool["spec"].items() if name not in ROLES["aegaeon"] | ROLES["paper"]}
+    scheduling = {"policy": policy, "qMax": q_max, "maxGroupSize": 8, "hold": "60s"}
+    pool["spec"] = spec | ROLES[policy] | {"memory": memory, "scheduling": scheduling}
     (folder / "gpupool.yaml").write_text(yaml.safe_dump(pool))
     (folder / "modelpool.yaml").write_text((QUICKSTART / "modelpool.yaml").read_text())
 
@@ -105,7 +110,7 @@ def rows(wanted: int, switched: int, outputs: Sequence[Output], verdicts: list[t
             print(f"different: {output.request.model}, prompt of {len(output.request.prompt)} tokens: {where}")
     left = sum(output.finish_reason is None and not output.error for output in outputs)
     return [
-        Row("switches of the decode engines", switched, "switches", wanted),
+        Row("switches of the engines that decode", switched, "switches", wanted),
         Row("outputs checked", len(verdicts), "outputs"),
         Row("of which the client left early", left, "outputs"),
         Row("requests that failed", sum(bool(output.error) for output in outputs), "requests", 0, "<="),
@@ -131,7 +136,7 @@ async def run(arguments: argparse.Namespace) -> bool:
     models = directories(load_manifests(QUICKSTART, arguments.models).pools[0])
     deck = Deck(models, questions(arguments.models), arguments.seed)
     async with (
-        stack_of_three(arguments.models, arguments.q_max, arguments.device_bytes) as stack,
+        stack_of_three(arguments.models, arguments.policy, arguments.q_max, arguments.device_bytes) as stack,
         Client(stack.state.url) as client,
     ):
         load = Load(client, deck, arguments.width)
@@ -144,16 +149,24 @@ async def run(arguments: argparse.Namespace) -> bool:
             )
         pairs = await compare_seeded(client, deck, arguments.width, arguments.seeded)
     verdicts = judge([output for output in load.outputs if output.tokens], models)
-    return report("exactness", rows(arguments.switches, switched, load.outputs, verdicts) + seeded_rows(pairs))
+    return report(
+        name_of(arguments.policy), rows(arguments.switches, switched, load.outputs, verdicts) + seeded_rows(pairs)
+    )
+
+
+def name_of(policy: str) -> str:
+    """Of the file with the figures: the default policy's has the plain name."""
+    return "exactness" if policy == "aegaeon" else f"exactness-{policy}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--switches", type=int, default=10_000, help="switches of the decode engines to wait for")
+    parser.add_argument("--switches", type=int, default=10_000, help="switches of the engines that decode to wait for")
+    parser.add_argument("--policy", choices=tuple(ROLES), default="aegaeon", help="default: aegaeon")
     parser.add_argument("--models", type=Path, required=True, help="folder of `aegaeon models make`")
     parser.add_argument("--seeded", type=int, default=32, help="seeded requests to compare alone and under load")
     parser.add_argument("--width", type=int, default=16, help="requests that are open at a time")
-    parser.add_argument("--q-max", default="5ms", help="longest turn; short ones force switches")
+    parser.add_argument("--q-max", default="5ms", help="longest turn of policy paper; short ones force switches")
     parser.add_argument("--device-bytes", default="8Mi", help="of each engine; a model takes 4 to 5 MiB")
     parser.add_argument("--limit-s", type=float, default=1800.0, help="give up waiting after so many seconds")
     parser.add_argument("--seed", type=int, default=0)

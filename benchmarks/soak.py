@@ -1,7 +1,7 @@
 """Minutes' worth of random traffic against a real stack, as fast as it goes; after it everything must be back to empty.
 
-A minute's worth is 480 requests: four models at two requests a second each, four times the paper's busiest. Two decode
-engines and one for prefill have memory for fewer models than are asked for. Right after the start the same kinds of
+A minute's worth is 480 requests: four models at two requests a second each, four times the paper's busiest. Three
+engines have memory for fewer models than are asked for. Right after the start the same kinds of
 requests warm every process up; what each holds then is what it may hold at the end, but for a stated slack.
 """
 
@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 import aiohttp
-import yaml
 from benchmarks.census import Holdings, Slack, growth, holdings
+from benchmarks.exactness import ROLES, write_manifests
 from benchmarks.report import Row, report
 from benchmarks.visits import Ending, Visitor, Visits, crowd
 
@@ -26,7 +26,6 @@ from aegaeon_cli.status import watch_status
 from aegaeon_operator.spec import load_manifests
 from aegaeon_proto.v1.gateway_pb2 import PoolStatus
 
-QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart"
 SMALL = {"deviceBytes": "10Mi", "slabSize": "256Ki", "hostModelCache": "64Mi", "hostKv": "32Mi"}
 A_MINUTE = 480  # requests
 WARM_UP = 240  # requests
@@ -34,16 +33,6 @@ IDLE_S = 20.0
 METRICS_S = 1.1
 CACHES = 16  # mappings of an engine that are not slabs: weights of models on the host, segments
 TOLD = 10
-
-
-def write_manifests(folder: Path) -> None:
-    """The quickstart with two decode engines, less memory and short turns."""
-    pool = yaml.safe_load((QUICKSTART / "gpupool.yaml").read_text())
-    pool["spec"]["decode"]["replicas"] = 2
-    pool["spec"]["memory"] = SMALL
-    pool["spec"]["scheduling"] = {"policy": "paper", "qMax": "50ms", "maxGroupSize": 8, "hold": "60s"}
-    (folder / "gpupool.yaml").write_text(yaml.safe_dump(pool))
-    (folder / "modelpool.yaml").write_text((QUICKSTART / "modelpool.yaml").read_text())
 
 
 async def idle(scheduler: str) -> PoolStatus:
@@ -135,11 +124,11 @@ def end_rows(stack: Stack) -> list[Row]:
 async def run(arguments: argparse.Namespace) -> bool:
     """The whole soak; True when every figure holds."""
     with tempfile.TemporaryDirectory() as folder:
-        write_manifests(Path(folder))
+        write_manifests(Path(folder), arguments.policy, SMALL, "50ms")
         names = [model.name for model in load_manifests(Path(folder), arguments.models).pools[0].models]
         async with Stack(Path(folder), arguments.models, free_port()) as stack:
             rows = await soaked(stack, Visits(names, arguments.seed), arguments)
-    good = report("soak", rows + end_rows(stack))
+    good = report("soak" if arguments.policy == "aegaeon" else f"soak-{arguments.policy}", rows + end_rows(stack))
     if not good:
         print("the stack's last lines:\n" + "\n".join(stack.log().splitlines()[-60:]), flush=True)
     return good
@@ -165,6 +154,7 @@ async def soaked(stack: Stack, visits: Visits, arguments: argparse.Namespace) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0, help="how many minutes' worth of requests")
+    parser.add_argument("--policy", choices=tuple(ROLES), default="aegaeon", help="default: aegaeon")
     parser.add_argument("--models", type=Path, required=True, help="folder of `aegaeon models make`")
     parser.add_argument("--width", type=int, default=24, help="clients at a time")
     parser.add_argument("--seed", type=int, default=0)

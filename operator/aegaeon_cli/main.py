@@ -12,7 +12,7 @@ from aegaeon_operator.errors import OperatorError
 
 # name: (module, attribute, one line for `aegaeon --help`)
 _COMMANDS = {
-    "demo": ("aegaeon_cli.demo.command", "demo", "Four tiny models share one decode engine; every token is checked."),
+    "demo": ("aegaeon_cli.demo.command", "demo", "Four tiny models share two engines; every token is checked."),
     "up": ("aegaeon_cli.up", "up", "Run the pools of a folder of manifests on this machine."),
     "top": ("aegaeon_cli.top", "top", "Watch a running stack: engines, models, tokens, decisions."),
     "models": ("aegaeon_cli.models_group", "models", "Make the tiny models of the quickstart."),

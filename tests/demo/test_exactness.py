@@ -59,14 +59,15 @@ def test_an_output_that_transformers_would_not_give_makes_the_figure_miss(
     verdicts = exactness.judge([wrong], tiny_models)
     rows = {row.figure: row for row in exactness.rows(10, 12, [wrong], verdicts)}
     assert not rows["outputs not identical to transformers"].holds
-    assert rows["switches of the decode engines"].holds
+    assert rows["switches of the engines that decode"].holds
     assert "different" in capsys.readouterr().out
 
 
-def test_the_manifests_of_the_benchmark_are_valid(exactness: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", ["aegaeon", "paper"])
+def test_the_manifests_of_the_benchmark_are_valid(exactness: Any, tmp_path: Path, policy: str) -> None:
     from aegaeon_operator.spec import load_manifests
 
-    exactness.write_manifests(tmp_path, "20ms", "8Mi")
-    pool = load_manifests(tmp_path, tmp_path).pools[0].gpu_pool
-    assert pool.spec.decode is not None
-    assert pool.spec.decode.replicas == 2
+    exactness.write_manifests(tmp_path, policy, exactness.SMALL | {"deviceBytes": "8Mi"}, "20ms")
+    spec = load_manifests(tmp_path, tmp_path).pools[0].gpu_pool.spec
+    assert spec.scheduling.policy == policy
+    assert sum(role.replicas for role in (spec.engines, spec.prefill, spec.decode) if role is not None) == 3

@@ -26,13 +26,13 @@ def problems(folder: Path, *documents: str) -> list[str]:
     return list(raised.value.problems)
 
 
-def test_the_quickstart_is_one_pool_of_four_models_with_one_engine_of_each_role() -> None:
+def test_the_quickstart_is_one_pool_of_four_models_with_two_engines() -> None:
     (pool,) = load_manifests(QUICKSTART, Path("/models")).pools
     spec = pool.gpu_pool.spec
     assert [model.name for model in pool.models] == ["llama", "mistral", "qwen2", "qwen3"]
-    assert spec.prefill is not None
-    assert spec.decode is not None
-    assert (spec.prefill.replicas, spec.decode.replicas, spec.engines) == (1, 1, None)
+    assert spec.engines is not None
+    assert (spec.prefill, spec.decode, spec.engines.replicas) == (None, None, 2)
+    assert spec.scheduling.policy == "aegaeon"
     assert spec.memory.slab_size == 256 << 10
 
 
@@ -67,9 +67,9 @@ BAD_GPU = [
     ("slabSize: 256Ki", "slabSize: 256KB", "spec.memory.slabSize: '256KB' is not a quantity of bytes"),
     ("slabSize: 256Ki", "slabSize: 1000", "spec.memory: slabSize 1000 is not a multiple of 4Ki"),
     ("slabSize: 256Ki", "slabSize: 64Mi", "spec.memory: deviceBytes 13Mi holds no slab of 64Mi"),
-    ("qMax: 4s", "qMax: 4", "spec.scheduling.qMax: 4 is not a duration; write a number with a unit"),
-    ("qMax: 4s", "qMax: 0s", "spec.scheduling.qMax: '0s' is out of range; allowed: more than 0"),
-    ("policy: paper", "policy: fifo", "spec.scheduling.policy: 'fifo' is not known; allowed: 'paper'"),
+    ("hold: 30s", "hold: 30", "spec.scheduling.hold: 30 is not a duration; write a number with a unit"),
+    ("hold: 30s", "hold: 0s", "spec.scheduling.hold: '0s' is out of range; allowed: more than 0"),
+    ("policy: aegaeon", "policy: fifo", "spec.scheduling.policy: 'fifo' is not known; allowed: 'aegaeon'"),
     (
         "threads: 1",
         "thread: 1",
@@ -78,7 +78,7 @@ BAD_GPU = [
     ("threads: 1", "threads: '1'", "spec.tuning.threads: '1' is not allowed; expected a whole number"),
     ("threads: 1", "threads: 0", "spec.tuning.threads: 0 is out of range; allowed: at least 1"),
     ("device: cpu", "device: gpu", "spec.accelerator.device: 'gpu' is not allowed; allowed: cpu or cuda:N"),
-    ("  prefill:\n    replicas: 1\n", "", "spec: decode needs prefill beside it; or use engines"),
+    ("  engines:\n", "  decode:\n", "spec: decode needs prefill beside it; or use engines"),
     (
         "name: quickstart",
         "name: Quick_Start",
@@ -130,7 +130,7 @@ def test_a_wrong_model_pool_is_named_with_file_document_and_field(
 
 def test_all_problems_of_all_documents_are_told_at_once(tmp_path: Path) -> None:
     found = problems(
-        tmp_path, GPU.replace("qMax: 4s", "qMax: 4").replace("threads: 1", "threads: 0"), "- 1", "kind: Pod"
+        tmp_path, GPU.replace("hold: 30s", "hold: 30").replace("threads: 1", "threads: 0"), "- 1", "kind: Pod"
     )
     assert len(found) == 4
     assert found[2].endswith("document 2: is not a mapping; a manifest begins with apiVersion and kind")

@@ -35,8 +35,8 @@ def with_spec(pool: Pool, **changes: object) -> Pool:
 def test_the_quickstart_is_a_scheduler_two_sidecars_and_a_gateway_in_this_order() -> None:
     assert [(pod.name, pod.role, pod.depends) for pod in pods().values()] == [
         ("scheduler", PodRole.SCHEDULER, ()),
-        ("prefill-0", PodRole.SIDECAR, ("scheduler",)),
-        ("decode-0", PodRole.SIDECAR, ("scheduler",)),
+        ("engine-0", PodRole.SIDECAR, ("scheduler",)),
+        ("engine-1", PodRole.SIDECAR, ("scheduler",)),
         ("gateway", PodRole.GATEWAY, ("scheduler",)),
     ]
 
@@ -48,7 +48,7 @@ def test_the_scheduler_is_told_policy_models_and_objectives() -> None:
     assert pod.config == {
         "listen": "unix:/run/aegaeon/q/scheduler.sock",
         "pool": "quickstart",
-        "policy": {"name": "paper", "q_max_s": 4.0, "max_gpsize": 8},
+        "policy": {"name": "aegaeon", "q_max_s": 4.0, "max_gpsize": 8},
         "models": [
             {"name": name, "source": {"directory": f"/models/{name}"}, **MODEL}
             for name in ("llama", "mistral", "qwen2", "qwen3")
@@ -62,7 +62,8 @@ def test_the_scheduler_is_told_policy_models_and_objectives() -> None:
 
 
 def test_a_sidecar_is_told_its_role_memory_and_where_its_scheduler_is() -> None:
-    pod = pods()["decode-0"]
+    pool = with_spec(quickstart(), prefill={"replicas": 1}, decode={"replicas": 1})
+    pod = pods(pool)["decode-0"]
     assert pod.argv[2] == "aegaeon_sidecar"
     assert pod.probe == AttachedProbe("unix:/run/aegaeon/q/scheduler.sock", "decode-0")
     assert pod.environment == {"OMP_NUM_THREADS": "1"}
@@ -112,7 +113,7 @@ def test_what_was_said_on_the_command_line_goes_before_the_manifest() -> None:
     assert found["gateway"].config["listen"] == "127.0.0.1:9001"
     assert found["gateway"].probe == HttpProbe("127.0.0.1", 9001, "/health")
     assert (found["scheduler"].config["record"], found["scheduler"].config["constants"]) == ("/tmp/r.log", "/c.json")
-    assert found["decode-0"].config["hub_cache"] == "/hub"
+    assert found["engine-0"].config["hub_cache"] == "/hub"
 
 
 def test_engines_of_every_role_take_gpus_in_order() -> None:
@@ -120,6 +121,7 @@ def test_engines_of_every_role_take_gpus_in_order() -> None:
         quickstart(),
         accelerator={"device": "cuda:2", "dtype": "bfloat16"},
         engines={"replicas": 1},
+        prefill={"replicas": 1},
         decode={"replicas": 2},
     )
     sidecars = [pod for pod in pods(pool).values() if pod.role is PodRole.SIDECAR]
@@ -148,7 +150,7 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("name", ["scheduler", "prefill-0", "decode-0", "gateway"])
+@pytest.mark.parametrize("name", ["scheduler", "engine-0", "engine-1", "gateway"])
 def test_every_process_reads_the_config_that_is_written_for_it(tmp_path: Path, name: str) -> None:
     pod = pods()[name]
     file = tmp_path / "config.json"

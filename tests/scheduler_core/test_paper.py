@@ -11,6 +11,7 @@ from aegaeon_simulator.small import small_world
 from aegaeon_simulator.world import World
 
 LATENCY = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
+PAPER = SchedulerConfig(policy=PolicySettings(name="paper"), latency=LATENCY)
 
 
 class Watched:
@@ -18,7 +19,7 @@ class Watched:
 
     def __init__(self, roles: list[Role], **options) -> None:
         self.sends: list[tuple[float, cmd.Send]] = []
-        self.world: World = small_world(roles, observe=self._see, **options)
+        self.world: World = small_world(roles, observe=self._see, **{"config": PAPER, **options})
 
     def _see(self, now, event, commands) -> None:
         self.sends += [(now, c) for c in commands if isinstance(c, cmd.Send)]
@@ -114,7 +115,7 @@ def test_resident_models_alternate_without_loads():
 
 
 def test_the_next_model_is_loaded_while_the_current_one_decodes():
-    w = Watched([Role.PREFILL, Role.DECODE], slabs=250, models=3, config=SchedulerConfig(latency=LATENCY))
+    w = Watched([Role.PREFILL, Role.DECODE], slabs=250, models=3)
     w.ask(*[(f"r{i}", i, 50, 200) for i in range(3)])
     w.world.run(60)
     stalls = next(i for i in w.world.scheduler.snapshot(0).instances if i.instance == "e1")
@@ -151,7 +152,7 @@ def test_no_runnable_batch_waits_longer_than_one_round():
 
 
 def test_a_new_sequence_joins_the_running_turn_of_its_batch():
-    settings = PolicySettings(resident_quota_s=1.0)
+    settings = PolicySettings(name="paper", resident_quota_s=1.0)
     w = Watched([Role.PREFILL, Role.DECODE], slabs=250, config=SchedulerConfig(policy=settings))
     w.world.request("a", ModelName("m0"), 50, 150, 0.0)
     w.world.request("b", ModelName("m0"), 50, 20, 0.7)

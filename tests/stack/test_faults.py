@@ -21,9 +21,18 @@ TOKENS = 300
 PROMPTS = ("The quick brown fox", "Tokens are scheduled one by one", "def step(batch):")
 
 
+ROLES = {"aegaeon": {"engines": 3}, "paper": {"prefill": 1, "decode": 2}}
+VICTIMS = {"aegaeon": ("engine-0", "engine-1", "scheduler"), "paper": ("decode-0", "prefill-0", "scheduler")}
+
+
+@pytest.fixture(scope="module", params=ROLES)
+def policy(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def stack(four_models: dict[str, Path]) -> Iterator[Stack]:
-    with running(manifests(four_models, prefill=1, decode=2, device="2Mi")) as up:
+def stack(four_models: dict[str, Path], policy: str) -> Iterator[Stack]:
+    with running(manifests(four_models, **ROLES[policy], device="2Mi", policy=policy)) as up:
         yield up
 
 
@@ -62,14 +71,14 @@ class Trigger:
         return self._left <= 0
 
 
-@pytest.mark.parametrize("victim", ["decode-0", "decode-1", "prefill-0", "scheduler"])
+@pytest.mark.parametrize("victim", range(3))
 @pytest.mark.parametrize("after", [1, 400])
 async def test_every_client_gets_its_complete_output_when_a_process_is_killed(
-    stack: Stack, client: Any, victim: str, after: int
+    stack: Stack, client: Any, policy: str, victim: int, after: int
 ) -> None:
     jobs = [(model, prompt) for model in ("llama", "mistral", "qwen2", "qwen3") for prompt in PROMPTS]
     expected = [await stream(client, *job) for job in jobs]
-    kill = Trigger(after, lambda: stack.kill(victim))
+    kill = Trigger(after, lambda: stack.kill(VICTIMS[policy][victim]))
     answers = await asyncio.gather(*(stream(client, *job, kill) for job in jobs))
     assert kill.fired
     assert answers == expected

@@ -58,7 +58,7 @@ class Options:
 @click.option("--clients", type=click.IntRange(1, 16), default=CLIENTS, show_default=True, help="People at each model.")
 @click.option("--rounds", type=click.IntRange(1, 100), default=ROUNDS, show_default=True, help="Chats of each person.")
 def demo(*, manifests: Path, models: Path | None, port: int | None, clients: int, rounds: int) -> None:
-    """Four models share one decode engine: run the whole stack, talk to it, and check every token.
+    """Four models share two engines: run the whole stack, talk to it, and check every token.
 
     \b
     Example:

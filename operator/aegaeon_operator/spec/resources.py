@@ -123,8 +123,8 @@ class PoolMemory(Strict):
 class Scheduling(Strict):
     """How engines are shared."""
 
-    policy: Literal["paper", "aegaeon"] = Field(
-        default="paper",
+    policy: Literal["aegaeon", "paper"] = Field(
+        default="aegaeon",
         description="`aegaeon`: whoever's next token is due first runs, whoever has most slack gives way. "
         "`paper`: grouped first-come-first-served prefill, batched weighted round-robin decode.",
     )

@@ -117,7 +117,7 @@ def _settings(given: dict[str, Any]) -> Settings:
 
 
 def _workload(given: dict[str, Any], seed: int, device: Device) -> Workload:
-    workload = _poisson(given, seed) if given["trace"] is None else _trace(given, device)
+    workload = _poisson(given, seed, device) if given["trace"] is None else _trace(given, device)
     if given["mix"]:
         from aegaeon_simulator.workload.kinds import paper_kind
 
@@ -129,7 +129,7 @@ def _workload(given: dict[str, Any], seed: int, device: Device) -> Workload:
     return capped if given["window"] is None else capped.window(given["window"])
 
 
-def _poisson(given: dict[str, Any], seed: int) -> Workload:
+def _poisson(given: dict[str, Any], seed: int, device: Device) -> Workload:
     from aegaeon_simulator.workload import Lengths, poisson
 
     if given["rate"] is None or given["models"] is None:
@@ -137,7 +137,24 @@ def _poisson(given: dict[str, Any], seed: int) -> Workload:
     pairs = resources.files("aegaeon_simulator") / "data" / "sharegpt_pairs.csv.gz"
     with resources.as_file(pairs) as path:
         lengths = Lengths.read(path)
-    return poisson(lengths, models=given["models"], rate=given["rate"], duration_s=given["duration"], seed=seed)
+    kinds = _kinds(given["kind"], device)
+    return poisson(
+        lengths,
+        models=given["models"],
+        rate=given["rate"],
+        duration_s=given["duration"],
+        seed=seed,
+        kind=lambda model: kinds[model % len(kinds)],
+    )
+
+
+def _kinds(kind: str | None, device: Device) -> tuple[str, ...]:
+    """In turn: the one that is asked for, else the paper's mix, else all that the device has."""
+    from aegaeon_simulator.workload.kinds import PAPER_MIX, canonical
+
+    if kind is not None:
+        return (kind if kind in device.kinds else canonical(kind) or kind,)
+    return PAPER_MIX if device.kinds.keys() >= set(PAPER_MIX) else tuple(device.kinds)
 
 
 def _trace(given: dict[str, Any], device: Device) -> Workload:

@@ -95,12 +95,21 @@ class MeasuredEntry(_Frozen):
     floor: float
     load_bytes_per_s: Seconds
     kv_bytes_per_s: Seconds
+    weight_bytes: int | None = None  # sizes are the simulator's
+    kv_bytes_per_token: int | None = None
+    context_tokens: int | None = None
+
+
+_SIZES = frozenset({"weight_bytes", "kv_bytes_per_token", "context_tokens"})
 
 
 class ConstantsFile(_Frozen):
-    """The file that `aegaeon calibrate` writes; `fits` says how good the constants are, for people."""
+    """The file that `aegaeon calibrate` writes: `constants` are ours, `gpu` is the simulator's, the rest for people."""
 
     constants: tuple[MeasuredEntry, ...]
+    gpu: Any = None
+    memcpy_bytes_per_s: float | None = None
+    derived: Any = None
     fits: Any = None
 
 
@@ -144,7 +153,9 @@ def core_config(config: SchedulerConfig) -> CoreConfig:
 
 def _constants(path: Path) -> tuple[ConstantsOf, ...]:
     return tuple(
-        ConstantsOf(entry.model, entry.device, LatencyConstants(**entry.model_dump(exclude={"model", "device"})))
+        ConstantsOf(
+            entry.model, entry.device, LatencyConstants(**entry.model_dump(exclude={"model", "device", *_SIZES}))
+        )
         for entry in _load(path, ConstantsFile).constants
     )
 

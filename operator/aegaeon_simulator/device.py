@@ -167,7 +167,7 @@ def _kind(name: str, k: dict[str, Any], load: float, kv: float, context: int) ->
 def _calibrated(name: str, c: dict[str, Any]) -> Device:
     """The models of a constants file are its kinds; sizes are in the file (see docs), or those of their kind."""
     like = read_device(_SIZES)
-    kinds, derived = {}, []
+    kinds, derived = {}, [str(line) for line in c.get("derived", ())]
     for given in c["constants"]:
         k, model = dict(given), str(given["model"])
         sizes = like.kinds.get(model)

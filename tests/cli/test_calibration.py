@@ -10,9 +10,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aegaeon_cli.calibration import Fit, ModelConstants, fit_prefill, fit_step, write_constants
+from aegaeon_cli.calibration import Fit, Machine, ModelConstants, fit_copy, fit_prefill, fit_step, write_constants
 from aegaeon_cli.main import main
 from aegaeon_scheduler.config import SchedulerConfig, core_config
+from aegaeon_simulator.device import read_device
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
 CONTEXTS, BATCHES, PROMPTS = (16, 128, 384), (1, 2, 4, 8, 16), (16, 64, 128, 256, 512)
@@ -41,30 +42,67 @@ def test_no_coefficient_is_ever_negative(seconds: list[float]) -> None:
     assert fit.r2 <= 1
 
 
-def test_the_scheduler_reads_the_constants_that_are_written(tmp_path: Path) -> None:
+@given(st.floats(1e-12, 1e-8))
+def test_the_copy_fit_finds_the_rate_that_made_the_measurements(s_per_byte: float) -> None:
+    fit = fit_copy([(n, n * s_per_byte) for n in (1 << 10, 1 << 16, 1 << 24)])
+    assert fit.coefficients == pytest.approx((s_per_byte,), rel=1e-6)
+    assert fit.r2 > 0.999
+
+
+MACHINE = Machine(8e9, 2e9, 13 << 20, 256 << 10, 16, 16, 12 << 20)
+
+
+def constants() -> ModelConstants:
     step, prefill = Fit((1e-3, 2e-7, 3e-5), 0.98, 0.02), Fit((4e-3, 5e-6, 6e-9), 0.99, 0.01)
+    load, kv = Fit((2.0**-32,), 0.99, 0.01), Fit((2.0**-31,), 0.99, 0.01)
+    return ModelConstants("llama", "cpu", step, prefill, load, kv, 7e-3, 5 << 20, 4096, 2048)
+
+
+def test_the_scheduler_reads_the_constants_that_are_written(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "constants.json"
-    write_constants(file, [ModelConstants("llama", "cpu", step, prefill, 7e-3, 8e9)])
+    write_constants(file, [constants()], MACHINE)
     settings = SchedulerConfig(listen="unix:/x", models=(), constants=file)
     (read,) = core_config(settings).constants
     k = read.constants
     assert (read.model, read.device) == ("llama", "cpu")
     assert (k.a, k.b, k.c, k.p0, k.p1, k.p2) == (1e-3, 2e-7, 3e-5, 4e-3, 5e-6, 6e-9)
-    assert (k.floor, k.load_bytes_per_s, k.kv_bytes_per_s) == (7e-3, 8e9, 8e9)
+    assert (k.floor, k.load_bytes_per_s, k.kv_bytes_per_s) == (7e-3, 2.0**32, 2.0**31)
 
 
-def test_real_models_are_measured_and_their_fit_is_printed(tmp_path: Path, tiny_models: dict[str, Path]) -> None:
+def test_the_simulator_takes_the_same_file_for_a_device(tmp_path: Path) -> None:
+    file = tmp_path / "constants.json"
+    write_constants(file, [constants()], MACHINE)
+    device = read_device(str(file))
+    assert (device.model_bytes, device.slab_bytes, device.disk_bytes_per_s) == (13 << 20, 256 << 10, 2e9)
+    kind = device.kind("llama")
+    assert (kind.weight_bytes, kind.kv_bytes_per_token, kind.context_tokens) == (5 << 20, 4096, 2048)
+    assert (kind.latency.load_bytes_per_s, kind.latency.kv_bytes_per_s) == (2.0**32, 2.0**31)
+    assert any(line.startswith("one_link") for line in device.derived)
+
+
+def test_real_models_are_measured_and_simulated_with_what_came_out(
+    tmp_path: Path, tiny_models: dict[str, Path]
+) -> None:
     for name, directory in tiny_models.items():
         (tmp_path / name).symlink_to(directory)
     output = tmp_path / "constants.json"
     arguments = ["calibrate", "-f", str(QUICKSTART), "--models", str(tmp_path), "-o", str(output), "--rounds", "1"]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
-    assert result.output.count("R^2") == 8
+    assert result.output.count("R^2") == 16  # four fits of each model
+    assert result.output.count("not measured: ") == 3
     written = json.loads(output.read_text("utf-8"))
     assert [entry["model"] for entry in written["constants"]] == ["llama", "mistral", "qwen2", "qwen3"]
     assert all(entry["load_bytes_per_s"] > 1e8 for entry in written["constants"])
     assert all(0 < entry["floor"] < 10 for entry in written["constants"])
+    assert len(core_config(SchedulerConfig(listen="unix:/x", models=(), constants=output)).constants) == 4
+    asked = ["--rate", "1", "--models", "8", "--duration", "5", "--cap-input", "64", "--cap-output", "32"]
+    simulated = CliRunner().invoke(main, ["simulate", "--device", str(output), "--unified", "2", *asked, "--json", "-"])
+    assert simulated.exit_code == 0, simulated.output
+    figures = json.loads(simulated.stdout)
+    assert figures["requests"]["finished"] == figures["requests"]["offered"] > 0
+    assert {model["kind"] for model in figures["models"].values()} == {"llama", "mistral", "qwen2", "qwen3"}
+    assert figures["device"]["derived"] == written["derived"]
 
 
 def test_a_model_that_cannot_be_measured_is_named(tmp_path: Path) -> None:

@@ -1,17 +1,23 @@
 """Measures models on this machine and fits the constants of the scheduler's latency estimates (the paper's Eq. 4-6)."""
 
-from aegaeon_cli.calibration.fit import Fit, fit_prefill, fit_step
-from aegaeon_cli.calibration.measure import Grid, Measured, copy_bytes_per_s, measure
-from aegaeon_cli.calibration.write import ModelConstants, write_constants
+from aegaeon_cli.calibration.copies import Copies, measure_copies, memcpy_bytes_per_s
+from aegaeon_cli.calibration.fit import Fit, fit_copy, fit_prefill, fit_step
+from aegaeon_cli.calibration.measure import Grid, Measured, measure
+from aegaeon_cli.calibration.write import DERIVED, Machine, ModelConstants, write_constants
 
 __all__ = [
+    "DERIVED",
+    "Copies",
     "Fit",
     "Grid",
+    "Machine",
     "Measured",
     "ModelConstants",
-    "copy_bytes_per_s",
+    "fit_copy",
     "fit_prefill",
     "fit_step",
     "measure",
+    "measure_copies",
+    "memcpy_bytes_per_s",
     "write_constants",
 ]

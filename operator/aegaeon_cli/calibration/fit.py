@@ -33,6 +33,12 @@ def fit_prefill(points: Sequence[tuple[int, float]]) -> Fit:
     return _fit(np.stack([np.ones_like(tokens), tokens, tokens**2], axis=1), seconds)
 
 
+def fit_copy(points: Sequence[tuple[int, float]]) -> Fit:
+    """(bytes, seconds) -> seconds per byte (Eq. 4, whose factor beta is in the rate)."""
+    nbytes, seconds = np.array(points, dtype=np.float64).T
+    return _fit(nbytes[:, None], seconds)
+
+
 def _fit(columns: NDArray[np.float64], seconds: NDArray[np.float64]) -> Fit:
     coefficients = _non_negative(columns / seconds[:, None], np.ones_like(seconds))
     predicted = columns @ coefficients

@@ -1,21 +1,20 @@
-"""Prefills, decode steps and copies, timed on this machine through the same backend that serves."""
+"""Prefills and decode steps, timed on this machine through the same backend that serves."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from aegaeon_cli.calibration.timing import median_seconds
 
 if TYPE_CHECKING:
     from aegaeon_sidecar.backends import Layout, StepInput
     from aegaeon_sidecar.backends.torch import TorchBackend
 
-_COPY_BYTES = 64 << 20
 _TOKEN = 5  # any id that every vocabulary has; arithmetic takes as long for all
 
 
@@ -33,6 +32,7 @@ class Grid:
 class Measured:
     """Seconds: of a prompt of so many tokens; of a step with so much context altogether in so large a batch."""
 
+    layout: Layout
     prefill: list[tuple[int, float]] = field(default_factory=list)
     step: list[tuple[int, int, float]] = field(default_factory=list)
 
@@ -44,19 +44,13 @@ def measure(directory: Path, dtype: str, max_model_len: int, grid: Grid) -> Meas
     backend = TorchBackend(dtype=dtype)
     layout = backend.describe(directory, max_model_len)
     bench = _Bench(backend, layout, directory, _blocks_needed(layout, grid))
-    measured = Measured()
+    measured = Measured(layout)
     for tokens in _within(grid.prompts, layout.max_model_len):
         measured.prefill.append((tokens, bench.seconds(1, tokens, 0, grid.rounds)))
     for context in _within(grid.contexts, layout.max_model_len - 1):
         for batch in grid.batches:
             measured.step.append((context * batch, batch, bench.seconds(batch, 1, context, grid.rounds)))
     return measured
-
-
-def copy_bytes_per_s(rounds: int = 5) -> float:
-    """What one thread copies, from memory to memory: the link between host cache and device of a CPU."""
-    source, target = np.ones(_COPY_BYTES, np.uint8), np.zeros(_COPY_BYTES, np.uint8)
-    return _COPY_BYTES / _median_seconds(lambda: np.copyto(target, source), rounds)
 
 
 class _Bench:
@@ -77,7 +71,7 @@ class _Bench:
     def seconds(self, batch: int, tokens: int, position: int, rounds: int) -> float:
         """Median of `rounds` steps of `batch` sequences, each with `tokens` to compute after `position`."""
         inputs = list(self._inputs(batch, tokens, position))
-        return _median_seconds(lambda: self._backend.step("model", inputs), rounds)
+        return median_seconds(lambda: self._backend.step("model", inputs), rounds)
 
     def _inputs(self, batch: int, tokens: int, position: int) -> Iterator[StepInput]:
         from aegaeon_sidecar.backends import StepInput
@@ -87,16 +81,6 @@ class _Bench:
         for index in range(batch):
             blocks = np.arange(index * each, (index + 1) * each, dtype=np.int32)
             yield StepInput([_TOKEN] * tokens, position, blocks, SamplerState())
-
-
-def _median_seconds(call: Callable[[], object], rounds: int) -> float:
-    call()  # the first one allocates
-    taken = []
-    for _ in range(rounds):
-        began = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - began)
-    return median(taken)
 
 
 def _blocks_needed(layout: Layout, grid: Grid) -> int:

@@ -1,56 +1,91 @@
-"""The constants file: what `aegaeon calibrate` writes and the scheduler reads (docs/design/processes.md)."""
+"""The constants file: what `aegaeon calibrate` writes, the scheduler reads and the simulator takes for a device."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from aegaeon_cli.calibration.fit import Fit
 
+_STEP, _PREFILL = ("a", "b", "c"), ("p0", "p1", "p2")
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConstants:
-    """One model on one device. `floor_s`: the shortest prefill that was measured."""
+    """One model on one device. `floor_s`: the shortest prefill that was measured. `load`, `kv`: seconds per byte."""
 
     model: str
     device: str
     step: Fit
     prefill: Fit
+    load: Fit
+    kv: Fit
     floor_s: float
-    copy_bytes_per_s: float
+    weight_bytes: int
+    kv_bytes_per_token: int
+    context_tokens: int
 
     def constants(self) -> dict[str, object]:
-        """The scheduler's part, under its names."""
-        (a, b, c), (p0, p1, p2) = self.step.coefficients, self.prefill.coefficients
+        """The part of scheduler and simulator, under their names."""
         return {
             "model": self.model,
             "device": self.device,
-            "a": a,
-            "b": b,
-            "c": c,
-            "p0": p0,
-            "p1": p1,
-            "p2": p2,
+            **dict(zip(_STEP, self.step.coefficients, strict=True)),
+            **dict(zip(_PREFILL, self.prefill.coefficients, strict=True)),
             "floor": self.floor_s,
-            "load_bytes_per_s": self.copy_bytes_per_s,
-            "kv_bytes_per_s": self.copy_bytes_per_s,
+            "load_bytes_per_s": 1.0 / self.load.coefficients[0],
+            "kv_bytes_per_s": 1.0 / self.kv.coefficients[0],
+            "weight_bytes": self.weight_bytes,
+            "kv_bytes_per_token": self.kv_bytes_per_token,
+            "context_tokens": self.context_tokens,
         }
+
+    def fits(self) -> dict[str, Fit]:
+        """By what they say."""
+        return {"decode step": self.step, "prefill": self.prefill, "weights": self.load, "KV": self.kv}
 
     def quality(self) -> dict[str, object]:
-        """How good they are, for people."""
-        return {
-            "model": self.model,
-            "device": self.device,
-            "step": {"r2": self.step.r2, "mean_error": self.step.mean_error},
-            "prefill": {"r2": self.prefill.r2, "mean_error": self.prefill.mean_error},
-        }
+        """How good the fits are, for people."""
+        quality = {name: {"r2": fit.r2, "mean_error": fit.mean_error} for name, fit in self.fits().items()}
+        return {"model": self.model, "device": self.device, **quality}
 
 
-def write_constants(file: Path, models: Sequence[ModelConstants]) -> None:
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One engine of the pool as the manifest shapes it, and what the machine copies. Bytes, bytes per second."""
+
+    memcpy_bytes_per_s: float
+    disk_bytes_per_s: float
+    model_bytes: int
+    slab_bytes: int
+    block_tokens: int
+    max_batch: int
+    host_kv_bytes: int
+
+    def gpu(self) -> dict[str, object]:
+        """The simulator's part. On a CPU weights and KV have a lane each."""
+        shape = {name: value for name, value in asdict(self).items() if name != "memcpy_bytes_per_s"}
+        return {**shape, "one_link": False}
+
+
+DERIVED = (
+    "model_bytes, slab_bytes, max_batch, host_kv_bytes: those of the manifest",
+    "change_s, load_stall_bytes_per_s: 0, not measured; changing the model and a load beside it cost nothing here",
+    "one_link: false, not measured; copies of weights and KV do not slow each other down here, nor does decoding",
+)
+
+
+def write_constants(file: Path, models: Sequence[ModelConstants], machine: Machine) -> None:
     """Write the file whole; a reader never sees half of it."""
-    content = {"constants": [m.constants() for m in models], "fits": [m.quality() for m in models]}
+    content = {
+        "constants": [m.constants() for m in models],
+        "gpu": machine.gpu(),
+        "memcpy_bytes_per_s": machine.memcpy_bytes_per_s,
+        "derived": DERIVED,
+        "fits": [m.quality() for m in models],
+    }
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_name(f"{file.name}.new")
     draft.write_text(json.dumps(content, indent=2) + "\n", "utf-8")

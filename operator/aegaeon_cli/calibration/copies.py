@@ -1,0 +1,94 @@
+"""Copies, timed on this machine through what serves: memory to memory, weights, KV blocks, weights from disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aegaeon_cli.calibration.timing import median_seconds
+
+if TYPE_CHECKING:
+    from aegaeon_native import CopyLane
+    from aegaeon_sidecar.backends import Layout
+
+Points = list[tuple[int, float]]  # (bytes, seconds)
+
+_MEMCPY_BYTES = 64 << 20
+_MOST_BYTES = 1 << 30  # of a model that is copied; more says nothing new
+_PARTS = (0.25, 0.5, 0.75, 1.0)  # of the weights
+_BLOCKS = (4, 16, 64, 256)  # of a request's KV
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Of one model: weights from the host cache into device slabs, KV blocks out, weights from their files."""
+
+    load: Points
+    kv: Points
+    disk_bytes_per_s: float
+
+
+def memcpy_bytes_per_s(rounds: int = 5) -> float:
+    """What one thread copies from memory to memory."""
+    source, target = np.ones(_MEMCPY_BYTES, np.uint8), np.zeros(_MEMCPY_BYTES, np.uint8)
+    return _MEMCPY_BYTES / median_seconds(lambda: np.copyto(target, source), rounds)
+
+
+def measure_copies(directory: Path, layout: Layout, slab_bytes: int, rounds: int) -> Copies:
+    """Time one model's copies over a native lane, from the host tier's shared memory into slabs of the device tier."""
+    weights = min(layout.weight_bytes, _MOST_BYTES)
+    blocks = max(_BLOCKS)
+    room = max(weights, blocks * layout.kv_block_bytes)
+    with _lane(slab_bytes, -(-room // slab_bytes)) as (lane, device, host):
+
+        def load(nbytes: int) -> None:
+            lane.copy(device, host, nbytes)
+            lane.synchronize()
+
+        def kv(count: int) -> None:
+            order = np.random.default_rng(0).permutation(blocks)[:count].astype(np.int32)
+            lane.copy_blocks(host, device, layout.kv_block_bytes, order, order)
+            lane.synchronize()
+
+        return Copies(
+            [(size, median_seconds(partial(load, size), rounds)) for size in (int(weights * p) for p in _PARTS)],
+            [(n * layout.kv_block_bytes, median_seconds(partial(kv, n), rounds)) for n in _BLOCKS],
+            _disk_bytes_per_s(directory, layout, rounds),
+        )
+
+
+@contextmanager
+def _lane(slab_bytes: int, slabs: int) -> Iterator[tuple[CopyLane, int, int]]:
+    """A lane, the addresses of a mapped range of the device tier and of the host tier; all of it gone at the end."""
+    from aegaeon_native import CopyLane, Range, SlabPool
+
+    name = f"aegaeon-calibrate-{os.getpid()}"
+    with ExitStack() as stack:
+        host = SlabPool.shared(f"/dev/shm/{name}", slab_bytes, slabs)
+        stack.callback(host.close)
+        device = SlabPool.private(name, slab_bytes, slabs)
+        stack.callback(device.close)
+        place = Range(device, slabs)
+        stack.callback(place.close)
+        place.map(0, device.take(slabs))
+        lane = CopyLane(name)
+        stack.callback(lane.close)
+        yield lane, place.address, host.address
+
+
+def _disk_bytes_per_s(directory: Path, layout: Layout, rounds: int) -> float:
+    """The rate at which the stage ring fills memory from the model's files, past the page cache."""
+    from aegaeon_sidecar.models.fill import fill
+    from aegaeon_sidecar.weights.ring import StageRing
+
+    target = np.zeros(layout.weight_bytes, np.uint8)
+    with StageRing("calibrate") as ring:
+        seconds = median_seconds(lambda: fill(directory, layout, [target], ring, hashed=False), min(rounds, 3))
+    return layout.weight_bytes / seconds

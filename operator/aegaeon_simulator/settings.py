@@ -50,7 +50,7 @@ class Settings:
             raise SettingsError("one role is missing; give --prefill and --decode of at least 1, or --unified")
         if not (0 < self.slo.ttft_s < inf and 0 < self.slo.tbt_s < inf):
             raise SettingsError(
-                f"the objective is TTFT {self.slo.ttft_s:g} s, TBT {self.slo.tbt_s:g} s; both must be more than 0"
+                f"the objective is TTFT {self.slo.ttft_s:g} s, TBT {self.slo.tbt_s:g} s; give both more than 0"
             )
         if not 0 <= self.drain_s < inf:
             raise SettingsError(f"--drain {self.drain_s:g}: seconds after the last arrival, 0 or more")

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from aegaeon_cli.main import main
 from aegaeon_simulator.device import Kind
 from aegaeon_simulator.figures import book as books
+from aegaeon_simulator.figures import standing
 from aegaeon_simulator.figures.actives import active_counts, expected_active, figure_4
 from aegaeon_simulator.figures.cache import ENGINES, Cache, code_version
 from aegaeon_simulator.figures.catalog import FORMS, OURS, Panel, panels
@@ -177,7 +178,19 @@ def test_points_of_the_artifact_are_held_within_two_points() -> None:
 def test_the_page_says_where_ours_is_below_the_best_baseline() -> None:
     text = page(book_with({OURS: 0.8, "serverlessllm-fair": 0.9, "dedicated": 0.2}), "figures")
     assert "| 11a-artifact | 64 | token | 80.0 | 90.0 | serverlessllm-fair |" in text
-    assert "3 comparisons, in\n3 of them" in text
+    assert "3 comparisons, in 3 of them" in text
+
+
+def test_ours_is_held_against_the_line_between_loads_and_the_end_of_a_curve_that_had_ended() -> None:
+    book = book_with({OURS: 0.8, "serverlessllm-fair": 0.9})
+    curves = book.panels["11a-artifact"]["curves"]
+    curves["serverlessllm-fair"] += [{"load": 80, "attainment": dict.fromkeys(FORMS, 0.7)}]
+    curves[OURS] = [{"load": load, "attainment": dict.fromkeys(FORMS, 0.796)} for load in (72, 96)]
+    found = {p.load: p for p in standing.points(book) if p.form == "token"}
+    assert found[72].best == pytest.approx(0.8)
+    assert not found[72].behind
+    assert found[96].best == pytest.approx(0.7)
+    assert standing.report(book) == {"comparisons": 6, "behind": [], "by_more_than": 0.005}
 
 
 def test_the_page_names_what_was_not_run() -> None:
@@ -193,7 +206,7 @@ def test_figures_are_made_drawn_again_and_the_same(tmp_path: Path) -> None:
     )
     assert made.exit_code == 0, made.output
     before = digests(tmp_path)
-    assert {"figure-4.svg", "figure-14-0.5.svg", "figure-14-0.5.json", "page.md"} <= set(before)
+    assert {"standing.json", "figure-4.svg", "figure-14-0.5.svg", "figure-14-0.5.json", "page.md"} <= set(before)
     assert CliRunner().invoke(main, [*given, "--draw"]).exit_code == 0
     assert digests(tmp_path) == before
 

@@ -231,7 +231,7 @@ def test_a_bad_file_is_told_with_its_line(tmp_path: Path, name: str, text: str, 
     ("arguments", "problem"),
     [
         (["--models", "2", "--rate", "1", "--gpus", "0"], "at least one GPU"),
-        (["--models", "2", "--rate", "1", "--slo-tbt", "0"], "both must be more than 0"),
+        (["--models", "2", "--rate", "1", "--slo-tbt", "0"], "give both more than 0"),
         (["--models", "2", "--rate", "0"], "more than 0"),
         (["--models", "0", "--rate", "1"], "at least one model"),
         (["--models", "2"], "go together"),

@@ -96,6 +96,14 @@ def write(book: Book, folder: Path) -> None:
         raise FiguresError(f"{folder}: figures cannot be written there ({error})") from error
 
 
+def write_json(file: Path, content: Any) -> None:
+    """Something that is made from the results, beside them."""
+    try:
+        file.write_text(json.dumps(_rounded(content), sort_keys=True, indent=1) + "\n", "utf-8")
+    except OSError as error:
+        raise FiguresError(f"{file}: cannot be written ({error})") from error
+
+
 def read(folder: Path) -> Book:
     """What `write` wrote."""
     try:

@@ -15,6 +15,7 @@ from aegaeon_simulator.settings import POLICIES, SPLIT, Split
 FORMS = ("token", "request", "time")
 OURS = "aegaeon"
 BASELINES = tuple(policy for policy in POLICIES if policy != OURS)
+_SIXTEEN = Split(prefill=6, decode=10)
 _MIX_A10 = ("qwen2_5_7b", "yi1_5_6b_chat")
 _MIX_72B = ("qwen2_5_72b_tp4",)
 
@@ -35,7 +36,7 @@ class Panel:
     more: tuple[float, ...] = ()
     slo: Slo = field(default_factory=lambda: Slo(10.0, 0.1))
     device: str = "h800-policy"
-    roles: Split = field(default_factory=lambda: Split(prefill=6, decode=10))
+    roles: Split = _SIXTEEN
     policies: tuple[str, ...] = POLICIES
     refine: bool = True
 
@@ -92,7 +93,7 @@ def _figure_12(seconds: float) -> list[Panel]:
         return Panel(name, "12", f"{title}, {work.rate} req/s per model", "models", work, loads)
 
     low, high = Poisson(0, 0.1, seconds), Poisson(0, 0.5, seconds)
-    few, many = (16, 24, 40, 64), (16, 32, 64, 96)
+    few, many = (16, 24, 40, 64), (32, 64, 96)
     return [
         panel("12-input-0.1", "inputs doubled", replace(low, input_scale=2.0), many),
         panel("12-input-0.5", "inputs doubled", replace(high, input_scale=2.0), few),
@@ -140,15 +141,16 @@ def _figure_17(seconds: float) -> list[Panel]:
 def _shapes(seconds: float) -> list[Panel]:
     """Traces with real shapes, compressed in time until systems differ; lengths capped as models' contexts are."""
 
-    def panel(name: str, trace: Trace, loads: tuple[float, ...]) -> Panel:
+    def panel(name: str, trace: Trace, loads: tuple[float, ...], roles: Split = _SIXTEEN) -> Panel:
         cut = replace(trace, window_s=seconds * 0.3, most_input=4000, most_output=2000)
-        return Panel(f"shape-{name}", "shapes", name, "speedup", cut, loads, refine=False)
+        title = f"{name}, {roles.total} GPUs"
+        return Panel(f"shape-{name}", "shapes", title, "speedup", cut, loads, roles=roles, refine=False)
 
     return [
         panel("market100", Trace("market100_arrivals.csv.gz", "market100_models.csv"), (1, 4, 8)),
         panel("bursty70", Trace("bursty70_rps0.1_arrivals.csv.gz", "bursty70_rps0.1_models.csv"), (1, 2, 3)),
         panel("prod47", Trace("prod47_arrivals.csv.gz", "prod47_models.csv", mix=True), (8, 16, 32)),
-        panel("arena27", Trace("arena27_real.csv", mix=True), (4, 12, 36)),
+        panel("arena27", Trace("arena27_real.csv", mix=True), (2, 4, 12), Split(prefill=2, decode=2)),
         panel("mooncake", Trace("mooncake_conversation.csv.gz", single=True), (1, 4, 16)),
         panel("azure", Trace("azure_conv_2023.csv.gz", single=True), (1, 4, 16)),
     ]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from aegaeon_simulator.figures import standing
 from aegaeon_simulator.figures.book import Book
 from aegaeon_simulator.figures.catalog import BASELINES, FORMS, OURS, panels
 from aegaeon_simulator.figures.claims import Verdict, oracle, published, verdicts
 from aegaeon_simulator.figures.notes import NOTES, WHY
 
-BEHIND = 0.005  # of attainment: nearer is the same
 _HEADINGS = {
     "11": "Figure 11: rates and models",
     "12": "Figure 12: longer inputs and outputs",
@@ -139,27 +139,17 @@ def _crossed(book: Book, name: str, policy: str, form: str) -> str:
 
 def _behind(book: Book) -> Iterator[str]:
     """Every load at which ours is below a baseline by more than half a point, in any form."""
-    compared, rows = 0, []
-    for name in book.panels:
-        for load in book.loads(name, OURS):
-            for form in FORMS:
-                best = _best(book, name, load, form)
-                if best is None:
-                    continue
-                compared += 1
-                ours = book.share(name, OURS, load, form) or 0.0
-                if ours < best[1] - BEHIND:
-                    rows.append((name, f"{load:g}", form, f"{100 * ours:.1f}", f"{100 * best[1]:.1f}", best[0]))
-    yield f"`{OURS}` beside the best of all other policies at the same load, in each form: {compared} comparisons, in"
-    yield f"{len(rows)} of them it is more than half a point below."
+    found = standing.points(book)
+    rows = [p for p in found if p.behind]
+    yield f"`{OURS}` beside the best of all other policies in Figures 11 to 13, 17 and the traces, in each form: at the"
+    yield "same load, on the straight line between two loads, or at the last load where a baseline's curve had ended."
+    yield f"{len(found)} comparisons, in {len(rows)} of them it is more than half a point below (see standing.json)."
     yield ""
     if rows:
-        yield from _table(("panel", "load", "form", OURS, "best", "by"), rows)
-
-
-def _best(book: Book, name: str, load: float, form: str) -> tuple[str, float] | None:
-    found = [(share, p) for p in BASELINES if (share := book.share(name, p, load, form)) is not None]
-    return (max(found)[1], max(found)[0]) if found else None
+        yield from _table(
+            ("panel", "load", "form", OURS, "best", "by"),
+            ((p.panel, f"{p.load:g}", p.form, f"{100 * p.ours:.1f}", f"{100 * p.best:.1f}", p.by) for p in rows),
+        )
 
 
 def _switches(book: Book) -> Iterator[str]:

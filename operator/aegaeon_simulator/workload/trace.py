@@ -114,7 +114,7 @@ def _kind(path: Path, line: int | None, name: str | None, extra: Collection[str]
     known = canonical(name)
     if known is None:
         raise TraceError(
-            path, line, f"unknown kind {name!r}; known are {', '.join(sorted({*KINDS, *ALIASES, *extra}))}"
+            path, line, f"unknown kind {name!r}; give one of {', '.join(sorted({*KINDS, *ALIASES, *extra}))}"
         )
     return known
 

@@ -112,11 +112,17 @@ native-dependencies:
 # ---- measure -------------------------------------------------------------------------------------------------------
 
 .PHONY: bench
-BENCHES := slabs copies core switch cache load engine gateway batch_invariance
+BENCHES := slabs copies core simulator switch cache load engine gateway batch_invariance
 bench: models ## every figure beside its limit; JSON in benchmarks/results
 	@missed=; for b in $(BENCHES); do echo "== $$b"; $(PY) -m benchmarks.$$b || missed="$$missed $$b"; done; \
 	  echo "== exactness"; $(PY) -m benchmarks.exactness --switches $(SWITCHES) --models $(MODELS) || missed="$$missed exactness"; \
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
+
+.PHONY: truth oracle
+truth: models ## the same trace through the real stack and the simulator; needs a machine that does nothing else
+	$(PY) -m benchmarks.truth --models $(MODELS)
+oracle: $(STAMP) ## the simulator beside every published point of the paper's artifact
+	$(PY) -m benchmarks.oracle
 
 .PHONY: figures
 SEEDS ?= 1

@@ -30,11 +30,9 @@ from benchmarks.truth_stack import write_manifests as manifests
 from aegaeon_cli.demo.stack import Stack, free_port
 from aegaeon_cli.models import make_models
 from aegaeon_operator.spec import load_manifests
-from aegaeon_scheduler.core.config import LatencyConstants
 from aegaeon_scheduler.core.model import Slo
 from aegaeon_scheduler.core.slo import Attainment, attainment
-from aegaeon_sidecar.backends.torch import TorchBackend
-from aegaeon_simulator.device import Device, Kind
+from aegaeon_simulator.device import Device, read_device
 from aegaeon_simulator.run import Run, simulate
 from aegaeon_simulator.settings import Settings, Split
 from aegaeon_simulator.workload import Arrival, Workload
@@ -81,44 +79,26 @@ def trace(names: list[str], rate: float, seconds: float, seed: int) -> Workload:
 # -- constants -------------------------------------------------------------------------------------------------------
 
 
-def calibrated(folder: Path, models: Path) -> dict[str, LatencyConstants]:
-    """`aegaeon calibrate` on these manifests."""
+def calibrated(folder: Path, models: Path) -> Device:
+    """`aegaeon calibrate` on these manifests, with the pace of loads where that is given."""
     output = folder / "aegaeon" / "constants.json"
     command = ["calibrate", "-f", str(folder), "--models", str(models), "-o", str(output)]
     entry = "from aegaeon_cli.main import main; main()"
     subprocess.run([sys.executable, "-c", entry, *command], check=True, stdout=subprocess.DEVNULL)
-    found = json.loads(output.read_text())["constants"]
-    known = {
-        c["model"]: LatencyConstants(**{k: v for k, v in c.items() if k not in ("model", "device")}) for c in found
+    found = read_device(str(output))
+    if str(PACED) not in os.environ.get("PYTHONPATH", ""):
+        return found
+    paced = {
+        n: replace(k, latency=replace(k.latency, load_bytes_per_s=LOAD_BYTES_PER_S)) for n, k in found.kinds.items()
     }
-    if str(PACED) in os.environ.get("PYTHONPATH", ""):
-        return {name: replace(k, load_bytes_per_s=LOAD_BYTES_PER_S) for name, k in known.items()}
-    return known
+    return replace(found, kinds=paced)
 
 
-def write_constants(folder: Path, constants: dict[str, LatencyConstants]) -> None:
+def write_constants(folder: Path, device: Device) -> None:
     """What the scheduler begins with, in the folder where `aegaeon up` looks."""
-    entries = [{"model": name, "device": "cpu", **asdict(k)} for name, k in constants.items()]
+    entries = [{"model": name, "device": "cpu", **asdict(kind.latency)} for name, kind in device.kinds.items()]
     (folder / "aegaeon").mkdir()
     (folder / "aegaeon" / "constants.json").write_text(json.dumps({"constants": entries}))
-
-
-def device(folder: Path, models: Path, constants: dict[str, LatencyConstants]) -> Device:
-    """One engine of the manifests: sizes as the sidecar sees them."""
-    pool = load_manifests(folder, models).pools[0]
-    memory, tuning = pool.gpu_pool.spec.memory, pool.gpu_pool.spec.tuning
-    backend = TorchBackend(dtype=pool.gpu_pool.spec.accelerator.dtype)
-    kinds, block_tokens = {}, 16
-    for model in pool.models:
-        layout = backend.describe(Path(str(model.source.host_path)), model.max_model_len or 0)
-        block_tokens = layout.kv_block_tokens
-        per_token = layout.kv_block_bytes // block_tokens
-        kinds[model.name] = Kind(model.name, layout.weight_bytes, per_token, constants[model.name])
-    return Device(
-        "this machine", "aegaeon calibrate", "yours", (), kinds, {}, memory.device_bytes,
-        slab_bytes=memory.slab_size, block_tokens=block_tokens, max_batch=tuning.max_batch,
-        host_kv_bytes=memory.host_kv, one_link=False,
-    )  # fmt: skip
 
 
 def through_the_stack(found: Device, alone: dict[str, Alone]) -> Machine:
@@ -194,8 +174,7 @@ async def compare(arguments: argparse.Namespace, policy: str) -> list[Row]:
     with manifest_folder(policy, Slo(2.0, 0.1)) as folder:
         names = [model.name for model in load_manifests(folder, arguments.models).pools[0].models]
         workload = trace(names, arguments.rate, arguments.seconds, arguments.seed)
-        constants = calibrated(folder, arguments.models)
-        raw = device(folder, arguments.models, constants)
+        raw = calibrated(folder, arguments.models)
         async with Stack(folder, arguments.models, free_port()) as stack:
             machine = through_the_stack(raw, await probe(stack.state.url, names))
     slo = choose(machine, workload, policy, arguments.delay)
@@ -205,7 +184,7 @@ async def compare(arguments: argparse.Namespace, policy: str) -> list[Row]:
     told("  simulated", expected)
     told("  simulated, calibrate alone", bare)
     with manifest_folder(policy, slo) as folder:
-        write_constants(folder, constants)
+        write_constants(folder, raw)
         seen: list[Figures] = []
         void = 0
         for _ in range(2 * arguments.runs):

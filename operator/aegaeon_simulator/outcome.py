@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from aegaeon_scheduler.core.model import Slo
 from aegaeon_scheduler.core.slo import Attainment, attainment
 from aegaeon_simulator.use import Use
 
+SloOf = Callable[[int], Slo]
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
@@ -45,13 +46,13 @@ class Outcome:
         return attainment((r.times, slo, r.length) for r in self.requests)
 
 
-def report(outcome: Outcome, slo: Slo, names: Sequence[str], kinds: Sequence[str]) -> dict[str, Any]:
-    """The run's figures as JSON values. Seconds; shares in 0..1."""
+def report(outcome: Outcome, slo_of: SloOf, names: Sequence[str], kinds: Sequence[str]) -> dict[str, Any]:
+    """The run's figures as JSON values. Seconds; shares in 0..1; `slo_of` gives a model's objective by its number."""
     by_model: list[list[Served]] = [[] for _ in names]
     for request in outcome.requests:
         by_model[request.model].append(request)
     return {
-        "attainment": _shares(outcome.requests, slo),
+        "attainment": _shares(outcome.requests, slo_of),
         "requests": _counts(outcome.requests),
         "ttft_s": _quantiles([r.times[0] for r in outcome.requests if r.times]),
         "tbt_s": _quantiles(_gaps(outcome.requests)),
@@ -62,17 +63,17 @@ def report(outcome: Outcome, slo: Slo, names: Sequence[str], kinds: Sequence[str
         "gpu_seconds": _seconds(outcome),
         "span_s": outcome.span_s,
         "models": {
-            name: {"kind": kinds[m], "requests": _counts(by_model[m]), "attainment": _shares(by_model[m], slo)}
+            name: {"kind": kinds[m], "requests": _counts(by_model[m]), "attainment": _shares(by_model[m], slo_of)}
             for m, name in enumerate(names)
         },
     }
 
 
-def _shares(requests: list[Served], slo: Slo) -> dict[str, float] | None:
+def _shares(requests: list[Served], slo_of: SloOf) -> dict[str, float] | None:
     """None when nothing was asked for: no share is neither good nor bad."""
     if not requests:
         return None
-    a = attainment((r.times, slo, r.length) for r in requests)
+    a = attainment((r.times, slo_of(r.model), r.length) for r in requests)
     return {"token": a.token, "request": a.request, "time": a.time}
 
 

@@ -35,7 +35,7 @@ def simulate_production(
         nonlocal events
         events += 1
 
-    pool = {name: (s, settings.slo) for name, s in served.items()}
+    pool = {name: (s, settings.slo_of(m)) for m, (name, s) in enumerate(served.items())}
     specs = _engines(settings, device, charge, names)
     try:
         world = World(_config(settings, served), pool, specs, settings.delay_s, 0.5, observe=observe)

@@ -59,5 +59,5 @@ def result(run: Run, outcome: Outcome) -> dict[str, Any]:
             "derived": list(device.derived),
         },
         "seed": run.seed,
-        **report(outcome, s.slo, run.workload.names, effective(run).kinds),
+        **report(outcome, s.slo_of, run.workload.names, effective(run).kinds),
     }

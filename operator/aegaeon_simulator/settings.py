@@ -30,13 +30,19 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One run. `slo` is the objective of every model; `drain_s` is how long it goes on after the last arrival."""
+    """One run. `slo` is the objective of all models, unless `slos` gives each its own; `drain_s` is how long it goes on
+    after the last arrival."""
 
     policy: str
     split: Split
     slo: Slo
     drain_s: float = 600.0
     delay_s: float = 0.0005  # between scheduler and devices, one way
+    slos: tuple[Slo, ...] = ()
+
+    def slo_of(self, model: int) -> Slo:
+        """The objective of the model of this number."""
+        return self.slos[model] if self.slos else self.slo
 
     def check(self) -> None:
         """Raises SettingsError."""

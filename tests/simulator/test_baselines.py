@@ -63,7 +63,7 @@ def _two_models_a_device(models: int) -> Workload:
 def test_muxserve_serves_two_models_a_device_and_never_the_rest() -> None:
     device = plain_device(step_s=0.01, prefill_s=0.02)
     outcome = run("muxserve", _two_models_a_device(7), device, split=Split(unified=3))
-    figures = report(outcome, SLO, [str(m) for m in range(7)], ["plain"] * 7)
+    figures = report(outcome, lambda model: SLO, [str(m) for m in range(7)], ["plain"] * 7)
     assert figures["requests"] == {"offered": 7, "finished": 6, "unserved": 1, "refused": 0}
     assert figures["attainment"]["token"] == pytest.approx(6 / 7)
     assert figures["models"]["6"]["attainment"] == {"token": 0.0, "request": 0.0, "time": 0.0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -164,6 +165,22 @@ def test_a_tighter_objective_never_takes_fewer_gpus() -> None:
     assert tight >= loose
 
 
+def test_every_model_is_held_to_its_own_objective() -> None:
+    hopeless = [replace(m, slo=Slo(1e-3, 1e-3)) if m.name == "m1" else m for m in demands(3, 0.2)]
+    traffic = poisson_traffic(hopeless, LENGTHS, 60.0)
+    mixed = Lab(traffic, read_device("h800-policy"), Objective(SLO), seeds=1)
+    shares = mixed.point("aegaeon", Split(unified=3)).models
+    assert shares[1] == 0.0
+    assert min(shares[0] or 0.0, shares[2] or 0.0) > 0.99
+    assert mixed.point("dedicated", Split(unified=3)).models[1] == 0.0
+
+
+def test_a_file_may_give_a_model_its_own_objective(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("kind,rate,ttft,tbt\n7b,0.1,2,0.05\n13b,0.1,,\n")
+    first, second = read_models(tmp_path / "m.csv", KINDS)
+    assert (first.slo, second.slo) == (Slo(2.0, 0.05), None)
+
+
 def test_the_same_question_has_the_same_answer() -> None:
     assert plan(lab(count=3), gpus=1) == plan(lab(count=3), gpus=1)
 
@@ -204,6 +221,7 @@ def test_yaml_and_csv_say_the_same(tmp_path: Path) -> None:
     [
         ("m.csv", "model,rate\na,1\n", 1, "misses the column kind"),
         ("m.csv", "kind,rate\n7b,1\n70b,1\n", 3, "unknown kind '70b'"),
+        ("m.csv", "kind,rate,ttft\n7b,1,2\n", 2, "gives one of ttft and tbt; give both"),
         ("m.csv", "kind,rate\n7b,0\n", 2, "rate is '0'"),
         ("m.csv", "kind,rate\n7b,-1\n", 2, "greater than 0"),
         ("m.csv", "kind,rate\n7b,nan\n", 2, "rate is 'nan'"),

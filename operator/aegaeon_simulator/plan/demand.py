@@ -15,6 +15,7 @@ from zlib import crc32
 
 import numpy as np
 
+from aegaeon_scheduler.core.model import Slo
 from aegaeon_simulator.plan.errors import PlanError
 from aegaeon_simulator.workload import Arrival, Lengths, Workload
 
@@ -24,7 +25,8 @@ REQUESTS = 450  # in a window, where its length allows: enough for a share to wi
 
 @dataclass(frozen=True, slots=True)
 class ModelDemand:
-    """One model: its kind, requests per second, whose it is; mean lengths in tokens where they are known."""
+    """One model: its kind, requests per second, whose it is; mean lengths in tokens where they are known; its objective
+    where it is not that of all."""
 
     name: str
     kind: str
@@ -32,6 +34,7 @@ class ModelDemand:
     tenant: str = ""
     input_tokens: float | None = None
     output_tokens: float | None = None
+    slo: Slo | None = None
 
 
 class Traffic(Protocol):

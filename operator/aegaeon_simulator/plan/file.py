@@ -1,7 +1,8 @@
 """Models and rates from a small file: YAML (`models:` with a list) or CSV with a header, the same fields in both.
 
 Fields: `kind` and `rate` (requests per second, of each); optional `model` (name), `tenant`, `count` (so many alike),
-`input_len` and `output_len` (mean tokens). What cannot be used is named with its line.
+`input_len`, `output_len` (mean tokens), `ttft` and `tbt` (seconds: its own objective). What cannot be used is named
+with its line.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from pathlib import Path
 
 import yaml
 
+from aegaeon_scheduler.core.model import Slo
 from aegaeon_simulator.plan.demand import ModelDemand
 from aegaeon_simulator.plan.errors import FileError
 from aegaeon_simulator.workload.kinds import canonical
 
-FIELDS = ("model", "kind", "rate", "tenant", "count", "input_len", "output_len")
+FIELDS = ("model", "kind", "rate", "tenant", "count", "input_len", "output_len", "ttft", "tbt")
 MOST_MODELS = 10_000
 Entry = tuple[int, dict[str, str]]
 
@@ -52,10 +54,19 @@ def _models(path: Path, line: int, entry: dict[str, str], known: Collection[str]
         raise FileError(path, line, f"count is {entry['count']!r}; it must be a whole number of models")
     name = entry.get("model") or f"line{line}-{kind}"
     asked, given = (_number(path, line, entry, f, 0.0) if entry.get(f) else None for f in ("input_len", "output_len"))
-    rate = _number(path, line, entry, "rate", None)
+    rate, slo = _number(path, line, entry, "rate", None), _slo(path, line, entry)
     for i in range(int(count)):
         each = name if count == 1 else f"{name}-{i + 1}"
-        yield ModelDemand(each, kind, rate, entry.get("tenant", ""), asked, given)
+        yield ModelDemand(each, kind, rate, entry.get("tenant", ""), asked, given, slo)
+
+
+def _slo(path: Path, line: int, entry: dict[str, str]) -> Slo | None:
+    """Both or none of them."""
+    if bool(entry.get("ttft")) != bool(entry.get("tbt")):
+        raise FileError(path, line, "gives one of ttft and tbt; give both, in seconds, or neither")
+    if not entry.get("ttft"):
+        return None
+    return Slo(_number(path, line, entry, "ttft", None), _number(path, line, entry, "tbt", None))
 
 
 def _kind(path: Path, line: int, name: str, known: Collection[str]) -> str:

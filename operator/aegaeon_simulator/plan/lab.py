@@ -25,7 +25,8 @@ def one_by_one(trials: Sequence[Trial]) -> list[Sample]:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What is promised: this share of tokens (requests, time) within `slo`, at this one-sided confidence."""
+    """What is promised: this share of tokens (requests, time) within `slo`, or the model's own, at this one-sided
+    confidence."""
 
     slo: Slo
     share: float = 0.9
@@ -36,7 +37,7 @@ class Objective:
         """Raises PlanError."""
         if not (self.slo.ttft_s > 0 and self.slo.tbt_s > 0):
             raise PlanError(
-                f"the objective is TTFT {self.slo.ttft_s:g} s, TBT {self.slo.tbt_s:g} s; both must be more than 0"
+                f"the objective is TTFT {self.slo.ttft_s:g} s, TBT {self.slo.tbt_s:g} s; give both more than 0"
             )
         if not 0 < self.share < 1:
             raise PlanError(f"the attainment asked for is {self.share:g}; give a share between 0 and 1, such as 0.9")
@@ -85,12 +86,13 @@ class Lab:
         self._draws = [self.traffic.draw(seed) for seed in range(count)]
 
     def point(self, policy: str, split: Split, reshape: Reshape | None = None, shape: tuple[int, ...] = ()) -> Point:
-        """The pool on every draw. `reshape` changes the workload; `shape` names that change."""
+        """The pool on every draw. `reshape` makes copies of models, `shape` says how many of each."""
         key = (policy, split, shape)
         if key not in self._known:
             self.progress(f"{policy} on {told(split)}")
             shaped = [reshape(draw) if reshape else draw for draw in self._draws]
-            self._known[key] = self._estimate(policy, split, [self._trial(policy, split, w) for w in shaped])
+            slos = self._slos(shape)
+            self._known[key] = self._estimate(policy, split, [self._trial(policy, split, w, slos) for w in shaped])
         return self._known[key]
 
     def points(self, policy: str) -> list[Point]:
@@ -102,11 +104,15 @@ class Lab:
         """Whether the objective is met, at the confidence asked for."""
         return point.share.low >= self.objective.share
 
-    def _trial(self, policy: str, split: Split, workload: Workload) -> Trial:
-        slo = self.objective.slo
+    def _slos(self, copies: tuple[int, ...]) -> tuple[Slo, ...]:
+        """Of every model, or of so many copies of each."""
+        own = [model.slo or self.objective.slo for model in self.traffic.models]
+        return tuple(slo for slo, count in zip(own, copies or (1,) * len(own), strict=True) for _ in range(count))
+
+    def _trial(self, policy: str, split: Split, workload: Workload, slos: tuple[Slo, ...]) -> Trial:
         longest = max((a.output_tokens for a in workload.arrivals), default=1)
-        drain_s = slo.ttft_s + longest * slo.tbt_s  # what comes later is late anyway
-        settings = Settings(policy, split, slo, drain_s)
+        drain_s = max(slo.ttft_s + longest * slo.tbt_s for slo in slos)  # what comes later is late anyway
+        settings = Settings(policy, split, self.objective.slo, drain_s, slos=slos)
         return Trial(Run(settings, workload, self.device), self.objective.form, self.traffic.window_s)
 
     def _estimate(self, policy: str, split: Split, trials: list[Trial]) -> Point:

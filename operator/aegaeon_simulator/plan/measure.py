@@ -56,13 +56,13 @@ class Share:
 def sample(trial: Trial) -> Sample:
     """Simulate the trial. Raises SettingsError and DeviceError."""
     outcome = simulate(trial.run)
-    slo, workload = trial.run.settings.slo, effective(trial.run)
+    slo_of, workload = trial.run.settings.slo_of, effective(trial.run)
     edge = min(_EDGE_S, trial.window_s / 6)
     width = (trial.window_s - 2 * edge) / SLICES
     slices = [[0.0, 0.0] for _ in range(SLICES)]
     models = [[0.0, 0.0] for _ in workload.kinds]
     for request in outcome.requests:
-        score = _score(request, slo, trial.form)
+        score = _score(request, slo_of(request.model), trial.form)
         _add(models[request.model], score)
         at = math.floor((request.arrival_s - edge) / width)
         if 0 <= at < SLICES:

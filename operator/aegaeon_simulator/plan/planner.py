@@ -77,9 +77,9 @@ def _fewest(lab: Lab, policy: str) -> Point:
 
 def first_guess(lab: Lab) -> int:
     """Where to begin: models expected to be active (Theorem 3.1), each at its slowest pace of one step per TBT."""
-    tbt_s, gpus = lab.objective.slo.tbt_s, 0.0
-    output = mean_output(lab.traffic)
+    output, gpus = mean_output(lab.traffic), 0.0
     for model in lab.traffic.models:
+        tbt_s = (model.slo or lab.objective.slo).tbt_s
         latency = lab.device.kind(model.kind).latency
         open_requests = model.rate * (model.output_tokens or output) * tbt_s
         gpus += (1 - math.exp(-open_requests)) * latency.a / tbt_s + open_requests * latency.c / tbt_s

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aegaeon_simulator.crossing import TARGET, crossing
-from aegaeon_simulator.figures.catalog import FORMS, OURS, Panel
+from aegaeon_simulator.figures.catalog import FORMS, Panel
 from aegaeon_simulator.figures.points import Point
 
-_REFINEMENTS = 2  # loads put between those of the panel, at most; one for ours, whose runs are dear
+_REFINEMENTS = 1  # loads put between those of the panel, at most
 _NEAR = 0.006  # of the target: the crossing is known
 _NARROW = 0.04  # of the load: the bracket is narrow enough
 
@@ -56,7 +56,7 @@ class Curve:
         """Between two loads, where the tokens on time are estimated to be the target."""
         added = [load for load in self.results if load not in self.panel.loads_of(self.policy)]
         bracket = _bracket(self.line("token"))
-        if bracket is None or len(added) >= (1 if self.policy == OURS else _REFINEMENTS):
+        if bracket is None or len(added) >= _REFINEMENTS:
             return None
         (low, above), (high, below) = bracket
         if high - low <= _NARROW * high or min(above - TARGET, TARGET - below) < _NEAR:

@@ -91,11 +91,10 @@ class Pass:
         if not free:
             return
         best = Best.of(free)
-        for load in self._waiting(free):
-            group, rest = load.group, load.group.rest()
+        for rank, _, group, rest in self._waiting():
             if not free:
                 return
-            if rest is None or best.beyond(load, self._settings.give_way_share):
+            if best.beyond(group, rank, rest, self._settings.give_way_share):
                 continue
             views = self._candidates(group, rest, free)
             if views and (
@@ -104,16 +103,16 @@ class Pass:
                 free = [v for v in free if v.free]
                 best = Best.of(free)
 
-    def _waiting(self, free: list[View]) -> list[Load]:
-        """Groups that wait and are at rest, most urgent first."""
-        loads = []
+    def _waiting(self) -> list[tuple[float, int, Group, Still]]:
+        """Groups that wait and are at rest, by rank."""
+        waiting = []
         for group in self._table.groups.values():
-            if group.inst is None and group.model.footprint is not None and group.rest() is not None:
-                view = next((v for v in free if group.may_go(v.inst)), None)
-                if view is not None:
-                    loads.append(self._as_on(group, view.inst))
-        loads.sort(key=lambda x: (x.rank, x.group.number))
-        return loads
+            if group.inst is None and group.model.footprint is not None:
+                rest = group.rest()
+                if rest is not None:
+                    waiting.append((group.order(self._now, self._settings).rank, group.number, group, rest))
+        waiting.sort(key=lambda item: item[:2])
+        return waiting
 
     def _candidates(self, group: Group, rest: Still, free: list[View]) -> list[View]:
         only = rest.only or group.target

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from aegaeon_scheduler.core.model import ModelName
-from aegaeon_scheduler.core.policies.slack.group import Load
+from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still
 from aegaeon_scheduler.core.state import Instance
 
 
@@ -82,7 +82,8 @@ class Best:
         room = max((v.fits - v.nbytes for v in views), default=0.0)
         return Best(room, max((v.most for v in views), default=-inf), any(not v.loads for v in views))
 
-    def beyond(self, load: Load, share: float) -> bool:
-        """Whether none of them can take a group; quick, for most that wait."""
-        limit = load.rank + share * load.group.model.config.slo.ttft_s
-        return not self.empty and load.nbytes > self.room and self.most <= limit
+    def beyond(self, group: Group, rank: float, rest: Still, share: float) -> bool:
+        """Whether none of them can take a group that waits; quick, for most of them."""
+        fp, limit = group.model.fp, rank + share * group.model.config.slo.ttft_s
+        nbytes = fp.weight_bytes + rest.blocks * fp.kv_block_bytes
+        return not self.empty and nbytes > self.room and self.most <= limit

@@ -1,0 +1,126 @@
+"""What each rule of policy aegaeon brings: tokens on time without it, at loads where 90 % are met with it.
+
+Run: python -m benchmarks.ablation [POINT ...] [--seed 1] [--seconds 120]. Harsher costs, since they are quicker to run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.goodput import POINTS, PROCESSES, run_of
+from benchmarks.report import Row, report
+
+from aegaeon_scheduler.core.config import PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.policies.slack.group import Group, Load, Order
+from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
+from aegaeon_scheduler.core.policies.slack.table import groups_at
+from aegaeon_scheduler.core.policies.slack.view import View
+from aegaeon_scheduler.core.state import Instance
+from aegaeon_simulator import production
+from aegaeon_simulator.run import Run, simulate
+
+_FULL = "all rules"
+_NEVER = 1e9
+
+KNOBS: dict[str, dict[str, float]] = {
+    _FULL: {},
+    "no giving way": {"give_way_share": _NEVER},
+    "no margin in giving way": {"give_way_share": 0.0, "min_stay_s": 0.0},
+    "company does not count": {"lone_share": 0.0},
+    "late ones keep first priority": {"late_slack_s": -_NEVER},
+    "no rebalancing": {"busy_util": _NEVER},
+    "no second group when hot": {"hot_util": _NEVER},
+    "no limit of time when placing": {"full_util": _NEVER},
+    "quantum of 32 steps": {"quantum_steps": 32},
+    "passes at every event": {"pass_gap_s": 0.0},
+}
+FIRST_COME, STALL, AT_MOST = "first come, first served", "loads stall the engine", "groups at most: {}"
+VARIANTS = (*KNOBS, FIRST_COME, STALL, *(AT_MOST.format(n) for n in (1, 2, 3)))
+
+
+@contextmanager
+def instead(owner: Any, name: str, value: object) -> Iterator[None]:
+    """Another function in a class or module for a while."""
+    before = owner.__dict__[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def _first_come(group: Group, now: float, settings: PolicySettings) -> Order:
+    oldest = min((seq.arrival for seq in group.members.values()), default=now)
+    return Order(oldest, oldest)
+
+
+def _at_most(count: int) -> tuple[Callable[..., float], Callable[..., Instance | None]]:
+    """`over` and `_idle_weights` of a policy with so many groups on an engine."""
+    over, idle = View.over, SlackPolicy._idle_weights
+
+    def counted_over(view: View, load: Load) -> float:
+        return over(view, load) if len(view.loads) < count else max(1.0, over(view, load))
+
+    def counted_idle(policy: SlackPolicy, group: Group, now: float) -> Instance | None:
+        inst = idle(policy, group, now)
+        return inst if inst is not None and len(groups_at(inst)) < count else None
+
+    return counted_over, counted_idle
+
+
+def _stalling(run: Run) -> Run:
+    rate = max(k.latency.load_bytes_per_s for k in run.device.kinds.values())
+    return replace(run, device=replace(run.device, load_stall_bytes_per_s=rate))
+
+
+def tokens(variant: str, name: str, seed: int, seconds: float) -> float:
+    """Share of tokens on time of one variant."""
+    run = run_of(POINTS[name], seed, seconds)
+    config = production._config
+
+    def changed(*args: Any) -> SchedulerConfig:
+        given = config(*args)
+        return replace(given, policy=replace(given.policy, **KNOBS.get(variant, {})))  # type: ignore[arg-type]  # floats
+
+    with instead(production, "_config", changed):
+        if variant == FIRST_COME:
+            with instead(Group, "order", _first_come):
+                return _token(run)
+        if variant == STALL:
+            return _token(_stalling(run))
+        if variant not in KNOBS:
+            over, idle = _at_most(int(variant[-1]))
+            with instead(View, "over", over), instead(SlackPolicy, "_idle_weights", idle):
+                return _token(run)
+        return _token(run)
+
+
+def _token(run: Run) -> float:
+    return simulate(run).attainment(run.settings.slo).token
+
+
+def main() -> int:
+    """Every variant at every point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("points", nargs="*", default=["H0.1", "Hx0.3", "H0.5"], metavar="POINT")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=120.0)
+    given = parser.parse_args()
+    found = []
+    with ProcessPoolExecutor(PROCESSES) as pool:
+        runs = [(v, n, pool.submit(tokens, v, n, given.seed, given.seconds)) for n in given.points for v in VARIANTS]
+        for variant, name, future in runs:
+            figure = f"{name}, {POINTS[name].models} models, {given.seconds:g} s: {variant}"
+            found.append(Row(figure, future.result(), "share"))
+            print(f"{figure}: {100 * future.result():.1f}", flush=True)
+    return 0 if report("ablation", found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -55,6 +55,13 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--cap-output", type=click.IntRange(min=1), metavar="N", help="Longest output, tokens.")
 @click.option("--speedup", type=float, default=1.0, show_default=True, help="Divides the times of the trace.")
 @click.option("--window", type=float, metavar="S", help="Only what arrives in the first S seconds (after --speedup).")
+@click.option(
+    "--admission",
+    type=click.Choice(["none", "feasible"]),
+    default="none",
+    show_default=True,
+    help="Refuse what would be served too late (feasible); refusals count as misses.",
+)
 @click.option("--drain", type=float, default=600.0, show_default=True, help="Seconds to go on after the last arrival.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bytes.")
 @click.option(
@@ -113,7 +120,7 @@ def _settings(given: dict[str, Any]) -> Settings:
     counts = [given["prefill"], given["decode"], given["unified"]]
     split = default_split(given["policy"]) if counts == [None] * 3 else Split(*(n or 0 for n in counts))
     slo = Slo(given["slo_ttft"] * given["slo_scale"], given["slo_tbt"] * given["slo_scale"])
-    return Settings(given["policy"], split, slo, given["drain"])
+    return Settings(given["policy"], split, slo, given["drain"], admission=given["admission"])
 
 
 def _workload(given: dict[str, Any], seed: int, device: Device) -> Workload:

@@ -67,7 +67,9 @@ def _config(settings: Settings, served: dict[ModelName, Served]) -> SchedulerCon
     """The production settings, less the refusals: the estimates begin with the device's constants."""
     constants = tuple(ConstantsOf(name, "", s.latency) for name, s in served.items())
     policy = PolicySettings(name=settings.policy)
-    return SchedulerConfig(policy=policy, hold_s=_NEVER_S, max_queue=1 << 30, constants=constants)
+    return SchedulerConfig(
+        policy=policy, hold_s=_NEVER_S, max_queue=1 << 30, admission=settings.admission, constants=constants
+    )
 
 
 def _served(device: Device, kind: Kind) -> Served:

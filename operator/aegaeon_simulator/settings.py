@@ -38,6 +38,7 @@ class Settings:
     slo: Slo
     drain_s: float = 600.0
     delay_s: float = 0.0005  # between scheduler and devices, one way
+    admission: str = "none"  # of policies that run on the scheduler's core
     slos: tuple[Slo, ...] = ()
 
     def slo_of(self, model: int) -> Slo:

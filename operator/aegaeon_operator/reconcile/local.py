@@ -95,6 +95,7 @@ def _scheduler(pool: Pool, plan: LocalPlan) -> DesiredPod:
         "record": _text(plan.record),
         "heartbeat_timeout_s": _HEARTBEAT_TIMEOUT_S,
         "hold_s": scheduling.hold,
+        "admission": scheduling.admission,
         "metrics_listen": f"{plan.host}:{scheduling.metrics_port}" if scheduling.metrics_port else None,
     }
     return DesiredPod(

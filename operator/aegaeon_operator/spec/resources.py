@@ -136,6 +136,12 @@ class Scheduling(Strict):
     hold: PositiveDuration = Field(
         default=30.0, description="How long a request may wait for an engine before it is answered with 503."
     )
+    admission: Literal["none", "feasible"] = Field(
+        default="none",
+        description="`feasible`: answer 503 at once when the first token cannot come in time, and at the latest after "
+        "1.6 times its objective in the queue. `none`: `hold` alone bounds the wait; the default, since where the "
+        "hardware cannot meet the objective `feasible` refuses nearly everything.",
+    )
     metrics_port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
         default=None, description="Port of the scheduler's Prometheus metrics; without it they are not served."
     )

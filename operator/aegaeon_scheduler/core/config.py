@@ -95,6 +95,12 @@ class SchedulerConfig:
     policy: PolicySettings = field(default_factory=PolicySettings)
     # Longest wait, seconds, in the queue before the request is answered with OVERLOADED.
     hold_s: float = 30.0
+    # Whether requests are refused whose first token would come too late: "none", or "feasible": at once when those who
+    # are due before take longer than TTFT, and where that was too hopeful, after `bound_ttft` times TTFT in the queue.
+    admission: str = "none"
+    # Where both ends meet: below 2 the bound on TTFT leaves time for the prompt itself, at 1 what could still catch up
+    # is refused.
+    bound_ttft: float = 1.6
     # Seconds that a client is told to wait after OVERLOADED.
     retry_after_s: float = 2.0
     # Sequences queued over all models before further ones are refused at once.

@@ -5,6 +5,7 @@ A sequence leaves the tables through `_end` alone, which is what makes "each req
 
 from __future__ import annotations
 
+from aegaeon_scheduler.core.admission import Admission
 from aegaeon_scheduler.core.book import blocks_for, least_slabs, slabs_of
 from aegaeon_scheduler.core.commands import Accept, Amend, Close, Reject, SequenceEnded, SequenceLost
 from aegaeon_scheduler.core.events import Submitted
@@ -21,6 +22,7 @@ class Life:
         self._pool = pool
         self._policy = policy
         self._timers = timers
+        self._admission = Admission(pool, policy)
         self.dirty: dict[str, Instance] = {}
 
     def wake(self, inst: Instance) -> None:
@@ -36,7 +38,7 @@ class Life:
         model.asked_at = pool.now
         pool.sequences[seq.id] = seq
         self._count(seq.stage, seq, 1)
-        refused = self._refusal(seq)
+        refused = self._refusal(seq) or self._admission.refusal(seq)
         if refused is not None:
             self.reject(seq, *refused)
             return
@@ -91,8 +93,8 @@ class Life:
         self.wake(inst)
 
     def hold(self, seq: Sequence) -> None:
-        """It waits from now on; when nothing is done for it within hold_s, it ends with an answer."""
-        self._timers.hold(seq)
+        """It waits from now on; when nothing is done for it in time, it ends with an answer (see Admission)."""
+        self._timers.hold(seq, self._admission.until(seq))
 
     def started(self, inst: Instance, turn: Issued) -> None:
         """A turn is on the lane: its prompts are being prefilled."""

@@ -125,7 +125,8 @@ class Scheduler:
         self._timers.ticked()
         held, lost, leases = self._timers.due()
         for seq in held:
-            reason = f"no engine became free for {seq.model.name} within {self._pool.config.hold_s:g} s"
+            waited_s = min(self._pool.config.hold_s, self._pool.now - seq.arrival)
+            reason = f"no engine became free for {seq.model.name} within {waited_s:.3g} s"
             self._life.reject(seq, RejectCode.OVERLOADED, reason)
         for seq in lost:
             self._life.cancel(seq, "its gateway did not submit it again")

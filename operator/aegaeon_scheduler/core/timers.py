@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from heapq import heappop, heappush
 from math import inf
 
 from aegaeon_scheduler.core.commands import Wake
@@ -11,20 +12,20 @@ from aegaeon_scheduler.core.state import Pool, Sequence, Stage
 
 
 class Timers:
-    """Three queues of constant delay, so each stays sorted by itself, and the end of the start."""
+    """Queues by time, two of constant delay that stay sorted by themselves, and the end of the start."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._holds: deque[tuple[float, Sequence]] = deque()
+        self._holds: list[tuple[float, int, Sequence]] = []  # a heap: holds depend on objectives
         self._losses: deque[tuple[float, Sequence]] = deque()
         self._leases: deque[tuple[float, InstanceId, SeqId, Held]] = deque()
         self._settling = False
         self._armed: float | None = None
 
-    def hold(self, seq: Sequence) -> None:
-        """A sequence begins to wait: for its prefill, or for the room to be handed off."""
-        seq.held_until = self._pool.now + self._pool.config.hold_s
-        self._holds.append((seq.held_until, seq))
+    def hold(self, seq: Sequence, until: float) -> None:
+        """A sequence begins to wait for its prefill, or for the room to be handed off: until this time at most."""
+        seq.held_until = until
+        heappush(self._holds, (until, seq.order, seq))
 
     def lost(self, seq: Sequence) -> None:
         """A sequence begins to wait for its gateway."""
@@ -50,11 +51,11 @@ class Timers:
         now = self._pool.now
         holds, losses, leases = [], [], []
         while self._holds and self._holds[0][0] <= now:
-            at, seq = self._holds.popleft()
+            at, _, seq = heappop(self._holds)
             if not self._held(seq) or seq.held_until != at:
                 continue
             if seq.copy is not None or seq.turns:
-                self.hold(seq)  # something is done for it right now
+                self.hold(seq, now + self._pool.config.hold_s)  # something is done for it right now
                 continue
             seq.held_until = 0.0  # queued twice at one time it is here twice
             holds.append(seq)
@@ -92,7 +93,7 @@ class Timers:
             self._pool.out.append(Wake(self._armed))
 
     def _drop_stale(self) -> None:
-        while self._holds and not self._held(self._holds[0][1]):
-            self._holds.popleft()
+        while self._holds and not self._held(self._holds[0][2]):
+            heappop(self._holds)
         while self._losses and not self._live(self._losses[0][1], Stage.LOST):
             self._losses.popleft()

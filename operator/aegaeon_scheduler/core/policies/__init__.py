@@ -57,6 +57,10 @@ class Policy(Protocol):
         """Queue a sequence for prefill on an instance that has its model; None: nowhere yet."""
         ...
 
+    def wait_s(self, seq: Sequence, now: float) -> float:
+        """About how long a new sequence would wait for an engine, seconds; 0 where that is not known."""
+        ...
+
     def place_decode(self, seq: Sequence, now: float) -> Instance | None:
         """Choose where a prefilled sequence decodes and put it into a batch there; None: nowhere yet."""
         ...

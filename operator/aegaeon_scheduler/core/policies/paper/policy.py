@@ -106,6 +106,10 @@ class PaperPolicy:
 
     # -- Algorithm 2 ------------------------------------------------------------------------------------------------
 
+    def wait_s(self, seq: Sequence, now: float) -> float:
+        """See Policy. What is queued is in the order of arrival and bounded by time alone."""
+        return 0.0
+
     def place_decode(self, seq: Sequence, now: float) -> Instance | None:
         """A batch of its model with room on the least loaded instance, else a new batch on the least loaded one."""
         here = seq.home if seq.home is not None and seq.home.role is not Role.PREFILL else None

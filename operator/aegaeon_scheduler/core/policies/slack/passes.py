@@ -29,6 +29,7 @@ class Pass:
         self._moves: list[Move] = []
         self._views: dict[str, View] = {}
         self._reach = Reach(pool)
+        self._line: list[tuple[float, int, Group, Still]] = []
         self._measured: dict[tuple[int, str, int], Load] = {}
 
     def run(self) -> list[Move]:
@@ -42,7 +43,15 @@ class Pass:
         self._relieve()
         self._place_waiting()
         self._rebalance()
+        if self._pool.config.admission != "none":
+            self._note_line()
         return self._moves
+
+    def _note_line(self) -> None:
+        late_s = self._settings.late_slack_s
+        keys = (group.urgency(self._now, late_s)[0] for _, _, group, _ in self._line if group.inst is None)
+        placed = sum(1 for move in self._moves if move.instance is not None)
+        self._table.line.passed(sorted(keys), placed, self._now)
 
     def _view(self, inst: Instance) -> View:
         loads = [self._load(g, inst) for g in groups_at(inst) if g.members]
@@ -91,7 +100,8 @@ class Pass:
         if not free:
             return
         best = Best.of(free)
-        for rank, _, group, rest in self._waiting():
+        self._line = self._waiting()
+        for rank, _, group, rest in self._line:
             if not free:
                 return
             if best.beyond(group, rank, rest, self._settings.give_way_share):

@@ -109,6 +109,14 @@ class SlackPolicy:
                 return None
         return inst
 
+    def wait_s(self, seq: Sequence, now: float) -> float:
+        """See Policy. Where its model is on an engine it waits for nobody; else for the groups that are due before."""
+        groups = groups_of(seq.model)
+        if any(group.inst is not None for group in groups):
+            return 0.0
+        key = min([due(seq), *(group.urgency(now, self._settings.late_slack_s)[0] for group in groups)])
+        return self._table.line.wait_s(key, now)
+
     def place_decode(self, seq: Sequence, now: float) -> Instance | None:
         """Stay with the group that prefilled it; after a hand-off, join the model's decode group."""
         home = seq.home

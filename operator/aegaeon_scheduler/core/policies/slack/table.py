@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from math import inf
+from bisect import bisect_left
+from math import exp, inf
 
 from aegaeon_scheduler.core.model import Role
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load
 from aegaeon_scheduler.core.state import Instance, Model, Pool, Sequence, Stage
+
+_LATELY_S = 5.0  # seconds over which the pace of the line is taken
 
 
 def groups_at(inst: Instance) -> list[Group]:
@@ -23,12 +26,39 @@ def groups_of(model: Model) -> list[Group]:
     return groups
 
 
+class Line:
+    """Who waits for an engine, as the last pass found it, and how fast that line moved lately.
+
+    It begins hopeful (a group each tenth of a second), and returns to that when nobody waits.
+    """
+
+    def __init__(self) -> None:
+        self._keys: list[float] = []
+        self._placed = 0.0  # groups, of the last `_LATELY_S` about
+        self._waited_s = 0.0  # of these seconds, those in which somebody waited
+        self._at = 0.0
+
+    def passed(self, keys: list[float], placed: int, now: float) -> None:
+        """A pass is over: keys of those that still wait in order, and how many were placed."""
+        since_s = now - self._at
+        fade = exp(-since_s / _LATELY_S)
+        self._placed = self._placed * fade + placed
+        self._waited_s = self._waited_s * fade + (since_s if self._keys else 0.0)
+        self._keys, self._at = keys, now
+
+    def wait_s(self, key: float, now: float) -> float:
+        """Seconds until those that are due before have gone; who is late already is not ahead of anybody."""
+        ahead = bisect_left(self._keys, key) - bisect_left(self._keys, now)
+        return max(0, ahead) * (self._waited_s + 0.1) / (self._placed + 1.0)
+
+
 class Table:
     """`groups` are all of them, by number."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self.groups: dict[int, Group] = {}
+        self.line = Line()
 
     def up(self, inst: Instance) -> None:
         """A fresh instance."""

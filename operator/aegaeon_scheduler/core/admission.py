@@ -1,0 +1,42 @@
+"""Who is refused because it would be served too late: an answer at once is worth more to a client than a late one.
+
+Judged from what is known: who waits ahead, how fast waiting models came to an engine lately. Never from lengths.
+"""
+
+from __future__ import annotations
+
+from aegaeon_scheduler.core.errors import ConfigError
+from aegaeon_scheduler.core.model import RejectCode
+from aegaeon_scheduler.core.policies import Policy
+from aegaeon_scheduler.core.state import Pool, Sequence
+
+KNOWN = ("none", "feasible")
+
+
+class Admission:
+    """Raises ConfigError for a kind of admission that is unknown."""
+
+    def __init__(self, pool: Pool, policy: Policy) -> None:
+        if pool.config.admission not in KNOWN:
+            raise ConfigError(f"admission: {pool.config.admission!r} is unknown; known: {', '.join(KNOWN)}")
+        self._pool = pool
+        self._policy = policy
+        self._bounds = pool.config.admission == "feasible"
+
+    def refusal(self, seq: Sequence) -> tuple[RejectCode, str] | None:
+        """Why a new request is not to be taken, or None. What a client has tokens of goes on."""
+        if not self._bounds or seq.prefix_tokens:
+            return None
+        left_s = seq.arrival + seq.model.config.slo.ttft_s - self._pool.now
+        wait_s = self._policy.wait_s(seq, self._pool.now)
+        if wait_s <= left_s:
+            return None
+        return RejectCode.OVERLOADED, f"{seq.model.name} would have to wait {wait_s:.1f} s for an engine; try again"
+
+    def until(self, seq: Sequence) -> float:
+        """How long a sequence may wait: `hold_s`, or what bounds the time to a first token. Scheduler's clock."""
+        config = self._pool.config
+        held = self._pool.now + config.hold_s
+        if not self._bounds or seq.output_tokens:
+            return held
+        return min(held, seq.arrival + config.bound_ttft * seq.model.config.slo.ttft_s)

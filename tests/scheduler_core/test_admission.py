@@ -1,0 +1,93 @@
+"""Refusals of what would come too late: at once where the line says so, else when the bound on TTFT is over."""
+
+from __future__ import annotations
+
+import pytest
+from scheduler_core.test_scheduler import Brain, of, submitted
+
+from aegaeon_scheduler.core import commands as cmd
+from aegaeon_scheduler.core import events as ev
+from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.errors import ConfigError
+from aegaeon_scheduler.core.model import ModelName, RejectCode, Role
+from aegaeon_scheduler.core.policies.slack.table import Line
+from aegaeon_scheduler.core.scheduler import Scheduler
+from aegaeon_simulator.small import small_world
+from aegaeon_simulator.world import World
+
+FEASIBLE = SchedulerConfig(admission="feasible", bound_ttft=1.5)
+
+
+def crowded(admission: str) -> World:
+    """One engine with room for one model, eight models that all want it at once and go on wanting it."""
+    policy = PolicySettings(name="aegaeon")
+    latency = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
+    config = SchedulerConfig(policy=policy, latency=latency, hold_s=1e9, admission=admission, refine=False)
+    world = small_world([Role.UNIFIED], models=8, slabs=130, config=config)
+    for i in range(160):
+        world.request(f"r{i}", ModelName(f"m{i % 8}"), 50, 40, at=0.1 * i)
+    world.run(200)
+    return world
+
+
+def test_without_admission_everybody_is_served_and_some_very_late():
+    world = crowded("none")
+    assert not any(c.rejected for c in world.clients.values())
+    assert max(c.times[0] for c in world.clients.values()) > 2 * 2.0
+
+
+def test_with_admission_who_is_taken_has_its_first_token_within_twice_the_objective():
+    world = crowded("feasible")
+    refused = [c for c in world.clients.values() if c.rejected]
+    served = [c for c in world.clients.values() if c.times]
+    assert 0 < len(refused) < 130
+    assert len(refused) + len(served) == 160
+    assert max(c.times[0] for c in served) <= 2 * 2.0
+    assert all(c.rejected.code is RejectCode.OVERLOADED and c.rejected.retry_after_s > 0 for c in refused)
+
+
+def test_what_was_refused_counts_as_never_served():
+    world = crowded("feasible")
+    kept = [c for c in world.clients.values() if not c.rejected]
+    assert world.attainment().requests == 160
+    assert world.attainment().request < len(kept) / 160 + 1e-9
+
+
+def test_a_prompt_that_nobody_takes_is_refused_when_its_bound_is_over_not_before():
+    brain = Brain(FEASIBLE)
+    brain.on(submitted())
+    assert of(brain.on(ev.Tick(), now=1.4), cmd.Reject) == []
+    refused = of(brain.on(ev.Tick(), now=1.5), cmd.Reject)
+    assert [r.code for r in refused] == [RejectCode.OVERLOADED]
+
+
+def test_what_a_client_has_tokens_of_already_is_not_refused_for_being_late():
+    brain = Brain(FEASIBLE)
+    brain.on(submitted(epoch=2, prefix=5), now=20.0)
+    assert of(brain.on(ev.Tick(), now=25.0), cmd.Reject) == []
+
+
+def test_an_unknown_kind_of_admission_is_refused_by_name():
+    with pytest.raises(ConfigError, match="'maybe' is unknown; known: none, feasible"):
+        Scheduler(SchedulerConfig(admission="maybe"))
+
+
+def test_the_line_moves_as_fast_as_it_did_lately():
+    line = Line()
+    assert line.wait_s(25.0, 0.0) == 0.0
+    for i in range(300):
+        line.passed([100.0, 200.0, 300.0, 400.0], i % 2, now=0.1 * i)
+    assert line.wait_s(250.0, 30.0) == pytest.approx(2 / 5.0, rel=0.1)
+    assert line.wait_s(50.0, 30.0) == 0.0
+
+
+def test_who_is_late_already_is_not_ahead_of_anybody():
+    line = Line()
+    line.passed([1.0, 2.0, 9.0], 5, now=5.0)
+    assert line.wait_s(8.0, 5.0) == 0.0
+
+
+def test_a_pool_that_has_just_begun_is_thought_quick():
+    line = Line()
+    line.passed([10.0, 11.0, 12.0], 1, now=0.5)
+    assert line.wait_s(13.0, 0.5) < 1.0

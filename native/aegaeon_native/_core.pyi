@@ -172,8 +172,8 @@ class BlockPool:
     def slabs(self) -> list[int]:
         """The slab at each position up to the last one mapped, -1 where none is: how another process finds a block."""
 
-    def cached(self) -> NDArray[np.int32]:
-        """Blocks that nobody holds and whose content is kept."""
+    def cached(self, ready: bool = False) -> NDArray[np.int32]:
+        """Blocks that nobody holds and whose content is kept; `ready`: only those that `free` counts."""
 
     def cached_positions(self) -> NDArray[np.int32]:
         """Mapped positions that cached blocks alone touch: forgetting these blocks gives the slabs back."""

@@ -79,7 +79,8 @@ TEST(BlockPool, CachedBlocksKeepTheirSlabsAndCountAsFree) {
   const auto blocks = allocate(pool, 5, 3);
   pool.keep(std::vector<Block>{1, 2, 3});
   EXPECT_EQ(pool.release(std::vector<Block>{0, 1, 2, 3}), 0u);  // 0 is free, but 1 is cached in the same slab
-  EXPECT_EQ(pool.cached(), (std::vector<Block>{1, 2, 3}));
+  EXPECT_EQ(pool.cached(false), (std::vector<Block>{1, 2, 3}));
+  EXPECT_TRUE(pool.cached(true).empty());  // the slab of 3 is held by nobody
   EXPECT_EQ(pool.cached_positions(), (std::vector<std::size_t>{0, 1}));
   EXPECT_EQ(pool.held_slabs(), 1u);
   EXPECT_EQ(pool.free(), 1u);
@@ -136,7 +137,7 @@ TEST(BlockPool, ShapesOfAnySizeShareOnePoolUnderRandomUse) {
         held.emplace_back(&pool, allocate(pool, count, need));
         ASSERT_EQ(pool.held_slabs(), before + need);
       } catch (const OutOfSlabs&) {
-        pool.forget(pool.cached());
+        pool.forget(pool.cached(false));
       }
     } else {
       if (random() % 2 == 0) held.back().first->keep(held.back().second);

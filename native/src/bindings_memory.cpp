@@ -138,7 +138,8 @@ void bind_block_pool(nb::module_& m) {
       .def_prop_ro("slabs", &BlockPool::slabs)
       .def("slabs_for", &BlockPool::slabs_for, "count"_a)
       .def("allocate", &allocate, "count"_a, "grant"_a)
-      .def("cached", [](const BlockPool& pool) { return array_of(pool.cached()); })
+      .def(
+          "cached", [](const BlockPool& pool, bool ready) { return array_of(pool.cached(ready)); }, "ready"_a = false)
       .def("cached_positions", [](const BlockPool& pool) { return array_of(pool.cached_positions()); })
       .def("view",
            [](nb::handle_t<BlockPool> self) {

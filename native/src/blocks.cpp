@@ -81,10 +81,11 @@ std::vector<Slab> BlockPool::slabs() const {
   return layout;
 }
 
-std::vector<Block> BlockPool::cached() const {
+std::vector<Block> BlockPool::cached(bool ready) const {
   const std::scoped_lock lock(mutex_);
   std::vector<Block> blocks;
   for (const Lot which : {kCachedReady, kCachedIdle}) {
+    if (ready && which != kCachedReady) continue;
     for (std::size_t b = lot(which).next(0); b != Bitmap::kNone; b = lot(which).next(b + 1)) {
       blocks.push_back(static_cast<Block>(b));
     }

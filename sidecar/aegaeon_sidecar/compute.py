@@ -18,6 +18,7 @@ from aegaeon_proto.v1 import gateway_pb2 as gateway
 from aegaeon_proto.v1 import model_pb2 as model_pb
 from aegaeon_sidecar.backends import Backend, Sampled, StepInput
 from aegaeon_sidecar.errors import CancelledError, EngineError, SidecarError, UnknownError
+from aegaeon_sidecar.kv.reuse import PrefixReuse
 from aegaeon_sidecar.outcome import Outcome
 from aegaeon_sidecar.plan import TurnPlan
 from aegaeon_sidecar.progress import TurnProgress
@@ -45,7 +46,14 @@ class Compute:
     """Runs turns on the compute lane's thread."""
 
     def __init__(
-        self, state: State, backend: Backend, push: PushTokens, post: PostStep, chunk_tokens: int, max_batch: int
+        self,
+        state: State,
+        backend: Backend,
+        push: PushTokens,
+        post: PostStep,
+        reuse: PrefixReuse,
+        chunk_tokens: int,
+        max_batch: int,
     ) -> None:
         self._state = state
         self._backend = backend
@@ -53,6 +61,7 @@ class Compute:
         self._post = post
         self._chunk_tokens = chunk_tokens
         self._max_batch = max_batch
+        self._reuse = reuse
         self._free_since_s = time.monotonic()
 
     def turn(self, command: Command, plan: TurnPlan) -> Outcome:
@@ -64,6 +73,7 @@ class Compute:
             self._steps(command, plan, progress)
             well = not command.cancelled
         finally:
+            self._reuse.finish()
             self._free_since_s = time.monotonic()
             if well or progress.steps or progress.prefill_tokens or progress.urgent:
                 self._report(command, progress, end=well)
@@ -77,8 +87,12 @@ class Compute:
             start = time.perf_counter()
             with self._state.changed:
                 step = self._next(command, plan, model, progress)
-            if step is None:
+                going = step is not None or (self._reuse.pending and not self._is_over(command, plan, model))
+            if not going:
                 return
+            if step is None:
+                self._reuse.wait()
+                continue
             self._run(step, plan, progress)
             self._count(step, plan, progress, time.perf_counter() - start)
             if progress.due(time.monotonic()):
@@ -100,17 +114,21 @@ class Compute:
 
     def _next(self, command: Command, plan: TurnPlan, model: Model, progress: TurnProgress) -> Step | None:
         """Who runs now (lock held); sleeps while all that is left is still coming; None at the turn's end."""
-        while not (plan.ended or command.cancelled or self._state.stopping) and model.usable:
+        while not self._is_over(command, plan, model):
+            self._reuse.settle()
             step = self._prefill_step(command, plan, model, progress) or self._decode_step(plan, model, progress)
             if step is not None:
                 self._claim(step)
                 return step
-            if not any(kv_is_coming(self._state, command, key) for key in plan.waiting()):
+            if self._reuse.pending or not any(kv_is_coming(self._state, command, key) for key in plan.waiting()):
                 return None
             start = time.monotonic()
             self._state.sleep(command)
             progress.wait_s += time.monotonic() - start
         return None
+
+    def _is_over(self, command: Command, plan: TurnPlan, model: Model) -> bool:
+        return plan.ended or command.cancelled or self._state.stopping or not model.usable
 
     def _prefill_step(self, command: Command, plan: TurnPlan, model: Model, progress: TurnProgress) -> Step | None:
         for part in list(plan.prefill):
@@ -118,6 +136,11 @@ class Compute:
             if sequence is not None and sequence.place is Place.NONE and kv_is_coming(self._state, command, part.key):
                 continue
             if sequence is None or sequence.place is Place.HOST:
+                continue
+            if sequence.place is Place.NONE:
+                sequence.token_s = model.token_s
+                self._reuse.begin(sequence, plan)
+            if sequence.moving:
                 continue
             tokens = min(part.left, self._chunk_tokens, sequence.length - sequence.kv_tokens)
             if tokens <= 0:
@@ -159,13 +182,13 @@ class Compute:
         needed = -(-(sequence.kv_tokens + tokens) // sequence.block_tokens) - sequence.blocks.size
         if needed > 0:
             pool = self._state.device.blocks(sequence.kv_shape)
-            before = pool.mapped_slabs
+            before = pool.held_slabs
             try:
-                fresh = pool.allocate(needed, plan.grant)
+                fresh = self._state.device.allocate(sequence.kv_shape, needed, plan.grant)
             except OutOfSlabs:
                 return False
-            plan.grant -= pool.mapped_slabs - before
-            sequence.blocks = np.concatenate((sequence.blocks, np.asarray(fresh, dtype=np.int32)))
+            plan.grant -= pool.held_slabs - before
+            sequence.blocks = np.concatenate((sequence.blocks, fresh))
         sequence.place = Place.DEVICE
         return True
 
@@ -209,7 +232,9 @@ class Compute:
         progress: TurnProgress,
         tokens: dict[str, list[gateway.Token]],
     ) -> None:
+        before = sequence.full_blocks
         sequence.kv_tokens += computed
+        self._state.sequences.publish(self._state.device, sequence, before)
         finish: model_pb.FinishReason.ValueType = model_pb.FINISH_REASON_UNSPECIFIED
         if sampled is not None:
             index = sequence.accept(sampled)
@@ -224,6 +249,7 @@ class Compute:
         if step.prefill:
             progress.prefill_tokens += step.tokens
             progress.prefill_s += seconds
+            step.model.token_s = progress.prefill_s / progress.prefill_tokens
             return
         plan.steps_done += 1
         progress.steps += 1

@@ -21,6 +21,7 @@ class MemorySettings(_Settings):
     slab_bytes: int = Field(gt=0, description="the unit in which both tiers are handed out")
     host_kv_bytes: int = Field(gt=0, description="host tier: KV cache that is swapped out or handed off")
     host_cache_bytes: int = Field(gt=0, description="weights in shared memory, all sidecars of the node together")
+    prefix_reuse: bool = Field(default=True, description="prompts that begin alike share KV; off to measure without")
     stage_bytes: int = Field(
         default=32 << 20, gt=0, description="buffers between files and memory; more hides more of a slow disk's delay"
     )

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from aegaeon_native import BlockPool, CopyLane, EventTable
+from aegaeon_native import BlockPool, CopyLane, Event, EventTable
 from aegaeon_sidecar.errors import EngineError
-from aegaeon_sidecar.sequences import Blocks
+from aegaeon_sidecar.kv.handles import Units
+from aegaeon_sidecar.memory.eviction import Blocks
 from aegaeon_sidecar.state import Command
 
 _LOOK_S = 60.0
+
+
+def await_copy(event: Event) -> None:
+    """Wait for a copy's event. Raises EngineError when the lane is stuck."""
+    if not event.wait(_LOOK_S):
+        raise EngineError(f"a copy did not end within {_LOOK_S:g} s; the machine is overloaded or its memory is gone")
 
 
 class Copier:
@@ -25,14 +32,22 @@ class Copier:
         """Queue block of[i] of `source` to block to[i] of `into`, for all i; both hold blocks of one size."""
         self._lane.copy_blocks(into.address, source.address, into.block_bytes, to, of, tag=command.id)
 
+    def copy_units(self, command: Command, into: BlockPool, source: int, units: Units) -> None:
+        """Queue pieces of blocks from the addresses at `source`, numbered on both sides in pieces of one size."""
+        self._lane.copy_blocks(into.address, source, units.nbytes, units.to, units.of, tag=command.id)
+
+    def begin(self, into: BlockPool, to: Blocks, source: BlockPool, of: Blocks) -> Event:
+        """Queue blocks as `copy_blocks` does, for no command: nothing cancels it. The event says that it is over."""
+        self._lane.copy_blocks(into.address, source.address, into.block_bytes, to, of)
+        event = self._events.event()
+        self._lane.record(event)
+        return event
+
     def finish(self) -> None:
         """Wait until everything queued is done or stopped. Raises EngineError when the lane is stuck."""
         event = self._events.event()
         self._lane.record(event)
-        if not event.wait(_LOOK_S):
-            raise EngineError(
-                f"a copy did not end within {_LOOK_S:g} s; the machine is overloaded or its memory is gone"
-            )
+        await_copy(event)
 
     def cancel(self, command: Command) -> None:
         self._lane.cancel(command.id)

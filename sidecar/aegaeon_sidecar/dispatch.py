@@ -95,7 +95,7 @@ class Dispatcher:
             raise StaleError(f"sequence {command.seq.request} is at epoch {held.epoch}, not {command.epoch}")
         if held is not None and command.epoch == held.epoch:
             return
-        fresh = open_sequence(command, model.layout)
+        fresh = open_sequence(command, model.layout, model.kv_seed if self._state.prefix_reuse else b"")
         if held is not None and _goes_on(held, fresh):
             self._resume(held, fresh)
         else:

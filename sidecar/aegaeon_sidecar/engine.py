@@ -20,6 +20,7 @@ from aegaeon_sidecar.dispatch import Dispatcher
 from aegaeon_sidecar.hello import hello
 from aegaeon_sidecar.kv.lending import Lending
 from aegaeon_sidecar.kv.moves import KvMoves
+from aegaeon_sidecar.kv.reuse import PrefixReuse
 from aegaeon_sidecar.lanes import Lanes
 from aegaeon_sidecar.memory.segments import Attachments, leases_path, segment_path
 from aegaeon_sidecar.memory.sweeper import Sweeper, sweep
@@ -178,6 +179,7 @@ class Engine:
             backend,
             push,
             lambda command, step: self._post(command, pb.Report(step_done=step)),
+            PrefixReuse(self.state, self._copiers[Lane.KV_IN]),
             config.prefill_chunk_tokens,
             config.max_batch,
         )
@@ -202,4 +204,4 @@ def _state(config: SidecarConfig, segment: str, lending: Lending) -> State:
     slab_bytes = memory.slab_bytes
     device = Tier("device", SlabPool.private(config.instance, slab_bytes, memory.device_bytes // slab_bytes))
     host = Tier("host", SlabPool.shared(segment, slab_bytes, memory.host_kv_bytes // slab_bytes))
-    return State(device, host, SequenceTable(device, host, lending))
+    return State(device, host, SequenceTable(device, host, lending), prefix_reuse=memory.prefix_reuse)

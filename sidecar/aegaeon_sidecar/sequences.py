@@ -14,18 +14,14 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from aegaeon_native import Event
 from aegaeon_sidecar.backends import Sampled
 from aegaeon_sidecar.errors import StaleError, UnknownError
 from aegaeon_sidecar.kv.lending import Lending
-from aegaeon_sidecar.memory.tiers import Tier
+from aegaeon_sidecar.memory.eviction import Blocks
+from aegaeon_sidecar.memory.prefix import Name, name_block
+from aegaeon_sidecar.memory.tiers import NO_BLOCKS, Owned, Tier
 from aegaeon_sidecar.sampling import SamplerState
-
-Blocks = NDArray[np.int32]
-NO_BLOCKS: Blocks = np.empty(0, dtype=np.int32)
 
 
 class SeqKey(NamedTuple):
@@ -51,6 +47,9 @@ class Sequence:
     what was sampled here, by output index, so that it can be sent again. `busy`: a step reads or writes its blocks;
     `moving`: a copy does; `wanted`: copies that wait for the step to end; `closed`: to be freed when neither does.
     `lease`: by which other sidecars may read its host blocks.
+    `seed`: what the names of its blocks begin with, empty when they are not to be shared; `names`: of its full blocks,
+    as far as they were asked for; `looked`: for what is cached of it; `reused`: tokens of the prompt found so;
+    `token_s`: seconds to compute one.
     """
 
     key: SeqKey
@@ -74,6 +73,11 @@ class Sequence:
     moving: bool = False
     wanted: int = 0
     closed: bool = False
+    seed: bytes = b""
+    names: list[Name] = field(default_factory=list)
+    looked: bool = False
+    reused: int = 0
+    token_s: float = 0.0
 
     @property
     def length(self) -> int:
@@ -87,6 +91,21 @@ class Sequence:
             return self.output[start : start + count]
         head = self.prompt[self.kv_tokens : self.kv_tokens + count]
         return head + self.output[: count - len(head)]
+
+    @property
+    def full_blocks(self) -> int:
+        """Leading blocks that are full: they are not written again, and may be shared."""
+        return self.kv_tokens // self.block_tokens if self.seed else 0
+
+    def named(self, blocks: int) -> list[Name]:
+        """The names of its first `blocks` blocks; it must have the tokens for them."""
+        while len(self.names) < blocks:
+            start = len(self.names) * self.block_tokens
+            head = self.prompt[start : start + self.block_tokens]
+            rest = start + len(head) - len(self.prompt)
+            block = head + self.output[rest : rest + self.block_tokens - len(head)] if rest >= 0 else head
+            self.names.append(name_block(self.names[-1] if self.names else self.seed, block))
+        return self.names[:blocks]
 
     def accept(self, sampled: Sampled) -> int:
         """Keep a sampled token; returns its index."""
@@ -157,18 +176,18 @@ class SequenceTable:
     def free_device(self, sequence: Sequence) -> None:
         """Give the device blocks back."""
         if sequence.blocks.size:
-            self._device.blocks(sequence.kv_shape).release(sequence.blocks)
+            self._release(self._device, sequence, sequence.blocks, sequence.full_blocks)
             sequence.blocks = NO_BLOCKS
 
     def free_host(self, sequence: Sequence) -> None:
         """Give the host blocks back; those that another sidecar reads at this moment, when it has read them."""
         if not sequence.host_blocks.size:
             return
-        release = partial(self._host.blocks(sequence.kv_shape).release, sequence.host_blocks)
+        release = partial(self._release, self._host, sequence, sequence.host_blocks, sequence.full_blocks)
         if sequence.lease is None:
             release()
         else:
-            self._lending.recall(sequence.lease, sequence.kv_shape, sequence.host_blocks.size, release)
+            self._lending.recall(sequence.lease, sequence.kv_shape, sequence.host_blocks.tolist(), release)
         sequence.host_blocks, sequence.lease = NO_BLOCKS, None
 
     def lend(self, sequence: Sequence) -> Event:
@@ -181,17 +200,37 @@ class SequenceTable:
         """Free what was being read when it was given back, and is not any more."""
         self._lending.settle()
 
+    def publish(self, tier: Tier, sequence: Sequence, first: int = 0) -> None:
+        """From block `first` on, what is full may be found by others with the same tokens, now and afterwards."""
+        full = sequence.full_blocks
+        if full > first:
+            blocks = sequence.blocks if tier is self._device else sequence.host_blocks
+            tier.index(sequence.kv_shape).publish(sequence.named(full)[first:], blocks[first:full].tolist())
+
+    def trim(self, sequence: Sequence) -> None:
+        """Give back device blocks beyond those that hold something: they were taken for a prompt whose turn ended."""
+        needed = -(-sequence.kv_tokens // sequence.block_tokens)
+        if sequence.blocks.size > needed:
+            self._device.blocks(sequence.kv_shape).release(sequence.blocks[needed:])
+            sequence.blocks = sequence.blocks[:needed]
+
+    def _release(self, tier: Tier, sequence: Sequence, blocks: Blocks, published: int) -> None:
+        tier.release(sequence.kv_shape, blocks, published, sequence.token_s * sequence.block_tokens)
+
     def replies_to(self, target: str) -> bool:
         """Whether a sequence still answers to this gateway. May be asked without the lock."""
         return any(sequence.reply_to == target for sequence in list(self._open.values()))
 
-    def owned(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Blocks that sequences own, by KV shape: (device, host). For conservation checks."""
-        device: dict[str, int] = {}
-        host: dict[str, int] = {}
+    def owned(self) -> tuple[dict[str, Owned], dict[str, Owned]]:
+        """What sequences own, by KV shape: (device, host). For conservation checks."""
+        device: dict[str, Owned] = {}
+        host: dict[str, Owned] = {}
         for sequence in chain(self._open.values(), self._dying):
-            device[sequence.kv_shape] = device.get(sequence.kv_shape, 0) + sequence.blocks.size
-            host[sequence.kv_shape] = host.get(sequence.kv_shape, 0) + sequence.host_blocks.size
+            mine = device.setdefault(sequence.kv_shape, Owned())
+            mine.blocks += sequence.blocks.tolist()
+            if not sequence.moving:
+                mine.writable += sequence.blocks[sequence.kv_tokens // sequence.block_tokens :].tolist()
+            host.setdefault(sequence.kv_shape, Owned()).blocks += sequence.host_blocks.tolist()
         for kv_shape, blocks in self._lending.owned():
-            host[kv_shape] = host.get(kv_shape, 0) + blocks
+            host.setdefault(kv_shape, Owned()).blocks += blocks
         return device, host

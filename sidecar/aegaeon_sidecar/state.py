@@ -23,6 +23,15 @@ Command = Item[Work]
 
 
 @dataclass(slots=True)
+class Reuse:
+    """Tokens of prompts since the start: how many were asked for, and how many of them were found where."""
+
+    asked: int = 0
+    on_device: int = 0
+    on_host: int = 0
+
+
+@dataclass(slots=True)
 class State:
     """The engine's memory of everything. `changed` is its lock and what waiting lanes sleep on.
 
@@ -36,17 +45,20 @@ class State:
     withdrawn: list[Model] = field(default_factory=list)
     program: Program[Work] = field(default_factory=Program)
     changed: threading.Condition = field(default_factory=threading.Condition)
+    prefix_reuse: bool = True
+    reuse: Reuse = field(default_factory=Reuse)
     running: int = 0
     stopping: bool = False
 
     def memory(self) -> pb.Memory:
         """What is free, for a report."""
-        return pb.Memory(
-            slabs_free=self.device.pool.free,
-            host_slabs_free=self.host.pool.free,
-            shapes=_shapes(self.device),
-            host_shapes=_shapes(self.host),
-        )
+        with self.changed:
+            return pb.Memory(
+                slabs_free=self.device.slabs_free,
+                host_slabs_free=self.host.slabs_free,
+                shapes=_shapes(self.device),
+                host_shapes=_shapes(self.host),
+            )
 
     def wait(self, ready: Callable[[], bool], command: Command) -> bool:
         """Sleep (lock held) until `ready`; False when the command was cancelled or the sidecar stops first."""

@@ -16,8 +16,8 @@ from aegaeon_sidecar.backends import Layout
 from aegaeon_sidecar.compute import Compute
 from aegaeon_sidecar.copying import Copier
 from aegaeon_sidecar.errors import CancelledError, EngineError, NoMemoryError, UnknownError
-from aegaeon_sidecar.kv.handles import pieces, resume
-from aegaeon_sidecar.kv.moves import KvMoves, allocate
+from aegaeon_sidecar.kv.handles import resume, units
+from aegaeon_sidecar.kv.moves import KvMoves
 from aegaeon_sidecar.outcome import Outcome
 from aegaeon_sidecar.plan import TurnPlan
 from aegaeon_sidecar.program import Lane
@@ -83,14 +83,16 @@ class Switch:
             if sequence.place is Place.NONE:
                 raise UnknownError(f"sequence {swap.seq.request}/{swap.seq.choice} has no KV cache to move")
             device, host = self._kv.pools(sequence)
-            sequence.host_blocks = allocate(self._state.host, host, sequence.blocks.size, _ALL)
+            self._state.sequences.trim(sequence)
+            count, full = sequence.blocks.size, sequence.full_blocks
+            sequence.host_blocks, new = self._kv.reserve(self._state.host, sequence, count, full, _ALL)
             sequence.moving = True
         copier = self._copiers[Lane.KV_OUT]
-        copier.copy_blocks(command, host, sequence.host_blocks, device, sequence.blocks)
+        copier.copy_blocks(command, host, sequence.host_blocks[new], device, sequence.blocks[new])
         copier.finish()
         with self._state.changed:
             self._kv.end(command, sequence, Place.DEVICE, Place.HOST)
-            return Outcome(nbytes=sequence.host_blocks.size * host.block_bytes, handle=self._kv.handle(sequence))
+            return Outcome(nbytes=new.size * host.block_bytes, handle=self._kv.handle(sequence))
 
     def _unload(self, command: Command, unload: pb.Unload) -> Outcome:
         """Give a model's slabs back after the last step that uses them. Nothing happens when it is not resident."""
@@ -141,7 +143,7 @@ class Switch:
         if needed > grant:
             raise NoMemoryError(f"{model.name} takes {needed} slabs, {grant} were granted")
         try:
-            slabs = self._state.device.pool.take(needed)
+            slabs = self._state.device.take(needed)
         except OutOfSlabs as error:
             raise NoMemoryError(f"{model.name} takes {needed} slabs: {error}") from error
         model.moving, model.mapped_slabs = True, len(slabs)
@@ -185,14 +187,15 @@ class Switch:
             if sequence.place is Place.NONE:
                 raise UnknownError(f"sequence {swap.seq.request}/{swap.seq.choice} has no KV cache on the host")
             device, host = self._kv.pools(sequence)
-            sequence.blocks = allocate(self._state.device, device, sequence.host_blocks.size, swap.slabs)
+            count, full = sequence.host_blocks.size, sequence.full_blocks
+            sequence.blocks, new = self._kv.reserve(self._state.device, sequence, count, full, swap.slabs)
             sequence.moving = True
         copier = self._copiers[Lane.KV_IN]
-        copier.copy_blocks(command, device, sequence.blocks, host, sequence.host_blocks)
+        copier.copy_blocks(command, device, sequence.blocks[new], host, sequence.host_blocks[new])
         copier.finish()
         with self._state.changed:
             self._kv.end(command, sequence, Place.HOST, Place.DEVICE)
-        return Outcome(nbytes=sequence.blocks.size * host.block_bytes)
+        return Outcome(nbytes=new.size * host.block_bytes)
 
     def _adopt(self, command: Command, adopt: pb.Adopt) -> Outcome:
         """Another sidecar's host blocks to this device. The source keeps its copy until it is sent Close."""
@@ -203,16 +206,18 @@ class Switch:
                     raise UnknownError(f"sequence {adopt.seq.request}/{adopt.seq.choice} has its KV cache here already")
                 device, _ = self._kv.pools(sequence)
                 source = lease.enter_context(self._kv.borrowed(sequence, adopt.handle, device.block_bytes))
-                sequence.blocks = allocate(self._state.device, device, len(adopt.handle.blocks), adopt.slabs)
+                count, full = len(adopt.handle.blocks), adopt.handle.kv_tokens // sequence.block_tokens
+                sequence.blocks, new = self._kv.reserve(self._state.device, sequence, count, full, adopt.slabs)
                 sequence.moving = True
             copier = self._copiers[Lane.KV_IN]
-            for offset, address, nbytes in pieces(adopt.handle, source, device.block_bytes, sequence.blocks):
-                copier.copy(command, device.address + offset, address, nbytes)
+            pieces = units(adopt.handle, source, device, sequence.blocks, new)
+            copier.copy_units(command, device, source.address, pieces)
             copier.finish()
         with self._state.changed:
             self._kv.end(command, sequence, Place.NONE, Place.DEVICE)
             resume(sequence, adopt.handle)
-        return Outcome(nbytes=sequence.blocks.size * device.block_bytes)
+            self._state.sequences.publish(self._state.device, sequence)
+        return Outcome(nbytes=new.size * device.block_bytes)
 
     # -- who is meant -----------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ def seq_of(key: SeqKey) -> model.SeqId:
     return model.SeqId(request=key.request, choice=key.choice)
 
 
-def open_sequence(command: pb.Open, layout: Layout) -> Sequence:
+def open_sequence(command: pb.Open, layout: Layout, seed: bytes = b"") -> Sequence:
     """A sequence as Open tells of it, without KV: prompt and prefix are to be prefilled or adopted."""
     prompt = list(command.prompt)
     room = max(layout.max_model_len - len(prompt), 0)
@@ -42,6 +42,7 @@ def open_sequence(command: pb.Open, layout: Layout) -> Sequence:
         stop_ids=frozenset(command.limits.stop_ids),
         max_output=min(limit, room),
         reply_to=command.reply_to,
+        seed=seed,
     )
 
 

@@ -39,7 +39,7 @@ def lending(path: Path) -> Iterator[Lending]:
 
 def test_what_nobody_reads_is_free_at_once(lending: Lending) -> None:
     freed: list[str] = []
-    lending.recall(lending.lend(), "s", 3, lambda: freed.append("blocks"))
+    lending.recall(lending.lend(), "s", [0, 1, 2], lambda: freed.append("blocks"))
     assert freed == ["blocks"]
     assert not list(lending.owned())
 
@@ -48,10 +48,10 @@ def test_what_is_being_read_is_freed_when_the_reader_has_left(lending: Lending, 
     freed: list[str] = []
     borrowing, event, other = Borrowing(path), lending.lend(), lending.lend()
     with borrowing.reading(*event.handle):
-        lending.recall(event, "s", 3, lambda: freed.append("blocks"))
-        lending.recall(other, "s", 1, lambda: freed.append("others"))
+        lending.recall(event, "s", [0, 1, 2], lambda: freed.append("blocks"))
+        lending.recall(other, "s", [7], lambda: freed.append("others"))
         assert freed == ["others"]
-        assert list(lending.owned()) == [("s", 3)]
+        assert list(lending.owned()) == [("s", [0, 1, 2])]
         assert lending.settle() == 1
     assert lending.settle() == 0
     assert freed == ["others", "blocks"]
@@ -72,7 +72,7 @@ def test_a_lease_that_is_over_is_refused_also_when_its_slot_has_a_new_one(lendin
 def over(lending: Lending) -> tuple[int, int]:
     """The handle of a lease that is over."""
     event = lending.lend()
-    lending.recall(event, "s", 1, lambda: None)
+    lending.recall(event, "s", [7], lambda: None)
     return event.handle
 
 

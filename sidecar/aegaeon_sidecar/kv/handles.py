@@ -6,12 +6,17 @@ position of that range. Ids of one sidecar mean nothing to another without them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from math import gcd
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from aegaeon_native import BlockPool, Event, SlabPool
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_sidecar.errors import StaleError, UnknownError
-from aegaeon_sidecar.sequences import Blocks, Sequence
+from aegaeon_sidecar.memory.eviction import Blocks
+from aegaeon_sidecar.sequences import Sequence
 
 
 def make_handle(sequence: Sequence, node: str, segment: str, host: BlockPool, lease: Event) -> pb.KvHandle:
@@ -53,16 +58,24 @@ def check_blocks(handle: pb.KvHandle, source: SlabPool, block_bytes: int) -> Non
         raise UnknownError(f"the handle names blocks outside the slabs of segment {handle.segment}")
 
 
-def pieces(handle: pb.KvHandle, source: SlabPool, block_bytes: int, to: Blocks) -> Iterator[tuple[int, int, int]]:
-    """(offset in the destination's range, source address, bytes) of every copy; a block may cross slab borders."""
-    slab_bytes = source.slab_bytes
-    for block, target in zip(handle.blocks, to.tolist(), strict=True):
-        start, done = block * block_bytes, 0
-        while done < block_bytes:
-            position, within = divmod(start + done, slab_bytes)
-            nbytes = min(block_bytes - done, slab_bytes - within)
-            yield target * block_bytes + done, source.address + handle.slabs[position] * slab_bytes + within, nbytes
-            done += nbytes
+class Units(NamedTuple):
+    """Blocks cut into pieces of one size, so that none crosses the border of a slab: to[i] <- of[i]."""
+
+    nbytes: int
+    to: Blocks
+    of: Blocks
+
+
+def units(handle: pb.KvHandle, source: SlabPool, into: BlockPool, blocks: Blocks, new: NDArray[np.intp]) -> Units:
+    """The `new` ones of the handle's blocks as they lie in the source's segment, to ours: one copy for all."""
+    of, to = np.array(handle.blocks, dtype=np.int64)[new], blocks[new]
+    nbytes = gcd(into.block_bytes, source.slab_bytes)
+    pieces = np.arange(into.block_bytes // nbytes)
+    there = (of[:, None] * pieces.size + pieces).ravel()
+    position, within = np.divmod(there, source.slab_bytes // nbytes)
+    lies = np.array(handle.slabs, dtype=np.int64)[position] * (source.slab_bytes // nbytes) + within
+    here = (to[:, None].astype(np.int64) * pieces.size + pieces).ravel()
+    return Units(nbytes, here.astype(np.int32), lies.astype(np.int32))
 
 
 def resume(sequence: Sequence, handle: pb.KvHandle) -> None:

@@ -25,7 +25,7 @@ class Loan:
 
     event: Event
     kv_shape: str
-    blocks: int
+    blocks: list[int]
     release: Callable[[], object]
 
 
@@ -42,7 +42,7 @@ class Lending:
         """A fresh lease, to go into a handle; over once its event is set. Raises NativeError when all are out."""
         return self._table.event()
 
-    def recall(self, event: Event, kv_shape: str, blocks: int, release: Callable[[], object]) -> None:
+    def recall(self, event: Event, kv_shape: str, blocks: list[int], release: Callable[[], object]) -> None:
         """End a lease and `release` its blocks, now or when the last reader has left them."""
         event.set()
         self._recalled.append(Loan(event, kv_shape, blocks, release))
@@ -56,7 +56,7 @@ class Lending:
                 loan.release()
         return len(self._recalled)
 
-    def owned(self) -> Iterator[tuple[str, int]]:
+    def owned(self) -> Iterator[tuple[str, list[int]]]:
         """(KV shape, blocks) of every recalled lease: nobody's sequence, and not free yet."""
         return ((loan.kv_shape, loan.blocks) for loan in self._recalled)
 

@@ -10,15 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aegaeon_native import BlockPool, OutOfSlabs, SlabPool
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as model
 from aegaeon_sidecar.errors import CancelledError, NoMemoryError
 from aegaeon_sidecar.kv.handles import check_blocks, check_handle, make_handle
+from aegaeon_sidecar.memory.eviction import Blocks
 from aegaeon_sidecar.memory.segments import Attachments
 from aegaeon_sidecar.memory.tiers import Tier
-from aegaeon_sidecar.sequences import Blocks, Place, SeqKey, Sequence
+from aegaeon_sidecar.sequences import Place, SeqKey, Sequence
 from aegaeon_sidecar.state import Command, State
 
 
@@ -63,11 +65,33 @@ class KvMoves:
         if kept is not Place.HOST:
             self._state.sequences.free_host(sequence)
         sequence.place = kept
+        if kept is not Place.NONE:
+            self._state.sequences.publish(self._state.host if kept is Place.HOST else self._state.device, sequence)
         closed = sequence.closed
         self._state.sequences.settle(sequence)
         self._state.changed.notify_all()
         if command.cancelled or closed:
             raise CancelledError(f"the copy of {sequence.key.request}/{sequence.key.choice} was cancelled")
+
+    def reserve(
+        self, tier: Tier, sequence: Sequence, count: int, full: int, grant: int
+    ) -> tuple[Blocks, NDArray[np.intp]]:
+        """`count` blocks of a tier for a sequence, and which of them are to be copied: the others hold it already.
+
+        Of the first `full`, those that the tier holds under the sequence's names are shared, as far as the grant
+        reaches. Raises NoMemoryError.
+        """
+        names = sequence.named(min(full, sequence.length // sequence.block_tokens)) if sequence.seed else []
+        found = tier.index(sequence.kv_shape).find(names)
+        while True:
+            try:
+                return tier.share(sequence.kv_shape, found, count, grant)
+            except OutOfSlabs as error:
+                if not found:
+                    raise NoMemoryError(
+                        f"{count} blocks do not fit the {tier.name} tier; {tier.slabs_free} slabs are free: {error}"
+                    ) from error
+            found = dict(list(found.items())[: len(found) // 2])
 
     def pools(self, sequence: Sequence) -> tuple[BlockPool, BlockPool]:
         """The blocks of its shape on the device and on the host."""
@@ -77,14 +101,3 @@ class KvMoves:
         """By which another sidecar finds its blocks on this host."""
         host, lease = self._state.host.blocks(sequence.kv_shape), self._state.sequences.lend(sequence)
         return make_handle(sequence, self._node, self._segment, host, lease)
-
-
-def allocate(tier: Tier, blocks: BlockPool, count: int, grant: int) -> Blocks:
-    """So many blocks, mapping at most `grant` further slabs. Raises NoMemoryError."""
-    try:
-        return np.asarray(blocks.allocate(count, grant), dtype=np.int32)
-    except OutOfSlabs as error:
-        needed = blocks.slabs_for(count)
-        raise NoMemoryError(
-            f"{count} blocks take {needed} more slabs of the {tier.name} tier; {tier.pool.free} are free: {error}"
-        ) from error

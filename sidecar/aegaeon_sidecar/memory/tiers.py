@@ -1,68 +1,197 @@
-"""A tier is one pool of slabs and, on it, the blocks of every KV shape. The device and the host have one each."""
+"""A tier is one pool of slabs and, on it, the blocks of every KV shape. The device and the host have one each.
+
+Blocks that nobody holds may stay cached (memory/prefix.py). They count as free in all that is reported, and go, the
+least worth first, when somebody who was granted memory needs their room.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from aegaeon_native import BlockPool, SlabPool
+import numpy as np
+from numpy.typing import NDArray
+
+from aegaeon_native import BlockPool, OutOfSlabs, SlabPool
 from aegaeon_sidecar.errors import MemoryBookError
+from aegaeon_sidecar.memory.eviction import Blocks, Shape, least_blocks, least_slabs
+from aegaeon_sidecar.memory.prefix import PrefixIndex
+
+NO_BLOCKS: Blocks = np.empty(0, dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class ShapeReport:
-    """Blocks of one KV shape in slabs that are mapped already."""
+    """Blocks of one KV shape in slabs that held blocks touch; cached ones count as free."""
 
     kv_shape: str
     free_blocks: int
     used_blocks: int
 
 
+@dataclass(slots=True)
+class Owned:
+    """What sequences own of one shape: `blocks`, one entry for each reference, and those that may yet be written."""
+
+    blocks: list[int] = field(default_factory=list)
+    writable: list[int] = field(default_factory=list)
+
+
 class Tier:
     """One pool of slabs with its BlockPools, one per KV shape, made when the shape is first seen and kept for ever."""
 
-    def __init__(self, name: str, pool: SlabPool) -> None:
+    def __init__(self, name: str, pool: SlabPool, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = name
         self.pool = pool
-        self._shapes: dict[str, BlockPool] = {}
+        self.evicted = 0  # cached blocks that had to go
+        self._clock = clock
+        self._shapes: dict[str, Shape] = {}
 
     def add_shape(self, kv_shape: str, block_bytes: int) -> BlockPool:
         """The blocks of a shape; reserves their range of addresses the first time."""
         if kv_shape not in self._shapes:
-            self._shapes[kv_shape] = BlockPool(self.pool, block_bytes, self.pool.total)
-        return self._shapes[kv_shape]
+            pool = BlockPool(self.pool, block_bytes, self.pool.total)
+            self._shapes[kv_shape] = Shape(pool, PrefixIndex(pool))
+        return self._shapes[kv_shape].pool
 
     def has_shape(self, kv_shape: str) -> bool:
         return kv_shape in self._shapes
 
     def blocks(self, kv_shape: str) -> BlockPool:
         """The blocks of a shape that was added."""
-        return self._shapes[kv_shape]
+        return self._shapes[kv_shape].pool
+
+    def index(self, kv_shape: str) -> PrefixIndex:
+        """What the blocks of a shape hold."""
+        return self._shapes[kv_shape].index
+
+    # -- what is free -----------------------------------------------------------------------------------------------
+
+    @property
+    def slabs_free(self) -> int:
+        """Slabs that nothing but cached blocks lies in."""
+        lent = sum(shape.pool.mapped_slabs - shape.pool.held_slabs for shape in list(self._shapes.values()))
+        return self.pool.free + lent
+
+    @property
+    def cached_blocks(self) -> int:
+        """Blocks that nobody holds and whose content is kept."""
+        return sum(shape.pool.cached().size for shape in list(self._shapes.values()))
 
     def shapes(self) -> list[ShapeReport]:
         shapes = list(self._shapes.items())  # a copy: the fetcher may add one meanwhile
-        return [ShapeReport(name, blocks.free, blocks.used) for name, blocks in shapes]
+        return [ShapeReport(name, shape.pool.free, shape.pool.used) for name, shape in shapes]
 
-    def check(self, other_slabs: int, owned: dict[str, int]) -> None:
-        """Conservation. `other_slabs` are taken for something else (weights); `owned` counts blocks by KV shape.
+    # -- taking and giving back (engine's lock held) -----------------------------------------------------------------
+
+    def take(self, count: int) -> list[int]:
+        """So many slabs of the pool. Raises OutOfSlabs."""
+        self._evict_slabs(count)
+        return self.pool.take(count)
+
+    def allocate(self, kv_shape: str, count: int, grant: int) -> Blocks:
+        """So many free blocks, taking at most `grant` further slabs. Raises OutOfSlabs, and no block is held then."""
+        pool = self._shapes[kv_shape].pool
+        for make_room in (self._evict_some, self._evict_all):
+            try:
+                return np.asarray(pool.allocate(count, grant), dtype=np.int32)
+            except OutOfSlabs:
+                make_room(kv_shape, count, grant)
+        return np.asarray(pool.allocate(count, grant), dtype=np.int32)
+
+    def share(self, kv_shape: str, found: dict[int, int], count: int, grant: int) -> tuple[Blocks, NDArray[np.intp]]:
+        """`count` blocks: at these indices the published blocks that were found, at the others free ones.
+
+        Returns them and the indices of the latter. Raises OutOfSlabs, and no block is held then.
+        """
+        pool = self._shapes[kv_shape].pool
+        before, shared = pool.held_slabs, np.fromiter(found.values(), dtype=np.int32)
+        pool.retain(shared, grant)
+        try:
+            fresh = self.allocate(kv_shape, count - len(found), grant - (pool.held_slabs - before))
+        except OutOfSlabs:
+            pool.release(shared)
+            raise
+        new = np.setdiff1d(np.arange(count), np.fromiter(found, dtype=np.intp))
+        blocks = np.empty(count, dtype=np.int32)
+        blocks[list(found)], blocks[new] = shared, fresh
+        return blocks, new
+
+    def release(self, kv_shape: str, blocks: Blocks, published: int, block_s: float) -> None:
+        """Drop a reference to each; of the first `published` the content stays. See PrefixIndex.used for `block_s`."""
+        shape = self._shapes[kv_shape]
+        if published:
+            shape.index.used(blocks[:published], self._clock(), block_s)
+        shape.pool.release(blocks)
+
+    def found(self, kv_shape: str, blocks: Blocks, block_s: float) -> None:
+        """Note that these blocks, the beginning of a chain, were found instead of computed."""
+        self._shapes[kv_shape].index.used(blocks, self._clock(), block_s, again=True)
+
+    # -- eviction ---------------------------------------------------------------------------------------------------
+
+    def _evict_some(self, kv_shape: str, count: int, grant: int) -> None:
+        """Enough of what is worth least, if all goes well; `_evict_all` is for the rest."""
+        shape = self._shapes[kv_shape]
+        try:
+            slabs = shape.pool.slabs_for(count)
+        except OutOfSlabs:  # cached blocks have taken up the range
+            slabs = grant + 1
+        if slabs <= grant:
+            self._evict_slabs(slabs)
+        else:
+            self._drop(kv_shape, least_blocks(shape, shape.pool.cached(ready=True), count, self._clock()))
+
+    def _evict_all(self, kv_shape: str, count: int, grant: int) -> None:
+        """As if nothing were cached: what is granted can be had."""
+        pool = self._shapes[kv_shape].pool
+        self._drop(kv_shape, pool.cached())
+        self._evict_slabs(min(grant, -(-count * pool.block_bytes // self.pool.slab_bytes) + 1))
+
+    def _evict_slabs(self, count: int) -> None:
+        """Until so many slabs are free, or nothing is cached in a slab of its own."""
+        missing = count - self.pool.free
+        if missing > 0:
+            for kv_shape, blocks in least_slabs(self._shapes, self.pool.slab_bytes, missing, self._clock()).items():
+                self._drop(kv_shape, blocks)
+
+    def _drop(self, kv_shape: str, blocks: Blocks) -> None:
+        self.evicted += blocks.size
+        self._shapes[kv_shape].index.drop(blocks)
+
+    # -- conservation -----------------------------------------------------------------------------------------------
+
+    def check(self, other_slabs: int, owned: dict[str, Owned]) -> None:
+        """Conservation. `other_slabs` are taken for something else (weights); `owned` is by KV shape.
 
         Raises MemoryBookError or NativeError when a slab or block is lost or owned twice.
         """
         self.pool.check()
         mapped = other_slabs
-        for name, blocks in self._shapes.items():
-            blocks.check()
-            mapped += blocks.mapped_slabs
-            due = owned.get(name, 0)
-            if blocks.used != due:
-                raise MemoryBookError(
-                    f"{self.name} tier: {blocks.used} blocks of {name} used, {due} owned by sequences"
-                )
+        for name, shape in self._shapes.items():
+            pool, index = shape.pool, shape.index
+            pool.check()
+            index.check()
+            mapped += pool.mapped_slabs
+            self._check_owners(name, pool, index, owned.get(name, Owned()))
         if self.pool.total - self.pool.free != mapped:
             taken = self.pool.total - self.pool.free
             raise MemoryBookError(f"{self.name} tier: {taken} slabs taken, but {mapped} mapped into weights and blocks")
 
+    def _check_owners(self, kv_shape: str, pool: BlockPool, index: PrefixIndex, owned: Owned) -> None:
+        distinct = set(owned.blocks)
+        if (pool.used, pool.references) != (len(distinct), len(owned.blocks)):
+            raise MemoryBookError(
+                f"{self.name} tier: {pool.used} blocks of {kv_shape} with {pool.references} references used, "
+                f"sequences own {len(distinct)} with {len(owned.blocks)}"
+            )
+        for block in owned.writable:
+            if owned.blocks.count(block) > 1 or index.name_of(block) is not None:
+                raise MemoryBookError(f"{self.name} tier: block {block} of {kv_shape} is shared and may be written")
+
     def close(self) -> None:
         """Unmap everything. Only when no step or copy can run any more."""
-        for blocks in self._shapes.values():
-            blocks.close()
+        for shape in self._shapes.values():
+            shape.pool.close()
         self.pool.close()

@@ -16,6 +16,7 @@ from aegaeon_native import NativeError, Range
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.backends import Backend, Layout
 from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, ModelError, SidecarError
+from aegaeon_sidecar.memory.prefix import seed_of
 from aegaeon_sidecar.models.fill import fill, identity
 from aegaeon_sidecar.state import State
 from aegaeon_sidecar.weights.cache import HostCache
@@ -176,6 +177,7 @@ class Fetcher:
         slabs = -(-layout.weight_bytes // pool.slab_bytes)
         weights = Range(pool, slabs)
         self._backend.register(model.name, directory, layout, weights.view(0, layout.weight_bytes))
+        seed = seed_of(model.content, (directory / "config.json").read_bytes())
         with self._state.changed:
             known = self._state.device.has_shape(layout.kv_shape)
             blocks = self._state.device.add_shape(layout.kv_shape, layout.kv_block_bytes)
@@ -183,7 +185,7 @@ class Fetcher:
         if not known:
             self._backend.bind_kv(layout.kv_shape, blocks.view())
         with self._state.changed:
-            model.layout, model.range = layout, weights
+            model.layout, model.range, model.kv_seed = layout, weights, seed
             settle_pins(self._state)
 
     def _set(self, model: Model, phase: pb.ModelPhase.ValueType, reason: str) -> None:

@@ -20,7 +20,8 @@ class Model:
     `located`: where its files are; `content`: hash of its weights, "" while they were never read whole;
     `image`: None while they are not on the host, and to be pinned before it is read; `pinned`: it is.
     `resident`: its weights are in; `moving`: they come or go just now; `mapped_slabs`: slabs that are its own;
-    `users`: steps that read its weights; `leaving`: no further step may; `map_s`, `copy_s`: seconds of its last load.
+    `users`: steps that read its weights; `leaving`: no further step may; `map_s`, `copy_s`: seconds of its last load;
+    `kv_seed`: what names of its KV blocks begin with; `token_s`: seconds to compute a token of a prompt.
     """
 
     spec: pb.ModelSpec
@@ -43,6 +44,8 @@ class Model:
     map_s: float = 0.0
     copy_s: float = 0.0
     forgotten: bool = False
+    kv_seed: bytes = b""
+    token_s: float = 0.0
 
     @property
     def name(self) -> str:

@@ -1,0 +1,142 @@
+"""The first prefill of a sequence begins here: what this engine still holds of its prompt is taken, not computed.
+
+Blocks on the device are shared at once; blocks on the host are copied in while other sequences run. Shared blocks are
+full ones, so nobody writes into them; the last token is always computed, for its logits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from aegaeon_native import Event, OutOfSlabs
+from aegaeon_sidecar.copying import Copier, await_copy
+from aegaeon_sidecar.plan import TurnPlan
+from aegaeon_sidecar.sequences import Place, Sequence
+from aegaeon_sidecar.state import State
+
+_AT_ONCE = 16  # copies in that may be under way: each takes an event
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """A copy from the host tier that brings a sequence its first `tokens` tokens. Nobody's command: a move list."""
+
+    sequence: Sequence
+    tokens: int
+    event: Event
+
+
+class PrefixReuse:
+    """Used by the compute lane's thread alone. All but `wait` and `finish` with the engine's lock held."""
+
+    def __init__(self, state: State, copier: Copier) -> None:
+        self._state = state
+        self._copier = copier
+        self._recalls: deque[Recall] = deque()
+
+    @property
+    def pending(self) -> bool:
+        """A sequence is waiting for its blocks."""
+        return bool(self._recalls)
+
+    def begin(self, sequence: Sequence, plan: TurnPlan) -> None:
+        """Give a sequence without KV what is cached of its prompt, within the turn's grant.
+
+        Afterwards it is as before, or on the device with so many tokens, or `moving` until `settle` says so.
+        """
+        if not sequence.seed or sequence.blocks.size:
+            return
+        names = sequence.named((sequence.length - 1) // sequence.block_tokens)
+        here = self._state.device.index(sequence.kv_shape).find(names)
+        there = self._state.host.index(sequence.kv_shape).find(names)
+        if len(self._recalls) >= _AT_ONCE:
+            there = {}
+        if not sequence.looked:
+            sequence.looked = True
+            self._state.reuse.asked += sequence.length
+        blocks = -(-sequence.length // sequence.block_tokens)
+        while run := _unbroken(here, there):
+            here = {i: block for i, block in here.items() if i < run}
+            wanted = {i: there[i] for i in range(run) if i not in here}
+            if self._take(sequence, plan, here, wanted, blocks):
+                return
+            if not here:
+                return
+            here = dict(list(here.items())[: len(here) // 2])  # they lie in more slabs than were granted
+
+    def _take(
+        self, sequence: Sequence, plan: TurnPlan, here: dict[int, int], there: dict[int, int], blocks: int
+    ) -> bool:
+        """Blocks for all of the prompt, `here` among them; False when they take more than a prompt is granted."""
+        device = self._state.device
+        pool = device.blocks(sequence.kv_shape)
+        usual = -(-blocks * pool.block_bytes // device.pool.slab_bytes) + 1
+        before = pool.held_slabs
+        try:
+            sequence.blocks, _ = device.share(sequence.kv_shape, here, blocks, min(plan.grant, usual))
+        except OutOfSlabs:
+            return False
+        plan.grant -= pool.held_slabs - before
+        tokens = (len(here) + len(there)) * sequence.block_tokens
+        device.found(sequence.kv_shape, sequence.blocks[list(here)], sequence.token_s * sequence.block_tokens)
+        self._state.reuse.on_device += len(here) * sequence.block_tokens
+        if there:
+            self._recall(sequence, there, tokens)
+        else:
+            self._arrived(sequence, tokens)
+        return True
+
+    def _recall(self, sequence: Sequence, there: dict[int, int], tokens: int) -> None:
+        """Copy blocks from the host tier, which holds them for the sequence until they are in."""
+        device, host = self._state.device, self._state.host
+        sequence.host_blocks = np.fromiter(there.values(), dtype=np.int32)
+        host.blocks(sequence.kv_shape).retain(sequence.host_blocks, host.pool.total)
+        self._state.reuse.on_host += len(there) * sequence.block_tokens
+        sequence.moving = True
+        event = self._copier.begin(
+            device.blocks(sequence.kv_shape),
+            sequence.blocks[list(there)],
+            host.blocks(sequence.kv_shape),
+            sequence.host_blocks,
+        )
+        self._recalls.append(Recall(sequence, tokens, event))
+
+    def settle(self) -> None:
+        """Sequences whose blocks are in go on; in the order of the copies."""
+        while self._recalls and self._recalls[0].event.done:
+            recall = self._recalls.popleft()
+            sequence = recall.sequence
+            sequence.moving = False
+            self._state.sequences.free_host(sequence)
+            if not sequence.closed:
+                self._arrived(sequence, recall.tokens)
+                self._state.sequences.publish(self._state.device, sequence)
+            self._state.sequences.settle(sequence)
+            self._state.changed.notify_all()
+
+    def wait(self) -> None:
+        """Until the oldest copy is over."""
+        await_copy(self._recalls[0].event)
+
+    def finish(self) -> None:
+        """Until nobody is waiting: nothing else would settle copies after the turn."""
+        while self._recalls:
+            self.wait()
+            with self._state.changed:
+                self.settle()
+
+    def _arrived(self, sequence: Sequence, tokens: int) -> None:
+        sequence.place = Place.DEVICE
+        sequence.kv_tokens = tokens
+        sequence.reused = min(tokens, len(sequence.prompt))
+
+
+def _unbroken(here: dict[int, int], there: dict[int, int]) -> int:
+    """How many blocks from the first on are on the device or on the host."""
+    run = 0
+    while run in here or run in there:
+        run += 1
+    return run

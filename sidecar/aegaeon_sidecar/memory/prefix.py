@@ -1,0 +1,101 @@
+"""Which blocks of one tier and KV shape hold which tokens: found by the hash chain of docs/engine-memory.md.
+
+A block's name is the hash of the name before it and its own token ids, so equal names mean equal tokens from the first
+on. Published blocks keep their content when their last owner goes, until they are dropped for the room.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from os import urandom
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aegaeon_native import BlockPool
+from aegaeon_sidecar.errors import MemoryBookError
+
+Name = bytes
+_NAME_BYTES = 16  # 2^64 blocks until two different ones may be expected to share a name
+
+
+def name_block(before: Name, tokens: Sequence[int]) -> Name:
+    """The name of the block with these token ids that follows `before` (a seed for the first)."""
+    return blake2b(array("I", tokens).tobytes(), key=before, digest_size=_NAME_BYTES).digest()
+
+
+def seed_of(content: str, config: bytes) -> Name:
+    """What the names of a model's blocks begin with. `content`: hash of its weights, "" when it is not known."""
+    return blake2b(config, key=bytes.fromhex(content)[:64] or urandom(16), digest_size=_NAME_BYTES).digest()
+
+
+class PrefixIndex:
+    """The published blocks of a pool, and what each is worth. Guarded by the engine's lock."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+        self._blocks: dict[Name, int] = {}
+        self._names: dict[int, Name] = {}
+        self._used_s = np.zeros(pool.capacity)
+        self._uses = np.zeros(pool.capacity)
+        self._lost_s = np.zeros(pool.capacity)  # seconds to compute it and all that was seen to follow it
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def find(self, names: Sequence[Name]) -> dict[int, int]:
+        """The blocks of those of these names that are known, by index."""
+        known = ((i, self._blocks.get(name)) for i, name in enumerate(names))
+        return {i: block for i, block in known if block is not None}
+
+    def name_of(self, block: int) -> Name | None:
+        """The name under which a block was published."""
+        return self._names.get(block)
+
+    def publish(self, names: Iterable[Name], blocks: Iterable[int]) -> None:
+        """Held blocks that are full and will not be written again. A name that is known stays with its block."""
+        fresh = [(n, b) for n, b in zip(names, blocks, strict=True) if n not in self._blocks and b not in self._names]
+        for name, block in fresh:
+            self._blocks[name] = block
+            self._names[block] = name
+        added = np.array([block for _, block in fresh], dtype=np.int32)
+        self._pool.keep(added)
+        self._uses[added], self._lost_s[added], self._used_s[added] = 1.0, 0.0, 0.0
+
+    def used(self, blocks: NDArray[np.int32], now_s: float, block_s: float, *, again: bool = False) -> None:
+        """A chain of blocks, from the first on, was in use just now; computing one takes `block_s`.
+
+        `again`: it was found here, so that nobody had to compute it.
+        """
+        self._used_s[blocks] = now_s
+        self._uses[blocks] += again
+        following = np.arange(len(blocks), 0, -1) * block_s
+        self._lost_s[blocks] = np.maximum(self._lost_s[blocks], following)
+
+    def value(self, blocks: NDArray[np.int32], now_s: float) -> NDArray[np.float64]:
+        """What keeping each is worth: uses x seconds to compute again / age. The least goes first.
+
+        A block without the ones before it is of no use, so the first of a chain are worth all that follows them.
+        """
+        age_s = np.maximum(now_s - self._used_s[blocks], 1e-3)
+        worth: NDArray[np.float64] = self._uses[blocks] * self._lost_s[blocks] / age_s
+        return worth
+
+    def drop(self, blocks: NDArray[np.int32]) -> int:
+        """Forget blocks; cached ones are free. Returns how many slabs went back to the pool."""
+        for block in blocks.tolist():
+            del self._blocks[self._names.pop(block)]
+        return self._pool.forget(blocks)
+
+    def check(self) -> None:
+        """Names and blocks agree, and with the pool. Raises MemoryBookError."""
+        paired = all(self._names.get(block) == name for name, block in self._blocks.items())
+        if not paired or len(self._names) != len(self._blocks) or self._pool.kept != len(self._names):
+            raise MemoryBookError(
+                f"{len(self._blocks)} names, {len(self._names)} blocks published, {self._pool.kept} kept by the pool"
+            )
+        lost = set(self._pool.cached().tolist()) - set(self._names)
+        if lost:
+            raise MemoryBookError(f"blocks {sorted(lost)} are cached under no name")

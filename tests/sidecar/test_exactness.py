@@ -153,8 +153,8 @@ async def alone(scheduler: Rig, link: Link, story: Story) -> list[int]:
 
 def assert_empty(engine: Engine) -> None:
     engine.check()
-    assert engine.state.device.pool.free == SLABS
-    assert engine.state.host.pool.free == engine.state.host.pool.total
+    assert engine.state.device.slabs_free == SLABS
+    assert engine.state.host.slabs_free == engine.state.host.pool.total
     assert len(engine.state.sequences) == 0
 
 

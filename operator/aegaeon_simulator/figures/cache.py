@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from dataclasses import asdict
 from functools import cache
@@ -11,12 +12,13 @@ from typing import Any
 
 import aegaeon_scheduler.core
 import aegaeon_simulator
+from aegaeon_scheduler.core.config import LatencyConstants
 from aegaeon_simulator.figures.errors import FiguresError
 from aegaeon_simulator.figures.points import Point, Trace
 from aegaeon_simulator.settings import PRODUCTION
 
 _NOT_RUN = ("figures", "plan")  # packages of the simulator that decide no run
-_OF_BASELINES = ("model.py", "slo.py", "config.py")  # of the core: all that a baseline takes from it
+_OF_BASELINES = ("model.py", "slo.py")  # of the core: all that a baseline takes from it, beside LatencyConstants
 ENGINES = (  # of the simulator: what only the production core runs on
     "compute.py", "copies.py", "engine.py", "host.py", "links.py", "memory.py", "production.py", "small.py", "spec.py",
     "world.py",
@@ -60,7 +62,7 @@ class Cache:
 def code_version(policy: str) -> str:
     """A hash of the sources that decide the runs of a policy; what only other policies use is not in it."""
     core, simulator = Path(aegaeon_scheduler.core.__path__[0]), Path(aegaeon_simulator.__path__[0])
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(inspect.getsource(LatencyConstants).encode())
     for path in sorted(core.rglob("*.py")):
         if _of_core(path.relative_to(core).parts, policy):
             digest.update(path.read_bytes())

@@ -14,12 +14,14 @@ class Assembly:
     Only tokens of the current `epoch` count. Invariant: what waits in `_early` has an index above len(tokens).
     """
 
-    __slots__ = ("_early", "_limit", "epoch", "finish", "tokens")
+    __slots__ = ("_early", "_limit", "cached_tokens", "epoch", "finish", "tokens")
 
     def __init__(self, limit: int) -> None:
         self.epoch = 1
         self.tokens: list[int] = []
         self.finish: FinishReason.ValueType | None = None
+        self.cached_tokens = 0
+        """tokens of the prompt that nobody had to compute"""
         self._early: dict[int, Token] = {}
         self._limit = limit
 
@@ -48,6 +50,7 @@ class Assembly:
         return taken
 
     def _take(self, token: Token) -> None:
+        self.cached_tokens = max(self.cached_tokens, token.cached_tokens)
         if token.finish != FinishReason.FINISH_REASON_ERROR:  # which carries no token
             self.tokens.append(token.token)
         if token.finish:

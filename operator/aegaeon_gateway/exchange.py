@@ -11,7 +11,7 @@ from aegaeon_gateway.errors import ApiError
 from aegaeon_gateway.generation import Generation
 from aegaeon_gateway.link import SchedulerLink
 from aegaeon_gateway.metrics import ModelMetrics
-from aegaeon_gateway.output import ChoiceOutput, Delta
+from aegaeon_gateway.output import ChoiceOutput, Delta, Usage
 from aegaeon_gateway.prepare import Prepared
 
 
@@ -66,11 +66,13 @@ class Exchange:
         return all(generation.done for generation in self._generations)
 
     @property
-    def usage(self) -> dict[str, int]:
-        """OpenAI's usage object, in tokens. Each prompt counts once, whatever n is."""
+    def usage(self) -> Usage:
+        """OpenAI's usage object, in tokens. Each prompt counts once, whatever n is; what any choice computed counts."""
+        cached = sum(min(c.assembly.cached_tokens for c in g.choices) for g in self._generations)
         output = sum(choice.output.tokens for generation in self._generations for choice in generation.choices)
         return {
             "prompt_tokens": self._prompt_tokens,
             "completion_tokens": output,
             "total_tokens": self._prompt_tokens + output,
+            "prompt_tokens_details": {"cached_tokens": cached},
         }

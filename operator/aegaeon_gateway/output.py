@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from aegaeon_gateway.detokenize import Vocabulary
 from aegaeon_gateway.stops import StopScanner
@@ -13,6 +14,21 @@ from aegaeon_proto.v1.model_pb2 import FinishReason
 _FINISH = {FinishReason.FINISH_REASON_STOP: "stop", FinishReason.FINISH_REASON_LENGTH: "length"}
 UNLIKELY = -9999.0
 """what OpenAI writes for a logprob of minus infinity"""
+
+
+class PromptDetails(TypedDict):
+    """`cached_tokens`: tokens of the prompts whose KV cache was found instead of computed."""
+
+    cached_tokens: int
+
+
+class Usage(TypedDict):
+    """OpenAI's usage object, in tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
 
 
 @dataclass(slots=True)

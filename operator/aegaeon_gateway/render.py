@@ -10,7 +10,7 @@ import orjson
 
 from aegaeon_gateway.errors import ApiError
 from aegaeon_gateway.logprobs import chat_logprobs, completion_logprobs
-from aegaeon_gateway.output import Delta
+from aegaeon_gateway.output import Delta, Usage
 from aegaeon_gateway.prepare import Prepared
 
 DONE = b"data: [DONE]\n\n"
@@ -27,11 +27,11 @@ class Renderer(Protocol):
         """The events of one delta; empty when the client would see nothing."""
         ...
 
-    def usage(self, usage: dict[str, int]) -> bytes:
+    def usage(self, usage: Usage) -> bytes:
         """The event with the usage."""
         ...
 
-    def body(self, choices: Sequence[Delta], usage: dict[str, int]) -> bytes:
+    def body(self, choices: Sequence[Delta], usage: Usage) -> bytes:
         """The whole answer; `choices` are merged deltas in the order of their index."""
         ...
 
@@ -110,10 +110,10 @@ class ChatRenderer:
             choice["token_ids"] = delta.tokens
         return self._envelope.chunk([choice])
 
-    def usage(self, usage: dict[str, int]) -> bytes:
+    def usage(self, usage: Usage) -> bytes:
         return self._envelope.chunk([], usage=usage)
 
-    def body(self, choices: Sequence[Delta], usage: dict[str, int]) -> bytes:
+    def body(self, choices: Sequence[Delta], usage: Usage) -> bytes:
         prompt = {"prompt_token_ids": list(self._prepared.jobs[0].prompt)} if self._ids else {}
         head = {**self._envelope.head, "object": "chat.completion"}
         return orjson.dumps({**head, "choices": [self._whole(choice) for choice in choices], "usage": usage, **prompt})
@@ -157,10 +157,10 @@ class CompletionRenderer:
             return self._envelope.chunk([self._choice(delta, delta.text)])
         return self._envelope.plain(delta.index, delta.text) if delta.text else b""
 
-    def usage(self, usage: dict[str, int]) -> bytes:
+    def usage(self, usage: Usage) -> bytes:
         return self._envelope.chunk([], usage=usage)
 
-    def body(self, choices: Sequence[Delta], usage: dict[str, int]) -> bytes:
+    def body(self, choices: Sequence[Delta], usage: Usage) -> bytes:
         whole = [self._choice(choice, self._prompt(choice.index) + choice.text) for choice in choices]
         return orjson.dumps({**self._envelope.head, "choices": whole, "usage": usage})
 

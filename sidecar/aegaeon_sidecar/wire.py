@@ -57,6 +57,7 @@ def token_of(sequence: Sequence, index: int, finish: model.FinishReason.ValueTyp
         logprob=sampled.logprob if sampled else None,
         top=[gateway.TopLogprob(token=t, logprob=p) for t, p in sampled.top] if sampled else (),
         finish=finish,
+        cached_tokens=sequence.reused if index == 0 else 0,
     )
 
 

@@ -127,14 +127,18 @@ class Script:
 
 
 def stories(rng: random.Random, models: list[str], count: int) -> Iterator[Story]:
+    """Some prompts begin alike, as those of one system prompt or of several choices of one request do."""
+    heads = {model: [rng.randrange(3, 384) for _ in range(32)] for model in models}
     for number in range(count):
         sampling = mpb.Sampling(top_p=1, repetition_penalty=1)
         if number % 2:
             sampling = mpb.Sampling(
                 temperature=0.9, top_p=0.95, repetition_penalty=1.1, frequency_penalty=0.3, seed=number
             )
-        prompt = [rng.randrange(3, 384) for _ in range(rng.randint(2, 30))]
-        yield Story(f"r{number}", models[number % len(models)], prompt, sampling, left=len(prompt))
+        model = models[number % len(models)]
+        head = heads[model][: rng.choice((0, 16, 32))]
+        prompt = head + [rng.randrange(3, 384) for _ in range(rng.randint(2, 30 if not head else 5))]
+        yield Story(f"r{number}", model, prompt, sampling, left=len(prompt))
 
 
 async def alone(scheduler: Rig, link: Link, story: Story) -> list[int]:
@@ -174,12 +178,15 @@ async def test_any_program_of_switches_swaps_hand_offs_and_cancels_gives_the_tok
             await link.cached(*tiny_models)
         rng = random.Random(seed)
         told = list(stories(rng, sorted(tiny_models), 16))
+        a.state.prefix_reuse = False
         expected = [await alone(scheduler, links["a"], story) for story in told]
+        a.state.prefix_reuse = True
         script = Script(scheduler, links, rng, told)
-        for number, story in enumerate(told):
-            story.home = "ab"[number % 2]
-            links[story.home].send(script.open(story))
+        coming = list(enumerate(told))
         while any(not story.ended for story in told):
+            for number, story in [coming.pop(0) for _ in coming[:2]]:  # later ones find what earlier ones computed
+                story.home = "ab"[number % 2]
+                links[story.home].send(script.open(story))
             await asyncio.gather(script.round("a"), script.round("b"))
             a.check()
             b.check()
@@ -193,3 +200,4 @@ async def test_any_program_of_switches_swaps_hand_offs_and_cancels_gives_the_tok
         assert_empty(b)
         assert script.switches + script.moves > 150, (script.switches, script.moves, script.cancels)
         assert script.cancels > 3
+        assert a.state.reuse.on_device + b.state.reuse.on_device > 0

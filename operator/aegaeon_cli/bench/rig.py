@@ -140,15 +140,21 @@ class OneEngine:
 
 @asynccontextmanager
 async def one_engine(
-    folder: Path, device_bytes: int, slab_bytes: int, cache_bytes: int, host_kv_bytes: int | None = None
+    folder: Path,
+    device_bytes: int,
+    slab_bytes: int,
+    cache_bytes: int,
+    host_kv_bytes: int | None = None,
+    prefix_reuse: bool = False,
 ) -> AsyncIterator[OneEngine]:
-    """An engine on one thread of torch, and a gateway for its tokens."""
+    """An engine on one thread of torch, and a gateway for its tokens. Without `prefix_reuse` every copy is made."""
     configure_threads(1)
     memory = {
         "device_bytes": device_bytes,
         "slab_bytes": slab_bytes,
         "host_kv_bytes": host_kv_bytes or 64 * slab_bytes,
         "host_cache_bytes": cache_bytes,
+        "prefix_reuse": prefix_reuse,
     }
     place = {
         "instance": "bench",

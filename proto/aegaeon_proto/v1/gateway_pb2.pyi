@@ -406,6 +406,7 @@ class Token(_message.Message):
     LOGPROB_FIELD_NUMBER: _builtins.int
     TOP_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     index: _builtins.int
     """0 is the first output token"""
@@ -413,6 +414,8 @@ class Token(_message.Message):
     logprob: _builtins.float
     finish: _model_pb2.FinishReason.ValueType
     """set on the last one"""
+    cached_tokens: _builtins.int
+    """on the first one: tokens of the prompt whose KV was found, not computed"""
     @_builtins.property
     def seq(self) -> _model_pb2.SeqId: ...
     @_builtins.property
@@ -427,10 +430,11 @@ class Token(_message.Message):
         logprob: _builtins.float | None = ...,
         top: _abc.Iterable[Global___TopLogprob] | None = ...,
         finish: _model_pb2.FinishReason.ValueType = ...,
+        cached_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "logprob", b"logprob", "seq", b"seq"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "epoch", b"epoch", "finish", b"finish", "index", b"index", "logprob", b"logprob", "seq", b"seq", "token", b"token", "top", b"top"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "cached_tokens", b"cached_tokens", "epoch", b"epoch", "finish", b"finish", "index", b"index", "logprob", b"logprob", "seq", b"seq", "token", b"token", "top", b"top"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprob: _TypeAlias = _typing.Literal["logprob"]  # noqa: Y015
     _WhichOneofArgType__logprob: _TypeAlias = _typing.Literal["_logprob", b"_logprob"]  # noqa: Y015

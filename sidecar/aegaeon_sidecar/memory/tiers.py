@@ -137,8 +137,8 @@ class Tier:
         try:
             slabs = shape.pool.slabs_for(count)
         except OutOfSlabs:  # cached blocks have taken up the range
-            slabs = grant + 1
-        if slabs <= grant:
+            slabs = min(grant, self._slabs_of(shape.pool, count))
+        if 0 < slabs <= grant:
             self._evict_slabs(slabs)
         else:
             self._drop(kv_shape, least_blocks(shape, shape.pool.cached(ready=True), count, self._clock()))
@@ -147,7 +147,12 @@ class Tier:
         """As if nothing were cached: what is granted can be had."""
         pool = self._shapes[kv_shape].pool
         self._drop(kv_shape, pool.cached())
-        self._evict_slabs(min(grant, -(-count * pool.block_bytes // self.pool.slab_bytes) + 1))
+        self._evict_slabs(min(grant, self._slabs_of(pool, count)))
+
+    def _slabs_of(self, pool: BlockPool, count: int) -> int:
+        """Slabs that surely hold so many blocks, which may cross their borders."""
+        border = 1 if self.pool.slab_bytes % pool.block_bytes else 0
+        return -(-count * pool.block_bytes // self.pool.slab_bytes) + border
 
     def _evict_slabs(self, count: int) -> None:
         """Until so many slabs are free, or nothing is cached in a slab of its own."""

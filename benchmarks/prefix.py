@@ -1,0 +1,124 @@
+"""Conversations of several turns, replayed with and without reuse of their prefix: TTFT in pairs, and hit rates.
+
+A conversation is a chain of ShareGPT pairs: the prompt of a turn is all that was said before and the next question.
+Lengths are scaled down by 8, with the model; tokens are random, which changes no length. Answers are as long as the
+pair says. Conversations take turns, so that others come between two turns of one; with a small device most of what
+is kept lies on the host tier by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import random
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.report import Row, report
+
+from aegaeon_cli.bench.rig import OneEngine, make_model, one_engine
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_sidecar.wire import key_of
+
+LENGTHS = Path(__file__).parent / "data" / "sharegpt_pairs.csv"
+SCALE = 8
+CONVERSATIONS, TURNS = 6, 4
+SLAB = 1 << 20
+VOCABULARY = 1024
+
+
+@dataclass
+class Conversation:
+    """`turns`: tokens of each question, and how long the answer is; `said`: everything so far."""
+
+    name: str
+    turns: list[tuple[list[int], int]]
+    said: list[int] = field(default_factory=list)
+
+
+def conversations(seed: int) -> list[Conversation]:
+    """Chains of TURNS pairs each, with lengths from the data and random tokens."""
+    draw = random.Random(seed)
+    with LENGTHS.open() as file:
+        pairs = [(int(row["input_len"]), int(row["output_len"])) for row in csv.DictReader(file)]
+    draw.shuffle(pairs)
+    usual = iter([(i // SCALE + 1, min(o // SCALE + 1, 24)) for i, o in pairs if 8 * SCALE < i < 160 * SCALE])
+    made = []
+    for number in range(CONVERSATIONS):
+        turns = [([draw.randrange(3, VOCABULARY) for _ in range(i)], o) for i, o in (next(usual) for _ in range(TURNS))]
+        made.append(Conversation(f"c{number}", turns))
+    return made
+
+
+async def turn(one: OneEngine, told: Conversation, number: int, mark: str) -> float:
+    """One question and its answer; returns the seconds until the first token."""
+    question, answer = told.turns[number]
+    told.said += question
+    name = one.open(f"{mark}-{told.name}-{number}", "m", told.said)
+    begin = time.monotonic()
+    part = pb.PrefillPart(seq=name, tokens=len(told.said))
+    slabs = one.engine.state.device.slabs_free
+    prefill = one.send(pb.Turn(model="m", prefill=[part], slabs=slabs))
+    await one.outcome(prefill)
+    ttft = one.outbox.ends[prefill] - begin
+    await one.outcome(one.send(pb.Turn(model="m", decode=[name], steps=answer, slabs=slabs)))
+    sequence = one.engine.state.sequences.get(key_of(name))
+    assert sequence is not None
+    told.said += sequence.output
+    swap = one.send(pb.SwapOut(seq=name, epoch=1))  # the host tier keeps what the device will need for others
+    await one.outcome(swap)
+    one.send(pb.Close(seq=name, epoch=1))
+    return ttft
+
+
+async def replay(one: OneEngine, seed: int, mark: str, reuse: bool) -> tuple[list[list[float]], list[list[int]]]:
+    """TTFT by turn, and everything said by conversation."""
+    one.engine.state.prefix_reuse = reuse
+    told = conversations(seed)
+    ttft = [[await turn(one, each, number, mark) for each in told] for number in range(TURNS)]
+    return ttft, [each.said for each in told]
+
+
+async def run(folder: Path) -> bool:
+    model = make_model(folder / "m", 0, hidden=256, layers=4, vocabulary=VOCABULARY)
+    async with one_engine(folder, 40 * SLAB, SLAB, 64 << 20, 256 * SLAB, prefix_reuse=True) as one:
+        await one.serve({"m": model})
+        await one.outcome(one.send(pb.Load(model="m", slabs=32)))
+        await replay(one, 99, "warm", reuse=False)
+        ratios, same, later = [], True, []
+        for seed in (1, 2, 3):
+            without, said = await replay(one, seed, f"{seed}-off", reuse=False)
+            with_reuse, again = await replay(one, seed, f"{seed}-on", reuse=True)
+            same = same and said == again
+            pairs = [
+                (a, b) for x, y in zip(with_reuse[1:], without[1:], strict=True) for a, b in zip(x, y, strict=True)
+            ]
+            ratios += [a / b for a, b in pairs]
+            later += pairs
+        one.engine.check()
+        found, evicted = one.engine.state.reuse, one.engine.state.device.evicted
+    return report(
+        "prefix",
+        [
+            Row("TTFT of later turns, with reuse / without (paired)", statistics.median(ratios), "ratio", 1.0, "<="),
+            Row("TTFT of later turns with reuse", statistics.median(a for a, _ in later) * 1e3, "ms"),
+            Row("TTFT of later turns without", statistics.median(b for _, b in later) * 1e3, "ms"),
+            Row("tokens of prompts found on the device", found.on_device / found.asked, "of all"),
+            Row("tokens of prompts found on the host", found.on_host / found.asked, "of all"),
+            Row("cached blocks evicted on the device", float(evicted), "blocks"),
+            Row("replays whose answers are the same with and without", float(same), "of all", 1.0),
+        ],
+    )
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="aegaeon-bench-") as folder:
+        return not asyncio.run(run(Path(folder)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -136,7 +136,7 @@ def _model(model: ModelTraffic, colours: dict[str, str], rate: float) -> Iterabl
         str(model.output_tokens),
         f"{rate:.0f}",
         str(model.switches),
-        f"{1000 * model.stall_s / model.switches:.1f} ms" if model.switches else "-",
+        f"{1000 * (model.switch_s + model.stall_s) / model.switches:.1f} ms" if model.switches else "-",
         f"{model.tokens_on_time / model.output_tokens:.1%}" if model.output_tokens else "-",
     )
 

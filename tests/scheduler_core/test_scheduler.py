@@ -218,3 +218,14 @@ def test_cancelling_twice_or_the_unknown_does_nothing():
     assert len(of(first, cmd.Close)) == len(of(first, cmd.SequenceEnded)) == 1
     assert brain.on(ev.Cancelled(SeqId("r", 0))) == []
     assert brain.on(ev.Cancelled(SeqId("never", 0))) == []
+
+
+def test_seconds_of_the_compute_lane_are_busy_switching_or_stalled_by_engine_and_by_model():
+    brain = Brain()
+    out = brain.all(up(), CACHED, submitted())
+    turn = next(c.id for c in out if isinstance(c, cmd.Send) and isinstance(c.body, cmd.Turn))
+    for wait_s, decode_s, prefill_s in ((0.5, 0.0, 0.25), (0.125, 0.75, 0.0)):
+        brain.on(ev.TurnProgress(E0, turn, (), 1, decode_s, 0, prefill_s, wait_s, 1, 20, Memory(30, 40), end=False))
+    seen = brain.core.snapshot(1.0)
+    for told in (*seen.instances, *seen.models):
+        assert (told.busy_s, told.switch_s, told.stall_s) == (1.0, 0.5, 0.125)

@@ -48,7 +48,7 @@ def _result(model: str, mine: Sequence[Exchange], status: PoolStatus, slo: Slo) 
         tbt=_p50_p99(later - earlier for e in mine for earlier, later in pairwise(e.times)),
         attained=attainment((e.times, slo, len(e.times) or length) for e in mine),
         switches=switches,
-        mean_stall_s=traffic.stall_s / switches if traffic and switches else 0.0,
+        mean_stall_s=(traffic.switch_s + traffic.stall_s) / switches if traffic and switches else 0.0,
     )
 
 

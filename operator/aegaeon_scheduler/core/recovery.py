@@ -101,7 +101,7 @@ class Recovery:
             restarted = old.incarnation != event.incarnation
             self.down(old.id, "was restarted" if restarted else "attached anew")
             inst.switches, inst.loads = old.switches, old.loads
-            inst.busy_s, inst.stall_s = old.busy_s, old.stall_s
+            inst.busy_s, inst.stall_s, inst.switch_s = old.busy_s, old.stall_s, old.switch_s
         inst.next_id = self._pool.next_ids.get(inst.id, 1)  # ids rise over attachments: no late report is mistaken
         self._pool.instances[inst.id] = inst
         self._policy.instance_up(inst)

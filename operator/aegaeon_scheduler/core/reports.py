@@ -8,7 +8,7 @@ from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.model import Memory, Place
 from aegaeon_scheduler.core.policies import Policy
-from aegaeon_scheduler.core.state import Instance, Issued, Pool, Sequence, Stage
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stage
 
 
 class Reports:
@@ -120,12 +120,7 @@ class Reports:
         model = issued.model
         assert model is not None
         issued.steps_done += event.steps
-        if inst.running is not model:
-            inst.running = model
-            inst.switches += 1
-        inst.busy_s += event.decode_s + event.prefill_s
-        inst.stall_s += event.wait_s
-        model.stall_s += event.wait_s
+        self._seconds(inst, model, event)
         if not self._pool.config.refine:
             return
         estimate = self._pool.estimates.of(model.name, inst.device)
@@ -133,6 +128,20 @@ class Reports:
             estimate.saw_steps(event.context_tokens, event.batch, event.decode_s / event.steps)
         if event.prefill_tokens and event.prefill_s > 0 and len(issued.prefills) == 1:
             estimate.saw_prefill(event.prefill_tokens, event.prefill_s)
+
+    def _seconds(self, inst: Instance, model: Model, event: TurnProgress) -> None:
+        """Where the compute lane's time went. What the first report of another model waited is the switch to it."""
+        busy_s = event.decode_s + event.prefill_s
+        inst.busy_s += busy_s
+        model.busy_s += busy_s
+        if inst.running is model:
+            inst.stall_s += event.wait_s
+            model.stall_s += event.wait_s
+            return
+        inst.running = model
+        inst.switches += 1
+        inst.switch_s += event.wait_s
+        model.switch_s += event.wait_s
 
     def _progress(self, inst: Instance, issued: Issued | None, p: Progress) -> None:
         seq = self._pool.sequences.get(p.seq)

@@ -25,6 +25,7 @@ class InstanceView:
     loads: int
     busy_s: float
     stall_s: float
+    switch_s: float
     reason: str
 
 
@@ -41,7 +42,9 @@ class ModelView:
     output_tokens: int
     tokens_on_time: int
     loads: int
+    busy_s: float
     stall_s: float
+    switch_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,8 @@ def _instance(inst: Instance) -> InstanceView:
     running = str(inst.turns[0].model.name) if inst.turns and inst.turns[0].model is not None else ""
     return InstanceView(
         inst.id, inst.role, inst.device, resident, running, loading, inst.slabs, inst.book.memory,
-        len(inst.sequences), inst.switches, inst.loads, inst.busy_s, inst.stall_s, inst.reason,
+        len(inst.sequences), inst.switches, inst.loads, inst.busy_s, inst.stall_s, inst.switch_s,
+        inst.reason,
     )  # fmt: skip
 
 
@@ -107,7 +111,7 @@ def _model(pool: Pool, model: Model) -> ModelView:
     reason = next(iter(model.failed.values()), "")
     return ModelView(
         model.name, best, reason, model.queued, model.running, model.ended, model.output_tokens, model.on_time,
-        model.loads, model.stall_s,
+        model.loads, model.busy_s, model.stall_s, model.switch_s,
     )  # fmt: skip
 
 

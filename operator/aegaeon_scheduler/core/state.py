@@ -43,8 +43,8 @@ class Model:
     """One model of the catalog and its counters."""
 
     __slots__ = (
-        "asked_at", "config", "ended", "failed", "footprint", "loads", "name", "on_time", "output_tokens", "policy",
-        "queued", "running", "stall_s", "waiting", "withdrawn",
+        "asked_at", "busy_s", "config", "ended", "failed", "footprint", "loads", "name", "on_time", "output_tokens",
+        "policy", "queued", "running", "stall_s", "switch_s", "waiting", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, config: ModelConfig, now: float) -> None:
@@ -58,7 +58,7 @@ class Model:
         self.policy: Any = None
         self.queued = self.running = self.ended = self.loads = 0
         self.output_tokens = self.on_time = 0
-        self.stall_s = 0.0
+        self.busy_s = self.stall_s = self.switch_s = 0.0
 
     @property
     def fp(self) -> Footprint:
@@ -168,8 +168,8 @@ class Instance:
         "book", "busy_s", "commands", "count", "device", "ended", "failures", "held", "host_slabs", "id", "incarnation",
         "incoming", "loads", "max_batch", "memory_due", "next_id", "node", "opens", "order", "outs", "phases",
         "policy", "reason", "reported",
-        "role", "running", "sequences", "slab_bytes", "slabs", "stall_s", "stuck", "switches", "turns", "wanted",
-        "weights",
+        "role", "running", "sequences", "slab_bytes", "slabs", "stall_s", "stuck", "switch_s", "switches", "turns",
+        "wanted", "weights",
     )  # fmt: skip
 
     def __init__(self, event: InstanceUp, order: int) -> None:
@@ -178,7 +178,7 @@ class Instance:
         self.next_id = 1
         self.switches = self.loads = 0
         self.ended = 0  # sequences that ended here, and left room for good
-        self.busy_s = self.stall_s = 0.0
+        self.busy_s = self.stall_s = self.switch_s = 0.0
         self.policy: Any = None
         self.phases: dict[ModelName, Phase] = {}
         self.attach(event)

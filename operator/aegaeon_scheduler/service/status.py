@@ -63,6 +63,7 @@ class StatusView:
             loads=view.loads,
             busy_s=view.busy_s,
             stall_s=view.stall_s,
+            switch_s=view.switch_s,
             reason=view.reason,
         )
 
@@ -77,7 +78,9 @@ class StatusView:
             requests=view.ended,
             output_tokens=view.output_tokens,
             switches=view.loads,
+            busy_s=view.busy_s,
             stall_s=view.stall_s,
+            switch_s=view.switch_s,
             tokens_on_time=view.tokens_on_time,
             bytes_done=state.bytes_done,
             bytes_total=state.bytes_total,

@@ -568,6 +568,7 @@ class InstanceStatus(_message.Message):
     BUSY_S_FIELD_NUMBER: _builtins.int
     STALL_S_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    SWITCH_S_FIELD_NUMBER: _builtins.int
     instance: _builtins.str
     role: _engine_pb2.Role.ValueType
     device: _builtins.str
@@ -582,9 +583,11 @@ class InstanceStatus(_message.Message):
     loads: _builtins.int
     busy_s: _builtins.float
     stall_s: _builtins.float
-    """the compute lane waited"""
+    """the compute lane waited in turns of one model"""
     reason: _builtins.str
     """of the newest decision"""
+    switch_s: _builtins.float
+    """the compute lane waited to change the model"""
     @_builtins.property
     def resident(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -607,10 +610,11 @@ class InstanceStatus(_message.Message):
         busy_s: _builtins.float = ...,
         stall_s: _builtins.float = ...,
         reason: _builtins.str = ...,
+        switch_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "busy_s", b"busy_s", "device", b"device", "instance", b"instance", "loading", b"loading", "loads", b"loads", "memory", b"memory", "reason", b"reason", "resident", b"resident", "role", b"role", "running", b"running", "sequences", b"sequences", "slabs", b"slabs", "stall_s", b"stall_s", "switches", b"switches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "busy_s", b"busy_s", "device", b"device", "instance", b"instance", "loading", b"loading", "loads", b"loads", "memory", b"memory", "reason", b"reason", "resident", b"resident", "role", b"role", "running", b"running", "sequences", b"sequences", "slabs", b"slabs", "stall_s", b"stall_s", "switch_s", b"switch_s", "switches", b"switches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -634,6 +638,8 @@ class ModelTraffic(_message.Message):
     BYTES_TOTAL_FIELD_NUMBER: _builtins.int
     BYTES_PER_S_FIELD_NUMBER: _builtins.int
     REMAINING_S_FIELD_NUMBER: _builtins.int
+    BUSY_S_FIELD_NUMBER: _builtins.int
+    SWITCH_S_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     phase: _model_pb2.ModelPhase.ValueType
     reason: _builtins.str
@@ -645,11 +651,16 @@ class ModelTraffic(_message.Message):
     switches: _builtins.int
     """loads of this model"""
     stall_s: _builtins.float
+    """compute lanes waited in its turns"""
     tokens_on_time: _builtins.int
     bytes_done: _builtins.int
     bytes_total: _builtins.int
     bytes_per_s: _builtins.float
     remaining_s: _builtins.float
+    busy_s: _builtins.float
+    """compute lanes worked for it"""
+    switch_s: _builtins.float
+    """compute lanes waited to change to it"""
     def __init__(
         self,
         *,
@@ -667,10 +678,12 @@ class ModelTraffic(_message.Message):
         bytes_total: _builtins.int = ...,
         bytes_per_s: _builtins.float = ...,
         remaining_s: _builtins.float = ...,
+        busy_s: _builtins.float = ...,
+        switch_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "model", b"model", "output_tokens", b"output_tokens", "phase", b"phase", "queued", b"queued", "reason", b"reason", "remaining_s", b"remaining_s", "requests", b"requests", "running", b"running", "stall_s", b"stall_s", "switches", b"switches", "tokens_on_time", b"tokens_on_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy_s", b"busy_s", "bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "model", b"model", "output_tokens", b"output_tokens", "phase", b"phase", "queued", b"queued", "reason", b"reason", "remaining_s", b"remaining_s", "requests", b"requests", "running", b"running", "stall_s", b"stall_s", "switch_s", b"switch_s", "switches", b"switches", "tokens_on_time", b"tokens_on_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.report import Row, report
 
-from aegaeon_cli.bench.rig import PROMPT, OneEngine, make_model, one_engine
+from aegaeon_cli.bench.rig import PROMPT, OneEngine, Size, make_model, one_engine
 from aegaeon_proto.v1 import engine_pb2 as pb
 
 BATCH = 8
@@ -35,7 +35,7 @@ async def measure(one: OneEngine, round_: int) -> tuple[float, float]:
 
 
 async def run(folder: Path) -> bool:
-    model = make_model(folder / "m", 0, hidden=128, layers=2, vocabulary=1024)
+    model = make_model(folder / "m", 0, Size(hidden=128, layers=2, vocabulary=1024))
     async with one_engine(folder, 96 * SLAB, SLAB, 64 << 20) as one:
         await one.serve({"m": model})
         await one.outcome(one.send(pb.Load(model="m", slabs=32)))

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.report import Row, report
 
-from aegaeon_cli.bench.rig import OneEngine, make_model, one_engine
+from aegaeon_cli.bench.rig import OneEngine, Size, make_model, one_engine
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_sidecar.wire import key_of
 
@@ -84,7 +84,7 @@ async def replay(one: OneEngine, seed: int, mark: str, reuse: bool) -> tuple[lis
 
 
 async def run(folder: Path) -> bool:
-    model = make_model(folder / "m", 0, hidden=256, layers=4, vocabulary=VOCABULARY)
+    model = make_model(folder / "m", 0, Size(hidden=256, layers=4, vocabulary=VOCABULARY))
     async with one_engine(folder, 40 * SLAB, SLAB, 64 << 20, 256 * SLAB, prefix_reuse=True) as one:
         await one.serve({"m": model})
         await one.outcome(one.send(pb.Load(model="m", slabs=32)))

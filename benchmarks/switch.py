@@ -15,13 +15,11 @@ from pathlib import Path
 
 from benchmarks.report import Row, report
 
-from aegaeon_cli.bench.batch import enter, prepare, switch
-from aegaeon_cli.bench.rig import PROMPT, OneEngine, make_model, one_engine
+from aegaeon_cli.bench.batch import MANY, MODEL, SLAB_BYTES, prepare, to_and_fro, to_residents
+from aegaeon_cli.bench.rig import OneEngine, make_model, one_engine
 from aegaeon_proto.v1 import engine_pb2 as pb
 
-SLAB = 8 << 20
 ROUNDS = 5
-TURNS = 40
 SEQUENCES, TOKENS = 8, 500
 BATCHES = 12
 
@@ -32,7 +30,7 @@ async def loads(one: OneEngine, names: list[str]) -> list[Row]:
     for number in range((ROUNDS + 1) * len(names)):
         name = names[number % len(names)]
         model = one.engine.state.models[name]
-        done = (await one.outcome(one.send(pb.Load(model=name, slabs=64)))).done
+        done = (await one.outcome(one.send(pb.Load(model=name, slabs=MANY)))).done
         begin = time.perf_counter()
         ctypes.memmove(model.range.address, model.image.address, model.image.nbytes)
         if number >= len(names):  # the first round touches the pages of pool and cache for the first time
@@ -51,15 +49,9 @@ async def loads(one: OneEngine, names: list[str]) -> list[Row]:
 
 async def batches(one: OneEngine, names: list[str]) -> list[Row]:
     """To and fro between two batches with their KV, of which memory holds the weights of one; medians."""
-    here, there = names
     seqs = {name: await prepare(one, name, SEQUENCES, TOKENS) for name in names}
-    await enter(one, here, seqs[here])
-    runs = []
-    for _ in range(BATCHES + 2):
-        runs.append(await switch(one, here, seqs[here], there, seqs[there]))
-        here, there = there, here
-    await one.outcome(one.send(pb.Unload(model=here)))
-    warm = runs[2:]  # each direction touched its pages once
+    warm = await to_and_fro(one, seqs, BATCHES)
+    await one.outcome(one.send(pb.Unload(model=warm[-1].coming)))
     middle = statistics.median
     return [
         Row(
@@ -78,26 +70,20 @@ async def batches(one: OneEngine, names: list[str]) -> list[Row]:
 
 
 async def resident(one: OneEngine, names: list[str]) -> list[Row]:
-    """Turns of one step, to and fro between two residents, queued as a scheduler does; what each takes beyond it."""
+    """To and fro between two residents."""
     for name in names:
-        await one.outcome(one.send(pb.Load(model=name, slabs=64)))
-        seq = one.open(name, name)
-        await one.outcome(one.send(pb.Turn(model=name, prefill=[pb.PrefillPart(seq=seq, tokens=len(PROMPT))], slabs=8)))
-    seqs = [pb.Turn(model=name, decode=[one.open(name, name)], steps=1, slabs=8) for name in names]
-    one.backend.steps.clear()
-    queued = [one.send(seqs[number % len(seqs)]) for number in range(TURNS)]
-    await one.outcome(queued[-1])
-    ends, steps = [one.outbox.ends[turn] * 1e3 for turn in queued], [step.seconds * 1e3 for step in one.backend.steps]
-    beyond = [ends[i] - ends[i - 1] - steps[i] for i in range(1, TURNS)]
+        await one.outcome(one.send(pb.Load(model=name, slabs=MANY)))
+    beyond_s = await to_residents(one, names)
+    step_s = statistics.median(step.seconds for step in one.backend.steps)
     return [
-        Row("switch: to a resident model, beyond its step", statistics.median(beyond), "ms", 2.0, "<="),
-        Row("switch: the step itself", statistics.median(steps), "ms"),
+        Row("switch: to a resident model, beyond its step", beyond_s * 1e3, "ms", 2.0, "<="),
+        Row("switch: the step itself", step_s * 1e3, "ms"),
     ]
 
 
 async def run(folder: Path) -> bool:
-    models = {f"m{i}": make_model(folder / f"m{i}", i, hidden=1024, layers=5, vocabulary=8192) for i in range(4)}
-    async with one_engine(folder, 96 * SLAB, SLAB, 2 << 30) as one:
+    models = {f"m{i}": make_model(folder / f"m{i}", i, MODEL) for i in range(4)}
+    async with one_engine(folder, 96 * SLAB_BYTES, SLAB_BYTES, 2 << 30) as one:
         await one.serve(models)
         names = list(models)
         rows = await loads(one, names) + await batches(one, names[2:]) + await resident(one, names[:2])

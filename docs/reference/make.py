@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import measured
 
 from aegaeon_cli.main import main as aegaeon
 from aegaeon_operator.spec.quantity import format_duration, format_quantity
@@ -22,9 +23,10 @@ Schema = dict[str, Any]
 
 
 def main() -> None:
-    """Both pages."""
+    """Both pages, and the table of what was measured."""
     (HERE / "manifests.md").write_text("\n".join(manifests()) + "\n", "utf-8")
     (HERE / "commands.md").write_text("\n".join(commands()) + "\n", "utf-8")
+    measured.main()
 
 
 # ---- manifests -----------------------------------------------------------------------------------------------------

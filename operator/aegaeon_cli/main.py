@@ -18,6 +18,11 @@ _COMMANDS = {
     "models": ("aegaeon_cli.models_group", "models", "Make the tiny models of the quickstart."),
     "doctor": ("aegaeon_cli.doctor", "doctor", "Say what this machine can do and what is missing."),
     "calibrate": ("aegaeon_cli.calibrate", "calibrate", "Measure models on this machine, fit the latency constants."),
+    "bench": (
+        "aegaeon_cli.bench.command",
+        "bench",
+        "Measure and draw a switch of a real engine, a minute of a stack.",
+    ),
     "simulate": ("aegaeon_cli.simulate", "simulate", "A trace through a policy on modelled GPUs: what is on time?"),
     "plan": ("aegaeon_cli.plan", "plan", "How many GPUs do these models need, and what does that save?"),
     "figures": ("aegaeon_cli.figures", "figures", "The paper's figures, run again with every policy."),

@@ -6,16 +6,21 @@ Commands are issued at once, as a scheduler does that has the room: what may ove
 from __future__ import annotations
 
 import ctypes
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 
-from aegaeon_cli.bench.rig import OneEngine
+from aegaeon_cli.bench.rig import PROMPT, OneEngine, Size, make_model, one_engine
 from aegaeon_cli.bench.spans import Span, extent, shifted
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 
 MANY = 1 << 20  # slabs: the engine is ours alone
+SLAB_BYTES = 8 << 20
+MODEL = Size(hidden=1024, layers=5, vocabulary=8192)
 MOVES = ("unload", "load", "swap-out", "swap-in")
 
 
@@ -110,3 +115,56 @@ def memcpy_rate(one: OneEngine, model: str) -> float:
     begin = time.monotonic()
     ctypes.memmove(held.range.address, held.image.address, held.image.nbytes)
     return held.image.nbytes / (time.monotonic() - begin)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Some switches to and fro, and what the engine takes besides: seconds at a change of model, and between steps."""
+
+    switches: tuple[Switched, ...]
+    resident_s: float
+    overhead_s: float
+
+
+async def alone(folder: Path, sequences: int, tokens: int, rounds: int) -> Measured:
+    """Measure on an engine of its own, with two random models of 260 MB, of which memory holds one at first."""
+    models = {name: make_model(folder / name, i, MODEL) for i, name in enumerate("AB")}
+    async with one_engine(folder, 96 * SLAB_BYTES, SLAB_BYTES, 1 << 30) as one:
+        await one.serve(models)
+        seqs = {name: await prepare(one, name, sequences, tokens) for name in models}
+        switches = await to_and_fro(one, seqs, rounds)
+        overhead_s = await between_steps(one, switches[-1].coming, seqs[switches[-1].coming])
+        await one.outcome(one.send(pb.Load(model=switches[-1].leaving, slabs=MANY)))
+        return Measured(switches, await to_residents(one, list(models)), overhead_s)
+
+
+async def to_and_fro(one: OneEngine, seqs: Mapping[str, Sequence[mpb.SeqId]], rounds: int) -> tuple[Switched, ...]:
+    """So many switches between two prepared batches, after one in each direction that touches all pages."""
+    here, there = seqs
+    await enter(one, here, seqs[here])
+    runs = []
+    for _ in range(rounds + 2):
+        runs.append(await switch(one, here, seqs[here], there, seqs[there]))
+        here, there = there, here
+    return tuple(runs[2:])
+
+
+async def between_steps(one: OneEngine, model: str, seqs: Sequence[mpb.SeqId], steps: int = 16) -> float:
+    """Seconds from the end of a step to the next one's begin, within a turn: the median."""
+    one.backend.steps.clear()
+    await one.outcome(one.send(pb.Turn(model=model, decode=seqs, steps=steps, slabs=MANY)))
+    return statistics.median(b.begin_s - a.end_s for a, b in pairwise(one.backend.steps))
+
+
+async def to_residents(one: OneEngine, names: Sequence[str], turns: int = 40) -> float:
+    """Turns of one step, to and fro between residents, queued as a scheduler does: seconds beyond the step, median."""
+    seqs = {name: one.open(f"{name}-resident", name) for name in names}
+    for name, seq in seqs.items():
+        part = pb.PrefillPart(seq=seq, tokens=len(PROMPT))
+        await one.outcome(one.send(pb.Turn(model=name, prefill=[part], slabs=8)))
+    one.backend.steps.clear()
+    bodies = [pb.Turn(model=name, decode=[seq], steps=1, slabs=8) for name, seq in seqs.items()]
+    queued = [one.send(bodies[number % len(bodies)]) for number in range(turns)]
+    await one.outcome(queued[-1])
+    ends = [one.outbox.ends[turn] for turn in queued]
+    return statistics.median(ends[i] - ends[i - 1] - one.backend.steps[i].seconds for i in range(1, turns))

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -184,19 +185,28 @@ async def one_engine(
         await gateway.wait()
 
 
-def make_model(directory: Path, seed: int, hidden: int, layers: int, vocabulary: int) -> Path:
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of a random Llama."""
+
+    hidden: int
+    layers: int
+    vocabulary: int
+
+
+def make_model(directory: Path, seed: int, size: Size) -> Path:
     """A Llama of random weights: config.json and safetensors."""
     from transformers import AutoModelForCausalLM, LlamaConfig
     from transformers.utils.logging import disable_progress_bar
 
     torch.manual_seed(seed)
     config = LlamaConfig(
-        hidden_size=hidden,
-        intermediate_size=hidden * 11 // 4,
-        num_hidden_layers=layers,
-        num_attention_heads=hidden // 64,
-        num_key_value_heads=max(hidden // 256, 1),
-        vocab_size=vocabulary,
+        hidden_size=size.hidden,
+        intermediate_size=size.hidden * 11 // 4,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.hidden // 64,
+        num_key_value_heads=max(size.hidden // 256, 1),
+        vocab_size=size.vocabulary,
         max_position_embeddings=4096,
         tie_word_embeddings=True,
     )

@@ -1,0 +1,128 @@
+"""A switch on the real engine: what runs side by side, shown by the order of events while one lane is held up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sidecar.rig import Rig, seq
+from sidecar.test_rules import PROMPT, Sidecar, serving
+
+from aegaeon_native import EventTable
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_sidecar.program import Lane
+
+A, B = "m", "m1"
+
+
+@pytest.fixture
+async def sidecar(scheduler: Rig, folder: Path, tiny_models: dict[str, Path]) -> AsyncIterator[Sidecar]:
+    """A is resident with its batch; the batch of B, which has another KV shape, is on the host."""
+    async with serving(scheduler, folder, tiny_models["llama"], tiny_models["qwen3"]) as made:
+        await prefill(made, B)
+        for swap in move(made, pb.SwapOut, B):
+            await made.link.done(swap)
+        await made.link.done(made.link.send(pb.Unload(model=B)))
+        await prefill(made, A)
+        yield made
+
+
+async def prefill(sidecar: Sidecar, model: str) -> None:
+    link = sidecar.link
+    await link.done(link.send(pb.Load(model=model, slabs=32)))
+    for name in batch(model):
+        link.send(sidecar.scheduler.open(name, model, PROMPT, max_tokens=60))
+    parts = [pb.PrefillPart(seq=seq(name), tokens=99) for name in batch(model)]
+    await link.done(link.send(pb.Turn(model=model, prefill=parts, slabs=8)))
+
+
+def batch(model: str) -> list[str]:
+    return [f"{model}-0", f"{model}-1"]
+
+
+def move(sidecar: Sidecar, kind: type, model: str) -> list[int]:
+    slabs = {} if kind is pb.SwapOut else {"slabs": 4}
+    return [sidecar.link.send(kind(seq=seq(name), epoch=1, **slabs)) for name in batch(model)]
+
+
+def load(sidecar: Sidecar) -> int:
+    unload = sidecar.link.send(pb.Unload(model=A))
+    return sidecar.link.send(pb.Load(model=B, slabs=32), after=[unload])
+
+
+def decode(sidecar: Sidecar, steps: int, after: int) -> int:
+    turn = pb.Turn(model=B, decode=[seq(name) for name in batch(B)], steps=steps, slabs=8)
+    return sidecar.link.send(turn, after=[after])
+
+
+@contextmanager
+def held_up(sidecar: Sidecar, lane: Lane) -> Iterator[None]:
+    """What is queued on this lane's copier waits for the end of the block, as behind a copy that takes long."""
+    gate = EventTable.private(1).event()
+    sidecar.engine._copiers[lane]._lane.wait(gate)
+    try:
+        yield
+    finally:
+        gate.set()
+
+
+async def test_kv_goes_out_and_comes_in_while_the_weights_are_loaded(sidecar: Sidecar) -> None:
+    link = sidecar.link
+    with held_up(sidecar, Lane.WEIGHTS):
+        coming = load(sidecar)
+        moves = move(sidecar, pb.SwapOut, A) + move(sidecar, pb.SwapIn, B)
+        turn = decode(sidecar, 3, after=coming)
+        for copy in moves:
+            await link.done(copy)
+        assert coming not in link.outcomes
+        assert turn not in link.steps
+    await link.done(turn)
+    assert link.order.index(coming) > max(link.order.index(copy) for copy in moves)
+    for name in batch(B):
+        assert len(await sidecar.scheduler.received_tokens(name, 4)) == 4
+
+
+async def test_the_next_batch_decodes_while_the_kv_of_the_one_before_still_goes_out(sidecar: Sidecar) -> None:
+    link = sidecar.link
+    with held_up(sidecar, Lane.KV_OUT):
+        out = move(sidecar, pb.SwapOut, A)
+        coming = load(sidecar)
+        into = move(sidecar, pb.SwapIn, B)
+        await link.done(decode(sidecar, 3, after=coming))
+        for copy in into:
+            await link.done(copy)
+        assert not set(out) & link.outcomes.keys()
+        sidecar.engine.check()
+    for copy in out:
+        await link.done(copy)
+    sidecar.engine.check()
+
+
+async def test_the_batch_starts_with_the_first_sequence_that_is_in_and_the_others_join(sidecar: Sidecar) -> None:
+    link, scheduler = sidecar.link, sidecar.scheduler
+    first, second = batch(B)
+    coming = load(sidecar)
+    await link.done(link.send(pb.SwapIn(seq=seq(first), epoch=1, slabs=4)))
+    with held_up(sidecar, Lane.KV_IN):
+        late = link.send(pb.SwapIn(seq=seq(second), epoch=1, slabs=4))
+        turn = decode(sidecar, 200, after=coming)
+        await scheduler.received_tokens(first, 3)
+        assert len(scheduler.output(second)) == 1
+        assert late not in link.outcomes
+    await link.done(turn)
+    assert await scheduler.received_tokens(first, 60) == await scheduler.received_tokens(second, 60)
+
+
+async def test_a_turn_whose_sequences_are_all_late_waits_for_the_first_and_says_how_long(sidecar: Sidecar) -> None:
+    link = sidecar.link
+    await link.done(load(sidecar))
+    with held_up(sidecar, Lane.KV_IN):
+        into = move(sidecar, pb.SwapIn, B)
+        turn = link.send(pb.Turn(model=B, decode=[seq(name) for name in batch(B)], steps=2, slabs=8))
+        await link.until(lambda: link.heartbeats > 1)
+        assert turn not in link.steps
+    await link.done(turn)
+    assert not any(copy not in link.outcomes for copy in into[:1])
+    assert sum(step.wait_s for step in link.steps[turn]) > 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from aegaeon_operator.podrunner import SegmentsFolder, default_base, node_folder, runs_of, sweep_node
+from aegaeon_operator.podrunner import SegmentsFolder, dead_runs, default_base, node_folder, runs_of, sweep_node
 from aegaeon_operator.podrunner import sweep as sweep_runs
 from aegaeon_sidecar.memory.sweeper import Found, survey, sweep
 
@@ -40,6 +40,7 @@ def look(shared_memory: Path, others: Iterable[Path]) -> list[Folder]:
     """The folders of this user's runs, and `others`: the `segments` of sidecars that were started otherwise."""
     runs = runs_of(node_folder(shared_memory))
     return [
+        *(Folder(path, SegmentsFolder(path, False, ()), []) for path in dead_runs(default_base())),
         *(Folder(run.path, run, survey(run.path)) for run in runs),
         *(Folder(path, None, survey(path)) for path in others),
     ]
@@ -47,8 +48,7 @@ def look(shared_memory: Path, others: Iterable[Path]) -> list[Folder]:
 
 def clean(shared_memory: Path, others: Iterable[Path]) -> list[Path]:
     """Remove every orphan; returns what was removed."""
-    base = default_base()
-    removed = sweep_runs(base) if base.is_dir() else []
+    removed = sweep_runs(default_base())
     removed += sweep_node(node_folder(shared_memory))
     living = [run.path for run in runs_of(node_folder(shared_memory))]
     return removed + [path for folder in (*living, *others) for path in sweep(folder)]

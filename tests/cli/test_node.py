@@ -60,6 +60,9 @@ def test_every_segment_lease_and_owner_is_listed(shared: Path, tmp_path: Path) -
 
 def test_what_is_orphaned_is_said_with_its_remedy_and_swept(shared: Path, tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "aegaeon", shared, "q")
+    crashed = tmp_path / "aegaeon" / "crashed"
+    crashed.mkdir()
+    (crashed / "lock").touch()
     (run.segments / "a@1.kv").write_bytes(b"x")
     dead = node_folder(shared) / "dead"
     dead.mkdir()
@@ -67,9 +70,9 @@ def test_what_is_orphaned_is_said_with_its_remedy_and_swept(shared: Path, tmp_pa
     code, text = doctor("--check")
     assert code == 1
     assert "its run is dead" in text
-    assert "3 orphans, 0.0 MiB; its process is dead: remove it with `aegaeon doctor --sweep`" in text
+    assert "4 orphans, 0.0 MiB; its process is dead: remove it with `aegaeon doctor --sweep`" in text
     code, found = machine()
-    assert (code, found["orphans"]) == (1, 3)
+    assert (code, found["orphans"]) == (1, 4)
     assert {f["name"]: f["orphaned"] for folder in found["folders"] for f in folder["files"]} == {
         "a@1.kv": True,
         "content.weights": True,
@@ -77,6 +80,7 @@ def test_what_is_orphaned_is_said_with_its_remedy_and_swept(shared: Path, tmp_pa
     }
     assert doctor("--sweep")[0] == 0
     assert not dead.exists()
+    assert not crashed.exists()
     assert sorted(path.name for path in run.segments.iterdir()) == ["run.lock", "weights.lock"]
     run.remove()
 

@@ -84,7 +84,7 @@ def test_a_reader_that_dies_holds_nothing(lending: Lending, path: Path, end: str
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:
         assert reader.stdout is not None
         assert reader.stdout.readline() == "reading\n"
-        lending.recall(event, "s", 2, lambda: freed.append("blocks"))
+        lending.recall(event, "s", [3, 4], lambda: freed.append("blocks"))
         assert lending.settle() == 1
         if end == "killed":
             reader.kill()

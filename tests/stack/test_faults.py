@@ -9,17 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import openai
 import pytest
 from stack.launch import manifests, running
+from stack.traffic import PROMPTS, stream, until_empty
 
 from aegaeon_cli.demo.stack import Stack
-from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
-
-TOKENS = 300
-PROMPTS = ("The quick brown fox", "Tokens are scheduled one by one", "def step(batch):")
-
 
 ROLES = {"aegaeon": {"engines": 3}, "paper": {"prefill": 1, "decode": 2}}
 VICTIMS = {"aegaeon": ("engine-0", "engine-1", "scheduler"), "paper": ("decode-0", "prefill-0", "scheduler")}
@@ -40,18 +35,6 @@ def stack(four_models: dict[str, Path], policy: str) -> Iterator[Stack]:
 async def client(stack: Stack) -> Any:
     async with openai.AsyncOpenAI(base_url=f"{stack.state.url}/v1", api_key="none", max_retries=0, timeout=90) as api:
         yield api
-
-
-async def stream(client: Any, model: str, prompt: str, on_token: Callable[[], None] = lambda: None) -> str:
-    answer = await client.completions.create(
-        model=model, prompt=prompt, max_tokens=TOKENS, temperature=0, stream=True, extra_body={"ignore_eos": True}
-    )
-    pieces = []
-    async for chunk in answer:
-        pieces.append(chunk.choices[0].text)
-        on_token()
-    assert chunk.choices[0].finish_reason == "length"
-    return "".join(pieces)
 
 
 class Trigger:
@@ -99,31 +82,6 @@ async def test_what_a_killed_client_asked_for_is_freed(stack: Stack) -> None:
     process.kill()
     await process.communicate()
     await until_empty(stack)
-
-
-async def until_empty(stack: Stack, timeout_s: float = 20) -> None:
-    """No sequence is left anywhere, and the memory that is not weights is free."""
-    left = "no status"
-    try:
-        async with asyncio.timeout(timeout_s), grpc.aio.insecure_channel(stack.state.scheduler) as channel:
-            request = gateway_pb2.StatusRequest(interval_s=0.1)
-            async for status in gateway_pb2_grpc.FrontendStub(channel).Status(request):
-                if not (left := occupied(status)):
-                    return
-    except TimeoutError:
-        raise AssertionError(f"still in use after {timeout_s} s: {left}") from None
-
-
-def occupied(status: gateway_pb2.PoolStatus) -> str:
-    """What is still in use, in words; empty when nothing is."""
-    used = [
-        f"{i.instance}: {shape.used_blocks} blocks of {shape.kv_shape}"
-        for i in status.instances
-        for shape in (*i.memory.shapes, *i.memory.host_shapes)
-        if shape.used_blocks
-    ]
-    down = [f"{i.instance} is down" for i in status.instances if not i.alive]
-    return "; ".join([*(f"{s.seq.request} is {s.state}" for s in status.sequences), *used, *down])
 
 
 def test_ctrl_c_ends_every_process_and_leaves_nothing(four_models: dict[str, Path]) -> None:

@@ -132,10 +132,16 @@ def _segments_folder(path: Path) -> SegmentsFolder:
 
 def sweep(base: Path) -> list[Path]:
     """Remove the runs below `base` whose process is dead; returns their folders."""
-    dead = [path for path in base.iterdir() if (path / _LOCK).exists() and not _alive(path)]
+    dead = dead_runs(base)
     for path in dead:
         _remove(path)
     return dead
+
+
+def dead_runs(base: Path) -> list[Path]:
+    """The folders of runs whose process is dead."""
+    found = base.iterdir() if base.is_dir() else ()
+    return sorted(path for path in found if (path / _LOCK).exists() and not _alive(path))
 
 
 def find_run(base: Path, given: Path | None) -> RunState:

@@ -22,6 +22,7 @@ from aegaeon_sidecar.weights.cache import DRAFT_SUFFIX, IMAGE_SUFFIX, KNOWN_SUFF
 log = logging.getLogger(__name__)
 
 SWEEP_S = 10.0
+_STOP_S = 0.5
 
 
 class Kind(Enum):
@@ -135,9 +136,9 @@ class Sweeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when it runs no more."""
+        """Ends it after a sweep that runs; one that waits for a hung process's lock ends with this process."""
         self._stop.set()
-        self._thread.join()
+        self._thread.join(_STOP_S)
 
     def _run(self) -> None:
         while not self._stop.wait(SWEEP_S):

@@ -17,6 +17,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "sink": (str,),
     "max_body_bytes": (int,),
     "hub_cache": (str, type(None)),
+    "fetched": (str, type(None)),
     "hold_s": (int, float),
     "drain_s": (int, float),
     "tenants": (str, type(None)),
@@ -40,6 +41,8 @@ class GatewayConfig:
     """a larger request body is refused with 413"""
     hub_cache: str | None = None
     """folder for tokenizer files of hub models; None: the library's own"""
+    fetched: str | None = None
+    """folder for tokenizer files from S3 stores and web servers; None: such models have none"""
     hold_s: float = 30.0
     """seconds that a request waits for a model, the scheduler or room before it is answered 503"""
     drain_s: float = 10.0

@@ -55,7 +55,7 @@ async def serve(config: GatewayConfig) -> AsyncIterator[Served]:
 
     Raises OSError or RuntimeError when an address cannot be used.
     """
-    open_, metrics, tokenizers = OpenRequests(), Metrics(), Tokenizers(config.hub_cache)
+    open_, metrics, tokenizers = OpenRequests(), Metrics(), Tokenizers(config.hub_cache, config.fetched)
     catalog = Catalog(on_change=tokenizers.keep)
     link = SchedulerLink(
         name=config.name,

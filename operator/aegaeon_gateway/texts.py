@@ -16,6 +16,7 @@ from jinja2.exceptions import TemplateError
 
 from aegaeon_gateway.detokenize import Vocabulary
 from aegaeon_gateway.errors import InvalidRequestError, TokenizerError
+from aegaeon_gateway.remote import fetch
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase, ModelSource
 
@@ -76,8 +77,9 @@ class ModelText:
 class Tokenizers:
     """One ModelText per source. A model that failed to load is tried again at its next request."""
 
-    def __init__(self, hub_cache: str | None) -> None:
+    def __init__(self, hub_cache: str | None, fetched: str | None = None) -> None:
         self._hub_cache = hub_cache
+        self._fetched = fetched
         self._loading: dict[bytes, asyncio.Task[ModelText]] = {}
 
     async def get(self, source: ModelSource) -> ModelText:
@@ -104,7 +106,7 @@ class Tokenizers:
         return task
 
     def _load(self, source: ModelSource) -> ModelText:
-        directory = _directory(source, self._hub_cache)
+        directory = _directory(source, self._hub_cache, self._fetched)
         if not directory.is_dir():
             raise TokenizerError(f"{directory}: no such folder")
         try:
@@ -147,9 +149,18 @@ def _observe(task: asyncio.Task[ModelText]) -> None:
         task.exception()
 
 
-def _directory(source: ModelSource, hub_cache: str | None) -> Path:
-    if source.WhichOneof("kind") != "hub":
-        return Path(source.directory)
+def _directory(source: ModelSource, hub_cache: str | None, fetched: str | None) -> Path:
+    kind = source.WhichOneof("kind")
+    if kind == "hub":
+        return _from_hub(source, hub_cache)
+    if kind in ("s3", "http"):
+        if fetched is None:
+            raise TokenizerError(f"source.{kind} needs a folder for its tokenizer; set fetched in the configuration")
+        return fetch(source, Path(fetched))
+    return Path(source.directory)
+
+
+def _from_hub(source: ModelSource, hub_cache: str | None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 

@@ -33,16 +33,34 @@ class HubEntry(_Frozen):
     revision: str = ""
 
 
+class S3Entry(_Frozen):
+    """A prefix in an S3-compatible store; without an endpoint it is AWS's, without a file AWS's environment counts."""
+
+    bucket: str = Field(min_length=1)
+    prefix: str = ""
+    endpoint: str = ""
+    credentials_file: str = ""
+
+
+class HttpEntry(_Frozen):
+    """A folder on a web server; the file holds a bearer token."""
+
+    url: str = Field(min_length=1)
+    credentials_file: str = ""
+
+
 class SourceEntry(_Frozen):
-    """Where a model's files are: exactly one of the two."""
+    """Where a model's files are: exactly one of them."""
 
     directory: str | None = None
     hub: HubEntry | None = None
+    s3: S3Entry | None = None
+    http: HttpEntry | None = None
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> SourceEntry:
-        if (self.directory is None) == (self.hub is None):
-            raise ValueError('exactly one of "directory" and "hub" must be given')
+    def _one_of_them(self) -> SourceEntry:
+        if sum(source is not None for source in (self.directory, self.hub, self.s3, self.http)) != 1:
+            raise ValueError('exactly one of "directory", "hub", "s3" and "http" must be given')
         return self
 
 

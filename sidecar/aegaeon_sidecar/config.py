@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from aegaeon_sidecar.errors import SettingsError
+from aegaeon_sidecar.weights.ring import CHUNK_BYTES, DEPTH
 
 
 class _Settings(BaseModel):
@@ -22,9 +23,8 @@ class MemorySettings(_Settings):
     host_kv_bytes: int = Field(gt=0, description="host tier: KV cache that is swapped out or handed off")
     host_cache_bytes: int = Field(gt=0, description="weights in shared memory, all sidecars of the node together")
     prefix_reuse: bool = Field(default=True, description="prompts that begin alike share KV; off to measure without")
-    stage_bytes: int = Field(
-        default=32 << 20, gt=0, description="buffers between files and memory; more hides more of a slow disk's delay"
-    )
+    stage_chunk_bytes: int = Field(default=CHUNK_BYTES, gt=0, description="read and copied in one go")
+    stage_depth: int = Field(default=DEPTH, gt=0, description="chunks in flight in each of the two stage rings")
 
 
 class DiskSettings(_Settings):

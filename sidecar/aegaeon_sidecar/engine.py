@@ -36,7 +36,7 @@ from aegaeon_sidecar.weights.disk import DiskTier
 from aegaeon_sidecar.weights.fetcher import Fetcher
 from aegaeon_sidecar.weights.held import Held
 from aegaeon_sidecar.weights.images import Images
-from aegaeon_sidecar.weights.ring import CHUNK_BYTES, StageRing
+from aegaeon_sidecar.weights.ring import StageRing
 from aegaeon_sidecar.weights.sources import Sources
 from aegaeon_sidecar.wire import seq_of
 
@@ -73,7 +73,7 @@ class Engine:
         self._copiers = {lane: Copier(lane.value, self._events) for lane in (Lane.WEIGHTS, Lane.KV_OUT, Lane.KV_IN)}
         self._cache = HostCache(config.segments, config.memory.host_cache_bytes)
         self._held = Held(self.state, self._cache)
-        self._rings = {name: StageRing(depth=_depth(config)) for name in ("fetch", "load")}
+        self._rings = {name: StageRing(*_stage(config)) for name in ("fetch", "load")}
         self._fetcher = Fetcher(
             self.state,
             backend,
@@ -194,9 +194,8 @@ def _disk(config: SidecarConfig) -> DiskTier | None:
     return None if folder is None else DiskTier(folder, config.disk.budget_bytes, time.sleep)
 
 
-def _depth(config: SidecarConfig) -> int:
-    """Slots of a ring: the fetcher and the weights lane have one each."""
-    return max(config.memory.stage_bytes // (2 * CHUNK_BYTES), 1)
+def _stage(config: SidecarConfig) -> tuple[int, int]:
+    return config.memory.stage_chunk_bytes, config.memory.stage_depth
 
 
 def _state(config: SidecarConfig, segment: str, lending: Lending) -> State:

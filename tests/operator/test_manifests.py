@@ -91,13 +91,20 @@ BAD_GPU = [
     ("backend: torch", "backend: [", "line"),
 ]
 BAD_MODELS = [
-    ("{hostPath: llama}", "{}", "spec.models[0].source: give exactly one of hostPath, huggingFace"),
+    ("{hostPath: llama}", "{}", "spec.models[0].source: give exactly one of hostPath, huggingFace, s3, http"),
     (
         "{hostPath: llama}",
         "{hostPath: a, huggingFace: {repository: b}}",
-        "spec.models[0].source: give exactly one of hostPath, huggingFace",
+        "spec.models[0].source: give exactly one of hostPath, huggingFace, s3, http",
     ),
-    ("{hostPath: llama}", "{s3: a}", "spec.models[0].source.s3: unknown field; allowed here: hostPath, huggingFace"),
+    ("{hostPath: llama}", "{s3: a}", "spec.models[0].source.s3: 'a' is not allowed; expected a mapping"),
+    ("{hostPath: llama}", "{pvc: a}", "source.pvc: unknown field; allowed here: hostPath, huggingFace, s3, http"),
+    (
+        "{hostPath: llama}",
+        "{http: {url: ftp://a}}",
+        "http.url: 'ftp://a' is not allowed; allowed: an http:// or https://",
+    ),
+    ("{hostPath: llama}", "{s3: {bucket: a}}", "source: is kept on disk, but"),
     ("tbt: 100ms", "tbt: soon", "spec.models[0].slo.tbt: 'soon' is not a duration"),
     ("name: llama", "name: 'a b'", "spec.models[0].name: 'a b' is not allowed; allowed: letters, digits"),
     ("name: llama", "name: 2024-01-01\n      maxModelLen: 1.5", "spec.models[0].maxModelLen: 1.5 is not allowed"),

@@ -81,7 +81,10 @@ def test_a_sidecar_is_told_its_role_memory_and_where_its_scheduler_is() -> None:
             "slab_bytes": 256 << 10,
             "host_kv_bytes": memory.host_kv,
             "host_cache_bytes": memory.host_model_cache,
+            "stage_chunk_bytes": 4 << 20,
+            "stage_depth": 4,
         },
+        "disk": {},
         "segments": "/dev/shm/q",
         "threads": 1,
         "max_batch": 16,
@@ -102,6 +105,7 @@ def test_the_gateway_is_told_where_to_listen() -> None:
         "sink": "unix:/run/aegaeon/q/sink.sock",
         "max_body_bytes": 16 << 20,
         "hub_cache": None,
+        "fetched": "/run/aegaeon/q/tokenizers",
         "hold_s": 30.0,
         "tenants": None,
     }

@@ -51,7 +51,7 @@ def without(key: str) -> Any:
         (FULL | {"policy": {"name": "paper", "qmax": 3}}, "policy.qmax: unknown key"),
         (FULL | {"policy": {"name": "slcak"}}, "policy.name: Input should be"),
         (FULL | {"models": [MODEL, MODEL]}, "models: m listed more than once"),
-        (FULL | {"models": [MODEL | {"source": {}}]}, 'models.0.source: exactly one of "directory" and "hub"'),
+        (FULL | {"models": [MODEL | {"source": {}}]}, 'models.0.source: exactly one of "directory", "hub", "s3"'),
         (FULL | {"models": [MODEL | {"ttft_s": 0}]}, "models.0.ttft_s: Input should be greater than 0"),
         (FULL | {"heartbeat_timeout_s": "soon"}, "heartbeat_timeout_s: Input should be a valid number"),
         (FULL | {"metrics_listen": "9000"}, "metrics_listen: String should match pattern"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from aegaeon_operator.reconcile.pods import AttachedProbe, DesiredPod, HttpProbe, Json, PodRole, SocketProbe
 from aegaeon_operator.reconcile.tenants import tenants_file
 from aegaeon_operator.spec import Pool, ServedModel
-from aegaeon_operator.spec.resources import GpuPoolSpec
+from aegaeon_operator.spec.resources import GpuPoolSpec, Source
 
 _MAX_BODY_BYTES = 16 << 20
 _HEARTBEAT_S = 0.5
@@ -105,19 +105,23 @@ def _scheduler(pool: Pool, plan: LocalPlan) -> DesiredPod:
 
 
 def _model(model: ServedModel) -> Json:
-    hub = model.source.hugging_face
-    source: Json = (
-        {"hub": {"repository": hub.repository, "revision": hub.revision}}
-        if hub
-        else {"directory": model.source.host_path}
-    )
     return {
         "name": model.name,
-        "source": source,
+        "source": _source(model.source),
         "max_model_len": model.max_model_len or 0,
         "ttft_s": model.slo.ttft,
         "tbt_s": model.slo.tbt,
     }
+
+
+def _source(source: Source) -> Json:
+    if source.hugging_face:
+        return {"hub": source.hugging_face.model_dump()}
+    if source.s3:
+        return {"s3": source.s3.model_dump()}
+    if source.http:
+        return {"http": source.http.model_dump()}
+    return {"directory": source.host_path}
 
 
 def _sidecar(spec: GpuPoolSpec, plan: LocalPlan, instance: str, role: str, device: str) -> DesiredPod:
@@ -135,7 +139,10 @@ def _sidecar(spec: GpuPoolSpec, plan: LocalPlan, instance: str, role: str, devic
             "slab_bytes": memory.slab_size,
             "host_kv_bytes": memory.host_kv,
             "host_cache_bytes": memory.host_model_cache,
+            "stage_chunk_bytes": memory.stage.chunk,
+            "stage_depth": memory.stage.depth,
         },
+        "disk": {"folder": memory.disk.path, "budget_bytes": memory.disk.size} if memory.disk else {},
         "segments": str(plan.segments),
         "threads": tuning.threads,
         "max_batch": tuning.max_batch,
@@ -163,6 +170,7 @@ def _gateway(pool: Pool, plan: LocalPlan) -> DesiredPod:
         "sink": plan.sink_target,
         "max_body_bytes": _MAX_BODY_BYTES,
         "hub_cache": _text(plan.hub_cache),
+        "fetched": str(plan.run_folder / "tokenizers"),
         "hold_s": pool.gpu_pool.spec.scheduling.hold,
         "tenants": str(file) if tenants else None,
     }

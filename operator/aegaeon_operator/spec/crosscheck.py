@@ -52,6 +52,7 @@ def cross_check(gpu_pools: list[Placed[GpuPool]], model_pools: list[Placed[Model
         if not attached:
             problems.append(f"{gpu_pool}: no ModelPool refers to it; add one with gpuPoolRef.name: {name}")
         problems += [*_served_twice(attached), *_other_port(attached), *_tenants(attached)]
+        problems += _without_disk(gpu_pool, attached)
     return problems
 
 
@@ -96,3 +97,13 @@ def _tenants(model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
             there, other = first.setdefault(tenant.name, (here, tenant))
             if (other.key_file, other.quota) != (tenant.key_file, tenant.quota):
                 yield f"{here}: '{tenant.name}' has another keyFile or quota in {there}; make them equal, or rename one"
+
+
+def _without_disk(gpu_pool: Placed[GpuPool], model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
+    for placed in model_pools if gpu_pool.value.spec.memory.disk is None else ():
+        for index, model in enumerate(placed.value.spec.models):
+            if model.source.needs_disk:
+                yield (
+                    f"{placed}: spec.models[{index}].source: is kept on disk, but {gpu_pool} has no spec.memory.disk; "
+                    "add one with a path"
+                )

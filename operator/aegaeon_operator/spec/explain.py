@@ -10,6 +10,10 @@ from pydantic_core import ErrorDetails
 
 _LABEL_RULE = "lower-case letters, digits and '-', beginning and ending with a letter or digit"
 _PATTERNS = {
+    r"^/": "an absolute path",
+    r"^(/.*)?$": "an absolute path",
+    r"^https?://.+$": "an http:// or https:// address",
+    r"^(https?://.+)?$": "an http:// or https:// address",
     r"^(cpu|cuda:[0-9]+)$": "cpu or cuda:N",
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": _LABEL_RULE,
     r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$": "letters, digits, '.', '_', '/' and '-'",

@@ -22,9 +22,11 @@ _DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _SERVED_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$"
 
 _LONGER_THAN_0 = field_rules(("duration(self) > duration('0s')", "must be longer than 0s"))
+_MORE_THAN_0 = field_rules(("quantity(string(self)).sign() > 0", "must be more than 0"))
 _UNCHANGED = field_rules(("self == oldSelf", "cannot be changed; delete the object and make it anew"))
 _SAME_FILES = field_rules(("self == oldSelf", "cannot be changed; serve the new files under another name"))
 
+PositiveQuantity = Annotated[Quantity, Field(gt=0, json_schema_extra=_MORE_THAN_0)]
 PositiveDuration = Annotated[Duration, Field(gt=0, json_schema_extra=_LONGER_THAN_0)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=63, pattern=_DNS_LABEL)]
 ServedName = Annotated[str, Field(min_length=1, max_length=200, pattern=_SERVED_NAME)]
@@ -73,6 +75,26 @@ class Replicas(Strict):
     replicas: Annotated[int, Field(ge=1, le=1024)] = Field(description="Engines of this role.")
 
 
+class ModelDisk(Strict):
+    """The disk tier: models fetched from S3 stores and web servers, kept below the host model cache."""
+
+    path: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^/")] = Field(
+        description="Folder on a disk of each node, an absolute path; the engines of a node share it."
+    )
+    size: PositiveQuantity = Field(
+        default=100 << 30, description="Most that it may take; the models used longest ago make room."
+    )
+
+
+class Stage(Strict):
+    """The ring of buffers between files and memory, two of them in each engine."""
+
+    chunk: PositiveQuantity = Field(default=4 << 20, description="Bytes read and copied in one go.")
+    depth: Annotated[int, Field(ge=1, le=256)] = Field(
+        default=4, description="Chunks in flight; more hide more of a disk's delay."
+    )
+
+
 class PoolMemory(Strict):
     """Memory of each engine, and of each node."""
 
@@ -104,6 +126,10 @@ class PoolMemory(Strict):
     )
     host_model_cache: Quantity = Field(description="Host memory of a node for weights.")
     host_kv: Quantity = Field(description="Host memory of one engine for KV cache that is swapped out or handed off.")
+    disk: ModelDisk | None = Field(
+        default=None, description="Where models from S3 stores and web servers are kept; needed for such sources."
+    )
+    stage: Stage = Field(default=Stage(), description="Buffers between files and memory.")
 
     @model_validator(mode="after")
     def _slabs_divide(self) -> Self:
@@ -213,11 +239,45 @@ class HuggingFace(Strict):
     )
 
 
+CredentialsFile = Annotated[str, Field(max_length=4096, pattern=r"^(/.*)?$")]
+
+
+class S3(Strict):
+    """A prefix in an S3-compatible store."""
+
+    bucket: Annotated[str, Field(min_length=1, max_length=200)] = Field(description="Name of the bucket.")
+    prefix: Annotated[str, Field(max_length=1024)] = Field(
+        default="", description="The folder in it that holds config.json and the safetensors files."
+    )
+    endpoint: Annotated[str, Field(max_length=2048, pattern=r"^(https?://.+)?$")] = Field(
+        default="", description="URL of the store; left out: AWS."
+    )
+    credentials_file: CredentialsFile = Field(
+        default="",
+        description="An AWS credentials file on the machine, where a Secret is mounted, for example; its profile "
+        "`default` is used. Left out: the environment, as for any AWS client.",
+    )
+
+
+class Http(Strict):
+    """A folder on a web server, with SHA256SUMS to check its files against, if it has them."""
+
+    url: Annotated[str, Field(max_length=2048, pattern=r"^https?://.+$")] = Field(description="URL of the folder.")
+    credentials_file: CredentialsFile = Field(
+        default="",
+        description="A file on the machine, where a Secret is mounted, for example, that holds a bearer token. "
+        "Left out: none is sent.",
+    )
+
+
 class Source(Strict):
     """Where a model's config.json and safetensors files are. Exactly one of the fields."""
 
     model_config = rules(
-        ("[has(self.hostPath), has(self.huggingFace)].exists_one(x, x)", "give exactly one of hostPath, huggingFace"),
+        (
+            "[has(self.hostPath), has(self.huggingFace), has(self.s3), has(self.http)].exists_one(x, x)",
+            "give exactly one of hostPath, huggingFace, s3, http",
+        ),
     )
 
     host_path: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
@@ -226,11 +286,19 @@ class Source(Strict):
         "start at the manifest's own folder; anything else is inside the models folder (`aegaeon up --models`).",
     )
     hugging_face: HuggingFace | None = Field(default=None, description="A model on the Hugging Face hub.")
+    s3: S3 | None = Field(default=None, description="A model in an S3-compatible store.")
+    http: Http | None = Field(default=None, description="A model on a web server.")
+
+    @property
+    def needs_disk(self) -> bool:
+        """Whether it is kept in the pool's disk tier."""
+        return self.s3 is not None or self.http is not None
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        if (self.host_path is None) == (self.hugging_face is None):
-            raise ValueError("give exactly one of hostPath, huggingFace")
+        given = [self.host_path, self.hugging_face, self.s3, self.http]
+        if sum(source is not None for source in given) != 1:
+            raise ValueError("give exactly one of hostPath, huggingFace, s3, http")
         return self
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
-from aegaeon_scheduler.config import ModelEntry
+from aegaeon_scheduler.config import ModelEntry, SourceEntry
 from aegaeon_scheduler.core.events import CatalogChanged
 from aegaeon_scheduler.core.model import InstanceId, ModelConfig, ModelName, Slo
 
@@ -19,17 +19,23 @@ _RANK = {
 
 def spec_of(entry: ModelEntry) -> model_pb2.ModelSpec:
     """The wire's form of a configured model."""
-    if hub := entry.source.hub:
-        source = model_pb2.ModelSource(hub=model_pb2.HubSource(repository=hub.repository, revision=hub.revision))
-    else:
-        source = model_pb2.ModelSource(directory=entry.source.directory or "")
     return model_pb2.ModelSpec(
         name=entry.name,
-        source=source,
+        source=_source(entry.source),
         max_model_len=entry.max_model_len,
         ttft_s=entry.ttft_s,
         tbt_s=entry.tbt_s,
     )
+
+
+def _source(entry: SourceEntry) -> model_pb2.ModelSource:
+    if entry.hub:
+        return model_pb2.ModelSource(hub=model_pb2.HubSource(**entry.hub.model_dump()))
+    if entry.s3:
+        return model_pb2.ModelSource(s3=model_pb2.S3Source(**entry.s3.model_dump()))
+    if entry.http:
+        return model_pb2.ModelSource(http=model_pb2.HttpSource(**entry.http.model_dump()))
+    return model_pb2.ModelSource(directory=entry.directory or "")
 
 
 class Catalog:

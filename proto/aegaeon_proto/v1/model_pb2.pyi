@@ -122,28 +122,32 @@ Global___HubSource: _TypeAlias = HubSource  # noqa: Y015
 
 @_typing.final
 class S3Source(_message.Message):
-    """A prefix in an S3-compatible store. Credentials come from the environment of the process, as for any AWS client."""
+    """A prefix in an S3-compatible store. Without a file of credentials they come from where every AWS client takes them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     BUCKET_FIELD_NUMBER: _builtins.int
     PREFIX_FIELD_NUMBER: _builtins.int
     ENDPOINT_FIELD_NUMBER: _builtins.int
+    CREDENTIALS_FILE_FIELD_NUMBER: _builtins.int
     bucket: _builtins.str
     prefix: _builtins.str
     """the "folder" that holds config.json and *.safetensors"""
     endpoint: _builtins.str
     """URL of the store; empty means AWS"""
+    credentials_file: _builtins.str
+    """on every machine that fetches: an AWS credentials file; its profile `default` is used"""
     def __init__(
         self,
         *,
         bucket: _builtins.str = ...,
         prefix: _builtins.str = ...,
         endpoint: _builtins.str = ...,
+        credentials_file: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bucket", b"bucket", "endpoint", b"endpoint", "prefix", b"prefix"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bucket", b"bucket", "credentials_file", b"credentials_file", "endpoint", b"endpoint", "prefix", b"prefix"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -156,15 +160,19 @@ class HttpSource(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     URL_FIELD_NUMBER: _builtins.int
+    CREDENTIALS_FILE_FIELD_NUMBER: _builtins.int
     url: _builtins.str
+    credentials_file: _builtins.str
+    """on every machine that fetches: holds the token that is sent as `Authorization: Bearer`"""
     def __init__(
         self,
         *,
         url: _builtins.str = ...,
+        credentials_file: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credentials_file", b"credentials_file", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

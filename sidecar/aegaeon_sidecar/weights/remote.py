@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import configparser
 import re
 import urllib.error
 import urllib.request
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any, Protocol
 
 from aegaeon_proto.v1 import model_pb2 as pb
@@ -75,6 +77,7 @@ class HttpRemote:
         if not source.url.startswith(("http://", "https://")):
             raise SourceError(f"source.http.url {source.url!r} is no http:// or https:// address")
         self.address = source.url.rstrip("/")
+        self._token = _read(source.credentials_file).strip() if source.credentials_file else ""
 
     def files(self) -> list[RemoteFile]:
         """See Remote."""
@@ -123,6 +126,8 @@ class HttpRemote:
         """The server's answer; None when it has no such file."""
         url = f"{self.address}/{name}"
         request = urllib.request.Request(url, headers={"Accept-Encoding": "identity", **headers}, method=method)
+        if self._token:
+            request.add_unredirected_header("Authorization", f"Bearer {self._token}")  # for this server alone
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
                 yield answer
@@ -138,7 +143,7 @@ class HttpRemote:
 
 
 class S3Remote:
-    """A prefix of a bucket. Credentials and region come from where every AWS client takes them."""
+    """A prefix of a bucket. Without a file of credentials they come from where every AWS client takes them."""
 
     def __init__(self, source: pb.S3Source) -> None:
         try:
@@ -152,6 +157,7 @@ class S3Remote:
         self._client: Any = boto3.client(
             "s3",
             endpoint_url=source.endpoint or None,
+            **(_keys(source.credentials_file) if source.credentials_file else {}),
             config=Config(read_timeout=_TIMEOUT_S, connect_timeout=_TIMEOUT_S, retries={"total_max_attempts": 1}),
         )
 
@@ -203,7 +209,9 @@ class S3Remote:
                 raise BrokenOffError(f"{self.address}: {error}") from error
             raise SourceError(f"{self.address}: {error}; check bucket, prefix and credentials") from error
         except NoCredentialsError as error:
-            raise SourceError(f"{self.address}: no credentials; set AWS_ACCESS_KEY_ID and its secret") from error
+            raise SourceError(
+                f"{self.address}: no credentials; give source.s3.credentialsFile, or set AWS_ACCESS_KEY_ID"
+            ) from error
         except (HTTPClientError, BotoCoreError, ConnectionError) as error:
             raise BrokenOffError(f"{self.address}: {error}") from error
 
@@ -222,3 +230,22 @@ def _skip(answer: Any, nbytes: int) -> None:
     """The server sent the file from its beginning, though a later part was asked for."""
     while nbytes > 0 and (chunk := answer.read(min(nbytes, CHUNK_BYTES))):
         nbytes -= len(chunk)
+
+
+def _keys(file: str) -> dict[str, str]:
+    """Of an AWS credentials file, what boto3's clients take."""
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read_string(_read(file), source=file)
+        profile = parser["default"]
+    except (configparser.Error, KeyError) as error:
+        raise SourceError(f"{file}: not an AWS credentials file with a profile `default`; write one") from error
+    names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+    return {name: profile[name] for name in names if name in profile}
+
+
+def _read(file: str) -> str:
+    try:
+        return Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{file}: cannot be read: {error}; check the source's credentialsFile") from error

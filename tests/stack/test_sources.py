@@ -1,0 +1,98 @@
+"""Models from a directory, an S3 store and a web server, told apart by nobody who asks for tokens: real processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from openai import OpenAI
+from stack.launch import CONTEXT, manifests, running
+
+TOKEN = "a-secret"
+
+
+class Guarded(SimpleHTTPRequestHandler):
+    """A folder for those who know the token."""
+
+    def send_head(self) -> Any:
+        if self.headers.get("Authorization") == f"Bearer {TOKEN}":
+            return super().send_head()
+        self.send_error(401)
+        return None
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Tests are quiet."""
+
+
+@pytest.fixture
+def web(model: Path) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Guarded, directory=str(model)))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def store(model: Path) -> Iterator[str]:
+    """An S3 store, a process of its own, with the model below models/qwen."""
+    pytest.importorskip("moto", reason="needs moto and flask-cors, the S3 server of the tests")
+    pytest.importorskip("flask_cors", reason="needs moto and flask-cors, the S3 server of the tests")
+    boto3 = pytest.importorskip("boto3", reason="needs boto3")
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        address = next(line for line in server.stderr if "Running on" in line).split()[-1]
+        reader = threading.Thread(target=server.stderr.read)
+        reader.start()
+        client = boto3.client("s3", endpoint_url=address, aws_access_key_id="a", aws_secret_access_key="b")
+        client.create_bucket(Bucket="models")
+        for file in model.iterdir():
+            client.upload_file(str(file), "models", f"qwen/{file.name}")
+        yield address
+        server.terminate()
+        reader.join()
+
+
+@pytest.fixture
+def model(make_model: Callable[..., Path]) -> Path:
+    return make_model("qwen2", max_position_embeddings=CONTEXT)
+
+
+def test_the_same_files_answer_alike_wherever_they_come_from(
+    model: Path, web: str, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    keys, token = tmp_path / "keys", tmp_path / "token"
+    keys.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
+    token.write_text(TOKEN + "\n")
+    pool, models = yaml.safe_load_all(manifests({"local": model}, engines=1))
+    pool["spec"]["memory"] |= {
+        "disk": {"path": str(tmp_path / "disk"), "size": "64Mi"},
+        "stage": {"chunk": "1Mi", "depth": 2},
+    }
+    s3 = {"bucket": "models", "prefix": "qwen", "endpoint": store, "credentialsFile": str(keys)}
+    for name, source in (("store", {"s3": s3}), ("web", {"http": {"url": web, "credentialsFile": str(token)}})):
+        models["spec"]["models"].append({"name": name, "source": source})
+    with running(yaml.safe_dump_all([pool, models])) as stack:
+        client = OpenAI(base_url=f"{stack.state.url}/v1", api_key="none", timeout=60, max_retries=0)
+        answers = {
+            name: client.completions.create(model=name, prompt="Once upon a time", max_tokens=20, temperature=0)
+            for name in ("local", "store", "web")
+        }
+    texts = {name: answer.choices[0].text for name, answer in answers.items()}
+    assert texts == dict.fromkeys(texts, texts["local"])
+    assert all(answer.usage.completion_tokens == 20 for answer in answers.values() if answer.usage)
+    assert sorted(path.name for path in (tmp_path / "disk").glob("*/model.safetensors")) == ["model.safetensors"] * 2

@@ -78,7 +78,7 @@ def test_the_same_files_answer_alike_wherever_they_come_from(
     keys, token = tmp_path / "keys", tmp_path / "token"
     keys.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
     token.write_text(TOKEN + "\n")
-    pool, models = yaml.safe_load_all(manifests({"local": model}, engines=1))
+    pool, models = yaml.safe_load_all(manifests({"local": model}, engines=1, hold="100s"))
     pool["spec"]["memory"] |= {
         "disk": {"path": str(tmp_path / "disk"), "size": "64Mi"},
         "stage": {"chunk": "1Mi", "depth": 2},
@@ -87,7 +87,7 @@ def test_the_same_files_answer_alike_wherever_they_come_from(
     for name, source in (("store", {"s3": s3}), ("web", {"http": {"url": web, "credentialsFile": str(token)}})):
         models["spec"]["models"].append({"name": name, "source": source})
     with running(yaml.safe_dump_all([pool, models])) as stack:
-        client = OpenAI(base_url=f"{stack.state.url}/v1", api_key="none", timeout=60, max_retries=0)
+        client = OpenAI(base_url=f"{stack.state.url}/v1", api_key="none", timeout=110, max_retries=0)
         answers = {
             name: client.completions.create(model=name, prompt="Once upon a time", max_tokens=20, temperature=0)
             for name in ("local", "store", "web")

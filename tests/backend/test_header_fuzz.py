@@ -130,7 +130,7 @@ def random_file(rng: random.Random) -> bytes:
         header[name][field] = rng.choice([random_json(rng), header[rng.choice(sorted(header))].get(field)])
     text = json.dumps(random_json(rng) if rng.random() < 0.05 else header).encode()
     length = len(text) if rng.random() < 0.9 else rng.choice([0, len(text) + rng.randrange(-9, 9), 2**63, 10**8])
-    raw = bytearray(struct.pack("<Q", max(length, 0)) + text + bytes(end + rng.choice([0, 0, 0, 1, -1])))
+    raw = bytearray(struct.pack("<Q", max(length, 0)) + text + bytes(max(end + rng.choice([0, 0, 0, 1, -1]), 0)))
     for _ in range(rng.choice([0, 0, 1, 2])):
         raw[rng.randrange(len(raw))] = rng.randrange(256)
     return bytes(raw if rng.random() < 0.8 else raw[: rng.randrange(len(raw) + 1)])

@@ -75,7 +75,9 @@ class PoolView:
         return max(status.uptime_s - before, 1e-3)
 
     def _engines(self, status: PoolStatus, colours: dict[str, str]) -> Table:
-        table = _table("engine", "role", "running", "loading", "resident", "memory", "seqs", "switches", "busy")
+        table = _table(
+            "engine", "role", "running", "loading", "resident", "memory", "seqs", "switches", "reused", "busy"
+        )
         elapsed = self._elapsed(status)
         busy_before = {i.instance: i.busy_s for i in self._before.instances} if self._before else {}
         for instance in status.instances:
@@ -121,8 +123,16 @@ def _engine(instance: InstanceStatus, colours: dict[str, str], busy: float) -> I
         f"{bar(used, instance.slabs, _BAR_CELLS)} {used}/{instance.slabs}",
         str(instance.sequences),
         str(instance.switches),
+        _reused(instance),
         f"{busy:.0%}",
     )
+
+
+def _reused(instance: InstanceStatus) -> str:
+    """The share of the prompts' tokens that the engine had not to compute."""
+    reuse = instance.memory.reuse
+    found = reuse.device_tokens + reuse.host_tokens
+    return f"{found / reuse.prompt_tokens:.0%}" if reuse.prompt_tokens else "-"
 
 
 def _model(model: ModelTraffic, colours: dict[str, str], rate: float) -> Iterable[RenderableType]:

@@ -58,6 +58,11 @@ class State:
                 host_slabs_free=self.host.slabs_free,
                 shapes=_shapes(self.device),
                 host_shapes=_shapes(self.host),
+                reuse=pb.PrefixReuse(
+                    prompt_tokens=self.reuse.asked,
+                    device_tokens=self.reuse.on_device,
+                    host_tokens=self.reuse.on_host,
+                ),
             )
 
     def wait(self, ready: Callable[[], bool], command: Command) -> bool:

@@ -16,7 +16,7 @@ from aegaeon_cli.main import main
 from aegaeon_cli.pool_view import PoolView, bar
 from aegaeon_cli.welcome import curl, phase_text, settled, welcome
 from aegaeon_proto.v1 import gateway_pb2_grpc
-from aegaeon_proto.v1.engine_pb2 import Memory, Role
+from aegaeon_proto.v1.engine_pb2 import Memory, PrefixReuse, Role
 from aegaeon_proto.v1.gateway_pb2 import InstanceStatus, ModelTraffic, PoolStatus, SequenceStatus, StatusRequest
 from aegaeon_proto.v1.model_pb2 import ModelPhase, SeqId
 
@@ -32,7 +32,7 @@ def pool(
         running="llama",
         loading="mistral",
         slabs=40,
-        memory=Memory(slabs_free=10),
+        memory=Memory(slabs_free=10, reuse=PrefixReuse(prompt_tokens=80, device_tokens=15, host_tokens=5)),
         sequences=3,
         switches=7,
         loads=9,
@@ -85,7 +85,7 @@ def test_engines_show_what_runs_what_loads_and_how_full_they_are() -> None:
     cells = row(drawn(PoolView(), pool()), "decode-0 ")
     assert cells[:5] == ["decode-0", "decode", "llama", "mistral", "qwen2"]
     assert cells[5:7] == ["█" * 6 + "░" * 2, "30/40"]
-    assert cells[7:] == ["3", "7", "50%"]
+    assert cells[7:] == ["3", "7", "25%", "50%"]
     assert row(drawn(PoolView(), pool()), "prefill-0")[1] == "gone"
 
 

@@ -83,6 +83,7 @@ def test_a_sidecar_is_told_its_role_memory_and_where_its_scheduler_is() -> None:
             "host_cache_bytes": memory.host_model_cache,
             "stage_chunk_bytes": 4 << 20,
             "stage_depth": 4,
+            "prefix_reuse": True,
         },
         "disk": {},
         "segments": "/dev/shm/q",

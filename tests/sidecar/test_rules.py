@@ -212,8 +212,8 @@ async def test_close_frees_both_tiers_also_in_the_middle_of_a_turn(sidecar: Side
     await link.done(turn)
     await link.done(link.send(pb.Unload(model="m")))
     engine.check()
-    assert engine.state.device.pool.free == engine.state.device.pool.total
-    assert engine.state.host.pool.free == engine.state.host.pool.total
+    assert engine.state.device.slabs_free == engine.state.device.pool.total
+    assert engine.state.host.slabs_free == engine.state.host.pool.total
 
 
 async def test_a_stop_id_ends_a_sequence_and_is_sent(sidecar: Sidecar) -> None:

@@ -141,6 +141,7 @@ def _sidecar(spec: GpuPoolSpec, plan: LocalPlan, instance: str, role: str, devic
             "host_cache_bytes": memory.host_model_cache,
             "stage_chunk_bytes": memory.stage.chunk,
             "stage_depth": memory.stage.depth,
+            "prefix_reuse": memory.prefix_reuse,
         },
         "disk": {"folder": memory.disk.path, "budget_bytes": memory.disk.size} if memory.disk else {},
         "segments": str(plan.segments),

@@ -130,6 +130,13 @@ class PoolMemory(Strict):
         default=None, description="Where models from S3 stores and web servers are kept; needed for such sources."
     )
     stage: Stage = Field(default=Stage(), description="Buffers between files and memory.")
+    prefix_reuse: bool = Field(
+        default=True,
+        description=(
+            "Keep KV cache that nobody holds while there is room, and share it between prompts that begin alike. Turn "
+            "it off to measure without, or where the time to a first token must not tell what others asked."
+        ),
+    )
 
     @model_validator(mode="after")
     def _slabs_divide(self) -> Self:

@@ -113,6 +113,15 @@ class ShapeMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixReuse:
+    """Tokens of prompts since an instance's start, and how many of them it had not to compute. For people."""
+
+    prompt_tokens: int = 0
+    device_tokens: int = 0
+    host_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """What an instance has free, as it reports it. Counts of slabs; blocks by KV shape."""
 
@@ -120,6 +129,7 @@ class Memory:
     host_slabs_free: int
     shapes: dict[KvShape, ShapeMemory] = field(default_factory=dict)
     host_shapes: dict[KvShape, ShapeMemory] = field(default_factory=dict)
+    reuse: PrefixReuse = PrefixReuse()
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,9 @@ _INSTANCE_FAMILIES: tuple[tuple[str, str, Family, Callable[[InstanceView], float
     ("busy_seconds", "Seconds that the compute lane worked.", CounterMetricFamily, lambda i: i.busy_s),
     ("switch_seconds", "Seconds that it waited to change the model.", CounterMetricFamily, lambda i: i.switch_s),
     ("stall_seconds", "Seconds that it waited in a turn of the same model.", CounterMetricFamily, lambda i: i.stall_s),
+    ("prompt_tokens", "Tokens to prefill.", CounterMetricFamily, lambda i: i.memory.reuse.prompt_tokens),
+    ("reused_tokens_device", "Of these, on the device.", CounterMetricFamily, lambda i: i.memory.reuse.device_tokens),
+    ("reused_tokens_host", "Of these, on the host.", CounterMetricFamily, lambda i: i.memory.reuse.host_tokens),
 )
 # Seconds; the bar is 200 us for a report and 2 ms for a pass over the pool.
 _EVENT_BUCKETS = (20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 20e-3, 100e-3)

@@ -654,6 +654,7 @@ class Memory(_message.Message):
     HOST_SLABS_FREE_FIELD_NUMBER: _builtins.int
     SHAPES_FIELD_NUMBER: _builtins.int
     HOST_SHAPES_FIELD_NUMBER: _builtins.int
+    REUSE_FIELD_NUMBER: _builtins.int
     slabs_free: _builtins.int
     host_slabs_free: _builtins.int
     @_builtins.property
@@ -662,6 +663,8 @@ class Memory(_message.Message):
 
     @_builtins.property
     def host_shapes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShapeMemory]: ...
+    @_builtins.property
+    def reuse(self) -> Global___PrefixReuse: ...
     def __init__(
         self,
         *,
@@ -669,14 +672,42 @@ class Memory(_message.Message):
         host_slabs_free: _builtins.int = ...,
         shapes: _abc.Iterable[Global___ShapeMemory] | None = ...,
         host_shapes: _abc.Iterable[Global___ShapeMemory] | None = ...,
+        reuse: Global___PrefixReuse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reuse", b"reuse"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host_shapes", b"host_shapes", "host_slabs_free", b"host_slabs_free", "shapes", b"shapes", "slabs_free", b"slabs_free"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host_shapes", b"host_shapes", "host_slabs_free", b"host_slabs_free", "reuse", b"reuse", "shapes", b"shapes", "slabs_free", b"slabs_free"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Memory: _TypeAlias = Memory  # noqa: Y015
+
+@_typing.final
+class PrefixReuse(_message.Message):
+    """Tokens of prompts since the sidecar's start: how many were to be prefilled, and how many of them were found."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    DEVICE_TOKENS_FIELD_NUMBER: _builtins.int
+    HOST_TOKENS_FIELD_NUMBER: _builtins.int
+    prompt_tokens: _builtins.int
+    device_tokens: _builtins.int
+    host_tokens: _builtins.int
+    def __init__(
+        self,
+        *,
+        prompt_tokens: _builtins.int = ...,
+        device_tokens: _builtins.int = ...,
+        host_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_tokens", b"device_tokens", "host_tokens", b"host_tokens", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrefixReuse: _TypeAlias = PrefixReuse  # noqa: Y015
 
 @_typing.final
 class HeldSequence(_message.Message):

@@ -17,6 +17,7 @@ from aegaeon_scheduler.core.model import (
     ModelName,
     Phase,
     Place,
+    PrefixReuse,
     RejectCode,
     Role,
     SeqId,
@@ -90,7 +91,14 @@ def _shapes(messages: Iterable[engine_pb2.ShapeMemory]) -> dict[KvShape, ShapeMe
 
 def memory_from(message: engine_pb2.Memory) -> Memory:
     """Counts of free slabs and blocks as reported."""
-    return Memory(message.slabs_free, message.host_slabs_free, _shapes(message.shapes), _shapes(message.host_shapes))
+    reuse = message.reuse
+    return Memory(
+        message.slabs_free,
+        message.host_slabs_free,
+        _shapes(message.shapes),
+        _shapes(message.host_shapes),
+        PrefixReuse(reuse.prompt_tokens, reuse.device_tokens, reuse.host_tokens),
+    )
 
 
 def _shapes_to(shapes: Mapping[KvShape, ShapeMemory]) -> list[engine_pb2.ShapeMemory]:
@@ -107,6 +115,11 @@ def memory_to(memory: Memory) -> engine_pb2.Memory:
         host_slabs_free=memory.host_slabs_free,
         shapes=_shapes_to(memory.shapes),
         host_shapes=_shapes_to(memory.host_shapes),
+        reuse=engine_pb2.PrefixReuse(
+            prompt_tokens=memory.reuse.prompt_tokens,
+            device_tokens=memory.reuse.device_tokens,
+            host_tokens=memory.reuse.host_tokens,
+        ),
     )
 
 

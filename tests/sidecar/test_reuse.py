@@ -1,0 +1,77 @@
+"""Prompts that begin alike on a whole sidecar: what is reused, from where, and that nobody can tell by the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sidecar.rig import Link, Rig, config, inside, seq, spec
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+
+HEAD = [5 + 7 * i % 300 for i in range(48)]  # three blocks
+
+
+async def answer(scheduler: Rig, link: Link, name: str, prompt: list[int]) -> list[int]:
+    """Eight tokens, computed in one turn."""
+    link.send(scheduler.open(name, "m", prompt, max_tokens=8))
+    part = pb.PrefillPart(seq=seq(name), tokens=len(prompt))
+    await link.done(link.send(pb.Turn(model="m", prefill=[part], decode=[seq(name)], steps=9, slabs=24)))
+    return await scheduler.received_tokens(name, 8)
+
+
+async def ready(scheduler: Rig, directory: Path) -> Link:
+    link = await scheduler.link("a")
+    link.send(pb.Catalog(models=[spec("m", directory)]))
+    await link.until(lambda: "m" in link.models)
+    await link.cached("m")
+    await link.done(link.send(pb.Load(model="m", slabs=32)))
+    return link
+
+
+@pytest.fixture
+def model(make_model: Callable[..., Path]) -> Path:
+    return make_model("qwen2", max_position_embeddings=4096)
+
+
+async def test_a_later_turn_reuses_what_was_said_and_says_the_same(scheduler: Rig, folder: Path, model: Path) -> None:
+    async with inside(config(folder)) as engine:
+        link = await ready(scheduler, model)
+        engine.state.prefix_reuse = False
+        first = await answer(scheduler, link, "alone", HEAD)
+        again = await answer(scheduler, link, "alone-2", HEAD + first + [9, 9])
+        engine.state.prefix_reuse = True
+        assert await answer(scheduler, link, "one", HEAD) == first
+        assert scheduler.tokens["one", 0][0].cached_tokens == 0
+        assert await answer(scheduler, link, "two", HEAD + first + [9, 9]) == again
+        assert scheduler.tokens["two", 0][0].cached_tokens == 48
+        assert await answer(scheduler, link, "whole", HEAD) == first
+        assert scheduler.tokens["whole", 0][0].cached_tokens == 32, "the last token is always computed"
+        assert link.memory.reuse.device_tokens == 80
+
+
+async def test_what_went_to_the_host_is_recalled_from_there(scheduler: Rig, folder: Path, model: Path) -> None:
+    async with inside(config(folder)) as engine:
+        link = await ready(scheduler, model)
+        link.send(scheduler.open("one", "m", HEAD, max_tokens=100))
+        part = pb.PrefillPart(seq=seq("one"), tokens=len(HEAD))
+        await link.done(link.send(pb.Turn(model="m", prefill=[part], slabs=24)))
+        await link.done(link.send(pb.SwapOut(seq=seq("one"), epoch=1)))
+        link.send(pb.Close(seq=seq("one"), epoch=1))
+        expected = await answer(scheduler, link, "device", [*HEAD, 7])
+        with engine.state.changed:
+            slabs = engine.state.device.take(engine.state.device.slabs_free)  # nothing cached is left here
+            engine.state.device.pool.give(slabs)
+        assert await answer(scheduler, link, "host", [*HEAD, 7]) == expected
+        assert scheduler.tokens["host", 0][0].cached_tokens == 48
+        assert link.memory.reuse.host_tokens == 48
+        assert engine.state.device.evicted > 0
+
+
+async def test_it_can_be_turned_off(scheduler: Rig, folder: Path, model: Path) -> None:
+    async with inside(config(folder, memory={"prefix_reuse": False})) as engine:
+        link = await ready(scheduler, model)
+        assert await answer(scheduler, link, "one", HEAD) == await answer(scheduler, link, "two", HEAD)
+        assert scheduler.tokens["two", 0][0].cached_tokens == 0
+        assert engine.state.device.cached_blocks == 0

@@ -16,9 +16,9 @@ _STYLES = {"kv-out": "magenta", "weights": "cyan", "kv-in": "green", "compute": 
 
 
 def timeline(run: Switched) -> Table:
-    """One switch: lanes from top to bottom, time from left to right."""
+    """One switch: lanes from top to bottom, time from left to right, up to a little after the first step's begin."""
     spans = [span for span in run.spans if span.what != "step"] + run.of("step")[:1]
-    whole = max(span.end_s for span in spans)
+    whole = 1.1 * max(run.moved_s, spans[-1].begin_s)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("lane", "what", "model"):
         table.add_column(column, no_wrap=True)

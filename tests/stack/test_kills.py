@@ -18,7 +18,7 @@ from stack.traffic import PROMPTS, stream, until_empty
 from aegaeon_cli.demo.stack import Stack
 from aegaeon_sidecar.memory.sweeper import survey
 
-ENGINES = ("prefill-0", "decode-0", "decode-1")
+ENGINES = ("prefill-0", "prefill-1", "decode-0", "decode-1")  # one of each role is left at any time
 ROUNDS = 12
 SWITCHING_S = 1.5  # within so long after the requests have come, models and KV caches move all the time
 GIVEN_UP_S = 2.6  # longer than the scheduler believes in a silent sidecar
@@ -26,7 +26,7 @@ GIVEN_UP_S = 2.6  # longer than the scheduler believes in a silent sidecar
 
 @pytest.fixture
 def stack(four_models: dict[str, Path]) -> Iterator[Stack]:
-    with running(manifests(four_models, prefill=1, decode=2, device="2Mi", policy="paper")) as up:
+    with running(manifests(four_models, prefill=2, decode=2, device="2Mi", policy="paper")) as up:
         yield up
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "engine-memory.md"
-BENCHES = ("copies", "switch", "load", "cache", "engine", "slabs")
+BENCHES = ("copies", "kv_copies", "switch", "load", "cache", "engine", "prefix", "slabs")
 BEGIN, END = "<!-- measured: made by `make generate` -->\n", "<!-- /measured -->"
 
 

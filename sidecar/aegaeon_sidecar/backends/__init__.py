@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from aegaeon_native.arrays import DeviceBytes
 from aegaeon_sidecar.sampling import SamplerState
 
 
@@ -44,12 +45,15 @@ class StepInput:
 
     `tokens`: the ids to compute now (a chunk at prefill, one at decode); `position`: tokens whose KV is in already;
     `blocks`: its block table, long enough for position + len(tokens); `sampler` set when a token is to be sampled.
+    `follows`: the token (`tokens` is empty then) is the one that the step launched before chooses for its input of this
+    number; only where the backend launches steps ahead.
     """
 
     tokens: Seq[int]
     position: int
     blocks: NDArray[np.int32]
     sampler: SamplerState | None
+    follows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +76,11 @@ class Backend(Protocol):
         """
         ...
 
-    def register(self, model: str, directory: Path, layout: Layout, weights: NDArray[np.uint8]) -> None:
+    def register(self, model: str, directory: Path, layout: Layout, weights: DeviceBytes) -> None:
         """Build the model's shell once: parameters are views of `weights` (uint8, the model's range), for ever."""
         ...
 
-    def bind_kv(self, kv_shape: str, blocks: NDArray[np.uint8]) -> None:
+    def bind_kv(self, kv_shape: str, blocks: DeviceBytes) -> None:
         """Tell where the blocks of a shape live (uint8 over the whole range of that shape)."""
         ...
 

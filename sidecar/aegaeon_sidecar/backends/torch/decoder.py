@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import embedding, rms_norm, silu
 
-from aegaeon_sidecar.backends.torch.cache import KvCache
+from aegaeon_sidecar.backends.torch.attention import Attention
 from aegaeon_sidecar.backends.torch.parameters import Parameters
-from aegaeon_sidecar.backends.torch.plan import Group, StepPlan
 from aegaeon_sidecar.backends.torch.rope import Rotary, rotate
 from aegaeon_sidecar.models.config import DecoderSpec
 from aegaeon_sidecar.models.tensors import EMBEDDING, FINAL_NORM, HEAD, layer_name
@@ -28,15 +27,16 @@ class Decoder:
         self._rotary = Rotary(spec.rope, spec.head_dim, dtype, device)
         self._layers = [Layer(spec, parameters, layer) for layer in range(spec.layers)]
 
-    def forward(self, plan: StepPlan, cache: KvCache) -> Tensor:
-        """Logits [len(plan.last), vocab_size], float32. Writes the step's keys and values into the cache."""
-        if plan.fresh is not None:
-            cache.blocks.index_fill_(0, plan.fresh, 0.0)
-        hidden = embedding(plan.tokens, self._embedding)
-        angles = self._rotary.angles(plan.positions)
+    def forward(self, tokens: Tensor, positions: Tensor, attention: Attention, last: Tensor | None) -> Tensor:
+        """Logits float32 [rows of `last` (None: every row), vocab_size] of a step's tokens at their positions.
+
+        Writes the step's keys and values by way of `attention`.
+        """
+        hidden = embedding(tokens, self._embedding)
+        angles = self._rotary.angles(positions)
         for layer in self._layers:
-            hidden = layer.forward(hidden, angles, plan, cache)
-        return self._head(self._norm(hidden[plan.last])).float()
+            hidden = layer.forward(hidden, angles, attention)
+        return self._head(self._norm(hidden if last is None else hidden[last])).float()
 
 
 class Norm:
@@ -72,19 +72,16 @@ class Layer:
         self._gate_up = parameters.linear(name("mlp.gate_proj"), name("mlp.up_proj"))
         self._down = parameters.linear(name("mlp.down_proj"))
 
-    def forward(self, hidden: Tensor, angles: tuple[Tensor, Tensor], plan: StepPlan, cache: KvCache) -> Tensor:
-        hidden = hidden + self._attention(self._before_attention(hidden), angles, plan, cache)
+    def forward(self, hidden: Tensor, angles: tuple[Tensor, Tensor], attention: Attention) -> Tensor:
+        hidden = hidden + self._attention(self._before_attention(hidden), angles, attention)
         gate, up = self._gate_up(self._before_mlp(hidden)).chunk(2, dim=-1)
         return hidden + self._down(silu(gate) * up)
 
-    def _attention(self, x: Tensor, angles: tuple[Tensor, Tensor], plan: StepPlan, cache: KvCache) -> Tensor:
+    def _attention(self, x: Tensor, angles: tuple[Tensor, Tensor], attention: Attention) -> Tensor:
         qkv = self._qkv(x).view(len(x), -1, self._head_dim)
         rotated = rotate(self._normed(qkv[:, : self._heads + self._kv_heads]), *angles)
         queries, keys, values = rotated[:, : self._heads], rotated[:, self._heads :], qkv[:, -self._kv_heads :]
-        cache.tokens.index_copy_(0, plan.keys[self._layer], keys.reshape(len(x), -1))
-        cache.tokens.index_copy_(0, plan.values[self._layer], values.reshape(len(x), -1))
-        seen = [self._attend(group, queries, cache) for group in plan.groups]
-        return self._output(seen[0] if len(seen) == 1 else torch.cat(seen))
+        return self._output(attention.attend(self._layer, self._window, queries, keys, values))
 
     def _normed(self, heads: Tensor) -> Tensor:
         """QK-norm (Qwen3): over each head, before the rotation."""
@@ -92,25 +89,3 @@ class Layer:
             return heads
         query, key = self._head_norms
         return torch.cat((query(heads[:, : self._heads]), key(heads[:, self._heads :])), dim=1)
-
-    def _attend(self, group: Group, queries: Tensor, cache: KvCache) -> Tensor:
-        """Attention of one group over its gathered blocks, [rows of the group, heads * head_dim].
-
-        Query heads that share a key head are folded into the query (decode) or head (chunk) dimension, so grouped-query
-        attention copies no keys.
-        """
-        rows = queries[group.first : group.first + group.sequences * group.queries]
-        shape = (2, group.sequences, -1, self._kv_heads, self._head_dim)
-        gathered = cache.rows.index_select(0, group.reads[self._layer]).view(shape)[:, :, : group.context]
-        mask = group.masks[self._window]
-        if not group.causal:
-            keys, values = gathered.transpose(2, 3).unbind(0)
-            folded = rows.reshape(group.sequences, self._kv_heads, -1, self._head_dim)
-            return scaled_dot_product_attention(folded, keys, values, attn_mask=mask).reshape(len(rows), -1)
-        keys, values = gathered[:, 0].transpose(1, 2).unsqueeze(2).unbind(0)
-        split = rows.reshape(len(rows), self._kv_heads, -1, self._head_dim).permute(1, 2, 0, 3)
-        wide = (self._kv_heads, split.shape[1], group.context, self._head_dim)
-        out = scaled_dot_product_attention(
-            split, keys.expand(wide), values.expand(wide), attn_mask=mask, is_causal=mask is None
-        )
-        return out.permute(2, 0, 1, 3).reshape(len(rows), -1)

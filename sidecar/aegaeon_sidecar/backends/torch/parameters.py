@@ -5,9 +5,7 @@ Nothing here reads a weight, so a shell can be made while no memory is mapped.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from aegaeon_sidecar.backends import Layout
@@ -38,18 +36,17 @@ class Linear:
 
 
 class Parameters:
-    """The tensors of one model by name. `tile`: the multiple that products pad their rows to."""
+    """The tensors of one model by name, views of `memory` (uint8). `tile`: the multiple that products pad rows to."""
 
     def __init__(
         self,
         layout: Layout,
         shapes: dict[str, Shape],
         dtype: torch.dtype,
-        range_bytes: NDArray[np.uint8],
+        memory: Tensor,
         tile: int,
     ) -> None:
         self._tile = tile
-        memory = torch.from_numpy(range_bytes[: layout.weight_bytes])
         self._tensors = {
             place.name: memory[place.offset : place.offset + place.nbytes].view(dtype).view(shapes[place.name])
             for place in layout.tensors

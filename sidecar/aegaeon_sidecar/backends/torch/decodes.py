@@ -1,0 +1,163 @@
+"""Decode steps of one model on a GPU: fixed shapes, replayed as a CUDA graph, tokens staying on the device.
+
+Rows are padded to one tile, so that a sequence meets the same kernels alone and in company. Nothing that a graph reads
+ever moves (parameters, blocks, buffers), so it stays valid through evictions and loads; what changes between steps
+(tokens, lengths, block tables) is copied into its buffers before it is replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aegaeon_sidecar.backends import Sampled, StepInput
+from aegaeon_sidecar.backends.torch.cache import KvCache
+from aegaeon_sidecar.backends.torch.choose import choose
+from aegaeon_sidecar.backends.torch.decoder import Decoder
+from aegaeon_sidecar.backends.torch.draws import numbers, on_device, pick
+from aegaeon_sidecar.backends.torch.paged import Paged
+from aegaeon_sidecar.errors import BackendError
+from aegaeon_sidecar.sampling import SamplerState
+
+ROWS = 16  # a step's sequences, padded; a larger batch is several steps
+_HEAD = 3  # columns before the block table: token, row of the step before it that the token comes from, length
+_STAGES = 3  # host buffers: one being written, one being copied, one to spare
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A step of decodes under way. `rows`: how many sequences; `samplers` by row, None where nothing is wanted."""
+
+    tokens: Tensor
+    ready: torch.cuda.Event | None
+    samplers: tuple[SamplerState | None, ...]
+    told: tuple[Sampled | None, ...] | None
+
+    def results(self) -> list[Sampled | None]:
+        """Waits for the device. One entry for each sequence of the step."""
+        if self.told is not None:
+            return list(self.told)
+        if self.ready is not None:
+            self.ready.synchronize()
+        tokens: list[int] = self.tokens.tolist()
+        return [None if s is None else Sampled(token) for s, token in zip(self.samplers, tokens, strict=False)]
+
+
+class Decodes:
+    """The decode steps of one model. Not thread-safe. `capture` False: eagerly, as on a CPU."""
+
+    def __init__(
+        self, decoder: Decoder, cache: KvCache, max_model_len: int, device: torch.device, capture: bool
+    ) -> None:
+        self._decoder = decoder
+        self._cache = cache
+        self._device = device
+        self._capture = capture
+        self._graph: torch.cuda.CUDAGraph | None = None
+        blocks = -(-max_model_len // cache.shape.block_tokens)
+        pinned = device.type == "cuda"
+        self._stages = [torch.zeros(ROWS, _HEAD + blocks, dtype=torch.int32, pin_memory=pinned) for _ in range(_STAGES)]
+        self._copied: list[torch.cuda.Event | None] = [None] * _STAGES
+        self._turn = 0
+        self._state = torch.zeros(ROWS, _HEAD + blocks, dtype=torch.int32, device=device)
+        self._chosen = torch.zeros(ROWS, dtype=torch.int64, device=device)
+        self._logits = torch.zeros(ROWS, decoder.spec.vocab_size, device=device)
+
+    def launch(self, inputs: Seq[StepInput]) -> Decoded:
+        """One step of at most ROWS decodes; `follows` names tokens of the step that was launched last."""
+        self._send(inputs)
+        self._run()
+        samplers = tuple(part.sampler for part in inputs)
+        ahead = [0 if part.follows is None else 1 for part in inputs]
+        told = self._choose(samplers, ahead)
+        tokens = torch.empty(ROWS, dtype=torch.int64, pin_memory=self._device.type == "cuda")
+        tokens.copy_(self._chosen, non_blocking=True)
+        return Decoded(tokens, self._recorded(), samplers, told)
+
+    @property
+    def logits(self) -> Tensor:
+        """float32 [ROWS, vocab_size] of the step launched last; the next one overwrites it."""
+        return self._logits
+
+    def _send(self, inputs: Seq[StepInput]) -> None:
+        """Tokens, lengths and block tables to the device, in one copy that nobody waits for."""
+        stage, copied = self._stages[self._turn], self._copied[self._turn]
+        if copied is not None:
+            copied.synchronize()
+        host = stage.numpy()
+        host[:, :_HEAD] = 0
+        host[:, 1] = -1
+        size, (capacity, width) = self._cache.shape.block_tokens, (self._cache.capacity, host.shape[1] - _HEAD)
+        for row, part in zip(host, inputs, strict=False):
+            count = part.position // size + 1
+            blocks = np.asarray(part.blocks[:count])
+            if len(blocks) < count or count > width or blocks.min() < 0 or blocks.max() >= capacity:
+                raise BackendError(f"a decode at position {part.position} needs {count} blocks below {capacity}")
+            row[0] = part.tokens[0] if part.follows is None else 0
+            row[1] = -1 if part.follows is None else part.follows
+            row[2] = part.position + 1
+            row[_HEAD : _HEAD + count] = blocks
+        self._state.copy_(stage, non_blocking=True)
+        self._copied[self._turn] = self._recorded()
+        self._turn = (self._turn + 1) % _STAGES
+
+    def _recorded(self) -> torch.cuda.Event | None:
+        """An event behind all that is launched so far; None on a CPU, where nothing is pending."""
+        if self._device.type != "cuda":
+            return None
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def _run(self) -> None:
+        if not self._capture:
+            self._forward()
+            return
+        if self._graph is None:
+            self._graph = self._captured()
+        self._graph.replay()
+
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        """The step as a graph, after one on no sequences: it compiles kernels and writes to no block."""
+        state = self._state.clone()
+        self._state[:, 2] = 0
+        side = torch.cuda.Stream(self._device)
+        side.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(side):
+            self._forward()
+        torch.cuda.current_stream(self._device).wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._forward()
+        self._state.copy_(state)
+        return graph
+
+    def _forward(self) -> None:
+        """All rows, whoever they are; ends with the likeliest tokens in `_chosen`."""
+        given, follows, lengths = (self._state[:, column] for column in range(_HEAD))
+        tokens = torch.where(follows >= 0, self._chosen[follows.clamp(min=0).long()], given.long())
+        attention = Paged(self._cache, lengths.contiguous(), self._state[:, _HEAD:].contiguous())
+        positions = (lengths - 1).clamp(min=0).long()
+        self._logits.copy_(self._decoder.forward(tokens, positions, attention, None))
+        self._chosen.copy_(self._logits.argmax(dim=-1))
+
+    def _choose(self, samplers: tuple[SamplerState | None, ...], ahead: Seq[int]) -> tuple[Sampled | None, ...] | None:
+        """What greedy does not cover: draws stay on the device; None. Penalties and logprobs are told at once."""
+        wanted = [i for i, sampler in enumerate(samplers) if sampler is not None]
+        if all(sampler is None or sampler.plain for sampler in samplers):
+            return None
+        if all(sampler is None or on_device(sampler) for sampler in samplers):
+            rules = torch.zeros(ROWS, 5, dtype=torch.float64)
+            rules[: len(samplers)] = torch.from_numpy(numbers(samplers, ahead))
+            self._chosen.copy_(pick(self._logits, rules.to(self._device)))
+            return None
+        picked = choose(self._logits[wanted], [s for s in samplers if s is not None])
+        told: list[Sampled | None] = [None] * len(samplers)
+        for i, sampled in zip(wanted, picked, strict=True):
+            told[i] = sampled
+            self._chosen[i] = sampled.token
+        return tuple(told)

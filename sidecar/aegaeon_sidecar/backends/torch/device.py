@@ -1,0 +1,25 @@
+"""Which device a backend computes on, and whether it can: said in one sentence before anything is built."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+
+from aegaeon_sidecar.errors import BackendError
+
+
+def open_device(name: str) -> torch.device:
+    """ "cpu" or "cuda:N". Raises BackendError when torch cannot compute there."""
+    if name == "cpu":
+        return torch.device(name)
+    if re.fullmatch(r"cuda:[0-9]+", name) is None:
+        raise BackendError(f"device is {name!r}; allowed: cpu, cuda:N")
+    device = torch.device(name)
+    if torch.version.cuda is None:
+        raise BackendError(f"device is {name}, but this torch is built without CUDA; install one with it, or use cpu")
+    if not torch.cuda.is_available():
+        raise BackendError(f"device is {name}, but torch finds no CUDA device; see nvidia-smi, or use device cpu")
+    if device.index >= torch.cuda.device_count():
+        raise BackendError(f"device is {name}, but this machine has {torch.cuda.device_count()}; see nvidia-smi")
+    return device

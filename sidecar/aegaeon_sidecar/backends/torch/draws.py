@@ -1,0 +1,61 @@
+"""Choosing tokens without leaving the device: greedy and filtered draws for a whole batch, as `choose` makes them.
+
+A draw needs only (seed, choice, index), so the numbers of a step are known before its logits are: they travel with its
+inputs. What depends on the tokens so far (penalties) or reports more than the token (logprobs) is left to `choose`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from aegaeon_sidecar.sampling import SamplerState
+from aegaeon_sidecar.sampling.state import uniform
+
+NEVER = float("-inf")
+COLUMNS = 5  # temperature (0: greedy), top_k, top_p, min_p, draw
+
+
+def on_device(sampler: SamplerState) -> bool:
+    """Whether the next token, and the one after it, can be chosen by `pick`."""
+    return sampler.logprobs is None and not sampler.reshaped
+
+
+def numbers(samplers: Seq[SamplerState | None], ahead: Seq[int]) -> NDArray[np.float64]:
+    """float64 [rows, COLUMNS] for `pick`; `ahead`: tokens of each that are chosen but not yet accepted."""
+    rows = np.zeros((len(samplers), COLUMNS))
+    for row, sampler, more in zip(rows, samplers, ahead, strict=True):
+        if sampler is not None and not sampler.greedy:
+            draw = uniform(sampler.seed, sampler.choice, sampler.generated + more)
+            row[:] = sampler.temperature, sampler.top_k, sampler.top_p, sampler.min_p, draw
+    return rows
+
+
+def pick(logits: Tensor, rules: Tensor) -> Tensor:
+    """logits float32 [rows, vocab_size], rules float64 [rows, COLUMNS] -> tokens int64 [rows]. No host round trip."""
+    temperature, top_k, top_p, min_p, draw = rules.unbind(dim=1)
+    greedy = temperature == 0
+    scaled = (logits - logits.amax(dim=-1, keepdim=True)) / torch.where(greedy, 1.0, temperature).float()[:, None]
+    floor = torch.where(min_p > 0, min_p.log(), NEVER).float()
+    floor = torch.maximum(floor, _nucleus(scaled, top_k, top_p))
+    kept = scaled.masked_fill(scaled < floor[:, None], NEVER)
+    cumulative = kept.exp().cumsum(dim=-1, dtype=torch.float64)
+    places = torch.searchsorted(cumulative, (draw[:, None] * cumulative[:, -1:]).contiguous(), right=True)[:, 0]
+    return torch.where(greedy, logits.argmax(dim=-1), places.clamp(max=logits.shape[1] - 1))
+
+
+def _nucleus(scaled: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """For each row the smallest of the `top_k` largest (0: all) entries needed to hold `top_p` of their mass."""
+    ordered = scaled.sort(dim=-1, descending=True).values
+    size = scaled.shape[1]
+    kept = torch.where((top_k > 0) & (top_k < size), top_k, size).long()
+    inside = torch.arange(size, device=scaled.device)[None, :] < kept[:, None]
+    cumulative = (ordered.exp() * inside).cumsum(dim=-1, dtype=torch.float64)
+    needed = torch.searchsorted(cumulative, (top_p[:, None] * cumulative[:, -1:]).contiguous())[:, 0]
+    last = torch.where(top_p < 1, torch.minimum(needed, kept - 1), kept - 1)
+    least = ordered.gather(1, last[:, None])[:, 0]
+    return torch.where((top_k > 0) | (top_p < 1), least, NEVER)

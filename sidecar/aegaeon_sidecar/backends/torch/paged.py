@@ -1,0 +1,193 @@
+"""Attention of a batch of decodes over KV blocks where they lie, in Triton: nothing is gathered, shapes never change.
+
+Fit for CUDA graphs: lengths and block tables are read on the device. A sequence's context is cut into pieces of fixed
+size whose results are joined in order, so that no sum depends on the rest of the batch (flash-decoding, split by
+position). Checked on a CPU by Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from aegaeon_sidecar.backends.torch.cache import KvCache
+from aegaeon_sidecar.backends.torch.plan import Window
+
+SPLIT_TOKENS = 256  # of one program; a context of 4096 tokens keeps 16 of them busy
+TILE_TOKENS = 64
+LEAST_ROWS = 16  # the matrix units' smallest tile
+
+
+@triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
+def _write(
+    keys: Any,
+    key_stride: Any,
+    values: Any,
+    value_stride: Any,
+    cache: Any,
+    tables: Any,
+    table_width: Any,
+    lengths: Any,
+    layer: Any,
+    layers: tl.constexpr,
+    slots: tl.constexpr,
+    width: tl.constexpr,
+    wide: tl.constexpr,
+) -> None:
+    """The new token's keys and values of each row to their slot; rows of length 0 write nothing."""
+    row = tl.program_id(0)
+    length = tl.load(lengths + row)
+    if length > 0:
+        position = length - 1
+        block = tl.load(tables + row * table_width + position // slots).to(tl.int64)
+        at = cache + (block * layers + layer) * (2 * slots * width) + (position % slots) * width
+        lane = tl.arange(0, wide)
+        inside = lane < width
+        tl.store(at + lane, tl.load(keys + row * key_stride + lane, mask=inside), mask=inside)
+        tl.store(at + slots * width + lane, tl.load(values + row * value_stride + lane, mask=inside), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
+def _attend_split(
+    queries: Any,
+    row_stride: Any,
+    cache: Any,
+    tables: Any,
+    table_width: Any,
+    lengths: Any,
+    partial: Any,
+    weights: Any,
+    splits: Any,
+    layer: Any,
+    window: Any,
+    scale: Any,
+    layers: tl.constexpr,
+    slots: tl.constexpr,
+    kv_heads: tl.constexpr,
+    group: tl.constexpr,
+    rows: tl.constexpr,
+    dim: tl.constexpr,
+    lanes: tl.constexpr,
+    piece: tl.constexpr,
+    tile: tl.constexpr,
+) -> None:
+    """One sequence, one key head, one piece of the context: the piece's mean of values and log-sum-exp."""
+    row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    length = tl.load(lengths + row)
+    low = tl.maximum(length - window, 0)
+    end = tl.minimum((split + 1) * piece, length)
+    begin = tl.maximum(split * piece, low // tile * tile)
+    if begin < end:
+        member = tl.arange(0, rows)
+        lane = tl.arange(0, lanes)
+        real = (member < group)[:, None] & (lane < dim)[None, :]
+        q_at = queries + row * row_stride + (head * group + member)[:, None] * dim + lane[None, :]
+        q = tl.load(q_at, mask=real, other=0.0)
+        best = tl.full([rows], float("-inf"), tl.float32)
+        total = tl.zeros([rows], tl.float32)
+        mean = tl.zeros([rows, lanes], tl.float32)
+        for start in range(begin, end, tile):
+            place = start + tl.arange(0, tile)
+            seen = (place >= low) & (place < end)
+            block = tl.load(tables + row * table_width + place // slots, mask=seen, other=0).to(tl.int64)
+            at = (block * layers + layer) * (2 * slots * kv_heads * dim) + (place % slots) * (kv_heads * dim)
+            at = cache + at[:, None] + head * dim + lane[None, :]
+            held = seen[:, None] & (lane < dim)[None, :]
+            k = tl.load(at, mask=held, other=0.0)
+            v = tl.load(at + slots * kv_heads * dim, mask=held, other=0.0)
+            score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+            score = tl.where(seen[None, :], score, float("-inf"))
+            peak = tl.maximum(best, tl.max(score, 1))
+            shrink = tl.exp(best - peak)
+            share = tl.exp(score - peak[:, None])
+            total = total * shrink + tl.sum(share, 1)
+            mean = mean * shrink[:, None] + tl.dot(share.to(v.dtype), v, input_precision="ieee")
+            best = peak
+        to = (row * (kv_heads * group) + head * group + member) * splits + split
+        tl.store(partial + to[:, None] * dim + lane[None, :], mean / total[:, None], mask=real)
+        tl.store(weights + to, best + tl.log(total), mask=member < group)
+
+
+@triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
+def _join(
+    partial: Any,
+    weights: Any,
+    splits: Any,
+    lengths: Any,
+    window: Any,
+    out: Any,
+    heads: tl.constexpr,
+    dim: tl.constexpr,
+    lanes: tl.constexpr,
+    piece: tl.constexpr,
+) -> None:
+    """The pieces of one sequence and head, joined in order of position; rows of length 0 are zero."""
+    row, head = tl.program_id(0), tl.program_id(1)
+    length = tl.load(lengths + row)
+    low = tl.maximum(length - window, 0)
+    lane = tl.arange(0, lanes)
+    best = float("-inf")
+    total = 0.0
+    mean = tl.zeros([lanes], tl.float32)
+    for split in range(low // piece, tl.cdiv(length, piece)):
+        at = (row * heads + head) * splits + split
+        weight = tl.load(weights + at)
+        peak = tl.maximum(best, weight)
+        shrink, share = tl.exp(best - peak), tl.exp(weight - peak)
+        mean = mean * shrink + tl.load(partial + at * dim + lane, mask=lane < dim, other=0.0) * share
+        total = total * shrink + share
+        best = peak
+    mean = tl.where(length > 0, mean / tl.maximum(total, 1e-38), 0.0)
+    tl.store(out + (row * heads + head) * dim + lane, mean.to(out.dtype.element_ty), mask=lane < dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """A step of decodes: row i has `lengths[i]` tokens (the new one included, 0: nobody), in blocks `tables[i]`.
+
+    `lengths` int32 [rows], `tables` int32 [rows, blocks], both on the cache's device; their values may change between
+    steps, as may the blocks behind them.
+    """
+
+    cache: KvCache
+    lengths: Tensor
+    tables: Tensor
+
+    def attend(self, layer: int, window: Window, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """See Attention; one token each."""
+        shape, (rows, heads, dim) = self.cache.shape, queries.shape
+        kv_heads, reach = shape.kv_heads, 2**30 if window is None else window
+        width = kv_heads * dim
+        place = (self.cache.flat, self.tables, self.tables.shape[1], self.lengths)
+        _write[(rows,)](
+            *_by_row(keys), *_by_row(values), *place, layer,
+            layers=shape.layers, slots=shape.block_tokens, width=width, wide=triton.next_power_of_2(width),
+        )  # fmt: skip
+        splits = -(-self.tables.shape[1] * shape.block_tokens // SPLIT_TOKENS)
+        partial = torch.empty(rows, heads, splits, dim, dtype=torch.float32, device=queries.device)
+        weights = torch.empty(rows, heads, splits, dtype=torch.float32, device=queries.device)
+        lanes, group = triton.next_power_of_2(dim), heads // kv_heads
+        _attend_split[(rows, kv_heads, splits)](
+            *_by_row(queries), *place, partial, weights, splits, layer, reach, 1.0 / math.sqrt(dim),
+            layers=shape.layers, slots=shape.block_tokens, kv_heads=kv_heads, group=group,
+            rows=max(triton.next_power_of_2(group), LEAST_ROWS), dim=dim, lanes=lanes,
+            piece=SPLIT_TOKENS, tile=TILE_TOKENS,
+        )  # fmt: skip
+        out = torch.empty(rows, heads * dim, dtype=queries.dtype, device=queries.device)
+        _join[(rows, heads)](
+            partial, weights, splits, self.lengths, reach, out,
+            heads=heads, dim=dim, lanes=lanes, piece=SPLIT_TOKENS,
+        )  # fmt: skip
+        return out
+
+
+def _by_row(x: Tensor) -> tuple[Tensor, int]:
+    """[rows, heads, dim] as rows without gaps inside, and the distance between them: slices need no copy."""
+    flat = x.reshape(len(x), -1)
+    return flat, flat.stride(0)

@@ -1,0 +1,187 @@
+"""Decodes at one fixed shape, by Triton's interpreter: what a GPU runs, held against what a CPU does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from aegaeon_sidecar.backends import StepInput
+from aegaeon_sidecar.backends.torch.cache import KvCache
+from aegaeon_sidecar.backends.torch.choose import choose
+from aegaeon_sidecar.backends.torch.decodes import ROWS
+from aegaeon_sidecar.backends.torch.draws import numbers, on_device, pick
+from aegaeon_sidecar.backends.torch.paged import Paged
+from aegaeon_sidecar.errors import BackendError
+from aegaeon_sidecar.models.layout import KvShape
+from aegaeon_sidecar.sampling import SamplerState
+
+
+STEPS = 3
+
+
+def paged_state(lengths: list[int], heads: int, shape: KvShape) -> tuple[Paged, torch.Tensor, torch.Tensor]:
+    """A cache full of noise but for its tail slots (NaN), block tables for `lengths`, and the new tokens' q, k, v."""
+    generator = torch.Generator().manual_seed(0)
+    blocks = sum(-(-length // shape.block_tokens) for length in lengths) + 1
+    cache = KvCache(shape, torch.empty(blocks * shape.block_bytes, dtype=torch.uint8))
+    cache.flat.fill_(float("nan"))
+    order = iter(torch.randperm(blocks, generator=generator).tolist())
+    tables = torch.zeros(len(lengths), 48, dtype=torch.int32)
+    for row, length in enumerate(lengths):
+        for block in range(-(-length // shape.block_tokens)):
+            tables[row, block] = next(order)
+        for position in range(length - 1):
+            at = cache.blocks[tables[row, position // shape.block_tokens]].view(shape.layers, 2, shape.block_tokens, -1)
+            at[:, :, position % shape.block_tokens] = torch.randn(
+                shape.layers, 2, shape.kv_heads * shape.head_dim, generator=generator
+            )
+    new = torch.randn(len(lengths), heads + 2 * shape.kv_heads, shape.head_dim, generator=generator)
+    return Paged(cache, torch.tensor(lengths, dtype=torch.int32), tables), new[:, :heads], new[:, heads:]
+
+
+def expected(paged: Paged, row: int, layer: int, window: int | None, query: torch.Tensor) -> torch.Tensor:
+    """Attention by its definition, in float64, after the step has written its keys and values."""
+    shape, length = paged.cache.shape, int(paged.lengths[row])
+    low = 0 if window is None else max(0, length - window)
+    held = paged.cache.blocks[paged.tables[row].long()].view(
+        -1, shape.layers, 2, shape.block_tokens, shape.kv_heads, shape.head_dim
+    )
+    keys, values = (held[:, layer, kind].flatten(0, 1)[low:length].double() for kind in (0, 1))
+    group = len(query) // shape.kv_heads
+    keys, values = keys.repeat_interleave(group, dim=1), values.repeat_interleave(group, dim=1)
+    weights = torch.einsum("hd,nhd->hn", query.double(), keys).div(shape.head_dim**0.5).softmax(dim=-1)
+    return torch.einsum("hn,nhd->hd", weights, values).flatten().float()
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 2, 16), (3, 3, 24)])
+@pytest.mark.parametrize("window", [None, 20])
+def test_attention_over_scattered_blocks_is_that_of_the_definition(
+    heads: int, kv_heads: int, head_dim: int, window: int | None
+) -> None:
+    lengths = [1, 0, 16, 33, 300]
+    paged, queries, new = paged_state(lengths, heads, KvShape(2, 16, kv_heads, head_dim, "float32"))
+    out = paged.attend(1, window, queries, new[:, :kv_heads], new[:, kv_heads:])
+    for row, length in enumerate(lengths):
+        want = expected(paged, row, 1, window, queries[row]) if length else torch.zeros(heads * head_dim)
+        torch.testing.assert_close(out[row], want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_row_does_not_depend_on_its_company() -> None:
+    shape = KvShape(1, 16, 2, 16, "float32")
+    paged, queries, new = paged_state([40, 290, 7], 4, shape)
+    whole = paged.attend(0, None, queries, new[:, :2], new[:, 2:])
+    for row in range(3):
+        one = Paged(paged.cache, paged.lengths[row : row + 1], paged.tables[row : row + 1])
+        alone = one.attend(0, None, queries[row : row + 1], new[row : row + 1, :2], new[row : row + 1, 2:])
+        assert torch.equal(alone[0], whole[row])
+
+
+def decoded(
+    rig: type, directory: object, prompt: list[int], samplers: list[SamplerState], *, paged: bool
+) -> list[list[int]]:
+    """STEPS tokens for each sampler, each step fed with the tokens of the one before."""
+    tiny = rig(directory, paged=paged)
+    tables = [tiny.table(40) for _ in samplers]
+    lengths = [5 + 3 * i for i in range(len(samplers))]
+    outputs: list[list[int]] = [[] for _ in samplers]
+    for length, table in zip(lengths, tables, strict=True):
+        tiny.logits(prompt[: length - 1], 0, table)
+    last = [prompt[length - 1] for length in lengths]
+    for step in range(STEPS):
+        parts = [
+            tiny.input([token], length - 1 + step, table, sampler)
+            for token, length, table, sampler in zip(last, lengths, tables, samplers, strict=True)
+        ]
+        last = [sampled.token for sampled in tiny.backend.step("model", parts)]
+        for sampler, output, token in zip(samplers, outputs, last, strict=True):
+            sampler.accept(token)
+            output.append(token)
+    return outputs
+
+
+def some_samplers() -> list[SamplerState]:
+    return [
+        SamplerState(),
+        SamplerState(temperature=1.0, seed=3),
+        SamplerState(temperature=0.8, top_k=20, top_p=0.9, min_p=0.01, seed=4),
+    ]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+def test_paged_decodes_give_the_tokens_of_gathered_ones(
+    rig: type, tiny_models: dict[str, object], prompt: list[int], architecture: str
+) -> None:
+    directory = tiny_models[architecture]
+    usual = decoded(rig, directory, prompt, some_samplers(), paged=False)
+    assert decoded(rig, directory, prompt, some_samplers(), paged=True) == usual
+
+
+def test_steps_launched_ahead_give_the_tokens_of_steps_waited_for(
+    rig: type, tiny_models: dict[str, object], prompt: list[int]
+) -> None:
+    expected_tokens = decoded(rig, tiny_models["llama"], prompt, some_samplers(), paged=True)
+    tiny, samplers = rig(tiny_models["llama"], paged=True), some_samplers()
+    tables = [tiny.table(40) for _ in samplers]
+    lengths = [5 + 3 * i for i in range(len(samplers))]
+    for length, table in zip(lengths, tables, strict=True):
+        tiny.logits(prompt[: length - 1], 0, table)
+    outputs: list[list[int]] = [[] for _ in samplers]
+    before = None
+    for step in range(STEPS + 1):
+        launched = None
+        if step < STEPS:
+            parts = [
+                StepInput([prompt[n - 1]], n - 1, table, sampler)
+                if before is None
+                else StepInput((), n - 1 + step, table, sampler, follows=row)
+                for row, (n, table, sampler) in enumerate(zip(lengths, tables, samplers, strict=True))
+            ]
+            launched = tiny.backend.launch("model", parts, before)
+        if before is not None:
+            for sampler, output, sampled in zip(samplers, outputs, before.results(), strict=True):
+                sampler.accept(sampled.token)
+                output.append(sampled.token)
+        before = launched
+    assert outputs == expected_tokens
+
+
+def test_what_depends_on_the_tokens_so_far_is_told_at_once(
+    rig: type, tiny_models: dict[str, object], prompt: list[int]
+) -> None:
+    def samplers() -> list[SamplerState]:
+        return [SamplerState(repetition=1.3, prompt=prompt[:4]), SamplerState(logprobs=3), SamplerState()]
+
+    directory = tiny_models["qwen2"]
+    usual = decoded(rig, directory, prompt, samplers(), paged=False)
+    assert decoded(rig, directory, prompt, samplers(), paged=True) == usual
+    assert [on_device(sampler) for sampler in samplers()] == [False, False, True]
+
+
+def test_a_step_that_cannot_be_launched_is_refused(rig: type, tiny_models: dict[str, object]) -> None:
+    tiny = rig(tiny_models["llama"], paged=True)
+    table = tiny.table(16)
+    with pytest.raises(BackendError, match=f"1 to {ROWS}"):
+        tiny.backend.launch("model", [StepInput([1], 0, table, None)] * (ROWS + 1))
+    with pytest.raises(BackendError, match="not launched"):
+        tiny.backend.launch("model", [StepInput((), 1, table, None, follows=0)])
+    with pytest.raises(BackendError, match="needs 2 blocks"):
+        tiny.backend.launch("model", [StepInput([1], 16, table, None)])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_picks_on_the_device_are_those_of_the_host(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    samplers = [
+        SamplerState(
+            temperature=float(random.choice([0.0, 0.3, 1.0, 1.7])),
+            top_k=int(random.choice([0, 1, 5, 500])),
+            top_p=float(random.choice([1.0, 0.95, 0.3])),
+            min_p=float(random.choice([0.0, 0.05])),
+            seed=int(random.integers(2**60)),
+        )
+        for _ in range(64)
+    ]
+    logits = torch.from_numpy(random.normal(scale=3.0, size=(64, 200)).astype(np.float32))
+    rules = torch.from_numpy(numbers(samplers, [0] * 64))
+    assert pick(logits, rules).tolist() == [sampled.token for sampled in choose(logits, samplers)]

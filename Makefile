@@ -80,9 +80,10 @@ GPU_SITE := build/gpu/site
 GPU_RUN = $(if $(GPU_PYTHON),PYTHONPATH=$(GPU_SITE):sidecar:tests:. $(GPU_PYTHON),$(PY))
 
 .PHONY: cuda test-gpu bench-gpu gpu-ready
-cuda: $(KERNELS) ## compile the GPU's kernels for sm_80 and sm_90, check what is declared of the driver (no GPU needed)
+cuda: $(KERNELS) $(STAMP) ## compile the GPU's kernels for sm_80 and sm_90, check what is declared of the driver (no GPU needed)
+	@TRITON_INTERPRET=0 $(PY) tests/backend/compile_paged.py 80 90
 test-gpu: gpu-ready ## the tests that need a CUDA device (GPU_PYTHON=python3 NVCC=nvcc: with the machine's own)
-	$(GPU_RUN) -m pytest -q -m gpu -W ignore::pytest.PytestConfigWarning -p no:cacheprovider tests/gpu tests/native
+	$(GPU_RUN) -m pytest -q -m gpu -W ignore::pytest.PytestConfigWarning -p no:cacheprovider tests/gpu
 bench-gpu: gpu-ready ## the figures of a GPU beside their limits
 	@missed=; for b in $(GPU_BENCHES); do echo "== $$b"; $(GPU_RUN) -m benchmarks.$$b || missed="$$missed $$b"; done; \
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }

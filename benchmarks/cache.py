@@ -17,7 +17,8 @@ from pathlib import Path
 
 from benchmarks.report import Row, report
 
-from aegaeon_sidecar.weights.cache import HostCache, Image
+from aegaeon_sidecar.weights.cache import HostCache
+from aegaeon_sidecar.weights.image import Image
 from aegaeon_sidecar.weights.ring import Bytes
 
 MODELS, ROOM, USES = 50, 10, 3000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aegaeon_native import BlockPool, CopyLane, Event, EventTable
+from aegaeon_native import BlockPool, CopyLane, CudaDevice, Event, EventTable
 from aegaeon_sidecar.errors import EngineError
 from aegaeon_sidecar.kv.handles import Units
 from aegaeon_sidecar.memory.eviction import Blocks
@@ -18,10 +18,10 @@ def await_copy(event: Event) -> None:
 
 
 class Copier:
-    """One stream of copies. Used by one lane's thread; `cancel` by any."""
+    """One stream of copies: of this machine's memory, or of a GPU. Used by one lane's thread; `cancel` by any."""
 
-    def __init__(self, name: str, events: EventTable) -> None:
-        self._lane = CopyLane(name)
+    def __init__(self, name: str, events: EventTable, gpu: CudaDevice | None = None) -> None:
+        self._lane = CopyLane(name, device=gpu)
         self._events = events
 
     def copy(self, command: Command, dst: int, src: int, nbytes: int) -> None:

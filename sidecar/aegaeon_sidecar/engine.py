@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from aegaeon_native import EventTable, SlabPool
+from aegaeon_native import CudaDevice, EventTable, SlabPool
 from aegaeon_native.leases import locked
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_sidecar.backends import Backend
@@ -22,6 +22,7 @@ from aegaeon_sidecar.kv.lending import Lending
 from aegaeon_sidecar.kv.moves import KvMoves
 from aegaeon_sidecar.kv.reuse import PrefixReuse
 from aegaeon_sidecar.lanes import Lanes
+from aegaeon_sidecar.memory.gpu import device_pool, open_gpu
 from aegaeon_sidecar.memory.segments import Attachments, leases_path, segment_path
 from aegaeon_sidecar.memory.sweeper import Sweeper, sweep
 from aegaeon_sidecar.memory.tiers import Tier
@@ -62,16 +63,19 @@ class Engine:
         self._config = config
         self._incarnation = incarnation
         self._outbox = outbox
+        gpu = open_gpu(config.device)
         sweep(config.segments)
         self._segment = segment_path(config.segments, config.instance, incarnation)
         with locked(config.segments):
             self._lending = Lending(leases_path(self._segment))
-            self.state = _state(config, str(self._segment), self._lending)
+            self.state = _state(config, str(self._segment), self._lending, gpu)
         self._attachments = Attachments(config.segments)
         self._sweeper = Sweeper(config.segments, self._tidy)
         self._events = EventTable.private(_EVENTS)
-        self._copiers = {lane: Copier(lane.value, self._events) for lane in (Lane.WEIGHTS, Lane.KV_OUT, Lane.KV_IN)}
-        self._cache = HostCache(config.segments, config.memory.host_cache_bytes)
+        self._copiers = {
+            lane: Copier(lane.value, self._events, gpu) for lane in (Lane.WEIGHTS, Lane.KV_OUT, Lane.KV_IN)
+        }
+        self._cache = HostCache(config.segments, config.memory.host_cache_bytes, gpu)
         self._held = Held(self.state, self._cache)
         self._rings = {name: StageRing(*_stage(config)) for name in ("fetch", "load")}
         self._fetcher = Fetcher(
@@ -184,7 +188,7 @@ class Engine:
             config.max_batch,
         )
 
-        images = Images(self.state, self._cache, self._rings["load"])
+        images = Images(self.state, self._cache, self._rings["load"], direct=self._config.device == "cpu")
         kv = KvMoves(self.state, config.node, self._segment.name, self._attachments)
         return Switch(self.state, images, kv, compute, self._copiers)
 
@@ -198,9 +202,9 @@ def _stage(config: SidecarConfig) -> tuple[int, int]:
     return config.memory.stage_chunk_bytes, config.memory.stage_depth
 
 
-def _state(config: SidecarConfig, segment: str, lending: Lending) -> State:
+def _state(config: SidecarConfig, segment: str, lending: Lending, gpu: CudaDevice | None) -> State:
     memory = config.memory
     slab_bytes = memory.slab_bytes
-    device = Tier("device", SlabPool.private(config.instance, slab_bytes, memory.device_bytes // slab_bytes))
-    host = Tier("host", SlabPool.shared(segment, slab_bytes, memory.host_kv_bytes // slab_bytes))
+    device = Tier("device", device_pool(gpu, config.instance, slab_bytes, memory.device_bytes // slab_bytes))
+    host = Tier("host", SlabPool.shared(segment, slab_bytes, memory.host_kv_bytes // slab_bytes, gpu))
     return State(device, host, SequenceTable(device, host, lending), prefix_reuse=memory.prefix_reuse)

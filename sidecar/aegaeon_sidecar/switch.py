@@ -161,10 +161,8 @@ class Switch:
 
     def _fill(self, command: Command, model: Model, past_host: bool) -> None:
         begin = time.monotonic()
-        image = self._images.pinned(model)
-        if image is None:
-            self._images.stream(command, model, past_host)
-        else:
+        image = self._images.pinned(model) or self._images.stream(command, model, past_host)
+        if image is not None:
             copier = self._copiers[Lane.WEIGHTS]
             copier.copy(command, _range(model).address, image.address, image.nbytes)
             copier.finish()

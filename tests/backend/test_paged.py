@@ -16,7 +16,6 @@ from aegaeon_sidecar.errors import BackendError
 from aegaeon_sidecar.models.layout import KvShape
 from aegaeon_sidecar.sampling import SamplerState
 
-
 STEPS = 3
 
 

@@ -48,6 +48,15 @@ def complaint(pool: Pool, plan: LocalPlan, machine: Machine) -> str:
     return sentence
 
 
+def test_a_gpu_that_is_not_there_is_named_before_anything_starts(pool: Pool, plan: LocalPlan) -> None:
+    accelerator = pool.gpu_pool.spec.accelerator.model_copy(update={"device": "cuda:99"})
+    spec = pool.gpu_pool.spec.model_copy(update={"accelerator": accelerator})
+    elsewhere = replace(pool, gpu_pool=pool.gpu_pool.model_copy(update={"spec": spec}))
+    with pytest.raises(PreflightError, match="cuda:99 cannot be used") as refused:
+        preflight(elsewhere, plan, AMPLE)
+    assert "use device cpu" in str(refused.value)
+
+
 def test_a_machine_with_everything_passes(pool: Pool, plan: LocalPlan) -> None:
     preflight(pool, plan, AMPLE)
 

@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, WeightsError
-from aegaeon_sidecar.weights.cache import HostCache, Image
+from aegaeon_sidecar.weights.cache import HostCache
+from aegaeon_sidecar.weights.image import Image
 from aegaeon_sidecar.weights.ring import Bytes
 
 KB = 1024

@@ -36,7 +36,7 @@ def preflight(pool: Pool, plan: LocalPlan, machine: Machine) -> None:
         *_port_in_use(plan.host, gateway_port(pool, plan), "--port"),
         *(_port_in_use(plan.host, metrics, "spec.scheduling.metricsPort") if metrics else ()),
     ]
-    problems = [*ports, *_too_little(pool, plan, machine), *_no_model(pool)]
+    problems = [*ports, *_too_little(pool, plan, machine), *_no_model(pool), *_no_gpu(pool, plan)]
     if problems:
         raise PreflightError(problems)
 
@@ -81,6 +81,23 @@ def _no_model(pool: Pool) -> list[str]:
         for model in pool.models
         if model.source.host_path is not None and not Path(model.source.host_path).is_dir()
     ]
+
+
+def _no_gpu(pool: Pool, plan: LocalPlan) -> list[str]:
+    """A GPU that is named but not there, in the words of its driver."""
+    from aegaeon_native import CudaDevice, NativeError  # only where engines are started
+
+    problems = []
+    for pod in reconcile(pool, plan):
+        kind, _, ordinal = str(pod.config.get("device", "")).partition(":")
+        if kind != "cuda":
+            continue
+        try:
+            CudaDevice(int(ordinal))
+        except NativeError as error:
+            name = pool.gpu_pool.metadata.name
+            problems.append(f"GpuPool {name}: spec.accelerator.device {kind}:{ordinal} cannot be used: {error}")
+    return problems
 
 
 def _memory_available() -> int:

@@ -19,7 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
+from aegaeon_native import CudaDevice
 from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, WeightsError
+from aegaeon_sidecar.weights.image import Image, try_lock
 from aegaeon_sidecar.weights.ring import Bytes
 
 IMAGE_SUFFIX = ".weights"
@@ -32,36 +34,6 @@ _POPULATE_BYTES = 64 << 20  # page tables made in one go, during which Python st
 _MADV_POPULATE_READ = 22
 
 Fill = Callable[[Bytes], str]
-
-
-@dataclass(slots=True, eq=False)
-class Image:
-    """A complete image, mapped read-only. Its bytes may be read while it is pinned; `obtain` and `find` pin it."""
-
-    content: str
-    nbytes: int
-    _map: mmap.mmap
-    _file: int
-
-    @property
-    def address(self) -> int:
-        """Where it is mapped in this process."""
-        return np.frombuffer(self._map, dtype=np.uint8).ctypes.data
-
-    def pin(self) -> bool:
-        """Keep it from eviction and make it the newest; False when it has been evicted: `close` it then."""
-        if not _try_lock(self._file, fcntl.LOCK_SH) or os.fstat(self._file).st_nlink == 0:
-            return False
-        os.utime(self._file)
-        return True
-
-    def unpin(self) -> None:
-        """It may be evicted. The map stays, so that the next `pin` costs nothing."""
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        self._map.close()
-        os.close(self._file)
 
 
 @dataclass(slots=True, eq=False)
@@ -78,9 +50,11 @@ class Draft:
 class HostCache:
     """The node's folder of images, kept below `budget_bytes` over all its sidecars. Thread-safe."""
 
-    def __init__(self, folder: Path, budget_bytes: int) -> None:
+    def __init__(self, folder: Path, budget_bytes: int, gpu: CudaDevice | None = None) -> None:
+        """`gpu`: what the images are copied to; their pages are locked for it as soon as they are opened."""
         self._folder = folder
         self._budget_bytes = budget_bytes
+        self._gpu = gpu
 
     def obtain(
         self, identity: str, nbytes: int, fill: Fill, *, give_up: Callable[[], bool] = lambda: False, evict: bool = True
@@ -109,7 +83,7 @@ class HostCache:
         with self._locked():
             image = self._find(identity, nbytes)
         if image is not None:
-            _populate(image)
+            self._make_ready(image)
         return image
 
     def changed_ns(self) -> int:
@@ -167,8 +141,13 @@ class HostCache:
             _drop(draft)
             self._remember(draft.identity, content)
             image = _open_image(path, content, draft.nbytes)
-        _populate(image)
+        self._make_ready(image)
         return image
+
+    def _make_ready(self, image: Image) -> None:
+        _populate(image)
+        if self._gpu is not None:
+            image.lock_pages(self._gpu)
 
     def discard(self, draft: Draft) -> None:
         """Give the draft's room back."""
@@ -274,7 +253,7 @@ def _remove_if_unused(path: Path) -> int:
     """Remove a file that nobody pins or fills, freeing its memory even where it is mapped; returns the bytes freed."""
     handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        if not _try_lock(handle, fcntl.LOCK_EX):
+        if not try_lock(handle, fcntl.LOCK_EX):
             return 0
         nbytes = os.fstat(handle).st_size
         path.unlink()
@@ -282,11 +261,3 @@ def _remove_if_unused(path: Path) -> int:
         return nbytes
     finally:
         os.close(handle)
-
-
-def _try_lock(handle: int, kind: int) -> bool:
-    try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -176,14 +176,14 @@ class Fetcher:
         pool = self._state.device.pool
         slabs = -(-layout.weight_bytes // pool.slab_bytes)
         weights = Range(pool, slabs)
-        self._backend.register(model.name, directory, layout, weights.view(0, layout.weight_bytes))
+        self._backend.register(model.name, directory, layout, weights.dlpack(0, layout.weight_bytes))
         seed = seed_of(model.content, (directory / "config.json").read_bytes())
         with self._state.changed:
             known = self._state.device.has_shape(layout.kv_shape)
             blocks = self._state.device.add_shape(layout.kv_shape, layout.kv_block_bytes)
             self._state.host.add_shape(layout.kv_shape, layout.kv_block_bytes)
         if not known:
-            self._backend.bind_kv(layout.kv_shape, blocks.view())
+            self._backend.bind_kv(layout.kv_shape, blocks.dlpack())
         with self._state.changed:
             model.layout, model.range, model.kv_seed = layout, weights, seed
             settle_pins(self._state)

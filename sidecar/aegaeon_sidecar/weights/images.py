@@ -10,7 +10,8 @@ from aegaeon_sidecar.backends import Layout
 from aegaeon_sidecar.errors import CacheFullError, CancelledError, EngineError, FillCancelledError, ModelError
 from aegaeon_sidecar.models.fill import fill, identity
 from aegaeon_sidecar.state import Command, State
-from aegaeon_sidecar.weights.cache import Draft, HostCache, Image
+from aegaeon_sidecar.weights.cache import Draft, HostCache
+from aegaeon_sidecar.weights.image import Image
 from aegaeon_sidecar.weights.models import Model
 from aegaeon_sidecar.weights.ring import StageRing
 
@@ -18,9 +19,10 @@ log = logging.getLogger(__name__)
 
 
 class Images:
-    """Asked by the weights lane's thread for registered models."""
+    """Asked by the weights lane's thread for registered models. `direct`: files can be read into the device's slabs."""
 
-    def __init__(self, state: State, cache: HostCache, ring: StageRing) -> None:
+    def __init__(self, state: State, cache: HostCache, ring: StageRing, direct: bool = True) -> None:
+        self._direct = direct
         self._state = state
         self._cache = cache
         self._ring = ring
@@ -38,10 +40,11 @@ class Images:
             image = self._cache.find(identity(layout), layout.weight_bytes)
         return self._adopt(model, image)
 
-    def stream(self, command: Command, model: Model, past_host: bool) -> None:
+    def stream(self, command: Command, model: Model, past_host: bool) -> Image | None:
         """From the files into the slabs and, where others may be evicted for it, into the host cache on the way.
 
-        With `past_host` nothing is evicted that the catalog names. Raises EngineError, CancelledError.
+        With `past_host` nothing is evicted that the catalog names. Where the device cannot be read into, the pinned
+        image that is still to be copied; else None. Raises EngineError, CancelledError.
         """
         located, layout, weights = model.located, model.layout, model.range
         assert located is not None  # it is registered
@@ -49,7 +52,10 @@ class Images:
         assert weights is not None
         with _as_engine_error(model):
             draft = self._draft(layout, past_host)
-            targets = [weights.view(0, layout.weight_bytes), *([draft.view] if draft else [])]
+            if draft is None and not self._direct:
+                raise EngineError(f"{model.name}: weights reach a GPU by way of the host cache; raise its budget")
+            slabs = [weights.view(0, layout.weight_bytes)] if self._direct else []
+            targets = [*slabs, *([draft.view] if draft else [])]
             try:
                 content = fill(
                     located.directory,
@@ -63,8 +69,10 @@ class Images:
                 if draft is not None:
                     self._cache.discard(draft)
                 raise
-            if draft is not None:
-                self._adopt(model, self._cache.publish(draft, content))
+            if draft is None:
+                return None
+            image = self._adopt(model, self._cache.publish(draft, content))
+            return None if self._direct else image
 
     def _draft(self, layout: Layout, past_host: bool) -> Draft | None:
         with self._state.changed:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from aegaeon_native import Range
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.backends import Layout
-from aegaeon_sidecar.weights.cache import Image
+from aegaeon_sidecar.weights.image import Image
 from aegaeon_sidecar.weights.pace import Pace
 from aegaeon_sidecar.weights.sources import Located
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native.arrays import DeviceBytes
 from aegaeon_sidecar.backends import Layout, Sampled, StepInput
@@ -97,7 +98,7 @@ class TorchBackend:
         shape = kv_shape(spec, self._dtype_name, self._block_tokens)
         if layout.tensors != place_tensors(spec, self._dtype_name) or layout.kv_shape != shape.key:
             raise BackendError(f"{directory}: changed since it was described, or described by another backend")
-        memory = torch.from_dlpack(weights)
+        memory = from_dlpack(weights)
         if len(memory) < layout.weight_bytes:
             raise BackendError(f"{model}: its range has {len(memory)} bytes, {layout.weight_bytes} are needed")
         tile = self.row_tile

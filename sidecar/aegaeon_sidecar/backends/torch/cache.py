@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native.arrays import DeviceBytes
 from aegaeon_sidecar.models.layout import KvShape
@@ -19,7 +20,7 @@ class KvCache:
 
     def __init__(self, shape: KvShape, memory: DeviceBytes) -> None:
         self.shape = shape
-        flat = torch.from_dlpack(memory)
+        flat = from_dlpack(memory)
         self.capacity = len(flat) // shape.block_bytes
         width = shape.kv_heads * shape.head_dim
         flat = flat[: self.capacity * shape.block_bytes].view(getattr(torch, shape.dtype))

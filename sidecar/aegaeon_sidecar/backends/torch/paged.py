@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -25,21 +24,21 @@ LEAST_ROWS = 16  # the matrix units' smallest tile
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
-def _write(
-    keys: Any,
-    key_stride: Any,
-    values: Any,
-    value_stride: Any,
-    cache: Any,
-    tables: Any,
-    table_width: Any,
-    lengths: Any,
-    layer: Any,
+def _write(  # type: ignore[no-untyped-def]  # triton reads annotations
+    keys,
+    key_stride,
+    values,
+    value_stride,
+    cache,
+    tables,
+    table_width,
+    lengths,
+    layer,
     layers: tl.constexpr,
     slots: tl.constexpr,
     width: tl.constexpr,
     wide: tl.constexpr,
-) -> None:
+):
     """The new token's keys and values of each row to their slot; rows of length 0 write nothing."""
     row = tl.program_id(0)
     length = tl.load(lengths + row)
@@ -54,19 +53,19 @@ def _write(
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
-def _attend_split(
-    queries: Any,
-    row_stride: Any,
-    cache: Any,
-    tables: Any,
-    table_width: Any,
-    lengths: Any,
-    partial: Any,
-    weights: Any,
-    splits: Any,
-    layer: Any,
-    window: Any,
-    scale: Any,
+def _attend_split(  # type: ignore[no-untyped-def]  # triton reads annotations
+    queries,
+    row_stride,
+    cache,
+    tables,
+    table_width,
+    lengths,
+    partial,
+    weights,
+    splits,
+    layer,
+    window,
+    scale,
     layers: tl.constexpr,
     slots: tl.constexpr,
     kv_heads: tl.constexpr,
@@ -76,7 +75,7 @@ def _attend_split(
     lanes: tl.constexpr,
     piece: tl.constexpr,
     tile: tl.constexpr,
-) -> None:
+):
     """One sequence, one key head, one piece of the context: the piece's mean of values and log-sum-exp."""
     row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + row)
@@ -115,18 +114,18 @@ def _attend_split(
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
-def _join(
-    partial: Any,
-    weights: Any,
-    splits: Any,
-    lengths: Any,
-    window: Any,
-    out: Any,
+def _join(  # type: ignore[no-untyped-def]  # triton reads annotations
+    partial,
+    weights,
+    splits,
+    lengths,
+    window,
+    out,
     heads: tl.constexpr,
     dim: tl.constexpr,
     lanes: tl.constexpr,
     piece: tl.constexpr,
-) -> None:
+):
     """The pieces of one sequence and head, joined in order of position; rows of length 0 are zero."""
     row, head = tl.program_id(0), tl.program_id(1)
     length = tl.load(lengths + row)

@@ -1,0 +1,64 @@
+"""An image of the host cache, open in one process: mapped, pinned by a lock on its file, its pages ready to copy."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import mmap
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from aegaeon_native import CudaDevice, NativeError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Image:
+    """A complete image, mapped read-only. Its bytes may be read while it is pinned; `obtain` and `find` pin it."""
+
+    content: str
+    nbytes: int
+    _map: mmap.mmap
+    _file: int
+    _gpu: CudaDevice | None = None
+
+    @property
+    def address(self) -> int:
+        """Where it is mapped in this process."""
+        return np.frombuffer(self._map, dtype=np.uint8).ctypes.data
+
+    def pin(self) -> bool:
+        """Keep it from eviction and make it the newest; False when it has been evicted: `close` it then."""
+        if not try_lock(self._file, fcntl.LOCK_SH) or os.fstat(self._file).st_nlink == 0:
+            return False
+        os.utime(self._file)
+        return True
+
+    def unpin(self) -> None:
+        """It may be evicted. The map stays, so that the next `pin` costs nothing."""
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def lock_pages(self, gpu: CudaDevice) -> None:
+        """Copies to this GPU run at the link's rate from here on; where that is refused they run all the same."""
+        try:
+            gpu.lock_pages(self.address, self.nbytes, read_only=True)
+            self._gpu = gpu
+        except NativeError as error:
+            log.warning("%s is copied at the rate of pages that are not locked: %s", self.content, error)
+
+    def close(self) -> None:
+        if self._gpu is not None:
+            self._gpu.unlock_pages(self.address)
+        self._map.close()
+        os.close(self._file)
+
+
+def try_lock(handle: int, kind: int) -> bool:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

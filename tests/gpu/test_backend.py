@@ -1,0 +1,132 @@
+"""The torch backend on a GPU: the tokens of a CPU in float32, and in bfloat16 the same bits alone and in company."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch.utils.dlpack import from_dlpack
+
+from aegaeon_native import BlockPool, CudaDevice, Range, SlabPool
+from aegaeon_sidecar.backends import Layout, StepInput
+from aegaeon_sidecar.backends.torch import TorchBackend
+from aegaeon_sidecar.sampling import SamplerState
+
+pytestmark = pytest.mark.gpu
+SLAB = 2 << 20
+PROMPT = [int(token) for token in np.random.default_rng(7).integers(6, 384, size=60)]
+
+
+@dataclass
+class Placed:
+    """A tiny model in slabs of the GPU."""
+
+    backend: TorchBackend
+    layout: Layout
+    pool: SlabPool
+    weights: Range
+    blocks: BlockPool
+
+    def load(self, image: NDArray[np.uint8]) -> None:
+        self.weights.map(0, self.pool.take(self.weights.slabs))
+        from_dlpack(self.weights.dlpack(0, image.nbytes)).copy_(torch.from_numpy(image))
+        torch.cuda.synchronize()
+
+    def unload(self) -> None:
+        torch.cuda.synchronize()
+        self.pool.give(self.weights.unmap(0, self.weights.slabs))
+
+
+def image_of(directory: Path, layout: Layout) -> NDArray[np.uint8]:
+    """The bytes of the weights as the range holds them."""
+    from safetensors.torch import load_file
+
+    image = np.zeros(layout.weight_bytes, dtype=np.uint8)
+    tensors = {name: tensor for file in directory.glob("*.safetensors") for name, tensor in load_file(file).items()}
+    for place in layout.tensors:
+        data = tensors[place.name].to(torch.bfloat16 if "bfloat16" in layout.kv_shape else torch.float32)
+        image[place.offset : place.offset + place.nbytes] = data.contiguous().view(torch.uint8).flatten().numpy()
+    return image
+
+
+def placed(gpu: CudaDevice, directory: Path, dtype: str) -> tuple[Placed, NDArray[np.uint8]]:
+    backend = TorchBackend(device="cuda:0", dtype=dtype)
+    layout = backend.describe(directory, 0)
+    pool = SlabPool.cuda(gpu, SLAB, 32)
+    weights = Range(pool, -(-layout.weight_bytes // SLAB))
+    blocks = BlockPool(pool, layout.kv_block_bytes, 16)
+    backend.register("model", directory, layout, weights.dlpack(0, layout.weight_bytes))
+    backend.bind_kv(layout.kv_shape, blocks.dlpack())
+    return Placed(backend, layout, pool, weights, blocks), image_of(directory, layout)
+
+
+def generate(model: Placed, lengths: list[int], seeds: list[int], steps: int) -> list[list[int]]:
+    """Prefill a prefix of PROMPT each, then decode together, a step launched before the last one's tokens are read."""
+    samplers = [SamplerState(temperature=0.9 if seed else 0.0, seed=seed) for seed in seeds]
+    size = model.layout.kv_block_tokens
+    tables = [model.blocks.allocate(-(-(length + steps) // size), 16) for length in lengths]
+    for length, table in zip(lengths, tables, strict=True):
+        model.backend.logits("model", [StepInput(PROMPT[: length - 1], 0, table, None)])
+    outputs: list[list[int]] = [[] for _ in lengths]
+    before = None
+    for step in range(steps + 1):
+        launched = None
+        if step < steps:
+            first = before is None
+            parts = [
+                StepInput([PROMPT[n - 1]] if first else (), n - 1 + step, table, sampler, None if first else row)
+                for row, (n, table, sampler) in enumerate(zip(lengths, tables, samplers, strict=True))
+            ]
+            launched = model.backend.launch("model", parts, before)
+        if before is not None:
+            for sampler, output, sampled in zip(samplers, outputs, before.results(), strict=True):
+                assert sampled is not None
+                sampler.accept(sampled.token)
+                output.append(sampled.token)
+        before = launched
+    for table in tables:
+        model.blocks.release(table)
+    return outputs
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen2", "qwen3"])
+def test_float32_logits_are_those_of_the_cpu(gpu: CudaDevice, tiny_models: dict[str, Path], architecture: str) -> None:
+    model, image = placed(gpu, tiny_models[architecture], "float32")
+    model.load(image)
+    table = model.blocks.allocate(4, 16)
+    cpu = TorchBackend()
+    cpu.register("model", tiny_models[architecture], model.layout, image)
+    cpu.bind_kv(model.layout.kv_shape, np.zeros(64 * model.layout.kv_block_bytes, dtype=np.uint8))
+    for tokens, position in ((PROMPT[:30], 0), (PROMPT[30:40], 30), (PROMPT[40:41], 40)):
+        part = StepInput(tokens, position, table, None)
+        here, there = cpu.logits("model", [part]), model.backend.logits("model", [part]).cpu()
+        torch.testing.assert_close(there, here, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+def test_bfloat16_tokens_are_the_same_alone_and_in_company(
+    gpu: CudaDevice, tiny_models: dict[str, Path], architecture: str
+) -> None:
+    model, image = placed(gpu, tiny_models[architecture], "bfloat16")
+    model.load(image)
+    lengths, seeds = [5, 17, 33, 48, 2], [0, 1, 2, 0, 4]
+    shared = generate(model, lengths, seeds, 20)
+    alone = [generate(model, [n], [seed], 20)[0] for n, seed in zip(lengths, seeds, strict=True)]
+    assert shared == alone
+
+
+def test_a_graph_stays_valid_through_evictions_and_loads(gpu: CudaDevice, tiny_models: dict[str, Path]) -> None:
+    model, image = placed(gpu, tiny_models["qwen2"], "bfloat16")
+    model.load(image)
+    first = generate(model, [9, 30], [0, 3], 12)
+    held = model.pool.take(3)  # so that the next load gets other slabs
+    for _ in range(3):
+        model.unload()
+        model.load(image)
+        assert generate(model, [9, 30], [0, 3], 12) == first
+    model.pool.give(held)
+    model.pool.check()

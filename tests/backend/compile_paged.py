@@ -37,8 +37,7 @@ def main() -> None:
             constants = {(kernel.arg_names.index(name),): CONSTANTS[name] for name in kinds if name in CONSTANTS}
             source = ASTSource(kernel, kinds, constants)
             compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32))
-            assert len(compiled.asm["cubin"]) > 0
-            print(capability, kernel.__name__, len(compiled.asm["cubin"]), flush=True)
+            assert compiled.asm["cubin"], kernel.__name__
 
 
 if __name__ == "__main__":

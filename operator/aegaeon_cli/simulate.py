@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +19,7 @@ from aegaeon_cli.errors import BadFileError, CliError
 
 if TYPE_CHECKING:
     from aegaeon_simulator.device import Device
+    from aegaeon_simulator.machines import More
     from aegaeon_simulator.run import Run
     from aegaeon_simulator.settings import Settings
     from aegaeon_simulator.workload import Workload
@@ -42,6 +43,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--decode", type=int, metavar="N", help="GPUs that decode.")
 @click.option("--unified", type=int, metavar="N", help="GPUs that do both.")
 @click.option("--device", default="h800-policy", show_default=True, metavar="NAME|FILE", help="Its constants.")
+@click.option("--also", multiple=True, metavar="N:NAME|FILE", help="N more GPUs of another make; may be repeated.")
 @click.option("--host-cache", type=float, metavar="GB", help="Host memory of a node for weights.  [default: enough]")
 @click.option("--disk", type=float, default=7.0, show_default=True, metavar="GB/S", help="Rate of a node's disk.")
 @click.option("--slo-ttft", type=float, default=10.0, show_default=True, help="Seconds to the first token.")
@@ -97,12 +99,25 @@ def _seeds(given: dict[str, Any]) -> int:
 
 def _run(given: dict[str, Any], seed: int) -> Run:
     from aegaeon_simulator.device import read_device
+    from aegaeon_simulator.machines import Machines
     from aegaeon_simulator.run import Run
 
     settings = _settings(given)
     settings.check()
     device = _with_host(read_device(given["device"]), given["host_cache"], given["disk"])
-    return Run(settings, _workload(given, seed, device), device, seed)
+    also = tuple(_more(text, given) for text in given["also"])
+    kinds = Machines.of(device, also).kinds
+    return Run(settings, _workload(given, seed, kinds), device, seed, also)
+
+
+def _more(text: str, given: dict[str, Any]) -> More:
+    from aegaeon_simulator.device import read_device
+    from aegaeon_simulator.machines import More
+
+    count, _, name = text.partition(":")
+    if not (count.isdecimal() and int(count) and name):
+        raise CliError(f"--also {text}: not N:NAME; give how many, a colon, and a device, such as 4:a10")
+    return More(int(count), _with_host(read_device(name), given["host_cache"], given["disk"]))
 
 
 def _with_host(device: Device, cache_gb: float | None, disk_gb_per_s: float) -> Device:
@@ -123,8 +138,8 @@ def _settings(given: dict[str, Any]) -> Settings:
     return Settings(given["policy"], split, slo, given["drain"], admission=given["admission"])
 
 
-def _workload(given: dict[str, Any], seed: int, device: Device) -> Workload:
-    workload = _poisson(given, seed, device) if given["trace"] is None else _trace(given, device)
+def _workload(given: dict[str, Any], seed: int, known: Collection[str]) -> Workload:
+    workload = _poisson(given, seed, known) if given["trace"] is None else _trace(given, known)
     if given["mix"]:
         from aegaeon_simulator.workload.kinds import paper_kind
 
@@ -136,7 +151,7 @@ def _workload(given: dict[str, Any], seed: int, device: Device) -> Workload:
     return capped if given["window"] is None else capped.window(given["window"])
 
 
-def _poisson(given: dict[str, Any], seed: int, device: Device) -> Workload:
+def _poisson(given: dict[str, Any], seed: int, known: Collection[str]) -> Workload:
     from aegaeon_simulator.workload import Lengths, poisson
 
     if given["rate"] is None or given["models"] is None:
@@ -144,7 +159,7 @@ def _poisson(given: dict[str, Any], seed: int, device: Device) -> Workload:
     pairs = resources.files("aegaeon_simulator") / "data" / "sharegpt_pairs.csv.gz"
     with resources.as_file(pairs) as path:
         lengths = Lengths.read(path)
-    kinds = _kinds(given["kind"], device)
+    kinds = _kinds(given, known)
     return poisson(
         lengths,
         models=given["models"],
@@ -155,20 +170,21 @@ def _poisson(given: dict[str, Any], seed: int, device: Device) -> Workload:
     )
 
 
-def _kinds(kind: str | None, device: Device) -> tuple[str, ...]:
-    """In turn: the one that is asked for, else the paper's mix, else all that the device has."""
+def _kinds(given: dict[str, Any], known: Collection[str]) -> tuple[str, ...]:
+    """In turn: the one that is asked for, else the paper's mix; where it is not known or --also is given, all known."""
     from aegaeon_simulator.workload.kinds import PAPER_MIX, canonical
 
+    kind = given["kind"]
     if kind is not None:
-        return (kind if kind in device.kinds else canonical(kind) or kind,)
-    return PAPER_MIX if device.kinds.keys() >= set(PAPER_MIX) else tuple(device.kinds)
+        return (kind if kind in known else canonical(kind) or kind,)
+    return PAPER_MIX if set(known) >= set(PAPER_MIX) and not given["also"] else tuple(known)
 
 
-def _trace(given: dict[str, Any], device: Device) -> Workload:
+def _trace(given: dict[str, Any], known: Collection[str]) -> Workload:
     from aegaeon_simulator.workload import read_trace
 
-    kind = given["kind"] or (next(iter(device.kinds)) if given["mix"] else None)
-    workload = read_trace(given["trace"], models_file=given["models_file"], kind=kind, known=device.kinds.keys())
+    kind = given["kind"] or (next(iter(known)) if given["mix"] else None)
+    workload = read_trace(given["trace"], models_file=given["models_file"], kind=kind, known=known)
     return workload if given["models"] is None else workload.first_models(given["models"])
 
 

@@ -57,7 +57,8 @@ class Device:
     host_kv_bytes: int = 256_000_000_000
     one_link: bool = True  # weights and KV, in and out, one after the other
     node_bytes_per_s: float = 0.0  # of a node's host memory, for all its devices; 0: no limit
-    gpus_per_node: int = 8
+    gpus_per_node: int = 8  # that is devices, of one GPU or of several
+    gpus: int = 1  # that make up one device (a tensor-parallel group)
     host_cache_bytes: int = 0  # of a node, for weights; 0: every model is in host memory
     disk_bytes_per_s: float = 7e9  # of a node, for weights that are not in host memory
     change_s: float = 0.0  # at each change of the running model

@@ -61,7 +61,7 @@ class Engine(CopyLanes):
         self.seen: dict[CommandId, bool | None] = {}  # None: pending; True: done; False: failed
         self.turn: Running | None = None
         self.last_model: ModelName | None = None
-        self.use = Use()
+        self.use = Use(spec.device, spec.gpus)
         self.cache = cache
         self.link = Link(clock, spec.one_link, node)
         self._stall_s = 0.0  # the compute lane owes so much before it goes on

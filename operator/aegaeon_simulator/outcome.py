@@ -60,7 +60,7 @@ def report(outcome: Outcome, slo_of: SloOf, names: Sequence[str], kinds: Sequenc
         "prefetch_hits": sum(u.hits for u in outcome.uses),
         "disk_loads": sum(u.disk_loads for u in outcome.uses),
         "stall_s": sum(u.switch_s for u in outcome.uses),
-        "gpu_seconds": _seconds(outcome),
+        "gpu_seconds": _seconds(outcome.uses, outcome.span_s),
         "span_s": outcome.span_s,
         "models": {
             name: {"kind": kinds[m], "requests": _counts(by_model[m]), "attainment": _shares(by_model[m], slo_of)}
@@ -98,9 +98,15 @@ def _quantiles(values: list[float]) -> dict[str, float] | None:
     return dict(zip(_QUANTILES, (float(v) for v in found), strict=True))
 
 
-def _seconds(outcome: Outcome) -> dict[str, float]:
-    prefill = sum(u.prefill_s for u in outcome.uses)
-    decode = sum(u.decode_s for u in outcome.uses)
-    switch = sum(u.switch_s for u in outcome.uses)
-    idle = max(0.0, len(outcome.uses) * outcome.span_s - prefill - decode - switch)
+def _seconds(uses: list[Use], span_s: float) -> dict[str, float]:
+    prefill = sum(u.gpus * u.prefill_s for u in uses)
+    decode = sum(u.gpus * u.decode_s for u in uses)
+    switch = sum(u.gpus * u.switch_s for u in uses)
+    idle = max(0.0, sum(u.gpus for u in uses) * span_s - prefill - decode - switch)
     return {"prefill": prefill, "decode": decode, "switch": switch, "idle": idle}
+
+
+def seconds_by_device(outcome: Outcome) -> dict[str, dict[str, float]]:
+    """What the GPU-seconds of each make went to."""
+    makes = dict.fromkeys(u.device for u in outcome.uses)
+    return {make: _seconds([u for u in outcome.uses if u.device == make], outcome.span_s) for make in makes}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
@@ -11,6 +12,7 @@ from aegaeon_scheduler.core.errors import ConfigError
 from aegaeon_scheduler.core.model import Footprint, InstanceId, KvShape, ModelName, Role
 from aegaeon_simulator.device import Charge, Device, Kind
 from aegaeon_simulator.errors import SettingsError
+from aegaeon_simulator.machines import Machines
 from aegaeon_simulator.outcome import Outcome
 from aegaeon_simulator.outcome import Served as Request
 from aegaeon_simulator.settings import Settings
@@ -23,12 +25,12 @@ _SLICE_S = 1.0  # of virtual time between two looks at the progress
 
 
 def simulate_production(
-    settings: Settings, workload: Workload, device: Device, progress: Callable[[float], None]
+    settings: Settings, workload: Workload, machines: Machines, progress: Callable[[float], None]
 ) -> Outcome:
     """Run the core's policy. Raises SettingsError for one that it does not know, DeviceError for a model too large."""
-    charge = device.charges.get(settings.policy, Charge())
     names = [ModelName(f"model-{m:03}") for m in range(len(workload.kinds))]
-    served = {n: _served(device, device.kind(k)) for n, k in zip(names, workload.kinds, strict=True)}
+    kinds = dict(zip(names, workload.kinds, strict=True))
+    served = {n: _served(machines.first, machines.kind(k)) for n, k in kinds.items()}
     events = 0
 
     def observe(now: float, event: ev.Event, commands: list[cmd.Command]) -> None:
@@ -36,9 +38,9 @@ def simulate_production(
         events += 1
 
     pool = {name: (s, settings.slo_of(m)) for m, (name, s) in enumerate(served.items())}
-    specs = _engines(settings, device, charge, names)
+    specs = _engines(settings, machines, kinds)
     try:
-        world = World(_config(settings, served), pool, specs, settings.delay_s, 0.5, observe=observe)
+        world = World(_config(settings, specs), pool, specs, settings.delay_s, 0.5, observe=observe)
     except ConfigError as error:
         raise SettingsError(f"--policy {settings.policy}: {error}") from error
     clients = [
@@ -63,9 +65,10 @@ def _run(world: World, workload: Workload, settings: Settings, progress: Callabl
         progress(at)
 
 
-def _config(settings: Settings, served: dict[ModelName, Served]) -> SchedulerConfig:
-    """The production settings, less the refusals: the estimates begin with the device's constants."""
-    constants = tuple(ConstantsOf(name, "", s.latency) for name, s in served.items())
+def _config(settings: Settings, specs: list[EngineSpec]) -> SchedulerConfig:
+    """The production settings, less the refusals: the estimates begin with the constants of each device."""
+    paces = {spec.device: spec.latency or {} for spec in specs}
+    constants = tuple(ConstantsOf(name, device, k) for device, pace in paces.items() for name, k in pace.items())
     policy = PolicySettings(name=settings.policy)
     return SchedulerConfig(
         policy=policy, hold_s=_NEVER_S, max_queue=1 << 30, admission=settings.admission, constants=constants
@@ -80,29 +83,54 @@ def _served(device: Device, kind: Kind) -> Served:
     return Served(footprint, kind.latency)
 
 
-def _engines(settings: Settings, device: Device, charge: Charge, names: list[ModelName]) -> list[EngineSpec]:
+def _engines(settings: Settings, machines: Machines, kinds: dict[ModelName, str]) -> list[EngineSpec]:
     split = settings.split
     roles = [Role.PREFILL] * split.prefill + [Role.DECODE] * split.decode + [Role.UNIFIED] * split.unified
-    return [_engine(i, role, device, charge, names) for i, role in enumerate(roles)]
+    specs: list[EngineSpec] = []
+    for device, these in [(machines.first, roles), *((m.device, [Role.UNIFIED] * m.count) for m in machines.others)]:
+        nodes = len({spec.node for spec in specs})
+        maker = _Maker(device, device.charges.get(settings.policy, Charge()), kinds, len(specs), nodes)
+        specs += [maker.engine(i, role) for i, role in enumerate(these)]
+    return specs
 
 
-def _engine(index: int, role: Role, device: Device, charge: Charge, names: list[ModelName]) -> EngineSpec:
-    mine = index % charge.nodes
-    return EngineSpec(
-        InstanceId(f"gpu-{index:03}"),
-        role,
-        device.model_bytes // device.slab_bytes,
-        device.host_kv_bytes // device.slab_bytes,
-        device.slab_bytes,
-        device.max_batch,
-        node=f"node-{index // device.gpus_per_node}",
-        device=device.name,
-        switch_s=device.change_s,
-        stall_bytes_per_s=device.load_stall_bytes_per_s,
-        one_link=device.one_link,
-        node_bytes_per_s=device.node_bytes_per_s,
-        host_cache_bytes=device.host_cache_bytes,
-        disk_bytes_per_s=device.disk_bytes_per_s,
-        load_tax=charge.load_tax,
-        models=frozenset(n for m, n in enumerate(names) if m % charge.nodes == mine) if charge.nodes > 1 else None,
-    )
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """Makes engines of one device. `engines` and `nodes` are there already."""
+
+    device: Device
+    charge: Charge
+    kinds: dict[ModelName, str]
+    engines: int
+    nodes: int
+
+    def engine(self, index: int, role: Role) -> EngineSpec:
+        """The engine of this number among those of its device."""
+        device = self.device
+        return EngineSpec(
+            InstanceId(f"gpu-{self.engines + index:03}"),
+            role,
+            device.model_bytes // device.slab_bytes,
+            device.host_kv_bytes // device.slab_bytes,
+            device.slab_bytes,
+            device.max_batch,
+            node=f"node-{self.nodes + index // device.gpus_per_node}",
+            device=device.name,
+            gpus=device.gpus,
+            switch_s=device.change_s,
+            stall_bytes_per_s=device.load_stall_bytes_per_s,
+            one_link=device.one_link,
+            node_bytes_per_s=device.node_bytes_per_s,
+            host_cache_bytes=device.host_cache_bytes,
+            disk_bytes_per_s=device.disk_bytes_per_s,
+            load_tax=self.charge.load_tax,
+            models=self._bound(index),
+            latency={n: device.kinds[k].latency for n, k in self.kinds.items() if k in device.kinds},
+        )
+
+    def _bound(self, index: int) -> frozenset[ModelName] | None:
+        """The models of the node that the engine stands for, where each is bound to one."""
+        nodes = self.charge.nodes
+        if nodes == 1:
+            return None
+        return frozenset(n for m, n in enumerate(self.kinds) if m % nodes == index % nodes)

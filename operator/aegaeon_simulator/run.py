@@ -9,7 +9,8 @@ from typing import Any
 from aegaeon_simulator.baselines import simulate_baseline
 from aegaeon_simulator.device import Device
 from aegaeon_simulator.errors import SettingsError
-from aegaeon_simulator.outcome import Outcome, report
+from aegaeon_simulator.machines import Machines, More
+from aegaeon_simulator.outcome import Outcome, report, seconds_by_device
 from aegaeon_simulator.production import simulate_production
 from aegaeon_simulator.settings import PRODUCTION, Settings
 from aegaeon_simulator.workload import Workload
@@ -24,17 +25,38 @@ class Run:
     workload: Workload
     device: Device
     seed: int = 0
+    also: tuple[More, ...] = ()  # beside those of the split
+
+    @property
+    def machines(self) -> Machines:
+        """Every device. Raises DeviceError."""
+        return Machines.of(self.device, self.also)
 
 
 def simulate(run: Run, progress: Callable[[float], None] = lambda at: None) -> Outcome:
     """Run it; `progress` is told the virtual time. Raises SettingsError and DeviceError for what cannot be run."""
     run.settings.check()
-    for kind in set(run.workload.kinds):
-        run.device.kind(kind)
+    machines = run.machines
+    _check_also(run)
+    for kind in sorted(set(run.workload.kinds)):
+        machines.kind(kind)
     if run.device.host_cache_bytes and run.settings.policy not in PRODUCTION:
         raise SettingsError(f"{run.settings.policy} is modelled with every model in host memory; leave the cache out")
-    simulator = simulate_production if run.settings.policy in PRODUCTION else simulate_baseline
-    return simulator(run.settings, effective(run), run.device, progress)
+    if run.settings.policy in PRODUCTION:
+        return simulate_production(run.settings, effective(run), machines, progress)
+    return simulate_baseline(run.settings, effective(run), run.device, progress)
+
+
+def _check_also(run: Run) -> None:
+    settings, also = run.settings, run.also
+    if not also:
+        return
+    if min(more.count for more in also) < 1:
+        raise SettingsError("--also: at least one device is needed; give N:NAME with N of 1 or more, or leave it out")
+    if settings.policy not in PRODUCTION:
+        raise SettingsError(f"{settings.policy} is modelled on devices of one make; leave --also out")
+    if not settings.split.unified or settings.split.prefill or settings.split.decode:
+        raise SettingsError("--also adds devices without roles; give --unified N in place of --prefill and --decode")
 
 
 def effective(run: Run) -> Workload:
@@ -52,12 +74,18 @@ def result(run: Run, outcome: Outcome) -> dict[str, Any]:
         "policy": s.policy,
         "gpus": {"prefill": s.split.prefill, "decode": s.split.decode, "unified": s.split.unified},
         "slo": {"ttft_s": s.slo.ttft_s, "tbt_s": s.slo.tbt_s},
-        "device": {
-            "name": device.name,
-            "source": device.source,
-            "licence": device.licence,
-            "derived": list(device.derived),
-        },
+        "device": _told(device),
+        **({"also": [{"devices": m.count, "device": _told(m.device)} for m in run.also]} if run.also else {}),
         "seed": run.seed,
         **report(outcome, s.slo_of, run.workload.names, effective(run).kinds),
+        **({"gpu_seconds_by_device": seconds_by_device(outcome)} if run.also else {}),
+    }
+
+
+def _told(device: Device) -> dict[str, Any]:
+    return {
+        "name": device.name,
+        "source": device.source,
+        "licence": device.licence,
+        "derived": list(device.derived),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core import commands as cmd
@@ -40,11 +41,13 @@ class EngineSpec:
     max_batch: int = 64
     node: str = "node-0"
     device: str = "modelled"
+    gpus: int = 1  # that make up the device
     switch_s: float = 0.0  # change of the running model
     report_steps: int = 8  # a step report at least so often
     stall_bytes_per_s: float = 0.0  # a load holds the compute lane up for its bytes at this rate; 0: not at all
     load_tax: float = 0.0  # share of the compute lane that a load takes while it runs
     models: frozenset[ModelName] | None = None  # those that its node has; None: all
+    latency: Mapping[ModelName, LatencyConstants] | None = None  # of its device, where devices differ
     one_link: bool = False  # weights and KV share the device's link, one after the other
     host_cache_bytes: int = 0  # of its node, for weights; 0: every model is there
     disk_bytes_per_s: float = 7e9  # of its node, for weights that are not there

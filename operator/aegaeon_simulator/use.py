@@ -9,8 +9,13 @@ HIT_S = 0.01  # a change of the model that waited no longer than this found its 
 
 @dataclass
 class Use:
-    """Seconds of one device. `switch_s`: a turn was there, but its weights or KV were not, or the change itself."""
+    """Seconds of one device, which is `gpus` GPUs.
 
+    `switch_s`: a turn was there, but its weights or KV were not, or the change itself.
+    """
+
+    device: str = ""
+    gpus: int = 1
     prefill_s: float = 0.0
     decode_s: float = 0.0
     switch_s: float = 0.0

@@ -6,7 +6,7 @@ The world plays driver, gateway and network; its clients hold the received prefi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
@@ -95,16 +95,22 @@ class World:
     def start(self, instance: InstanceId) -> None:
         """Start (or restart) an engine with nothing on it."""
         self._incarnation += 1
-        mine = self.specs[instance].models
-        served = {name: served for name, (served, _) in self.models.items() if mine is None or name in mine}
+        spec = self.specs[instance]
         engine = Engine(
-            self.specs[instance], served, self.clock, self._from_engine, self._prompt, self.engines.get, self._token,
-            str(self._incarnation), self._fault, self._node(self.specs[instance]),
-            self._cache(self.specs[instance]),
+            spec, self._served(spec), self.clock, self._from_engine, self._prompt, self.engines.get, self._token,
+            str(self._incarnation), self._fault, self._node(spec), self._cache(spec),
         )  # fmt: skip
         self.engines[instance] = engine
         self._greet(engine)
         self._beat(engine)
+
+    def _served(self, spec: EngineSpec) -> dict[ModelName, Served]:
+        """The models that the engine's node has and its device can run, at the device's pace."""
+        mine, pace = spec.models, spec.latency
+        served = {name: s for name, (s, _) in self.models.items() if mine is None or name in mine}
+        if pace is None:
+            return served
+        return {name: replace(s, latency=pace[name]) for name, s in served.items() if name in pace}
 
     def _node(self, spec: EngineSpec) -> Node | None:
         """The memory that the engine shares with others of its node, where that limits it."""

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aegaeon_cli.main import main
-from aegaeon_simulator.device import Kind
+from aegaeon_simulator.device import Kind, read_device
 from aegaeon_simulator.figures import book as books
 from aegaeon_simulator.figures import standing
 from aegaeon_simulator.figures.actives import active_counts, expected_active, figure_4
@@ -26,7 +26,7 @@ from aegaeon_simulator.figures.curves import Curve
 from aegaeon_simulator.figures.errors import FiguresError
 from aegaeon_simulator.figures.measure import PARTS, measure
 from aegaeon_simulator.figures.page import page
-from aegaeon_simulator.figures.points import Poisson, Trace, device_of, run_of
+from aegaeon_simulator.figures.points import Poisson, Trace, run_of
 from aegaeon_simulator.figures.runner import Runner
 from aegaeon_simulator.settings import POLICIES
 
@@ -97,8 +97,8 @@ def test_all_policies_have_as_many_devices() -> None:
 
 
 def test_devices_of_the_figures_say_what_is_derived() -> None:
-    assert device_of("a10").derived
-    assert any("72B" in line for line in device_of("h800-tp4").derived)
+    assert read_device("a10").derived
+    assert any("72B" in line for line in read_device("h800-tp4").derived)
 
 
 def test_a_missing_trace_is_told_with_its_remedy(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class Life:
                 RejectCode.TOO_LONG,
                 f"{tokens - 1} tokens do not fit {seq.model.name}, which takes {fp.max_model_len}",
             )
-        able = [i for i in self._pool.instances.values() if i.has(seq.model)]
+        able = [i for i in self._pool.instances.values() if i.cached(seq.model)]
         prefill, decode = ([i for i in able if i.role is not role] for role in (Role.DECODE, Role.PREFILL))
         if any(some and not any(_fits(i, fp, tokens) for i in some) for some in (prefill, decode)):
             way = ", or no host tier on the way to a decode engine" if any(i.role is Role.PREFILL for i in able) else ""

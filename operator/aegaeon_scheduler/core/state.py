@@ -212,7 +212,11 @@ class Instance:
         self.memory_due = False  # a Close freed memory that no report shows yet
 
     def has(self, model: Model) -> bool:
-        """Whether a Load of this model may be sent here."""
+        """Whether a Load of this model may be sent here: it is cached, and its weights fit the device."""
+        return self.cached(model) and (model.footprint is None or model.footprint.weight_slabs < self.slabs)
+
+    def cached(self, model: Model) -> bool:
+        """Whether its weights are on this instance's node, whatever their size."""
         return self.phases.get(model.name) is Phase.CACHED
 
     def unloads(self) -> dict[CommandId, int]:

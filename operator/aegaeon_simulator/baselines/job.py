@@ -82,7 +82,7 @@ class Bench:
 
     def use(self) -> Use:
         """The record of one more device."""
-        self.uses.append(Use())
+        self.uses.append(Use(self.device.name, self.device.gpus))
         return self.uses[-1]
 
     def wake_all(self) -> None:

@@ -79,8 +79,6 @@ def _of_core(parts: tuple[str, ...], policy: str) -> bool:
 
 
 def _of_simulator(parts: tuple[str, ...], policy: str) -> bool:
-    if parts[:2] == ("figures", "devices"):
-        return True
     other = "baselines" if policy in PRODUCTION else None
     return parts[0] not in (*_NOT_RUN, other) and (policy in PRODUCTION or parts[0] not in ENGINES)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Union
 
 from aegaeon_scheduler.core.model import Slo
-from aegaeon_simulator.device import Device, read_device, shipped
+from aegaeon_simulator.device import read_device
 from aegaeon_simulator.figures.errors import FiguresError
 from aegaeon_simulator.run import Run
 from aegaeon_simulator.settings import Settings, Split
@@ -63,19 +63,10 @@ class Point:
 
 def run_of(point: Point, data: Path) -> Run:
     """The run that a point stands for; `data` is where the traces are. Raises SimulatorError and WorkloadError."""
-    device = device_of(point.device)
+    device = read_device(point.device)
     settings = Settings(point.policy, point.split, point.slo, point.drain_s)
     settings.check()
     return Run(settings, _workload(point, data), device, point.seed)
-
-
-def device_of(name: str) -> Device:
-    """A device of the simulator, else one that only the figures need."""
-    if name in shipped():
-        return read_device(name)
-    own = resources.files("aegaeon_simulator.figures") / "devices" / f"{name}.json"
-    with resources.as_file(own) as path:
-        return read_device(str(path))
 
 
 def _workload(point: Point, data: Path) -> Workload:

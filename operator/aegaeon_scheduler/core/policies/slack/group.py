@@ -11,11 +11,11 @@ from enum import Enum
 from math import inf
 from typing import NamedTuple
 
-from aegaeon_scheduler.core.book import blocks_for
+from aegaeon_scheduler.core.book import blocks_for, least_slabs
 from aegaeon_scheduler.core.config import PolicySettings
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.model import Place, Role, SeqId
-from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
+from aegaeon_scheduler.core.state import Instance, Model, Pool, Sequence, Stage
 
 
 class Kind(Enum):
@@ -35,11 +35,15 @@ _ROLES = {
 
 @dataclass(slots=True)
 class Still:
-    """A group at rest: deadlines in order, tokens of context, KV blocks; the instance and the node it is bound to."""
+    """A group at rest: deadlines in order, tokens of context, KV blocks; the instance and the node it is bound to.
+
+    `longest`: tokens of its longest member.
+    """
 
     dues: list[float]
     context: int
     blocks: int
+    longest: int
     only: Instance | None
     node: str | None
 
@@ -115,9 +119,9 @@ class Group:
         per = self.model.fp.kv_block_tokens
         context = blocks = 0
         for seq in self.members.values():
-            tokens = max(seq.planned_kv, seq.prompt_tokens + seq.prefix_tokens)
-            context += tokens
-            blocks += -(-tokens // per)
+            length = max(seq.planned_kv, seq.prompt_tokens + seq.prefix_tokens)  # `tokens` in place: asked for often
+            context += length
+            blocks += -(-length // per)
         return context, blocks
 
     def rest(self) -> Still | None:
@@ -125,8 +129,25 @@ class Group:
         if self.still is None and all(seq.copy is None for seq in self.members.values()):
             context, blocks = self.size()
             dues = sorted(due(seq) for seq in self.members.values())
-            self.still = Still(dues, context, blocks, _pinned(self), _node_of(self))
+            longest = max((tokens(seq) for seq in self.members.values()), default=0)
+            self.still = Still(dues, context, blocks, longest, _pinned(self), _node_of(self))
         return self.still
+
+
+def tokens(seq: Sequence) -> int:
+    """Tokens of context that it has or, before its prefill, will have."""
+    return max(seq.planned_kv, seq.prompt_tokens + seq.prefix_tokens)
+
+
+def too_small(pool: Pool, inst: Instance, model: Model, length: int) -> bool:
+    """Whether a sequence of this length does not fit the instance, empty as it may be, but fits another one."""
+    if _holds(inst, model, length):
+        return False
+    return any(i.has(model) and _holds(i, model, length) for i in pool.instances.values())
+
+
+def _holds(inst: Instance, model: Model, length: int) -> bool:
+    return model.footprint is None or least_slabs(model.fp, length + 1, inst.slab_bytes) <= inst.slabs
 
 
 def planned_output(seq: Sequence) -> int:

@@ -11,7 +11,7 @@ from math import inf
 from aegaeon_scheduler.core.config import PolicySettings
 from aegaeon_scheduler.core.model import ModelName, Place
 from aegaeon_scheduler.core.policies import Move
-from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, due, kv_blocks, may_leave
+from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, due, kv_blocks, may_leave, too_small
 from aegaeon_scheduler.core.policies.slack.reach import Reach
 from aegaeon_scheduler.core.policies.slack.table import Table, groups_at
 from aegaeon_scheduler.core.policies.slack.view import Best, View
@@ -31,6 +31,7 @@ class Pass:
         self._reach = Reach(pool)
         self._line: list[tuple[float, int, Group, Still]] = []
         self._measured: dict[tuple[int, str, int], Load] = {}
+        self._uneven = len({i.slabs * i.slab_bytes for i in pool.instances.values()}) > 1
 
     def run(self) -> list[Move]:
         """The whole pass."""
@@ -132,8 +133,11 @@ class Pass:
             inst = view.inst
             if (only is not None and inst is not only) or (node is not None and inst.node != node):
                 continue
-            if group.may_go(inst) and name not in view.models:
-                views.append(view)
+            if not group.may_go(inst) or name in view.models:
+                continue
+            if self._uneven and node is None and too_small(self._pool, inst, group.model, rest.longest):
+                continue
+            views.append(view)
         return views if only is not None or not self._reach.limited else self._nearest(name, node, views)
 
     def _nearest(self, name: ModelName, node: str | None, views: list[View]) -> list[View]:
@@ -150,16 +154,18 @@ class Pass:
         return load
 
     def _to_room(self, group: Group, views: list[View]) -> bool:
-        """Where there is room, to the least busy; an empty instance always takes it. True ends the search."""
-        best: View | None = None
+        """Where there is room, to the least busy with it; an empty instance always takes it. True ends the search."""
+        found: tuple[float, float, int, View, Load] | None = None
         for view in views:
-            if (view.loads or view.lone) and view.over(self._as_on(group, view.inst)) > 0:
+            load = self._as_on(group, view.inst)
+            if (view.loads or view.lone) and view.over(load) > 0:
                 continue
-            if best is None or (view.util, view.inst.order) < (best.util, best.inst.order):
-                best = view
-        if best is None:
+            score = (view.util + load.util, view.util, view.inst.order)
+            if found is None or score < found[:3]:
+                found = (*score, view, load)
+        if found is None:
             return False
-        load = self._as_on(group, best.inst)
+        *_, best, load = found
         urgent_s = self._settings.urgent_share * group.model.config.slo.ttft_s
         in_time = best.util + load.util <= self._settings.full_util or best.util < 0.02
         if in_time or load.key - self._now < urgent_s:
@@ -258,6 +264,8 @@ class Pass:
                 continue
             if least.nbytes + x.nbytes > least.fits or least.inst.node != view.inst.node:
                 continue
+            if least.inst.device != view.inst.device and least.util + self._as_on(group, least.inst).util > view.util:
+                continue  # slower there than here
             self._evict(view, x, f"{view.inst.id} cannot keep up: moves to {least.inst.id}")
             group.target = least.inst
             return

@@ -12,7 +12,7 @@ from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.config import PolicySettings
 from aegaeon_scheduler.core.model import Place, Role
 from aegaeon_scheduler.core.policies import Move, Plan
-from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load, due
+from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load, due, tokens, too_small
 from aegaeon_scheduler.core.policies.slack.passes import Pass
 from aegaeon_scheduler.core.policies.slack.reach import idle_order, past_host
 from aegaeon_scheduler.core.policies.slack.table import Table, groups_at, groups_of
@@ -47,20 +47,24 @@ class SlackPolicy:
         group: Group | None = seq.policy
         if group is None:
             kind = self._table.prompt_kind(seq.model)
-            group = self._joinable(seq.model, kind, now) or self._create(seq.model, kind, now)
+            group = self._joinable(seq, kind, now) or self._create(seq, kind, now)
             self._table.join(group, seq)
         if seq.planned_kv == 0:
             group.prompts[seq.id] = seq
         return group.inst
 
-    def _joinable(self, model: Model, kind: Kind, now: float) -> Group | None:
-        groups = [g for g in groups_of(model) if g.kind is kind]
+    def _joinable(self, seq: Sequence, kind: Kind, now: float) -> Group | None:
+        model = seq.model
+        groups = [g for g in groups_of(model) if g.kind is kind and not (g.inst and self._too_small(g.inst, seq))]
         if not groups or model.footprint is None:
             return groups[0] if groups else None
         utils = [self._util(g, now) for g in groups]
         util = min(utils)
         group = groups[utils.index(util)]
         return None if self._hot(group, util, now) else group
+
+    def _too_small(self, inst: Instance, seq: Sequence) -> bool:
+        return too_small(self._pool, inst, seq.model, tokens(seq))
 
     def _util(self, group: Group, now: float) -> float:
         inst = group.inst or next((i for i in self._pool.instances.values() if group.may_go(i)), None)
@@ -83,27 +87,28 @@ class SlackPolicy:
         """Share of an instance's time that a batch of one takes."""
         return self._estimates.of(model.name, inst.device).step_s(0, 1) / max(model.config.slo.tbt_s, 1e-9)
 
-    def _create(self, model: Model, kind: Kind, now: float) -> Group:
-        group = self._table.create(model, kind)
-        inst = self._idle_weights(group, now)
+    def _create(self, seq: Sequence, kind: Kind, now: float) -> Group:
+        group = self._table.create(seq.model, kind)
+        inst = self._idle_weights(group, seq, now)
         if inst is not None:
             self._table.place(group, inst)
         return group
 
-    def _idle_weights(self, group: Group, now: float) -> Instance | None:
-        """The least loaded instance that has the weights and no group of the model, unless it is full."""
+    def _idle_weights(self, group: Group, seq: Sequence, now: float) -> Instance | None:
+        """Of instances that have the weights and no group of the model, the one least loaded with it; unless full."""
         name = group.model.name
         here = []
         for inst in self._pool.instances.values():
             weights = inst.weights.get(name)
             if weights is None or not weights.ready or weights.unload is not None or not group.may_go(inst):
                 continue
-            if not any(g.model is group.model for g in groups_at(inst)):
+            if not any(g.model is group.model for g in groups_at(inst)) and not self._too_small(inst, seq):
                 here.append(inst)
         if not here:
             return None
-        util, _, inst = min((self._table.util(i, now), i.order, i) for i in here)
-        if util + self._floor(group.model, inst) > self._settings.full_util:
+        utils = [(self._table.util(i, now), self._floor(group.model, i), i) for i in here]
+        util, floor, inst = min(utils, key=lambda x: (x[0] + x[1], x[0], x[2].order))
+        if util + floor > self._settings.full_util:
             others = [i for i in self._pool.instances.values() if group.may_go(i)]
             if any(self._table.util(i, now) < util - 0.2 for i in others):
                 return None

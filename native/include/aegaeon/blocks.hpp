@@ -33,9 +33,9 @@ class BlockPool {
   std::size_t references() const;  // of all held blocks together
   std::size_t kept() const;        // whose content is kept, held or cached
   std::size_t mapped_slabs() const { return range_.mapped(); }
-  std::size_t held_slabs() const;   // of these, touched by held blocks
-  std::vector<Slab> slabs() const;  // by position, up to the last one mapped
-  std::vector<Block> cached(bool ready) const;  // `ready`: only those that `free` counts
+  std::size_t held_slabs() const;                     // of these, touched by held blocks
+  std::vector<Slab> slabs() const;                    // by position, up to the last one mapped
+  std::vector<Block> cached(bool ready) const;        // `ready`: only those that `free` counts
   std::vector<std::size_t> cached_positions() const;  // touched by cached blocks alone
   std::size_t slabs_for(std::size_t count) const;
 

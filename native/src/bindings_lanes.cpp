@@ -40,6 +40,19 @@ bool wait_in_slices(double timeout_s, Step step) {
   }
 }
 
+// Its end waits for the lane's thread, which may need the GIL to let go of an event that Python made.
+class Lane final : public CopyLane {
+ public:
+  using CopyLane::CopyLane;
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+  ~Lane() override {
+    const nb::gil_scoped_release release;
+    drop();
+  }
+};
+static_assert(sizeof(Lane) == sizeof(CopyLane));  // it lives where nanobind made room for a CopyLane
+
 std::byte* pointer(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
 
 void copy_blocks(CopyLane& lane, std::uintptr_t dst, std::uintptr_t src, std::size_t block_bytes,
@@ -53,7 +66,7 @@ void make_lane(CopyLane* lane, const std::string& name, std::size_t chunk_bytes,
                int priority, std::size_t kernel_below) {
   std::unique_ptr<aegaeon::Mover> mover = aegaeon::memory_mover();
   if (device) mover = std::make_unique<StreamMover>(device, priority, kernel_below);
-  new (lane) CopyLane(name, chunk_bytes, std::move(mover));
+  new (lane) Lane(name, chunk_bytes, std::move(mover));
 }
 
 void bind_events(nb::module_& m) {

@@ -35,7 +35,9 @@ CopyLane::CopyLane(const std::string& name, std::size_t chunk_bytes, std::unique
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-CopyLane::~CopyLane() {
+CopyLane::~CopyLane() { CopyLane::drop(); }
+
+void CopyLane::drop() {
   dropping_ = true;
   {
     const std::scoped_lock lock(mutex_);

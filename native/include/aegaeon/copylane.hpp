@@ -28,7 +28,7 @@ class CopyLane {
 
   explicit CopyLane(const std::string& name, std::size_t chunk_bytes = kChunkBytes,
                     std::unique_ptr<Mover> mover = memory_mover());
-  ~CopyLane();  // drops what is queued; close() finishes it
+  virtual ~CopyLane();  // as drop()
   CopyLane(const CopyLane&) = delete;
   CopyLane& operator=(const CopyLane&) = delete;
 
@@ -44,7 +44,8 @@ class CopyLane {
   bool synchronize(std::chrono::nanoseconds time);
   std::uint64_t bytes_copied() const { return bytes_copied_.load(std::memory_order_relaxed); }
   std::size_t pending() const;
-  void close();
+  void close();  // finishes what is queued
+  void drop();   // drops what is queued
 
  private:
   struct Copy {

@@ -53,7 +53,8 @@ std::shared_ptr<std::byte> DeviceStore::reserve(std::size_t bytes) {
   const Active active(*device_);
   DevicePtr base = 0;
   device_->driver().cuMemAddressReserve(&base, bytes, 0, 0, 0);
-  auto* addresses = reinterpret_cast<std::byte*>(base);
+  auto* addresses =
+      reinterpret_cast<std::byte*>(base);  // NOLINT(performance-no-int-to-ptr): the driver's addresses are integers
   device_->book().add(addresses, bytes, addresses);
   return {addresses, [device = device_, bytes](std::byte* freed) {
             device->book().remove(freed);

@@ -40,6 +40,7 @@ class Driver {
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
 
+// NOLINTNEXTLINE(bugprone-macro-parentheses): the parameters bring their own
 #define AEGAEON_CALL(name, parameters) CallOf<void parameters>::Type name{#name};
   AEGAEON_CUDA_CALLS(AEGAEON_CALL)
   AEGAEON_CUDA_LATER_CALLS(AEGAEON_CALL)

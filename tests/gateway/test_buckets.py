@@ -38,7 +38,11 @@ def redis_url(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(params=["memory", pytest.param("redis", marks=needs_redis)])
 async def buckets(request: pytest.FixtureRequest) -> AsyncIterator[Buckets]:
-    made: Buckets = MemoryBuckets() if request.param == "memory" else RedisBuckets(request.getfixturevalue("redis_url"))
+    made: Buckets = (
+        MemoryBuckets()
+        if request.param == "memory"
+        else RedisBuckets(request.getfixturevalue("redis_url"), timeout_s=30)
+    )
     yield made
     await made.close()
 
@@ -62,7 +66,7 @@ async def test_keys_do_not_share(buckets: Buckets) -> None:
 
 @needs_redis
 async def test_two_gateways_share_one_bucket_in_redis(redis_url: str) -> None:
-    one, two = RedisBuckets(redis_url), RedisBuckets(redis_url)
+    one, two = RedisBuckets(redis_url, 30), RedisBuckets(redis_url, 30)
     waits = await asyncio.gather(*(b.take("k", 5, 1, 10, 60) for b in (one, two, one, two)))
     assert sorted(round(wait) for wait in waits) == [0, 0, 5, 10]
     await asyncio.gather(one.close(), two.close())

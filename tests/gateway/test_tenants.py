@@ -76,6 +76,7 @@ async def test_a_wrong_key_is_401_in_openais_shape_and_never_logged(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with gateways(write(tmp_path, [RED])) as pool:
+        await pool.until_models(lambda models: "tiny" in models)
         for header in ("Bearer sk-stolen", "Basic sk-red", "sk-red", "Bearer"):
             body = {"model": "tiny", "messages": [HI]}
             status, answer, headers = await pool.post("/v1/chat/completions", body, headers={"Authorization": header})

@@ -70,9 +70,10 @@ class MemoryBuckets:
 class RedisBuckets:
     """Shared by all gateways that use the same Redis. While it is away, this process counts by itself."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, timeout_s: float = _TIMEOUT_S) -> None:
+        """`timeout_s`: after that long without an answer Redis counts as away."""
         self._redis = redis.asyncio.Redis.from_url(
-            url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S, decode_responses=True
+            url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, decode_responses=True
         )
         self._take: Callable[..., Awaitable[Any]] = self._redis.register_script(_TAKE)
         self._alone = MemoryBuckets()

@@ -1,4 +1,4 @@
-"""Policy aegaeon at the loads of issue 5's bars: tokens on time on 16 unified GPUs, the mean of three seeds.
+"""Policy aegaeon at the loads that it is held to: tokens on time on 16 unified GPUs, the mean of three seeds.
 
 Run: python -m benchmarks.goodput [POINT ...] [--seeds 1,2,3] [--seconds 300]. A point is 0.1, 0.5 (requests per second
 and model) or x0.5, x0.3, x0.2 (objective scaled, at 0.1/s), with H in front under harsher costs.

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+from aegaeon_operator.spec.cel import VALIDATIONS
 from aegaeon_operator.spec.quantity import format_duration, format_quantity
 from aegaeon_operator.spec.resources import GROUP, VERSION, GpuPool, ModelPool
 from aegaeon_operator.spec.status import GpuPoolStatus, ModelPoolStatus
@@ -38,7 +39,6 @@ def definitions() -> dict[str, Json]:
     ]
     model_columns = [
         column("Pool", ".spec.gpuPoolRef.name", "string"),
-        column("Models", ".spec.models[*].name", "string", priority=1),
     ]
     scale = {
         "specReplicasPath": ".spec.engines.replicas",
@@ -135,14 +135,17 @@ def _structural(field: Json, defs: Json) -> Json:
 
 
 def _resolved(field: Json, defs: Json) -> Json:
-    """References followed and `T | None` taken as T; what stands beside the reference wins."""
-    beside = {key: value for key, value in field.items() if key not in ("$ref", "anyOf")}
+    """References followed and `T | None` taken as T; what stands beside the reference wins, rules of both count."""
     if "$ref" in field:
-        return _resolved(defs[field["$ref"].rpartition("/")[2]], defs) | beside
-    if "anyOf" in field and not field.get("x-kubernetes-int-or-string"):
+        inner = _resolved(defs[field["$ref"].rpartition("/")[2]], defs)
+    elif "anyOf" in field and not field.get("x-kubernetes-int-or-string"):
         (only,) = (one for one in field["anyOf"] if one.get("type") != "null")
-        return _resolved(only, defs) | beside
-    return field
+        inner = _resolved(only, defs)
+    else:
+        return field
+    beside = {key: value for key, value in field.items() if key not in ("$ref", "anyOf")}
+    validations = inner.get(VALIDATIONS, []) + beside.get(VALIDATIONS, [])
+    return inner | beside | ({VALIDATIONS: validations} if validations else {})
 
 
 def _bounds(field: Json, kind: str) -> Json:

@@ -100,7 +100,8 @@ class PoolMemory(Strict):
 
     model_config = rules(
         (
-            "quantity(string(self.slabSize)).sign() > 0 && quantity(string(self.slabSize)).asInteger() % 4096 == 0",
+            "quantity(string(self.slabSize)).isGreaterThan(quantity('0')) && "
+            "quantity(string(self.slabSize)).asInteger() % 4096 == 0",
             "slabSize must be a multiple of 4Ki",
         ),
         (
@@ -112,7 +113,7 @@ class PoolMemory(Strict):
             "hostKv holds no slab; raise hostKv or lower slabSize",
         ),
         (
-            "quantity(string(self.hostModelCache)).sign() > 0",
+            "quantity(string(self.hostModelCache)).isGreaterThan(quantity('0'))",
             "hostModelCache holds no model; give it the size of the largest model at least",
         ),
     )

@@ -22,7 +22,7 @@ _DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _SERVED_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$"
 
 _LONGER_THAN_0 = field_rules(("duration(self) > duration('0s')", "must be longer than 0s"))
-_MORE_THAN_0 = field_rules(("quantity(string(self)).sign() > 0", "must be more than 0"))
+_MORE_THAN_0 = field_rules(("quantity(string(self)).isGreaterThan(quantity('0'))", "must be more than 0"))
 _UNCHANGED = field_rules(("self == oldSelf", "cannot be changed; delete the object and make it anew"))
 _SAME_FILES = field_rules(("self == oldSelf", "cannot be changed; serve the new files under another name"))
 

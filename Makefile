@@ -60,6 +60,18 @@ MINUTES ?= 30
 soak: models ## MINUTES' worth of random traffic with cancels under a POLICY; everything must be back to empty
 	$(PY) -m benchmarks.soak --minutes $(MINUTES) --policy $(POLICY) --models $(MODELS)
 
+# ---- on a real API server ------------------------------------------------------------------------------------------
+
+.PHONY: cluster-up cluster-down e2e
+cluster-up: $(STAMP) ## a Kubernetes API server on this machine, built from Go modules, as root (KUBECONFIG: use yours)
+	@$(PY) -m e2e.cluster up
+cluster-down: $(STAMP) ## end it and remove what it made
+	@$(PY) -m e2e.cluster down
+e2e: $(STAMP) ## the tests that need an API server
+	$(PY) -m pytest -q e2e
+
+# ---- what targets need ---------------------------------------------------------------------------------------------
+
 .PHONY: redis-server
 redis-server:
 	@command -v redis-server >/dev/null || \

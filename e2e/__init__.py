@@ -1,0 +1,1 @@
+"""The project on a real cluster, as its users have it."""

@@ -1,0 +1,75 @@
+"""Kubernetes and its company, built from Go modules once and kept; e2e/binaries/*/go.mod pin the versions."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import click
+
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.layout import cache_folder
+
+MODULES = Path(__file__).parents[1] / "binaries"
+# What is built of each module, by the names of the binaries.
+_PARTS = {
+    "etcd": {"etcd": "go.etcd.io/etcd/server/v3"},
+    "kubernetes": {
+        "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
+        "kubectl": "k8s.io/kubernetes/cmd/kubectl",
+    },
+}
+
+
+def build() -> Path:
+    """The folder of the binaries, after building what is missing. Raises ClusterError."""
+    if shutil.which("go") is None:
+        raise ClusterError("Go is needed to build Kubernetes and was not found; install Go 1.25 or newer")
+    folder = cache_folder() / "bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    for module, parts in _PARTS.items():
+        stamp = folder / f".{module}-{_fingerprint(MODULES / module)}"
+        if not stamp.exists():
+            for name, package in parts.items():
+                _build(MODULES / module, package, folder / name)
+            for old in folder.glob(f".{module}-*"):
+                old.unlink()
+            stamp.touch()
+    return folder
+
+
+def _build(module: Path, package: str, binary: Path) -> None:
+    began = time.monotonic()
+    click.echo(f"building {binary.name} (once; minutes when Go's cache is cold)", err=True)
+    flags = f"-s -w {_version_flags(module)}".strip()
+    done = subprocess.run(
+        ["go", "build", "-trimpath", "-ldflags", flags, "-o", str(binary), package],
+        cwd=module,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false"},
+    )
+    if done.returncode:
+        raise ClusterError(f"{binary.name} does not build:\n{done.stderr[-3000:]}")
+    click.echo(f"  {binary.name}: {time.monotonic() - began:.0f} s", err=True)
+
+
+def _version_flags(module: Path) -> str:
+    """Kubernetes learns its version from the linker; without it clients see v0.0.0."""
+    found = re.search(r"k8s.io/kubernetes v(\d+)\.(\d+)\.(\d+)", (module / "go.mod").read_text("utf-8"))
+    if found is None:
+        return ""
+    major, minor, patch = found.groups()
+    at = "-X k8s.io/component-base/version"
+    return f"{at}.gitVersion=v{major}.{minor}.{patch} {at}.gitMajor={major} {at}.gitMinor={minor}"
+
+
+def _fingerprint(module: Path) -> str:
+    digest = hashlib.sha256((module / "go.mod").read_bytes() + (module / "go.sum").read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,76 @@
+"""etcd and the API server: two processes in the control plane's namespace."""
+
+from __future__ import annotations
+
+import ssl
+import urllib.error
+import urllib.request
+
+from e2e.cluster.layout import API_IP, API_URL, CONTROL_PLANE, DOMAIN, SERVICES, Layout
+from e2e.cluster.network import inside
+from e2e.cluster.processes import start, wait_for
+
+_ETCD = "http://127.0.0.1:2379"
+
+
+def start_all(layout: Layout) -> None:
+    """Start them; the API server answers when this returns."""
+    start_etcd(layout)
+    start_api_server(layout)
+
+
+def start_etcd(layout: Layout) -> None:
+    """Alone in its namespace's loopback; nothing is kept when the machine loses power."""
+    _start(
+        layout,
+        "etcd",
+        f"--data-dir={layout.root}/etcd",
+        "--unsafe-no-fsync",
+        f"--listen-client-urls={_ETCD}",
+        f"--advertise-client-urls={_ETCD}",
+        "--listen-peer-urls=http://127.0.0.1:2380",
+        "--log-level=warn",
+    )
+
+
+def start_api_server(layout: Layout) -> None:
+    """Returns when it is ready. A test that takes it away for a while starts it again with this."""
+    pki = layout.pki
+    _start(
+        layout,
+        "kube-apiserver",
+        f"--etcd-servers={_ETCD}",
+        "--secure-port=6443",
+        f"--bind-address={API_IP}",
+        f"--advertise-address={API_IP}",
+        f"--tls-cert-file={pki}/apiserver.crt",
+        f"--tls-private-key-file={pki}/apiserver.key",
+        f"--client-ca-file={pki}/ca.crt",
+        f"--kubelet-client-certificate={pki}/kubelet-client.crt",
+        f"--kubelet-client-key={pki}/kubelet-client.key",
+        # Without it `kubectl logs` and `exec` try to resolve the node's name.
+        "--kubelet-preferred-address-types=InternalIP",
+        f"--service-account-key-file={pki}/service-accounts.key",
+        f"--service-account-signing-key-file={pki}/service-accounts.key",
+        f"--service-account-issuer=https://kubernetes.default.svc.{DOMAIN}",
+        f"--service-cluster-ip-range={SERVICES}",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        "--allow-privileged=true",
+    )
+    wait_for("the API server", lambda: ready(layout), layout, "kube-apiserver")
+
+
+def ready(layout: Layout) -> bool:
+    """Whether the API server says so itself."""
+    context = ssl.create_default_context(cafile=str(layout.pki / "ca.crt"))
+    context.load_cert_chain(layout.pki / "admin.crt", layout.pki / "admin.key")
+    try:
+        with urllib.request.urlopen(f"{API_URL}/readyz", context=context, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, TimeoutError, ConnectionError):
+        return False
+
+
+def _start(layout: Layout, name: str, *flags: str) -> None:
+    start(layout, name, [str(layout.binaries / name), *flags], inside=inside(CONTROL_PLANE))

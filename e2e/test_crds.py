@@ -1,0 +1,158 @@
+"""The API server and `aegaeon up` say the same of every manifest: what one refuses, the other refuses, by field."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+from pydantic import ValidationError
+
+from aegaeon_operator.spec.explain import explain
+from aegaeon_operator.spec.resources import GROUP, VERSION, GpuPool, ModelPool
+from e2e.conftest import REPOSITORY, kubectl
+
+KINDS = {"GpuPool": GpuPool, "ModelPool": ModelPool}
+EVERYTHING = REPOSITORY / "e2e" / "everything.yaml"
+DOCUMENTS: list[dict[str, Any]] = list(yaml.safe_load_all(EVERYTHING.read_text("utf-8")))
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every path into nested lists and mappings."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from places(inner, (*path, key))
+
+
+PLACES = [(number, ("spec", *path)) for number, document in enumerate(DOCUMENTS) for path in places(document["spec"])]
+# Values as people get them wrong. No null: the API server takes it for a field that was left out.
+VALUES = st.one_of(
+    st.booleans(),
+    st.integers(-2, 5000),
+    st.floats(0.5, 1.5),
+    st.text(max_size=8),
+    st.sampled_from(
+        [
+            "0",
+            "1Mi",
+            "3Ki",
+            "1.5Gi",
+            "100",
+            "-1Mi",
+            "10s",
+            "0s",
+            "1m30s",
+            "1.5h",
+            "10",
+            "cpu",
+            "cuda:1",
+            "cuda:",
+            "torch",
+        ]
+    ),
+    st.just([]),
+    st.just({}),
+    st.dictionaries(st.sampled_from(["replicas", "name", "hostPath", "ttft", "extra"]), st.integers(0, 2), max_size=2),
+)
+
+
+def changed(number: int, path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    document = copy.deepcopy(DOCUMENTS[number])
+    inner: Any = document
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return document
+
+
+def locally(document: dict[str, Any]) -> list[str]:
+    """The sentences of `aegaeon up` on one object."""
+    kind = KINDS[document["kind"]]
+    try:
+        kind.model_validate_json(json.dumps(document))
+    except ValidationError as error:
+        return explain(error, kind)
+    return []
+
+
+def remotely(api: client.ApiClient, document: dict[str, Any]) -> list[str]:
+    """What the API server finds, without keeping anything."""
+    try:
+        client.CustomObjectsApi(api).create_namespaced_custom_object(
+            GROUP,
+            VERSION,
+            "default",
+            f"{document['kind'].lower()}s",
+            document,
+            dry_run="All",
+            field_validation="Strict",
+        )
+    except ApiException as error:
+        if error.status not in (400, 422):
+            raise
+        status = json.loads(error.body)
+        causes = (status.get("details") or {}).get("causes") or [{"field": "", "message": status["message"]}]
+        return [f"{cause.get('field', '')}: {cause.get('message', '')}" for cause in causes]
+    return []
+
+
+def test_an_object_with_every_field_is_accepted_by_both(api: client.ApiClient) -> None:
+    for document in DOCUMENTS:
+        assert (locally(document), remotely(api, document)) == ([], [])
+
+
+@pytest.mark.timeout(600)
+@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.sampled_from(PLACES), value=VALUES)
+def test_both_give_the_same_verdict_and_name_the_field(
+    api: client.ApiClient, place: tuple[int, tuple[Any, ...]], value: Any
+) -> None:
+    document = changed(*place, value)
+    here, there = locally(document), remotely(api, document)
+    assert bool(here) == bool(there), (place, value, here, there)
+    assert not there or any("spec" in sentence for sentence in there), there
+
+
+def test_what_cannot_be_changed_is_refused_with_what_to_do(api: client.ApiClient, kubeconfig: Path) -> None:
+    pool = next(document for document in DOCUMENTS if document["kind"] == "ModelPool")
+    objects = client.CustomObjectsApi(api)
+    where = (GROUP, VERSION, "default", "modelpools")
+    objects.create_namespaced_custom_object(*where, pool)
+    try:
+        for path, value, said in (
+            (("gpuPoolRef", "name"), "other", "delete the object and make it anew"),
+            (("models", 0, "source", "hostPath"), "/other", "serve the new files under another name"),
+        ):
+            document = changed(DOCUMENTS.index(pool), ("spec", *path), value)
+            with pytest.raises(ApiException) as raised:
+                objects.patch_namespaced_custom_object(*where, pool["metadata"]["name"], {"spec": document["spec"]})
+            assert said in str(raised.value.body)
+    finally:
+        objects.delete_namespaced_custom_object(*where, pool["metadata"]["name"])
+
+
+def test_every_field_is_explained(api: client.ApiClient, kubeconfig: Path) -> None:
+    for kind in ("gpupools", "modelpools"):
+        text = kubectl(kubeconfig, "explain", f"{kind}.spec", "--recursive=false")
+        assert "<empty>" not in text
+        assert "DESCRIPTION" in text
+
+
+def test_a_gpu_pool_is_scaled_by_kubectl(api: client.ApiClient, kubeconfig: Path) -> None:
+    pool = copy.deepcopy(next(document for document in DOCUMENTS if document["kind"] == "GpuPool"))
+    kubectl(kubeconfig, "create", "-f", "-", stdin=json.dumps(pool))
+    try:
+        kubectl(kubeconfig, "scale", "gpool", pool["metadata"]["name"], "--replicas=3")
+        found = json.loads(kubectl(kubeconfig, "get", "gpool", pool["metadata"]["name"], "-o", "json"))
+        assert found["spec"]["engines"]["replicas"] == 3
+    finally:
+        kubectl(kubeconfig, "delete", "gpool", pool["metadata"]["name"])

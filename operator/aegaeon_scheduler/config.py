@@ -138,6 +138,7 @@ class SchedulerConfig(_Frozen):
     pool: str = "default"
     policy: PolicyEntry = PolicyEntry()
     models: tuple[ModelEntry, ...]
+    tenants: dict[str, Any] | None = None  # message Tenants of proto/; None: gateways read their own file
     constants: Path | None = None  # latency constants by (model, device), as `aegaeon calibrate` writes them
     record: Path | None = None  # event log, for `aegaeon replay`
     heartbeat_timeout_s: Seconds = 2.0  # a sidecar silent for this long is gone

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.config import ModelEntry, SourceEntry
@@ -15,6 +15,7 @@ _RANK = {
     model_pb2.MODEL_PHASE_FETCHING: 2,
     model_pb2.MODEL_PHASE_FAILED: 1,
 }
+_ENDING = "withdrawn: what was asked of it before is being answered"
 
 
 def spec_of(entry: ModelEntry) -> model_pb2.ModelSpec:
@@ -39,12 +40,45 @@ def _source(entry: SourceEntry) -> model_pb2.ModelSource:
 
 
 class Catalog:
-    """Owner of the models' states by sidecar. `changed` is called whenever what gateways see has changed."""
+    """Owner of the models and of their states by sidecar. `changed` is called whenever what gateways see has changed.
+
+    A model that is `withdrawing` is gone for gateways; core and sidecars have it until its requests have ended.
+    """
 
     def __init__(self, models: Iterable[ModelEntry], changed: Callable[[], None]) -> None:
         self._specs = {entry.name: spec_of(entry) for entry in models}
         self._states: dict[str, dict[InstanceId, model_pb2.ModelState]] = {name: {} for name in self._specs}
+        self._withdrawing: set[str] = set()
         self._changed = changed
+
+    @property
+    def specs(self) -> Mapping[str, model_pb2.ModelSpec]:
+        """Every model by name, those that are withdrawing among them."""
+        return self._specs
+
+    @property
+    def withdrawing(self) -> frozenset[str]:
+        """Models that take no new requests."""
+        return frozenset(self._withdrawing)
+
+    def put(self, spec: model_pb2.ModelSpec) -> None:
+        """A model with its entry of now, new or not; it is not withdrawing (any more)."""
+        self._specs[spec.name] = spec
+        self._states.setdefault(spec.name, {})
+        self._withdrawing.discard(spec.name)
+        self._changed()
+
+    def withdraw(self, name: str) -> None:
+        """No new requests from here on."""
+        self._withdrawing.add(name)
+        self._changed()
+
+    def drop(self, name: str) -> None:
+        """The model is no more. Idempotent."""
+        self._withdrawing.discard(name)
+        self._states.pop(name, None)
+        if self._specs.pop(name, None) is not None:
+            self._changed()
 
     def event(self) -> CatalogChanged:
         """What the core is told of the models."""
@@ -52,7 +86,7 @@ class Catalog:
         return CatalogChanged(tuple(configs))
 
     def command(self) -> engine_pb2.Command:
-        """What a sidecar is told first. Its id is 0: nothing waits for it."""
+        """What a sidecar is told first, and whenever the list changes. Its id is 0: nothing waits for it."""
         catalog = engine_pb2.Catalog(models=self._specs.values())
         return engine_pb2.Command(reason="the models of this pool", catalog=catalog)
 
@@ -74,16 +108,17 @@ class Catalog:
             self._changed()
 
     def status(self) -> gateway_pb2.CatalogStatus:
-        """Every model with the best of its states."""
-        return gateway_pb2.CatalogStatus(models=[self.model(name) for name in self._specs])
+        """Every model that takes requests with the best of its states."""
+        return gateway_pb2.CatalogStatus(models=[self.model(n) for n in self._specs if n not in self._withdrawing])
 
     def model(self, name: str) -> gateway_pb2.ModelStatus:
         """One model; without a phase when no sidecar has spoken of it. `name` must be in the catalog."""
         best = max(self._states[name].values(), key=_merit, default=model_pb2.ModelState())
+        reason = _ENDING if name in self._withdrawing else best.reason
         return gateway_pb2.ModelStatus(
             spec=self._specs[name],
             phase=best.phase,
-            reason=best.reason,
+            reason=reason,
             footprint=best.footprint if best.HasField("footprint") else None,
             bytes_done=best.bytes_done,
             bytes_total=best.bytes_total,

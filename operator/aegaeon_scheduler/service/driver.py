@@ -104,12 +104,16 @@ class Driver:
     def submit(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
         """A request, or what is left of one. One that makes no sense is refused here."""
         if reason := codec.complaint(submit):
-            verdict = commands.Reject(origin.gateway, SeqId(submit.request, 0), RejectCode.ENGINE, reason)
-            self._reply(origin.gateway, codec.rejected(submit.request, verdict))
+            self.refuse(origin, submit, RejectCode.ENGINE, reason)
             return
         self.sequences.add(origin, submit)
         # All at once: when the first choice is refused, the cancels of the others must come after their submission.
         self.handle(*codec.submitted(origin.gateway, submit, self.clock()))
+
+    def refuse(self, origin: Origin, submit: gateway_pb2.Submit, code: RejectCode, reason: str) -> None:
+        """A request that the core need not hear of."""
+        verdict = commands.Reject(origin.gateway, SeqId(submit.request, 0), code, reason)
+        self._reply(origin.gateway, codec.rejected(submit.request, verdict))
 
     def cancel(self, request: str, choices: Iterable[int]) -> None:
         """The reader of these choices (none named: of all) has left."""

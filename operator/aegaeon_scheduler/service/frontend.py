@@ -13,8 +13,8 @@ from typing import Any
 
 import grpc
 
-from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
-from aegaeon_scheduler.core.model import GatewayId
+from aegaeon_proto.v1 import admin_pb2, gateway_pb2, gateway_pb2_grpc
+from aegaeon_scheduler.core.model import GatewayId, RejectCode
 from aegaeon_scheduler.errors import ProtocolError
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.driver import Driver
@@ -59,6 +59,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         self._numbers = count(1)
         self._announcement: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
+        self._tenants: gateway_pb2.Tenants | None = None
 
     # The stub speaks of a generator; a coroutine that writes sees its own cancellation, so its end is never late.
     async def Serve(  # type: ignore[override]  # the stub is for sync servers as well
@@ -96,6 +97,26 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             loop = asyncio.get_running_loop()
             self._announcement = loop.call_later(_CATALOG_DELAY_S, self._send_catalog)
 
+    @property
+    def tenants_known(self) -> bool:
+        return self._tenants is not None
+
+    def set_tenants(self, tenants: gateway_pb2.Tenants) -> bool:
+        """Every gateway is told, now or when it attaches; False when nothing changed."""
+        if tenants == self._tenants:
+            return False
+        self._tenants = tenants
+        for line in self._lines.values():
+            line.outbox.put(gateway_pb2.GatewayReply(tenants=tenants))
+        return True
+
+    def gateways(self) -> list[admin_pb2.GatewayStatus]:
+        """Those that are attached, and those that may still come back."""
+        return [
+            admin_pb2.GatewayStatus(gateway=name, sink=line.origin.sink, attached=not line.outbox.closed)
+            for name, line in self._lines.items()
+        ]
+
     def stop(self) -> None:
         """End every stream once what waits for it is written."""
         self._stopped.set()
@@ -123,6 +144,8 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         self._lines[gateway] = line
         self._driver.gateways[gateway] = line.outbox.put
         line.outbox.put(gateway_pb2.GatewayReply(catalog=self._catalog.status()))
+        if self._tenants is not None:
+            line.outbox.put(gateway_pb2.GatewayReply(tenants=self._tenants))
         return line
 
     def _message(self, line: Line, message: gateway_pb2.GatewayMessage) -> None:
@@ -130,11 +153,19 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             return  # replaced while this was on its way: the gateway says it again on its new stream
         kind = message.WhichOneof("body")
         if kind == "submit":
-            self._driver.submit(line.origin, message.submit)
+            self._submit(line.origin, message.submit)
         elif kind == "cancel":
             self._driver.cancel(message.cancel.request, message.cancel.choices)
         elif kind == "hello":
             raise ProtocolError(f"{line.origin.gateway}: GatewayHello twice on one stream")
+
+    def _submit(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
+        """A model that is withdrawing answers what it was asked before, lost and submitted again or not."""
+        if submit.model in self._catalog.withdrawing and not self._driver.sequences.of_request(submit.request):
+            reason = f"{submit.model} was withdrawn from the catalog"
+            self._driver.refuse(origin, submit, RejectCode.UNKNOWN_MODEL, reason)
+        else:
+            self._driver.submit(origin, submit)
 
     def _broke(self, line: Line) -> None:
         gateway = line.origin.gateway

@@ -63,6 +63,10 @@ class SequenceBook:
         """The open choices of a request."""
         return {SeqId(request, choice): kept for choice, kept in self._requests.get(request, {}).items()}
 
+    def any_of_model(self, model: str) -> bool:
+        """Whether a request for this model is open."""
+        return any(kept.submit.model == model for choices in self._requests.values() for kept in choices.values())
+
     def older_than(self, origin: Origin) -> list[SeqId]:
         """What the same gateway submitted on an earlier stream and has not submitted again."""
         return [

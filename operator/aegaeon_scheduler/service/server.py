@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Iterable
 
 import grpc
 from prometheus_client import CollectorRegistry
 
-from aegaeon_proto.v1 import engine_pb2_grpc, gateway_pb2_grpc
+from aegaeon_proto.v1 import admin_pb2_grpc, engine_pb2_grpc, gateway_pb2_grpc
 from aegaeon_scheduler.config import SchedulerConfig
 from aegaeon_scheduler.errors import ListenError
+from aegaeon_scheduler.service.admin import AdminService
 from aegaeon_scheduler.service.catalog import Catalog
+from aegaeon_scheduler.service.changes import CatalogChanges
 from aegaeon_scheduler.service.driver import Brain, Driver, Observer
 from aegaeon_scheduler.service.engine import EngineService
 from aegaeon_scheduler.service.frontend import FrontendService
 from aegaeon_scheduler.service.metrics import EventMetrics, MetricsServer, PoolMetrics
 from aegaeon_scheduler.service.status import StatusView
+from aegaeon_scheduler.service.tenants import configured
 
 # What is still queued for a peer may be written within this time; the process is to end within 2 s of SIGTERM.
 _DRAIN_S = 0.5
@@ -49,10 +53,15 @@ class Service:
         self.engine = EngineService(self.driver, self.catalog, config.heartbeat_timeout_s, config.reattach_s, bases)
         view = StatusView(config.pool, brain, clock, self.catalog, self.driver.instances)
         self.frontend = FrontendService(self.driver, self.catalog, config.gateway_grace_s, view.status)
+        if config.tenants is not None:
+            self.frontend.set_tenants(configured(config.tenants))
+        self._changes = CatalogChanges(self.catalog, self.driver, self.engine.send_catalog)
         self._registry.register(PoolMetrics(view.snapshot, self.driver.instances))
         self._server = grpc.aio.server(options=_OPTIONS)
         engine_pb2_grpc.add_EngineServicer_to_server(self.engine, self._server)
         gateway_pb2_grpc.add_FrontendServicer_to_server(self.frontend, self._server)
+        admin = AdminService(uuid.uuid4().hex[:12], self.catalog, self._changes, self.frontend, view.status)
+        admin_pb2_grpc.add_AdminServicer_to_server(admin, self._server)
         self._metrics = MetricsServer(self._registry, config.metrics_listen) if config.metrics_listen else None
 
     async def start(self) -> None:
@@ -68,6 +77,7 @@ class Service:
 
     async def stop(self) -> None:
         """Write what is queued, end every stream, close the ports."""
+        self._changes.stop()
         self.engine.stop()
         self.frontend.stop()
         self.driver.stop()

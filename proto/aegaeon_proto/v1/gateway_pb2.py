@@ -26,15 +26,17 @@ from aegaeon_proto.v1 import engine_pb2 as aegaeon__proto_dot_v1_dot_engine__pb2
 from aegaeon_proto.v1 import model_pb2 as aegaeon__proto_dot_v1_dot_model__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x61\x65gaeon_proto/v1/gateway.proto\x12\naegaeon.v1\x1a\x1d\x61\x65gaeon_proto/v1/engine.proto\x1a\x1c\x61\x65gaeon_proto/v1/model.proto\"\x96\x01\n\x0eGatewayMessage\x12)\n\x05hello\x18\x01 \x01(\x0b\x32\x18.aegaeon.v1.GatewayHelloH\x00\x12$\n\x06submit\x18\x02 \x01(\x0b\x32\x12.aegaeon.v1.SubmitH\x00\x12+\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32\x19.aegaeon.v1.CancelRequestH\x00\x42\x06\n\x04\x62ody\"-\n\x0cGatewayHello\x12\x0f\n\x07gateway\x18\x01 \x01(\t\x12\x0c\n\x04sink\x18\x02 \x01(\t\"7\n\x06\x43hoice\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x0e\n\x06prefix\x18\x03 \x03(\r\"\xb8\x01\n\x06Submit\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x06prompt\x18\x03 \x03(\r\x12#\n\x07\x63hoices\x18\x04 \x03(\x0b\x32\x12.aegaeon.v1.Choice\x12&\n\x08sampling\x18\x05 \x01(\x0b\x32\x14.aegaeon.v1.Sampling\x12\"\n\x06limits\x18\x06 \x01(\x0b\x32\x12.aegaeon.v1.Limits\x12\r\n\x05\x61ge_s\x18\x07 \x01(\x01\"1\n\rCancelRequest\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\x0f\n\x07\x63hoices\x18\x02 \x03(\r\"\xba\x01\n\x0cGatewayReply\x12,\n\x07\x63\x61talog\x18\x01 \x01(\x0b\x32\x19.aegaeon.v1.CatalogStatusH\x00\x12(\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0b\x32\x14.aegaeon.v1.AcceptedH\x00\x12(\n\x08rejected\x18\x03 \x01(\x0b\x32\x14.aegaeon.v1.RejectedH\x00\x12 \n\x04lost\x18\x04 \x01(\x0b\x32\x10.aegaeon.v1.LostH\x00\x42\x06\n\x04\x62ody\"\xe6\x01\n\x0bModelStatus\x12#\n\x04spec\x18\x01 \x01(\x0b\x32\x15.aegaeon.v1.ModelSpec\x12%\n\x05phase\x18\x02 \x01(\x0e\x32\x16.aegaeon.v1.ModelPhase\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12(\n\tfootprint\x18\x04 \x01(\x0b\x32\x15.aegaeon.v1.Footprint\x12\x12\n\nbytes_done\x18\x05 \x01(\x04\x12\x13\n\x0b\x62ytes_total\x18\x06 \x01(\x04\x12\x13\n\x0b\x62ytes_per_s\x18\x07 \x01(\x01\x12\x13\n\x0bremaining_s\x18\x08 \x01(\x01\"8\n\rCatalogStatus\x12\'\n\x06models\x18\x01 \x03(\x0b\x32\x17.aegaeon.v1.ModelStatus\"\x1b\n\x08\x41\x63\x63\x65pted\x12\x0f\n\x07request\x18\x01 \x01(\t\"h\n\x08Rejected\x12\x0f\n\x07request\x18\x01 \x01(\t\x12$\n\x04\x63ode\x18\x02 \x01(\x0e\x32\x16.aegaeon.v1.RejectCode\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x15\n\rretry_after_s\x18\x04 \x01(\x01\"E\n\x04Lost\x12\x1e\n\x03seq\x18\x01 \x01(\x0b\x32\x11.aegaeon.v1.SeqId\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x0e\n\x06reason\x18\x03 \x01(\t\",\n\nTopLogprob\x12\r\n\x05token\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"\xdc\x01\n\x05Token\x12\x1e\n\x03seq\x18\x01 \x01(\x0b\x32\x11.aegaeon.v1.SeqId\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\r\n\x05index\x18\x03 \x01(\r\x12\r\n\x05token\x18\x04 \x01(\r\x12\x14\n\x07logprob\x18\x05 \x01(\x02H\x00\x88\x01\x01\x12#\n\x03top\x18\x06 \x03(\x0b\x32\x16.aegaeon.v1.TopLogprob\x12(\n\x06\x66inish\x18\x07 \x01(\x0e\x32\x18.aegaeon.v1.FinishReason\x12\x15\n\rcached_tokens\x18\x08 \x01(\rB\n\n\x08_logprob\"Q\n\nTokenBatch\x12\x10\n\x08instance\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12!\n\x06tokens\x18\x03 \x03(\x0b\x32\x11.aegaeon.v1.Token\"\x1a\n\x08TokenAck\x12\x0e\n\x06number\x18\x01 \x01(\x04\"#\n\rStatusRequest\x12\x12\n\ninterval_s\x18\x01 \x01(\x01\"\x9d\x01\n\x0eSequenceStatus\x12\x1e\n\x03seq\x18\x01 \x01(\x0b\x32\x11.aegaeon.v1.SeqId\x12\r\n\x05model\x18\x02 \x01(\t\x12\x10\n\x08instance\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x15\n\rprompt_tokens\x18\x05 \x01(\r\x12\x15\n\routput_tokens\x18\x06 \x01(\r\x12\r\n\x05\x61ge_s\x18\x07 \x01(\x01\"\xbf\x02\n\x0eInstanceStatus\x12\x10\n\x08instance\x18\x01 \x01(\t\x12\x1e\n\x04role\x18\x02 \x01(\x0e\x32\x10.aegaeon.v1.Role\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\r\n\x05\x61live\x18\x04 \x01(\x08\x12\x10\n\x08resident\x18\x05 \x03(\t\x12\x0f\n\x07running\x18\x06 \x01(\t\x12\x0f\n\x07loading\x18\x07 \x01(\t\x12\r\n\x05slabs\x18\x08 \x01(\r\x12\"\n\x06memory\x18\t \x01(\x0b\x32\x12.aegaeon.v1.Memory\x12\x11\n\tsequences\x18\n \x01(\r\x12\x10\n\x08switches\x18\x0b \x01(\x04\x12\r\n\x05loads\x18\x0c \x01(\x04\x12\x0e\n\x06\x62usy_s\x18\r \x01(\x01\x12\x0f\n\x07stall_s\x18\x0e \x01(\x01\x12\x0e\n\x06reason\x18\x0f \x01(\t\x12\x10\n\x08switch_s\x18\x10 \x01(\x01\"\xce\x02\n\x0cModelTraffic\x12\r\n\x05model\x18\x01 \x01(\t\x12%\n\x05phase\x18\x02 \x01(\x0e\x32\x16.aegaeon.v1.ModelPhase\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0e\n\x06queued\x18\x04 \x01(\r\x12\x0f\n\x07running\x18\x05 \x01(\r\x12\x10\n\x08requests\x18\x06 \x01(\x04\x12\x15\n\routput_tokens\x18\x07 \x01(\x04\x12\x10\n\x08switches\x18\x08 \x01(\x04\x12\x0f\n\x07stall_s\x18\t \x01(\x01\x12\x16\n\x0etokens_on_time\x18\n \x01(\x04\x12\x12\n\nbytes_done\x18\x0b \x01(\x04\x12\x13\n\x0b\x62ytes_total\x18\x0c \x01(\x04\x12\x13\n\x0b\x62ytes_per_s\x18\r \x01(\x01\x12\x13\n\x0bremaining_s\x18\x0e \x01(\x01\x12\x0e\n\x06\x62usy_s\x18\x0f \x01(\x01\x12\x10\n\x08switch_s\x18\x10 \x01(\x01\"\xee\x01\n\nPoolStatus\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\x10\n\x08uptime_s\x18\x02 \x01(\x01\x12\x0e\n\x06policy\x18\x03 \x01(\t\x12-\n\tinstances\x18\x04 \x03(\x0b\x32\x1a.aegaeon.v1.InstanceStatus\x12(\n\x06models\x18\x05 \x03(\x0b\x32\x18.aegaeon.v1.ModelTraffic\x12-\n\tsequences\x18\x06 \x03(\x0b\x32\x1a.aegaeon.v1.SequenceStatus\x12(\n\x08\x66\x65tching\x18\x07 \x03(\x0b\x32\x16.aegaeon.v1.ModelState*\xb4\x01\n\nRejectCode\x12\x1b\n\x17REJECT_CODE_UNSPECIFIED\x10\x00\x12\x1d\n\x19REJECT_CODE_UNKNOWN_MODEL\x10\x01\x12\x1c\n\x18REJECT_CODE_MODEL_FAILED\x10\x02\x12\x1a\n\x16REJECT_CODE_OVERLOADED\x10\x03\x12\x18\n\x14REJECT_CODE_TOO_LONG\x10\x04\x12\x16\n\x12REJECT_CODE_ENGINE\x10\x05\x32\x8c\x01\n\x08\x46rontend\x12\x41\n\x05Serve\x12\x1a.aegaeon.v1.GatewayMessage\x1a\x18.aegaeon.v1.GatewayReply(\x01\x30\x01\x12=\n\x06Status\x12\x19.aegaeon.v1.StatusRequest\x1a\x16.aegaeon.v1.PoolStatus0\x01\x32\x45\n\tTokenSink\x12\x38\n\x04Push\x12\x16.aegaeon.v1.TokenBatch\x1a\x14.aegaeon.v1.TokenAck(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x61\x65gaeon_proto/v1/gateway.proto\x12\naegaeon.v1\x1a\x1d\x61\x65gaeon_proto/v1/engine.proto\x1a\x1c\x61\x65gaeon_proto/v1/model.proto\"\x96\x01\n\x0eGatewayMessage\x12)\n\x05hello\x18\x01 \x01(\x0b\x32\x18.aegaeon.v1.GatewayHelloH\x00\x12$\n\x06submit\x18\x02 \x01(\x0b\x32\x12.aegaeon.v1.SubmitH\x00\x12+\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32\x19.aegaeon.v1.CancelRequestH\x00\x42\x06\n\x04\x62ody\"-\n\x0cGatewayHello\x12\x0f\n\x07gateway\x18\x01 \x01(\t\x12\x0c\n\x04sink\x18\x02 \x01(\t\"7\n\x06\x43hoice\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x0e\n\x06prefix\x18\x03 \x03(\r\"\xb8\x01\n\x06Submit\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x06prompt\x18\x03 \x03(\r\x12#\n\x07\x63hoices\x18\x04 \x03(\x0b\x32\x12.aegaeon.v1.Choice\x12&\n\x08sampling\x18\x05 \x01(\x0b\x32\x14.aegaeon.v1.Sampling\x12\"\n\x06limits\x18\x06 \x01(\x0b\x32\x12.aegaeon.v1.Limits\x12\r\n\x05\x61ge_s\x18\x07 \x01(\x01\"1\n\rCancelRequest\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\x0f\n\x07\x63hoices\x18\x02 \x03(\r\"\x88\x02\n\x0cGatewayReply\x12,\n\x07\x63\x61talog\x18\x01 \x01(\x0b\x32\x19.aegaeon.v1.CatalogStatusH\x00\x12(\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0b\x32\x14.aegaeon.v1.AcceptedH\x00\x12(\n\x08rejected\x18\x03 \x01(\x0b\x32\x14.aegaeon.v1.RejectedH\x00\x12 \n\x04lost\x18\x04 \x01(\x0b\x32\x10.aegaeon.v1.LostH\x00\x12&\n\x07tenants\x18\x05 \x01(\x0b\x32\x13.aegaeon.v1.TenantsH\x00\x12$\n\x04load\x18\x06 \x01(\x0b\x32\x14.aegaeon.v1.PoolLoadH\x00\x42\x06\n\x04\x62ody\"w\n\x05Quota\x12 \n\x13requests_per_minute\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x1e\n\x11tokens_per_minute\x18\x02 \x01(\x01H\x01\x88\x01\x01\x42\x16\n\x14_requests_per_minuteB\x14\n\x12_tokens_per_minute\"\\\n\x06Tenant\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06models\x18\x02 \x03(\t\x12\x12\n\nkey_sha256\x18\x03 \x03(\t\x12 \n\x05quota\x18\x04 \x01(\x0b\x32\x11.aegaeon.v1.Quota\"\xc6\x01\n\x07Tenants\x12#\n\x07tenants\x18\x01 \x03(\x0b\x32\x12.aegaeon.v1.Tenant\x12\x13\n\x0bopen_models\x18\x02 \x03(\t\x12:\n\x0cmodel_quotas\x18\x03 \x03(\x0b\x32$.aegaeon.v1.Tenants.ModelQuotasEntry\x1a\x45\n\x10ModelQuotasEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12 \n\x05value\x18\x02 \x01(\x0b\x32\x11.aegaeon.v1.Quota:\x02\x38\x01\"\x1b\n\x08PoolLoad\x12\x0f\n\x07kv_used\x18\x01 \x01(\x01\"\xe6\x01\n\x0bModelStatus\x12#\n\x04spec\x18\x01 \x01(\x0b\x32\x15.aegaeon.v1.ModelSpec\x12%\n\x05phase\x18\x02 \x01(\x0e\x32\x16.aegaeon.v1.ModelPhase\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12(\n\tfootprint\x18\x04 \x01(\x0b\x32\x15.aegaeon.v1.Footprint\x12\x12\n\nbytes_done\x18\x05 \x01(\x04\x12\x13\n\x0b\x62ytes_total\x18\x06 \x01(\x04\x12\x13\n\x0b\x62ytes_per_s\x18\x07 \x01(\x01\x12\x13\n\x0bremaining_s\x18\x08 \x01(\x01\"8\n\rCatalogStatus\x12\'\n\x06models\x18\x01 \x03(\x0b\x32\x17.aegaeon.v1.ModelStatus\"\x1b\n\x08\x41\x63\x63\x65pted\x12\x0f\n\x07request\x18\x01 \x01(\t\"h\n\x08Rejected\x12\x0f\n\x07request\x18\x01 \x01(\t\x12$\n\x04\x63ode\x18\x02 \x01(\x0e\x32\x16.aegaeon.v1.RejectCode\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x15\n\rretry_after_s\x18\x04 \x01(\x01\"E\n\x04Lost\x12\x1e\n\x03seq\x18\x01 \x01(\x0b\x32\x11.aegaeon.v1.SeqId\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x0e\n\x06reason\x18\x03 \x01(\t\",\n\nTopLogprob\x12\r\n\x05token\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"\xdc\x01\n\x05Token\x12\x1e\n\x03seq\x18\x01 \x01(\x0b\x32\x11.aegaeon.v1.SeqId\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\r\n\x05index\x18\x03 \x01(\r\x12\r\n\x05token\x18\x04 \x01(\r\x12\x14\n\x07logprob\x18\x05 \x01(\x02H\x00\x88\x01\x01\x12#\n\x03top\x18\x06 \x03(\x0b\x32\x16.aegaeon.v1.TopLogprob\x12(\n\x06\x66inish\x18\x07 \x01(\x0e\x32\x18.aegaeon.v1.FinishReason\x12\x15\n\rcached_tokens\x18\x08 \x01(\rB\n\n\x08_logprob\"Q\n\nTokenBatch\x12\x10\n\x08instance\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12!\n\x06tokens\x18\x03 \x03(\x0b\x32\x11.aegaeon.v1.Token\"\x1a\n\x08TokenAck\x12\x0e\n\x06number\x18\x01 \x01(\x04\"#\n\rStatusRequest\x12\x12\n\ninterval_s\x18\x01 \x01(\x01\"\x9d\x01\n\x0eSequenceStatus\x12\x1e\n\x03seq\x18\x01 \x01(\x0b\x32\x11.aegaeon.v1.SeqId\x12\r\n\x05model\x18\x02 \x01(\t\x12\x10\n\x08instance\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x15\n\rprompt_tokens\x18\x05 \x01(\r\x12\x15\n\routput_tokens\x18\x06 \x01(\r\x12\r\n\x05\x61ge_s\x18\x07 \x01(\x01\"\xbf\x02\n\x0eInstanceStatus\x12\x10\n\x08instance\x18\x01 \x01(\t\x12\x1e\n\x04role\x18\x02 \x01(\x0e\x32\x10.aegaeon.v1.Role\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\r\n\x05\x61live\x18\x04 \x01(\x08\x12\x10\n\x08resident\x18\x05 \x03(\t\x12\x0f\n\x07running\x18\x06 \x01(\t\x12\x0f\n\x07loading\x18\x07 \x01(\t\x12\r\n\x05slabs\x18\x08 \x01(\r\x12\"\n\x06memory\x18\t \x01(\x0b\x32\x12.aegaeon.v1.Memory\x12\x11\n\tsequences\x18\n \x01(\r\x12\x10\n\x08switches\x18\x0b \x01(\x04\x12\r\n\x05loads\x18\x0c \x01(\x04\x12\x0e\n\x06\x62usy_s\x18\r \x01(\x01\x12\x0f\n\x07stall_s\x18\x0e \x01(\x01\x12\x0e\n\x06reason\x18\x0f \x01(\t\x12\x10\n\x08switch_s\x18\x10 \x01(\x01\"\xce\x02\n\x0cModelTraffic\x12\r\n\x05model\x18\x01 \x01(\t\x12%\n\x05phase\x18\x02 \x01(\x0e\x32\x16.aegaeon.v1.ModelPhase\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0e\n\x06queued\x18\x04 \x01(\r\x12\x0f\n\x07running\x18\x05 \x01(\r\x12\x10\n\x08requests\x18\x06 \x01(\x04\x12\x15\n\routput_tokens\x18\x07 \x01(\x04\x12\x10\n\x08switches\x18\x08 \x01(\x04\x12\x0f\n\x07stall_s\x18\t \x01(\x01\x12\x16\n\x0etokens_on_time\x18\n \x01(\x04\x12\x12\n\nbytes_done\x18\x0b \x01(\x04\x12\x13\n\x0b\x62ytes_total\x18\x0c \x01(\x04\x12\x13\n\x0b\x62ytes_per_s\x18\r \x01(\x01\x12\x13\n\x0bremaining_s\x18\x0e \x01(\x01\x12\x0e\n\x06\x62usy_s\x18\x0f \x01(\x01\x12\x10\n\x08switch_s\x18\x10 \x01(\x01\"\xee\x01\n\nPoolStatus\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\x10\n\x08uptime_s\x18\x02 \x01(\x01\x12\x0e\n\x06policy\x18\x03 \x01(\t\x12-\n\tinstances\x18\x04 \x03(\x0b\x32\x1a.aegaeon.v1.InstanceStatus\x12(\n\x06models\x18\x05 \x03(\x0b\x32\x18.aegaeon.v1.ModelTraffic\x12-\n\tsequences\x18\x06 \x03(\x0b\x32\x1a.aegaeon.v1.SequenceStatus\x12(\n\x08\x66\x65tching\x18\x07 \x03(\x0b\x32\x16.aegaeon.v1.ModelState*\xb4\x01\n\nRejectCode\x12\x1b\n\x17REJECT_CODE_UNSPECIFIED\x10\x00\x12\x1d\n\x19REJECT_CODE_UNKNOWN_MODEL\x10\x01\x12\x1c\n\x18REJECT_CODE_MODEL_FAILED\x10\x02\x12\x1a\n\x16REJECT_CODE_OVERLOADED\x10\x03\x12\x18\n\x14REJECT_CODE_TOO_LONG\x10\x04\x12\x16\n\x12REJECT_CODE_ENGINE\x10\x05\x32\x8c\x01\n\x08\x46rontend\x12\x41\n\x05Serve\x12\x1a.aegaeon.v1.GatewayMessage\x1a\x18.aegaeon.v1.GatewayReply(\x01\x30\x01\x12=\n\x06Status\x12\x19.aegaeon.v1.StatusRequest\x1a\x16.aegaeon.v1.PoolStatus0\x01\x32\x45\n\tTokenSink\x12\x38\n\x04Push\x12\x16.aegaeon.v1.TokenBatch\x1a\x14.aegaeon.v1.TokenAck(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'aegaeon_proto.v1.gateway_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REJECTCODE']._serialized_start=2766
-  _globals['_REJECTCODE']._serialized_end=2946
+  _globals['_TENANTS_MODELQUOTASENTRY']._loaded_options = None
+  _globals['_TENANTS_MODELQUOTASENTRY']._serialized_options = b'8\001'
+  _globals['_REJECTCODE']._serialized_start=3289
+  _globals['_REJECTCODE']._serialized_end=3469
   _globals['_GATEWAYMESSAGE']._serialized_start=108
   _globals['_GATEWAYMESSAGE']._serialized_end=258
   _globals['_GATEWAYHELLO']._serialized_start=260
@@ -46,37 +48,47 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CANCELREQUEST']._serialized_start=551
   _globals['_CANCELREQUEST']._serialized_end=600
   _globals['_GATEWAYREPLY']._serialized_start=603
-  _globals['_GATEWAYREPLY']._serialized_end=789
-  _globals['_MODELSTATUS']._serialized_start=792
-  _globals['_MODELSTATUS']._serialized_end=1022
-  _globals['_CATALOGSTATUS']._serialized_start=1024
-  _globals['_CATALOGSTATUS']._serialized_end=1080
-  _globals['_ACCEPTED']._serialized_start=1082
-  _globals['_ACCEPTED']._serialized_end=1109
-  _globals['_REJECTED']._serialized_start=1111
-  _globals['_REJECTED']._serialized_end=1215
-  _globals['_LOST']._serialized_start=1217
-  _globals['_LOST']._serialized_end=1286
-  _globals['_TOPLOGPROB']._serialized_start=1288
-  _globals['_TOPLOGPROB']._serialized_end=1332
-  _globals['_TOKEN']._serialized_start=1335
-  _globals['_TOKEN']._serialized_end=1555
-  _globals['_TOKENBATCH']._serialized_start=1557
-  _globals['_TOKENBATCH']._serialized_end=1638
-  _globals['_TOKENACK']._serialized_start=1640
-  _globals['_TOKENACK']._serialized_end=1666
-  _globals['_STATUSREQUEST']._serialized_start=1668
-  _globals['_STATUSREQUEST']._serialized_end=1703
-  _globals['_SEQUENCESTATUS']._serialized_start=1706
-  _globals['_SEQUENCESTATUS']._serialized_end=1863
-  _globals['_INSTANCESTATUS']._serialized_start=1866
-  _globals['_INSTANCESTATUS']._serialized_end=2185
-  _globals['_MODELTRAFFIC']._serialized_start=2188
-  _globals['_MODELTRAFFIC']._serialized_end=2522
-  _globals['_POOLSTATUS']._serialized_start=2525
-  _globals['_POOLSTATUS']._serialized_end=2763
-  _globals['_FRONTEND']._serialized_start=2949
-  _globals['_FRONTEND']._serialized_end=3089
-  _globals['_TOKENSINK']._serialized_start=3091
-  _globals['_TOKENSINK']._serialized_end=3160
+  _globals['_GATEWAYREPLY']._serialized_end=867
+  _globals['_QUOTA']._serialized_start=869
+  _globals['_QUOTA']._serialized_end=988
+  _globals['_TENANT']._serialized_start=990
+  _globals['_TENANT']._serialized_end=1082
+  _globals['_TENANTS']._serialized_start=1085
+  _globals['_TENANTS']._serialized_end=1283
+  _globals['_TENANTS_MODELQUOTASENTRY']._serialized_start=1214
+  _globals['_TENANTS_MODELQUOTASENTRY']._serialized_end=1283
+  _globals['_POOLLOAD']._serialized_start=1285
+  _globals['_POOLLOAD']._serialized_end=1312
+  _globals['_MODELSTATUS']._serialized_start=1315
+  _globals['_MODELSTATUS']._serialized_end=1545
+  _globals['_CATALOGSTATUS']._serialized_start=1547
+  _globals['_CATALOGSTATUS']._serialized_end=1603
+  _globals['_ACCEPTED']._serialized_start=1605
+  _globals['_ACCEPTED']._serialized_end=1632
+  _globals['_REJECTED']._serialized_start=1634
+  _globals['_REJECTED']._serialized_end=1738
+  _globals['_LOST']._serialized_start=1740
+  _globals['_LOST']._serialized_end=1809
+  _globals['_TOPLOGPROB']._serialized_start=1811
+  _globals['_TOPLOGPROB']._serialized_end=1855
+  _globals['_TOKEN']._serialized_start=1858
+  _globals['_TOKEN']._serialized_end=2078
+  _globals['_TOKENBATCH']._serialized_start=2080
+  _globals['_TOKENBATCH']._serialized_end=2161
+  _globals['_TOKENACK']._serialized_start=2163
+  _globals['_TOKENACK']._serialized_end=2189
+  _globals['_STATUSREQUEST']._serialized_start=2191
+  _globals['_STATUSREQUEST']._serialized_end=2226
+  _globals['_SEQUENCESTATUS']._serialized_start=2229
+  _globals['_SEQUENCESTATUS']._serialized_end=2386
+  _globals['_INSTANCESTATUS']._serialized_start=2389
+  _globals['_INSTANCESTATUS']._serialized_end=2708
+  _globals['_MODELTRAFFIC']._serialized_start=2711
+  _globals['_MODELTRAFFIC']._serialized_end=3045
+  _globals['_POOLSTATUS']._serialized_start=3048
+  _globals['_POOLSTATUS']._serialized_end=3286
+  _globals['_FRONTEND']._serialized_start=3472
+  _globals['_FRONTEND']._serialized_end=3612
+  _globals['_TOKENSINK']._serialized_start=3614
+  _globals['_TOKENSINK']._serialized_end=3683
 # @@protoc_insertion_point(module_scope)

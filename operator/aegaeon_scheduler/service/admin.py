@@ -1,0 +1,62 @@
+"""Whoever runs the pool: models and tenants that change while it serves, and how it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, gateway_pb2
+from aegaeon_scheduler.errors import RefusedError, RequestError
+from aegaeon_scheduler.service.catalog import Catalog
+from aegaeon_scheduler.service.changes import CatalogChanges
+from aegaeon_scheduler.service.frontend import FrontendService
+from aegaeon_scheduler.service.tenants import checked
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class AdminService(admin_pb2_grpc.AdminServicer):
+    """Servicer of `Admin`. `incarnation` names this life of the scheduler; `status` takes the picture of the pool."""
+
+    def __init__(
+        self,
+        incarnation: str,
+        catalog: Catalog,
+        changes: CatalogChanges,
+        frontend: FrontendService,
+        status: Callable[[], gateway_pb2.PoolStatus],
+    ) -> None:
+        self._incarnation = incarnation
+        self._catalog = catalog
+        self._changes = changes
+        self._frontend = frontend
+        self._status = status
+
+    async def SetCatalog(self, request: admin_pb2.SetCatalogRequest, context: Context) -> admin_pb2.SetCatalogReply:
+        """The whole list of models."""
+        try:
+            return self._changes.set(request)
+        except RequestError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except RefusedError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+
+    async def SetTenants(self, request: admin_pb2.SetTenantsRequest, context: Context) -> admin_pb2.SetTenantsReply:
+        """The whole document of tenants."""
+        try:
+            return admin_pb2.SetTenantsReply(changed=self._frontend.set_tenants(checked(request.tenants)))
+        except RequestError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+    async def Status(self, request: admin_pb2.AdminStatusRequest, context: Context) -> admin_pb2.AdminStatus:
+        """The pool as it stands."""
+        return admin_pb2.AdminStatus(
+            incarnation=self._incarnation,
+            pool=self._status(),
+            catalog=self._catalog.status(),
+            withdrawing=sorted(self._catalog.withdrawing),
+            gateways=self._frontend.gateways(),
+            tenants_known=self._frontend.tenants_known,
+        )

@@ -1,0 +1,37 @@
+"""The tenants document: handed on to gateways as it is, once it makes sense. It holds no keys, only their hashes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from google.protobuf.json_format import ParseDict, ParseError
+
+from aegaeon_proto.v1 import gateway_pb2
+from aegaeon_scheduler.errors import ConfigError, RequestError
+
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+
+def checked(tenants: gateway_pb2.Tenants) -> gateway_pb2.Tenants:
+    """The document itself. Raises RequestError when gateways could not use it."""
+    names: set[str] = set()
+    owners: dict[str, str] = {}
+    for tenant in tenants.tenants:
+        if not tenant.name or tenant.name in names:
+            raise RequestError(f"tenant {tenant.name or 'without a name'}: names must be given, and unique")
+        names.add(tenant.name)
+        for key in tenant.key_sha256:
+            if not _SHA256.fullmatch(key):
+                raise RequestError(f"tenant {tenant.name}: key_sha256 must be SHA-256 in 64 hexadecimal digits")
+            if owners.setdefault(key, tenant.name) != tenant.name:
+                raise RequestError(f"tenants {owners[key]} and {tenant.name} have the same key; give each its own")
+    return tenants
+
+
+def configured(document: dict[str, Any]) -> gateway_pb2.Tenants:
+    """The document as a configuration file has it. Raises ConfigError."""
+    try:
+        return checked(ParseDict(document, gateway_pb2.Tenants()))
+    except (ParseError, RequestError) as error:
+        raise ConfigError(f"tenants: {error}") from error

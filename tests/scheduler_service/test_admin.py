@@ -1,0 +1,263 @@
+"""Models and tenants that change while the scheduler serves: over real streams, with the real core where it matters."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import grpc
+import pytest
+
+from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, engine_pb2, gateway_pb2, model_pb2
+from aegaeon_scheduler.config import core_config, load_config
+from aegaeon_scheduler.core import commands, events
+from aegaeon_scheduler.core.scheduler import Scheduler
+from aegaeon_scheduler.errors import ConfigError
+from aegaeon_scheduler.service.tenants import configured
+
+CACHED = model_pb2.MODEL_PHASE_CACHED
+FAILED = model_pb2.MODEL_PHASE_FAILED
+
+
+def spec(name: str, directory: str = "", **fields: Any) -> model_pb2.ModelSpec:
+    source = model_pb2.ModelSource(directory=directory or f"/models/{name}")
+    return model_pb2.ModelSpec(name=name, source=source, **({"ttft_s": 2, "tbt_s": 0.1} | fields))
+
+
+A = spec("tiny-a", "/models/a")
+B = model_pb2.ModelSpec(
+    name="tiny-b",
+    source=model_pb2.ModelSource(hub=model_pb2.HubSource(repository="org/b", revision="main")),
+    ttft_s=2,
+    tbt_s=0.1,
+)
+C = spec("tiny-c")
+
+
+async def admin(stack: Any) -> admin_pb2_grpc.AdminAsyncStub:
+    return admin_pb2_grpc.AdminStub(await stack.channel())
+
+
+async def set_catalog(stack: Any, *models: model_pb2.ModelSpec, **options: Any) -> admin_pb2.SetCatalogReply:
+    request = admin_pb2.SetCatalogRequest(models=models, **options)
+    return await (await admin(stack)).SetCatalog(request)
+
+
+async def refused(stack: Any, *models: model_pb2.ModelSpec) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await set_catalog(stack, *models)
+    return error.value.code(), error.value.details() or ""
+
+
+async def next_catalog(sidecar: Any) -> list[str]:
+    """Names in the next Catalog command; commands before it are skipped."""
+    while (command := await sidecar.next()).WhichOneof("body") != "catalog":
+        pass
+    return [model.name for model in command.catalog.models]
+
+
+async def catalog_of(gateway: Any, *names: str) -> gateway_pb2.CatalogStatus:
+    """The first catalog from now on that has these models."""
+    while True:
+        status: gateway_pb2.CatalogStatus = await gateway.next("catalog")
+        if {model.spec.name for model in status.models} == set(names):
+            return status
+
+
+async def test_a_new_list_reaches_core_sidecars_and_gateways_and_says_what_it_changed(serve: Any, brain: Any) -> None:
+    async with serve(brain) as stack:
+        sidecar, gateway = await stack.sidecar(), await stack.gateway()
+        slow_b = model_pb2.ModelSpec()
+        slow_b.CopyFrom(B)
+        slow_b.tbt_s = 0.5
+        reply = await set_catalog(stack, slow_b, C)
+        assert (list(reply.added), list(reply.changed), list(reply.removed)) == (["tiny-c"], ["tiny-b"], ["tiny-a"])
+        changed = brain.all_of(events.CatalogChanged)[-1]
+        assert {model.name: model.slo.tbt_s for model in changed.models} == {"tiny-b": 0.5, "tiny-c": 0.1}
+        while (names := await next_catalog(sidecar)) != ["tiny-b", "tiny-c"]:
+            assert "tiny-b" in names
+        status = await catalog_of(gateway, "tiny-b", "tiny-c")
+        assert {model.spec.name: model.spec.tbt_s for model in status.models} == {"tiny-b": 0.5, "tiny-c": 0.1}
+
+
+async def test_the_same_list_again_changes_nothing_and_is_told_to_nobody(serve: Any, brain: Any) -> None:
+    async with serve(brain) as stack:
+        reply = await set_catalog(stack, A, B)
+        assert reply == admin_pb2.SetCatalogReply()
+        assert len(brain.all_of(events.CatalogChanged)) == 1
+
+
+async def test_a_sidecar_hears_the_list_again_when_failed_models_are_to_be_tried_again(serve: Any, brain: Any) -> None:
+    async with serve(brain) as stack:
+        sidecar = await stack.sidecar()
+        await set_catalog(stack, A, B, retry=True)
+        assert await next_catalog(sidecar) == ["tiny-a", "tiny-b"]
+
+
+async def test_another_source_of_a_served_name_is_refused_and_nothing_is_changed(serve: Any, brain: Any) -> None:
+    async with serve(brain) as stack:
+        code, sentence = await refused(stack, spec("tiny-a", "/models/other"), C)
+        assert code is grpc.StatusCode.FAILED_PRECONDITION
+        assert "the source of model tiny-a cannot change while it is served" in sentence
+        code, sentence = await refused(stack, spec("tiny-a", "/models/a", max_model_len=128), B)
+        assert "the max_model_len of model tiny-a" in sentence
+        assert len(brain.all_of(events.CatalogChanged)) == 1
+        status = await (await admin(stack)).Status(admin_pb2.AdminStatusRequest())
+        assert [model.spec.name for model in status.catalog.models] == ["tiny-a", "tiny-b"]
+
+
+async def test_the_source_of_a_model_that_failed_may_be_mended(serve: Any, brain: Any) -> None:
+    async with serve(brain) as stack:
+        sidecar = await stack.sidecar()
+        await sidecar.report(model=model_pb2.ModelState(model="tiny-a", phase=FAILED, reason="no such folder"))
+        await brain.told_of(events.ModelReported)
+        mended = spec("tiny-a", "/models/there")
+        assert list((await set_catalog(stack, mended, B)).changed) == ["tiny-a"]
+        command = await sidecar.next()
+        assert command.catalog.models[1].source.directory == "/models/there"
+        status = await (await admin(stack)).Status(admin_pb2.AdminStatusRequest())
+        assert {m.spec.name: m.phase for m in status.catalog.models}["tiny-a"] == model_pb2.MODEL_PHASE_UNSPECIFIED
+        without, again = brain.all_of(events.CatalogChanged)[-2:]
+        assert ([m.name for m in without.models], len(again.models)) == (["tiny-b"], 2)
+
+
+@pytest.mark.parametrize(
+    ("models", "word"),
+    [
+        ([A, A], "more than once"),
+        ([spec("")], "without a name"),
+        ([model_pb2.ModelSpec(name="x", ttft_s=1, tbt_s=1)], "no source"),
+        ([spec("x", ttft_s=0)], "ttft_s"),
+        ([spec("x", tbt_s=float("inf"))], "tbt_s"),
+    ],
+)
+async def test_a_list_that_makes_no_sense_is_refused_with_a_sentence(
+    serve: Any, brain: Any, models: list[model_pb2.ModelSpec], word: str
+) -> None:
+    async with serve(brain) as stack:
+        code, sentence = await refused(stack, *models)
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert word in sentence
+
+
+def accepting(brain: Any) -> None:
+    brain.script[events.Submitted] = lambda e: [commands.Accept(e.gateway, e.seq)]
+    brain.script[events.Cancelled] = lambda e: [commands.SequenceEnded(e.seq, 1)]
+
+
+async def test_a_withdrawn_model_answers_what_it_was_asked_before_and_takes_nothing_new(
+    serve: Any, brain: Any, submit: Any
+) -> None:
+    accepting(brain)
+    async with serve(brain) as stack:
+        sidecar, gateway = await stack.sidecar(), await stack.gateway()
+        await gateway.send(submit=submit("r1"))
+        await gateway.next("accepted")
+        assert list((await set_catalog(stack, B, drain_s=60)).removed) == ["tiny-a"]
+        await catalog_of(gateway, "tiny-b")
+        await gateway.send(submit=submit("r2"))
+        rejected = await gateway.next("rejected")
+        assert (rejected.request, rejected.code) == ("r2", gateway_pb2.REJECT_CODE_UNKNOWN_MODEL)
+        await gateway.send(submit=submit("r1", epoch=2))  # what it was asked before goes on, also after a loss
+        await gateway.next("accepted")
+        status = await (await admin(stack)).Status(admin_pb2.AdminStatusRequest())
+        assert list(status.withdrawing) == ["tiny-a"]
+        assert len(brain.all_of(events.CatalogChanged)) == 1
+        brain.script[events.Cancelled] = lambda e: [commands.SequenceEnded(e.seq, 2)]
+        await gateway.send(cancel=gateway_pb2.CancelRequest(request="r1"))
+        assert await next_catalog(sidecar) == ["tiny-b"]
+        assert [m.name for m in brain.all_of(events.CatalogChanged)[-1].models] == ["tiny-b"]
+
+
+async def test_a_withdrawn_model_that_comes_back_in_time_was_never_away(serve: Any, brain: Any, submit: Any) -> None:
+    accepting(brain)
+    async with serve(brain) as stack:
+        gateway = await stack.gateway()
+        await gateway.send(submit=submit("r1"))
+        await gateway.next("accepted")
+        await set_catalog(stack, B, drain_s=60)
+        assert (await refused(stack, spec("tiny-a", "/other"), B))[0] is grpc.StatusCode.FAILED_PRECONDITION
+        assert list((await set_catalog(stack, A, B)).added) == ["tiny-a"]
+        await gateway.send(submit=submit("r2"))
+        assert (await gateway.next("accepted")).request == "r2"
+        assert not [e for e in brain.all_of(events.CatalogChanged) if len(e.models) < 2]
+
+
+async def test_what_a_withdrawn_model_has_not_answered_in_time_ends_with_an_error(
+    serve: Any, configured: Any, submit: Any
+) -> None:
+    async with serve(Scheduler(core_config(load_config(configured())))) as stack:
+        sidecar, gateway = await stack.sidecar(), await stack.gateway()
+        await gateway.send(submit=submit("r1"))
+        await gateway.next("accepted")
+        await set_catalog(stack, B, drain_s=0.15)
+        rejected = await gateway.next("rejected")
+        assert (rejected.request, rejected.code) == ("r1", gateway_pb2.REJECT_CODE_UNKNOWN_MODEL)
+        assert "withdrawn" in rejected.reason
+        assert await next_catalog(sidecar) == ["tiny-b"]
+        status = await (await admin(stack)).Status(admin_pb2.AdminStatusRequest())
+        assert not status.withdrawing
+        assert not status.pool.sequences
+
+
+# ---- tenants --------------------------------------------------------------------------------------------------------
+
+
+def tenants(*names: str) -> gateway_pb2.Tenants:
+    return gateway_pb2.Tenants(
+        tenants=[
+            gateway_pb2.Tenant(name=name, models=["tiny-a"], key_sha256=[hashlib.sha256(name.encode()).hexdigest()])
+            for name in names
+        ]
+    )
+
+
+async def test_tenants_reach_gateways_that_are_there_and_those_that_come_later(serve: Any, brain: Any) -> None:
+    async with serve(brain, tenants={"open_models": ["tiny-b"]}) as stack:
+        here = await stack.gateway("here")
+        assert list((await here.next("tenants")).open_models) == ["tiny-b"]
+        api = await admin(stack)
+        assert (await api.SetTenants(admin_pb2.SetTenantsRequest(tenants=tenants("red")))).changed
+        assert not (await api.SetTenants(admin_pb2.SetTenantsRequest(tenants=tenants("red")))).changed
+        later = await stack.gateway("later")
+        for gateway in (here, later):
+            assert [tenant.name for tenant in (await gateway.next("tenants")).tenants] == ["red"]
+        status = await api.Status(admin_pb2.AdminStatusRequest())
+        assert {(g.gateway, g.attached) for g in status.gateways} == {("here", True), ("later", True)}
+        assert status.tenants_known
+
+
+@pytest.mark.parametrize(
+    ("document", "word"),
+    [
+        (gateway_pb2.Tenants(tenants=[gateway_pb2.Tenant(name="a", key_sha256=["key"])]), "SHA-256"),
+        (gateway_pb2.Tenants(tenants=[gateway_pb2.Tenant(name="a"), gateway_pb2.Tenant(name="a")]), "unique"),
+        (
+            gateway_pb2.Tenants(tenants=[gateway_pb2.Tenant(name=n, key_sha256=["0" * 64]) for n in "ab"]),
+            "the same key",
+        ),
+    ],
+)
+async def test_tenants_that_make_no_sense_are_refused(
+    serve: Any, brain: Any, document: gateway_pb2.Tenants, word: str
+) -> None:
+    async with serve(brain) as stack:
+        with pytest.raises(grpc.aio.AioRpcError, match=word) as error:
+            await (await admin(stack)).SetTenants(admin_pb2.SetTenantsRequest(tenants=document))
+        assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_tenants_of_the_configuration_file_are_checked_alike() -> None:
+    with pytest.raises(ConfigError, match=r"tenants: .*nobody"):
+        configured({"nobody": []})
+    with pytest.raises(ConfigError, match="SHA-256"):
+        configured({"tenants": [{"name": "a", "key_sha256": ["key"]}]})
+
+
+async def test_every_life_of_a_scheduler_has_a_name_of_its_own(serve: Any, brain: Any) -> None:
+    seen = set()
+    for _ in range(2):
+        async with serve(brain) as stack:
+            await stack.sidecar(memory=engine_pb2.Memory())
+            seen.add((await (await admin(stack)).Status(admin_pb2.AdminStatusRequest())).incarnation)
+    assert len(seen) == 2

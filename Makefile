@@ -60,15 +60,24 @@ MINUTES ?= 30
 soak: models ## MINUTES' worth of random traffic with cancels under a POLICY; everything must be back to empty
 	$(PY) -m benchmarks.soak --minutes $(MINUTES) --policy $(POLICY) --models $(MODELS)
 
-# ---- on a real API server ------------------------------------------------------------------------------------------
+# ---- on a cluster --------------------------------------------------------------------------------------------------
 
-.PHONY: cluster-up cluster-down e2e
-cluster-up: $(STAMP) ## a Kubernetes API server on this machine, built from Go modules, as root (KUBECONFIG: use yours)
-	@$(PY) -m e2e.cluster up
+.PHONY: cluster-up cluster-down e2e cluster-packages
+NODES ?= 0
+cluster-up: $(STAMP) $(if $(filter-out 0,$(NODES)),cluster-packages) ## Kubernetes on this machine, as root: API server and NODES nodes
+	@$(PY) -m e2e.cluster up --nodes $(NODES)
 cluster-down: $(STAMP) ## end it and remove what it made
 	@$(PY) -m e2e.cluster down
-e2e: $(STAMP) ## the tests that need an API server
+e2e: $(STAMP) ## the tests that need a cluster (KUBECONFIG: yours)
 	$(PY) -m pytest -q e2e
+
+CLUSTER_PACKAGES := containerd runc containernetworking-plugins iptables nftables conntrack iproute2 ethtool socat \
+  buildah debootstrap gcc libc6-dev
+cluster-packages:
+	@command -v containerd buildah debootstrap nft conntrack socat >/dev/null && test -x /usr/lib/cni/ptp || \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && \
+	    apt-get install -qq -y --no-install-recommends $(CLUSTER_PACKAGES) >/dev/null; } || \
+	  { echo "a cluster needs, as root: apt-get install $(CLUSTER_PACKAGES)" >&2; exit 1; }
 
 # ---- what targets need ---------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""`python -m e2e.cluster up | down | status`: an API server on this machine, as root."""
+"""`python -m e2e.cluster up | down | status`: a cluster on this machine, as root."""
 
 from __future__ import annotations
 
@@ -6,13 +6,31 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from string import Template
 
 import click
 
-from e2e.cluster import binaries, control_plane, network, pki
+from e2e.cluster import binaries, control_plane, images, network, node, pki
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.layout import Layout, default_layout
-from e2e.cluster.processes import running, stop
+from e2e.cluster.layout import Layout, Node, default_layout
+from e2e.cluster.processes import run, running, stop
+
+# Commands that nodes need, and the Debian packages that bring them.
+_TOOLS = {
+    "containerd": "containerd",
+    "runc": "runc",
+    "buildah": "buildah",
+    "debootstrap": "debootstrap",
+    "nft": "nftables",
+    "iptables": "iptables",
+    "conntrack": "conntrack",
+    "socat": "socat",
+    "cc": "gcc",
+    "/usr/lib/cni/ptp": "containernetworking-plugins",
+}
 
 
 @click.group(help=__doc__)
@@ -21,27 +39,29 @@ def main() -> None:
 
 
 @main.command()
-def up() -> None:
+@click.option("--nodes", default=2, show_default=True, type=click.IntRange(0, 8), help="0: the API server alone.")
+def up(nodes: int) -> None:
     """Make it, or say that it is there."""
-    layout = default_layout()
+    layout = default_layout(nodes)
     if os.geteuid() != 0:
-        raise ClusterError("network namespaces need root; or set KUBECONFIG to a cluster that you have")
+        raise ClusterError("namespaces need root; or set KUBECONFIG to a cluster that you have")
     if running(layout):
         raise ClusterError("a cluster is up already; `make cluster-down` ends it")
-    binaries.build()
+    _check_machine(nodes)
+    binaries.build(binaries.ALL if nodes else binaries.API)
+    archives = images.system_images(layout) if nodes else []
     began = time.monotonic()
     try:
-        _make(layout)
+        _make(layout, archives, lambda what: click.echo(f"{time.monotonic() - began:5.1f} s  {what}"))
     except BaseException:
         _end(layout, keep_logs=True)
         raise
-    click.echo(f"the API server answers after {time.monotonic() - began:.1f} s\n")
-    click.echo(f"export KUBECONFIG={layout.kubeconfig}\nexport PATH={layout.binaries}:$PATH")
+    click.echo(f"\nexport KUBECONFIG={layout.kubeconfig}\nexport PATH={layout.binaries}:$PATH")
 
 
 @main.command()
 def down() -> None:
-    """End its processes, remove its namespace and files."""
+    """End its processes, remove its namespaces, mounts and files."""
     _end(default_layout(), keep_logs=False)
 
 
@@ -52,21 +72,56 @@ def status() -> None:
         click.echo(f"{process.pid:8d}  {process.name}")
 
 
-def _make(layout: Layout) -> None:
+def _make(layout: Layout, archives: list[Path], say: Callable[[str], None]) -> None:
     shutil.rmtree(layout.root, ignore_errors=True)
     layout.root.mkdir(parents=True, mode=0o755)
     pki.make(layout)
-    network.make()
+    network.make(layout)
     control_plane.start_all(layout)
+    say("the API server answers")
+    if not layout.nodes:
+        return
+    with ThreadPoolExecutor(len(layout.nodes)) as pool:
+        list(pool.map(lambda one: _make_node(layout, one, archives), layout.nodes))
+    dns = Template((Path(__file__).parent / "dns.yaml").read_text("utf-8")).substitute(dns_ip=layout.dns_ip)
+    _kubectl(layout, "apply", "--server-side", "-f", "-", stdin=dns)
+    names = [f"node/{one.name}" for one in layout.nodes]
+    _kubectl(layout, "wait", "--for=create", *names, "--timeout=60s")
+    _kubectl(layout, "wait", "--for=condition=Ready", *names, "--timeout=60s")
+    say(f"{len(names)} nodes are ready")
+    _kubectl(layout, "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=60s")
+    say("names resolve")
+
+
+def _make_node(layout: Layout, one: Node, archives: list[Path]) -> None:
+    node.start_containerd(layout, one)
+    for archive in archives:
+        node.ctr(one, "images", "import", str(archive))
+    node.start_kubelet(layout, one)
+
+
+def _kubectl(layout: Layout, *words: str, stdin: str | None = None) -> str:
+    return run(str(layout.binaries / "kubectl"), f"--kubeconfig={layout.kubeconfig}", *words, stdin=stdin)
 
 
 def _end(layout: Layout, keep_logs: bool) -> None:
+    for one in layout.nodes:
+        node.stop_node(layout, one)
     for process in reversed(running(layout)):
         stop(layout, process)
-    network.remove()
+    network.remove(layout)
+    node.remove_folders(layout)
     for child in layout.root.iterdir() if layout.root.exists() else ():
         if child != layout.logs or not keep_logs:
             shutil.rmtree(child) if child.is_dir() else child.unlink()
+    if not keep_logs:
+        shutil.rmtree(layout.root, ignore_errors=True)
+
+
+def _check_machine(nodes: int) -> None:
+    missing = sorted({package for tool, package in _TOOLS.items() if shutil.which(tool) is None}) if nodes else []
+    if missing:
+        raise ClusterError(f"nodes need, as root: apt-get install {' '.join(missing)}")
 
 
 if __name__ == "__main__":

@@ -16,28 +16,37 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import cache_folder
 
 MODULES = Path(__file__).parents[1] / "binaries"
-# What is built of each module, by the names of the binaries.
-_PARTS = {
-    "etcd": {"etcd": "go.etcd.io/etcd/server/v3"},
-    "kubernetes": {
-        "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
-        "kubectl": "k8s.io/kubernetes/cmd/kubectl",
-    },
+# Name of a binary: the module that pins it, and the package.
+_BINARIES = {
+    "etcd": ("etcd", "go.etcd.io/etcd/server/v3"),
+    "kube-apiserver": ("kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    "kube-controller-manager": ("kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    "kubectl": ("kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
+    "kube-scheduler": ("kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    "kube-proxy": ("kubernetes", "k8s.io/kubernetes/cmd/kube-proxy"),
+    "kubelet": ("kubernetes", "k8s.io/kubernetes/cmd/kubelet"),
+    "coredns": ("coredns", "github.com/coredns/coredns"),
+    "helm": ("helm", "helm.sh/helm/v4/cmd/helm"),
 }
+# What runs in an image of its own, without the machine's libraries.
+_STATIC = ("coredns",)
+# What a cluster without nodes needs.
+API = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
+ALL = tuple(_BINARIES)
 
 
-def build() -> Path:
+def build(names: tuple[str, ...] = ALL) -> Path:
     """The folder of the binaries, after building what is missing. Raises ClusterError."""
     if shutil.which("go") is None:
         raise ClusterError("Go is needed to build Kubernetes and was not found; install Go 1.25 or newer")
     folder = cache_folder() / "bin"
     folder.mkdir(parents=True, exist_ok=True)
-    for module, parts in _PARTS.items():
-        stamp = folder / f".{module}-{_fingerprint(MODULES / module)}"
+    for name in names:
+        module, package = _BINARIES[name]
+        stamp = folder / f".{name}-{_fingerprint(MODULES / module)}"
         if not stamp.exists():
-            for name, package in parts.items():
-                _build(MODULES / module, package, folder / name)
-            for old in folder.glob(f".{module}-*"):
+            _build(MODULES / module, package, folder / name)
+            for old in folder.glob(f".{name}-*"):
                 old.unlink()
             stamp.touch()
     return folder
@@ -47,13 +56,14 @@ def _build(module: Path, package: str, binary: Path) -> None:
     began = time.monotonic()
     click.echo(f"building {binary.name} (once; minutes when Go's cache is cold)", err=True)
     flags = f"-s -w {_version_flags(module)}".strip()
+    environment = {**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false"}
     done = subprocess.run(
         ["go", "build", "-trimpath", "-ldflags", flags, "-o", str(binary), package],
         cwd=module,
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false"},
+        env={**environment, "CGO_ENABLED": "0"} if binary.name in _STATIC else environment,
     )
     if done.returncode:
         raise ClusterError(f"{binary.name} does not build:\n{done.stderr[-3000:]}")

@@ -1,4 +1,4 @@
-"""etcd and the API server: two processes in the control plane's namespace."""
+"""etcd, the API server and, where there are nodes, controllers and scheduler, in the control plane's namespace."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ssl
 import urllib.error
 import urllib.request
 
-from e2e.cluster.layout import API_IP, API_URL, CONTROL_PLANE, DOMAIN, SERVICES, Layout
+from e2e.cluster.layout import DOMAIN, Layout
 from e2e.cluster.network import inside
 from e2e.cluster.processes import start, wait_for
 
@@ -17,6 +17,9 @@ def start_all(layout: Layout) -> None:
     """Start them; the API server answers when this returns."""
     start_etcd(layout)
     start_api_server(layout)
+    start_controllers(layout)
+    if layout.nodes:
+        _start(layout, "kube-scheduler", f"--kubeconfig={layout.kubeconfig_of('controllers')}", "--leader-elect=false")
 
 
 def start_etcd(layout: Layout) -> None:
@@ -41,8 +44,8 @@ def start_api_server(layout: Layout) -> None:
         "kube-apiserver",
         f"--etcd-servers={_ETCD}",
         "--secure-port=6443",
-        f"--bind-address={API_IP}",
-        f"--advertise-address={API_IP}",
+        f"--bind-address={layout.api_ip}",
+        f"--advertise-address={layout.api_ip}",
         f"--tls-cert-file={pki}/apiserver.crt",
         f"--tls-private-key-file={pki}/apiserver.key",
         f"--client-ca-file={pki}/ca.crt",
@@ -53,7 +56,7 @@ def start_api_server(layout: Layout) -> None:
         f"--service-account-key-file={pki}/service-accounts.key",
         f"--service-account-signing-key-file={pki}/service-accounts.key",
         f"--service-account-issuer=https://kubernetes.default.svc.{DOMAIN}",
-        f"--service-cluster-ip-range={SERVICES}",
+        f"--service-cluster-ip-range={layout.services}",
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         "--allow-privileged=true",
@@ -61,16 +64,32 @@ def start_api_server(layout: Layout) -> None:
     wait_for("the API server", lambda: ready(layout), layout, "kube-apiserver")
 
 
+def start_controllers(layout: Layout) -> None:
+    """Garbage collection, service accounts, deployments and the rest."""
+    _start(
+        layout,
+        "kube-controller-manager",
+        f"--kubeconfig={layout.kubeconfig_of('controllers')}",
+        f"--service-cluster-ip-range={layout.services}",
+        "--use-service-account-credentials=true",
+        f"--root-ca-file={layout.pki}/ca.crt",
+        f"--service-account-private-key-file={layout.pki}/service-accounts.key",
+        f"--cluster-signing-cert-file={layout.pki}/ca.crt",
+        f"--cluster-signing-key-file={layout.pki}/ca.key",
+        "--leader-elect=false",
+    )
+
+
 def ready(layout: Layout) -> bool:
     """Whether the API server says so itself."""
     context = ssl.create_default_context(cafile=str(layout.pki / "ca.crt"))
     context.load_cert_chain(layout.pki / "admin.crt", layout.pki / "admin.key")
     try:
-        with urllib.request.urlopen(f"{API_URL}/readyz", context=context, timeout=2) as answer:
+        with urllib.request.urlopen(f"{layout.api_url}/readyz", context=context, timeout=2) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, TimeoutError, ConnectionError):
         return False
 
 
 def _start(layout: Layout, name: str, *flags: str) -> None:
-    start(layout, name, [str(layout.binaries / name), *flags], inside=inside(CONTROL_PLANE))
+    start(layout, name, [str(layout.binaries / name), *flags], inside=inside(layout.control_plane))

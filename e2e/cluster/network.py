@@ -1,31 +1,31 @@
-"""A namespace with a bridge, and a link to it. Nothing leaves the machine; nothing outside reaches an address here."""
+"""Namespaces, a bridge and routes. Nothing leaves the machine; nothing outside reaches an address here."""
 
 from __future__ import annotations
 
-from e2e.cluster.layout import API_IP, BRIDGE, CONTROL_PLANE, HOST_IP, HOST_LINK, NETWORK
+from e2e.cluster.layout import Layout, Node
 from e2e.cluster.processes import run
 
-_PREFIX = NETWORK.prefixlen
+
+def make(layout: Layout) -> None:
+    """All of it. The control plane's namespace holds the bridge."""
+    _namespace(layout.control_plane)
+    bridge = _bridge(layout)
+    _ip(layout.control_plane, "link", "add", bridge, "type", "bridge")
+    _ip(layout.control_plane, "address", "add", f"{layout.api_ip}/{layout.network.prefixlen}", "dev", bridge)
+    _ip(layout.control_plane, "link", "set", bridge, "up")
+    _join_machine(layout)
+    for node in layout.nodes:
+        _join_node(layout, node)
+    if layout.nodes:
+        _route(layout)
 
 
-def make() -> None:
-    """The control plane's namespace holds the bridge; the machine gets an address on it."""
-    run("ip", "netns", "add", CONTROL_PLANE)
-    _inside("link", "set", "lo", "up")
-    _inside("link", "add", BRIDGE, "type", "bridge")
-    _inside("address", "add", f"{API_IP}/{_PREFIX}", "dev", BRIDGE)
-    _inside("link", "set", BRIDGE, "up")
-    peer = f"{HOST_LINK}-p"
-    run("ip", "link", "add", HOST_LINK, "type", "veth", "peer", "name", peer, "netns", CONTROL_PLANE)
-    _inside("link", "set", peer, "master", BRIDGE, "up")
-    run("ip", "address", "add", f"{HOST_IP}/{_PREFIX}", "dev", HOST_LINK)
-    run("ip", "link", "set", HOST_LINK, "up")
-
-
-def remove() -> None:
-    """Deleting the namespace deletes its links, and with the machine's link its route."""
-    if CONTROL_PLANE in run("ip", "netns", "list").split():
-        run("ip", "netns", "delete", CONTROL_PLANE)
+def remove(layout: Layout) -> None:
+    """Deleting a namespace deletes its links, and with the machine's link its routes."""
+    there = set(run("ip", "netns", "list").split())
+    for name in (*(node.namespace for node in layout.nodes), layout.control_plane):
+        if name in there:
+            run("ip", "netns", "delete", name)
 
 
 def inside(namespace: str) -> tuple[str, ...]:
@@ -33,5 +33,43 @@ def inside(namespace: str) -> tuple[str, ...]:
     return ("nsenter", f"--net=/var/run/netns/{namespace}", "--")
 
 
-def _inside(*words: str) -> None:
-    run("ip", "-netns", CONTROL_PLANE, *words)
+def _join_machine(layout: Layout) -> None:
+    link, peer = f"{layout.prefix}-host", f"{layout.prefix}-hp"
+    run("ip", "link", "add", link, "type", "veth", "peer", "name", peer, "netns", layout.control_plane)
+    _ip(layout.control_plane, "link", "set", peer, "master", _bridge(layout), "up")
+    run("ip", "address", "add", f"{layout.machine_ip}/{layout.network.prefixlen}", "dev", link)
+    run("ip", "link", "set", link, "up")
+
+
+def _join_node(layout: Layout, node: Node) -> None:
+    _namespace(node.namespace)
+    _ip(layout.control_plane, *f"link add {node.link} type veth peer name eth0 netns {node.namespace}".split())
+    _ip(layout.control_plane, "link", "set", node.link, "master", _bridge(layout), "up")
+    _ip(node.namespace, "address", "add", f"{node.address}/{layout.network.prefixlen}", "dev", "eth0")
+    _ip(node.namespace, "link", "set", "eth0", "up")
+    _ip(node.namespace, "route", "add", "default", "via", layout.api_ip)
+
+
+def _route(layout: Layout) -> None:
+    """Pods are reached through their node; services through the first one, whose kube-proxy translates them."""
+    for forwarder in (layout.control_plane, *(node.namespace for node in layout.nodes)):
+        run(*inside(forwarder), "sysctl", "-qw", "net.ipv4.ip_forward=1")
+    for node in layout.nodes:
+        others = [other.namespace for other in layout.nodes if other != node]
+        for namespace in (None, layout.control_plane, *others):
+            _ip(namespace, "route", "add", str(node.pods), "via", node.address)
+    for namespace in (None, layout.control_plane):
+        _ip(namespace, "route", "add", str(layout.services), "via", layout.nodes[0].address)
+
+
+def _bridge(layout: Layout) -> str:
+    return f"{layout.prefix}-br"
+
+
+def _namespace(name: str) -> None:
+    run("ip", "netns", "add", name)
+    _ip(name, "link", "set", "lo", "up")
+
+
+def _ip(namespace: str | None, *words: str) -> None:
+    run("ip", *(("-netns", namespace) if namespace else ()), *words)

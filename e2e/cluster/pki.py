@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from e2e.cluster.layout import API_IP, API_URL, DOMAIN, SERVICES, Layout
+from e2e.cluster.layout import DOMAIN, Layout
 
 _LIFE = datetime.timedelta(days=7)
 _SERVER_NAMES = (
@@ -54,15 +54,20 @@ class Authority:
 def make(layout: Layout) -> None:
     """Everything that the cluster's parts and the person at the keyboard need."""
     authority = Authority(layout.pki)
-    authority.issue("apiserver", "kube-apiserver", addresses=(API_IP, "127.0.0.1", str(SERVICES[1])))
+    authority.issue("apiserver", "kube-apiserver", addresses=(layout.api_ip, "127.0.0.1", str(layout.services[1])))
     authority.issue("kubelet-client", "kube-apiserver-kubelet-client", "system:masters")
     _write_key(layout.pki / "service-accounts.key", rsa.generate_private_key(65537, 2048))
     authority.issue("admin", "kubernetes-admin", "system:masters")
-    _write_kubeconfig(layout, "admin")
+    _write_kubeconfig(layout, "admin", layout.kubeconfig)
+    authority.issue("controllers", "system:kube-controller-manager", "system:masters")
+    for node in layout.nodes:
+        authority.issue(node.name, f"system:node:{node.name}", "system:nodes")
+    for who in ("controllers", *(node.name for node in layout.nodes)):
+        _write_kubeconfig(layout, who, layout.kubeconfig_of(who))
 
 
-def _write_kubeconfig(layout: Layout, who: str) -> None:
-    cluster = {"server": API_URL, "certificate-authority": str(layout.pki / "ca.crt")}
+def _write_kubeconfig(layout: Layout, who: str, file: Path) -> None:
+    cluster = {"server": layout.api_url, "certificate-authority": str(layout.pki / "ca.crt")}
     user = {"client-certificate": str(layout.pki / f"{who}.crt"), "client-key": str(layout.pki / f"{who}.key")}
     config = {
         "apiVersion": "v1",
@@ -72,8 +77,8 @@ def _write_kubeconfig(layout: Layout, who: str) -> None:
         "contexts": [{"name": "aegaeon", "context": {"cluster": "aegaeon", "user": who}}],
         "current-context": "aegaeon",
     }
-    layout.kubeconfig.touch(mode=0o600)
-    layout.kubeconfig.write_text(yaml.safe_dump(config), "utf-8")
+    file.touch(mode=0o600)
+    file.write_text(yaml.safe_dump(config), "utf-8")
 
 
 def _write_key(file: Path, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> None:

@@ -1,0 +1,71 @@
+"""The cgroups of a node: a root of its own, because the kubelets of one machine would tidy up each other's pods."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from e2e.cluster.errors import ClusterError
+
+_ROOT = Path("/sys/fs/cgroup")
+_PATIENCE_S = 10.0
+
+
+def make(name: str) -> None:
+    """In every hierarchy, of version 1 or 2."""
+    for hierarchy in _hierarchies():
+        own = hierarchy / name
+        own.mkdir(exist_ok=True)
+        for file in ("cpuset.cpus", "cpuset.mems"):
+            if (own / file).exists() and not (own / file).read_text("utf-8").strip():
+                (own / file).write_text((hierarchy / file).read_text("utf-8"), "utf-8")
+
+
+def kill(name: str) -> None:
+    """Everything in them, and the shims that watch it. Raises ClusterError when something does not die."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while pids := _processes(name):
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"processes of pods do not end: {sorted(pids)}; end them, then `make cluster-down` again"
+            )
+        for pid in pids:
+            with suppress(ProcessLookupError):  # it went with its parent
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)  # the kernel ends them; there is nothing to wait on
+
+
+def remove(name: str) -> None:
+    """The empty cgroups, innermost first."""
+    for hierarchy in _hierarchies():
+        for folder, _, _ in os.walk(hierarchy / name, topdown=False):
+            Path(folder).rmdir()
+
+
+def _hierarchies() -> Iterator[Path]:
+    if (_ROOT / "cgroup.controllers").exists():
+        yield _ROOT
+        return
+    for child in _ROOT.iterdir():
+        if child.is_dir() and not child.is_symlink():
+            yield child
+
+
+def _processes(name: str) -> set[int]:
+    pids: set[int] = set()
+    for hierarchy in _hierarchies():
+        for file in (hierarchy / name).rglob("cgroup.procs"):
+            with suppress(FileNotFoundError):  # kubelet's last work
+                pids |= {int(line) for line in file.read_text("utf-8").split()}
+    return pids | {shim for pid in pids for shim in _shim_of(pid)}
+
+
+def _shim_of(pid: int) -> Iterator[int]:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        parent = int(Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[1])
+        if b"containerd-shim" in Path(f"/proc/{parent}/cmdline").read_bytes():
+            yield parent

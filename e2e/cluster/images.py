@@ -1,0 +1,146 @@
+"""Images without a registry: built by buildah, kept as archives, loaded into every node."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import click
+
+from e2e.cluster.layout import Layout
+from e2e.cluster.node import PAUSE, ctr
+from e2e.cluster.processes import run
+
+REPOSITORY = Path(__file__).parents[2]
+CONTROL = "localhost/aegaeon-control:e2e"
+ENGINE = "localhost/aegaeon-engine:e2e"
+_COREDNS = "localhost/coredns:1"
+_BASE = "localhost/aegaeon-base:bookworm"
+_BUILD = "localhost/aegaeon-build:bookworm"
+# Debian's own Python on both; the one that compiles has a compiler, too.
+_PACKAGES = {
+    _BASE: "python3,ca-certificates",
+    _BUILD: "python3,ca-certificates,python3-venv,python3-dev,g++",
+}
+# What nobody needs in a base of containers.
+_NEEDLESS = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "var/lib/apt/lists", "var/cache")
+_SUITE = "bookworm"
+# What an image is made of; a change of these makes a new one.
+_SOURCES = ("Containerfile", "containers", "operator", "proto", "sidecar", "native")
+_PAUSE_SOURCE = """
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void stop(int sign) { (void)sign; _exit(0); }
+static void reap(int sign) { (void)sign; while (waitpid(-1, 0, WNOHANG) > 0) {} }
+int main(void) {
+  signal(SIGTERM, stop); signal(SIGINT, stop); signal(SIGCHLD, reap);
+  for (;;) pause();
+}
+"""
+
+
+def system_images(layout: Layout) -> list[Path]:
+    """Archives of what the cluster itself runs: the pause process and DNS."""
+    return [_pause(layout), _coredns(layout)]
+
+
+def product_images(layout: Layout) -> list[Path]:
+    """Archives of our own two images. The engine's has no torch: a node of this cluster brings it (see node.py)."""
+    digest = _digest_of_sources()
+    return [_product(layout, CONTROL, "control", digest), _product(layout, ENGINE, "engine", digest)]
+
+
+def load(layout: Layout, archives: list[Path]) -> None:
+    """Into every node, side by side."""
+    with ThreadPoolExecutor(len(layout.nodes)) as pool:
+        for archive in archives:
+            list(pool.map(lambda node, file=archive: ctr(node, "images", "import", str(file)), layout.nodes))
+
+
+def _product(layout: Layout, name: str, target: str, digest: str) -> Path:
+    archive = layout.images / f"{target}-{digest}.tar"
+    if not archive.exists():
+        click.echo(f"building {name}", err=True)
+        for base in _PACKAGES:
+            _ensure_base(layout, base)
+        flags = [f"--target={target}", f"--build-arg=BASE_IMAGE={_BASE}", f"--build-arg=BUILD_IMAGE={_BUILD}"]
+        flags += ["--build-arg=ENGINE_LOCK=containers/control.lock", "--layers", "--timestamp=0"]
+        _build(layout, name, REPOSITORY / "Containerfile", REPOSITORY, archive, *flags)
+    return archive
+
+
+def _ensure_base(layout: Layout, name: str) -> None:
+    """A small Debian from its own packages, kept in buildah's store."""
+    if name in _buildah(layout, "images", "--format", "{{.Name}}:{{.Tag}}").split():
+        return
+    click.echo(f"making {name} (once)", err=True)
+    with tempfile.TemporaryDirectory(dir=layout.images) as scratch:
+        folder = Path(scratch) / "root"
+        run("debootstrap", "--variant=minbase", f"--include={_PACKAGES[name]}", _SUITE, str(folder))
+        for needless in _NEEDLESS:
+            shutil.rmtree(folder / needless, ignore_errors=True)
+        containerfile = Path(scratch) / "Containerfile"
+        containerfile.write_text("FROM scratch\nCOPY root/ /\n", "utf-8")
+        _buildah(layout, "bud", "-q", "--timestamp=0", "-t", name, "-f", str(containerfile), scratch)
+
+
+def _small(layout: Layout, name: str, containerfile: str, file: Path) -> Path:
+    """An image of one file; built once for each content."""
+    layout.images.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(containerfile.encode() + file.read_bytes()).hexdigest()[:16]
+    archive = layout.images / f"{file.name}-{digest}.tar"
+    if not archive.exists():
+        with tempfile.TemporaryDirectory(dir=layout.images) as context:
+            os.link(file, Path(context) / file.name)
+            (Path(context) / "Containerfile").write_text(containerfile, "utf-8")
+            _build(layout, name, Path(context) / "Containerfile", Path(context), archive)
+    return archive
+
+
+def _build(layout: Layout, name: str, containerfile: Path, context: Path, archive: Path, *flags: str) -> None:
+    """buildah from a folder to an archive; older archives of the same kind go."""
+    stem = archive.name.rpartition("-")[0]
+    certificates = "--volume=/etc/ssl/certs:/etc/ssl/certs:ro"
+    _buildah(layout, "bud", "-q", certificates, *flags, "-t", name, "-f", str(containerfile), str(context))
+    unfinished = archive.with_suffix(".unfinished")
+    unfinished.unlink(missing_ok=True)
+    _buildah(layout, "push", "-q", name, f"docker-archive:{unfinished}:{name}")
+    for old in layout.images.glob(f"{stem}-*.tar"):
+        old.unlink()
+    unfinished.rename(archive)
+
+
+def _buildah(layout: Layout, *words: str) -> str:
+    """With a store of its own; chroot, because there is no container engine."""
+    layout.images.mkdir(parents=True, exist_ok=True)
+    store = layout.images / "store"
+    at = (f"--root={store}/root", f"--runroot={store}/run", "--storage-driver=overlay")
+    return run("env", "BUILDAH_ISOLATION=chroot", "buildah", *at, *words)
+
+
+def _digest_of_sources() -> str:
+    digest = hashlib.sha256()
+    listed = run("git", "-C", str(REPOSITORY), "ls-files", "-co", "--exclude-standard", "--", *_SOURCES)
+    for line in sorted(listed.splitlines()):
+        if (file := REPOSITORY / line).is_file():
+            digest.update(line.encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _pause(layout: Layout) -> Path:
+    layout.images.mkdir(parents=True, exist_ok=True)
+    program = layout.images / "pause"
+    if not program.exists():
+        run("cc", "-static", "-Os", "-s", "-o", str(program), "-x", "c", "-", stdin=_PAUSE_SOURCE)
+    text = 'FROM scratch\nCOPY pause /pause\nUSER 65535:65535\nENTRYPOINT ["/pause"]\n'
+    return _small(layout, PAUSE, text, program)
+
+
+def _coredns(layout: Layout) -> Path:
+    text = 'FROM scratch\nCOPY coredns /coredns\nENTRYPOINT ["/coredns"]\n'
+    return _small(layout, _COREDNS, text, layout.binaries / "coredns")

@@ -1,0 +1,194 @@
+"""A node: containerd, kubelet and kube-proxy in one network and one mount namespace.
+
+The mount namespace of its own lets several nodes of one machine have the kubelet's and the CNI's usual folders each,
+and a /dev/shm each: what pods of one node share in memory, those of another do not see.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import yaml
+
+from e2e.cluster import cgroups
+from e2e.cluster.layout import DOMAIN, Layout, Node
+from e2e.cluster.processes import Started, find, run, start, stop, wait_for
+
+PAUSE = "localhost/pause:1"
+# Folders that kubelet, containerd and CNI use by their usual names; each node sees its own there.
+_OWN = (
+    "/var/lib/kubelet",
+    "/var/lib/cni",
+    "/run/containerd",
+    "/run/netns",
+    "/etc/cni/net.d",
+    "/var/log/pods",
+    "/var/log/containers",
+)
+# Where engine pods of a node share weights and KV caches; anybody may make files there, as in /tmp.
+_SHARED = "/dev/shm/aegaeon"
+
+
+def start_containerd(layout: Layout, node: Node) -> None:
+    """With what it needs; images can be loaded when this returns."""
+    _make_folders(layout, node)
+    (node.folder / "own/etc/cni/net.d/10-pods.conflist").write_text(json.dumps(_network(node)), "utf-8")
+    (node.folder / "containerd.toml").write_text(_containerd(node.folder), "utf-8")
+    (node.folder / "kubelet.yaml").write_text(yaml.safe_dump(_kubelet(layout, node)), "utf-8")
+    (node.folder / "proxy.yaml").write_text(yaml.safe_dump(_proxy(layout, node)), "utf-8")
+    cgroups.make(node.namespace)
+    _hold_mounts(layout, node)
+    _start(layout, node, "containerd", "containerd", "--config", str(node.folder / "containerd.toml"))
+    wait_for("containerd", node.socket.exists, layout, f"{node.name}-containerd")
+
+
+def start_kubelet(layout: Layout, node: Node) -> None:
+    """And kube-proxy; the node registers itself soon after."""
+    _start(
+        layout,
+        node,
+        "kubelet",
+        str(layout.binaries / "kubelet"),
+        f"--config={node.folder}/kubelet.yaml",
+        f"--kubeconfig={layout.kubeconfig_of(node.name)}",
+        f"--hostname-override={node.name}",
+        f"--node-ip={node.address}",
+        f"--node-labels=topology.kubernetes.io/zone=zone-{node.name}",
+    )
+    proxy = (f"--config={node.folder}/proxy.yaml", f"--hostname-override={node.name}")
+    _start(layout, node, "proxy", str(layout.binaries / "kube-proxy"), *proxy)
+
+
+def ctr(node: Node, *words: str) -> str:
+    """Run containerd's client on a node."""
+    return run("ctr", "--address", str(node.socket), "--namespace", "k8s.io", *words)
+
+
+def stop_node(layout: Layout, node: Node) -> None:
+    """End kubelet and proxy, then the pods (shims outlive containerd), then containerd and the mounts."""
+    for part in ("kubelet", "proxy"):
+        _stop(layout, node, part)
+    cgroups.kill(node.namespace)
+    for part in ("containerd", "mounts"):
+        _stop(layout, node, part)
+    cgroups.remove(node.namespace)
+
+
+def remove_folders(layout: Layout) -> None:
+    """Those that were made on the machine itself to mount the nodes' own on, innermost first."""
+    made = layout.root / "made-folders"
+    for line in reversed(made.read_text("utf-8").splitlines() if made.exists() else []):
+        if Path(line).is_dir() and not any(Path(line).iterdir()):
+            Path(line).rmdir()
+
+
+def _make_folders(layout: Layout, node: Node) -> None:
+    with (layout.root / "made-folders").open("a", encoding="utf-8") as made:
+        for own in map(Path, _OWN):
+            for folder in (*reversed(own.parents), own):
+                if not folder.exists():
+                    folder.mkdir()
+                    made.write(f"{folder}\n")
+            (node.folder / "own" / own.relative_to("/")).mkdir(parents=True, exist_ok=True)
+
+
+def _hold_mounts(layout: Layout, node: Node) -> Started:
+    """A process that does nothing but hold the node's mount namespace."""
+    own = node.folder / "own"
+    steps = [f"mount --bind {own}{path} {path}" for path in _OWN]
+    steps += ["mount --make-rshared /var/lib/kubelet", "mount -t tmpfs tmpfs /dev/shm", f"mkdir -m 1777 {_SHARED}"]
+    script = " && ".join([*steps, f"touch {own}/ready", "exec sleep infinity"])
+    (own / "ready").unlink(missing_ok=True)
+    prefix = ("unshare", "--mount", "--propagation", "private", "--")
+    holder = start(layout, f"{node.name}-mounts", ["sh", "-c", script], inside=prefix)
+    wait_for("the node's mounts", (own / "ready").exists, layout, f"{node.name}-mounts", within_s=5)
+    return holder
+
+
+def _start(layout: Layout, node: Node, part: str, *argv: str) -> None:
+    holder = find(layout, f"{node.name}-mounts")
+    assert holder is not None, "the mount namespace is made first"
+    prefix = ("nsenter", f"--target={holder.pid}", "--mount", f"--net=/var/run/netns/{node.namespace}", "--")
+    start(layout, f"{node.name}-{part}", argv, inside=prefix)
+
+
+def _stop(layout: Layout, node: Node, part: str) -> None:
+    if process := find(layout, f"{node.name}-{part}"):
+        stop(layout, process)
+
+
+def _containerd(folder: Path) -> str:
+    return f"""version = 2
+root = "{folder}/containerd"
+state = "{folder}/containerd-state"
+[grpc]
+  address = "{folder}/containerd.sock"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{folder}/opt"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{PAUSE}"
+  # The machine may lack CAP_SYS_RESOURCE; without this runc cannot start anything then.
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "/etc/cni/net.d"
+"""
+
+
+def _network(node: Node) -> dict[str, object]:
+    """Pods are joined to their node one by one and routed, so that every packet passes kube-proxy's rules."""
+    join = {
+        "type": "ptp",
+        "ipMasq": False,
+        "ipam": {
+            "type": "host-local",
+            "ranges": [[{"subnet": str(node.pods)}]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+        },
+    }
+    ports = {"type": "portmap", "capabilities": {"portMappings": True}}
+    return {"cniVersion": "1.0.0", "name": "pods", "plugins": [join, ports]}
+
+
+def _kubelet(layout: Layout, node: Node) -> dict[str, object]:
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "x509": {"clientCAFile": str(layout.pki / "ca.crt")},
+            "webhook": {"enabled": True},
+            "anonymous": {"enabled": False},
+        },
+        "authorization": {"mode": "Webhook"},
+        "clusterDNS": [layout.dns_ip],
+        "clusterDomain": DOMAIN,
+        "containerRuntimeEndpoint": f"unix://{node.socket}",
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": f"/{node.namespace}",
+        "enforceNodeAllocatable": [],
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "evictionHard": {"nodefs.available": "1%", "imagefs.available": "1%", "memory.available": "100Mi"},
+        "imageGCHighThresholdPercent": 100,
+        "resolvConf": "",
+        "volumePluginDir": str(node.folder / "volume-plugins"),
+        "nodeStatusUpdateFrequency": "5s",
+        "shutdownGracePeriod": "0s",
+        "serializeImagePulls": False,
+    }
+
+
+def _proxy(layout: Layout, node: Node) -> dict[str, object]:
+    return {
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "mode": "nftables",
+        "clusterCIDR": str(layout.pods),
+        "clientConnection": {"kubeconfig": str(layout.kubeconfig_of("controllers"))},
+        "conntrack": {"maxPerCore": 0, "min": 0},
+        "healthzBindAddress": f"{node.address}:10256",
+        "metricsBindAddress": f"{node.address}:10249",
+    }

@@ -86,7 +86,8 @@ def _make(layout: Layout, archives: list[Path], say: Callable[[str], None]) -> N
     dns = Template((Path(__file__).parent / "dns.yaml").read_text("utf-8")).substitute(dns_ip=layout.dns_ip)
     _kubectl(layout, "apply", "--server-side", "-f", "-", stdin=dns)
     names = [f"node/{one.name}" for one in layout.nodes]
-    _kubectl(layout, "wait", "--for=create", *names, "--timeout=60s")
+    for name in names:
+        _kubectl(layout, "wait", "--for=create", name, "--timeout=60s")
     _kubectl(layout, "wait", "--for=condition=Ready", *names, "--timeout=60s")
     say(f"{len(names)} nodes are ready")
     _kubectl(layout, "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=60s")

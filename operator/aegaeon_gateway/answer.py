@@ -18,7 +18,7 @@ from aegaeon_gateway.output import Delta
 from aegaeon_gateway.prepare import Prepared, prepare
 from aegaeon_gateway.render import DONE, ChatRenderer, CompletionRenderer, Renderer, error_event
 from aegaeon_gateway.schema import ChatRequest, CompletionRequest, parse
-from aegaeon_gateway.tenancy import Limits, Tenant, TenantsFile
+from aegaeon_gateway.tenancy import Limits, Tenant, Tenants
 from aegaeon_gateway.texts import ModelText, Tokenizers
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
@@ -40,7 +40,7 @@ class Gateway:
     tokenizers: Tokenizers
     link: SchedulerLink
     metrics: Metrics
-    tenants: TenantsFile
+    tenants: Tenants
     limits: Limits
     started: int  # unix seconds
 

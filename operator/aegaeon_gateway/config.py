@@ -21,6 +21,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "hold_s": (int, float),
     "drain_s": (int, float),
     "tenants": (str, type(None)),
+    "tenants_by_scheduler": (bool,),
     "redis": (str, type(None)),
 }
 
@@ -49,6 +50,8 @@ class GatewayConfig:
     """seconds that open streams get to end after SIGTERM"""
     tenants: str | None = None
     """file of tenants, their keys, grants and quotas, read again when it changes; None: everything is open"""
+    tenants_by_scheduler: bool = False
+    """requests wait until the scheduler has told of tenants; what it tells takes the place of the file in any case"""
     redis: str | None = None
     """URL of the Redis that counts quotas for all gateways together; None: each counts for itself"""
 
@@ -81,7 +84,7 @@ def _checked(data: dict[str, Any]) -> GatewayConfig:
         if field.name not in data and field.default is dataclasses.MISSING:
             raise ConfigError(f"key {field.name!r} is missing")
     for key, value in data.items():
-        if not isinstance(value, _TYPES[key]) or isinstance(value, bool):
+        if not isinstance(value, _TYPES[key]) or (isinstance(value, bool) and bool not in _TYPES[key]):
             raise ConfigError(f"key {key!r} has the wrong type {type(value).__name__}")
         if isinstance(value, int | float) and value < 0:
             raise ConfigError(f"key {key!r} must not be negative")

@@ -7,6 +7,7 @@ GatewayError
     ├── InvalidRequestError  400, names the parameter
     ├── UnauthorizedError    401, no key or a wrong one
     ├── ModelNotFoundError   404, also for a model of another tenant
+    ├── ModelWithdrawnError  404, also in the middle of a stream
     ├── BodyTooLargeError    413
     ├── RateLimitedError     429 with Retry-After
     ├── EngineError          500
@@ -99,6 +100,18 @@ class ModelNotFoundError(ApiError):
         names = ", ".join(sorted(served)) or "none"
         message = f"The model {model!r} does not exist. Served here: {names}."
         super().__init__(message, param="model", code="model_not_found")
+
+
+class ModelWithdrawnError(ApiError):
+    """The model was served when the request came, and is not any more."""
+
+    status = 404
+    kind = "invalid_request_error"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(
+            f"The model {model!r} was withdrawn before this request could end.", param="model", code="model_not_found"
+        )
 
 
 class BodyTooLargeError(ApiError):

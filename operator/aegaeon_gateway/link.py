@@ -14,13 +14,14 @@ from aegaeon_gateway.errors import (
     ApiError,
     EngineError,
     InvalidRequestError,
-    ModelNotFoundError,
+    ModelWithdrawnError,
     model_failed,
     overloaded,
 )
 from aegaeon_gateway.generation import Choice, Generation
 from aegaeon_gateway.metrics import Metrics
 from aegaeon_gateway.open_requests import OpenRequests
+from aegaeon_gateway.tenancy import Tenants
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.gateway_pb2_grpc import FrontendStub
 
@@ -52,6 +53,7 @@ class SchedulerLink:
         hold_s: float,
         open_: OpenRequests,
         catalog: Catalog,
+        tenants: Tenants,
         metrics: Metrics,
     ) -> None:
         self._hello = pb.GatewayMessage(hello=pb.GatewayHello(gateway=name, sink=sink))
@@ -59,6 +61,7 @@ class SchedulerLink:
         self._hold_s = hold_s
         self._open = open_
         self._catalog = catalog
+        self._tenants = tenants
         self._metrics = metrics
         self._outbox: asyncio.Queue[pb.GatewayMessage] | None = None
         self._unsent_cancels: list[pb.CancelRequest] = []
@@ -66,6 +69,10 @@ class SchedulerLink:
     @property
     def connected(self) -> bool:
         return self._outbox is not None
+
+    def load(self) -> tuple[int, int]:
+        """How many requests wait for their first token, and how many get tokens."""
+        return self._open.load()
 
     def open(self, generation: Generation) -> None:
         """Take a generation into the table and submit it, now or as soon as the scheduler is there."""
@@ -128,6 +135,7 @@ class SchedulerLink:
         """The first reply has come: the scheduler is there. Tell it everything that is open."""
         self._outbox = outbox
         self._metrics.scheduler_up.set(1)
+        self._metrics.kv_used = 0.0  # until it says otherwise
         log.info("attached to the scheduler at %s with %d open requests", self._target, len(self._open))
         cancels, self._unsent_cancels = self._unsent_cancels, []
         for cancel in cancels:
@@ -147,6 +155,10 @@ class SchedulerLink:
         kind = reply.WhichOneof("body")
         if kind == "catalog":
             self._catalog.update(reply.catalog.models)
+        elif kind == "tenants":
+            self._tenants.take(reply.tenants)
+        elif kind == "load":
+            self._metrics.kv_used = reply.load.kv_used
         elif kind == "accepted" and (generation := self._open.get(reply.accepted.request)):
             generation.accept(time.monotonic())
         elif kind == "rejected" and (generation := self._open.get(reply.rejected.request)):
@@ -170,7 +182,7 @@ class SchedulerLink:
     def _error_of(self, model: str, rejected: pb.Rejected) -> ApiError:
         match rejected.code:
             case pb.REJECT_CODE_UNKNOWN_MODEL:
-                return ModelNotFoundError(model, (status.spec.name for status in self._catalog.models()))
+                return ModelWithdrawnError(model)
             case pb.REJECT_CODE_MODEL_FAILED:
                 return model_failed(model, rejected.reason)
             case pb.REJECT_CODE_OVERLOADED:

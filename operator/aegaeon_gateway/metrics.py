@@ -12,6 +12,21 @@ _TBT_BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 4)
 _FRESH_S = 1.0  # a rendering may be this old: many scrapers cost no more than one
 
 
+# What stock endpoint pickers read: the model server protocol of the Gateway API Inference Extension. One series each,
+# live at every scrape, since a picker that sees none for 200 ms takes the pod for full.
+_PICKER = """\
+# HELP vllm:num_requests_waiting Requests without a token yet.
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting {waiting}
+# HELP vllm:num_requests_running Requests whose tokens come.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running {running}
+# HELP vllm:kv_cache_usage_perc Share of the pool's device memory for sequences that they have, 0 to 1.
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc {kv_used:.4f}
+"""
+
+
 class ModelMetrics:
     """The children of one model."""
 
@@ -77,6 +92,7 @@ class Metrics:
         )
         self.open_streams = Gauge(f"{prefix}open_streams", "Requests being answered", by_model, registry=registry)
         self.scheduler_up = Gauge(f"{prefix}scheduler_up", "1 while attached to the scheduler", registry=registry)
+        self.kv_used = 0.0  # of the pool, as the scheduler says
         self._models: dict[str, ModelMetrics] = {}
         self._rendered = (float("-inf"), b"")
         self._rendering = asyncio.Lock()
@@ -87,10 +103,11 @@ class Metrics:
             self._models[model] = ModelMetrics(self, model)
         return self._models[model]
 
-    async def render(self) -> bytes:
-        """The text format, made in a thread and at most once a second."""
+    async def render(self, waiting: int, running: int) -> bytes:
+        """The text format: what stock pickers read as of now, the rest made in a thread and at most once a second."""
         async with self._rendering:
             if time.monotonic() - self._rendered[0] > _FRESH_S:
                 text = await asyncio.to_thread(generate_latest, self.registry)
                 self._rendered = (time.monotonic(), text)
-        return self._rendered[1]
+        picker = _PICKER.format(waiting=waiting, running=running, kv_used=self.kv_used)
+        return picker.encode() + self._rendered[1]

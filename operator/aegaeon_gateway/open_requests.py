@@ -26,6 +26,11 @@ class OpenRequests:
     def get(self, request: str) -> Generation | None:
         return self._open.get(request)
 
+    def load(self) -> tuple[int, int]:
+        """How many wait for their first token, and how many get tokens."""
+        running = sum(generation.started for generation in self._open.values())
+        return len(self._open) - running, running
+
     def __iter__(self) -> Iterator[Generation]:
         return iter(list(self._open.values()))
 

@@ -20,7 +20,7 @@ from aegaeon_gateway.metrics import Metrics
 from aegaeon_gateway.open_requests import OpenRequests
 from aegaeon_gateway.server import make_app
 from aegaeon_gateway.sink import start_sink
-from aegaeon_gateway.tenancy import Limits, TenantsFile, connect
+from aegaeon_gateway.tenancy import Limits, Tenants, TenantsFile, connect
 from aegaeon_gateway.texts import Tokenizers, warm
 
 log = logging.getLogger(__name__)
@@ -57,6 +57,9 @@ async def serve(config: GatewayConfig) -> AsyncIterator[Served]:
     """
     open_, metrics, tokenizers = OpenRequests(), Metrics(), Tokenizers(config.hub_cache, config.fetched)
     catalog = Catalog(on_change=tokenizers.keep)
+    tenants = Tenants(
+        TenantsFile(Path(config.tenants) if config.tenants else None), by_scheduler=config.tenants_by_scheduler
+    )
     link = SchedulerLink(
         name=config.name,
         target=config.scheduler,
@@ -64,9 +67,9 @@ async def serve(config: GatewayConfig) -> AsyncIterator[Served]:
         hold_s=config.hold_s,
         open_=open_,
         catalog=catalog,
+        tenants=tenants,
         metrics=metrics,
     )
-    tenants = TenantsFile(Path(config.tenants) if config.tenants else None)
     buckets = connect(config.redis)
     limits = Limits(buckets, config.hold_s)
     gateway = Gateway(config, catalog, tokenizers, link, metrics, tenants, limits, int(time.time()))

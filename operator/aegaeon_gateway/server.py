@@ -61,13 +61,13 @@ class _Pages:
         return _json(self._model(self._gateway.catalog.get(name)))
 
     async def health(self, http: web.Request) -> web.Response:
-        """503 until the scheduler has told which models there are; after that 200, its absence included."""
-        known = self._gateway.catalog.known
+        """503 until the scheduler has told which models there are and who may use them; after that 200 in any case."""
+        known = self._gateway.catalog.known and self._gateway.tenants.known
         scheduler = "attached" if self._gateway.link.connected else "away"
         return _json({"status": "ok" if known else "starting", "scheduler": scheduler}, status=200 if known else 503)
 
     async def metrics(self, http: web.Request) -> web.Response:
-        text = await self._gateway.metrics.render()
+        text = await self._gateway.metrics.render(*self._gateway.link.load())
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     def _need_catalog(self) -> None:

@@ -237,3 +237,34 @@ async def test_metrics_count_by_model_and_outcome(pool: Any) -> None:
 async def get(pool: Any, path: str) -> tuple[int, Any]:
     async with pool.http.get(pool.url + path) as response:
         return response.status, await response.json()
+
+
+def picked(text: str) -> dict[str, float]:
+    """What a stock endpoint picker takes: the first series of each of its three names."""
+    lines = [line.split(" ") for line in text.splitlines() if line.startswith("vllm:")]
+    assert len(lines) == 3, "one series each"
+    return {name.removeprefix("vllm:"): float(value) for name, value in lines}
+
+
+async def test_a_stock_picker_reads_queue_running_and_memory_live(pool: Any) -> None:
+    async def scrape() -> dict[str, float]:
+        async with pool.http.get(f"{pool.url}/metrics") as response:
+            return picked(await response.text())
+
+    await pool.until_models(lambda models: "tiny" in models)
+    assert await scrape() == {"num_requests_waiting": 0, "num_requests_running": 0, "kv_cache_usage_perc": 0}
+    pool.peer.serve_tokens = False
+    asking = asyncio.create_task(pool.complete())
+    await pool.peer.until(lambda: len(pool.peer.submits) == 1)
+    pool.peer.reply(load=pb.PoolLoad(kv_used=0.25))
+    pool.peer.publish(pool.peer.models)
+    await pool.served.catalog.changed()
+    assert await scrape() == {"num_requests_waiting": 1, "num_requests_running": 0, "kv_cache_usage_perc": 0.25}
+    submit = pool.peer.submits[0]
+    tokens = pool.peer.tokens_of(submit, submit.choices[0])
+    await pool.peer.push(tokens[:1])
+    await pool.peer.until(lambda: bool(pool.peer.acks))
+    assert (await scrape())["num_requests_running"] == 1
+    await pool.peer.push(tokens[1:])
+    assert (await asking)[0] == 200
+    assert await scrape() == {"num_requests_waiting": 0, "num_requests_running": 0, "kv_cache_usage_perc": 0.25}

@@ -20,6 +20,7 @@ from aegaeon_gateway.errors import ConfigError, UnauthorizedError
 from aegaeon_gateway.run import serve
 from aegaeon_gateway.tenancy import TenantsFile
 from aegaeon_gateway.tenancy.model import digest
+from aegaeon_proto.v1 import gateway_pb2 as pb
 
 RED = {"name": "red", "models": ["tiny"], "key_files": ["red.key"]}
 BLUE = {"name": "blue", "models": ["other"], "key_sha256": [digest("sk-blue")]}
@@ -44,8 +45,8 @@ def gateways(peer: Peer, tokenizer: Tokenizer, model_directory: Path) -> Callabl
     peer.models = [model_status("tiny", model_directory), model_status("other", model_directory)]
 
     @asynccontextmanager
-    async def start(tenants: Path, **changes: Any) -> AsyncIterator[Pool]:
-        config = GatewayConfig(**gateway_config(peer, tenants=str(tenants), **changes))
+    async def start(tenants: Path | None, **changes: Any) -> AsyncIterator[Pool]:
+        config = GatewayConfig(**gateway_config(peer, tenants=tenants and str(tenants), **changes))
         async with serve(config) as served, aiohttp.ClientSession() as http:
             yield Pool(peer, served, http, tokenizer, model_directory)
             assert len(served.open) == 0
@@ -69,6 +70,50 @@ async def test_each_tenant_reaches_its_own_models_and_sees_no_others(
             assert [model["id"] for model in (await response.json())["data"]] == ["other"]
         async with pool.http.get(pool.url + "/v1/models/tiny", **key("sk-blue")) as response:
             assert response.status == 404
+
+
+def told(*names: str, **more: Any) -> pb.Tenants:
+    """What the scheduler may tell: tenants of these names with keys sk-NAME for `tiny`."""
+    return pb.Tenants(
+        tenants=[pb.Tenant(name=n, models=["tiny"], key_sha256=[digest(f"sk-{n}")]) for n in names], **more
+    )
+
+
+async def test_what_the_scheduler_tells_takes_the_place_of_the_file_and_changes_while_it_serves(
+    gateways: Callable[..., Any], peer: Peer, tmp_path: Path
+) -> None:
+    body = {"model": "tiny", "messages": [HI]}
+    async with gateways(write(tmp_path, [RED])) as pool:
+        assert (await pool.post("/v1/chat/completions", body, **key("sk-red")))[0] == 200
+        for names, expected in ((("green",), (401, 200)), (("green", "red"), (200, 200)), ((), (401, 401))):
+            peer.reply(tenants=told(*names))
+            peer.publish(peer.models)  # replies come in order: once this is seen, so are the tenants
+            await pool.served.catalog.changed()
+            got = [(await pool.post("/v1/chat/completions", body, **key(f"sk-{n}")))[0] for n in ("red", "green")]
+            assert tuple(got) == expected
+        peer.reply(tenants=told("red", open_models=["other"], model_quotas={"other": pb.Quota(requests_per_minute=60)}))
+        peer.publish(peer.models)
+        await pool.served.catalog.changed()
+        assert (await pool.chat(model="other"))[0] == 200
+        assert await pool.served.limits.buckets.take("model other:requests", 60, 1, 60, 0) > 0
+        assert (await pool.post("/v1/chat/completions", body))[0] == 401
+
+
+async def test_nobody_is_let_in_before_the_scheduler_has_told_who_may(gateways: Callable[..., Any], peer: Peer) -> None:
+    async with gateways(None, tenants_by_scheduler=True) as pool:
+        await pool.until_models(lambda models: "tiny" in models)
+        status, answer, headers = await pool.chat()
+        assert (status, answer["error"]["code"]) == (503, "overloaded")
+        assert "Retry-After" in headers
+        async with pool.http.get(pool.url + "/health") as response:
+            assert (response.status, (await response.json())["status"]) == (503, "starting")
+        peer.reply(tenants=told("red"))
+        peer.publish(peer.models)
+        await pool.served.catalog.changed()
+        async with pool.http.get(pool.url + "/health") as response:
+            assert response.status == 200
+        assert (await pool.chat())[0] == 401
+        assert (await pool.post("/v1/chat/completions", {"model": "tiny", "messages": [HI]}, **key("sk-red")))[0] == 200
 
 
 async def test_a_wrong_key_is_401_in_openais_shape_and_never_logged(

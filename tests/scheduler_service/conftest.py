@@ -38,6 +38,7 @@ class ScriptedBrain:
     def __init__(self) -> None:
         self.told: list[events.Event] = []
         self.times: list[float] = []
+        self.full = 0.0
         self.script: dict[type, Callable[[Any], list[commands.Command]]] = {}
         self._news = asyncio.Condition()
         self._tellers: set[asyncio.Task[None]] = set()
@@ -62,6 +63,9 @@ class ScriptedBrain:
 
     def snapshot(self, now: float) -> Snapshot:
         return Snapshot(now, "scripted", (), (), (), ())
+
+    def kv_used(self) -> float:
+        return self.full
 
     def all_of(self, kind: type) -> list[Any]:
         return [event for event in self.told if isinstance(event, kind)]

@@ -282,3 +282,17 @@ async def test_status_comes_once_or_at_every_interval_and_shows_what_is_being_fe
         assert times[1] - times[0] >= 0.04
         assert times[2] - times[1] >= 0.04
         await stream.aclose()
+
+
+async def test_gateways_are_told_how_full_the_pool_is_when_that_changes(serve: Any, brain: Any) -> None:
+    brain.full = 0.5
+    async with serve(brain) as stack:
+        gateway = await stack.gateway()
+        while (load := await gateway.next("load")).kv_used == 0:
+            pass
+        assert load.kv_used == 0.5
+        later = await stack.gateway("later")
+        assert (await later.next("load")).kv_used == 0.5
+        brain.full = 0.75
+        for told in (gateway, later):
+            assert (await told.next("load")).kv_used == 0.75

@@ -27,7 +27,7 @@ from aegaeon_scheduler.core.recovery import Recovery
 from aegaeon_scheduler.core.reports import Reports
 from aegaeon_scheduler.core.residency import Residency
 from aegaeon_scheduler.core.room import Room
-from aegaeon_scheduler.core.snapshot import Snapshot, snapshot
+from aegaeon_scheduler.core.snapshot import Snapshot, kv_used, snapshot
 from aegaeon_scheduler.core.state import Instance, Pool
 from aegaeon_scheduler.core.timers import Timers
 
@@ -99,6 +99,10 @@ class Scheduler:
     def snapshot(self, now: float) -> Snapshot:
         """What people look at."""
         return snapshot(self._pool, now)
+
+    def kv_used(self) -> float:
+        """How full the pool is: see snapshot.kv_used."""
+        return kv_used(self._pool)
 
     def check(self) -> None:
         """Raises ConservationError when the tables contradict each other."""

@@ -94,6 +94,21 @@ def snapshot(pool: Pool, now: float) -> Snapshot:
     )
 
 
+def kv_used(pool: Pool) -> float:
+    """Share, 0 to 1, of the device memory for sequences that they have: all but prefill instances, less the weights
+    that somebody here needs. Weights without work give way, so they do not count as taken."""
+    block_bytes = {m.footprint.kv_shape: m.footprint.kv_block_bytes for m in pool.models.values() if m.footprint}
+    used = room = 0
+    for inst in pool.instances.values():
+        if inst.role is Role.PREFILL:
+            continue
+        wanted = {seq.model.name for seq in inst.sequences.values()}
+        weights = sum(w.slabs for name, w in inst.weights.items() if name in wanted)
+        room += (inst.slabs - weights) * inst.slab_bytes
+        used += sum(m.used_blocks * block_bytes.get(shape, 0) for shape, m in inst.book.memory.shapes.items())
+    return min(1.0, used / room) if room > 0 else float(bool(used))
+
+
 def _instance(inst: Instance) -> InstanceView:
     resident = tuple(name for name, w in inst.weights.items() if w.ready and w.unload is None)
     loading = ", ".join(name for name, w in inst.weights.items() if not w.ready)

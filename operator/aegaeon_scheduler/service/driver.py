@@ -33,6 +33,9 @@ class Brain(Protocol):
     def snapshot(self, now: float) -> Snapshot:
         """The pool as it stands, for people."""
 
+    def kv_used(self) -> float:
+        """Share of the device memory for sequences that they have, 0 to 1."""
+
 
 class Link(Protocol):
     """The way to a sidecar."""

@@ -28,6 +28,9 @@ _OUTBOX_LIMIT = 65536
 _CATALOG_DELAY_S = 0.05
 # People do not read faster.
 _SHORTEST_INTERVAL_S = 0.05
+# How often gateways may be told how full the pool is, and by how much it must have changed.
+_LOAD_EVERY_S = 0.2
+_LOAD_STEP = 0.005
 
 
 class Line:
@@ -49,12 +52,20 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
     """Servicer of `Frontend`. `grace_s`: seconds that a gateway may be away; `status` takes the picture of the pool."""
 
     def __init__(
-        self, driver: Driver, catalog: Catalog, grace_s: float, status: Callable[[], gateway_pb2.PoolStatus]
+        self,
+        driver: Driver,
+        catalog: Catalog,
+        grace_s: float,
+        status: Callable[[], gateway_pb2.PoolStatus],
+        kv_used: Callable[[], float],
     ) -> None:
         self._driver = driver
         self._catalog = catalog
         self._grace_s = grace_s
         self._status = status
+        self._kv_used = kv_used
+        self._told_load = 0.0
+        self._load_timer: asyncio.TimerHandle | None = None
         self._lines: dict[GatewayId, Line] = {}
         self._numbers = count(1)
         self._announcement: asyncio.TimerHandle | None = None
@@ -122,8 +133,20 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         self._stopped.set()
         if self._announcement is not None:
             self._announcement.cancel()
+        if self._load_timer is not None:
+            self._load_timer.cancel()
         for line in self._lines.values():
             line.end()
+
+    def _send_load(self) -> None:
+        """While there are gateways, again and again."""
+        kv_used = self._kv_used()
+        self._load_timer = self._later(_LOAD_EVERY_S, self._send_load) if self._lines else None
+        if abs(kv_used - self._told_load) < _LOAD_STEP:
+            return
+        self._told_load = kv_used
+        for line in self._lines.values():
+            line.outbox.put(_load(kv_used))
 
     def _send_catalog(self) -> None:
         self._announcement = None
@@ -140,12 +163,16 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         line = Line(Origin(gateway, first.hello.sink, next(self._numbers)))
         if before := self._lines.get(gateway):
             before.end()
-            line.timer = self._later(self._driver.cancel_older, line.origin)
+            line.timer = self._later(self._grace_s, self._driver.cancel_older, line.origin)
         self._lines[gateway] = line
         self._driver.gateways[gateway] = line.outbox.put
         line.outbox.put(gateway_pb2.GatewayReply(catalog=self._catalog.status()))
         if self._tenants is not None:
             line.outbox.put(gateway_pb2.GatewayReply(tenants=self._tenants))
+        if self._told_load:
+            line.outbox.put(_load(self._told_load))
+        if self._load_timer is None:
+            self._send_load()
         return line
 
     def _message(self, line: Line, message: gateway_pb2.GatewayMessage) -> None:
@@ -173,11 +200,15 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             return
         line.end()
         self._driver.gateways.pop(gateway, None)
-        line.timer = self._later(self._gone, gateway)
+        line.timer = self._later(self._grace_s, self._gone, gateway)
 
     def _gone(self, gateway: GatewayId) -> None:
         self._lines.pop(gateway)
         self._driver.gateway_down(gateway)
 
-    def _later(self, call: Callable[..., None], argument: object) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(self._grace_s, call, argument)
+    def _later(self, seconds: float, call: Callable[..., None], *arguments: object) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(seconds, call, *arguments)
+
+
+def _load(kv_used: float) -> gateway_pb2.GatewayReply:
+    return gateway_pb2.GatewayReply(load=gateway_pb2.PoolLoad(kv_used=kv_used))

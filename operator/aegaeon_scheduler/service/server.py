@@ -52,7 +52,7 @@ class Service:
         self.catalog = Catalog(config.models, self._announce)
         self.engine = EngineService(self.driver, self.catalog, config.heartbeat_timeout_s, config.reattach_s, bases)
         view = StatusView(config.pool, brain, clock, self.catalog, self.driver.instances)
-        self.frontend = FrontendService(self.driver, self.catalog, config.gateway_grace_s, view.status)
+        self.frontend = FrontendService(self.driver, self.catalog, config.gateway_grace_s, view.status, brain.kv_used)
         if config.tenants is not None:
             self.frontend.set_tenants(configured(config.tenants))
         self._changes = CatalogChanges(self.catalog, self.driver, self.engine.send_catalog)

@@ -1,0 +1,53 @@
+"""The tenants of now: what the scheduler told last, and until it tells any, what the file says."""
+
+from __future__ import annotations
+
+import logging
+
+from aegaeon_gateway.errors import overloaded
+from aegaeon_gateway.tenancy.file import TenantsFile
+from aegaeon_gateway.tenancy.model import Directory, Quota, Tenant
+from aegaeon_proto.v1 import gateway_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+
+class Tenants:
+    """`by_scheduler`: nobody is let in before the scheduler has told who may."""
+
+    def __init__(self, file: TenantsFile, *, by_scheduler: bool) -> None:
+        self._file = file
+        self._wait = by_scheduler
+        self._told: Directory | None = None
+
+    @property
+    def known(self) -> bool:
+        return not self._wait or self._told is not None
+
+    def take(self, message: pb.Tenants) -> None:
+        """The scheduler's word, in place of any before and of the file."""
+        self._told = directory_of(message)
+        log.info("%d tenants, as the scheduler says", len(self._told.tenants))
+
+    def current(self) -> Directory:
+        """Raises UnavailableError while nobody knows."""
+        if not self.known:
+            raise overloaded("The scheduler has not told yet who may ask for what; try again.")
+        return self._file.current() if self._told is None else self._told
+
+
+def directory_of(message: pb.Tenants) -> Directory:
+    """The wire's form as plain values. The scheduler has checked that names and keys are unique."""
+    return Directory(
+        tenants=tuple(Tenant(one.name, frozenset(one.models), _quota(one.quota)) for one in message.tenants),
+        keys={key: one.name for one in message.tenants for key in one.key_sha256},
+        open_models=frozenset(message.open_models),
+        model_quotas={name: _quota(quota) for name, quota in message.model_quotas.items()},
+    )
+
+
+def _quota(quota: pb.Quota) -> Quota:
+    return Quota(
+        quota.requests_per_minute if quota.HasField("requests_per_minute") else None,
+        quota.tokens_per_minute if quota.HasField("tokens_per_minute") else None,
+    )

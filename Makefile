@@ -13,6 +13,8 @@ CODE := operator sidecar native/aegaeon_native tests benchmarks examples
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/aegaeon
 MODELS ?= $(CACHE)/models
 export OMP_NUM_THREADS ?= 1
+# Where it is set, every process would compile all of torch and transformers again: several seconds each.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## list the targets

@@ -80,6 +80,7 @@ def write_manifests(folder: Path, policy: str, memory: dict[str, str], q_max: st
 
 async def compare_seeded(client: Client, deck: Deck, width: int, count: int) -> list[tuple[Output, Output]]:
     """The same seeded requests, each alone and then all under load."""
+    print(f"{count} seeded requests, alone and under load", flush=True)
     requests = [deck.draw_seeded() for _ in range(count)]
     alone = [await client.ask(request) for request in requests]
     load = Load(client, deck, width)
@@ -148,6 +149,7 @@ async def run(arguments: argparse.Namespace) -> bool:
                 arguments.limit_s,
             )
         pairs = await compare_seeded(client, deck, arguments.width, arguments.seeded)
+    print(f"{len(load.outputs)} outputs against transformers", flush=True)
     verdicts = judge([output for output in load.outputs if output.tokens], models)
     return report(
         name_of(arguments.policy), rows(arguments.switches, switched, load.outputs, verdicts) + seeded_rows(pairs)

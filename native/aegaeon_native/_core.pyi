@@ -76,6 +76,10 @@ class SlabPool:
     @property
     def free(self) -> int: ...
     @property
+    def kept(self) -> int:
+        """Of the free ones, those whose content is kept."""
+
+    @property
     def address(self) -> int:
         """Where the pool is mapped linearly (slab i at address + i * slab_bytes). Shared and attached pools only."""
 
@@ -84,6 +88,12 @@ class SlabPool:
 
     def give(self, slabs: Sequence[int]) -> None:
         """Give slabs back; raises NativeError for one that is free already (nothing is given then)."""
+
+    def keep(self, slabs: Sequence[int]) -> int:
+        """Give slabs back with what is in them: free, but taken last. Returns the ticket to `reclaim` them with."""
+
+    def reclaim(self, ticket: int) -> list[int]:
+        """Take back the kept slabs that nobody took meanwhile: the first ones, in order. A ticket is good once."""
 
     def check(self) -> None:
         """Conservation: every slab is free or taken, exactly once. Raises NativeError with the difference."""

@@ -32,6 +32,45 @@ TEST(SlabPool, HandsOutTheLowestSlabsAndTakesThemBack) {
   pool->check();
 }
 
+TEST(SlabPool, KeptSlabsAreFreeButTakenLastAndComeBackIfNobodyTookThem) {
+  const auto pool = SlabPool::create_private("test", kSlab, 8);
+  const auto first = pool->take(3);
+  const auto second = pool->take(2);
+  const std::uint64_t older = pool->keep(first);
+  const std::uint64_t newer = pool->keep(second);
+  EXPECT_EQ(pool->free(), 8u);
+  EXPECT_EQ(pool->kept(), 5u);
+  EXPECT_EQ(pool->take(3), (std::vector<Slab>{5, 6, 7}));
+  EXPECT_EQ(pool->take(1), (std::vector<Slab>{2}));
+  pool->check();
+  EXPECT_EQ(pool->reclaim(older), (std::vector<Slab>{0, 1}));
+  EXPECT_EQ(pool->reclaim(older), std::vector<Slab>{});
+  EXPECT_EQ(pool->reclaim(newer), second);
+  EXPECT_EQ(pool->free(), 0u);
+  EXPECT_THROW(pool->take(1), OutOfSlabs);
+  pool->check();
+}
+
+TEST(SlabPool, ATicketIsWorthNothingWhenAllItsSlabsAreTaken) {
+  const auto pool = SlabPool::create_private("test", kSlab, 4);
+  const std::uint64_t ticket = pool->keep(pool->take(2));
+  pool->give(pool->take(4));
+  EXPECT_EQ(pool->reclaim(ticket), std::vector<Slab>{});
+  EXPECT_EQ(pool->keep({}), 0u);
+  EXPECT_EQ(pool->reclaim(0), std::vector<Slab>{});
+  pool->check();
+}
+
+TEST(SlabPool, KeptSlabsCannotBeGivenOrKeptAgain) {
+  const auto pool = SlabPool::create_private("test", kSlab, 4);
+  const auto slabs = pool->take(2);
+  pool->keep(slabs);
+  EXPECT_THROW(pool->give(slabs), NativeError);
+  EXPECT_THROW(pool->keep(slabs), NativeError);
+  EXPECT_EQ(pool->free(), 4u);
+  pool->check();
+}
+
 TEST(SlabPool, TakesNothingWhenThereAreTooFew) {
   const auto pool = SlabPool::create_private("test", kSlab, 4);
   EXPECT_THROW(pool->take(5), OutOfSlabs);

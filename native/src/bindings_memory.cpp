@@ -85,10 +85,14 @@ void bind_slab_pool(nb::module_& m) {
       .def_prop_ro("slab_bytes", &SlabPool::slab_bytes)
       .def_prop_ro("total", &SlabPool::total)
       .def_prop_ro("free", &SlabPool::free)
+      .def_prop_ro("kept", &SlabPool::kept)
       .def_prop_ro("address", &SlabPool::address)
       .def("take", &SlabPool::take, "count"_a)
       .def(
           "give", [](SlabPool& pool, const Int32s& slabs) { pool.give(slabs); }, "slabs"_a)
+      .def(
+          "keep", [](SlabPool& pool, const Int32s& slabs) { return pool.keep(slabs); }, "slabs"_a)
+      .def("reclaim", &SlabPool::reclaim, "ticket"_a)
       .def("check", &SlabPool::check)
       .def("close", &SlabPool::close);
 }

@@ -26,7 +26,7 @@ void validate(std::size_t slab_bytes, std::size_t slabs) {
 }  // namespace
 
 SlabPool::SlabPool(std::shared_ptr<SlabStore> store, std::size_t slab_bytes, std::size_t slabs, bool owner)
-    : slab_bytes_(slab_bytes), total_(slabs), owner_(owner), store_(std::move(store)), free_(slabs) {
+    : slab_bytes_(slab_bytes), total_(slabs), owner_(owner), store_(std::move(store)), free_(slabs), kept_(slabs) {
   if (!owner_) return;
   for (std::size_t slab = 0; slab < slabs; ++slab) free_.insert(slab);
 }
@@ -63,17 +63,24 @@ std::shared_ptr<SlabPool> SlabPool::attach(const std::string& path, const StoreW
 
 std::size_t SlabPool::free() const {
   const std::scoped_lock lock(mutex_);
-  return free_.count();
+  return free_.count() + kept_.count();
+}
+
+std::size_t SlabPool::kept() const {
+  const std::scoped_lock lock(mutex_);
+  return kept_.count();
 }
 
 std::vector<Slab> SlabPool::take(std::size_t count) {
   const std::scoped_lock lock(mutex_);
   if (closed_) throw NativeError("take: this slab pool is closed");
   if (!owner_) throw NativeError("take: an attached pool is for reading; its creator alone hands out slabs");
-  if (count > free_.count()) {
-    throw OutOfSlabs("take: " + std::to_string(count) + " slabs asked for, " + std::to_string(free_.count()) + " of " +
+  const std::size_t free = free_.count() + kept_.count();
+  if (count > free) {
+    throw OutOfSlabs("take: " + std::to_string(count) + " slabs asked for, " + std::to_string(free) + " of " +
                      std::to_string(total_) + " free");
   }
+  while (free_.count() < count) give_up_kept();
   std::vector<Slab> slabs;
   slabs.reserve(count);
   while (slabs.size() < count) {
@@ -85,17 +92,50 @@ std::vector<Slab> SlabPool::take(std::size_t count) {
   return slabs;
 }
 
+// The last slab of the oldest ticket: what remains of it stays a beginning.
+void SlabPool::give_up_kept() {
+  const auto oldest = held_.begin();
+  const auto slab = static_cast<std::size_t>(oldest->second.back());
+  oldest->second.pop_back();
+  if (oldest->second.empty()) held_.erase(oldest);
+  kept_.erase(slab);
+  free_.insert(slab);
+}
+
 void SlabPool::give(std::span<const Slab> slabs) {
   const std::scoped_lock lock(mutex_);
+  put(slabs, free_, "give");
+}
+
+std::uint64_t SlabPool::keep(std::span<const Slab> slabs) {
+  const std::scoped_lock lock(mutex_);
+  put(slabs, kept_, "keep");
+  if (slabs.empty()) return 0;
+  held_.emplace(++ticket_, std::vector<Slab>(slabs.begin(), slabs.end()));
+  return ticket_;
+}
+
+std::vector<Slab> SlabPool::reclaim(std::uint64_t ticket) {
+  const std::scoped_lock lock(mutex_);
+  auto held = held_.extract(ticket);
+  if (held.empty()) return {};
+  for (const Slab slab : held.mapped()) kept_.erase(static_cast<std::size_t>(slab));
+  taken_ += held.mapped().size();
+  return std::move(held.mapped());
+}
+
+// Taken slabs into one of the sets of free ones; all or none.
+void SlabPool::put(std::span<const Slab> slabs, Bitmap& into, const char* call) {
   for (std::size_t i = 0; i < slabs.size(); ++i) {
-    const Slab slab = slabs[i];
-    const bool known = owner_ && slab >= 0 && static_cast<std::size_t>(slab) < total_;
-    if (known && !free_.contains(static_cast<std::size_t>(slab))) {
-      free_.insert(static_cast<std::size_t>(slab));
+    const auto slab = static_cast<std::size_t>(slabs[i]);
+    const bool known = owner_ && slabs[i] >= 0 && slab < total_;
+    if (known && !free_.contains(slab) && !kept_.contains(slab)) {
+      into.insert(slab);
       continue;
     }
-    for (const Slab given : slabs.first(i)) free_.erase(static_cast<std::size_t>(given));
-    throw NativeError("give: slab " + std::to_string(slab) + (known ? " is free already" : " is not of this pool"));
+    for (const Slab given : slabs.first(i)) into.erase(static_cast<std::size_t>(given));
+    throw NativeError(std::string(call) + ": slab " + std::to_string(slabs[i]) +
+                      (known ? " is free already" : " is not of this pool"));
   }
   taken_ -= slabs.size();
 }
@@ -103,10 +143,15 @@ void SlabPool::give(std::span<const Slab> slabs) {
 void SlabPool::check() const {
   const std::scoped_lock lock(mutex_);
   const std::size_t free = free_.recount();
+  const std::size_t kept = kept_.recount();
+  std::size_t held = 0;
+  for (const auto& [ticket, slabs] : held_) held += slabs.size();
   const std::size_t expected = owner_ ? total_ : 0;
-  if (free == free_.count() && free + taken_ == expected) return;
+  const bool counted = free == free_.count() && kept == kept_.count() && kept == held;
+  if (counted && free + kept + taken_ == expected) return;
   throw NativeError("conservation: " + std::to_string(free) + " slabs marked free, " + std::to_string(free_.count()) +
-                    " counted free, " + std::to_string(taken_) + " taken, of " + std::to_string(expected));
+                    " counted free, " + std::to_string(kept) + " kept, " + std::to_string(held) + " by ticket, " +
+                    std::to_string(taken_) + " taken, of " + std::to_string(expected));
 }
 
 void SlabPool::close() {

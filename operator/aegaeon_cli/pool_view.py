@@ -105,10 +105,11 @@ class PoolView:
         return Group(*lines) if lines else Text("none so far", "dim")
 
 
-def bar(used: int, total: int, cells: int) -> str:
-    """`█████░░░░░` with `used` of `total` filled; something used is never drawn as nothing."""
+def bar(used: int, total: int, cells: int, kept: int = 0) -> str:
+    """`█████▒▒░░░` with `used` of `total` filled, then `kept`; something used is never drawn as nothing."""
     filled = min(cells, -(-used * cells // total)) if total else 0
-    return "█" * filled + "░" * (cells - filled)
+    half = min(cells, -(-(used + kept) * cells // total)) - filled if total else 0
+    return "█" * filled + "▒" * half + "░" * (cells - filled - half)
 
 
 def _engine(instance: InstanceStatus, colours: dict[str, str], busy: float) -> Iterable[RenderableType]:
@@ -120,7 +121,7 @@ def _engine(instance: InstanceStatus, colours: dict[str, str], busy: float) -> I
         _badge(instance.running, colours),
         _name(instance.loading, colours),
         Text(" ").join(Text(name, colours.get(name, "")) for name in others),
-        f"{bar(used, instance.slabs, _BAR_CELLS)} {used}/{instance.slabs}",
+        f"{bar(used, instance.slabs, _BAR_CELLS, instance.memory.slabs_kept)} {used}/{instance.slabs}",
         str(instance.sequences),
         str(instance.switches),
         _reused(instance),

@@ -55,6 +55,7 @@ class State:
         with self.changed:
             return pb.Memory(
                 slabs_free=self.device.slabs_free,
+                slabs_kept=self.device.pool.kept,
                 host_slabs_free=self.host.slabs_free,
                 shapes=_shapes(self.device),
                 host_shapes=_shapes(self.host),
@@ -80,7 +81,7 @@ class State:
         """Assert conservation of slabs and blocks in both tiers, at any time. Raises MemoryBookError or NativeError."""
         with self.changed:
             device, host = self.sequences.owned()
-            weights = sum(model.mapped_slabs for model in [*self.models.values(), *self.withdrawn])
+            weights = sum(len(model.slabs) for model in [*self.models.values(), *self.withdrawn])
             self.device.check(weights, device)
             self.host.check(0, host)
 

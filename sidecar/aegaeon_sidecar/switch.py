@@ -36,8 +36,8 @@ class Switch:
     | command           | lane    | what happens here                                                            |
     |-------------------|---------|------------------------------------------------------------------------------|
     | SwapOut(seq of A) | kv-out  | its blocks to the host; its device blocks are free                           |
-    | Unload(A)         | weights | after the last step that reads them: unmapped, the slabs are free            |
-    | Load(B)           | weights | slabs mapped into B's permanent range, its bytes copied in                   |
+    | Unload(A)         | weights | after the last step that reads them: the slabs are free, their bytes kept    |
+    | Load(B)           | weights | slabs mapped into B's permanent range, the bytes not there still copied in   |
     | SwapIn(seq of B)  | kv-in   | its blocks from the host to the device; Adopt: from another sidecar's host   |
     | Turn(B)           | compute | waits for the load; decodes from the first sequence that is in; others join  |
 
@@ -95,7 +95,11 @@ class Switch:
             return Outcome(nbytes=new.size * host.block_bytes, handle=self._kv.handle(sequence))
 
     def _unload(self, command: Command, unload: pb.Unload) -> Outcome:
-        """Give a model's slabs back after the last step that uses them. Nothing happens when it is not resident."""
+        """Give a model's slabs back after the last step that uses them. Nothing happens when it is not resident.
+
+        They stay mapped, and free slabs without content are taken first: what nobody has taken when the model is loaded
+        again is there still.
+        """
         with self._state.changed:
             model = self._registered(unload.model)
             if not model.resident:
@@ -105,68 +109,85 @@ class Switch:
             model.leaving = False
             if not free:
                 raise CancelledError(f"the unload of {model.name} was cancelled")
-            model.resident, model.moving = False, True
-        self._give_back(model, _range(model).unmap(0, model.mapped_slabs))
-        return Outcome()
-
-    def _give_back(self, model: Model, slabs: list[int]) -> None:
-        with self._state.changed:
-            self._state.device.pool.give(slabs)
-            model.mapped_slabs, model.moving = 0, False
+            model.resident = False
+            model.kept, model.slabs = self._state.device.pool.keep(model.slabs), []
             settle_pins(self._state)
             self._state.changed.notify_all()
+        return Outcome()
 
     # -- B comes ----------------------------------------------------------------------------------------------------
 
     def _load(self, command: Command, load: pb.Load) -> Outcome:
         """Make a model resident with at most `load.slabs` slabs; nothing happens when it is already.
 
-        From the host cache it is one copy; what is not there is read from its files by way of the stage ring. Raises
-        UnknownError, NoMemoryError (nothing changed), CancelledError, EngineError (its slabs are given back).
+        From the host cache it is one copy, of what was not kept since it was unloaded; what is not cached is read from
+        its files by way of the stage ring. Raises UnknownError, NoMemoryError (nothing changed), CancelledError,
+        EngineError (its slabs are given back).
         """
         with self._state.changed:
             model = self._registered(load.model)
             if model.resident:
                 return Outcome()
-            slabs = self._take(model, load.slabs)
-        self._map(model, slabs)
+            kept = self._take(model, load.slabs)
+        there = kept * self._state.device.pool.slab_bytes
         try:
-            self._fill(command, model, load.past_host)
+            self._map(model, kept)
+            moved = self._fill(command, model, load.past_host, there)
             self._settle(command, model)
         except BaseException:
-            self._give_back(model, _range(model).unmap(0, model.mapped_slabs))
+            self._give_back(model)
             raise
-        return Outcome(nbytes=_layout(model).weight_bytes)
+        return Outcome(nbytes=moved)
 
-    def _take(self, model: Model, grant: int) -> list[int]:
-        needed = _range(model).slabs
+    def _take(self, model: Model, grant: int) -> int:
+        """All slabs of the model; returns how many of them, from the beginning, hold its bytes still."""
+        needed, pool = _range(model).slabs, self._state.device.pool
         if needed > grant:
             raise NoMemoryError(f"{model.name} takes {needed} slabs, {grant} were granted")
+        kept = pool.reclaim(model.kept)
         try:
-            slabs = self._state.device.take(needed)
+            model.slabs, model.kept = [*kept, *self._state.device.take(needed - len(kept))], 0
         except OutOfSlabs as error:
+            model.kept = pool.keep(kept)
             raise NoMemoryError(f"{model.name} takes {needed} slabs: {error}") from error
-        model.moving, model.mapped_slabs = True, len(slabs)
-        return slabs
+        model.moving = True
+        return len(kept)
 
-    def _map(self, model: Model, slabs: list[int]) -> None:
+    def _map(self, model: Model, kept: int) -> None:
         """Without the lock, as everything that takes longer than a look: steps of other models go on meanwhile."""
         begin = time.monotonic()
+        weights = _range(model)
         try:
-            _range(model).map(0, slabs)
+            weights.unmap(kept, weights.mapped - kept)  # others' by now
+            weights.map(kept, model.slabs[kept:])
         except NativeError as error:
-            self._give_back(model, slabs)
             raise EngineError(f"{model.name} could not be mapped: {error}") from error
         model.map_s = time.monotonic() - begin
 
-    def _fill(self, command: Command, model: Model, past_host: bool) -> None:
+    def _fill(self, command: Command, model: Model, past_host: bool, there: int) -> int:
+        """All bytes but the first `there`, which are in already; returns how many were moved."""
         begin = time.monotonic()
-        image = self._images.pinned(model) or self._images.stream(command, model, past_host)
+        missing = max(_layout(model).weight_bytes - there, 0)
+        image = None
+        if missing:
+            image = self._images.pinned(model) or self._images.stream(command, model, past_host)
         if image is not None:
             copier = self._copiers[Lane.WEIGHTS]
-            copier.copy(command, _range(model).address, image.address, image.nbytes)
+            copier.copy(command, _range(model).address + there, image.address + there, missing)
             copier.finish()
+        elif missing:
+            missing = _layout(model).weight_bytes  # from the files, which are read whole
         model.copy_s = time.monotonic() - begin
+        return missing
+
+    def _give_back(self, model: Model) -> None:
+        """What a load that failed has half filled."""
+        _range(model).unmap(0, _range(model).mapped)
+        with self._state.changed:
+            self._state.device.pool.give(model.slabs)
+            model.slabs, model.moving = [], False
+            settle_pins(self._state)
+            self._state.changed.notify_all()
 
     def _settle(self, command: Command, model: Model) -> None:
         with self._state.changed:

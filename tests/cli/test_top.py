@@ -122,6 +122,7 @@ def test_sequences_show_their_tokens() -> None:
 def test_a_bar_never_hides_what_is_used(used: int, filled: int) -> None:
     assert bar(used, 100, 20) == "█" * filled + "░" * (20 - filled)
     assert bar(0, 0, 20) == "░" * 20
+    assert bar(5, 20, 10, kept=5) == "███▒▒░░░░░"
 
 
 class Scheduler(gateway_pb2_grpc.FrontendServicer):

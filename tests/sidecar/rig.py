@@ -270,6 +270,12 @@ async def inside(settings: dict[str, Any]) -> AsyncIterator[Engine]:
     assert not list(made.segments.glob(f"{made.instance}@*"))
 
 
+def scrub(engine: Engine) -> None:
+    """What unloaded models have left in free slabs is gone: the next load copies all of its bytes."""
+    pool = engine.state.device.pool
+    pool.give(pool.take(pool.free))
+
+
 @asynccontextmanager
 async def outside(settings: dict[str, Any], folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """A sidecar as a process of its own; killed at the end if it still runs."""

@@ -6,7 +6,7 @@ import shutil
 import signal
 from pathlib import Path
 
-from sidecar.rig import Rig, config, inside, outside, seq, spec
+from sidecar.rig import SLAB, Rig, config, inside, outside, scrub, seq, spec
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
@@ -43,7 +43,7 @@ async def test_a_model_that_the_cache_has_no_room_for_is_served_from_its_files(
             await link.done(link.send(pb.Unload(model=name)))
     for path in (folder / "segments").iterdir():
         path.unlink()
-    async with inside(config(folder, "b", memory=ONE)) as engine:
+    async with inside(config(folder, "b", memory=ONE | {"device_bytes": 12 * SLAB})) as engine:
         link = await scheduler.link("b", 2)
         link.send(pb.Catalog(models=[spec(name, tiny_models[name]) for name in names]))
         await link.until(lambda: all(name in link.models for name in names))
@@ -97,7 +97,8 @@ async def test_after_a_kill_in_the_middle_of_loads_the_next_life_serves_and_noth
 ) -> None:
     names = ("llama", "qwen2")
     catalog = pb.Catalog(models=[spec(name, tiny_models[name]) for name in names])
-    async with outside(config(folder, memory=ONE), folder) as process:
+    small = ONE | {"device_bytes": 10 * SLAB}  # no room for both, so that every load copies
+    async with outside(config(folder, memory=small), folder) as process:
         link = await scheduler.link("a")
         link.send(catalog)
         await link.until(lambda: all(name in link.models for name in names))
@@ -171,6 +172,7 @@ async def test_a_load_past_the_host_takes_no_place_of_a_model_that_the_catalog_n
         await link.done(link.send(pb.Load(model="qwen3", slabs=32, past_host=True)))
         assert weights(folder)[0].stem == engine.state.models["llama"].content
         await link.done(link.send(pb.Unload(model="qwen3")))
+        scrub(engine)
         link.send(pb.Catalog(models=catalog[1:]))
         await link.until(lambda: link.held[-1:] == [set()])
         await link.done(link.send(pb.Load(model="qwen3", slabs=32, past_host=True)))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sidecar.rig import Rig, seq
+from sidecar.rig import Rig, scrub, seq
 from sidecar.test_rules import PROMPT, Sidecar, serving
 
 from aegaeon_native import EventTable
@@ -25,6 +25,7 @@ async def sidecar(scheduler: Rig, folder: Path, tiny_models: dict[str, Path]) ->
         for swap in move(made, pb.SwapOut, B):
             await made.link.done(swap)
         await made.link.done(made.link.send(pb.Unload(model=B)))
+        scrub(made.engine)
         await prefill(made, A)
         yield made
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -33,11 +34,16 @@ class SlabPool {
   std::size_t slab_bytes() const { return slab_bytes_; }
   std::size_t total() const { return total_; }
   std::size_t free() const;
+  std::size_t kept() const;  // of the free ones, those whose content is kept
   std::uintptr_t address() const { return reinterpret_cast<std::uintptr_t>(store_->linear()); }
   SlabStore& store() const { return *store_; }
 
   std::vector<Slab> take(std::size_t count);
   void give(std::span<const Slab> slabs);
+  // Free, but taken last, oldest first: what lies in them is kept until then. `reclaim` takes back those that nobody
+  // has taken, which are the first ones of `slabs`, in order; none for a ticket that is used up.
+  std::uint64_t keep(std::span<const Slab> slabs);
+  std::vector<Slab> reclaim(std::uint64_t ticket);
   void check() const;
   void close();
 
@@ -47,12 +53,18 @@ class SlabPool {
  private:
   SlabPool(std::shared_ptr<SlabStore> store, std::size_t slab_bytes, std::size_t slabs, bool owner);
 
+  void give_up_kept();
+  void put(std::span<const Slab> slabs, Bitmap& into, const char* call);
+
   const std::size_t slab_bytes_;
   const std::size_t total_;
   const bool owner_;  // an attached pool hands out nothing
   const std::shared_ptr<SlabStore> store_;
   mutable std::mutex mutex_;
-  Bitmap free_;
+  Bitmap free_;                                      // and nothing of interest in them
+  Bitmap kept_;                                      // free as well
+  std::map<std::uint64_t, std::vector<Slab>> held_;  // the kept ones by ticket; tickets rise
+  std::uint64_t ticket_ = 0;
   std::size_t taken_ = 0;
   bool closed_ = false;
 };

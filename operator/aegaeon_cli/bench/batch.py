@@ -93,7 +93,8 @@ async def enter(one: OneEngine, model: str, seqs: Sequence[mpb.SeqId]) -> None:
 async def switch(
     one: OneEngine, leaving: str, gone: Sequence[mpb.SeqId], coming: str, seqs: Sequence[mpb.SeqId], steps: int = 4
 ) -> Switched:
-    """From one batch to the other, of which `steps` steps run."""
+    """From one batch to the other, of which `steps` steps run; nothing of the coming one is left on the device."""
+    one.scrub()
     one.backend.steps.clear()
     begin = time.monotonic()
     unload = one.send(pb.Unload(model=leaving))

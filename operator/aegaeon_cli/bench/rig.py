@@ -102,6 +102,11 @@ class OneEngine:
                 self._over[report.step_done.turn] = report
         return self._over.pop(command)
 
+    def scrub(self) -> None:
+        """What unloaded models have left in free slabs is gone: the next load copies all of its bytes."""
+        pool = self.engine.state.device.pool
+        pool.give(pool.take(pool.free))
+
     def spans(self, commands: Iterable[int]) -> list[Span]:
         """What the lanes did for these, which are over; a load is a map and a load."""
         return [span for command in commands for span in self._spans(command)]

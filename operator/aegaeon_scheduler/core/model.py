@@ -130,6 +130,7 @@ class Memory:
     shapes: dict[KvShape, ShapeMemory] = field(default_factory=dict)
     host_shapes: dict[KvShape, ShapeMemory] = field(default_factory=dict)
     reuse: PrefixReuse = PrefixReuse()
+    slabs_kept: int = 0  # of slabs_free: weights of unloaded models are in them still. For people
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ _MODEL_FAMILIES: tuple[tuple[str, str, Family, Callable[[ModelView], float]], ..
 _INSTANCE_FAMILIES: tuple[tuple[str, str, Family, Callable[[InstanceView], float]], ...] = (
     ("sequences", "Sequences placed on the instance.", GaugeMetricFamily, lambda i: i.sequences),
     ("slabs_free", "Free slabs of device memory.", GaugeMetricFamily, lambda i: i.memory.slabs_free),
+    ("slabs_kept", "Of these, with weights of unloaded models.", GaugeMetricFamily, lambda i: i.memory.slabs_kept),
     ("switches", "Changes of the running model.", CounterMetricFamily, lambda i: i.switches),
     ("loads", "Loads of weights.", CounterMetricFamily, lambda i: i.loads),
     ("busy_seconds", "Seconds that the compute lane worked.", CounterMetricFamily, lambda i: i.busy_s),

@@ -655,8 +655,11 @@ class Memory(_message.Message):
     SHAPES_FIELD_NUMBER: _builtins.int
     HOST_SHAPES_FIELD_NUMBER: _builtins.int
     REUSE_FIELD_NUMBER: _builtins.int
+    SLABS_KEPT_FIELD_NUMBER: _builtins.int
     slabs_free: _builtins.int
     host_slabs_free: _builtins.int
+    slabs_kept: _builtins.int
+    """of slabs_free, those that hold the weights of unloaded models still"""
     @_builtins.property
     def shapes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShapeMemory]:
         """free blocks in slabs that are mapped already"""
@@ -673,10 +676,11 @@ class Memory(_message.Message):
         shapes: _abc.Iterable[Global___ShapeMemory] | None = ...,
         host_shapes: _abc.Iterable[Global___ShapeMemory] | None = ...,
         reuse: Global___PrefixReuse | None = ...,
+        slabs_kept: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["reuse", b"reuse"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host_shapes", b"host_shapes", "host_slabs_free", b"host_slabs_free", "reuse", b"reuse", "shapes", b"shapes", "slabs_free", b"slabs_free"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host_shapes", b"host_shapes", "host_slabs_free", b"host_slabs_free", "reuse", b"reuse", "shapes", b"shapes", "slabs_free", b"slabs_free", "slabs_kept", b"slabs_kept"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

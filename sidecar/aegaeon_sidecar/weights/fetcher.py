@@ -203,9 +203,11 @@ class Fetcher:
             self._state.changed.wait_for(lambda: self._state.stopping or not (model.users or model.moving))
             if self._state.stopping:
                 return
-            if model.range is not None and model.mapped_slabs:
-                self._state.device.pool.give(model.range.unmap(0, model.mapped_slabs))
-                model.mapped_slabs, model.resident = 0, False
+            if model.range is not None:
+                pool = self._state.device.pool
+                model.range.unmap(0, model.range.mapped)
+                pool.give([*model.slabs, *pool.reclaim(model.kept)])
+                model.slabs, model.kept, model.resident = [], 0, False
             self._state.withdrawn.remove(model)
         if model.range is not None:
             self._backend.forget(model.name)

@@ -19,7 +19,8 @@ class Model:
 
     `located`: where its files are; `content`: hash of its weights, "" while they were never read whole;
     `image`: None while they are not on the host, and to be pinned before it is read; `pinned`: it is.
-    `resident`: its weights are in; `moving`: they come or go just now; `mapped_slabs`: slabs that are its own;
+    `resident`: its weights are in; `moving`: they come or go just now; `slabs`: those that are its own;
+    `kept`: the pool's ticket for those of its last stay, which its range still shows;
     `users`: steps that read its weights; `leaving`: no further step may; `map_s`, `copy_s`: seconds of its last load;
     `kv_seed`: what names of its KV blocks begin with; `token_s`: seconds to compute a token of a prompt.
     """
@@ -38,7 +39,8 @@ class Model:
     range: Range | None = None
     resident: bool = False
     moving: bool = False
-    mapped_slabs: int = 0
+    slabs: list[int] = field(default_factory=list)
+    kept: int = 0
     users: int = 0
     leaving: bool = False
     map_s: float = 0.0

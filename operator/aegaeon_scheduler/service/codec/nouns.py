@@ -98,6 +98,7 @@ def memory_from(message: engine_pb2.Memory) -> Memory:
         _shapes(message.shapes),
         _shapes(message.host_shapes),
         PrefixReuse(reuse.prompt_tokens, reuse.device_tokens, reuse.host_tokens),
+        message.slabs_kept,
     )
 
 
@@ -120,6 +121,7 @@ def memory_to(memory: Memory) -> engine_pb2.Memory:
             device_tokens=memory.reuse.device_tokens,
             host_tokens=memory.reuse.host_tokens,
         ),
+        slabs_kept=memory.slabs_kept,
     )
 
 

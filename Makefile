@@ -180,7 +180,7 @@ generate: $(STAMP) ## everything that is made from something else
 	@$(PY) docs/reference/make.py
 	@$(PY) -m aegaeon_operator.spec.crd crds
 lock: $(BIN)/uv ## requirements.lock from pyproject.toml, and the one of CUDA's compiler
-	$(BIN)/uv pip compile --quiet pyproject.toml --extra engine --extra demo --extra s3 --extra operator --extra figures --extra dev -c constraints.in --universal \
+	$(BIN)/uv pip compile --quiet pyproject.toml --extra engine --extra demo --extra s3 --extra operator --extra picker --extra figures --extra dev -c constraints.in --universal \
 	  --generate-hashes --no-header --no-emit-index-url --no-annotate -o requirements.lock
 	$(BIN)/uv pip compile --quiet native/cuda/requirements.in --universal --python-version 3.11 \
 	  --generate-hashes --no-header --no-emit-index-url --no-annotate -o native/cuda/requirements.lock

@@ -1,0 +1,53 @@
+"""The certificate that Envoy sees: from a Secret's files, or made at the start and signed by itself."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from aegaeon_picker.errors import PickerError
+
+_VALID = datetime.timedelta(days=3650)
+_SKEW = datetime.timedelta(hours=1)  # a peer's clock may be behind ours
+
+
+def server_credentials(mode: str) -> grpc.ServerCredentials | None:
+    """`off`: none; `selfSigned`: made now; else a folder with tls.crt and tls.key. Raises PickerError."""
+    if mode == "off":
+        return None
+    key, certificate = self_signed() if mode == "selfSigned" else _read(Path(mode))
+    return grpc.ssl_server_credentials([(key, certificate)])
+
+
+def self_signed() -> tuple[bytes, bytes]:
+    """A new key and its certificate (PEM). Inference gateways do not check it: it keeps the stream from being read."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "aegaeon-picker")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + _VALID)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return private, certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _read(folder: Path) -> tuple[bytes, bytes]:
+    try:
+        return (folder / "tls.key").read_bytes(), (folder / "tls.crt").read_bytes()
+    except OSError as error:
+        raise PickerError(f"{folder}: tls.key and tls.crt cannot be read: {error.strerror}") from error

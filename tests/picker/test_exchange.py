@@ -1,0 +1,99 @@
+"""What Envoy is told, message by message."""
+
+import json
+
+from envoy.config.core.v3.base_pb2 import HeaderValue
+from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aegaeon_picker.exchange import DESTINATION, MAX_PIECE, SERVED, SUBSET, TEST_SELECTION, TEST_SERVED, Exchange
+from aegaeon_picker.fleet import Endpoint, Fleet
+
+A, B = "10.0.0.1:8000", "10.0.0.2:8000"
+
+
+def fleet_of_two() -> Fleet:
+    fleet = Fleet()
+    fleet.update([Endpoint("10.0.0.1", 8000), Endpoint("10.0.0.2", 8000)])
+    return fleet
+
+
+def headers(**named: str) -> ext_proc.ProcessingRequest:
+    request = ext_proc.ProcessingRequest()
+    request.request_headers.headers.headers.extend(
+        HeaderValue(key=key.replace("_", "-"), raw_value=value.encode()) for key, value in named.items()
+    )
+    return request
+
+
+def only(exchange: Exchange, request: ext_proc.ProcessingRequest) -> ext_proc.ProcessingResponse:
+    (response,) = exchange.answer(request)
+    return response
+
+
+def destination(response: ext_proc.ProcessingResponse) -> list[str]:
+    """From the header; the metadata must say the same."""
+    (header,) = response.request_headers.response.header_mutation.set_headers
+    assert header.header.key == DESTINATION
+    value = header.header.raw_value.decode()
+    assert response.dynamic_metadata["envoy.lb"][DESTINATION] == value
+    return value.split(",")
+
+
+def test_header_and_metadata_name_the_same_endpoints() -> None:
+    assert sorted(destination(only(Exchange(fleet_of_two()), headers()))) == [A, B]
+
+
+def test_a_subset_as_list_or_as_text_binds() -> None:
+    for hint in ([A], A, f" {A} , 10.9.9.9:1"):
+        request = headers()
+        request.metadata_context.filter_metadata["envoy.lb.subset_hint"].update({SUBSET: hint})
+        assert destination(only(Exchange(fleet_of_two()), request)) == [A]
+
+
+def test_an_empty_subset_and_an_empty_pool_are_answered_with_503() -> None:
+    request = headers()
+    request.metadata_context.filter_metadata["envoy.lb.subset_hint"].update({SUBSET: []})
+    for exchange, asked in ((Exchange(fleet_of_two()), request), (Exchange(Fleet()), headers())):
+        response = only(exchange, asked).immediate_response
+        assert response.status.code == 503
+        assert "try again" in json.loads(response.body)["error"]["message"]
+        assert exchange.refused
+
+
+def test_the_request_counts_where_envoy_says_it_was_served() -> None:
+    fleet = fleet_of_two()
+    exchange = Exchange(fleet)
+    first, second = destination(only(exchange, headers()))
+    assert fleet.open(first) == 1
+    arrived = ext_proc.ProcessingRequest(response_headers=ext_proc.HttpHeaders())
+    arrived.metadata_context.filter_metadata["envoy.lb"].update({SERVED: second})
+    only(exchange, arrived)
+    assert (fleet.open(first), fleet.open(second)) == (0, 1)
+    exchange.close()
+    assert fleet.open(second) == 0
+
+
+def test_test_headers_are_obeyed_for_conformance_alone() -> None:
+    asked = headers(**{TEST_SELECTION.replace("-", "_"): "10.0.0.2"})
+    assert destination(only(Exchange(fleet_of_two(), conformance=True), asked)) == [B]
+    assert len(destination(only(Exchange(fleet_of_two()), asked))) == 2
+    exchange = Exchange(fleet_of_two(), conformance=True)
+    only(exchange, asked)
+    arrived = only(exchange, ext_proc.ProcessingRequest(response_headers=ext_proc.HttpHeaders()))
+    (told,) = arrived.response_headers.response.header_mutation.set_headers
+    assert (told.header.key, told.header.raw_value) == (TEST_SERVED, B.encode())
+
+
+@given(size=st.integers(0, 3 * MAX_PIECE), end=st.booleans(), answer=st.booleans())
+def test_bodies_come_back_as_they_were_in_pieces_that_envoy_takes(size: int, end: bool, answer: bool) -> None:
+    body = ext_proc.HttpBody(body=bytes(i % 251 for i in range(size)), end_of_stream=end)
+    request = ext_proc.ProcessingRequest(**{"response_body" if answer else "request_body": body})
+    responses = [
+        each.response_body if answer else each.request_body for each in Exchange(fleet_of_two()).answer(request)
+    ]
+    pieces = [each.response.body_mutation.streamed_response for each in responses]
+    assert b"".join(piece.body for piece in pieces) == body.body
+    assert all(len(piece.body) <= MAX_PIECE for piece in pieces)
+    assert [piece.end_of_stream for piece in pieces] == [False] * (len(pieces) - 1) + [end]

@@ -65,13 +65,20 @@ soak: models ## MINUTES' worth of random traffic with cancels under a POLICY; ev
 # ---- on a cluster --------------------------------------------------------------------------------------------------
 
 .PHONY: cluster-up cluster-down e2e cluster-packages
-NODES ?= 0
-cluster-up: $(STAMP) $(if $(filter-out 0,$(NODES)),cluster-packages) ## Kubernetes on this machine, as root: API server and NODES nodes
+NODES ?= 2
+cluster-up: $(STAMP) $(if $(filter-out 0,$(NODES)),cluster-packages) ## Kubernetes on this machine, as root, with NODES nodes (0: API server alone)
 	@$(PY) -m e2e.cluster up --nodes $(NODES)
 cluster-down: $(STAMP) ## end it and remove what it made
 	@$(PY) -m e2e.cluster down
 e2e: $(STAMP) ## the tests that need a cluster (KUBECONFIG: yours)
 	$(PY) -m pytest -q e2e
+
+.PHONY: images
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+BUILDER ?= buildah bud
+images: $(KERNELS) ## the images aegaeon-control and aegaeon-engine (BUILDER='podman build', for example)
+	$(BUILDER) --target control -t localhost/aegaeon-control:$(VERSION) -f Containerfile .
+	$(BUILDER) --target engine -t localhost/aegaeon-engine:$(VERSION) -f Containerfile .
 
 CLUSTER_PACKAGES := containerd runc containernetworking-plugins iptables nftables conntrack iproute2 ethtool socat \
   buildah debootstrap gcc libc6-dev
@@ -169,7 +176,7 @@ check: $(STAMP) native-dependencies ## lint, types, layers, generated files
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@$(MAKE) --no-print-directory generate
-	@git diff --exit-code --stat -- proto crds docs || { echo "generated files differ: run make generate and commit" >&2; exit 1; }
+	@git diff --exit-code --stat -- proto crds docs helm || { echo "generated files differ: run make generate and commit" >&2; exit 1; }
 format: $(STAMP) ## put the code into its form
 	$(BIN)/ruff check --fix --exit-zero .
 	$(BIN)/ruff format .
@@ -179,8 +186,14 @@ generate: $(STAMP) ## everything that is made from something else
 	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc $(PROTOS)
 	@$(PY) docs/reference/make.py
 	@$(PY) -m aegaeon_operator.spec.crd crds
-lock: $(BIN)/uv ## requirements.lock from pyproject.toml, and the one of CUDA's compiler
-	$(BIN)/uv pip compile --quiet pyproject.toml --extra engine --extra demo --extra s3 --extra operator --extra picker --extra figures --extra dev -c constraints.in --universal \
-	  --generate-hashes --no-header --no-emit-index-url --no-annotate -o requirements.lock
-	$(BIN)/uv pip compile --quiet native/cuda/requirements.in --universal --python-version 3.11 \
-	  --generate-hashes --no-header --no-emit-index-url --no-annotate -o native/cuda/requirements.lock
+	@$(PY) helm/make.py
+COMPILE = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-annotate
+IN_IMAGES = --python-version 3.11 --python-platform x86_64-manylinux_2_28 -c requirements.lock
+lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images and of CUDA's compiler
+	$(COMPILE) pyproject.toml --extra engine --extra demo --extra s3 --extra operator --extra picker --extra figures --extra dev \
+	  -c constraints.in \
+	  --universal -o requirements.lock
+	$(COMPILE) pyproject.toml --extra operator --extra picker $(IN_IMAGES) -o containers/control.lock
+	$(COMPILE) pyproject.toml --extra engine --extra s3 $(IN_IMAGES) -o containers/engine.lock
+	$(COMPILE) containers/build.in $(IN_IMAGES) -o containers/build.lock
+	$(COMPILE) native/cuda/requirements.in --universal --python-version 3.11 -o native/cuda/requirements.lock

@@ -38,5 +38,14 @@ def api(kubeconfig: Path) -> Iterator[client.ApiClient]:
 
 def kubectl(kubeconfig: Path, *words: str, stdin: str | None = None) -> str:
     """Run kubectl as the user. Raises ClusterError with what it said."""
-    binary = default_layout().binaries / "kubectl"
-    return run(str(binary) if binary.exists() else "kubectl", f"--kubeconfig={kubeconfig}", *words, stdin=stdin)
+    return run(_binary("kubectl"), f"--kubeconfig={kubeconfig}", *words, stdin=stdin)
+
+
+def helm(kubeconfig: Path, *words: str) -> str:
+    """Run helm as the user. Raises ClusterError with what it said."""
+    return run(_binary("helm"), f"--kubeconfig={kubeconfig}", *words)
+
+
+def _binary(name: str) -> str:
+    built = default_layout().binaries / name
+    return str(built) if built.exists() else name

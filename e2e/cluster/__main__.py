@@ -83,8 +83,8 @@ def _make(layout: Layout, archives: list[Path], say: Callable[[str], None]) -> N
         return
     with ThreadPoolExecutor(len(layout.nodes)) as pool:
         list(pool.map(lambda one: _make_node(layout, one, archives), layout.nodes))
-    dns = Template((Path(__file__).parent / "dns.yaml").read_text("utf-8")).substitute(dns_ip=layout.dns_ip)
-    _kubectl(layout, "apply", "--server-side", "-f", "-", stdin=dns)
+    system = Template((Path(__file__).parent / "system.yaml").read_text("utf-8")).substitute(dns_ip=layout.dns_ip)
+    _kubectl(layout, "apply", "--server-side", "-f", "-", stdin=system)
     names = [f"node/{one.name}" for one in layout.nodes]
     for name in names:
         _kubectl(layout, "wait", "--for=create", name, "--timeout=60s")

@@ -27,9 +27,10 @@ _BINARIES = {
     "kubelet": ("kubernetes", "k8s.io/kubernetes/cmd/kubelet"),
     "coredns": ("coredns", "github.com/coredns/coredns"),
     "helm": ("helm", "helm.sh/helm/v4/cmd/helm"),
+    "envoy-gateway": ("envoy-gateway", "github.com/envoyproxy/gateway/cmd/envoy-gateway"),
 }
 # What runs in an image of its own, without the machine's libraries.
-_STATIC = ("coredns",)
+_STATIC = ("coredns", "envoy-gateway")
 # What a cluster without nodes needs.
 API = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 ALL = tuple(_BINARIES)

@@ -27,7 +27,10 @@ _PACKAGES = {
     _BUILD: "python3,ca-certificates,python3-venv,python3-dev,g++",
 }
 # What nobody needs in a base of containers.
-_NEEDLESS = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "var/lib/apt/lists", "var/cache")
+_NEEDLESS = (
+    *(f"usr/share/{name}" for name in ("doc", "man", "locale", "info", "perl5", "bash-completion", "zoneinfo")),
+    *("var/lib/apt", "var/lib/dpkg", "var/cache", "usr/lib/apt", "usr/lib/x86_64-linux-gnu/perl-base"),
+)
 _SUITE = "bookworm"
 # What an image is made of; a change of these makes a new one.
 _SOURCES = ("Containerfile", "containers", "operator", "proto", "sidecar", "native")
@@ -82,7 +85,7 @@ def _ensure_base(layout: Layout, name: str) -> None:
     with tempfile.TemporaryDirectory(dir=layout.images) as scratch:
         folder = Path(scratch) / "root"
         run("debootstrap", "--variant=minbase", f"--include={_PACKAGES[name]}", _SUITE, str(folder))
-        for needless in _NEEDLESS:
+        for needless in _NEEDLESS if name == _BASE else ():
             shutil.rmtree(folder / needless, ignore_errors=True)
         containerfile = Path(scratch) / "Containerfile"
         containerfile.write_text("FROM scratch\nCOPY root/ /\n", "utf-8")

@@ -1,0 +1,127 @@
+"""The chart: every set of values that is allowed makes objects that a real API server takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes import client
+
+from e2e.cluster import manifests
+from e2e.cluster.errors import ClusterError
+from e2e.conftest import REPOSITORY, helm, kubectl
+
+CHART = REPOSITORY / "helm" / "aegaeon"
+NAMESPACE = "aegaeon-chart"
+MATRIX: dict[str, dict[str, Any]] = {
+    "as it comes": {},
+    "one namespace": {"operator": {"watchNamespaces": [NAMESPACE], "replicas": 1}},
+    "monitored": {
+        "metrics": {"monitors": True, "rules": True, "dashboard": True, "labels": {"release": "prometheus"}},
+    },
+    "definitions by someone else": {"crds": {"install": False}, "networkPolicy": {"enabled": False}},
+    "private registry": {
+        "images": {"control": "registry.example:5000/a/control", "tag": "1.2", "pullSecrets": ["registry"]},
+    },
+    "placed": {
+        "operator": {
+            "nodeSelector": {"kubernetes.io/os": "linux"},
+            "tolerations": [{"key": "infra", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+            "priorityClassName": "system-cluster-critical",
+            "podAnnotations": {"a.example/b": "c"},
+        },
+        "nameOverride": "y",
+    },
+    "tested with a key": {
+        "test": {"url": "http://demo-gateway.default:8000", "model": "llama", "keySecret": "demo-key"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def server(kubeconfig: Path, api: client.ApiClient) -> Iterator[Path]:
+    """With the definitions that monitors need."""
+    kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", *_f(manifests.files(manifests.PROMETHEUS)))
+    kubectl(kubeconfig, "create", "namespace", NAMESPACE)
+    yield kubeconfig
+    kubectl(kubeconfig, "delete", "namespace", NAMESPACE)
+
+
+@pytest.mark.parametrize("named", MATRIX)
+def test_a_server_takes_what_the_chart_renders(server: Path, tmp_path: Path, named: str) -> None:
+    rendered = _render(server, "-n", NAMESPACE, *_values(tmp_path, MATRIX[named]))
+
+    taken = kubectl(server, "apply", "--dry-run=server", "-n", NAMESPACE, "-f", "-", stdin=rendered)
+
+    assert taken.count("(server dry run)") == len(_objects(rendered))
+
+
+def test_the_chart_is_linted_without_a_word(server: Path) -> None:
+    told = helm(server, "lint", "--strict", str(CHART))
+
+    assert "[ERROR]" not in told
+    assert "[WARNING]" not in told
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"operator": {"replica": 3}}, "replica"),
+        ({"operator": {"replicas": 0}}, "replicas"),
+        ({"images": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
+        ({"operator": {"watchNamespaces": ["No_Namespace"]}}, "watchNamespaces"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(server: Path, tmp_path: Path, values: dict[str, Any], named: str) -> None:
+    with pytest.raises(ClusterError, match=named):
+        _render(server, *_values(tmp_path, values))
+
+
+def test_in_one_namespace_the_operator_gets_nothing_of_the_cluster(server: Path, tmp_path: Path) -> None:
+    values = MATRIX["one namespace"]
+
+    rendered = _render(server, "-n", NAMESPACE, *_values(tmp_path, values))
+
+    assert not [one for one in _objects(rendered) if one["kind"].startswith("ClusterRole")]
+
+
+def test_no_rule_has_a_star(server: Path) -> None:
+    rendered = _render(server, "-n", NAMESPACE)
+
+    rules = [rule for one in _objects(rendered) if one["kind"].endswith("Role") for rule in one["rules"]]
+
+    assert rules
+    assert not [rule for rule in rules for words in rule.values() if "*" in words]
+
+
+def test_definitions_stay_when_the_release_goes(server: Path) -> None:
+    rendered = _render(server)
+
+    kept = [one["metadata"] for one in _objects(rendered) if one["kind"] == "CustomResourceDefinition"]
+
+    assert {one["annotations"]["helm.sh/resource-policy"] for one in kept} == {"keep"}
+    assert len(kept) == len(list((REPOSITORY / "crds").glob("*.yaml")))
+
+
+def _render(server: Path, *words: str) -> str:
+    # Helm built from its module takes itself for one of an old Kubernetes.
+    return helm(server, "template", "release", str(CHART), "--kube-version=1.35.4", *words)
+
+
+def _values(folder: Path, values: dict[str, Any]) -> tuple[str, str]:
+    file = folder / "values.json"
+    file.write_text(json.dumps(values), "utf-8")
+    return "-f", str(file)
+
+
+def _objects(rendered: str) -> list[dict[str, Any]]:
+    return [one for one in yaml.safe_load_all(rendered) if one]
+
+
+def _f(files: list[Path]) -> list[str]:
+    return [word for file in files for word in ("-f", str(file))]

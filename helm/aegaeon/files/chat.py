@@ -1,0 +1,37 @@
+"""`helm test`: a model of a gateway answers a chat, streamed; without a gateway's URL, the operator is alive."""
+
+import json
+import os
+import sys
+import urllib.request
+
+
+def main() -> None:
+    gateway = os.environ.get("GATEWAY")
+    if not gateway:
+        with urllib.request.urlopen(os.environ["OPERATOR"], timeout=10) as answer:
+            print(f"the operator answers {answer.status}; set test.url to chat with a model, too")
+        return
+    model = os.environ.get("MODEL") or json.load(ask(gateway, "/v1/models"))["data"][0]["id"]
+    body = {"model": model, "stream": True, "max_tokens": 16, "messages": [{"role": "user", "content": "Hello"}]}
+    said = "".join(words(ask(gateway, "/v1/chat/completions", body)))
+    print(f"{model} says: {said!r}")
+    sys.exit(0 if said else "no word came")
+
+
+def ask(gateway, path, body=None):
+    headers = {"Content-Type": "application/json"}
+    if key := os.environ.get("KEY"):
+        headers["Authorization"] = f"Bearer {key}"
+    data = json.dumps(body).encode() if body else None
+    return urllib.request.urlopen(urllib.request.Request(gateway + path, data, headers), timeout=60)
+
+
+def words(lines):
+    for line in lines:
+        if line.startswith(b"data: ") and line.strip() != b"data: [DONE]":
+            for choice in json.loads(line[6:])["choices"]:
+                yield choice["delta"].get("content") or ""
+
+
+main()

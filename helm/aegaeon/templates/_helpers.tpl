@@ -1,0 +1,36 @@
+{{/* Name of the release's objects. */}}
+{{- define "aegaeon.name" -}}
+{{- default .Release.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}-operator
+{{- end }}
+
+{{/* Labels by which the operator's pods are selected; they never change. */}}
+{{- define "aegaeon.selector" -}}
+app.kubernetes.io/name: aegaeon-operator
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end }}
+
+{{/* Labels of every object. */}}
+{{- define "aegaeon.labels" -}}
+{{ include "aegaeon.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
+{{- end }}
+
+{{- define "aegaeon.tag" -}}
+{{ default .Chart.AppVersion .Values.images.tag }}
+{{- end }}
+
+{{/* What every container of this chart may do: nothing. */}}
+{{- define "aegaeon.confined" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- define "aegaeon.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end }}

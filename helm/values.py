@@ -1,0 +1,110 @@
+"""The values of the chart, as a person may set them: from here come values.yaml, values.schema.json and the README."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+Json = dict[str, Any]
+DnsLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+
+
+class Values(BaseModel):
+    """Unknown values are errors."""
+
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel, validate_by_name=True)
+
+
+class Images(Values):
+    """Images of the operator and of the pods that it makes. None is published: `make images` builds them."""
+
+    control: str = Field(
+        default="localhost/aegaeon-control", description="Operator, scheduler and gateway, without the tag."
+    )
+    engine: str = Field(default="localhost/aegaeon-engine", description="Engines, without the tag.")
+    tag: str = Field(default="", description="Tag of both; empty means the chart's appVersion.")
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
+        default="IfNotPresent", description="When nodes pull them."
+    )
+    pull_secrets: list[DnsLabel] = Field(
+        default=[], description="Secrets with credentials of a private registry, in the operator's namespace."
+    )
+
+
+class Operator(Values):
+    """The Deployment that turns GpuPools and ModelPools into pods. Tokens do not pass it."""
+
+    replicas: Annotated[int, Field(ge=1, le=5)] = Field(default=2, description="One leads, the others stand by.")
+    watch_namespaces: list[DnsLabel] = Field(
+        default=[],
+        description="Namespaces whose objects it serves; it gets rights in those alone. Empty: all, by a ClusterRole.",
+    )
+    log_level: Literal["debug", "info", "warning"] = Field(default="info", description="How much it says.")
+    resources: Json = Field(
+        default={"requests": {"cpu": "50m", "memory": "192Mi"}, "limits": {"memory": "512Mi"}},
+        description="As in a container.",
+    )
+    node_selector: dict[str, str] = Field(default={}, description="As in a pod.")
+    tolerations: list[Json] = Field(default=[], description="As in a pod.")
+    affinity: Json = Field(default={}, description="As in a pod.")
+    priority_class_name: str = Field(default="", description="As in a pod.")
+    pod_annotations: dict[str, str] = Field(default={}, description="Annotations of its pods.")
+
+
+class Crds(Values):
+    """The CustomResourceDefinitions."""
+
+    install: bool = Field(
+        default=True,
+        description="Install and upgrade them with the chart. They stay when the release is uninstalled, and with them "
+        "every GpuPool and ModelPool.",
+    )
+
+
+class Metrics(Values):
+    """For Prometheus and Grafana; the first two need the Prometheus operator's definitions in the cluster."""
+
+    monitors: bool = Field(default=False, description="PodMonitors of schedulers, gateways and engines.")
+    rules: bool = Field(default=False, description="A PrometheusRule with alerts.")
+    dashboard: bool = Field(default=False, description="A ConfigMap with a dashboard, found by Grafana's sidecar.")
+    labels: dict[str, str] = Field(
+        default={}, description="Labels by which your Prometheus selects monitors and rules."
+    )
+
+
+class NetworkPolicy(Values):
+    """Who may reach the operator. (Pools get policies of their own from the operator.)"""
+
+    enabled: bool = Field(
+        default=True, description="Let nobody in but for metrics, nothing out but to API server and DNS."
+    )
+
+
+class Test(Values):
+    """What `helm test` asks."""
+
+    url: str = Field(
+        default="",
+        description="URL of a gateway, for example http://POOL-gateway.NAMESPACE:8000. Empty: the test looks at the "
+        "operator alone.",
+    )
+    model: str = Field(default="", description="The model to chat with; empty means the first that the gateway lists.")
+    key_secret: str = Field(
+        default="", description="Secret in the release's namespace that holds an API key under `key`, if one is needed."
+    )
+
+
+class Chart(Values):
+    """Everything."""
+
+    images: Images = Field(default=Images(), description=str(Images.__doc__))
+    operator: Operator = Field(default=Operator(), description=str(Operator.__doc__))
+    crds: Crds = Field(default=Crds(), description=str(Crds.__doc__))
+    metrics: Metrics = Field(default=Metrics(), description=str(Metrics.__doc__))
+    network_policy: NetworkPolicy = Field(default=NetworkPolicy(), description=str(NetworkPolicy.__doc__))
+    test: Test = Field(default=Test(), description=str(Test.__doc__))
+    name_override: str = Field(
+        default="", max_length=40, description="Instead of the release's name in names of objects."
+    )

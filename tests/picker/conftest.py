@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from string import Template
 
 import aiohttp
-import grpc
 import pytest
 from aiohttp import web
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-
-from aegaeon_cli.demo.stack import free_port
-
-ENVOY = Path(sys.executable).with_name("envoy")
-START_S = 30.0
-_PLAIN = {
-    "name": "raw",
-    "typed_config": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer"},
-}
-_TLS = {
-    "name": "tls",
-    "typed_config": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext"},
-}
 
 
 @dataclass(slots=True)
@@ -68,81 +48,6 @@ async def echo() -> AsyncIterator[Echo]:
     server.port = runner.addresses[0][1]
     yield server
     await runner.cleanup()
-
-
-@asynccontextmanager
-async def process(*argv: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A child that is asked to end, and must."""
-    child = await asyncio.create_subprocess_exec(*argv)
-    try:
-        yield child
-    finally:
-        if child.returncode is None:
-            child.send_signal(signal.SIGTERM)
-        await asyncio.wait_for(child.wait(), START_S)
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """The whole way of a request: where to ask, what is behind."""
-
-    url: str
-    picker_port: int
-    health_port: int
-    picker: asyncio.subprocess.Process
-
-
-@asynccontextmanager
-async def way(
-    folder: Path, *ports: int, tls: str = "off", extra: tuple[str, ...] = (), endpoints: str = ""
-) -> AsyncIterator[Way]:
-    """Envoy, and a picker that knows `endpoints` (else all of `ports`)."""
-    listen, admin, picked, health = (free_port() for _ in range(4))
-    fixed = endpoints or ",".join(f"127.0.0.1:{port}" for port in ports)
-    config = folder / "envoy.yaml"
-    config.write_text(_config(ports, admin, listen, picked, tls))
-    picker = (sys.executable, "-m", "aegaeon_picker", "--endpoints", fixed, "--listen", f"127.0.0.1:{picked}")
-    options = ("--health-listen", f"127.0.0.1:{health}", "--metrics-port", "0", "--grace", "1", "--tls", tls)
-    async with process(*picker, *options, *extra) as child:
-        await _healthy(health)
-        envoy = (str(ENVOY), "-c", str(config), "--use-dynamic-base-id", "--concurrency", "1", "-l", "error")
-        async with process(*envoy):
-            await _answers(f"http://127.0.0.1:{admin}/ready")
-            yield Way(f"http://127.0.0.1:{listen}", picked, health, child)
-
-
-def _config(ports: tuple[int, ...], admin: int, listen: int, picker: int, tls: str) -> str:
-    backends = [
-        {"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": port}}}} for port in ports
-    ]
-    return Template((Path(__file__).parent / "envoy.yaml").read_text()).substitute(
-        ADMIN=admin,
-        LISTEN=listen,
-        PICKER=picker,
-        TRANSPORT=json.dumps(_PLAIN if tls == "off" else _TLS),
-        BACKENDS=json.dumps(backends),
-    )
-
-
-async def _healthy(port: int) -> None:
-    async with asyncio.timeout(START_S), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        await channel.channel_ready()
-        stub = health_pb2_grpc.HealthStub(channel)
-        async for answer in stub.Watch(health_pb2.HealthCheckRequest(service="readiness")):
-            if answer.status == health_pb2.HealthCheckResponse.SERVING:
-                return
-
-
-async def _answers(url: str) -> None:
-    async with asyncio.timeout(START_S), aiohttp.ClientSession() as session:
-        while True:
-            try:
-                async with session.get(url) as response:
-                    if response.status == 200:
-                        return
-            except aiohttp.ClientConnectionError:
-                pass
-            await asyncio.sleep(0.05)
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ from pathlib import Path
 import aiohttp
 import grpc
 import pytest
+from e2e.envoy import free_ports, way
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from picker.conftest import echo, way
-
-from aegaeon_cli.demo.stack import free_port
+from picker.conftest import echo
 
 
 @pytest.mark.parametrize("tls", ["off", "selfSigned"])
@@ -83,7 +82,7 @@ async def test_a_test_header_chooses_the_endpoint_for_conformance(
 
 
 async def test_an_endpoint_that_is_gone_is_passed_over(tmp_path: Path, session: aiohttp.ClientSession) -> None:
-    gone = free_port()
+    (gone,) = free_ports(1)
     async with echo() as server:
         named = f"127.0.0.1:{gone},127.0.0.1:{server.port}"
         async with way(tmp_path, server.port, endpoints=named) as served:

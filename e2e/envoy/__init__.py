@@ -1,0 +1,116 @@
+"""A real Envoy, configured as an inference gateway configures it, and a real picker process behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+import aiohttp
+import grpc
+import yaml
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+ENVOY = Path(sys.executable).with_name("envoy")
+START_S = 30.0
+_PLAIN = {
+    "name": "raw",
+    "typed_config": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer"},
+}
+_TLS = {
+    "name": "tls",
+    "typed_config": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext"},
+}
+
+
+@asynccontextmanager
+async def process(*argv: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A child that is asked to end, and must."""
+    child = await asyncio.create_subprocess_exec(*argv)
+    try:
+        yield child
+    finally:
+        if child.returncode is None:
+            child.send_signal(signal.SIGTERM)
+        await asyncio.wait_for(child.wait(), START_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The whole way of a request: where to ask, what is behind."""
+
+    url: str
+    plain_url: str
+    health_port: int
+    picker: asyncio.subprocess.Process
+
+
+@asynccontextmanager
+async def way(
+    folder: Path, *ports: int, tls: str = "off", extra: tuple[str, ...] = (), endpoints: str = ""
+) -> AsyncIterator[Way]:
+    """Envoy, and a picker that knows `endpoints` (else all of `ports`)."""
+    listen, plain, admin, picked, health = free_ports(5)
+    fixed = endpoints or ",".join(f"127.0.0.1:{port}" for port in ports)
+    config = folder / "envoy.json"
+    config.write_text(_config(ports, admin, listen, plain, picked, tls))
+    picker = (sys.executable, "-m", "aegaeon_picker", "--endpoints", fixed, "--listen", f"127.0.0.1:{picked}")
+    options = ("--health-listen", f"127.0.0.1:{health}", "--metrics-port", "0", "--grace", "1", "--tls", tls)
+    async with process(*picker, *options, *extra) as child:
+        await _healthy(health)
+        envoy = (str(ENVOY), "-c", str(config), "--use-dynamic-base-id", "--concurrency", "1", "-l", "error")
+        async with process(*envoy):
+            await _answers(f"http://127.0.0.1:{admin}/ready")
+            yield Way(f"http://127.0.0.1:{listen}", f"http://127.0.0.1:{plain}", health, child)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on, all different."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports: list[int] = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def _config(ports: tuple[int, ...], admin: int, listen: int, plain: int, picker: int, tls: str) -> str:
+    backends = [
+        {"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": port}}}} for port in ports
+    ]
+    text = Template((Path(__file__).parent / "static.yaml").read_text()).substitute(
+        ADMIN=admin,
+        LISTEN=listen,
+        PLAIN=plain,
+        PICKER=picker,
+        TRANSPORT=json.dumps(_PLAIN if tls == "off" else _TLS),
+        BACKENDS=json.dumps(backends),
+    )
+    return json.dumps(yaml.safe_load(text))  # Envoy takes no YAML anchors
+
+
+async def _healthy(port: int) -> None:
+    async with asyncio.timeout(START_S), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        await channel.channel_ready()
+        stub = health_pb2_grpc.HealthStub(channel)
+        async for answer in stub.Watch(health_pb2.HealthCheckRequest(service="readiness")):
+            if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                return
+
+
+async def _answers(url: str) -> None:
+    async with asyncio.timeout(START_S), aiohttp.ClientSession() as session:
+        while True:
+            try:
+                async with session.get(url) as response:
+                    if response.status == 200:
+                        return
+            except aiohttp.ClientConnectionError:
+                pass
+            await asyncio.sleep(0.05)

@@ -12,6 +12,7 @@ from pathlib import Path
 from aegaeon_gateway.config import load_config
 from aegaeon_gateway.errors import ConfigError
 from aegaeon_gateway.run import run
+from aegaeon_proto.channels import TlsError
 
 
 async def _until_signal(path: Path) -> None:
@@ -29,7 +30,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         asyncio.run(_until_signal(arguments.config))
-    except (ConfigError, OSError, RuntimeError) as error:
+    except (ConfigError, TlsError, OSError, RuntimeError) as error:
         sys.stderr.write(f"gateway: {error}\n")
         return 2
     return 0

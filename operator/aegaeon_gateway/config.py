@@ -15,6 +15,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "listen": (str,),
     "scheduler": (str,),
     "sink": (str,),
+    "tls": (str, type(None)),
     "max_body_bytes": (int,),
     "hub_cache": (str, type(None)),
     "fetched": (str, type(None)),
@@ -38,6 +39,8 @@ class GatewayConfig:
     """gRPC target of the scheduler"""
     sink: str
     """gRPC target under which this gateway serves TokenSink; sidecars dial it"""
+    tls: str | None = None
+    """folder of ca.crt, tls.crt and tls.key: mutual TLS with scheduler and sidecars; None: plaintext"""
     max_body_bytes: int = 8 << 20
     """a larger request body is refused with 413"""
     hub_cache: str | None = None
@@ -54,6 +57,10 @@ class GatewayConfig:
     """requests wait until the scheduler has told of tenants; what it tells takes the place of the file in any case"""
     redis: str | None = None
     """URL of the Redis that counts quotas for all gateways together; None: each counts for itself"""
+
+    @property
+    def tls_folder(self) -> Path | None:
+        return Path(self.tls) if self.tls else None
 
     @property
     def address(self) -> tuple[str, int]:

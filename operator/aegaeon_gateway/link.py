@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import grpc
 
@@ -22,6 +23,7 @@ from aegaeon_gateway.generation import Choice, Generation
 from aegaeon_gateway.metrics import Metrics
 from aegaeon_gateway.open_requests import OpenRequests
 from aegaeon_gateway.tenancy import Tenants
+from aegaeon_proto.channels import TlsError, open_channel, why
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.gateway_pb2_grpc import FrontendStub
 
@@ -49,6 +51,7 @@ class SchedulerLink:
         *,
         name: str,
         target: str,
+        tls: Path | None,
         sink: str,
         hold_s: float,
         open_: OpenRequests,
@@ -58,6 +61,7 @@ class SchedulerLink:
     ) -> None:
         self._hello = pb.GatewayMessage(hello=pb.GatewayHello(gateway=name, sink=sink))
         self._target = target
+        self._tls = tls
         self._hold_s = hold_s
         self._open = open_
         self._catalog = catalog
@@ -104,7 +108,9 @@ class SchedulerLink:
                 await self._serve()
                 log.warning("the scheduler at %s ended the stream", self._target)
             except grpc.aio.AioRpcError as error:
-                log.warning("no scheduler at %s: %s", self._target, error.details())
+                log.warning("no scheduler at %s: %s", self._target, why(error, self._tls))
+            except TlsError as error:
+                log.warning("no scheduler at %s: %s", self._target, error)
             finally:
                 self._outbox = None
                 self._metrics.scheduler_up.set(0)
@@ -122,7 +128,7 @@ class SchedulerLink:
                 self._look_after(generation, now)
 
     async def _serve(self) -> None:
-        async with grpc.aio.insecure_channel(self._target, options=_CHANNEL) as channel:
+        async with open_channel(self._target, self._tls, _CHANNEL) as channel:
             outbox: asyncio.Queue[pb.GatewayMessage] = asyncio.Queue()
             call = FrontendStub(channel).Serve(_drain(outbox))
             outbox.put_nowait(self._hello)

@@ -63,6 +63,7 @@ async def serve(config: GatewayConfig) -> AsyncIterator[Served]:
     link = SchedulerLink(
         name=config.name,
         target=config.scheduler,
+        tls=config.tls_folder,
         sink=config.sink,
         hold_s=config.hold_s,
         open_=open_,
@@ -73,7 +74,7 @@ async def serve(config: GatewayConfig) -> AsyncIterator[Served]:
     buckets = connect(config.redis)
     limits = Limits(buckets, config.hold_s)
     gateway = Gateway(config, catalog, tokenizers, link, metrics, tenants, limits, int(time.time()))
-    sink = await start_sink(config.sink, open_)
+    sink = await start_sink(config.sink, config.tls_folder, open_)
     tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.sweep())]
     warming = asyncio.create_task(asyncio.to_thread(warm))
     try:

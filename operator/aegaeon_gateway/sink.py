@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import grpc
 
 from aegaeon_gateway.generation import Generation
 from aegaeon_gateway.open_requests import OpenRequests
+from aegaeon_proto.channels import add_port
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.gateway_pb2_grpc import TokenSinkServicer, add_TokenSinkServicer_to_server
 
@@ -78,10 +80,10 @@ class _Acks:
             await self._context.write(pb.TokenAck(number=self._newest))
 
 
-async def start_sink(target: str, open_: OpenRequests) -> grpc.aio.Server:
-    """Serve TokenSink on a gRPC target. Raises RuntimeError when it is taken."""
+async def start_sink(target: str, tls: Path | None, open_: OpenRequests) -> grpc.aio.Server:
+    """Serve TokenSink on a gRPC target. Raises RuntimeError when it is taken, TlsError without certificates."""
     server = grpc.aio.server(options=_SERVER)
     add_TokenSinkServicer_to_server(TokenSink(open_), server)
-    server.add_insecure_port(target)
+    add_port(server, target, tls)
     await server.start()
     return server

@@ -135,6 +135,7 @@ class SchedulerConfig(_Frozen):
     """All that `python -m aegaeon_scheduler` needs to know."""
 
     listen: str = Field(min_length=1)  # gRPC target to serve on: "unix:/run/scheduler.sock", "127.0.0.1:7000"
+    tls: Path | None = None  # folder of ca.crt, tls.crt and tls.key: mutual TLS on `listen`; None: plaintext
     pool: str = "default"
     policy: PolicyEntry = PolicyEntry()
     models: tuple[ModelEntry, ...]

@@ -58,11 +58,11 @@ async def _serve(config: SidecarConfig, backend: Backend) -> tuple[int, bool]:
     def replies_to(target: str) -> bool:
         return engine.state.sequences.replies_to(target)
 
-    sinks = Sinks(config.instance, loop, replies_to)
+    sinks = Sinks(config.instance, loop, replies_to, config.tls)
     incarnation = uuid.uuid4().hex[:12]
     engine = Engine(config, incarnation, backend, outbox, sinks.push, lambda: _signal(loop, crashed, stop))
     engine.start()
-    attachment = Attachment(engine, outbox, config.scheduler, config.lease_s, config.heartbeat_s)
+    attachment = Attachment(engine, outbox, config)
     attached = asyncio.create_task(attachment.run(), name="attachment")
     await _first(attached, stop)
     attached.cancel()

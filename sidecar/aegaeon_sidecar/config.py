@@ -41,6 +41,9 @@ class SidecarConfig(_Settings):
     node: str = Field(min_length=1, description="sidecars of one node share the segments folder")
     role: Literal["unified", "prefill", "decode"]
     scheduler: str = Field(min_length=1, description="gRPC target to attach to")
+    tls: Path | None = Field(
+        default=None, description="folder of ca.crt, tls.crt, tls.key: mutual TLS on every stream; None: plaintext"
+    )
     backend: Literal["torch"] = "torch"
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"

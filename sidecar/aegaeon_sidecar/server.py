@@ -11,9 +11,11 @@ import logging
 
 import grpc
 
+from aegaeon_proto.channels import TlsError, connect, open_channel, why
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import engine_pb2_grpc as rpc
 from aegaeon_sidecar.backoff import CHANNEL_OPTIONS, Backoff
+from aegaeon_sidecar.config import SidecarConfig
 from aegaeon_sidecar.engine import Engine
 from aegaeon_sidecar.outbox import Outbox
 
@@ -26,12 +28,13 @@ Call = grpc.aio.StreamStreamCall[pb.Report, pb.Command]
 class Attachment:
     """Keeps one sidecar attached to its scheduler."""
 
-    def __init__(self, engine: Engine, outbox: Outbox, scheduler: str, lease_s: float, heartbeat_s: float) -> None:
+    def __init__(self, engine: Engine, outbox: Outbox, config: SidecarConfig) -> None:
         self._engine = engine
         self._outbox = outbox
-        self._scheduler = scheduler
-        self._lease_s = lease_s
-        self._heartbeat_s = heartbeat_s
+        self._scheduler = config.scheduler
+        self._tls = config.tls
+        self._lease_s = config.lease_s
+        self._heartbeat_s = config.heartbeat_s
         self._number = 0
 
     async def run(self) -> None:
@@ -42,13 +45,15 @@ class Attachment:
         try:
             while True:
                 try:
-                    async with grpc.aio.insecure_channel(self._scheduler, options=CHANNEL_OPTIONS) as channel:
-                        await asyncio.wait_for(channel.channel_ready(), _CONNECT_S)
+                    async with open_channel(self._scheduler, self._tls, CHANNEL_OPTIONS) as channel:
+                        await connect(channel, _CONNECT_S)
                         lease.cancel()
                         backoff = Backoff()
                         await self._attached(channel)
-                except (grpc.aio.AioRpcError, TimeoutError) as error:
-                    log.info("scheduler %s is away (%s); trying again", self._scheduler, _brief(error))
+                except grpc.aio.AioRpcError as error:
+                    log.info("scheduler %s is away (%s); trying again", self._scheduler, why(error, self._tls))
+                except TlsError as error:
+                    log.warning("scheduler %s cannot be reached: %s", self._scheduler, error)
                 finally:
                     self._outbox.end()
                 if lease.cancelled():
@@ -95,7 +100,3 @@ class Attachment:
             await asyncio.sleep(self._heartbeat_s)
             for report in await asyncio.to_thread(self._engine.heartbeat):
                 self._outbox.post(report)
-
-
-def _brief(error: Exception) -> str:
-    return error.code().name if isinstance(error, grpc.aio.AioRpcError) else "no connection"

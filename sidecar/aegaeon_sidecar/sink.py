@@ -11,9 +11,11 @@ import itertools
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from pathlib import Path
 
 import grpc
 
+from aegaeon_proto.channels import TlsError, open_channel, why
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import gateway_pb2_grpc as rpc
 from aegaeon_sidecar.backoff import CHANNEL_OPTIONS, Backoff
@@ -33,11 +35,13 @@ class Sinks:
         instance: str,
         loop: asyncio.AbstractEventLoop,
         replies_to: Callable[[str], bool],
+        tls: Path | None = None,
         keep_s: float = 60.0,
     ) -> None:
         self._instance = instance
         self._loop = loop
         self._replies_to = replies_to
+        self._tls = tls
         self._keep_s = keep_s
         self._sinks: dict[str, _Sink] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -45,7 +49,7 @@ class Sinks:
     def push(self, target: str, tokens: list[pb.Token]) -> None:
         """Queue tokens for a gateway. Any thread; never blocks."""
         if target and tokens:
-            sink = self._sinks.setdefault(target, _Sink(self._instance, target))
+            sink = self._sinks.setdefault(target, _Sink(self._instance, target, self._tls))
             sink.fresh.append(tokens)
             if not sink.woken:
                 sink.woken = True
@@ -82,7 +86,9 @@ class Sinks:
             try:
                 await sink.stream()
             except grpc.aio.AioRpcError as error:
-                log.info("gateway %s: %s; its tokens are kept", sink.target, error.code().name)
+                log.info("gateway %s: %s; its tokens are kept", sink.target, why(error, self._tls))
+            except TlsError as error:
+                log.warning("gateway %s: %s; its tokens are kept", sink.target, error)
             if sink.acked_any:
                 sink.acked_any = False
                 backoff, away_since = Backoff(), self._loop.time()
@@ -103,8 +109,9 @@ class Sinks:
 class _Sink:
     """One gateway: `fresh` is filled by the compute lane, everything else belongs to the event loop."""
 
-    def __init__(self, instance: str, target: str) -> None:
+    def __init__(self, instance: str, target: str, tls: Path | None) -> None:
         self.target = target
+        self._tls = tls
         self.fresh: deque[list[pb.Token]] = deque()
         self.unacked: OrderedDict[int, pb.TokenBatch] = OrderedDict()
         self.filled = asyncio.Event()
@@ -120,7 +127,7 @@ class _Sink:
 
     async def stream(self) -> None:
         """One Push stream until it breaks. Raises AioRpcError; returns when the gateway ends it."""
-        async with grpc.aio.insecure_channel(self.target, options=CHANNEL_OPTIONS) as channel:
+        async with open_channel(self.target, self._tls, CHANNEL_OPTIONS) as channel:
             call: Call = rpc.TokenSinkStub(channel).Push()
             reader = asyncio.create_task(self._acknowledgements(call))
             writer = asyncio.create_task(self._batches(call))

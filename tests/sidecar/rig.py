@@ -256,7 +256,7 @@ async def inside(settings: dict[str, Any]) -> AsyncIterator[Engine]:
         made, os.urandom(4).hex(), TorchBackend(), outbox, sinks.push, lambda: crashes.append("a lane died")
     )
     engine.start()
-    task = asyncio.create_task(Attachment(engine, outbox, made.scheduler, made.lease_s, made.heartbeat_s).run())
+    task = asyncio.create_task(Attachment(engine, outbox, made).run())
     try:
         yield engine
         engine.check()

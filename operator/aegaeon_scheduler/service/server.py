@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 import grpc
 from prometheus_client import CollectorRegistry
 
+from aegaeon_proto.channels import TlsError, add_port
 from aegaeon_proto.v1 import admin_pb2_grpc, engine_pb2_grpc, gateway_pb2_grpc
 from aegaeon_scheduler.config import SchedulerConfig
 from aegaeon_scheduler.errors import ListenError
@@ -68,8 +69,8 @@ class Service:
         """Tell the core of the models, then serve. Raises ListenError when an address cannot be bound."""
         self.driver.handle(self.catalog.event())
         try:
-            self._server.add_insecure_port(self._config.listen)
-        except RuntimeError as error:
+            add_port(self._server, self._config.listen, self._config.tls)
+        except (RuntimeError, TlsError) as error:
             raise ListenError(f"listen: cannot serve on {self._config.listen}: {error}") from error
         if self._metrics:
             await self._metrics.start()

@@ -1,0 +1,111 @@
+"""How processes reach each other: plaintext where a unix socket guards itself, else mutual TLS within a pool.
+
+A folder of `ca.crt`, `tls.crt` and `tls.key` (a Kubernetes Secret of type kubernetes.io/tls, mounted) makes one of the
+pool. It is read again for every new connection, so certificates are renewed without a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+
+PEER_NAME = "aegaeon.internal"  # the DNS name in every certificate of a pool; clients check for it, wherever they dial
+Options = Sequence[tuple[str, Any]]
+
+_log = logging.getLogger(__name__)
+_FILES = ("ca.crt", "tls.crt", "tls.key")
+
+
+class TlsError(Exception):
+    """The folder of certificates cannot be used; the message says why."""
+
+
+class _Files(NamedTuple):
+    authority: bytes
+    certificate: bytes
+    key: bytes
+
+
+def open_channel(target: str, tls: Path | None, options: Options = ()) -> grpc.aio.Channel:
+    """A channel of its own to a gRPC target; `tls` is the folder, None: plaintext. Raises TlsError."""
+    if tls is None:
+        return grpc.aio.insecure_channel(target, options=options)
+    files = _read(tls)
+    credentials = grpc.ssl_channel_credentials(files.authority, files.key, files.certificate)
+    return grpc.aio.secure_channel(
+        target, credentials, options=(*options, ("grpc.ssl_target_name_override", PEER_NAME))
+    )
+
+
+async def connect(channel: grpc.aio.Channel, timeout_s: float) -> None:
+    """Until the peer answers. Raises AioRpcError that says why it does not (see `why`)."""
+    nothing: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/aegaeon.v1.Nobody/Nothing")
+    try:
+        await nothing(b"", timeout=timeout_s)
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+            raise
+
+
+def why(error: grpc.aio.AioRpcError, tls: Path | None) -> str:
+    """A connection that failed, in words; `tls` as it was dialled."""
+    details = error.details() or error.code().name
+    if "CERTIFICATE_VERIFY_FAILED" in details:
+        return f"its certificate is not one of this pool: {_cause(details)}; compare ca.crt in {tls} on both sides"
+    if tls is not None and "Socket closed" in details:
+        return "it closed the connection: it may not take the certificate shown to it; its log says why"
+    if "WRONG_VERSION_NUMBER" in details:
+        return "it does not speak TLS; give it the pool's certificates (`tls`) too"
+    return details
+
+
+def _cause(details: str) -> str:
+    return details.rpartition("CERTIFICATE_VERIFY_FAILED:")[2].removesuffix(": OK").strip()
+
+
+def add_port(server: grpc.aio.Server, target: str, tls: Path | None) -> int:
+    """Serve on a gRPC target. Raises TlsError, and RuntimeError when the target cannot be had."""
+    if tls is None:
+        return server.add_insecure_port(target)
+    return server.add_secure_port(target, _server_credentials(tls))
+
+
+def _server_credentials(folder: Path) -> grpc.ServerCredentials:
+    """What is in the folder when a client knocks; what cannot be read leaves it as it was."""
+    used = _read(folder)
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal used
+        try:
+            files = _read(folder)
+        except TlsError as error:
+            _log.warning("certificates stay as they were: %s", error)
+            return None
+        if files == used:
+            return None
+        used = files
+        _log.info("certificates of %s were renewed", folder)
+        return _configuration(files)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(used),
+        renewed,  # type: ignore[arg-type]  # None means "as before", which the stub does not know
+        require_client_authentication=True,
+    )
+
+
+def _configuration(files: _Files) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(files.key, files.certificate)], files.authority)
+
+
+def _read(folder: Path) -> _Files:
+    data = folder / "..data"  # a mounted Secret changes as a whole by this link
+    try:
+        at = data.resolve() if data.exists() else folder
+        return _Files(*((at / name).read_bytes() for name in _FILES))
+    except OSError as error:
+        raise TlsError(f"tls: {error.filename}: cannot be read: {error.strerror}") from error

@@ -6,8 +6,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 
 import click
 from prometheus_client import start_http_server
@@ -17,7 +16,7 @@ from aegaeon_picker.fleet import Endpoint, Fleet
 from aegaeon_picker.metrics import Metrics
 from aegaeon_picker.server import Picker, Served, serve
 from aegaeon_picker.tls import server_credentials
-from aegaeon_picker.watch import PoolWatch
+from aegaeon_picker.watch import connect, follow
 
 log = logging.getLogger("aegaeon_picker")
 
@@ -53,49 +52,40 @@ async def _run(
     grace: float,
     conformance: bool,
 ) -> None:
+    if (pool is None) == (endpoints is None):
+        raise PickerError("give either --pool or --endpoints")
+    fixed = [_parse(each) for each in endpoints.split(",") if each] if endpoints is not None else None
     fleet = Fleet()
     metrics = Metrics(fleet)
-    picker = Picker(fleet, metrics, conformance)
-    served = await serve(picker, listen, health_listen, server_credentials(tls))
+    served = await serve(Picker(fleet, metrics, conformance), listen, health_listen, server_credentials(tls))
     log.info("picking on port %d, health on port %d", served.port, served.health_port)
     if metrics_port:
         start_http_server(metrics_port, registry=metrics.registry)
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-    with _followed(fleet, served, pool, namespace, endpoints):
+    if fixed is not None:
+        await _know(fleet, served, fixed)
         await stop.wait()
+    else:
+        await _follow_until(stop, fleet, served, namespace, pool or "")
     log.info("stopping: open streams have %g s to end", grace)
     await served.stop(grace)
 
 
-@contextmanager
-def _followed(fleet: Fleet, served: Served, pool: str | None, namespace: str, endpoints: str | None) -> Iterator[None]:
-    """Keep `fleet` and readiness as the pool, or the fixed list, says. Raises PickerError."""
-    if (pool is None) == (endpoints is None):
-        raise PickerError("give either --pool or --endpoints")
-    loop, tasks = asyncio.get_running_loop(), set()
+async def _know(fleet: Fleet, served: Served, endpoints: list[Endpoint]) -> None:
+    """Take the newest list; from the first one on requests can be routed."""
+    if fleet.update(endpoints):
+        log.info("endpoints: %s", ", ".join(map(str, fleet.endpoints)) or "none")
+        await served.ready(True)
 
-    def take(newest: list[Endpoint]) -> None:
-        if fleet.update(newest):
-            log.info("endpoints: %s", ", ".join(map(str, fleet.endpoints)) or "none")
-            tasks.add(task := loop.create_task(served.ready(fleet.known)))
-            task.add_done_callback(tasks.discard)
 
-    if endpoints is not None:
-        take([_parse(each) for each in endpoints.split(",") if each])
-        yield
-        return
-
-    def tell(newest: list[Endpoint]) -> None:
-        loop.call_soon_threadsafe(take, newest)
-
-    watch = PoolWatch(namespace, pool or "", tell)
-    watch.start()
-    try:
-        yield
-    finally:
-        watch.stop()
+async def _follow_until(stop: asyncio.Event, fleet: Fleet, served: Served, namespace: str, pool: str) -> None:
+    """Keep `fleet` as the pool's pods are. Raises PickerError."""
+    async with await connect() as api, asyncio.TaskGroup() as tasks:
+        following = tasks.create_task(follow(api, namespace, pool, partial(_know, fleet, served)))
+        await stop.wait()
+        following.cancel()
 
 
 def _parse(text: str) -> Endpoint:

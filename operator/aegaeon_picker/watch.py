@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import threading
-from collections.abc import Callable, Iterable
-from typing import Any
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, cast
 
-from kubernetes import client, config
-from kubernetes.config import ConfigException
-from kubernetes.watch import Watch
-from urllib3.exceptions import HTTPError
+import aiohttp
+from kubernetes.aio import client, config
+from kubernetes.aio.watch import Watch
 
 from aegaeon_picker.errors import PickerError
 from aegaeon_picker.fleet import Endpoint
@@ -18,13 +18,16 @@ from aegaeon_picker.fleet import Endpoint
 log = logging.getLogger(__name__)
 
 GROUP, VERSION, PLURAL = "inference.networking.k8s.io", "v1", "inferencepools"
+Changed = Callable[[list[Endpoint]], Awaitable[None]]
 _WATCH_S = 60  # a watch is renewed this often, and the pool read again: a change that was missed lasts no longer
 _RETRY_S = 1.0
+_TROUBLE = (client.ApiException, aiohttp.ClientError, TimeoutError, PickerError)
 
 
 def ready_endpoints(pods: Iterable[Any], ports: Iterable[int]) -> list[Endpoint]:
     """Every port of every pod that is ready and not on its way out."""
-    return [Endpoint(pod.status.pod_ip, port) for pod in pods if _takes_requests(pod) for port in ports]
+    numbers = list(ports)
+    return [Endpoint(pod.status.pod_ip, port) for pod in pods if _takes_requests(pod) for port in numbers]
 
 
 def _takes_requests(pod: Any) -> bool:
@@ -33,78 +36,66 @@ def _takes_requests(pod: Any) -> bool:
     return ready and pod.status.pod_ip is not None and pod.metadata.deletion_timestamp is None
 
 
-class PoolWatch:
-    """A thread that follows a pool's pods and tells `changed` their endpoints, until `stop`.
-
-    While the API server is away the last list stays: requests go on.
-    """
-
-    def __init__(self, namespace: str, pool: str, changed: Callable[[list[Endpoint]], None]) -> None:
-        self._namespace, self._pool, self._changed = namespace, pool, changed
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pool-watch", daemon=True)
-        self._api = _api()
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Returns at once; a watch that waits for news is abandoned (the thread is a daemon)."""
-        self._stopping.set()
-
-    def _run(self) -> None:
-        told = ""
-        while not self._stopping.is_set():
-            try:
-                self._follow()
-                told = ""
-            except (client.ApiException, HTTPError, PickerError) as error:
-                text = f"{type(error).__name__}: {error}".splitlines()[0]
-                if text != told:
-                    log.warning("the pods of pool %s/%s cannot be read: %s", self._namespace, self._pool, text)
-                told = text
-                self._stopping.wait(_RETRY_S)
-
-    def _follow(self) -> None:
-        """One list and one watch. Raises ApiException, HTTPError, PickerError."""
-        selector, ports = self._read_pool()
-        core: Any = client.CoreV1Api(self._api)
-        listed = core.list_namespaced_pod(self._namespace, label_selector=selector)
-        pods = {pod.metadata.name: pod for pod in listed.items}
-        self._changed(ready_endpoints(pods.values(), ports))
-        watch: Any = Watch
-        stream = watch().stream(
-            core.list_namespaced_pod,
-            self._namespace,
-            label_selector=selector,
-            resource_version=listed.metadata.resource_version,
-            timeout_seconds=_WATCH_S,
-        )
-        for event in stream:
-            pod = event["object"]
-            if event["type"] == "DELETED":
-                pods.pop(pod.metadata.name, None)
-            else:
-                pods[pod.metadata.name] = pod
-            self._changed(ready_endpoints(pods.values(), ports))
-            if self._stopping.is_set():
-                return
-
-    def _read_pool(self) -> tuple[str, list[int]]:
-        objects: Any = client.CustomObjectsApi(self._api)
-        pool = objects.get_namespaced_custom_object(GROUP, VERSION, self._namespace, PLURAL, self._pool)
-        spec = pool["spec"]
-        labels = spec.get("selector", {}).get("matchLabels", {})
-        ports = [port["number"] for port in spec.get("targetPorts", ())]
-        if not labels or not ports:
-            raise PickerError("the InferencePool has no selector.matchLabels or no targetPorts; give it both")
-        return ",".join(f"{key}={value}" for key, value in sorted(labels.items())), ports
-
-
-def _api() -> client.ApiClient:
-    """Raises PickerError."""
+async def connect() -> client.ApiClient:
+    """To the cluster of KUBECONFIG, or the one that this pod is in. Raises PickerError."""
+    file, loaders = os.environ.get("KUBECONFIG"), cast(Any, config)
     try:
-        config.load_config()  # type: ignore[no-untyped-call]  # the client has types in parts
-    except ConfigException as error:
+        if file:
+            await loaders.load_kube_config(config_file=file)
+        else:
+            loaders.load_incluster_config()
+    except config.ConfigException as error:
         raise PickerError(f"no cluster to ask ({error}); run in a pod, set KUBECONFIG, or give --endpoints") from error
     return client.ApiClient()
+
+
+async def follow(api: client.ApiClient, namespace: str, pool: str, changed: Changed) -> None:
+    """Tell `changed` the endpoints whenever a pod of the pool changes, until cancelled.
+
+    While the API server is away nothing is told: the last list stays, and requests go on.
+    """
+    told = ""
+    while True:
+        try:
+            await _follow_once(api, namespace, pool, changed)
+            told = ""
+        except _TROUBLE as error:
+            text = f"{type(error).__name__}: {error}".splitlines()[0]
+            if text != told:
+                log.warning("the pods of InferencePool %s/%s cannot be read: %s", namespace, pool, text)
+            told = text
+            await asyncio.sleep(_RETRY_S)
+
+
+async def _follow_once(api: client.ApiClient, namespace: str, pool: str, changed: Changed) -> None:
+    """One list and one watch."""
+    selector, ports = await _read_pool(api, namespace, pool)
+    core: Any = client.CoreV1Api(api)
+    listed = await core.list_namespaced_pod(namespace, label_selector=selector)
+    pods = {pod.metadata.name: pod for pod in listed.items}
+    await changed(ready_endpoints(pods.values(), ports))
+    events = cast(Any, Watch)().stream(
+        core.list_namespaced_pod,
+        namespace,
+        label_selector=selector,
+        resource_version=listed.metadata.resource_version,
+        timeout_seconds=_WATCH_S,
+    )
+    async for event in events:
+        pod = event["object"]
+        if event["type"] == "DELETED":
+            pods.pop(pod.metadata.name, None)
+        else:
+            pods[pod.metadata.name] = pod
+        await changed(ready_endpoints(pods.values(), ports))
+
+
+async def _read_pool(api: client.ApiClient, namespace: str, name: str) -> tuple[str, list[int]]:
+    objects: Any = client.CustomObjectsApi(api)
+    pool = await objects.get_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL, name)
+    spec = pool["spec"]
+    labels = spec.get("selector", {}).get("matchLabels", {})
+    ports = [port["number"] for port in spec.get("targetPorts", ())]
+    if not labels or not ports:
+        raise PickerError("it has no selector.matchLabels or no targetPorts; give it both")
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items())), ports

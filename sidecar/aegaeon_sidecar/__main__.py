@@ -58,7 +58,7 @@ async def _serve(config: SidecarConfig, backend: Backend) -> tuple[int, bool]:
     def replies_to(target: str) -> bool:
         return engine.state.sequences.replies_to(target)
 
-    sinks = Sinks(config.instance, loop, replies_to, config.tls)
+    sinks = Sinks(config.instance, loop, replies_to, tls=config.tls)
     incarnation = uuid.uuid4().hex[:12]
     engine = Engine(config, incarnation, backend, outbox, sinks.push, lambda: _signal(loop, crashed, stop))
     engine.start()

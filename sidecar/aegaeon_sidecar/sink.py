@@ -35,8 +35,8 @@ class Sinks:
         instance: str,
         loop: asyncio.AbstractEventLoop,
         replies_to: Callable[[str], bool],
-        tls: Path | None = None,
         keep_s: float = 60.0,
+        tls: Path | None = None,
     ) -> None:
         self._instance = instance
         self._loop = loop

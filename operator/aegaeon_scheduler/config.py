@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from aegaeon_scheduler.core.config import ConstantsOf, LatencyConstants, PolicySettings
 from aegaeon_scheduler.core.config import SchedulerConfig as CoreConfig
+from aegaeon_scheduler.core.model import Tier
 from aegaeon_scheduler.errors import ConfigError
 
 T = TypeVar("T", bound=BaseModel)
@@ -72,6 +73,8 @@ class ModelEntry(_Frozen):
     max_model_len: int = Field(default=0, ge=0)  # tokens; 0: what the model's config.json says
     ttft_s: Seconds
     tbt_s: Seconds
+    tier: Tier = Tier.STANDARD
+    weight: int = Field(default=1, ge=1, le=100)  # among models of the tier
 
 
 class PolicyEntry(_Frozen):

@@ -11,6 +11,7 @@ import pytest
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.config import core_config, load_config
 from aegaeon_scheduler.core import commands, events
+from aegaeon_scheduler.core.model import Terms, Tier
 from aegaeon_scheduler.core.scheduler import Scheduler
 from aegaeon_scheduler.errors import ConfigError
 from aegaeon_scheduler.service.tenants import configured
@@ -25,12 +26,8 @@ def spec(name: str, directory: str = "", **fields: Any) -> model_pb2.ModelSpec:
 
 
 A = spec("tiny-a", "/models/a")
-B = model_pb2.ModelSpec(
-    name="tiny-b",
-    source=model_pb2.ModelSource(hub=model_pb2.HubSource(repository="org/b", revision="main")),
-    ttft_s=2,
-    tbt_s=0.1,
-)
+B_SOURCE = model_pb2.ModelSource(hub=model_pb2.HubSource(repository="org/b", revision="main"))
+B = model_pb2.ModelSpec(name="tiny-b", source=B_SOURCE, ttft_s=2, tbt_s=0.1)
 C = spec("tiny-c")
 
 
@@ -78,6 +75,15 @@ async def test_a_new_list_reaches_core_sidecars_and_gateways_and_says_what_it_ch
             assert "tiny-b" in names
         status = await catalog_of(gateway, "tiny-b", "tiny-c")
         assert {model.spec.name: model.spec.tbt_s for model in status.models} == {"tiny-b": 0.5, "tiny-c": 0.1}
+
+
+async def test_the_core_is_told_the_tier_and_the_weight_of_a_model(serve: Any, brain: Any) -> None:
+    async with serve(brain) as stack:
+        batch = model_pb2.ModelSpec(name="tiny-b", source=B_SOURCE, ttft_s=2, tbt_s=0.1, tier=model_pb2.TIER_BATCH)
+        reply = await set_catalog(stack, A, batch, spec("tiny-c", weight=3))
+        assert list(reply.removed) == []
+        terms = {model.name: model.terms for model in brain.all_of(events.CatalogChanged)[-1].models}
+        assert terms == {"tiny-a": Terms(), "tiny-b": Terms(Tier.BATCH), "tiny-c": Terms(weight=3)}
 
 
 async def test_the_same_list_again_changes_nothing_and_is_told_to_nobody(serve: Any, brain: Any) -> None:

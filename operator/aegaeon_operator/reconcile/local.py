@@ -111,6 +111,8 @@ def _model(model: ServedModel) -> Json:
         "max_model_len": model.max_model_len or 0,
         "ttft_s": model.slo.ttft,
         "tbt_s": model.slo.tbt,
+        "tier": model.tier,
+        "weight": model.weight,
     }
 
 

@@ -83,6 +83,30 @@ class Slo:
     tbt_s: float
 
 
+class Tier(Enum):
+    """Who comes late first when not all can be in time: batch before standard before interactive."""
+
+    INTERACTIVE = "interactive"
+    STANDARD = "standard"
+    BATCH = "batch"
+
+    @property
+    def level(self) -> int:
+        """Tiers above standard are less than 0."""
+        return _LEVELS[self]
+
+
+_LEVELS = {Tier.INTERACTIVE: -1, Tier.STANDARD: 0, Tier.BATCH: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a model stands beside others when not all can be in time: its tier, its weight among models of the tier."""
+
+    tier: Tier = Tier.STANDARD
+    weight: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """What one model takes on an engine."""
@@ -98,10 +122,11 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A model of the catalog: its served name and its objective."""
+    """A model of the catalog: its served name, its objective, its terms."""
 
     name: ModelName
     slo: Slo
+    terms: Terms = Terms()
 
 
 @dataclass(frozen=True, slots=True)

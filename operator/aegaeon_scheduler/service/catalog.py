@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.config import ModelEntry, SourceEntry
 from aegaeon_scheduler.core.events import CatalogChanged
-from aegaeon_scheduler.core.model import InstanceId, ModelConfig, ModelName, Slo
+from aegaeon_scheduler.core.model import InstanceId, ModelConfig, ModelName, Slo, Terms, Tier
 
 # A model that is cached anywhere can be served, one being fetched may be soon; failed is what failed everywhere.
 _RANK = {
@@ -15,6 +15,12 @@ _RANK = {
     model_pb2.MODEL_PHASE_FETCHING: 2,
     model_pb2.MODEL_PHASE_FAILED: 1,
 }
+_TIERS = {
+    Tier.BATCH: model_pb2.TIER_BATCH,
+    Tier.STANDARD: model_pb2.TIER_STANDARD,
+    Tier.INTERACTIVE: model_pb2.TIER_INTERACTIVE,
+}
+_TIER_OF = {wire: tier for tier, wire in _TIERS.items()}
 _ENDING = "withdrawn: what was asked of it before is being answered"
 
 
@@ -26,7 +32,15 @@ def spec_of(entry: ModelEntry) -> model_pb2.ModelSpec:
         max_model_len=entry.max_model_len,
         ttft_s=entry.ttft_s,
         tbt_s=entry.tbt_s,
+        tier=_TIERS[entry.tier],
+        weight=entry.weight,
     )
+
+
+def _config(spec: model_pb2.ModelSpec) -> ModelConfig:
+    """What the core is told of a model."""
+    terms = Terms(_TIER_OF.get(spec.tier, Tier.STANDARD), spec.weight or 1)
+    return ModelConfig(ModelName(spec.name), Slo(spec.ttft_s, spec.tbt_s), terms)
 
 
 def _source(entry: SourceEntry) -> model_pb2.ModelSource:
@@ -82,8 +96,7 @@ class Catalog:
 
     def event(self) -> CatalogChanged:
         """What the core is told of the models."""
-        configs = (ModelConfig(ModelName(s.name), Slo(s.ttft_s, s.tbt_s)) for s in self._specs.values())
-        return CatalogChanged(tuple(configs))
+        return CatalogChanged(tuple(_config(spec) for spec in self._specs.values()))
 
     def command(self) -> engine_pb2.Command:
         """What a sidecar is told first, and whenever the list changes. Its id is 0: nothing waits for it."""

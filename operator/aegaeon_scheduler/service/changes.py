@@ -116,6 +116,7 @@ def _checked(models: Iterable[model_pb2.ModelSpec]) -> dict[str, model_pb2.Model
             raise RequestError(f"model {spec.name}: has no source that this version knows")
         if not (0 < spec.ttft_s < math.inf and 0 < spec.tbt_s < math.inf):
             raise RequestError(f"model {spec.name}: ttft_s and tbt_s must be seconds, above 0")
+        spec.weight = spec.weight or 1
         specs[spec.name] = spec
     return specs
 

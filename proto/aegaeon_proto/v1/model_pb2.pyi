@@ -19,6 +19,24 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Tier:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TierEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Tier.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TIER_STANDARD: _Tier.ValueType  # 0
+    TIER_BATCH: _Tier.ValueType  # 1
+    TIER_INTERACTIVE: _Tier.ValueType  # 2
+
+class Tier(_Tier, metaclass=_TierEnumTypeWrapper):
+    """Who comes late first when not all can be in time: batch before standard before interactive."""
+
+TIER_STANDARD: Tier.ValueType  # 0
+TIER_BATCH: Tier.ValueType  # 1
+TIER_INTERACTIVE: Tier.ValueType  # 2
+Global___Tier: _TypeAlias = Tier  # noqa: Y015
+
 class _ModelPhase:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -221,6 +239,8 @@ class ModelSpec(_message.Message):
     MAX_MODEL_LEN_FIELD_NUMBER: _builtins.int
     TTFT_S_FIELD_NUMBER: _builtins.int
     TBT_S_FIELD_NUMBER: _builtins.int
+    TIER_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """the served name, unique in a pool"""
     max_model_len: _builtins.int
@@ -229,6 +249,9 @@ class ModelSpec(_message.Message):
     """service-level objective: first token after this many seconds"""
     tbt_s: _builtins.float
     """and every further one this many seconds later"""
+    tier: Global___Tier.ValueType
+    weight: _builtins.int
+    """share of the engines' time among models of a tier when not all can be in time; 0 means 1"""
     @_builtins.property
     def source(self) -> Global___ModelSource: ...
     def __init__(
@@ -239,10 +262,12 @@ class ModelSpec(_message.Message):
         max_model_len: _builtins.int = ...,
         ttft_s: _builtins.float = ...,
         tbt_s: _builtins.float = ...,
+        tier: Global___Tier.ValueType = ...,
+        weight: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_model_len", b"max_model_len", "name", b"name", "source", b"source", "tbt_s", b"tbt_s", "ttft_s", b"ttft_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_model_len", b"max_model_len", "name", b"name", "source", b"source", "tbt_s", b"tbt_s", "tier", b"tier", "ttft_s", b"ttft_s", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -154,6 +154,11 @@ class World:
             engine.kill()
             self._from_engine(ev.InstanceDown(instance))
 
+    def drain(self, instance: InstanceId) -> None:
+        """The engine says that it is about to end; it goes on until it is killed."""
+        if instance in self.engines:
+            self._from_engine(ev.InstanceDraining(instance))
+
     def attach_again(self, instance: InstanceId) -> None:
         """The engine's stream broke and is back: it says hello with all that it holds.
 

@@ -43,7 +43,7 @@ times = st.floats(0, 6, allow_nan=False).map(lambda x: round(x, 3))
 arrivals = st.lists(
     st.builds(Arrival, times, st.integers(0, 3), st.integers(1, 700), st.integers(1, 60)), min_size=1, max_size=14
 )
-kinds = st.sampled_from(["cancel", "kill", "again", "attach", "gateway"])
+kinds = st.sampled_from(["cancel", "kill", "again", "attach", "gateway", "drain"])
 troubles = st.lists(st.builds(Trouble, times, kinds, st.integers(0, 13)), max_size=6)
 faults = st.dictionaries(st.integers(0, 60), st.sampled_from(list(FailureKind)), max_size=4)
 shape = st.fixed_dictionaries(
@@ -107,6 +107,9 @@ def strike(world: World, clients: list, trouble: Trouble) -> None:
         world.submit_again(client)
     elif trouble.kind == "attach" and instance in world.engines:
         world.attach_again(InstanceId(instance))
+    elif trouble.kind == "drain":
+        world.drain(instance)
+        world.clock.at(world.clock.now + 2.0, lambda: strike(world, clients, Trouble(trouble.at, "kill", trouble.who)))
     elif trouble.kind == "gateway":
         for c in clients:
             if c.open and c.arrival <= world.clock.now:

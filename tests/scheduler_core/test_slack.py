@@ -173,3 +173,28 @@ def test_where_one_model_fits_it_stays_for_what_the_change_costs(stay, fewer):
     w.world.run(120)
     assert w.all_finished()
     assert (len(w.bodies(cmd.Load)) <= 6) is fewer
+
+
+def test_a_draining_engine_gets_nothing_new_and_hands_what_it_has_to_another():
+    w = Watched([Role.UNIFIED, Role.UNIFIED], slabs=450)
+    running = [w.ask(f"r{i}", i, 50, 300) for i in range(4)]
+    w.world.clock.at(3.0, lambda: w.world.drain("e0"))
+    late = [w.ask(f"late{i}", i, 50, 50, at=3.05 + 0.1 * i) for i in range(4)]
+    w.world.clock.at(8.0, lambda: w.world.kill("e0"))
+    w.world.run(120)
+    assert w.all_finished()
+    opened = {body.seq for body in w.bodies(cmd.Open, "e0")}
+    moved = {client.seq for client in running} & opened
+    assert moved, "nothing ran on the engine that drains"
+    assert {body.seq for body in w.bodies(cmd.Adopt, "e1")} == moved
+    assert not {client.seq for client in late} & opened
+    assert all(client.epoch == 1 for client in w.world.clients.values()), "a move is no loss"
+
+
+def test_an_engine_that_drains_alone_goes_on_with_what_it_has():
+    w = Watched([Role.UNIFIED], slabs=450)
+    w.ask("r", 0, 50, 200)
+    w.world.clock.at(1.0, lambda: w.world.drain("e0"))
+    w.world.run(30)
+    assert w.all_finished()
+    assert not w.bodies(cmd.SwapOut)

@@ -55,6 +55,13 @@ class InstanceDown:
 
 
 @dataclass(frozen=True, slots=True)
+class InstanceDraining:
+    """A sidecar is about to end: nothing new is to go there, and what is there is to go elsewhere while it can."""
+
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
 class ModelReported:
     """How far a model is on an instance; `footprint` once it is cached, `reason` when it failed."""
 
@@ -186,6 +193,7 @@ Event = Union[
     CatalogChanged,
     InstanceUp,
     InstanceDown,
+    InstanceDraining,
     ModelReported,
     HostReported,
     Submitted,

@@ -118,6 +118,15 @@ class Recovery:
             else:
                 self._timers.lease(inst.id, held)
 
+    def drain(self, inst: Instance) -> None:
+        """Nothing new goes there; prompts that nobody began wait elsewhere. The policy moves the rest where it can, and
+        what is still there when the instance is gone is lost and goes on elsewhere."""
+        inst.draining = True
+        for seq in [s for s in inst.sequences.values() if s.stage is Stage.QUEUED and not s.turns and not s.kv_tokens]:
+            self._life.withdraw(seq, f"{inst.id} is draining")
+            self._life.queue(seq)
+        self._pool.ask_pass()
+
     def down(self, instance: InstanceId, why: str) -> None:
         """A sidecar is gone. Sequences handed off from elsewhere and not yet adopted stay with their source."""
         inst = self._pool.instances.pop(instance, None)

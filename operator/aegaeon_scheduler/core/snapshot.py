@@ -27,6 +27,7 @@ class InstanceView:
     stall_s: float
     switch_s: float
     reason: str
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def _instance(inst: Instance) -> InstanceView:
     return InstanceView(
         inst.id, inst.role, inst.device, resident, running, loading, inst.slabs, inst.book.memory,
         len(inst.sequences), inst.switches, inst.loads, inst.busy_s, inst.stall_s, inst.switch_s,
-        inst.reason,
+        inst.reason, inst.draining,
     )  # fmt: skip
 
 

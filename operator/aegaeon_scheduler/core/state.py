@@ -165,10 +165,9 @@ class Instance:
     """One attached sidecar: facts from its reports, and its program so far."""
 
     __slots__ = (
-        "book", "busy_s", "commands", "count", "device", "ended", "failures", "held", "host_slabs", "id", "incarnation",
-        "incoming", "loads", "max_batch", "memory_due", "next_id", "node", "opens", "order", "outs", "phases",
-        "policy", "reason", "reported",
-        "role", "running", "sequences", "slab_bytes", "slabs", "stall_s", "stuck", "switch_s", "switches", "turns",
+        "book", "busy_s", "commands", "count", "device", "draining", "ended", "failures", "held", "host_slabs", "id",
+        "incarnation", "incoming", "loads", "max_batch", "memory_due", "next_id", "node", "opens", "order", "outs",
+        "phases", "policy", "reason", "reported", "role", "running", "sequences", "slab_bytes", "slabs", "stall_s", "stuck", "switch_s", "switches", "turns",
         "wanted", "weights",
     )  # fmt: skip
 
@@ -208,12 +207,14 @@ class Instance:
         self.running: Model | None = None
         self.reason = ""
         self.stuck = False
+        self.draining = False  # it is about to end
         self.count = 0  # copies and unloads that make room and are out
         self.memory_due = False  # a Close freed memory that no report shows yet
 
     def has(self, model: Model) -> bool:
-        """Whether a Load of this model may be sent here: it is cached, and its weights fit the device."""
-        return self.cached(model) and (model.footprint is None or model.footprint.weight_slabs < self.slabs)
+        """Whether this model may come here: it is cached, its weights fit the device, and the instance is to stay."""
+        fits = model.footprint is None or model.footprint.weight_slabs < self.slabs
+        return fits and not self.draining and self.cached(model)
 
     def cached(self, model: Model) -> bool:
         """Whether its weights are on this instance's node, whatever their size."""

@@ -65,6 +65,7 @@ class StatusView:
             stall_s=view.stall_s,
             switch_s=view.switch_s,
             reason=view.reason,
+            draining=view.draining,
         )
 
     def _model(self, view: ModelView) -> gateway_pb2.ModelTraffic:

@@ -581,6 +581,7 @@ class Report(_message.Message):
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     HOST_CACHE_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -597,6 +598,8 @@ class Report(_message.Message):
     def model(self) -> _model_pb2.ModelState: ...
     @_builtins.property
     def host_cache(self) -> Global___HostCache: ...
+    @_builtins.property
+    def draining(self) -> Global___Draining: ...
     def __init__(
         self,
         *,
@@ -608,16 +611,34 @@ class Report(_message.Message):
         heartbeat: Global___Heartbeat | None = ...,
         model: _model_pb2.ModelState | None = ...,
         host_cache: Global___HostCache | None = ...,
+        draining: Global___Draining | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "done", b"done", "failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "host_cache", b"host_cache", "model", b"model", "skipped", b"skipped", "step_done", b"step_done"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "done", b"done", "draining", b"draining", "failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "host_cache", b"host_cache", "model", b"model", "skipped", b"skipped", "step_done", b"step_done"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "done", b"done", "failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "host_cache", b"host_cache", "model", b"model", "skipped", b"skipped", "step_done", b"step_done"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "done", b"done", "draining", b"draining", "failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "host_cache", b"host_cache", "model", b"model", "skipped", b"skipped", "step_done", b"step_done"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "done", "step_done", "failed", "skipped", "heartbeat", "model", "host_cache"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "done", "step_done", "failed", "skipped", "heartbeat", "model", "host_cache", "draining"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___Report: _TypeAlias = Report  # noqa: Y015
+
+@_typing.final
+class Draining(_message.Message):
+    """It is about to end: send nothing new, move what it has while there is time. Said once on every attachment from then on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Draining: _TypeAlias = Draining  # noqa: Y015
 
 @_typing.final
 class ShapeMemory(_message.Message):

@@ -720,6 +720,7 @@ class InstanceStatus(_message.Message):
     STALL_S_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     SWITCH_S_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
     instance: _builtins.str
     role: _engine_pb2.Role.ValueType
     device: _builtins.str
@@ -739,6 +740,8 @@ class InstanceStatus(_message.Message):
     """of the newest decision"""
     switch_s: _builtins.float
     """the compute lane waited to change the model"""
+    draining: _builtins.bool
+    """it is about to end and gets nothing new"""
     @_builtins.property
     def resident(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -762,10 +765,11 @@ class InstanceStatus(_message.Message):
         stall_s: _builtins.float = ...,
         reason: _builtins.str = ...,
         switch_s: _builtins.float = ...,
+        draining: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "busy_s", b"busy_s", "device", b"device", "instance", b"instance", "loading", b"loading", "loads", b"loads", "memory", b"memory", "reason", b"reason", "resident", b"resident", "role", b"role", "running", b"running", "sequences", b"sequences", "slabs", b"slabs", "stall_s", b"stall_s", "switch_s", b"switch_s", "switches", b"switches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "busy_s", b"busy_s", "device", b"device", "draining", b"draining", "instance", b"instance", "loading", b"loading", "loads", b"loads", "memory", b"memory", "reason", b"reason", "resident", b"resident", "role", b"role", "running", b"running", "sequences", b"sequences", "slabs", b"slabs", "stall_s", b"stall_s", "switch_s", b"switch_s", "switches", b"switches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

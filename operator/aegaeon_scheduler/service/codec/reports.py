@@ -81,6 +81,7 @@ class ReportDecoder:
             "heartbeat": self._heartbeat,
             "model": self._model,
             "host_cache": self._host_cache,
+            "draining": lambda _: events.InstanceDraining(self._instance),
         }
 
     def _id(self, on_wire: int) -> CommandId:

@@ -41,6 +41,7 @@ class Pass:
             return []
         for inst in self._pool.instances.values():
             self._views[inst.id] = self._view(inst)
+        self._empty_draining()
         self._relieve()
         self._place_waiting()
         self._rebalance()
@@ -60,6 +61,20 @@ class Pass:
 
     def _load(self, group: Group, inst: Instance) -> Load:
         return Load.of(group, self._now, self._settings, self._pool.estimates, inst)
+
+    # -- who is about to end ----------------------------------------------------------------------------------------
+
+    def _empty_draining(self) -> None:
+        """Groups leave for where their KV can be had; those that have none to go to stay until their instance ends."""
+        for view in self._views.values():
+            if view.inst.draining:
+                view.free = False
+                for load in [x for x in view.loads if may_leave(x.group) and self._has_refuge(x.group, view.inst)]:
+                    self._evict(view, load, f"{view.inst.id} is draining")
+
+    def _has_refuge(self, group: Group, inst: Instance) -> bool:
+        here = any(seq.place is not Place.NONE for seq in group.members.values())
+        return any(group.may_go(i) and (not here or i.node == inst.node) for i in self._pool.instances.values())
 
     # -- too much on an instance ------------------------------------------------------------------------------------
 

@@ -167,8 +167,8 @@ class Instance:
     __slots__ = (
         "book", "busy_s", "commands", "count", "device", "draining", "ended", "failures", "held", "host_slabs", "id",
         "incarnation", "incoming", "loads", "max_batch", "memory_due", "next_id", "node", "opens", "order", "outs",
-        "phases", "policy", "reason", "reported", "role", "running", "sequences", "slab_bytes", "slabs", "stall_s", "stuck", "switch_s", "switches", "turns",
-        "wanted", "weights",
+        "phases", "policy", "reason", "reported", "role", "running", "sequences", "slab_bytes", "slabs", "stall_s",
+        "stuck", "switch_s", "switches", "turns", "wanted", "weights",
     )  # fmt: skip
 
     def __init__(self, event: InstanceUp, order: int) -> None:

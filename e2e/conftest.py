@@ -1,18 +1,24 @@
-"""The cluster that the tests run against: KUBECONFIG, or the one that `make cluster-up` made."""
+"""The cluster that the tests run against (KUBECONFIG, or the one that `make cluster-up` made), and a pool on it."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from kubernetes import client, config
 
+from aegaeon_cli.models import make_models
+from e2e.cluster import images
 from e2e.cluster.layout import default_layout
-from e2e.cluster.processes import run
+from e2e.kubectl import REPOSITORY, helm, kubectl
+from e2e.manifests import BLUE, NAMESPACE, POOL, QUOTA, RED, gpu_pool, keys, model_pool
+from e2e.pool import PodsOfPool
 
-REPOSITORY = Path(__file__).parents[1]
+_SYSTEM = "aegaeon-system"
 
 
 @pytest.fixture(scope="session")
@@ -36,16 +42,51 @@ def api(kubeconfig: Path) -> Iterator[client.ApiClient]:
         yield made
 
 
-def kubectl(kubeconfig: Path, *words: str, stdin: str | None = None) -> str:
-    """Run kubectl as the user. Raises ClusterError with what it said."""
-    return run(_binary("kubectl"), f"--kubeconfig={kubeconfig}", *words, stdin=stdin)
+@pytest.fixture(scope="session")
+def own_cluster(kubeconfig: Path) -> Path:
+    """The cluster of `make cluster-up` with nodes, and our images on them. Skips visibly where it is another one."""
+    layout = default_layout()
+    if kubeconfig != layout.kubeconfig or not layout.nodes:
+        pytest.skip("needs a cluster of `make cluster-up` with nodes: models and images are put on them")
+    images.load(layout, images.product_images(layout))
+    return kubeconfig
 
 
-def helm(kubeconfig: Path, *words: str) -> str:
-    """Run helm as the user. Raises ClusterError with what it said."""
-    return run(_binary("helm"), f"--kubeconfig={kubeconfig}", *words)
+@pytest.fixture(scope="session")
+def models(own_cluster: Path) -> Path:
+    """The tiny models where pods may read them."""
+    folder = default_layout().root / "models"
+    made = default_layout().binaries.parents[1] / "models"
+    make_models(made, print)
+    shutil.copytree(made, folder, dirs_exist_ok=True)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return folder
 
 
-def _binary(name: str) -> str:
-    built = default_layout().binaries / name
-    return str(built) if built.exists() else name
+@pytest.fixture(scope="session")
+def release(own_cluster: Path) -> Iterator[str]:
+    """The chart, installed as a person would. Yields its namespace."""
+    image, _, tag = images.CONTROL.rpartition(":")
+    values = {
+        "images": {"control": image, "engine": images.ENGINE.rpartition(":")[0], "tag": tag, "pullPolicy": "Never"}
+    }
+    where = ("--namespace", _SYSTEM)
+    chart = str(REPOSITORY / "helm" / "aegaeon")
+    # Other tests put the definitions there before.
+    install = ("upgrade", "--install", "aegaeon", chart, "--create-namespace", "--take-ownership", "--wait")
+    helm(own_cluster, *install, *where, "--timeout=120s", "--set-json", f"images={json.dumps(values['images'])}")
+    yield _SYSTEM
+    helm(own_cluster, "uninstall", "aegaeon", *where, "--wait")
+
+
+@pytest.fixture(scope="session")
+def pool(release: str, own_cluster: Path, models: Path) -> Iterator[PodsOfPool]:
+    """Two engines and two gateways; llama and qwen2 of tenant red, mistral of tenant blue."""
+    made = PodsOfPool(own_cluster, NAMESPACE, POOL)
+    kubectl(own_cluster, "create", "namespace", NAMESPACE)
+    made.apply(keys("red", RED), keys("blue", BLUE), gpu_pool(models))
+    made.apply(model_pool("red", ["llama", "qwen2"]), model_pool("blue", ["mistral"], quota=QUOTA))
+    made.kubectl("wait", "--for=condition=Ready", "gpupool,modelpool", "--all", "--timeout=180s")
+    yield made
+    kubectl(own_cluster, "delete", "namespace", NAMESPACE, "--timeout=120s")

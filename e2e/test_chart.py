@@ -11,9 +11,9 @@ import pytest
 import yaml
 from kubernetes import client
 
-from e2e.cluster import manifests
+from e2e.cluster import definitions
 from e2e.cluster.errors import ClusterError
-from e2e.conftest import REPOSITORY, helm, kubectl
+from e2e.kubectl import REPOSITORY, helm, kubectl
 
 CHART = REPOSITORY / "helm" / "aegaeon"
 NAMESPACE = "aegaeon-chart"
@@ -46,7 +46,7 @@ MATRIX: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def server(kubeconfig: Path, api: client.ApiClient) -> Iterator[Path]:
     """With the definitions that monitors need."""
-    kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", *_f(manifests.files(manifests.PROMETHEUS)))
+    kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", *_f(definitions.files(definitions.PROMETHEUS)))
     kubectl(kubeconfig, "create", "namespace", NAMESPACE)
     yield kubeconfig
     kubectl(kubeconfig, "delete", "namespace", NAMESPACE)

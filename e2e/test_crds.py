@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from aegaeon_operator.spec.explain import explain
 from aegaeon_operator.spec.resources import GROUP, VERSION, GpuPool, ModelPool
-from e2e.conftest import REPOSITORY, kubectl
+from e2e.kubectl import REPOSITORY, kubectl
 
 KINDS = {"GpuPool": GpuPool, "ModelPool": ModelPool}
 EVERYTHING = REPOSITORY / "e2e" / "everything.yaml"

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from httpx2 import HTTPError
 from openai import APIError, AsyncOpenAI
 
 CLIENTS = 2
@@ -51,8 +52,8 @@ class Exchange:
 class Traffic:
     """All exchanges so far, and the client that makes them."""
 
-    def __init__(self, url: str) -> None:
-        self._client = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=REQUEST_S)
+    def __init__(self, url: str, key: str = "none") -> None:
+        self._client = AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=REQUEST_S)
         self.exchanges: list[Exchange] = []
 
     async def run(self, people: Sequence[Sequence[Chat]]) -> None:
@@ -69,13 +70,13 @@ class Traffic:
             await self.ask(chat)
 
     async def ask(self, chat: Chat) -> Exchange:
-        """One streaming chat. An error of the API ends up in the exchange, not in an exception."""
+        """One streaming chat. An error of the API or a broken stream ends up in the exchange, not in an exception."""
         exchange = Exchange(chat, time.monotonic())
         self.exchanges.append(exchange)
         try:
             await self._stream(exchange)
-        except APIError as error:
-            exchange.error = str(error)
+        except (APIError, HTTPError) as error:
+            exchange.error = f"{error}" or type(error).__name__
         if exchange.live:
             exchange.error = "the stream ended without a finish reason"
         return exchange

@@ -1,0 +1,25 @@
+"""kubectl and helm as a person runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from e2e.cluster.layout import default_layout
+from e2e.cluster.processes import run
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def kubectl(kubeconfig: Path, *words: str, stdin: str | None = None) -> str:
+    """Run kubectl. Raises ClusterError with what it said."""
+    return run(_binary("kubectl"), f"--kubeconfig={kubeconfig}", *words, stdin=stdin)
+
+
+def helm(kubeconfig: Path, *words: str) -> str:
+    """Run helm. Raises ClusterError with what it said."""
+    return run(_binary("helm"), f"--kubeconfig={kubeconfig}", *words)
+
+
+def _binary(name: str) -> str:
+    built = default_layout().binaries / name
+    return str(built) if built.exists() else name

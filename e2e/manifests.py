@@ -1,0 +1,59 @@
+"""The pool of the tests, as a platform team and two tenants would write it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+NAMESPACE = "aegaeon-demo"
+POOL = "demo"
+# One API key a tenant, and the model by which each reaches the pool.
+RED, BLUE = "red-key-0123456789", "blue-key-0123456789"
+QUOTA = 100  # requests a minute of tenant blue, at each gateway
+KEYS = {"llama": RED, "qwen2": RED, "mistral": BLUE}
+_API = "serving.aegaeon.io/v1alpha1"
+
+
+def gpu_pool(models: Path, engines: int = 2) -> dict[str, Any]:
+    """Two engines that hold one or two of the tiny models each, and two gateways."""
+    return {
+        "apiVersion": _API,
+        "kind": "GpuPool",
+        "metadata": {"name": POOL, "namespace": NAMESPACE},
+        "spec": {
+            "engines": {"replicas": engines},
+            "memory": {"deviceBytes": "13Mi", "slabSize": "256Ki", "hostModelCache": "32Mi", "hostKv": "12Mi"},
+            "gateway": {"replicas": 2},
+            "volumes": {"models": {"path": str(models)}},
+            # Nodes of the tests bring torch as a runtime class (e2e/cluster/node.py).
+            "podTemplate": {"runtimeClassName": "torch", "resources": {"requests": {"cpu": "50m", "memory": "512Mi"}}},
+        },
+    }
+
+
+def model_pool(tenant: str, names: Sequence[str], quota: int | None = None) -> dict[str, Any]:
+    """A tenant's models, for itself alone; `quota` in requests a minute."""
+    mine: dict[str, Any] = {"name": tenant, "keySecretRef": {"name": f"{tenant}-keys", "key": "keys"}}
+    if quota:
+        mine["quota"] = {"requestsPerMinute": quota}
+    return {
+        "apiVersion": _API,
+        "kind": "ModelPool",
+        "metadata": {"name": tenant, "namespace": NAMESPACE},
+        "spec": {
+            "gpuPoolRef": {"name": POOL},
+            "models": [{"name": name, "source": {"hostPath": name}} for name in names],
+            "tenants": [mine],
+        },
+    }
+
+
+def keys(tenant: str, *known: str) -> dict[str, Any]:
+    """The Secret of a tenant's API keys."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": f"{tenant}-keys", "namespace": NAMESPACE},
+        "stringData": {"keys": "\n".join(known)},
+    }

@@ -1,0 +1,101 @@
+"""A pool on real pods, by helm and kubectl as a user would: it serves, and goes on serving when parts of it die.
+
+The pool of conftest: two engines and two gateways, llama and qwen2 of tenant `red`, mistral of tenant `blue`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from openai import AuthenticationError, NotFoundError, OpenAI, RateLimitError
+
+from e2e.load import Load
+from e2e.manifests import BLUE, KEYS, QUOTA, RED, model_pool
+from e2e.pool import PodsOfPool
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+
+def test_outputs_are_those_of_transformers_and_streams_reach_clients_through_the_service(
+    pool: PodsOfPool, models: Path
+) -> None:
+    with Load(pool.url, KEYS, models) as load:
+        load.wait_for_answers(18)
+
+    assert load.failures == []
+    assert load.verdict().differences == ()
+
+
+def test_a_wrong_key_another_tenants_model_and_too_much_are_refused(pool: PodsOfPool) -> None:
+    with pytest.raises(AuthenticationError):
+        ask(pool, "wrong", "llama")
+    with pytest.raises(NotFoundError, match="mistral"):
+        ask(pool, RED, "mistral")
+    with pytest.raises(RateLimitError) as refused:
+        ask_without_end(pool, BLUE, "mistral")
+    assert int(refused.value.response.headers["Retry-After"]) > 0
+
+
+def test_a_model_comes_and_goes_without_a_restart(pool: PodsOfPool, models: Path) -> None:
+    before = {pod.uid for pod in pool.pods()}
+    with Load(pool.url, KEYS, models) as load:
+        pool.apply(model_pool("red", ["llama", "qwen2", "qwen3"]))
+        pool.wait_until_model_pools_ready()
+        with Load(pool.url, {"qwen3": RED}, models) as newcomer:
+            newcomer.wait_for_answers(4)
+        pool.apply(model_pool("red", ["llama", "qwen2"]))
+        pool.wait_until("qwen3 is served no more", lambda: "qwen3" not in served(pool, RED))
+        load.wait_for_answers(6)
+
+    assert load.failures == newcomer.failures == []
+    assert load.verdict().differences == newcomer.verdict().differences == ()
+    assert {pod.uid for pod in pool.pods()} == before
+    assert not any(pod.restarts for pod in pool.pods())
+
+
+@pytest.mark.parametrize("component", ["engine", "scheduler"])
+def test_every_client_gets_all_of_its_answer_when_a_pod_dies(pool: PodsOfPool, models: Path, component: str) -> None:
+    there = pool.pods(component)
+    with Load(pool.url, KEYS, models) as load:
+        load.wait_for_answers(3)
+        pool.kill(there[0])
+        load.wait_for_answers(6)
+        pool.wait_until_all_ready(component, len(there))
+        load.wait_for_answers(6)
+
+    assert load.failures == []
+    assert load.verdict().differences == ()
+
+
+def test_a_gateway_pod_takes_only_its_own_clients_with_it(pool: PodsOfPool, models: Path) -> None:
+    there = pool.pods("gateway")
+    with Load(pool.url, KEYS, models) as load:
+        load.wait_for_answers(3)
+        pool.kill(there[0])
+        pool.wait_until_all_ready("gateway", len(there))
+        failures = len(load.failures)
+        load.wait_for_answers(9)
+
+    assert len(load.failures) == failures  # nothing more once the other one has all clients
+    assert failures <= 3 * len(KEYS)
+    assert load.verdict().differences == ()
+
+
+def served(pool: PodsOfPool, key: str) -> set[str]:
+    """What a tenant is offered."""
+    return {model.id for model in OpenAI(base_url=f"{pool.url}/v1", api_key=key).models.list()}
+
+
+def ask_without_end(pool: PodsOfPool, key: str, model: str) -> None:
+    """More than the quota of both gateways together."""
+    for _ in range(2 * QUOTA + 10):
+        ask(pool, key, model, max_tokens=1)
+
+
+def ask(pool: PodsOfPool, key: str, model: str, max_tokens: int = 16) -> str:
+    """One whole answer."""
+    client = OpenAI(base_url=f"{pool.url}/v1", api_key=key, max_retries=0)
+    messages = [{"role": "user", "content": "Hello"}]
+    answer = client.chat.completions.create(model=model, messages=messages, max_completion_tokens=max_tokens)  # type: ignore[arg-type]  # the client's own dictionaries
+    return answer.choices[0].message.content or ""

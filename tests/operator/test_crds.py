@@ -67,6 +67,7 @@ def test_models_and_conditions_are_told_apart_by_their_keys() -> None:
         "modelpools.spec.models": ["name"],
         "modelpools.spec.tenants": ["name"],
         "modelpools.status.conditions": ["type"],
+        "modelpools.status.models": ["name"],
     }
 
 
@@ -78,5 +79,11 @@ def test_defaults_are_written_as_a_person_would() -> None:
 
 
 def test_no_schema_holds_what_a_structural_schema_may_not() -> None:
-    forbidden = {"$ref", "$defs", "title", "const", "additionalProperties"}
+    forbidden = {"$ref", "$defs", "title", "const"}
     assert [(path, forbidden & set(field)) for _, path, field in ALL if forbidden & set(field)] == []
+
+
+def test_free_keys_are_bounded_and_stand_beside_no_fixed_ones() -> None:
+    free = [field for _, _, field in ALL if "additionalProperties" in field]
+    assert free
+    assert [field for field in free if "properties" in field or "maxProperties" not in field] == []

@@ -112,7 +112,7 @@ BAD_MODELS = [
     (
         "gpuPoolRef:\n    name: quickstart",
         "gpuPoolRef:\n    name: other",
-        "spec.gpuPoolRef.name: there is no GpuPool 'other'; known: quickstart",
+        "spec.gpuPoolRef.name: there is no GpuPool 'other' in namespace 'default'; known: default/quickstart",
     ),
 ]
 
@@ -178,3 +178,54 @@ def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "pool.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ManifestError, match=r"pool.yaml: cannot be read"):
         load_manifests(tmp_path, tmp_path)
+
+
+# ---- what belongs to Kubernetes ------------------------------------------------------------------------------------
+
+
+def in_namespace(namespace: str, ref: str = "") -> str:
+    return ONE_MODEL.replace(
+        "  name: quickstart\nspec:", f"  name: quickstart\n  namespace: {namespace}\nspec:"
+    ).replace("    name: quickstart\n", f"    name: quickstart\n{ref}", 1)
+
+
+def test_a_model_pool_of_another_namespace_says_so_and_must_be_allowed(tmp_path: Path) -> None:
+    allowed = GPU.replace("spec:\n", "spec:\n  allowedNamespaces: [team-a]\n", 1)
+    ref = "    namespace: default\n"
+    assert len(load(tmp_path, allowed, in_namespace("team-a", ref)).pools[0].models) == 1
+    (problem,) = problems(tmp_path, allowed, in_namespace("team-b", ref), ONE_MODEL.replace("llama", "other"))
+    assert problem.endswith(
+        "spec.gpuPoolRef: GpuPool 'quickstart' does not allow namespace 'team-b'; add it to its allowedNamespaces"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpu", "models", "sentence"),
+    [
+        (
+            ("replicas: 2", "replicas: 0"),
+            ("", ""),
+            "spec.engines.replicas: 0 engines serve nothing here; ask for one at least",
+        ),
+        (
+            ("replicas: 2", "replicas: 2\n    min: 3\n    max: 2"),
+            ("", ""),
+            "spec.engines: min 3 is more than max 2",
+        ),
+        (
+            ("", ""),
+            ("  models:", "  tenants: [{name: red, keySecretRef: {name: red, key: keys}}]\n  models:"),
+            "spec.tenants[0].keySecretRef: there are no Secrets here; give keyFile",
+        ),
+        (
+            ("", ""),
+            ("  models:", "  tenants: [{name: red}]\n  models:"),
+            "spec.tenants[0]: give exactly one of keyFile, keySecretRef",
+        ),
+    ],
+)
+def test_what_only_a_cluster_can_do_is_named(
+    tmp_path: Path, gpu: tuple[str, str], models: tuple[str, str], sentence: str
+) -> None:
+    (problem,) = problems(tmp_path, GPU.replace(*gpu, 1), ONE_MODEL.replace(*models, 1))
+    assert problem.endswith(sentence)

@@ -22,7 +22,18 @@ Json = dict[str, Any]
 
 _SAID = "# Made by `make generate` from operator/aegaeon_operator/spec; do not edit.\n"
 # Keys of a JSON schema that a structural schema takes as they are.
-_KEPT = ("type", "description", "enum", "format", "pattern", "minLength", "maxLength", "minItems", "maxItems")
+_KEPT = (
+    "type",
+    "description",
+    "enum",
+    "format",
+    "pattern",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "maxProperties",
+)
 _KEPT_NUMBERS = ("minimum", "maximum", "multipleOf")
 
 
@@ -32,13 +43,14 @@ def definitions() -> dict[str, Json]:
     reason = column("Reason", ".status.conditions[?(@.type=='Ready')].reason", "string", priority=1)
     age = column("Age", ".metadata.creationTimestamp", "date")
     gpu_columns = [
-        column("Engines", ".spec.engines.replicas", "integer"),
+        column("Engines", ".status.replicas", "integer"),
         column("Prefill", ".spec.prefill.replicas", "integer"),
         column("Decode", ".spec.decode.replicas", "integer"),
         column("Policy", ".spec.scheduling.policy", "string", priority=1),
     ]
     model_columns = [
         column("Pool", ".spec.gpuPoolRef.name", "string"),
+        column("Models", ".status.summary", "string"),
     ]
     scale = {
         "specReplicasPath": ".spec.engines.replicas",

@@ -38,28 +38,67 @@ def cross_check(gpu_pools: list[Placed[GpuPool]], model_pools: list[Placed[Model
     """Sentences about what does not fit together; empty when all is well."""
     if not gpu_pools:
         return [f"{path}: has no GpuPool; add one (examples/quickstart/gpupool.yaml is a small one)"]
-    problems = [*_given_twice(gpu_pools), *_given_twice(model_pools)]
-    known = {placed.value.metadata.name for placed in gpu_pools}
-    problems += [
-        f"{placed}: spec.gpuPoolRef.name: there is no GpuPool '{placed.value.spec.gpu_pool_ref.name}'; "
-        f"known: {', '.join(sorted(known))}"
-        for placed in model_pools
-        if placed.value.spec.gpu_pool_ref.name not in known
-    ]
+    problems = [*_given_twice(gpu_pools), *_given_twice(model_pools), *_references(gpu_pools, model_pools)]
     for gpu_pool in gpu_pools:
-        name = gpu_pool.value.metadata.name
-        attached = [placed for placed in model_pools if placed.value.spec.gpu_pool_ref.name == name]
+        attached = [placed for placed in model_pools if placed.value.pool == key_of(gpu_pool.value)]
         if not attached:
+            name = gpu_pool.value.metadata.name
             problems.append(f"{gpu_pool}: no ModelPool refers to it; add one with gpuPoolRef.name: {name}")
         problems += [*_served_twice(attached), *_other_port(attached), *_tenants(attached)]
-        problems += _without_disk(gpu_pool, attached)
+        problems += [*_without_disk(gpu_pool, attached), *_for_kubernetes(gpu_pool, attached)]
     return problems
 
 
+def key_of(pool: GpuPool | ModelPool) -> tuple[str, str]:
+    """Namespace and name."""
+    return pool.metadata.namespace, pool.metadata.name
+
+
+def allows(gpu_pool: GpuPool, namespace: str) -> bool:
+    """Whether ModelPools of that namespace may use the GpuPool."""
+    allowed = gpu_pool.spec.allowed_namespaces
+    return namespace == gpu_pool.metadata.namespace or namespace in allowed or "*" in allowed
+
+
+def _references(gpu_pools: list[Placed[GpuPool]], model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
+    known = {key_of(placed.value): placed.value for placed in gpu_pools}
+    for placed in model_pools:
+        namespace, name = placed.value.pool
+        gpu_pool = known.get((namespace, name))
+        if gpu_pool is None:
+            yield (
+                f"{placed}: spec.gpuPoolRef.name: there is no GpuPool '{name}' in namespace '{namespace}'; "
+                f"known: {', '.join(sorted('/'.join(key) for key in known))}"
+            )
+        elif not allows(gpu_pool, placed.value.metadata.namespace):
+            yield (
+                f"{placed}: spec.gpuPoolRef: GpuPool '{name}' does not allow namespace "
+                f"'{placed.value.metadata.namespace}'; add it to its allowedNamespaces"
+            )
+
+
+def _for_kubernetes(gpu_pool: Placed[GpuPool], model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
+    """What only a cluster can do."""
+    spec = gpu_pool.value.spec
+    if not any(role and role.replicas for role in (spec.engines, spec.prefill, spec.decode)):
+        yield f"{gpu_pool}: spec.engines.replicas: 0 engines serve nothing here; ask for one at least"
+    for placed in model_pools:
+        for index, tenant in enumerate(placed.value.spec.tenants):
+            if tenant.key_secret_ref:
+                yield f"{placed}: spec.tenants[{index}].keySecretRef: there are no Secrets here; give keyFile"
+        for index, model in enumerate(placed.value.spec.models):
+            guarded = model.source.s3 or model.source.http
+            if guarded and guarded.credentials_secret_ref:
+                yield (
+                    f"{placed}: spec.models[{index}].source: credentialsSecretRef: there are no Secrets here; "
+                    "give credentialsFile"
+                )
+
+
 def _given_twice(placed: list[Placed[Kind]]) -> Iterator[str]:
-    first: dict[str, Placed[Kind]] = {}
+    first: dict[tuple[str, str], Placed[Kind]] = {}
     for one in placed:
-        other = first.setdefault(one.value.metadata.name, one)
+        other = first.setdefault(key_of(one.value), one)
         if other is not one:
             yield f"{one}: metadata.name: given twice, first in {other.origin}; rename one of them"
 

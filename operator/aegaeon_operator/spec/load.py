@@ -60,8 +60,8 @@ def load_manifests(path: Path, models_folder: Path) -> Manifests:
 
 
 def _attached(gpu_pool: GpuPool, model_pools: list[Placed[ModelPool]]) -> tuple[ModelPool, ...]:
-    name = gpu_pool.metadata.name
-    return tuple(placed.value for placed in model_pools if placed.value.spec.gpu_pool_ref.name == name)
+    key = (gpu_pool.metadata.namespace, gpu_pool.metadata.name)
+    return tuple(placed.value for placed in model_pools if placed.value.pool == key)
 
 
 def _files(path: Path) -> list[Path]:
@@ -131,7 +131,8 @@ def _name(document: dict[Any, Any]) -> str:
 def _absolute(pool: ModelPool, manifest_folder: Path, models_folder: Path) -> ModelPool:
     models = tuple(_absolute_model(model, manifest_folder, models_folder) for model in pool.spec.models)
     tenants = tuple(
-        one.model_copy(update={"key_file": _absolute_path(one.key_file, manifest_folder)}) for one in pool.spec.tenants
+        one.model_copy(update={"key_file": _absolute_path(one.key_file, manifest_folder)}) if one.key_file else one
+        for one in pool.spec.tenants
     )
     spec = pool.spec.model_copy(update={"models": models, "tenants": tenants})
     return pool.model_copy(update={"spec": spec})

@@ -33,6 +33,29 @@ class Condition(Strict):
 _CONDITIONS = Field(default=(), max_length=16, description="Aspects of its state.", json_schema_extra=list_map("type"))
 
 
+class ModelState(Strict):
+    """One model as it stands."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)] = Field(description="Name that it is served by.")
+    state: Literal["Cold", "Cached", "Resident", "Failed"] = Field(
+        description="Cold: its files are not in a host cache yet. Cached: they are. Resident: on an engine. "
+        "Failed: see reason."
+    )
+    reason: Annotated[str, Field(max_length=1024)] = Field(default="", description="Why it failed.")
+    queued: Annotated[int, Field(ge=0)] = Field(default=0, description="Requests that wait.")
+    running: Annotated[int, Field(ge=0)] = Field(default=0, description="Requests that are being answered.")
+    attainment: Annotated[int, Field(ge=0, le=100)] | None = Field(
+        default=None, description="Percent of the tokens so far that were on time; left out before the first."
+    )
+
+
+class GpuUse(Strict):
+    """What pooling saves."""
+
+    used: Annotated[int, Field(ge=0)] = Field(description="Accelerators that this pool's engines have.")
+    dedicated: Annotated[int, Field(ge=0)] = Field(description="What the same models would need, one each at least.")
+
+
 class GpuPoolStatus(Strict):
     """What runs."""
 
@@ -40,6 +63,9 @@ class GpuPoolStatus(Strict):
     conditions: Annotated[tuple[Condition, ...], _CONDITIONS] = ()
     replicas: Annotated[int, Field(ge=0)] = Field(default=0, description="Engines (`spec.engines`) that exist.")
     selector: Annotated[str, Field(max_length=1024)] = Field(default="", description="Labels of those engines' pods.")
+    ready_engines: Annotated[int, Field(ge=0)] = Field(default=0, description="Engines of all roles that serve.")
+    models: Annotated[int, Field(ge=0)] = Field(default=0, description="Models that are served.")
+    gpus: GpuUse | None = Field(default=None, description="What pooling saves.")
 
 
 class ModelPoolStatus(Strict):
@@ -47,3 +73,9 @@ class ModelPoolStatus(Strict):
 
     observed_generation: Annotated[int, Field(ge=0)] = Field(default=0, description="Generation last acted on.")
     conditions: Annotated[tuple[Condition, ...], _CONDITIONS] = ()
+    summary: Annotated[str, Field(max_length=64)] = Field(
+        default="", description="How many of its models can be served at once, for example 3/4."
+    )
+    models: Annotated[tuple[ModelState, ...], Field(max_length=512)] = Field(
+        default=(), description="Its models.", json_schema_extra=list_map("name")
+    )

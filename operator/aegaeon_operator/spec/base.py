@@ -1,0 +1,60 @@
+"""What the types of both kinds are built from: a strict base, names, and the small references to other objects."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from aegaeon_operator.spec.cel import field_rules
+from aegaeon_operator.spec.quantity import Duration, Quantity
+
+GROUP = "serving.aegaeon.io"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+SERVED_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$"
+SECRET_KEY = r"^[-._a-zA-Z0-9]+$"
+
+_LONGER_THAN_0 = field_rules(("duration(self) > duration('0s')", "must be longer than 0s"))
+_MORE_THAN_0 = field_rules(("quantity(string(self)).isGreaterThan(quantity('0'))", "must be more than 0"))
+UNCHANGED = field_rules(("self == oldSelf", "cannot be changed; delete the object and make it anew"))
+SAME_FILES = field_rules(("self == oldSelf", "cannot be changed; serve the new files under another name"))
+
+PositiveQuantity = Annotated[Quantity, Field(gt=0, json_schema_extra=_MORE_THAN_0)]
+PositiveDuration = Annotated[Duration, Field(gt=0, json_schema_extra=_LONGER_THAN_0)]
+ObjectName = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL)]
+ServedName = Annotated[str, Field(min_length=1, max_length=200, pattern=SERVED_NAME)]
+
+
+class Strict(BaseModel):
+    """Frozen, camelCase outside, no unknown fields, no silent conversion of types."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+    )
+
+
+class Metadata(Strict):
+    """The part of Kubernetes' object metadata that is used here."""
+
+    name: ObjectName = Field(description="Name of the object, unique among its kind.")
+    namespace: ObjectName = Field(default="default", description="Namespace of the object.")
+    labels: dict[str, str] = Field(default={}, description="Labels of the object.")
+    annotations: dict[str, str] = Field(default={}, description="Annotations of the object.")
+
+
+class SecretRef(Strict):
+    """An entry of a Secret in the object's own namespace."""
+
+    name: ObjectName = Field(description="Name of the Secret.")
+    key: Annotated[str, Field(min_length=1, max_length=253, pattern=SECRET_KEY)] = Field(
+        description="Which entry of it."
+    )

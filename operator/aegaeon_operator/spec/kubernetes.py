@@ -1,0 +1,199 @@
+"""The parts of both kinds that mean something on Kubernetes alone: pods, volumes, routes, scaling.
+
+Descriptions are what `kubectl explain` prints.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from aegaeon_operator.spec.base import ObjectName, PositiveDuration, Strict
+from aegaeon_operator.spec.cel import VALIDATIONS, rules
+
+_QUALIFIED = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+_AMOUNT = r"^[0-9]{1,15}(\.[0-9]{1,9})?(m|[EPTGMK]i|[kMGTPE])?$"
+_HOSTNAME = r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+_HEADER = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"
+_PATH = r"^/[-A-Za-z0-9._~/]*[-A-Za-z0-9._~]$"
+_NAMESPACE = r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$"
+
+QualifiedName = Annotated[str, Field(min_length=1, max_length=253, pattern=_QUALIFIED)]
+NamespaceOrAll = Annotated[str, Field(min_length=1, max_length=63, pattern=_NAMESPACE)]
+_Text = Annotated[str, Field(max_length=1024)]
+
+
+def _amount(value: object) -> object:
+    """`cpu: 2` is a number in YAML; pods take both."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Amount = Annotated[
+    str,
+    Field(max_length=32, pattern=_AMOUNT),
+    BeforeValidator(_amount),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "x-kubernetes-int-or-string": True,
+            "maxLength": 32,
+            "pattern": _AMOUNT,
+            VALIDATIONS: [
+                {
+                    "rule": "!quantity(string(self)).isLessThan(quantity('0'))",
+                    "message": "must be an amount such as 2, 500m or 4Gi",
+                }
+            ],
+        }
+    ),
+]
+_Amounts = Annotated[dict[str, Amount], Field(max_length=16)]
+_Labels = Annotated[dict[str, _Text], Field(max_length=64)]
+
+
+class Toleration(Strict):
+    """A taint of nodes that pods may run in spite of, as Kubernetes writes it."""
+
+    key: Annotated[str, Field(max_length=316)] | None = Field(
+        default=None, description="Key of the taint; left out, with operator Exists: every taint."
+    )
+    operator: Literal["Exists", "Equal"] | None = Field(default=None, description="How the value is compared.")
+    value: Annotated[str, Field(max_length=63)] | None = Field(default=None, description="Value of the taint.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        default=None, description="Effect of the taint; left out: all effects."
+    )
+    toleration_seconds: Annotated[int, Field(ge=0, le=86400)] | None = Field(
+        default=None, description="How long a pod stays after such a taint came (NoExecute)."
+    )
+
+
+class ResourceAmounts(Strict):
+    """What a container is promised, and what it may use."""
+
+    requests: _Amounts = Field(default={}, description="What the scheduler of Kubernetes reserves, for example cpu: 2.")
+    limits: _Amounts = Field(default={}, description="The most that it may use.")
+
+
+class PodTemplate(Strict):
+    """Laid over the engines' pods; what the operator sets itself (labels of its own, the accelerator) stays."""
+
+    labels: _Labels = Field(default={}, description="Further labels.")
+    annotations: _Labels = Field(default={}, description="Further annotations.")
+    node_selector: _Labels = Field(default={}, description="Labels that a node must have.")
+    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = Field(
+        default=(), description="Taints of nodes that engines may run in spite of."
+    )
+    priority_class_name: ObjectName | None = Field(default=None, description="Priority class of the engines.")
+    runtime_class_name: ObjectName | None = Field(default=None, description="Runtime class, for example nvidia.")
+    image_pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=8)] = Field(
+        default=(), description="Secrets for pulling the images of all pods of the pool."
+    )
+    resources: ResourceAmounts = Field(
+        default=ResourceAmounts(), description="CPU and memory of an engine; the accelerator comes by itself."
+    )
+
+
+class Autoscaling(Strict):
+    """When engines are added and taken away, between `min` and `max` of their role."""
+
+    queue_wait: PositiveDuration = Field(
+        default=10.0, description="An engine is added when a request has waited for so long."
+    )
+    kv_usage: Annotated[int, Field(ge=1, le=100)] = Field(
+        default=90, description="Or when so many percent of the memory for KV cache stay in use."
+    )
+    idle: PositiveDuration = Field(
+        default=300.0, description="One is taken away, drained first, when the rest had nothing to do for so long."
+    )
+
+
+class EndpointPicker(Strict):
+    """A Service that speaks Envoy's ext_proc and picks the gateway pod of a request."""
+
+    name: ObjectName = Field(description="Name of the Service, in the GpuPool's namespace.")
+    port: Annotated[int, Field(ge=1, le=65535)] = Field(default=9002, description="Its gRPC port.")
+    failure_mode: Literal["FailOpen", "FailClose"] = Field(
+        default="FailOpen",
+        description="What an inference gateway does without it; any gateway pod can take any request.",
+    )
+
+
+class GatewayPods(Strict):
+    """The pods that speak the OpenAI API."""
+
+    replicas: Annotated[int, Field(ge=0, le=64)] = Field(default=2, description="How many.")
+    endpoint_picker: EndpointPicker | None = Field(
+        default=None,
+        description="With it an InferencePool of the gateway pods is made, for inference gateways "
+        "(Gateway API Inference Extension); HTTPRoutes then lead to it.",
+    )
+
+
+class ModelsVolume(Strict):
+    """Where models that are there already lie."""
+
+    path: Annotated[str, Field(min_length=2, max_length=1024, pattern=_PATH)] = Field(
+        description="Folder in the pods; models' hostPath is inside it. Without a claim it is the node's own folder."
+    )
+    claim: ObjectName | None = Field(
+        default=None, description="PersistentVolumeClaim that holds it; left out: the same path of the node."
+    )
+
+
+class Volumes(Strict):
+    """Files of the nodes that pods use."""
+
+    models: ModelsVolume | None = Field(default=None, description="Models on the nodes; needed for hostPath sources.")
+    shared_claim: ObjectName | None = Field(
+        default=None,
+        description="PersistentVolumeClaim on a tmpfs that all engines of a node share, for weights and swapped-out KV "
+        "cache; left out: a folder below /dev/shm of the node, which needs a namespace that allows hostPath.",
+    )
+
+
+class ParentRef(Strict):
+    """A Gateway."""
+
+    name: ObjectName = Field(description="Name of the Gateway.")
+    namespace: ObjectName | None = Field(default=None, description="Its namespace; left out: the ModelPool's.")
+    section_name: ObjectName | None = Field(default=None, description="One of its listeners; left out: all.")
+
+
+class HeaderMatch(Strict):
+    """A header of a request."""
+
+    name: Annotated[str, Field(min_length=1, max_length=256, pattern=_HEADER)] = Field(description="Name.")
+    value: Annotated[str, Field(min_length=1, max_length=1024)] = Field(description="Exact value.")
+
+
+class Access(Strict):
+    """How the models are reached. On Kubernetes an HTTPRoute is made when parentRefs names a Gateway."""
+
+    model_config = rules(
+        (
+            "(has(self.parentRefs) && size(self.parentRefs) > 0) || "
+            "!((has(self.hostnames) && size(self.hostnames) > 0) || has(self.pathPrefix) || has(self.header))",
+            "hostnames, pathPrefix and header belong to a route; name its Gateway in parentRefs",
+        ),
+    )
+
+    port: Annotated[int, Field(ge=1, le=65535)] = Field(
+        default=8000, description="Port of the OpenAI API under `aegaeon up`; on Kubernetes it is always 8000."
+    )
+    parent_refs: Annotated[tuple[ParentRef, ...], Field(max_length=8)] = Field(
+        default=(), description="Gateways (Gateway API) that lead to the models; left out: no HTTPRoute is made."
+    )
+    hostnames: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=253, pattern=_HOSTNAME)], ...], Field(max_length=16)
+    ] = Field(default=(), description="Host names of the route; left out: all that the Gateway has.")
+    path_prefix: Annotated[str, Field(min_length=2, max_length=256, pattern=_PATH)] | None = Field(
+        default=None, description="Path before /v1 that leads to these models, for example /team-a; it is cut off."
+    )
+    header: HeaderMatch | None = Field(default=None, description="Header that a request must have.")
+
+    @model_validator(mode="after")
+    def _route_has_a_gateway(self) -> Self:
+        if (self.hostnames or self.path_prefix or self.header) and not self.parent_refs:
+            raise ValueError("hostnames, pathPrefix and header belong to a route; name its Gateway in parentRefs")
+        return self

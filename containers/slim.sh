@@ -8,8 +8,10 @@ rm -rf $site/pip $site/pip-* /opt/aegaeon/bin/pip* /opt/aegaeon/include $site/nu
 find $site -type d \( -name tests -o -name __pycache__ \) -not -path '*/torch/*' -prune -exec rm -rf {} +
 find $site -name '*.pyi' -delete
 if [ "$1" = control ]; then
+  rm -rf $site/hf_xet  # for files of gigabytes; without it the hub's client uses HTTP
   for kind in modeling modular image_processing processing video_processing feature_extraction convert generation; do
     find $site/transformers/models -type f -name "${kind}_*" -not -path '*/auto/*' -delete
   done
 fi
+find $site \( -name 'tokenizers*.so' -o -name '_rust*.so' -o -name '_http_*.so' \) -exec strip --strip-unneeded {} +
 python3 -m compileall -q --invalidation-mode unchecked-hash -x '/(transformers/models|pygments/lexers)/' $site

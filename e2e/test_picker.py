@@ -20,9 +20,9 @@ from kubernetes import client
 
 from aegaeon_picker.fleet import Endpoint
 from aegaeon_picker.watch import connect, follow
-from e2e.cluster import manifests
-from e2e.conftest import kubectl
+from e2e.cluster import definitions
 from e2e.envoy import free_ports
+from e2e.kubectl import kubectl
 
 NAMESPACE = "aegaeon-picker"
 LABELS = {"app": "gateway"}
@@ -42,7 +42,7 @@ WAIT_S = 20.0
 @pytest.fixture(scope="module")
 def core(kubeconfig: Path, api: client.ApiClient) -> Iterator[Any]:
     """A namespace with the pool and no pods."""
-    crds = [word for file in manifests.files(manifests.INFERENCE_POOL) for word in ("-f", str(file))]
+    crds = [word for file in definitions.files(definitions.INFERENCE_POOL) for word in ("-f", str(file))]
     kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", *crds)
     kubectl(kubeconfig, "wait", "--for=condition=Established", "--timeout=30s", *crds)
     kubectl(kubeconfig, "create", "namespace", NAMESPACE)

@@ -19,17 +19,18 @@ REPOSITORY = Path(__file__).parents[2]
 CONTROL = "localhost/aegaeon-control:e2e"
 ENGINE = "localhost/aegaeon-engine:e2e"
 _COREDNS = "localhost/coredns:1"
-_BASE = "localhost/aegaeon-base:bookworm"
+BASE = "localhost/aegaeon-base:2"
 _BUILD = "localhost/aegaeon-build:bookworm"
-# Debian's own Python on both; the one that compiles has a compiler, too.
+# Debian's own Python on both; the one that compiles has a compiler, too. Whoever changes them changes the tags.
 _PACKAGES = {
-    _BASE: "python3,ca-certificates",
+    BASE: "python3,ca-certificates",
     _BUILD: "python3,ca-certificates,python3-venv,python3-dev,g++",
 }
 # What nobody needs in a base of containers.
 _NEEDLESS = (
     *(f"usr/share/{name}" for name in ("doc", "man", "locale", "info", "perl5", "bash-completion", "zoneinfo")),
-    *("var/lib/apt", "var/lib/dpkg", "var/cache", "usr/lib/apt", "usr/lib/x86_64-linux-gnu/perl-base"),
+    *("var/lib/apt", "var/lib/dpkg", "var/cache", "usr/lib/apt"),
+    *(f"usr/lib/x86_64-linux-gnu/{name}" for name in ("perl-base", "gconv")),
 )
 _SUITE = "bookworm"
 # What an image is made of; a change of these makes a new one.
@@ -70,14 +71,14 @@ def _product(layout: Layout, name: str, target: str, digest: str) -> Path:
     if not archive.exists():
         click.echo(f"building {name}", err=True)
         for base in _PACKAGES:
-            _ensure_base(layout, base)
-        flags = [f"--target={target}", f"--build-arg=BASE_IMAGE={_BASE}", f"--build-arg=BUILD_IMAGE={_BUILD}"]
+            ensure_base(layout, base)
+        flags = [f"--target={target}", f"--build-arg=BASE_IMAGE={BASE}", f"--build-arg=BUILD_IMAGE={_BUILD}"]
         flags += ["--build-arg=ENGINE_LOCK=containers/control.lock", "--layers", "--timestamp=0"]
         _build(layout, name, REPOSITORY / "Containerfile", REPOSITORY, archive, *flags)
     return archive
 
 
-def _ensure_base(layout: Layout, name: str) -> None:
+def ensure_base(layout: Layout, name: str) -> None:
     """A small Debian from its own packages, kept in buildah's store."""
     if name in _buildah(layout, "images", "--format", "{{.Name}}:{{.Tag}}").split():
         return
@@ -85,14 +86,14 @@ def _ensure_base(layout: Layout, name: str) -> None:
     with tempfile.TemporaryDirectory(dir=layout.images) as scratch:
         folder = Path(scratch) / "root"
         run("debootstrap", "--variant=minbase", f"--include={_PACKAGES[name]}", _SUITE, str(folder))
-        for needless in _NEEDLESS if name == _BASE else ():
+        for needless in _NEEDLESS if name == BASE else ():
             shutil.rmtree(folder / needless, ignore_errors=True)
         containerfile = Path(scratch) / "Containerfile"
         containerfile.write_text("FROM scratch\nCOPY root/ /\n", "utf-8")
         _buildah(layout, "bud", "-q", "--timestamp=0", "-t", name, "-f", str(containerfile), scratch)
 
 
-def _small(layout: Layout, name: str, containerfile: str, file: Path) -> Path:
+def of_one_file(layout: Layout, name: str, containerfile: str, file: Path) -> Path:
     """An image of one file; built once for each content."""
     layout.images.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(containerfile.encode() + file.read_bytes()).hexdigest()[:16]
@@ -141,9 +142,9 @@ def _pause(layout: Layout) -> Path:
     if not program.exists():
         run("cc", "-static", "-Os", "-s", "-o", str(program), "-x", "c", "-", stdin=_PAUSE_SOURCE)
     text = 'FROM scratch\nCOPY pause /pause\nUSER 65535:65535\nENTRYPOINT ["/pause"]\n'
-    return _small(layout, PAUSE, text, program)
+    return of_one_file(layout, PAUSE, text, program)
 
 
 def _coredns(layout: Layout) -> Path:
     text = 'FROM scratch\nCOPY coredns /coredns\nENTRYPOINT ["/coredns"]\n'
-    return _small(layout, _COREDNS, text, layout.binaries / "coredns")
+    return of_one_file(layout, _COREDNS, text, layout.binaries / "coredns")

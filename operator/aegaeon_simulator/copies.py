@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aegaeon_scheduler.core import commands as cmd
-from aegaeon_scheduler.core.model import FailureKind, InstanceId, Place, SeqId
+from aegaeon_scheduler.core.model import FailureKind, InstanceId, ModelName, Place, SeqId
 from aegaeon_simulator.compute import ComputeLane
 from aegaeon_simulator.errors import WireViolationError
 from aegaeon_simulator.host import HostCache
@@ -38,13 +38,15 @@ class CopyLanes(ComputeLane):
         served = self.models[body.model]
         if body.model in self.resident:
             raise WireViolationError(f"{body.model} is loaded twice")
+        if body.twin is not None:
+            return self._share(send, body, body.twin)
         if body.slabs < served.footprint.weight_slabs:
             raise WireViolationError(f"the load of {body.model} was granted too little")
         self.device.take_weights(served.footprint.weight_slabs)
         nbytes, began = served.footprint.weight_bytes, self.clock.now
 
         def done() -> None:
-            self.resident[body.model] = served.footprint.weight_slabs
+            self.resident[body.model] = body.model
             if self.spec.stall_bytes_per_s:
                 self._stall_s += nbytes / self.spec.stall_bytes_per_s
             self._stall_s += self.spec.load_tax * (self.clock.now - began)
@@ -59,6 +61,15 @@ class CopyLanes(ComputeLane):
             self.use.disk_loads += 1
         return True
 
+    def _share(self, send: cmd.Send, body: cmd.Load, twin: ModelName) -> bool:
+        """The slabs of a resident model of the same content are shown under another name."""
+        content = self.models[body.model].footprint.content
+        if twin not in self.resident or not content or self.models[twin].footprint.content != content:
+            raise WireViolationError(f"{body.model} is to share the weights of {twin}, which are not there")
+        self.resident[body.model] = self.resident[twin]
+        self._later(0.0, lambda: self._end(send, 0.0))
+        return True
+
     def _copy(self, nbytes: int, bytes_per_s: float, done: Callable[[], None]) -> None:
         self.link.copy(nbytes, bytes_per_s, lambda: done() if self.alive else None)
 
@@ -68,7 +79,9 @@ class CopyLanes(ComputeLane):
             return False
         if self.turn is not None and self.turn.body.model == body.model:
             raise WireViolationError(f"{body.model} is unloaded while its turn runs")
-        self.device.drop_weights(self.resident.pop(body.model))
+        stay = self.resident.pop(body.model)
+        if stay not in self.resident.values():
+            self.device.drop_weights(self.models[body.model].footprint.weight_slabs)
         self._later(0.0, lambda: self._end(send, 0.0))
         return True
 

@@ -54,7 +54,7 @@ class Engine(CopyLanes):
         self.attachment = 0
         self.device = Tier(spec.slabs, spec.slab_bytes)
         self.host = Tier(spec.host_slabs, spec.slab_bytes)
-        self.resident: dict[ModelName, int] = {}
+        self.resident: dict[ModelName, ModelName] = {}  # each with the name that its slabs were taken under
         self.sequences: dict[SeqId, Sequence] = {}
         self.lanes: dict[str, deque[cmd.Send]] = {lane: deque() for lane in LANES}
         self.active: dict[str, cmd.Send | None] = dict.fromkeys(LANES)
@@ -82,7 +82,7 @@ class Engine(CopyLanes):
         held = tuple(Held(q.seq, q.epoch, q.model, q.prompt, q.output, q.kv, q.place) for q in self.sequences.values())
         up = ev.InstanceUp(
             s.instance, self.incarnation, s.node, s.role, s.device, s.slab_bytes, s.slabs, s.host_slabs, s.max_batch,
-            self.memory(), tuple(self.resident), held,
+            self.memory(), tuple(self.resident), held, tuple(self.resident.items()),
         )  # fmt: skip
         models = [ev.ModelReported(s.instance, m, Phase.CACHED, v.footprint) for m, v in self.models.items()]
         return [up, *models]

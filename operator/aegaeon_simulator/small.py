@@ -15,10 +15,12 @@ SLAB_BYTES = 1 << 20
 BLOCK_TOKENS = 16
 
 
-def served(weight_slabs: int = 100, block_bytes: int = SLAB_BYTES // 8, shape: str = "shape") -> Served:
+def served(
+    weight_slabs: int = 100, block_bytes: int = SLAB_BYTES // 8, shape: str = "shape", content: str = ""
+) -> Served:
     """A model that loads in 0.2 s and decodes a step in 10 ms; a block holds 16 tokens."""
     weight_bytes = weight_slabs * SLAB_BYTES
-    footprint = Footprint(weight_bytes, weight_slabs, KvShape(shape), block_bytes, BLOCK_TOKENS, 4096)
+    footprint = Footprint(weight_bytes, weight_slabs, KvShape(shape), block_bytes, BLOCK_TOKENS, 4096, content)
     return Served(footprint, LatencyConstants(load_bytes_per_s=weight_bytes / 0.2, kv_bytes_per_s=4e9))
 
 
@@ -30,6 +32,7 @@ def small_world(
     max_batch: int = 16,
     shapes: int = 1,
     odd_blocks: bool = False,
+    contents: int = 0,
     nodes: int = 1,
     host_models: int = 0,
     delay_s: float = 0.0005,
@@ -39,10 +42,14 @@ def small_world(
 ) -> World:
     """A world of `models` models (m0, m1, ...) and one engine per role (e0, e1, ...), on `nodes` nodes in turn.
 
+    With `contents` they are so many models under several names, in turn; with 0 nothing is known of their content.
     The memory of a node holds the weights of `host_models` models, or of all with 0; its disk takes 1 s for each.
     """
     block_bytes = SLAB_BYTES // 8 + (1 << 14) * odd_blocks
-    pool = {ModelName(f"m{i}"): (served(100, block_bytes, f"shape{i % shapes}"), Slo(2.0, 0.1)) for i in range(models)}
+    pool = {}
+    for i in range(models):
+        content = f"content{i % contents}" if contents else ""
+        pool[ModelName(f"m{i}")] = (served(100, block_bytes, f"shape{i % shapes}", content), Slo(2.0, 0.1))
     specs = [
         EngineSpec(
             InstanceId(f"e{i}"),

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from aegaeon_native import CudaDevice, EventTable, SlabPool
 from aegaeon_native.leases import locked
 from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.compute import Compute, PushTokens
 from aegaeon_sidecar.config import SidecarConfig
@@ -84,7 +85,7 @@ class Engine:
             self._cache,
             self._rings["fetch"],
             Sources(config.hub_cache, _disk(config)),
-            lambda model: outbox.post(pb.Report(model=model)),
+            self._report,
             crashed,
         )
         self._dispatcher = Dispatcher(self.state, self._fetcher, self._copiers, push, self._post)
@@ -173,6 +174,9 @@ class Engine:
         with self.state.changed:
             self.state.sequences.settle_loans()
 
+    def _report(self, model: mpb.ModelState) -> None:
+        self._outbox.post(pb.Report(model=model))
+
     def _post(self, command: Command, report: pb.Report) -> None:
         self._outbox.post(report, command.owner)
 
@@ -188,7 +192,13 @@ class Engine:
             config.max_batch,
         )
 
-        images = Images(self.state, self._cache, self._rings["load"], direct=self._config.device == "cpu")
+        images = Images(
+            self.state,
+            self._cache,
+            self._rings["load"],
+            lambda model: self._report(model.state()),
+            direct=self._config.device == "cpu",
+        )
         kv = KvMoves(self.state, config.node, self._segment.name, self._attachments)
         return Switch(self.state, images, kv, compute, self._copiers)
 

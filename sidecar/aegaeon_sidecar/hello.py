@@ -9,6 +9,7 @@ from aegaeon_sidecar.config import SidecarConfig
 from aegaeon_sidecar.kv.handles import make_handle
 from aegaeon_sidecar.sequences import Place
 from aegaeon_sidecar.state import State
+from aegaeon_sidecar.weights.stays import shared
 from aegaeon_sidecar.wire import PLACES, ROLES, seq_of
 
 
@@ -28,6 +29,7 @@ def hello(config: SidecarConfig, incarnation: str, segment: str, state: State) -
         models=[model.state() for model in state.models.values()],
         held=_held(config.node, segment, state),
         max_batch=config.max_batch,
+        twins=shared(state),
     )
 
 

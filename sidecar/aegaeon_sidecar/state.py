@@ -81,8 +81,9 @@ class State:
         """Assert conservation of slabs and blocks in both tiers, at any time. Raises MemoryBookError or NativeError."""
         with self.changed:
             device, host = self.sequences.owned()
-            weights = sum(len(model.slabs) for model in [*self.models.values(), *self.withdrawn])
-            self.device.check(weights, device)
+            models = [*self.models.values(), *self.withdrawn]
+            stays = {id(model.stay): len(model.stay.slabs) for model in models if model.stay is not None}
+            self.device.check(sum(stays.values()), device)
             self.host.check(0, host)
 
 

@@ -10,12 +10,12 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from aegaeon_native import NativeError, OutOfSlabs, Range
+from aegaeon_native import NativeError, Range
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_sidecar.backends import Layout
 from aegaeon_sidecar.compute import Compute
 from aegaeon_sidecar.copying import Copier
-from aegaeon_sidecar.errors import CancelledError, EngineError, NoMemoryError, UnknownError
+from aegaeon_sidecar.errors import CancelledError, EngineError, UnknownError
 from aegaeon_sidecar.kv.handles import resume, units
 from aegaeon_sidecar.kv.moves import KvMoves
 from aegaeon_sidecar.outcome import Outcome
@@ -26,6 +26,7 @@ from aegaeon_sidecar.state import Command, State
 from aegaeon_sidecar.weights.images import Images
 from aegaeon_sidecar.weights.models import Model
 from aegaeon_sidecar.weights.pins import settle_pins
+from aegaeon_sidecar.weights.stays import drop, leave, share, take
 
 _ALL = 2**31 - 1
 
@@ -98,7 +99,7 @@ class Switch:
         """Give a model's slabs back after the last step that uses them. Nothing happens when it is not resident.
 
         They stay mapped, and free slabs without content are taken first: what nobody has taken when the model is loaded
-        again is there still.
+        again is there still. Slabs that others show as well stay theirs.
         """
         with self._state.changed:
             model = self._registered(unload.model)
@@ -110,7 +111,7 @@ class Switch:
             if not free:
                 raise CancelledError(f"the unload of {model.name} was cancelled")
             model.resident = False
-            model.kept, model.slabs = self._state.device.pool.keep(model.slabs), []
+            leave(self._state, model)
             settle_pins(self._state)
             self._state.changed.notify_all()
         return Outcome()
@@ -120,18 +121,18 @@ class Switch:
     def _load(self, command: Command, load: pb.Load) -> Outcome:
         """Make a model resident with at most `load.slabs` slabs; nothing happens when it is already.
 
-        From the host cache it is one copy, of what was not kept since it was unloaded; what is not cached is read from
-        its files by way of the stage ring. Raises UnknownError, NoMemoryError (nothing changed), CancelledError,
-        EngineError (its slabs are given back).
+        With a twin its slabs are shown as well, and nothing is copied. From the host cache it is one copy, of what was
+        not kept since it was unloaded; what is not cached is read from its files by way of the stage ring. Raises
+        UnknownError, NoMemoryError (nothing changed), CancelledError, EngineError (its slabs are given back).
         """
         with self._state.changed:
             model = self._registered(load.model)
             if model.resident:
                 return Outcome()
-            kept = self._take(model, load.slabs)
-        there = kept * self._state.device.pool.slab_bytes
+            there = self._enter(model, load)
+            model.moving = True
         try:
-            self._map(model, kept)
+            self._map(model)
             moved = self._fill(command, model, load.past_host, there)
             self._settle(command, model)
         except BaseException:
@@ -139,27 +140,24 @@ class Switch:
             raise
         return Outcome(nbytes=moved)
 
-    def _take(self, model: Model, grant: int) -> int:
-        """All slabs of the model; returns how many of them, from the beginning, hold its bytes still."""
-        needed, pool = _range(model).slabs, self._state.device.pool
-        if needed > grant:
-            raise NoMemoryError(f"{model.name} takes {needed} slabs, {grant} were granted")
-        kept = pool.reclaim(model.kept)
-        try:
-            model.slabs, model.kept = [*kept, *self._state.device.take(needed - len(kept))], 0
-        except OutOfSlabs as error:
-            model.kept = pool.keep(kept)
-            raise NoMemoryError(f"{model.name} takes {needed} slabs: {error}") from error
-        model.moving = True
-        return len(kept)
+    def _enter(self, model: Model, load: pb.Load) -> int:
+        """Its slabs; returns how many bytes, from the beginning, are in them already."""
+        if load.twin:
+            share(self._state, model, load.twin)
+            return _layout(model).weight_bytes
+        return take(self._state, model, load.slabs) * self._state.device.pool.slab_bytes
 
-    def _map(self, model: Model, kept: int) -> None:
+    def _map(self, model: Model) -> None:
         """Without the lock, as everything that takes longer than a look: steps of other models go on meanwhile."""
-        begin = time.monotonic()
-        weights = _range(model)
+        assert model.stay is not None  # it has its slabs
+        begin, weights = time.monotonic(), _range(model)
+        slabs, shown = model.stay.slabs, model.shown
+        same = next((i for i, (slab, old) in enumerate(zip(slabs, shown, strict=False)) if slab != old), len(shown))
         try:
-            weights.unmap(kept, weights.mapped - kept)  # others' by now
-            weights.map(kept, model.slabs[kept:])
+            weights.unmap(same, len(shown) - same)
+            model.shown = shown[:same]
+            weights.map(same, slabs[same:])
+            model.shown = list(slabs)
         except NativeError as error:
             raise EngineError(f"{model.name} could not be mapped: {error}") from error
         model.map_s = time.monotonic() - begin
@@ -182,10 +180,10 @@ class Switch:
 
     def _give_back(self, model: Model) -> None:
         """What a load that failed has half filled."""
-        _range(model).unmap(0, _range(model).mapped)
+        _range(model).unmap(0, len(model.shown))
         with self._state.changed:
-            self._state.device.pool.give(model.slabs)
-            model.slabs, model.moving = [], False
+            drop(self._state, model)
+            model.shown, model.moving = [], False
             settle_pins(self._state)
             self._state.changed.notify_all()
 

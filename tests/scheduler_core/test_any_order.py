@@ -54,6 +54,7 @@ shape = st.fixed_dictionaries(
         "max_batch": st.sampled_from([1, 4, 16]),
         "shapes": st.sampled_from([1, 2]),
         "odd_blocks": st.booleans(),
+        "contents": st.sampled_from([0, 1, 2]),
         "delay_s": st.sampled_from([0.0, 0.0005, 0.02]),
     }
 )

@@ -158,6 +158,7 @@ def hello_of(up: events.InstanceUp) -> engine_pb2.Hello:
             )
             for h in up.held
         ],
+        twins=dict(up.twins),
     )
 
 
@@ -212,6 +213,7 @@ def test_a_report_arrives_as_the_event_it_was_sent_for(event: events.Event) -> N
         memories,
         st.lists(names, max_size=3).map(tuple),
         st.lists(held, max_size=3).map(tuple),
+        st.dictionaries(names, names, max_size=2).map(lambda twins: tuple(sorted(twins.items()))),
     )
 )
 def test_a_hello_arrives_as_the_instance_it_describes(up: events.InstanceUp) -> None:
@@ -235,7 +237,7 @@ def amend_back(b: engine_pb2.Amend) -> commands.Amend:
 
 # Commands as a sidecar would understand them.
 BODIES: dict[str, Callable[[Any], commands.Body]] = {
-    "load": lambda b: commands.Load(b.model, b.slabs, b.past_host),
+    "load": lambda b: commands.Load(b.model, b.slabs, b.past_host, b.twin or None),
     "unload": lambda b: commands.Unload(b.model),
     "swap_out": lambda b: commands.SwapOut(seq_back(b.seq), b.epoch),
     "swap_in": lambda b: commands.SwapIn(seq_back(b.seq), b.epoch, b.slabs),

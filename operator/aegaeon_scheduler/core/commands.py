@@ -16,12 +16,14 @@ class Load:
     """Weights lane: map at most `slabs` slabs into the model's range and copy its weights in.
 
     What is not in host memory is read from disk, and stays there as well: others that no device uses make room for it,
-    unless it is to go `past_host`.
+    unless it is to go `past_host`. With a `twin`, which is resident and of the same content, its slabs are shown as
+    well: none is taken, nothing copied.
     """
 
     model: ModelName
     slabs: int
     past_host: bool = False
+    twin: ModelName | None = None
 
 
 @dataclass(frozen=True, slots=True)

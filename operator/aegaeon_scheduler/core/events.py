@@ -31,7 +31,10 @@ class CatalogChanged:
 
 @dataclass(frozen=True, slots=True)
 class InstanceUp:
-    """A sidecar attached (Hello). A known instance with a new incarnation was restarted: what it held is lost."""
+    """A sidecar attached (Hello). A known instance with a new incarnation was restarted: what it held is lost.
+
+    `twins`: residents that share slabs, each with the name that stands for all who share them.
+    """
 
     instance: InstanceId
     incarnation: str
@@ -45,6 +48,7 @@ class InstanceUp:
     memory: Memory
     resident: tuple[ModelName, ...] = ()
     held: tuple[Held, ...] = ()
+    twins: tuple[tuple[ModelName, ModelName], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

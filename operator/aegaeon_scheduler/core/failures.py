@@ -9,6 +9,7 @@ from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.model import FailureKind, Phase, Place
 from aegaeon_scheduler.core.reports import Reports
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stage
+from aegaeon_scheduler.core.stays import left
 
 
 class Failures:
@@ -64,10 +65,11 @@ class Failures:
         self._reports.replan(inst, issued)
 
     def _load_failed(self, inst: Instance, issued: Issued, kind: FailureKind | None, reason: str) -> None:
-        model = issued.model
+        model, weights = issued.model, issued.weights
         assert model is not None
-        weights = inst.weights.get(model.name)
-        if weights is not None and weights.load == issued.id:
+        assert weights is not None
+        left(inst, weights)
+        if inst.weights.get(model.name) is weights:
             del inst.weights[model.name]
         if kind is None:
             return
@@ -85,19 +87,22 @@ class Failures:
 
     def _unload_failed(self, inst: Instance, issued: Issued, kind: FailureKind | None) -> None:
         inst.count -= 1
-        assert issued.model is not None
-        weights = inst.weights.get(issued.model.name)
-        if weights is None or weights.unload != issued.id:
-            return
+        model, weights = issued.model, issued.weights
+        assert model is not None
+        assert weights is not None
+        known = inst.weights.get(model.name) is weights
         if kind is FailureKind.UNKNOWN:  # it is not there: as good as done
-            inst.book.weights -= issued.model.fp.weight_slabs
-            del inst.weights[issued.model.name]
+            left(inst, weights)
+            if known:
+                del inst.weights[model.name]
             return
         weights.unload = None
-        failures = inst.failures[issued.model.name] = inst.failures.get(issued.model.name, 0) + 1
+        if not known:
+            return
+        failures = inst.failures[model.name] = inst.failures.get(model.name, 0) + 1
         if failures > self._pool.config.max_failures:
-            self.model_failed(inst, issued.model, "its weights cannot be unloaded")
-            del inst.weights[issued.model.name]  # no longer asked to give way; the book goes on counting it
+            self.model_failed(inst, model, "its weights cannot be unloaded")
+            del inst.weights[model.name]  # no longer asked to give way; the book goes on counting it
 
     def _copy_failed(
         self, inst: Instance, issued: Issued, seq: Sequence, kind: FailureKind | None, reason: str

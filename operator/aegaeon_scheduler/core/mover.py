@@ -14,6 +14,7 @@ from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.residency import Residency
 from aegaeon_scheduler.core.room import Room
 from aegaeon_scheduler.core.state import Instance, Model, Pool, Sequence, Stage
+from aegaeon_scheduler.core.stays import slabs_to_load
 
 # Slabs, as a share of all, that copies ahead of turns leave free for the growth of whoever runs.
 _RESERVE = 1 / 64
@@ -89,7 +90,7 @@ class Mover:
         weights = inst.weights.get(model.name)
         if weights is not None:
             return weights.unload is None
-        unloads = self._room.drop_idle(inst, model, model.fp.weight_slabs)
+        unloads = self._room.drop_idle(inst, model, slabs_to_load(inst, model))
         if unloads is None:
             return False
         self._residency.ready_weights(inst, model, reason, unloads)

@@ -13,7 +13,8 @@ from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.model import GatewayId, Held, InstanceId, ModelName, Phase, Place, RejectCode, Role
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.residency import Residency
-from aegaeon_scheduler.core.state import Instance, Model, Pool, Sequence, Stage, Weights
+from aegaeon_scheduler.core.state import Instance, Model, Pool, Sequence, Stage, Stay, Weights
+from aegaeon_scheduler.core.stays import entered, left
 from aegaeon_scheduler.core.timers import Timers
 
 
@@ -53,9 +54,10 @@ class Recovery:
         model.withdrawn = True
         for inst in self._pool.instances.values():
             inst.phases.pop(name, None)
+            inst.contents.pop(name, None)
             weights = inst.weights.pop(name, None)
-            if weights is not None and weights.ready:
-                inst.book.weights -= weights.slabs
+            if weights is not None:
+                left(inst, weights)
         del self._pool.models[name]
 
     def model(self, event: ModelReported) -> None:
@@ -71,6 +73,7 @@ class Recovery:
         model.failed.pop(inst.id, None)
         if event.footprint is not None:
             model.footprint = event.footprint
+            inst.contents[model.name] = event.footprint.content
         if event.phase is Phase.CACHED and before is not Phase.CACHED and model.footprint is not None:
             self._cached(inst, model)
 
@@ -78,8 +81,9 @@ class Recovery:
         """Account for a model that was resident before the attachment, once its size is known."""
         if model.name in inst.reported and model.footprint is not None:
             inst.reported.remove(model.name)
-            inst.weights[model.name] = Weights(model, model.fp.weight_slabs, None)
-            inst.book.weights += model.fp.weight_slabs
+            stay = inst.stays.setdefault(inst.shared.get(model.name, model.name), Stay(model.fp.weight_slabs))
+            weights = inst.weights[model.name] = Weights(model, stay, None)
+            entered(inst, weights)
             inst.book.exact = not inst.reported
 
     def _cached(self, inst: Instance, model: Model) -> None:

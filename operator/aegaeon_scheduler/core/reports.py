@@ -9,6 +9,7 @@ from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.model import Memory, Place
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stage
+from aegaeon_scheduler.core.stays import entered, left
 
 
 class Reports:
@@ -48,12 +49,12 @@ class Reports:
         self.memory(inst, event.memory)
 
     def _loaded(self, inst: Instance, issued: Issued, event: CommandDone) -> None:
-        model = issued.model
+        model, weights = issued.model, issued.weights
         assert model is not None
-        inst.book.weights += 0 if model.withdrawn else model.fp.weight_slabs
+        assert weights is not None
+        entered(inst, weights)
         inst.failures.pop(model.name, None)
-        weights = inst.weights.get(model.name)
-        if weights is not None and weights.load == issued.id:
+        if inst.weights.get(model.name) is weights:
             weights.ready = True
             self._life.wake(inst)
             self._pool.ask_pass()
@@ -62,13 +63,12 @@ class Reports:
             estimate.saw_load(event.bytes_moved, event.seconds)
 
     def _unloaded(self, inst: Instance, issued: Issued) -> None:
-        model = issued.model
-        assert model is not None
+        weights = issued.weights
+        assert weights is not None
         inst.count -= 1
-        inst.book.weights -= 0 if model.withdrawn else model.fp.weight_slabs
-        weights = inst.weights.get(model.name)
-        if weights is not None and weights.unload == issued.id:
-            del inst.weights[model.name]
+        left(inst, weights)
+        if inst.weights.get(weights.model.name) is weights:
+            del inst.weights[weights.model.name]
 
     def _swapped_out(self, inst: Instance, issued: Issued, event: CommandDone) -> None:
         inst.count -= 1

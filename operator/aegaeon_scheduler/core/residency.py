@@ -12,7 +12,8 @@ from aegaeon_scheduler.core.copies import Copies
 from aegaeon_scheduler.core.model import CommandId, Place
 from aegaeon_scheduler.core.policies import Plan, Policy
 from aegaeon_scheduler.core.room import Fitted, Room
-from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Weights
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stay, Weights
+from aegaeon_scheduler.core.stays import slabs_to_load, twin
 
 
 class Residency:
@@ -46,7 +47,7 @@ class Residency:
         if not inst.count or plan.model.name in inst.weights:
             return
         unloads = inst.unloads()
-        if inst.book.free() + sum(unloads.values()) >= plan.model.fp.weight_slabs:
+        if inst.book.free() + sum(unloads.values()) >= slabs_to_load(inst, plan.model):
             self.ready_weights(inst, plan.model, plan.reason, unloads)
 
     def open(self, inst: Instance, seq: Sequence, reason: str) -> None:
@@ -73,16 +74,27 @@ class Residency:
             after = tuple(unloads)
             if weights is not None and weights.unload is not None and weights.unload not in unloads:
                 after += (weights.unload,)
-            slabs = model.fp.weight_slabs
-            why = f"{model.name} is next: {reason}"
-            body = Load(model.name, slabs, self._policy.past_host(inst))
-            load = self._pool.issue(inst, body, why, after, model=model)
-            inst.book.grant_load(load.id, slabs, dict(unloads))
-            weights = inst.weights[model.name] = Weights(model, slabs, load.id)
-            inst.loads += 1
-            model.loads += 1
+            weights = self._load(inst, model, f"{model.name} is next: {reason}", after, unloads)
         weights.used = self._pool.tick()
         return () if weights.ready or weights.load is None else (weights.load,)
+
+    def _load(
+        self, inst: Instance, model: Model, why: str, after: tuple[CommandId, ...], unloads: dict[CommandId, int]
+    ) -> Weights:
+        """Issue its load: into slabs of its own, or into those of a twin once that is in."""
+        partner = twin(inst, model)
+        stay = Stay(model.fp.weight_slabs) if partner is None else partner.stay
+        slabs = stay.slabs if partner is None else 0
+        if partner is not None and not partner.ready and partner.load is not None:
+            after += (partner.load,)
+        name = None if partner is None else partner.model.name
+        body = Load(model.name, slabs, self._policy.past_host(inst), name)
+        load = self._pool.issue(inst, body, why, after, model=model)
+        inst.book.grant_load(load.id, slabs, dict(unloads))
+        load.weights = inst.weights[model.name] = Weights(model, stay, load.id)
+        inst.loads += 1
+        model.loads += 1
+        return load.weights
 
     def join(self, inst: Instance, seq: Sequence) -> None:
         """Let a ready sequence join the outstanding turns of its batch at their next token boundary."""

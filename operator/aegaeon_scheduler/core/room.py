@@ -15,6 +15,7 @@ from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.model import CommandId, Footprint, Place
 from aegaeon_scheduler.core.policies import Plan, Policy
 from aegaeon_scheduler.core.state import Instance, Model, Pool, Sequence, Weights
+from aegaeon_scheduler.core.stays import ends_with, given_by, slabs_to_load, stay_for
 
 _FEW_STEPS = 8  # a turn is cut down to so many steps before anybody is swapped out for it
 
@@ -60,8 +61,7 @@ class Room:
     def need(self, inst: Instance, plan: Plan, decode: list[Sequence], steps: int, tight: bool = True) -> int:
         """Slabs that the plan takes from the book: weights, copies in, growth."""
         fp, book = plan.model.fp, inst.book
-        weights = inst.weights.get(plan.model.name)
-        load = 0 if weights is not None and weights.unload is None else fp.weight_slabs
+        load = slabs_to_load(inst, plan.model)
         blocks = self.growth(plan.prefill, decode, steps, fp)
         slabs, arriving = 0, 0
         for seq in decode:
@@ -93,7 +93,7 @@ class Room:
         candidates = _Candidates(self._pool, self._policy, inst, plan, decode)
         best = inst.book.free() + candidates.total()
         steps = plan.steps
-        idle = inst.book.free() + sum(w.slabs for w in candidates.idle)
+        idle = inst.book.free() + given_by(candidates.idle)
         while steps > _FEW_STEPS and self.need(inst, plan, decode, steps) > idle:
             steps = max(_FEW_STEPS, steps // 4)
         while decode and self.need(inst, plan, decode, steps) > best:
@@ -123,7 +123,7 @@ class Room:
             swaps.append(seq)
             gain += candidates.slabs(seq)
         if free + gain < need:
-            free = self._unload(inst, plan.model, candidates.busy, fitted, need - gain, free)
+            free = self._unload(inst, plan.model, [*candidates.busy, *candidates.idle], fitted, need - gain, free)
             if not swaps and free >= need:
                 return self._after_unloads(fitted)
         self._swap(inst, plan, swaps)
@@ -138,9 +138,10 @@ class Room:
             return {}
         if any(w.unload is not None for w in inst.weights.values()):
             return None
-        idle = [w for w in inst.weights.values() if w.model is not model and w.ready]
+        mine = stay_for(inst, model)
+        idle = [w for w in inst.weights.values() if w.model is not model and w.ready and w.stay is not mine]
         order = self._policy.unload_order(inst, idle)
-        if free + sum(w.slabs for w in order) < need:
+        if free + given_by(order) < need:
             return None
         fitted = Fitted([], 0, {}, ())
         self._unload(inst, model, order, fitted, need, free)
@@ -152,13 +153,16 @@ class Room:
         for weights in models:
             if free >= need:
                 break
+            if weights.unload is not None or not ends_with(weights.stay, models):
+                continue
             after = (weights.last_turn,) if weights.turns and weights.last_turn is not None else ()
             name = weights.model.name
             issued = self._pool.issue(inst, Unload(name), f"room for {model.name}", after, model=weights.model)
-            weights.unload = issued.id
+            issued.weights, weights.unload = weights, issued.id
+            weights.gives = given_by((weights,))
             inst.count += 1
-            fitted.unloads[issued.id] = weights.slabs
-            free += weights.slabs
+            fitted.unloads[issued.id] = weights.gives
+            free += weights.gives
         return free
 
     def _after_unloads(self, fitted: Fitted) -> Fitted:
@@ -211,7 +215,9 @@ class _Candidates:
                 continue
             if _fits_host(inst, seq) or _may_cost(plan, seq):
                 (self.running if seq.turns else self.sequences).append(seq)
-        free = [w for w in inst.weights.values() if w.model is not plan.model and w.ready and w.unload is None]
+        others = [w for w in inst.weights.values() if w.model is not plan.model and w.ready and w.unload is None]
+        mine = stay_for(inst, plan.model)
+        free = [w for w in others if w.stay is not mine]
         self.idle = policy.unload_order(inst, [w for w in free if not w.turns])
         self.busy = [w for w in free if w.turns]
 
@@ -223,7 +229,7 @@ class _Candidates:
     def total(self) -> int:
         """Slabs if all of them gave way."""
         kv = sum(self.slabs(seq) for seq in (*self.sequences, *self.running))
-        return int(kv) + sum(w.slabs for w in (*self.idle, *self.busy))
+        return int(kv) + given_by((*self.idle, *self.busy))
 
     def add(self, seq: Sequence) -> None:
         """A younger member of the plan's own batch steps back."""

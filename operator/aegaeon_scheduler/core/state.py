@@ -67,20 +67,41 @@ class Model:
         return self.footprint
 
 
-class Weights:
-    """A model that is resident on an instance or on its way. `unload` is set once it is to go."""
+class Stay:
+    """Slabs with the weights of one content; free when the last of `members`, who show them, has gone.
 
-    __slots__ = ("last_turn", "load", "model", "ready", "slabs", "turns", "unload", "used")
+    `booked`: a report told of them, so the book knows what they are taken for.
+    """
 
-    def __init__(self, model: Model, slabs: int, load: CommandId | None) -> None:
-        self.model = model
+    __slots__ = ("booked", "members", "slabs")
+
+    def __init__(self, slabs: int) -> None:
         self.slabs = slabs
+        self.members: list[Weights] = []
+        self.booked = False
+
+
+class Weights:
+    """A model that is resident on an instance or on its way. `unload` is set once it is to go, giving `gives` slabs."""
+
+    __slots__ = ("gives", "last_turn", "load", "model", "ready", "stay", "turns", "unload", "used")
+
+    def __init__(self, model: Model, stay: Stay, load: CommandId | None) -> None:
+        self.model = model
+        self.stay = stay
+        stay.members.append(self)
+        self.gives = 0
         self.load = load
         self.ready = load is None
         self.unload: CommandId | None = None
         self.turns = 0
         self.last_turn: CommandId | None = None
         self.used = 0
+
+    @property
+    def slabs(self) -> int:
+        """Where its weights lie, whoever else shows them."""
+        return self.stay.slabs
 
 
 class Issued(Grant):
@@ -111,9 +132,8 @@ class Sequence:
 
     __slots__ = (
         "arrival", "copy", "copying_out", "epoch", "failures", "gateway", "gave_way", "handle_of", "held_until", "home",
-        "hungry",
-        "id", "kv_tokens", "max_tokens", "model", "open_id", "opened", "order", "output_tokens", "place", "planned_kv",
-        "policy", "prefix_tokens", "prompt_tokens", "since", "source", "stage", "starved", "turns",
+        "hungry", "id", "kv_tokens", "max_tokens", "model", "open_id", "opened", "order", "output_tokens", "place",
+        "planned_kv", "policy", "prefix_tokens", "prompt_tokens", "since", "source", "stage", "starved", "turns",
     )  # fmt: skip
 
     def __init__(self, event: Submitted, model: Model, order: int) -> None:
@@ -165,10 +185,10 @@ class Instance:
     """One attached sidecar: facts from its reports, and its program so far."""
 
     __slots__ = (
-        "book", "busy_s", "commands", "count", "device", "draining", "ended", "failures", "held", "host_slabs", "id",
-        "incarnation", "incoming", "loads", "max_batch", "memory_due", "next_id", "node", "opens", "order", "outs",
-        "phases", "policy", "reason", "reported", "role", "running", "sequences", "slab_bytes", "slabs", "stall_s",
-        "stuck", "switch_s", "switches", "turns", "wanted", "weights",
+        "book", "busy_s", "commands", "contents", "count", "device", "draining", "ended", "failures", "held", "host_slabs",
+        "id", "incarnation", "incoming", "loads", "max_batch", "memory_due", "next_id", "node", "opens", "order", "outs",
+        "phases", "policy", "reason", "reported", "role", "running", "sequences", "shared", "slab_bytes", "slabs",
+        "stall_s", "stays", "stuck", "switch_s", "switches", "turns", "wanted", "weights",
     )  # fmt: skip
 
     def __init__(self, event: InstanceUp, order: int) -> None:
@@ -194,7 +214,10 @@ class Instance:
         self.max_batch = max(1, event.max_batch)
         self.book = Book(event.slabs, event.slab_bytes, event.memory)
         self.weights: dict[ModelName, Weights] = {}
+        self.contents: dict[ModelName, str] = {}  # hashes of weights, as this instance knows them
         self.reported = list(event.resident)  # resident before this attachment, size still unknown
+        self.shared = dict(event.twins)  # of these, the name that they share slabs under
+        self.stays: dict[ModelName, Stay] = {}  # by that name
         self.commands: dict[CommandId, Issued] = {}
         self.opens: dict[CommandId, Sequence] = {}
         self.turns: list[Issued] = []
@@ -223,7 +246,7 @@ class Instance:
     def unloads(self) -> dict[CommandId, int]:
         """Unloads that are out and the slabs that each will give back, but for those that a load counts on already."""
         pledged = self.book.pledged()
-        going = ((w.unload, w.slabs) for w in self.weights.values())
+        going = ((w.unload, w.gives) for w in self.weights.values())
         return {id: slabs for id, slabs in going if id is not None and id not in pledged}
 
 

@@ -174,20 +174,24 @@ class Load(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     SLABS_FIELD_NUMBER: _builtins.int
     PAST_HOST_FIELD_NUMBER: _builtins.int
+    TWIN_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     slabs: _builtins.int
     past_host: _builtins.bool
     """what must be read from files takes no place in the host cache from a model of the catalog"""
+    twin: _builtins.str
+    """a resident model of the same content, if any: its slabs are shown as well, and none is taken"""
     def __init__(
         self,
         *,
         model: _builtins.str = ...,
         slabs: _builtins.int = ...,
         past_host: _builtins.bool = ...,
+        twin: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "past_host", b"past_host", "slabs", b"slabs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "past_host", b"past_host", "slabs", b"slabs", "twin", b"twin"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -805,6 +809,26 @@ Global___HostCache: _TypeAlias = HostCache  # noqa: Y015
 class Hello(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class TwinsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     INSTANCE_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
@@ -818,6 +842,7 @@ class Hello(_message.Message):
     MODELS_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
     MAX_BATCH_FIELD_NUMBER: _builtins.int
+    TWINS_FIELD_NUMBER: _builtins.int
     instance: _builtins.str
     incarnation: _builtins.str
     """new at every start of the process"""
@@ -838,6 +863,10 @@ class Hello(_message.Message):
     def models(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.ModelState]: ...
     @_builtins.property
     def held(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeldSequence]: ...
+    @_builtins.property
+    def twins(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """residents that share slabs: each with the name that stands for all who share them"""
+
     def __init__(
         self,
         *,
@@ -854,10 +883,11 @@ class Hello(_message.Message):
         models: _abc.Iterable[_model_pb2.ModelState] | None = ...,
         held: _abc.Iterable[Global___HeldSequence] | None = ...,
         max_batch: _builtins.int = ...,
+        twins: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "held", b"held", "host_slabs", b"host_slabs", "incarnation", b"incarnation", "instance", b"instance", "max_batch", b"max_batch", "memory", b"memory", "models", b"models", "node", b"node", "resident", b"resident", "role", b"role", "slab_bytes", b"slab_bytes", "slabs", b"slabs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "held", b"held", "host_slabs", b"host_slabs", "incarnation", b"incarnation", "instance", b"instance", "max_batch", b"max_batch", "memory", b"memory", "models", b"models", "node", b"node", "resident", b"resident", "role", b"role", "slab_bytes", b"slab_bytes", "slabs", b"slabs", "twins", b"twins"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,6 +24,7 @@ from aegaeon_sidecar.weights.models import Model
 from aegaeon_sidecar.weights.pins import settle_pins
 from aegaeon_sidecar.weights.ring import Bytes, StageRing
 from aegaeon_sidecar.weights.sources import Sources
+from aegaeon_sidecar.weights.stays import drop
 
 log = logging.getLogger(__name__)
 
@@ -204,10 +205,9 @@ class Fetcher:
             if self._state.stopping:
                 return
             if model.range is not None:
-                pool = self._state.device.pool
-                model.range.unmap(0, model.range.mapped)
-                pool.give([*model.slabs, *pool.reclaim(model.kept)])
-                model.slabs, model.kept, model.resident = [], 0, False
+                model.range.unmap(0, len(model.shown))
+                drop(self._state, model)
+                model.resident = False
             self._state.withdrawn.remove(model)
         if model.range is not None:
             self._backend.forget(model.name)

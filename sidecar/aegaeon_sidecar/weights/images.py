@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from aegaeon_sidecar.backends import Layout
@@ -21,8 +21,12 @@ log = logging.getLogger(__name__)
 class Images:
     """Asked by the weights lane's thread for registered models. `direct`: files can be read into the device's slabs."""
 
-    def __init__(self, state: State, cache: HostCache, ring: StageRing, direct: bool = True) -> None:
+    def __init__(
+        self, state: State, cache: HostCache, ring: StageRing, report: Callable[[Model], None], direct: bool = True
+    ) -> None:
+        """`report` is called when the content of a model has become known, lock held."""
         self._direct = direct
+        self._report = report
         self._state = state
         self._cache = cache
         self._ring = ring
@@ -86,8 +90,9 @@ class Images:
     def _adopt(self, model: Model, image: Image | None) -> Image | None:
         with self._state.changed:
             model.image, model.pinned = image, image is not None
-            if image is not None:
+            if image is not None and model.content != image.content:
                 model.content = image.content
+                self._report(model)
         return image
 
 

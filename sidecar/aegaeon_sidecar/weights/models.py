@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from aegaeon_native import Range
+from aegaeon_native import Range, SlabPool
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.backends import Layout
 from aegaeon_sidecar.weights.image import Image
@@ -14,13 +14,34 @@ from aegaeon_sidecar.weights.sources import Located
 
 
 @dataclass(slots=True, eq=False)
+class Stay:
+    """Slabs of the device with the weights of one content, and the models that show them, under several names.
+
+    Without models they are free, `slabs` is empty, and `ticket` is what the pool knows them by that nobody took yet.
+    """
+
+    slabs: list[int] = field(default_factory=list)
+    models: set[Model] = field(default_factory=set)
+    ticket: int = 0
+
+    def keep(self, pool: SlabPool) -> None:
+        """Give the slabs back with what is in them."""
+        self.ticket, self.slabs = pool.keep(self.slabs), []
+
+    def reclaim(self, pool: SlabPool) -> bool:
+        """Take those back that nobody took meanwhile, the first ones; whether there are any."""
+        self.ticket, self.slabs = 0, pool.reclaim(self.ticket)
+        return bool(self.slabs)
+
+
+@dataclass(slots=True, eq=False)
 class Model:
     """One entry of the catalog. Guarded by the engine's lock, but for what is set once by the fetcher.
 
     `located`: where its files are; `content`: hash of its weights, "" while they were never read whole;
     `image`: None while they are not on the host, and to be pinned before it is read; `pinned`: it is.
-    `resident`: its weights are in; `moving`: they come or go just now; `slabs`: those that are its own;
-    `kept`: the pool's ticket for those of its last stay, which its range still shows;
+    `resident`: its weights are in; `moving`: they come or go just now; `stay`: where they are, or were the last time;
+    `shown`: slabs that its range is mapped to, its own or not any more;
     `users`: steps that read its weights; `leaving`: no further step may; `map_s`, `copy_s`: seconds of its last load;
     `kv_seed`: what names of its KV blocks begin with; `token_s`: seconds to compute a token of a prompt.
     """
@@ -39,8 +60,8 @@ class Model:
     range: Range | None = None
     resident: bool = False
     moving: bool = False
-    slabs: list[int] = field(default_factory=list)
-    kept: int = 0
+    stay: Stay | None = None
+    shown: list[int] = field(default_factory=list)
     users: int = 0
     leaving: bool = False
     map_s: float = 0.0

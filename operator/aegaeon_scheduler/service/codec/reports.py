@@ -39,6 +39,7 @@ def instance_up(hello: engine_pb2.Hello) -> events.InstanceUp:
         memory=memory_from(hello.memory),
         resident=tuple(ModelName(name) for name in hello.resident),
         held=tuple(held_from(held) for held in hello.held),
+        twins=tuple((ModelName(name), ModelName(stands)) for name, stands in sorted(hello.twins.items())),
     )
 
 

@@ -1,0 +1,109 @@
+"""One model under two names: one set of slabs, shown by both, free when the second one goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sidecar.rig import Link, Rig, config, inside, seq, spec
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_sidecar.weights.stays import shared
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+BOTH = ("one", "other")
+
+
+async def served(scheduler: Rig, models: dict[str, Path]) -> tuple[Link, int]:
+    """Two names for a model, a third one for another; returns the slabs of the first."""
+    link = await scheduler.link("a")
+    names = {"one": "llama", "other": "llama", "foreign": "qwen2"}
+    link.send(pb.Catalog(models=[spec(name, models[of]) for name, of in names.items()]))
+    await link.until(lambda: names.keys() <= link.models.keys())
+    await link.cached(*names)
+    footprint = {name: link.models[name].footprint for name in names}
+    assert footprint["one"].content == footprint["other"].content != footprint["foreign"].content
+    return link, footprint["one"].weight_slabs
+
+
+async def tokens(scheduler: Rig, link: Link, request: str, model: str, steps: int = 5) -> list[int]:
+    link.send(scheduler.open(request, model, PROMPT, max_tokens=steps))
+    parts = [pb.PrefillPart(seq=seq(request), tokens=len(PROMPT))]
+    await link.done(link.send(pb.Turn(model=model, prefill=parts, decode=[seq(request)], steps=steps, slabs=8)))
+    return await scheduler.received_tokens(request, steps)
+
+
+async def test_the_second_name_takes_nothing_and_says_the_same(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    async with inside(config(folder, memory={"prefix_reuse": False})) as engine:
+        link, slabs = await served(scheduler, tiny_models)
+        await link.done(link.send(pb.Load(model="one", slabs=slabs)))
+        report = await link.done(link.send(pb.Load(model="other", twin="one")))
+        assert (report.done.bytes, link.memory.slabs_free) == (0, 64 - slabs)
+        assert shared(engine.state) == dict.fromkeys(BOTH, "one")
+        engine.check()
+        assert await tokens(scheduler, link, "a", "one") == await tokens(scheduler, link, "b", "other")
+
+
+async def test_who_stays_goes_on_when_the_other_name_goes_and_the_last_one_frees_the_slabs(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    async with inside(config(folder, memory={"prefix_reuse": False})) as engine:
+        link, slabs = await served(scheduler, tiny_models)
+        await link.done(link.send(pb.Load(model="one", slabs=slabs)))
+        before = await tokens(scheduler, link, "before", "one")
+        await link.done(link.send(pb.Load(model="other", twin="one")))
+        await link.done(link.send(pb.Unload(model="one")))
+        assert (link.memory.slabs_free, link.memory.slabs_kept) == (64 - slabs, 0)
+        await link.done(link.send(pb.Load(model="foreign", slabs=64)))
+        assert await tokens(scheduler, link, "between", "other") == before
+        engine.check()
+        await link.done(link.send(pb.Unload(model="foreign")))
+        await link.done(link.send(pb.Unload(model="other")))
+        assert link.memory.slabs_free == 64
+        engine.check()
+
+
+async def test_what_one_name_has_left_is_found_by_the_other(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    async with inside(config(folder)) as engine:
+        link, slabs = await served(scheduler, tiny_models)
+        for name in (*BOTH, *BOTH):
+            report = await link.done(link.send(pb.Load(model=name, slabs=slabs)))
+            await link.done(link.send(pb.Unload(model=name)))
+            engine.check()
+        assert report.done.bytes == 0
+        assert link.memory.slabs_kept == slabs
+
+
+async def test_a_twin_that_is_not_there_or_not_the_same_is_refused_and_nothing_changes(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    async with inside(config(folder)) as engine:
+        link, _ = await served(scheduler, tiny_models)
+        for loaded in (None, "foreign"):
+            if loaded is not None:
+                await link.done(link.send(pb.Load(model=loaded, slabs=64)))
+            free = link.memory.slabs_free
+            for twin in ("one", "foreign", "nobody"):
+                refused = await link.refused(link.send(pb.Load(model="other", slabs=64, twin=twin)))
+                assert (refused.kind, refused.memory.slabs_free) == (pb.FAILURE_KIND_NO_MEMORY, free)
+        engine.check()
+
+
+async def test_a_name_that_leaves_the_catalog_takes_nothing_from_the_other(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    async with inside(config(folder, memory={"prefix_reuse": False})) as engine:
+        link, slabs = await served(scheduler, tiny_models)
+        await link.done(link.send(pb.Load(model="one", slabs=slabs)))
+        before = await tokens(scheduler, link, "before", "one")
+        await link.done(link.send(pb.Load(model="other", twin="one")))
+        link.send(pb.Catalog(models=[spec("other", tiny_models["llama"])]))
+        await link.until(lambda: "one" not in engine.state.models and not engine.state.withdrawn)
+        engine.check()
+        assert await tokens(scheduler, link, "after", "other") == before
+        await link.done(link.send(pb.Unload(model="other")))
+        assert link.memory.slabs_free == 64
+        engine.check()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from sidecar.rig import Rig, rig
+from sidecar.web import Server, serving
 
 from aegaeon_sidecar.backends.torch import configure_threads
 
@@ -24,6 +25,12 @@ def folder() -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="aegaeon-test-", dir=tmpfs if tmpfs.is_dir() else None))
     yield made
     shutil.rmtree(made)
+
+
+@pytest.fixture
+def web() -> Iterator[Server]:
+    with serving() as made:
+        yield made
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sidecar.mounts import small_tmpfs
 
 from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, WeightsError
 from aegaeon_sidecar.weights.cache import HostCache
@@ -203,27 +203,12 @@ def test_files_that_read_differently_without_having_changed_are_refused(folder: 
     host.obtain("a", 40 * KB, ones).close()
 
 
-@pytest.fixture
-def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
-    mounted = tmp_path / "shm"
-    mounted.mkdir()
-    mount = shutil.which("mount")
-    if (
-        mount is None
-        or subprocess.run(
-            [mount, "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mounted)], check=False, capture_output=True
-        ).returncode
-    ):
-        pytest.skip("mounting a small tmpfs needs the right to mount")
-    yield mounted
-    subprocess.run(["umount", str(mounted)], check=True)
-
-
-def test_a_tmpfs_that_is_too_small_is_named_with_what_to_do(small_tmpfs: Path) -> None:
-    with pytest.raises(CacheFullError, match=rf"free of {64 * KB}, though host_cache_bytes is .*--shm-size"):
-        put(cache(small_tmpfs), "a", 80 * KB)
-    assert files(small_tmpfs, "partial") == []
-    put(cache(small_tmpfs), "b", 16 * KB).close()
+def test_a_tmpfs_that_is_too_small_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with small_tmpfs(tmp_path / "shm", "64k") as small:
+        with pytest.raises(CacheFullError, match=rf"free of {64 * KB}, though host_cache_bytes is .*--shm-size"):
+            put(cache(small), "a", 80 * KB)
+        assert files(small, "partial") == []
+        put(cache(small), "b", 16 * KB).close()
 
 
 @pytest.mark.parametrize("what", ["filling", "pinning"])

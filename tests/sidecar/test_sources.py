@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sidecar.mounts import small_tmpfs
 from sidecar.rig import Rig, config, inside
+from sidecar.web import FILES, WEIGHTS, Server
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
@@ -28,8 +27,6 @@ from aegaeon_sidecar.weights.disk import DiskTier, Stored
 from aegaeon_sidecar.weights.remote import HttpRemote, Remote, S3Remote, parse_sums
 from aegaeon_sidecar.weights.sources import Sources
 
-WEIGHTS = bytes(range(256)) * 12_000
-FILES = {"config.json": b"{}", "model.safetensors": WEIGHTS, "tokenizer.json": b"[]"}
 FETCHER = """
 import sys, time
 from pathlib import Path
@@ -42,70 +39,6 @@ def progress(done, total):
         time.sleep(60)
 DiskTier(Path(sys.argv[1]), 1 << 30, time.sleep).obtain(HttpRemote(pb.HttpSource(url=sys.argv[2])), progress, bool)
 """
-
-
-@dataclass
-class Server:
-    """A folder on a web server with faults: `cuts` are bytes after which answers of a file break off, in turn."""
-
-    address: str = ""
-    files: dict[str, bytes] = field(default_factory=lambda: dict(FILES))
-    cuts: list[int] = field(default_factory=list)
-    ranges: bool = True
-    status: dict[str, int] = field(default_factory=dict)
-    asked: list[tuple[str, int]] = field(default_factory=list)
-
-    def sent(self, name: str) -> int:
-        """Times a file was asked for."""
-        return sum(asked == name for asked, _ in self.asked)
-
-
-class Handler(BaseHTTPRequestHandler):
-    def __init__(self, server: Server, *arguments: Any) -> None:
-        self.folder = server
-        super().__init__(*arguments)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Tests are quiet."""
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
-        name = self.path.rpartition("/")[2]
-        data = self.folder.files.get(name)
-        status = self.folder.status.get(name, 200 if data is not None else 404)
-        if data is None or status != 200:
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        wanted = self.headers.get("Range")
-        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.folder.ranges else 0
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(data) - start))
-        self.send_header("ETag", '"' + hashlib.sha1(data).hexdigest() + '"')
-        self.end_headers()
-        if self.command == "GET":
-            self.folder.asked.append((name, start))
-            cut = self.folder.cuts.pop(0) if self.folder.cuts and name.endswith("safetensors") else len(data)
-            self.wfile.write(data[start : start + cut])
-
-
-@pytest.fixture
-def web() -> Iterator[Server]:
-    made = Server()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, made))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    made.address = f"http://127.0.0.1:{server.server_port}/models/tiny"
-    yield made
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def http(web: Server, name: str = "tiny") -> HttpRemote:
@@ -262,19 +195,33 @@ def test_a_sidecar_killed_in_the_middle_of_a_download_leaves_what_the_next_goes_
 
 
 def test_a_full_disk_is_named(web: Server, tmp_path: Path) -> None:
-    mount = shutil.which("mount")
-    if (
-        mount is None
-        or subprocess.run(
-            [mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], check=False, capture_output=True
-        ).returncode
+    with (
+        small_tmpfs(tmp_path / "small", "1m") as small,
+        pytest.raises(DiskFullError, match=r"need 3072004 bytes, the disk has \d+ free; make room"),
     ):
-        pytest.skip("mounting a small file system needs the right to mount")
-    try:
-        with pytest.raises(DiskFullError, match=r"need 3072004 bytes, the disk has \d+ free; make room"):
-            obtain(tier(tmp_path), http(web))
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
+        obtain(tier(small), http(web))
+
+
+def test_a_disk_that_fills_up_in_the_middle_is_named_and_the_next_try_goes_on_there(
+    web: Server, tmp_path: Path
+) -> None:
+    with small_tmpfs(tmp_path / "small", "4m") as small:
+        others = small / "of-others"
+
+        def progress(done: int, total: int) -> None:
+            if done > total / 2 and not others.exists():
+                with suppress(OSError), others.open("wb", buffering=0) as file:
+                    while file.write(b"x" * 65536):
+                        pass
+
+        with pytest.raises(DiskFullError, match=r"the disk is full; 3072004 bytes are needed"):
+            obtain(tier(small), http(web), progress)
+        others.unlink()
+        web.asked.clear()
+        stored = obtain(tier(small), http(web))
+        assert contents(stored) == FILES
+        assert [start > 1_000_000 for name, start in web.asked if name == "model.safetensors"] == [True]
+        stored.close()
 
 
 async def test_a_model_from_a_web_server_is_served_with_its_progress_told(

@@ -1,0 +1,97 @@
+"""No room on the disk, in shared memory or in the host cache: it is said, others are served, nothing is left over."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from sidecar.mounts import enlarge, small_tmpfs
+from sidecar.rig import SLAB, Link, Rig, config, inside, outside, seq, spec
+from sidecar.web import Server
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.memory.sweeper import survey
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+async def settled(link: Link, *names: str) -> None:
+    """Each is cached or failed."""
+    fetching = mpb.MODEL_PHASE_FETCHING
+    await link.until(lambda: all(name in link.models and link.models[name].phase != fetching for name in names))
+
+
+async def serves(scheduler: Rig, link: Link, model: str, request: str) -> None:
+    link.send(scheduler.open(request, model, PROMPT, max_tokens=5))
+    load = link.send(pb.Load(model=model, slabs=64))
+    parts = [pb.PrefillPart(seq=seq(request), tokens=len(PROMPT))]
+    await link.done(
+        link.send(pb.Turn(model=model, prefill=parts, decode=[seq(request)], steps=5, slabs=8), after=[load])
+    )
+    assert len(await scheduler.received_tokens(request, 5)) == 5
+
+
+async def test_a_model_that_the_disk_has_no_room_for_fails_with_the_numbers_and_is_fetched_once_there_is(
+    web: Server, scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    web.files = {path.name: path.read_bytes() for path in tiny_models["llama"].iterdir()}
+    source = mpb.ModelSource(http=mpb.HttpSource(url=web.address))
+    catalog = pb.Catalog(models=[mpb.ModelSpec(name="far", source=source), spec("near", tiny_models["qwen2"])])
+    with small_tmpfs(folder / "small", "128k") as small:
+        async with inside(config(folder, disk={"folder": str(small), "budget_bytes": 1 << 30})) as engine:
+            link = await scheduler.link("a")
+            link.send(catalog)
+            await settled(link, "far", "near")
+            assert link.models["far"].phase == mpb.MODEL_PHASE_FAILED
+            assert "bytes, the disk has" in link.models["far"].reason
+            assert "make room" in link.models["far"].reason
+            await serves(scheduler, link, "near", "r")
+            enlarge(small, "4m")
+            link.models.pop("far")
+            link.send(catalog)
+            await settled(link, "far")
+            assert link.models["far"].phase == mpb.MODEL_PHASE_CACHED
+            await serves(scheduler, link, "far", "s")
+            engine.check()
+            assert not any(found.orphaned for found in survey(folder / "segments"))
+
+
+async def test_shared_memory_that_has_no_room_for_the_host_tier_ends_the_process_with_one_sentence(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with small_tmpfs(folder / "small", "1m") as small:
+        settings = config(folder, segments=str(small / "segments"))
+        async with outside(settings, folder) as process, asyncio.timeout(60):
+            assert await process.wait() == 2
+        error = capfd.readouterr().err
+        assert f"needs {64 * SLAB + 4096} bytes, its file system has" in error
+        assert "enlarge it" in error
+        assert "Traceback" not in error
+        assert not any(found.orphaned for found in survey(small / "segments"))
+        enlarge(small, "16m")
+        async with inside(settings | {"scheduler": f"unix:{folder}/nobody.sock"}) as engine:
+            engine.check()
+
+
+async def test_a_model_that_shared_memory_has_no_room_for_is_served_from_its_files_and_the_remedy_is_said(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    names = ("llama", "qwen2")
+    size = 65 * SLAB + 600 * 1024  # the host tier, and one of the models
+    with small_tmpfs(folder / "small", str(size)) as small:
+        async with inside(config(folder, segments=str(small / "segments"))) as engine:
+            link = await scheduler.link("a")
+            link.send(pb.Catalog(models=[spec(name, tiny_models[name]) for name in names]))
+            await settled(link, *names)
+            reasons = [link.models[name].reason for name in names]
+            assert reasons[0] == ""
+            assert "make the tmpfs larger" in reasons[1]
+            for name in (*names, *names):
+                await serves(scheduler, link, name, f"{name}-{link.last_id}")
+                await link.done(link.send(pb.Unload(model=name)))
+            engine.check()
+            assert not any(found.orphaned for found in survey(small / "segments"))
+        assert [path.suffix for path in (small / "segments").glob("*.*s")].count(".weights") == 1
+        assert not list((small / "segments").glob("*.partial"))

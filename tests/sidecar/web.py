@@ -1,0 +1,82 @@
+"""A web server with faults, for downloads."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+WEIGHTS = bytes(range(256)) * 12_000
+FILES = {"config.json": b"{}", "model.safetensors": WEIGHTS, "tokenizer.json": b"[]"}
+
+
+@dataclass
+class Server:
+    """A folder on a web server with faults: `cuts` are bytes after which answers of a file break off, in turn."""
+
+    address: str = ""
+    files: dict[str, bytes] = field(default_factory=lambda: dict(FILES))
+    cuts: list[int] = field(default_factory=list)
+    ranges: bool = True
+    status: dict[str, int] = field(default_factory=dict)
+    asked: list[tuple[str, int]] = field(default_factory=list)
+
+    def sent(self, name: str) -> int:
+        """Times a file was asked for."""
+        return sum(asked == name for asked, _ in self.asked)
+
+
+class Handler(BaseHTTPRequestHandler):
+    def __init__(self, server: Server, *arguments: Any) -> None:
+        self.folder = server
+        super().__init__(*arguments)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Tests are quiet."""
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        name = self.path.rpartition("/")[2]
+        data = self.folder.files.get(name)
+        status = self.folder.status.get(name, 200 if data is not None else 404)
+        if data is None or status != 200:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        wanted = self.headers.get("Range")
+        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.folder.ranges else 0
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(data) - start))
+        self.send_header("ETag", '"' + hashlib.sha1(data).hexdigest() + '"')
+        self.end_headers()
+        if self.command == "GET":
+            self.folder.asked.append((name, start))
+            cut = self.folder.cuts.pop(0) if self.folder.cuts and name.endswith("safetensors") else len(data)
+            self.wfile.write(data[start : start + cut])
+
+
+@contextmanager
+def serving() -> Iterator[Server]:
+    """On a free port, for as long as the block runs."""
+    made = Server()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, made))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    made.address = f"http://127.0.0.1:{server.server_port}/models/tiny"
+    try:
+        yield made
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

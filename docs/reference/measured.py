@@ -9,7 +9,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "engine-memory.md"
-BENCHES = ("copies", "kv_copies", "switch", "load", "cache", "engine", "prefix", "slabs")
+BENCHES = ("copies", "kv_copies", "switch", "load", "cache", "engine", "prefix", "slabs", "slab_sizes")
 BEGIN, END = "<!-- measured: made by `make generate` -->\n", "<!-- /measured -->"
 
 

@@ -185,10 +185,10 @@ class Instance:
     """One attached sidecar: facts from its reports, and its program so far."""
 
     __slots__ = (
-        "book", "busy_s", "commands", "contents", "count", "device", "draining", "ended", "failures", "held", "host_slabs",
-        "id", "incarnation", "incoming", "loads", "max_batch", "memory_due", "next_id", "node", "opens", "order", "outs",
-        "phases", "policy", "reason", "reported", "role", "running", "sequences", "shared", "slab_bytes", "slabs",
-        "stall_s", "stays", "stuck", "switch_s", "switches", "turns", "wanted", "weights",
+        "book", "busy_s", "commands", "contents", "count", "device", "draining", "ended", "failures", "held",
+        "host_slabs", "id", "incarnation", "incoming", "loads", "max_batch", "memory_due", "next_id", "node", "opens",
+        "order", "outs", "phases", "policy", "reason", "reported", "role", "running", "sequences", "shared",
+        "slab_bytes", "slabs", "stall_s", "stays", "stuck", "switch_s", "switches", "turns", "wanted", "weights",
     )  # fmt: skip
 
     def __init__(self, event: InstanceUp, order: int) -> None:

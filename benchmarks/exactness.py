@@ -1,7 +1,7 @@
 """Thousands of forced switches under random traffic, and every output held against Hugging Face transformers.
 
-Real processes: three engines whose memory holds fewer models than are asked for, so that models and KV caches move all
-the time; with policy `paper` one of them prefills and two decode. Requests have random prompts and lengths
+Real processes: two engines whose memory holds fewer models than are asked for, and objectives that nobody can meet, so
+that models and KV caches move all the time; with policy `paper` a third one prefills. Requests have random prompts and lengths
 down to one token; some clients leave in the middle. A second part sends the same seeded requests alone and under load
 and counts the texts that differ.
 """
@@ -32,10 +32,11 @@ from aegaeon_proto.v1.engine_pb2 import Role
 
 QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart"
 ROLES = {
-    "aegaeon": {"engines": {"replicas": 3}},
+    "aegaeon": {"engines": {"replicas": 2}},
     "paper": {"prefill": {"replicas": 1}, "decode": {"replicas": 2}},
 }
 SMALL = {"slabSize": "256Ki", "hostModelCache": "64Mi", "hostKv": "32Mi"}
+OBJECTIVE = {"ttft": "100ms", "tbt": "10ms"}  # everything is due at once: whoever was served least is next
 STATUS_S = 0.5
 OUTPUTS = 200  # at least, however soon the switches have come
 
@@ -58,8 +59,8 @@ async def switches_reach(scheduler: str, wanted: int, enough: Callable[[], bool]
 
 
 @asynccontextmanager
-async def stack_of_three(models: Path, policy: str, q_max: str, device: str) -> AsyncIterator[Stack]:
-    """Three engines with little memory and short turns. Raises if anything of it stays behind."""
+async def small_stack(models: Path, policy: str, q_max: str, device: str) -> AsyncIterator[Stack]:
+    """Engines with little memory and short turns. Raises if anything of it stays behind."""
     with tempfile.TemporaryDirectory() as folder:
         write_manifests(Path(folder), policy, SMALL | {"deviceBytes": device}, q_max)
         async with Stack(Path(folder), models, free_port()) as stack:
@@ -69,13 +70,16 @@ async def stack_of_three(models: Path, policy: str, q_max: str, device: str) -> 
 
 
 def write_manifests(folder: Path, policy: str, memory: dict[str, str], q_max: str) -> None:
-    """The quickstart on three engines, in the roles that the policy has, with this memory and these turns."""
+    """The quickstart in the roles that the policy has, with this memory and these turns."""
     pool = yaml.safe_load((QUICKSTART / "gpupool.yaml").read_text())
     spec = {name: value for name, value in pool["spec"].items() if name not in ROLES["aegaeon"] | ROLES["paper"]}
-    scheduling = {"policy": policy, "qMax": q_max, "maxGroupSize": 8, "hold": "60s"}
+    scheduling = {"policy": policy, "qMax": q_max, "minStay": "1ms", "maxGroupSize": 8, "hold": "60s"}
     pool["spec"] = spec | ROLES[policy] | {"memory": memory, "scheduling": scheduling}
     (folder / "gpupool.yaml").write_text(yaml.safe_dump(pool))
-    (folder / "modelpool.yaml").write_text((QUICKSTART / "modelpool.yaml").read_text())
+    models = yaml.safe_load((QUICKSTART / "modelpool.yaml").read_text())
+    for model in models["spec"]["models"]:
+        model["slo"] = OBJECTIVE
+    (folder / "modelpool.yaml").write_text(yaml.safe_dump(models))
 
 
 async def compare_seeded(client: Client, deck: Deck, width: int, count: int) -> list[tuple[Output, Output]]:
@@ -137,7 +141,7 @@ async def run(arguments: argparse.Namespace) -> bool:
     models = directories(load_manifests(QUICKSTART, arguments.models).pools[0])
     deck = Deck(models, questions(arguments.models), arguments.seed)
     async with (
-        stack_of_three(arguments.models, arguments.policy, arguments.q_max, arguments.device_bytes) as stack,
+        small_stack(arguments.models, arguments.policy, arguments.q_max, arguments.device_bytes) as stack,
         Client(stack.state.url) as client,
     ):
         load = Load(client, deck, arguments.width)
@@ -169,7 +173,7 @@ def main() -> None:
     parser.add_argument("--seeded", type=int, default=32, help="seeded requests to compare alone and under load")
     parser.add_argument("--width", type=int, default=16, help="requests that are open at a time")
     parser.add_argument("--q-max", default="5ms", help="longest turn of policy paper; short ones force switches")
-    parser.add_argument("--device-bytes", default="8Mi", help="of each engine; a model takes 4 to 5 MiB")
+    parser.add_argument("--device-bytes", default="11Mi", help="of each engine; a model takes 4 to 5 MiB")
     parser.add_argument("--limit-s", type=float, default=1800.0, help="give up waiting after so many seconds")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

@@ -89,6 +89,7 @@ def _scheduler(pool: Pool, plan: LocalPlan) -> DesiredPod:
             "name": scheduling.policy,
             "q_max_s": scheduling.q_max,
             "max_gpsize": scheduling.max_group_size,
+            "min_stay_s": scheduling.min_stay,
         },
         "models": [_model(model) for model in pool.models],
         "constants": _text(plan.constants),

@@ -185,6 +185,10 @@ class Scheduling(Strict):
         default=8,
         description="Requests of one model that a prefill group takes in all before the next (policy `paper`).",
     )
+    min_stay: PositiveDuration = Field(
+        default=0.5,
+        description="How long a model runs before it may be asked to give way (policy `aegaeon`).",
+    )
     hold: PositiveDuration = Field(
         default=30.0, description="How long a request may wait for an engine before it is answered with 503."
     )

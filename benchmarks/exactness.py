@@ -1,9 +1,9 @@
 """Thousands of forced switches under random traffic, and every output held against Hugging Face transformers.
 
 Real processes: two engines whose memory holds fewer models than are asked for, and objectives that nobody can meet, so
-that models and KV caches move all the time; with policy `paper` a third one prefills. Requests have random prompts and lengths
-down to one token; some clients leave in the middle. A second part sends the same seeded requests alone and under load
-and counts the texts that differ.
+that models and KV caches move all the time; with policy `paper` a third one prefills. Requests have random prompts and
+lengths down to one token; some clients leave in the middle. A second part sends the same seeded requests alone and
+under load and counts the texts that differ.
 """
 
 from __future__ import annotations

@@ -9,27 +9,29 @@ import signal
 import sys
 from pathlib import Path
 
-from aegaeon_gateway.config import load_config
+from aegaeon_gateway.config import GatewayConfig, load_config
 from aegaeon_gateway.errors import ConfigError
 from aegaeon_gateway.run import run
 from aegaeon_proto.channels import TlsError
 
 
-async def _until_signal(path: Path) -> None:
+async def _until_signal(config: GatewayConfig) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await run(load_config(path), stop)
+    await run(config, stop)
 
 
 def main() -> int:
     """Exit status 2 when the configuration or an address cannot be used."""
     parser = argparse.ArgumentParser(prog="python -m aegaeon_gateway", description="The OpenAI API of an Aegaeon pool.")
     parser.add_argument("--config", type=Path, required=True, help="JSON file, see docs/design/processes.md")
-    arguments = parser.parse_args()
+    parser.add_argument("--name", help="instead of the file's: what differs from pod to pod")
+    parser.add_argument("--sink", metavar="HOST:PORT", help="instead of the file's")
+    given = {key: value for key, value in vars(parser.parse_args()).items() if value is not None}
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        asyncio.run(_until_signal(arguments.config))
+        asyncio.run(_until_signal(load_config(given.pop("config"), given)))
     except (ConfigError, TlsError, OSError, RuntimeError) as error:
         sys.stderr.write(f"gateway: {error}\n")
         return 2

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from aegaeon_gateway.errors import ConfigError
@@ -69,8 +71,8 @@ class GatewayConfig:
         return host.strip("[]"), int(port)
 
 
-def load_config(path: Path) -> GatewayConfig:
-    """Read a JSON file. Raises ConfigError naming file and key."""
+def load_config(path: Path, given: Mapping[str, str] = MappingProxyType({})) -> GatewayConfig:
+    """Read a JSON file; what is `given` takes the place of what it says. Raises ConfigError naming file and key."""
     try:
         data = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -78,7 +80,7 @@ def load_config(path: Path) -> GatewayConfig:
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: must hold one JSON object")
     try:
-        return _checked(data)
+        return _checked({**data, **given})
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

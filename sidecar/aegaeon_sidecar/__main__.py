@@ -15,9 +15,11 @@ from aegaeon_native import NativeError
 from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
 from aegaeon_sidecar.config import SidecarConfig, read_config
+from aegaeon_sidecar.drain import drain
 from aegaeon_sidecar.engine import Engine
 from aegaeon_sidecar.errors import BackendError, SettingsError
 from aegaeon_sidecar.outbox import Outbox
+from aegaeon_sidecar.pages import Pages
 from aegaeon_sidecar.server import Attachment
 from aegaeon_sidecar.sink import Sinks
 
@@ -31,11 +33,14 @@ def main() -> int:
     """Exit status: 0 told to end, 1 a lane died, 2 the configuration is wrong or the memory is not to be had."""
     arguments = argparse.ArgumentParser(prog="aegaeon_sidecar", description=__doc__)
     arguments.add_argument("--config", type=Path, required=True, metavar="FILE", help="see docs/design/processes.md")
+    arguments.add_argument("--instance", metavar="NAME", help="instead of the file's: what differs from pod to pod")
+    arguments.add_argument("--node", metavar="NAME", help="instead of the file's")
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname).1s %(name)s %(message)s", stream=sys.stderr
     )
     try:
-        config = read_config(arguments.parse_args().config)
+        given = vars(arguments.parse_args())
+        config = read_config(given.pop("config"), {key: value for key, value in given.items() if value is not None})
         configure_threads(config.threads)
         backend = TorchBackend(device=config.device, dtype=config.dtype)
         status, ended = asyncio.run(_serve(config, backend))
@@ -49,9 +54,13 @@ def main() -> int:
 
 async def _serve(config: SidecarConfig, backend: Backend) -> tuple[int, bool]:
     loop = asyncio.get_running_loop()
-    stop, crashed = asyncio.Event(), asyncio.Event()
+    stop, hurry, crashed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def told() -> None:
+        (hurry if stop.is_set() else stop).set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, told)
     outbox = Outbox(loop)
     engine: Engine
 
@@ -64,7 +73,16 @@ async def _serve(config: SidecarConfig, backend: Backend) -> tuple[int, bool]:
     engine.start()
     attachment = Attachment(engine, outbox, config)
     attached = asyncio.create_task(attachment.run(), name="attachment")
-    await _first(attached, stop)
+    pages = Pages(config.metrics_listen, engine, lambda: attachment.ready) if config.metrics_listen else None
+    try:
+        if pages:
+            await pages.start()
+        await _first(attached, stop)
+        if not crashed.is_set():
+            await drain(engine, attachment, config.drain_s, hurry)
+    finally:
+        if pages:
+            await pages.stop()
     attached.cancel()
     await asyncio.gather(attached, return_exceptions=True)
     ended = await asyncio.to_thread(engine.stop, _STOP_S)

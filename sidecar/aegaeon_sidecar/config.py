@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 
 from aegaeon_sidecar.errors import SettingsError
 from aegaeon_sidecar.weights.ring import CHUNK_BYTES, DEPTH
@@ -54,19 +57,28 @@ class SidecarConfig(_Settings):
     max_batch: int = Field(default=8, ge=1, description="sequences in one decode step at most")
     prefill_chunk_tokens: int = Field(default=256, ge=1, description="prompt tokens in one step at most")
     lease_s: float = Field(default=10.0, gt=0, description="after so long without a scheduler KV is parked on the host")
+    drain_s: float = Field(default=20.0, ge=0, description="after SIGTERM sequences have so long to end or to move")
+    metrics_listen: str | None = Field(
+        default=None, pattern=r"^.+:\d+$", description="host:port of GET /healthz, /readyz and /metrics; None: nowhere"
+    )
     heartbeat_s: float = Field(default=0.5, gt=0, description="the scheduler misses it after a few of these")
     hub_cache: Path | None = Field(default=None, description="where models from the hub are kept; None: its default")
 
 
-def read_config(path: Path) -> SidecarConfig:
-    """Parse and validate FILE. Raises SettingsError naming the file, the field and what is wrong with it."""
+def read_config(path: Path, given: Mapping[str, str] = MappingProxyType({})) -> SidecarConfig:
+    """Parse and validate FILE; what is `given` takes the place of what it says. Raises SettingsError naming the file,
+    the field and what is wrong with it."""
     try:
-        return SidecarConfig.model_validate_json(path.read_bytes())
+        return SidecarConfig.model_validate(from_json(path.read_bytes()) | given)
+    except (ValueError, TypeError) as error:
+        if isinstance(error, ValidationError):
+            raise _wrong(path, error) from error
+        raise SettingsError(f"{path}: the file: is not a JSON object: {error}") from error
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}); give --config a readable JSON file") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise SettingsError(
-            f"{path}: {where}: {first['msg']}; see the sidecar's part of docs/design/processes.md"
-        ) from error
+
+
+def _wrong(path: Path, error: ValidationError) -> SettingsError:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the file"
+    return SettingsError(f"{path}: {where}: {first['msg']}; see the sidecar's part of docs/design/processes.md")

@@ -135,6 +135,12 @@ class Engine:
                 self._dispatcher.issue(self.state.program.last_id + 1, (), Lane.KV_OUT, swap, _NOBODY)
             self.state.changed.notify_all()
 
+    @property
+    def holds(self) -> int:
+        """Sequences that are here, on whichever tier."""
+        with self.state.changed:
+            return len(self.state.sequences)
+
     def check(self) -> None:
         """Assert conservation of slabs and blocks. Raises MemoryBookError or NativeError."""
         self.state.check()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 
@@ -20,6 +21,7 @@ class Outbox:
         self._reports: deque[pb.Report] = deque()
         self._filled = asyncio.Event()
         self._attachment: int | None = None
+        self.closed = False
 
     def begin(self, attachment: int) -> None:
         """From here on reports of this attachment are kept."""
@@ -37,9 +39,24 @@ class Outbox:
             self._reports.append(report)
             self._loop.call_soon_threadsafe(self._filled.set)
 
+    def close(self) -> None:
+        """Nothing more is posted: what is queued is still handed out."""
+        self.closed = True
+        self._filled.set()
+
     async def take(self) -> pb.Report:
         """The next report."""
         while not self._reports:
             self._filled.clear()
             await self._filled.wait()
         return self._reports.popleft()
+
+    async def __aiter__(self) -> AsyncIterator[pb.Report]:
+        """Every report until it is closed."""
+        while True:
+            while self._reports:
+                yield self._reports.popleft()
+            if self.closed:
+                return
+            self._filled.clear()
+            await self._filled.wait()

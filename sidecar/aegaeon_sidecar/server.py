@@ -36,6 +36,27 @@ class Attachment:
         self._lease_s = config.lease_s
         self._heartbeat_s = config.heartbeat_s
         self._number = 0
+        self._draining = False
+        self._attached = False
+        self._ended = asyncio.Event()
+
+    @property
+    def ready(self) -> bool:
+        """Attached, and not about to end."""
+        return self._attached and not self._draining
+
+    def drain(self) -> None:
+        """Tell the scheduler, and every later one, that this sidecar is about to end."""
+        self._draining = True
+        self._outbox.post(pb.Report(draining=pb.Draining()))
+
+    async def leave(self, timeout_s: float) -> None:
+        """Write what is queued and end the stream in good order; one that is broken needs none."""
+        self._outbox.close()
+        if self._attached:
+            waiting = asyncio.ensure_future(self._ended.wait())
+            await asyncio.wait([waiting], timeout=timeout_s)
+            waiting.cancel()
 
     async def run(self) -> None:
         """Attach again and again until cancelled."""
@@ -49,25 +70,32 @@ class Attachment:
                         await connect(channel, _CONNECT_S)
                         lease.cancel()
                         backoff = Backoff()
-                        await self._attached(channel)
+                        await self._attach(channel)
                 except grpc.aio.AioRpcError as error:
                     log.info("scheduler %s is away (%s); trying again", self._scheduler, why(error, self._tls))
                 except TlsError as error:
                     log.warning("scheduler %s cannot be reached: %s", self._scheduler, error)
                 finally:
+                    self._attached = False
                     self._outbox.end()
+                if self._outbox.closed:
+                    return
                 if lease.cancelled():
                     lease = loop.call_later(self._lease_s, self._engine.park)
                 await backoff.pause()
         finally:
             lease.cancel()
+            self._ended.set()
 
-    async def _attached(self, channel: grpc.aio.Channel) -> None:
+    async def _attach(self, channel: grpc.aio.Channel) -> None:
         """One attachment, until its stream breaks."""
         await asyncio.to_thread(self._engine.quiesce)
         self._number += 1
         call: Call = rpc.EngineStub(channel).Attach()
         await call.write(self._engine.hello(self._number))
+        self._attached = True
+        if self._draining:
+            self._outbox.post(pb.Report(draining=pb.Draining()))
         log.info("attached to %s", self._scheduler)
         tasks = [
             asyncio.create_task(work, name=name)
@@ -92,8 +120,10 @@ class Attachment:
             self._engine.apply(command, number)
 
     async def _reports(self, call: Call) -> None:
-        while True:
-            await call.write(await self._outbox.take())
+        async for report in self._outbox:
+            await call.write(report)
+        await call.done_writing()
+        await call.code()
 
     async def _heartbeats(self) -> None:
         while True:

@@ -93,6 +93,7 @@ def test_a_sidecar_is_told_its_role_memory_and_where_its_scheduler_is() -> None:
         "prefill_chunk_tokens": 256,
         "lease_s": 10.0,
         "heartbeat_s": 0.5,
+        "drain_s": 0.0,
         "hub_cache": None,
     }
 

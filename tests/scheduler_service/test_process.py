@@ -120,6 +120,9 @@ async def test_a_request_runs_through_the_real_core(configured: Any, dial: Any, 
         assert {m.model: (m.requests, m.output_tokens) for m in picture.models}["tiny-a"] == (1, 1)
         async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/metrics") as answer:
             text = await answer.text()
+        for page in ("healthz", "readyz"):
+            async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/{page}") as answer:
+                assert answer.status == 200
         for line in (
             'aegaeon_scheduler_events_total{kind="Submitted"} 1.0',
             'aegaeon_scheduler_decisions_total{kind="Accept"} 1.0',

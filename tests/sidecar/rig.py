@@ -70,6 +70,7 @@ class Link:
     order: list[int] = field(default_factory=list)
     memory: pb.Memory = field(default_factory=pb.Memory)
     heartbeats: int = 0
+    draining: bool = False
     held: list[set[str]] = field(default_factory=list)  # in host memory, each time that it was told
     last_id: int = 0
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -125,7 +126,9 @@ class Link:
             assert command not in self.outcomes, f"two outcomes of command {command}"
             self.outcomes[command] = report
             self.order.append(command)
-        if kind not in ("skipped", "model", "host_cache"):
+        elif kind == "draining":
+            self.draining = True
+        if kind not in ("skipped", "model", "host_cache", "draining"):
             self.memory = body.memory
         async with self.news:
             self.news.notify_all()
@@ -162,6 +165,7 @@ class Rig(engine_pb2_grpc.EngineServicer, gateway_pb2_grpc.TokenSinkServicer):
     async def _hear(self, requests: AsyncIterator[pb.Report], link: Link) -> None:
         async for report in requests:
             await link.hear(report)
+        link.commands.put_nowait(None)  # it ends its side, so the scheduler ends the other
 
     async def Push(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         async for batch in requests:
@@ -277,13 +281,13 @@ def scrub(engine: Engine) -> None:
 
 
 @asynccontextmanager
-async def outside(settings: dict[str, Any], folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+async def outside(settings: dict[str, Any], folder: Path, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """A sidecar as a process of its own; killed at the end if it still runs."""
-    file = folder / f"{settings['instance']}.json"
+    file = folder / f"{settings.get('instance', 'config')}.json"
     file.write_text(json.dumps(settings))
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "aegaeon_sidecar", "--config", str(file), env=environment
+        sys.executable, "-m", "aegaeon_sidecar", "--config", str(file), *arguments, env=environment
     )
     try:
         yield process

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
 from sidecar.rig import Rig, config, outside, seq, spec
 
@@ -14,10 +18,28 @@ from aegaeon_proto.v1 import engine_pb2 as pb
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@asynccontextmanager
+async def pages(port: int) -> AsyncIterator[Callable[[str], Awaitable[tuple[int, str]]]]:
+    """Ask a process for a page: status and text."""
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+
+        async def get(page: str) -> tuple[int, str]:
+            async with session.get(f"/{page}") as answer:
+                return answer.status, await answer.text()
+
+        yield get
+
+
 async def test_a_process_serves_ends_within_three_seconds_of_sigterm_and_removes_its_segment(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
-    async with outside(config(folder), folder) as process:
+    async with outside(config(folder, drain_s=0), folder) as process:
         link = await scheduler.link("a")
         link.send(pb.Catalog(models=[spec("m", tiny_models["llama"])]))
         await link.until(lambda: "m" in link.models)
@@ -31,6 +53,50 @@ async def test_a_process_serves_ends_within_three_seconds_of_sigterm_and_removes
         async with asyncio.timeout(3):
             assert await process.wait() == 0
     assert not list((folder / "segments").glob("*.kv"))
+
+
+async def test_a_process_that_is_told_to_go_says_so_and_lets_what_it_has_end(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    port = free_port()
+    settings = config(folder, drain_s=60, metrics_listen=f"127.0.0.1:{port}")
+    del settings["instance"], settings["node"]
+    async with outside(settings, folder, "--instance", "a", "--node", "n") as process, pages(port) as get:
+        link = await scheduler.link("a")
+        assert link.hello.node == "n"
+        assert (await get("healthz"))[0] == 200
+        assert (await get("readyz"))[0] == 200
+        link.send(pb.Catalog(models=[spec("m", tiny_models["llama"])]))
+        await link.until(lambda: "m" in link.models)
+        await link.cached("m")
+        load = link.send(pb.Load(model="m", slabs=32))
+        link.send(scheduler.open("r", "m", PROMPT, max_tokens=100))
+        parts = [pb.PrefillPart(seq=seq("r"), tokens=8)]
+        await link.done(link.send(pb.Turn(model="m", prefill=parts, slabs=8), after=[load]))
+        text = (await get("metrics"))[1]
+        assert "aegaeon_sidecar_sequences 1.0" in text
+        assert 'aegaeon_sidecar_models{phase="cached"} 1.0' in text
+        process.send_signal(signal.SIGTERM)
+        await link.until(lambda: link.draining)
+        assert (await get("readyz"))[0] == 503
+        link.send(pb.Turn(model="m", decode=[seq("r")], steps=100, slabs=16))
+        assert len(await scheduler.received_tokens("r", 100)) == 100
+        async with asyncio.timeout(20):
+            assert await process.wait() == 0
+
+
+async def test_a_second_signal_ends_a_drain_at_once(scheduler: Rig, folder: Path, tiny_models: dict[str, Path]) -> None:
+    async with outside(config(folder, drain_s=300), folder) as process:
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=[spec("m", tiny_models["llama"])]))
+        await link.until(lambda: "m" in link.models)
+        await link.cached("m")
+        link.send(scheduler.open("r", "m", PROMPT, max_tokens=100))
+        process.send_signal(signal.SIGTERM)
+        await link.until(lambda: link.draining)
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(20):
+            assert await process.wait() == 0
 
 
 async def test_one_process_goes_on_with_the_kv_cache_that_another_computed(

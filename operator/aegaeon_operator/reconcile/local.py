@@ -153,6 +153,7 @@ def _sidecar(spec: GpuPoolSpec, plan: LocalPlan, instance: str, role: str, devic
         "prefill_chunk_tokens": tuning.prefill_chunk_tokens,
         "lease_s": tuning.lease,
         "heartbeat_s": _HEARTBEAT_S,
+        "drain_s": 0.0,  # it ends with the whole run
         "hub_cache": _text(plan.hub_cache),
     }
     return DesiredPod(

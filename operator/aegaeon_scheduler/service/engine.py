@@ -37,6 +37,7 @@ class Attachment:
         self.decoder = ReportDecoder(up.instance, up.node, up.memory, base)
         self.timer: asyncio.TimerHandle | None = None  # silence while the stream stands, absence once it broke
         self.heard_at = 0.0
+        self.draining = False
 
     def send(self, command: engine_pb2.Command) -> None:
         """Queue a command."""
@@ -126,6 +127,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             self.stale_reports += 1
             return
         event = attachment.decoder.event(report)
+        if isinstance(event, events.InstanceDraining):
+            attachment.draining = True
         if isinstance(event, events.CommandDone):
             self._driver.done(event, report.done.handle if report.done.HasField("handle") else None)
         elif isinstance(event, events.ModelReported):
@@ -157,8 +160,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             return
         attachment.end()
         self._driver.instances.pop(attachment.instance, None)
-        loop = asyncio.get_running_loop()
-        attachment.timer = loop.call_later(self._reattach_s, self._gone, attachment.instance)
+        reattach_s = 0.0 if attachment.draining else self._reattach_s  # one that was about to end has ended
+        attachment.timer = asyncio.get_running_loop().call_later(reattach_s, self._gone, attachment.instance)
 
     def _replace(self, instance: InstanceId) -> None:
         if attachment := self._attached.pop(instance, None):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sized
 
-from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.snapshot import InstanceView, ModelView, Snapshot
-from aegaeon_scheduler.errors import ListenError
 
 Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
 _PREFIX = "aegaeon_scheduler"
@@ -95,32 +93,3 @@ class PoolMetrics(Collector):
             for instance in core.instances:
                 by_instance.add_metric([instance.instance], of(instance))
             yield by_instance
-
-
-class MetricsServer:
-    """GET /metrics. In the event loop itself, because the state that a scrape reads is touched there alone."""
-
-    def __init__(self, registry: CollectorRegistry, listen: str) -> None:
-        """`listen` is "host:port"."""
-        self._registry = registry
-        self._listen = listen
-        app = web.Application()
-        app.router.add_get("/metrics", self._scrape)
-        self._runner = web.AppRunner(app, access_log=None)
-
-    async def start(self) -> None:
-        """Raises ListenError when the port is taken."""
-        host, _, port = self._listen.rpartition(":")
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, host.strip("[]"), int(port), shutdown_timeout=0.2).start()
-        except OSError as error:
-            await self._runner.cleanup()
-            raise ListenError(f"metrics_listen: cannot serve on {self._listen}: {error.strerror}") from error
-
-    async def stop(self) -> None:
-        """Close the port."""
-        await self._runner.cleanup()
-
-    async def _scrape(self, _request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})

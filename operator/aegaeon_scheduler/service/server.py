@@ -19,7 +19,8 @@ from aegaeon_scheduler.service.changes import CatalogChanges
 from aegaeon_scheduler.service.driver import Brain, Driver, Observer
 from aegaeon_scheduler.service.engine import EngineService
 from aegaeon_scheduler.service.frontend import FrontendService
-from aegaeon_scheduler.service.metrics import EventMetrics, MetricsServer, PoolMetrics
+from aegaeon_scheduler.service.metrics import EventMetrics, PoolMetrics
+from aegaeon_scheduler.service.pages import Pages
 from aegaeon_scheduler.service.status import StatusView
 from aegaeon_scheduler.service.tenants import configured
 
@@ -63,7 +64,9 @@ class Service:
         gateway_pb2_grpc.add_FrontendServicer_to_server(self.frontend, self._server)
         admin = AdminService(uuid.uuid4().hex[:12], self.catalog, self._changes, self.frontend, view.status)
         admin_pb2_grpc.add_AdminServicer_to_server(admin, self._server)
-        self._metrics = MetricsServer(self._registry, config.metrics_listen) if config.metrics_listen else None
+        self._serving = False
+        listen = config.metrics_listen
+        self._pages = Pages(self._registry, listen, lambda: self._serving) if listen else None
 
     async def start(self) -> None:
         """Tell the core of the models, then serve. Raises ListenError when an address cannot be bound."""
@@ -72,19 +75,21 @@ class Service:
             add_port(self._server, self._config.listen, self._config.tls)
         except (RuntimeError, TlsError) as error:
             raise ListenError(f"listen: cannot serve on {self._config.listen}: {error}") from error
-        if self._metrics:
-            await self._metrics.start()
+        if self._pages:
+            await self._pages.start()
         await self._server.start()
+        self._serving = True
 
     async def stop(self) -> None:
         """Write what is queued, end every stream, close the ports."""
+        self._serving = False
         self._changes.stop()
         self.engine.stop()
         self.frontend.stop()
         self.driver.stop()
         await self._server.stop(_DRAIN_S)
-        if self._metrics:
-            await self._metrics.stop()
+        if self._pages:
+            await self._pages.stop()
 
     def _announce(self) -> None:
         self.frontend.announce()

@@ -1,0 +1,36 @@
+"""The end of a sidecar that is told to go: the scheduler hears of it, what it has ends or moves in a bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from aegaeon_sidecar.engine import Engine
+from aegaeon_sidecar.server import Attachment
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.05
+_FAREWELL_S = 0.5  # for the scheduler to read what is written and end the stream
+
+
+async def drain(engine: Engine, attachment: Attachment, drain_s: float, hurry: asyncio.Event) -> None:
+    """Until nothing is held any more, `drain_s` at most, or `hurry`; then the stream ends.
+
+    What is left is lost with the process: its gateways submit it again, and it goes on elsewhere.
+    """
+    attachment.drain()
+    try:
+        async with asyncio.timeout(drain_s):
+            while engine.holds and not hurry.is_set():
+                await _either(hurry, _LOOK_S)
+    except TimeoutError:
+        log.info("%d sequences did not end or move within %g s; they go on elsewhere", engine.holds, drain_s)
+    await attachment.leave(_FAREWELL_S)
+
+
+async def _either(event: asyncio.Event, seconds: float) -> None:
+    """Until the event, or for so long."""
+    waiting = asyncio.ensure_future(event.wait())
+    await asyncio.wait([waiting], timeout=seconds)
+    waiting.cancel()

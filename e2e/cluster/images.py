@@ -114,7 +114,7 @@ def _build(layout: Layout, name: str, containerfile: Path, context: Path, archiv
     unfinished = archive.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
     _buildah(layout, "push", "-q", name, f"docker-archive:{unfinished}:{name}")
-    for old in layout.images.glob(f"{stem}-*.tar"):
+    for old in layout.images.glob(f"{stem}-{'[0-9a-f]' * 16}.tar"):
         old.unlink()
     unfinished.rename(archive)
 

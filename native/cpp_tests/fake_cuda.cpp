@@ -1,54 +1,14 @@
 #include "fake_cuda.hpp"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include <condition_variable>
 #include <cstring>
-#include <deque>
-#include <functional>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <set>
-#include <string>
-#include <thread>
-#include <vector>
 
-#include "aegaeon/cuda/api.hpp"
-#include "aegaeon/cuda/pieces.hpp"
+#include "fake_cuda_world.hpp"
 
-using namespace aegaeon::cuda;
+using namespace fake_cuda;
 
-namespace {
-
-constexpr std::size_t kUnit = 2 << 20;
-constexpr Result kInvalidValue = 1, kInvalidContext = 201, kLockedAlready = 712, kNotLocked = 713, kInvalidImage = 200;
-
-struct Memory {
-  int fd;
-  std::size_t bytes;
-  ~Memory() { ::close(fd); }
-};
-
-struct Mapped {
-  std::size_t bytes;
-  std::shared_ptr<Memory> memory;
-};
-
-struct World {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool held = false;
-  std::map<std::string, std::pair<int, int>> failures;  // call -> (skip, code)
-  std::map<std::string, int> calls;
-  std::map<MemHandle, std::shared_ptr<Memory>> handles;
-  std::map<DevicePtr, Mapped> mappings;
-  std::map<DevicePtr, std::size_t> reservations;
-  std::map<char*, std::size_t> locked;
-  MemHandle next = 1;
-  int contexts = 0, modules = 0, streams = 0, events = 0;
-};
+namespace fake_cuda {
 
 World& world() {
   static World the_world;
@@ -57,7 +17,6 @@ World& world() {
 
 thread_local std::vector<Context> contexts;
 
-// What every call begins with: counted, and failed when a test says so.
 Result entered(const char* name) {
   World& w = world();
   const std::scoped_lock lock(w.mutex);
@@ -69,75 +28,15 @@ Result entered(const char* name) {
   return code;
 }
 
-#define ENTER() \
-  if (const Result failed = entered(__func__); failed != 0) return failed
-#define ENTER_WITH_CONTEXT() \
-  ENTER();                   \
-  if (contexts.empty()) return kInvalidContext
+}  // namespace fake_cuda
 
-void* pointer(DevicePtr address) { return reinterpret_cast<void*>(address); }
+namespace {
 
+constexpr std::size_t kUnit = 2 << 20;
+constexpr Result kLockedAlready = 712, kNotLocked = 713;
 constexpr int kNothing = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 }  // namespace
-
-namespace aegaeon::cuda {
-
-struct StreamOf {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<std::function<void()>> queue;
-  bool busy = false, closing = false;
-  std::thread thread{[this] { run(); }};
-
-  void push(std::function<void()> work) {
-    const std::scoped_lock lock(mutex);
-    queue.push_back(std::move(work));
-    changed.notify_all();
-  }
-
-  void run() {
-    std::unique_lock lock(mutex);
-    while (true) {
-      changed.wait(lock, [this] { return closing || !queue.empty(); });
-      if (queue.empty()) return;
-      auto work = std::move(queue.front());
-      queue.pop_front();
-      busy = true;
-      lock.unlock();
-      {
-        std::unique_lock held(world().mutex);
-        world().changed.wait(held, [] { return !world().held; });
-      }
-      work();
-      lock.lock();
-      busy = false;
-      changed.notify_all();
-    }
-  }
-
-  void drain() {
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [this] { return queue.empty() && !busy; });
-  }
-
-  ~StreamOf() {
-    {
-      const std::scoped_lock lock(mutex);
-      closing = true;
-      changed.notify_all();
-    }
-    thread.join();
-  }
-};
-
-struct EventOf {
-  std::mutex mutex;
-  std::condition_variable changed;
-  int recorded = 0, reached = 0;
-};
-
-}  // namespace aegaeon::cuda
 
 extern "C" {
 
@@ -346,121 +245,6 @@ Result cuMemHostUnregister(void* base) {
   ENTER_WITH_CONTEXT();
   const std::scoped_lock lock(world().mutex);
   return world().locked.erase(static_cast<char*>(base)) == 1 ? kSuccess : kNotLocked;
-}
-
-Result cuStreamCreateWithPriority(Stream* stream, unsigned, int priority) {
-  ENTER_WITH_CONTEXT();
-  if (priority > 0 || priority < -5) return kInvalidValue;
-  *stream = new StreamOf();
-  const std::scoped_lock lock(world().mutex);
-  ++world().streams;
-  return kSuccess;
-}
-
-Result cuStreamSynchronize(Stream stream) {
-  ENTER_WITH_CONTEXT();
-  stream->drain();
-  return kSuccess;
-}
-
-Result cuStreamDestroy_v2(Stream stream) {
-  ENTER_WITH_CONTEXT();
-  delete stream;
-  const std::scoped_lock lock(world().mutex);
-  --world().streams;
-  return kSuccess;
-}
-
-Result cuEventCreate(CuEvent* event, unsigned) {
-  ENTER_WITH_CONTEXT();
-  *event = new EventOf();
-  const std::scoped_lock lock(world().mutex);
-  ++world().events;
-  return kSuccess;
-}
-
-Result cuEventDestroy_v2(CuEvent event) {
-  ENTER_WITH_CONTEXT();
-  delete event;
-  const std::scoped_lock lock(world().mutex);
-  --world().events;
-  return kSuccess;
-}
-
-Result cuEventRecord(CuEvent event, Stream stream) {
-  ENTER_WITH_CONTEXT();
-  int number = 0;
-  {
-    const std::scoped_lock lock(event->mutex);
-    number = ++event->recorded;
-  }
-  stream->push([event, number] {
-    const std::scoped_lock lock(event->mutex);
-    event->reached = number;
-    event->changed.notify_all();
-  });
-  return kSuccess;
-}
-
-Result cuEventSynchronize(CuEvent event) {
-  ENTER_WITH_CONTEXT();
-  std::unique_lock lock(event->mutex);
-  event->changed.wait(lock, [event, number = event->recorded] { return event->reached >= number; });
-  return kSuccess;
-}
-
-Result cuMemcpyAsync(DevicePtr to, DevicePtr from, std::size_t bytes, Stream stream) {
-  ENTER_WITH_CONTEXT();
-  stream->push([=] { std::memcpy(pointer(to), pointer(from), bytes); });
-  return kSuccess;
-}
-
-Result cuMemcpyBatchAsync_v2(DevicePtr* to, DevicePtr* from, std::size_t* bytes, std::size_t count,
-                             CopyAttributes* attributes, std::size_t* indices, std::size_t kinds, Stream stream) {
-  ENTER_WITH_CONTEXT();
-  if (kinds != 1 || indices[0] != 0 || attributes->source_order != kSourceOrderStream) return kInvalidValue;
-  for (std::size_t i = 0; i < count; ++i) {
-    stream->push(
-        [target = pointer(to[i]), source = pointer(from[i]), size = bytes[i]] { std::memcpy(target, source, size); });
-  }
-  return kSuccess;
-}
-
-Result cuModuleLoadData(Module* module, const void* image) {
-  ENTER_WITH_CONTEXT();
-  if (std::strcmp(static_cast<const char*>(image), "fake kernels") != 0) return kInvalidImage;
-  *module = reinterpret_cast<Module>(&world());
-  const std::scoped_lock lock(world().mutex);
-  ++world().modules;
-  return kSuccess;
-}
-
-Result cuModuleUnload(Module) {
-  ENTER_WITH_CONTEXT();
-  const std::scoped_lock lock(world().mutex);
-  --world().modules;
-  return kSuccess;
-}
-
-Result cuModuleGetFunction(Function* function, Module, const char* name) {
-  ENTER_WITH_CONTEXT();
-  if (std::strcmp(name, kCopyPieces) != 0) return kInvalidValue;
-  *function = reinterpret_cast<Function>(&world());
-  return kSuccess;
-}
-
-// What kernels.cu does, piece by piece.
-Result cuLaunchKernel(Function, unsigned across, unsigned down, unsigned, unsigned threads, unsigned, unsigned,
-                      unsigned, Stream stream, void** parameters, void**) {
-  ENTER_WITH_CONTEXT();
-  const auto pieces = *static_cast<const Pieces*>(parameters[0]);
-  if (across == 0 || down != pieces.count || threads != kThreads) return kInvalidValue;
-  stream->push([pieces] {
-    for (unsigned i = 0; i < pieces.count; ++i) {
-      std::memcpy(pointer(pieces.to[i]), pointer(pieces.from[i]), pieces.bytes[i] / kUnitBytes * kUnitBytes);
-    }
-  });
-  return kSuccess;
 }
 
 }  // extern "C"

@@ -68,6 +68,7 @@ class Exchange:
     @property
     def usage(self) -> Usage:
         """OpenAI's usage object, in tokens. Each prompt counts once, whatever n is; what any choice computed counts."""
+        # A prompt is counted once: it was found where no choice had to compute it.
         cached = sum(min(c.assembly.cached_tokens for c in g.choices) for g in self._generations)
         output = sum(choice.output.tokens for generation in self._generations for choice in generation.choices)
         return {

@@ -71,9 +71,9 @@ class Recovery:
             return
         inst.phases[model.name] = event.phase
         model.failed.pop(inst.id, None)
+        inst.contents[model.name] = event.footprint.content if event.footprint is not None else ""
         if event.footprint is not None:
             model.footprint = event.footprint
-            inst.contents[model.name] = event.footprint.content
         if event.phase is Phase.CACHED and before is not Phase.CACHED and model.footprint is not None:
             self._cached(inst, model)
 

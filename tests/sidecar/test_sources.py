@@ -1,4 +1,4 @@
-"""Models from web servers and S3 stores: resumed at any byte, checked, kept on disk below a budget, faults told."""
+"""Models from web servers: resumed at any byte, checked, kept on disk below a budget, faults told."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.errors import DiskFullError, FillCancelledError, SourceError
 from aegaeon_sidecar.weights.disk import DiskTier, Stored
-from aegaeon_sidecar.weights.remote import HttpRemote, Remote, S3Remote, parse_sums
+from aegaeon_sidecar.weights.remote import HttpRemote, Remote, parse_sums
 from aegaeon_sidecar.weights.sources import Sources
 
 FETCHER = """
@@ -244,88 +244,6 @@ def test_without_a_place_on_disk_a_model_from_afar_is_refused() -> None:
     source = mpb.ModelSource(http=mpb.HttpSource(url="http://127.0.0.1:9/m"))
     with pytest.raises(SourceError, match=r"source\.http needs a place on disk; set disk\.folder"):
         Sources(None, None).locate(source, lambda done, total: None, lambda: False)
-
-
-# ---- S3 ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Any]:
-    """A client of a store that runs as a process of its own."""
-    pytest.importorskip("moto", reason="needs moto and flask-cors, the S3 server of the tests")
-    pytest.importorskip("flask_cors", reason="needs moto and flask-cors, the S3 server of the tests")
-    boto3 = pytest.importorskip("boto3", reason="needs boto3")
-    with subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"], stderr=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stderr is not None
-        address = next(line for line in server.stderr if "Running on" in line).split()[-1]
-        reader = threading.Thread(target=server.stderr.read)
-        reader.start()
-        patch = pytest.MonkeyPatch()
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            patch.setenv(name, "test")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        client = boto3.client("s3", endpoint_url=address)
-        client.create_bucket(Bucket="models")
-        yield client
-        patch.undo()
-        server.terminate()
-        reader.join()
-
-
-def bucket(s3: Any, prefix: str) -> S3Remote:
-    return S3Remote(mpb.S3Source(bucket="models", prefix=prefix, endpoint=s3.meta.endpoint_url))
-
-
-def upload(s3: Any, prefix: str, files: dict[str, bytes] = FILES, **options: str) -> None:
-    for name, data in files.items():
-        s3.put_object(Bucket="models", Key=f"{prefix}/{name}", Body=data, **options)
-
-
-def test_a_prefix_of_a_bucket_is_fetched_and_checked(s3: Any, folder: Path) -> None:
-    upload(s3, "a", FILES | {"notes.md": b"no file of a model"}, ChecksumAlgorithm="SHA256")
-    remote = bucket(s3, "a")
-    assert {file.name: file.sha256 for file in remote.files()} == {
-        name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()
-    }
-    stored = obtain(tier(folder), remote)
-    assert contents(stored) == FILES
-    stored.close()
-
-
-class Interrupted(S3Remote):
-    """A store whose answers break off after a while."""
-
-    def read(self, file: Any, start: int) -> Iterator[bytes]:
-        yield next(iter(super().read(file, start)))[:700_000]
-
-
-def test_an_interrupted_fetch_from_a_bucket_goes_on_where_it_stopped(s3: Any, folder: Path) -> None:
-    upload(s3, "b")
-    source = mpb.S3Source(bucket="models", prefix="b/", endpoint=s3.meta.endpoint_url)
-    seen: list[int] = []
-    stored = obtain(tier(folder), Interrupted(source), lambda done, total: seen.append(done))
-    assert contents(stored) == FILES
-    assert seen == sorted(set(seen))
-    stored.close()
-
-
-def test_bytes_of_a_bucket_that_do_not_hash_as_promised_are_refused(s3: Any, folder: Path) -> None:
-    upload(s3, "c", FILES | {"SHA256SUMS": f"{'1' * 64}  config.json\n".encode()})
-    with pytest.raises(SourceError, match=r"config\.json: its sha256 is .*, 1{64} was promised"):
-        obtain(tier(folder), bucket(s3, "c"))
-
-
-def test_what_a_store_does_not_have_is_said(s3: Any, folder: Path) -> None:
-    with pytest.raises(SourceError, match="no file of a model is there; check bucket and prefix"):
-        obtain(tier(folder), bucket(s3, "nothing"))
-    missing = S3Remote(mpb.S3Source(bucket="none", prefix="x", endpoint=s3.meta.endpoint_url))
-    with pytest.raises(SourceError, match=r"NoSuchBucket.*check bucket, prefix and credentials"):
-        obtain(tier(folder), missing)
-    away = S3Remote(mpb.S3Source(bucket="models", prefix="x", endpoint="http://127.0.0.1:9"))
-    with pytest.raises(SourceError, match="cannot be reached"):
-        obtain(tier(folder), away)
 
 
 def test_lists_of_hashes_are_read_as_sha256sum_writes_them() -> None:

@@ -43,7 +43,8 @@ def remove(name: str) -> None:
     """The empty cgroups, innermost first."""
     for hierarchy in _hierarchies():
         for folder, _, _ in os.walk(hierarchy / name, topdown=False):
-            Path(folder).rmdir()
+            with suppress(FileNotFoundError):  # so did containerd
+                Path(folder).rmdir()
 
 
 def _hierarchies() -> Iterator[Path]:
@@ -58,9 +59,9 @@ def _hierarchies() -> Iterator[Path]:
 def _processes(name: str) -> set[int]:
     pids: set[int] = set()
     for hierarchy in _hierarchies():
-        for file in (hierarchy / name).rglob("cgroup.procs"):
-            with suppress(FileNotFoundError):  # kubelet's last work
-                pids |= {int(line) for line in file.read_text("utf-8").split()}
+        for folder, _, _ in os.walk(hierarchy / name):
+            with suppress(OSError):  # containerd removed it meanwhile: FileNotFoundError, or ENODEV of the kernel
+                pids |= {int(line) for line in (Path(folder) / "cgroup.procs").read_text("utf-8").split()}
     return pids | {shim for pid in pids for shim in _shim_of(pid)}
 
 

@@ -9,6 +9,7 @@ image with torch and CUDA has 4.6 GB, which every node would copy twice.
 from __future__ import annotations
 
 import json
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from e2e.cluster.layout import DOMAIN, Layout, Node
 from e2e.cluster.processes import Started, find, run, start, stop, wait_for
 
 PAUSE = "localhost/pause:1"
+# What each node says that it has, and how many.
+GPUS = ("nvidia.com/gpu", "4")
 # Folders that kubelet, containerd and CNI use by their usual names; each node sees its own there.
 _OWN = (
     "/var/lib/kubelet",
@@ -66,6 +69,9 @@ def start_kubelet(layout: Layout, node: Node) -> None:
     )
     proxy = (f"--config={node.folder}/proxy.yaml", f"--hostname-override={node.name}")
     _start(layout, node, "proxy", str(layout.binaries / "kube-proxy"), *proxy)
+    plugins = node.folder / "own/var/lib/kubelet/device-plugins"
+    offer = (sys.executable, "-m", "e2e.cluster.device_plugin", str(plugins), *GPUS)
+    start(layout, f"{node.name}-gpus", offer, env={"PYTHONPATH": str(Path(__file__).parents[2])})
 
 
 def ctr(node: Node, *words: str) -> str:
@@ -75,7 +81,7 @@ def ctr(node: Node, *words: str) -> str:
 
 def stop_node(layout: Layout, node: Node) -> None:
     """End kubelet and proxy, then the pods (shims outlive containerd), then containerd and the mounts."""
-    for part in ("kubelet", "proxy"):
+    for part in ("gpus", "kubelet", "proxy"):
         _stop(layout, node, part)
     cgroups.kill(node.namespace)
     for part in ("containerd", "mounts"):

@@ -165,11 +165,13 @@ class Switch:
     def _fill(self, command: Command, model: Model, past_host: bool, there: int) -> int:
         """All bytes but the first `there`, which are in already; returns how many were moved."""
         begin = time.monotonic()
-        missing = max(_layout(model).weight_bytes - there, 0)
+        missing, known = max(_layout(model).weight_bytes - there, 0), model.content
         image = None
         if missing:
             image = self._images.pinned(model) or self._images.stream(command, model, past_host)
         if image is not None:
+            if image.content != known:  # the files are others than those whose bytes were kept, or may be
+                there, missing = 0, _layout(model).weight_bytes
             copier = self._copiers[Lane.WEIGHTS]
             copier.copy(command, _range(model).address + there, image.address + there, missing)
             copier.finish()

@@ -20,12 +20,14 @@ MAX_TOKENS = 60
 class Load:
     """In a `with`: `people` at each model ask one question after the other; at its end they finish what they began.
 
-    `keys`: the API key for each model. `failures` are the exchanges that ended in an error.
+    `keys`: the API key for each model. `host`: the host name that a route asks for. `failures` are what ended in an
+    error, as sentences.
     """
 
-    def __init__(self, url: str, keys: Mapping[str, str], models: Path, people: int = 2) -> None:
+    def __init__(self, url: str, keys: Mapping[str, str], models: Path, people: int = 2, host: str = "") -> None:
         self._models, self._keys, self._people = models, keys, people
-        self._traffic = {model: Traffic(url, key) for model, key in keys.items()}
+        headers = {"Host": host} if host else None
+        self._traffic = {model: Traffic(url, key, headers) for model, key in keys.items()}
         self._enough = threading.Event()
         self._answered = threading.Condition()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="load")

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from openai import AuthenticationError, NotFoundError, OpenAI, RateLimitError
 
+from e2e.kubectl import kubectl
 from e2e.load import Load
 from e2e.manifests import BLUE, KEYS, QUOTA, RED, model_pool
 from e2e.pool import PodsOfPool
 
+OPERATOR = "app.kubernetes.io/name=aegaeon-operator"
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 
@@ -80,6 +82,52 @@ def test_a_gateway_pod_takes_only_its_own_clients_with_it(pool: PodsOfPool, mode
     assert len(load.failures) == failures  # nothing more once the other one has all clients
     assert failures <= 3 * len(KEYS)
     assert load.verdict().differences == ()
+
+
+def test_the_operator_is_not_missed_while_it_is_away_and_another_leads_when_one_dies(
+    pool: PodsOfPool, models: Path, release: str
+) -> None:
+    with Load(pool.url, KEYS, models) as load:
+        load.wait_for_answers(3)
+        for name in kubectl(pool.kubeconfig, "-n", release, "get", "pods", "-l", OPERATOR, "-o", "name").split():
+            kubectl(pool.kubeconfig, "-n", release, "delete", name, "--grace-period=0", "--force")
+            load.wait_for_answers(3)
+        pool.apply(model_pool("red", ["llama", "qwen2", "qwen3"]))
+        pool.wait_until("qwen3 is served", lambda: "qwen3" in served(pool, RED))
+        pool.apply(model_pool("red", ["llama", "qwen2"]))
+        pool.wait_until("qwen3 is served no more", lambda: "qwen3" not in served(pool, RED))
+
+    assert load.failures == []
+    assert load.verdict().differences == ()
+
+
+def test_engines_come_and_go_by_kubectl_scale(pool: PodsOfPool, models: Path) -> None:
+    with Load(pool.url, KEYS, models) as load:
+        pool.kubectl("scale", "gpupool", pool.name, "--replicas=3")
+        pool.wait_until_all_ready("engine", 3)
+        load.wait_for_answers(6)
+        pool.kubectl("scale", "gpupool", pool.name, "--replicas=2")
+        pool.wait_until_all_ready("engine", 2)
+        load.wait_for_answers(3)
+
+    assert load.failures == []
+    assert load.verdict().differences == ()
+
+
+def test_a_drained_node_hands_its_engines_over(pool: PodsOfPool, models: Path) -> None:
+    node = pool.pods("engine")[0].node
+    with Load(pool.url, KEYS, models) as load:
+        load.wait_for_answers(3)
+        try:
+            drain = ("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=180s")
+            kubectl(pool.kubeconfig, *drain)
+            load.wait_for_answers(6)
+        finally:
+            kubectl(pool.kubeconfig, "uncordon", node)
+        pool.wait_until_all_ready("engine", 2)
+
+    assert load.verdict().differences == ()
+    assert load.failures == []
 
 
 def served(pool: PodsOfPool, key: str) -> set[str]:

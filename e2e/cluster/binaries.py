@@ -32,8 +32,9 @@ _BINARIES = {
 # What runs in an image of its own, without the machine's libraries.
 _STATIC = ("coredns", "envoy-gateway")
 # What a cluster without nodes needs.
-API = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
-ALL = tuple(_BINARIES)
+API = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "helm")
+# And one with nodes; Envoy Gateway is built by the tests that need it.
+ALL = tuple(name for name in _BINARIES if name != "envoy-gateway")
 
 
 def build(names: tuple[str, ...] = ALL) -> Path:

@@ -52,8 +52,10 @@ class Exchange:
 class Traffic:
     """All exchanges so far, and the client that makes them."""
 
-    def __init__(self, url: str, key: str = "none") -> None:
-        self._client = AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=REQUEST_S)
+    def __init__(self, url: str, key: str = "none", headers: Mapping[str, str] | None = None) -> None:
+        self._client = AsyncOpenAI(
+            base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=REQUEST_S, default_headers=headers
+        )
         self.exchanges: list[Exchange] = []
 
     async def run(self, people: Sequence[Sequence[Chat]]) -> None:

@@ -15,7 +15,7 @@ from aegaeon_cli.models import make_models
 from e2e.cluster import images
 from e2e.cluster.layout import default_layout
 from e2e.kubectl import REPOSITORY, helm, kubectl
-from e2e.manifests import BLUE, NAMESPACE, POOL, QUOTA, RED, gpu_pool, keys, model_pool
+from e2e.manifests import BLUE, GREEN, NAMESPACE, POOL, RED, gpu_pool, keys, model_pool
 from e2e.pool import PodsOfPool
 
 _SYSTEM = "aegaeon-system"
@@ -85,8 +85,8 @@ def pool(release: str, own_cluster: Path, models: Path) -> Iterator[PodsOfPool]:
     """Two engines and two gateways; llama and qwen2 of tenant red, mistral of tenant blue."""
     made = PodsOfPool(own_cluster, NAMESPACE, POOL)
     kubectl(own_cluster, "create", "namespace", NAMESPACE)
-    made.apply(keys("red", RED), keys("blue", BLUE), gpu_pool(models))
-    made.apply(model_pool("red", ["llama", "qwen2"]), model_pool("blue", ["mistral"], quota=QUOTA))
+    made.apply(keys("red", RED), keys("blue", BLUE), keys("green", GREEN), gpu_pool(models))
+    made.apply(model_pool("red", ["llama", "qwen2"]), model_pool("blue", ["mistral"], guest="green"))
     made.kubectl("wait", "--for=condition=Ready", "gpupool,modelpool", "--all", "--timeout=180s")
     yield made
     kubectl(own_cluster, "delete", "namespace", NAMESPACE, "--timeout=120s")

@@ -9,8 +9,8 @@ from typing import Any
 NAMESPACE = "aegaeon-demo"
 POOL = "demo"
 # One API key a tenant, and the model by which each reaches the pool.
-RED, BLUE = "red-key-0123456789", "blue-key-0123456789"
-QUOTA = 100  # requests a minute of tenant blue, at each gateway
+RED, BLUE, GREEN = "red-key-0123456789", "blue-key-0123456789", "green-key-0123456789"
+QUOTA = 5  # requests a minute of tenant green, at each gateway
 KEYS = {"llama": RED, "qwen2": RED, "mistral": BLUE}
 _API = "serving.aegaeon.io/v1alpha1"
 
@@ -32,11 +32,11 @@ def gpu_pool(models: Path, engines: int = 2) -> dict[str, Any]:
     }
 
 
-def model_pool(tenant: str, names: Sequence[str], quota: int | None = None) -> dict[str, Any]:
-    """A tenant's models, for itself alone; `quota` in requests a minute."""
-    mine: dict[str, Any] = {"name": tenant, "keySecretRef": {"name": f"{tenant}-keys", "key": "keys"}}
-    if quota:
-        mine["quota"] = {"requestsPerMinute": quota}
+def model_pool(tenant: str, names: Sequence[str], guest: str = "") -> dict[str, Any]:
+    """A tenant's models, for itself and, within QUOTA, for a guest."""
+    tenants: list[dict[str, Any]] = [_tenant(tenant)]
+    if guest:
+        tenants.append({**_tenant(guest), "quota": {"requestsPerMinute": QUOTA}})
     return {
         "apiVersion": _API,
         "kind": "ModelPool",
@@ -44,9 +44,13 @@ def model_pool(tenant: str, names: Sequence[str], quota: int | None = None) -> d
         "spec": {
             "gpuPoolRef": {"name": POOL},
             "models": [{"name": name, "source": {"hostPath": name}} for name in names],
-            "tenants": [mine],
+            "tenants": tenants,
         },
     }
+
+
+def _tenant(name: str) -> dict[str, Any]:
+    return {"name": name, "keySecretRef": {"name": f"{name}-keys", "key": "keys"}}
 
 
 def keys(tenant: str, *known: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A pool on real pods, by helm and kubectl as a user would: it serves, and goes on serving when parts of it die.
 
-The pool of conftest: two engines and two gateways, llama and qwen2 of tenant `red`, mistral of tenant `blue`.
+The pool of conftest: two engines and two gateways; llama and qwen2 of tenant `red`, mistral of tenant `blue`, of which
+`green` may use a little.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from openai import AuthenticationError, NotFoundError, OpenAI, RateLimitError
 
 from e2e.kubectl import kubectl
 from e2e.load import Load
-from e2e.manifests import BLUE, KEYS, QUOTA, RED, model_pool
+from e2e.manifests import GREEN, KEYS, QUOTA, RED, model_pool
 from e2e.pool import PodsOfPool
 
 OPERATOR = "app.kubernetes.io/name=aegaeon-operator"
@@ -35,7 +36,7 @@ def test_a_wrong_key_another_tenants_model_and_too_much_are_refused(pool: PodsOf
     with pytest.raises(NotFoundError, match="mistral"):
         ask(pool, RED, "mistral")
     with pytest.raises(RateLimitError) as refused:
-        ask_without_end(pool, BLUE, "mistral")
+        ask_without_end(pool, GREEN, "mistral")
     assert int(refused.value.response.headers["Retry-After"]) > 0
 
 

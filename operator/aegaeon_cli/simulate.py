@@ -30,7 +30,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.command()
 @click.option("--trace", type=_FILE, metavar="FILE", help="CSV (also .gz): t_s, model, input_len, output_len.")
-@click.option("--models-file", type=_FILE, metavar="FILE", help="CSV of model and kind, for traces without kinds.")
+@click.option("--models-file", type=_FILE, metavar="FILE", help="CSV: model, kind; also tier and weight, if given.")
 @click.option("--kind", metavar="KIND", help="Kind of models whose kind is given nowhere.")
 @click.option("--mix", is_flag=True, help="The paper's mix of kinds, whatever the trace says.")
 @click.option("--rate", type=float, metavar="R", help="Without --trace: Poisson arrivals, R a second for each model.")
@@ -140,6 +140,10 @@ def _settings(given: dict[str, Any]) -> Settings:
 
 def _workload(given: dict[str, Any], seed: int, known: Collection[str]) -> Workload:
     workload = _poisson(given, seed, known) if given["trace"] is None else _trace(given, known)
+    if given["models_file"] is not None:
+        from aegaeon_simulator.workload.terms import with_terms
+
+        workload = with_terms(workload, given["models_file"])
     if given["mix"]:
         from aegaeon_simulator.workload.kinds import paper_kind
 

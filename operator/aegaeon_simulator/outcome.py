@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.model import Slo, Terms, Tier
 from aegaeon_scheduler.core.slo import Attainment, attainment
 from aegaeon_simulator.use import Use
 
@@ -44,6 +44,12 @@ class Outcome:
     def attainment(self, slo: Slo) -> Attainment:
         """All three forms over every request offered."""
         return attainment((r.times, slo, r.length) for r in self.requests)
+
+
+def by_tier(outcome: Outcome, slo_of: SloOf, terms: Sequence[Terms]) -> dict[str, dict[str, float] | None]:
+    """Attainment of the models of each tier that there is."""
+    tiers = [t for t in Tier if any(x.tier is t for x in terms)]
+    return {t.value: _shares([r for r in outcome.requests if terms[r.model].tier is t], slo_of) for t in tiers}
 
 
 def report(outcome: Outcome, slo_of: SloOf, names: Sequence[str], kinds: Sequence[str]) -> dict[str, Any]:

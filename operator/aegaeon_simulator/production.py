@@ -40,7 +40,8 @@ def simulate_production(
     pool = {name: (s, settings.slo_of(m)) for m, (name, s) in enumerate(served.items())}
     specs = _engines(settings, machines, kinds)
     try:
-        world = World(_config(settings, specs), pool, specs, settings.delay_s, 0.5, observe=observe)
+        terms = dict(zip(names, workload.terms, strict=False))
+        world = World(_config(settings, specs), pool, specs, settings.delay_s, 0.5, observe=observe, terms=terms)
     except ConfigError as error:
         raise SettingsError(f"--policy {settings.policy}: {error}") from error
     clients = [

@@ -10,7 +10,7 @@ from aegaeon_simulator.baselines import simulate_baseline
 from aegaeon_simulator.device import Device
 from aegaeon_simulator.errors import SettingsError
 from aegaeon_simulator.machines import Machines, More
-from aegaeon_simulator.outcome import Outcome, report, seconds_by_device
+from aegaeon_simulator.outcome import Outcome, by_tier, report, seconds_by_device
 from aegaeon_simulator.production import simulate_production
 from aegaeon_simulator.settings import PRODUCTION, Settings
 from aegaeon_simulator.workload import Workload
@@ -78,6 +78,7 @@ def result(run: Run, outcome: Outcome) -> dict[str, Any]:
         **({"also": [{"devices": m.count, "device": _told(m.device)} for m in run.also]} if run.also else {}),
         "seed": run.seed,
         **report(outcome, s.slo_of, run.workload.names, effective(run).kinds),
+        **({"tiers": by_tier(outcome, s.slo_of, run.workload.terms)} if run.workload.terms else {}),
         **({"gpu_seconds_by_device": seconds_by_device(outcome)} if run.also else {}),
     }
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig
-from aegaeon_scheduler.core.model import FailureKind, Footprint, InstanceId, KvShape, ModelName, Role, Slo
+from aegaeon_scheduler.core.model import FailureKind, Footprint, InstanceId, KvShape, ModelName, Role, Slo, Terms
 from aegaeon_simulator.spec import EngineSpec, Served
 from aegaeon_simulator.world import World
 
@@ -39,6 +40,7 @@ def small_world(
     config: SchedulerConfig | None = None,
     fault: Callable[[cmd.Send], FailureKind | None] = lambda send: None,
     observe: Callable[[float, ev.Event, list[cmd.Command]], None] = lambda now, event, commands: None,
+    terms: Mapping[ModelName, Terms] = MappingProxyType({}),
 ) -> World:
     """A world of `models` models (m0, m1, ...) and one engine per role (e0, e1, ...), on `nodes` nodes in turn.
 
@@ -66,4 +68,4 @@ def small_world(
     ]
     latency = next(iter(pool.values()))[0].latency
     settings = config or SchedulerConfig(latency=latency)
-    return World(settings, pool, specs, delay_s, 0.5, fault, observe)
+    return World(settings, pool, specs, delay_s, 0.5, fault, observe, terms)

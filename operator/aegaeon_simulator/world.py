@@ -5,8 +5,9 @@ The world plays driver, gateway and network; its clients hold the received prefi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
@@ -20,6 +21,7 @@ from aegaeon_scheduler.core.model import (
     ModelName,
     SeqId,
     Slo,
+    Terms,
 )
 from aegaeon_scheduler.core.scheduler import Scheduler
 from aegaeon_scheduler.core.slo import Attainment, attainment
@@ -69,6 +71,7 @@ class World:
         heartbeat_s: float = 0.5,
         fault: Callable[[cmd.Send], FailureKind | None] = lambda send: None,
         observe: Callable[[float, ev.Event, list[cmd.Command]], None] = lambda now, event, commands: None,
+        terms: Mapping[ModelName, Terms] = MappingProxyType({}),
     ) -> None:
         self.clock = Clock()
         self.scheduler = Scheduler(config)
@@ -85,7 +88,8 @@ class World:
         self._caches: dict[str, HostCache] = {}
         self._incarnation = 0
         self._attached: dict[InstanceId, int] = {}
-        self.feed(ev.CatalogChanged(tuple(ModelConfig(name, slo) for name, (_, slo) in models.items())))
+        catalog = (ModelConfig(name, slo, terms.get(name, Terms())) for name, (_, slo) in models.items())
+        self.feed(ev.CatalogChanged(tuple(catalog)))
         self._warm(engines)
         for spec in engines:
             self.start(spec.instance)

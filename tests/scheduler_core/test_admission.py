@@ -74,20 +74,27 @@ def test_an_unknown_kind_of_admission_is_refused_by_name():
 
 def test_the_line_moves_as_fast_as_it_did_lately():
     line = Line()
-    assert line.wait_s(25.0, 0.0) == 0.0
+    assert line.wait_s(25.0, 0, 0.0) == 0.0
     for i in range(300):
-        line.passed([100.0, 200.0, 300.0, 400.0], i % 2, now=0.1 * i)
-    assert line.wait_s(250.0, 30.0) == pytest.approx(2 / 5.0, rel=0.1)
-    assert line.wait_s(50.0, 30.0) == 0.0
+        line.passed([(0, due) for due in (100.0, 200.0, 300.0, 400.0)], i % 2, now=0.1 * i)
+    assert line.wait_s(250.0, 0, 30.0) == pytest.approx(2 / 5.0, rel=0.1)
+    assert line.wait_s(50.0, 0, 30.0) == 0.0
 
 
 def test_who_is_late_already_is_not_ahead_of_anybody():
     line = Line()
-    line.passed([1.0, 2.0, 9.0], 5, now=5.0)
-    assert line.wait_s(8.0, 5.0) == 0.0
+    line.passed([(0, 1.0), (0, 2.0), (0, 9.0)], 5, now=5.0)
+    assert line.wait_s(8.0, 0, 5.0) == 0.0
 
 
 def test_a_pool_that_has_just_begun_is_thought_quick():
     line = Line()
-    line.passed([10.0, 11.0, 12.0], 1, now=0.5)
-    assert line.wait_s(13.0, 0.5) < 1.0
+    line.passed([(0, 10.0), (0, 11.0), (0, 12.0)], 1, now=0.5)
+    assert line.wait_s(13.0, 0, 0.5) < 1.0
+
+
+def test_a_tier_waits_for_those_above_it_and_for_none_below():
+    line = Line()
+    line.passed([(-1, 9.0), (0, 7.0), (1, 6.0)], 0, now=5.0)
+    waits = [line.wait_s(8.0, level, 5.0) for level in (-1, 0, 1)]
+    assert waits[0] == 0.0 < waits[1] < waits[2]

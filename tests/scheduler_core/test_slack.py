@@ -165,7 +165,7 @@ def test_where_not_all_can_be_in_time_those_whose_tokens_cost_most_come_late():
     assert any(c.times[-1] > 2.0 + 0.1 * 300 for c in alone)
 
 
-@pytest.mark.parametrize(("stay", "fewer"), [(0.0, False), (10.0, True)])
+@pytest.mark.parametrize(("stay", "fewer"), [(0.0, False), (30.0, True)])
 def test_where_one_model_fits_it_stays_for_what_the_change_costs(stay, fewer):
     w = Watched([Role.UNIFIED], {"lone_stay": stay}, slabs=150)
     for i in range(24):

@@ -166,3 +166,10 @@ def test_without_requests_it_says_what_to_give() -> None:
     code, output = simulate("--policy", "paper")
     assert code == 2
     assert "give --trace FILE, or --rate and --models" in output
+
+
+def test_a_models_file_gives_tiers_and_attainment_is_told_for_each(tmp_path: Path) -> None:
+    models = tmp_path / "models.csv"
+    models.write_text("model,tier,weight\n0,interactive,1\n2,batch,2\n")
+    found = figures(*POISSON, "--unified", "2", "--models-file", str(models))
+    assert set(found["tiers"]) == {"interactive", "standard", "batch"}

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from aegaeon_scheduler.core.model import Terms, Tier
 from aegaeon_simulator.workload import Arrival, Lengths, TraceError, Workload, WorkloadError, poisson, read_trace
 from aegaeon_simulator.workload.convert import main as convert
+from aegaeon_simulator.workload.terms import with_terms
 
 HEADER = "t_s,model,model_kind,input_len,output_len\n"
 LENGTHS = Lengths(((10, 20), (30, 40), (5, 1)))
@@ -102,3 +104,27 @@ def test_names_that_look_like_numbers_but_are_not_places_stay_names(tmp_path: Pa
     path = tmp_path / "trace.csv"
     path.write_text("t_s,model,input_len,output_len\n0,007,1,2\n1,9,1,2\n")
     assert read_trace(path, kind="7b").names == ("007", "9")
+
+
+def test_tiers_and_weights_come_from_the_models_file(tmp_path: Path) -> None:
+    workload = Workload(("qwen2_5_7b",) * 3, (), ("a", "b", "c"))
+    path = tmp_path / "models.csv"
+    path.write_text("model,tier,weight\na,batch,\nc,,3\n")
+    assert with_terms(workload, path).terms == (Terms(Tier.BATCH), Terms(), Terms(weight=3))
+    path.write_text("model,kind\na,qwen2.5-7b\n")
+    assert with_terms(workload, path) is workload
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ("a,urgent,1", "2: unknown tier 'urgent'; give one of interactive, standard, batch"),
+        ("a,batch,0", "2: weight is '0'; give a whole number from 1 to 100"),
+        (",batch,1", "2: names no model; fill the column model"),
+    ],
+)
+def test_terms_that_cannot_be_are_told_with_file_and_line(row: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "models.csv"
+    path.write_text(f"model,tier,weight\n{row}\n")
+    with pytest.raises(TraceError, match=f"models.csv:{sentence}"):
+        with_terms(Workload(("qwen2_5_7b",), ()), path)

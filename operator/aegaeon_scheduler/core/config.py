@@ -69,12 +69,14 @@ class PolicySettings:
     hot_util: float = 0.6
     # Share of TTFT that is left when a waiting group is placed even where there is no time.
     urgent_share: float = 0.5
+    # Share of TTFT by which a tier comes later than the one above it: more than give_way_share, so that it gives way.
+    tier_share: float = 0.5
     # Share of TTFT by which a group must be less urgent than the one that it gives way to.
     give_way_share: float = 0.3
     # Seconds that a group runs where it is before it may be asked to give way.
     min_stay_s: float = 0.5
-    # The same where nobody else is there to run meanwhile, in times of the change: a tenth of the time stands still.
-    lone_stay: float = 10.0
+    # The same where nobody else is there to run meanwhile, in times of the change: of 31 seconds one stands still.
+    lone_stay: float = 30.0
     # Share of an instance's memory that placing leaves free for growth.
     headroom: float = 0.028
     # Share of an instance's memory beyond which a group that leaves is halved.

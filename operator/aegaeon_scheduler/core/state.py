@@ -43,14 +43,15 @@ class Model:
     """One model of the catalog and its counters."""
 
     __slots__ = (
-        "asked_at", "busy_s", "config", "ended", "failed", "footprint", "loads", "name", "on_time", "output_tokens",
-        "policy", "queued", "running", "stall_s", "switch_s", "waiting", "withdrawn",
+        "asked_at", "behind", "busy_s", "config", "ended", "failed", "footprint", "loads", "name", "on_time",
+        "output_tokens", "policy", "queued", "running", "stall_s", "switch_s", "waiting", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, config: ModelConfig, now: float) -> None:
         self.name = config.name
         self.config = config
         self.asked_at = now  # seconds; its last request, or when it came
+        self.behind = 0.0  # seconds that a policy puts it later than its deadlines say; see slack.shares
         self.footprint: Footprint | None = None
         self.waiting: dict[SeqId, Sequence] = {}  # no instance has the model yet
         self.failed: dict[InstanceId, str] = {}

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf
 
+from aegaeon_scheduler.core.model import Terms
 from aegaeon_simulator.workload.errors import WorkloadError
 
 
@@ -21,11 +22,13 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`kinds[m]` is the kind of model m (a name of the latency constants); arrivals are in order of time."""
+    """`kinds[m]` is the kind of model m (a name of the latency constants), `terms[m]` its tier and weight, where such
+    are given; arrivals are in order of time."""
 
     kinds: tuple[str, ...]
     arrivals: tuple[Arrival, ...]
     given_names: tuple[str, ...] = ()
+    terms: tuple[Terms, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -37,7 +40,7 @@ class Workload:
         if not 0 < count <= len(self.kinds):
             raise WorkloadError(f"the workload has {len(self.kinds)} models, {count} were asked for")
         kept = tuple(arrival for arrival in self.arrivals if arrival.model < count)
-        return Workload(self.kinds[:count], kept, self.given_names[:count])
+        return Workload(self.kinds[:count], kept, self.given_names[:count], self.terms[:count])
 
     def scaled(self, *, time: float = 1.0, input_tokens: float = 1.0, output_tokens: float = 1.0) -> Workload:
         """Times divided by `time` (2: twice the load), lengths multiplied; no length falls below one token."""

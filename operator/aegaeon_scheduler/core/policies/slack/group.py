@@ -108,9 +108,10 @@ class Group:
         return (min(best, now + late_s) if late else best), len(self.members) - late
 
     def order(self, now: float, settings: PolicySettings) -> Order:
-        """Its key, and its rank: the key, later the fewer sequences share its steps in time."""
+        """Its key, and its rank: the key, later by what its model is behind, and the fewer share its steps in time."""
         key, alive = self.urgency(now, settings.late_slack_s)
-        return Order(key, key + settings.lone_share * self.model.config.slo.ttft_s / alive if alive else key)
+        rank = key + self.model.behind
+        return Order(key, rank + settings.lone_share * self.model.config.slo.ttft_s / alive if alive else rank)
 
     def size(self) -> tuple[int, int]:
         """Tokens of context and blocks of KV, prompts that wait included."""
@@ -177,6 +178,11 @@ class Load:
     rank: float
     util: float
     nbytes: int
+
+    @property
+    def slack(self) -> float:
+        """What says who has most slack where memory is short, whoever shares its steps."""
+        return self.key + self.group.model.behind
 
     @staticmethod
     def of(group: Group, now: float, settings: PolicySettings, estimates: Estimates, inst: Instance) -> Load:

@@ -6,6 +6,7 @@ much, place who waits, even out load.
 
 from __future__ import annotations
 
+from functools import cached_property
 from math import inf
 
 from aegaeon_scheduler.core.config import PolicySettings
@@ -51,7 +52,8 @@ class Pass:
 
     def _note_line(self) -> None:
         late_s = self._settings.late_slack_s
-        keys = (group.urgency(self._now, late_s)[0] for _, _, group, _ in self._line if group.inst is None)
+        waiting = [group for _, _, group, _ in self._line if group.inst is None]
+        keys = [(g.model.config.terms.tier.level, g.urgency(self._now, late_s)[0]) for g in waiting]
         placed = sum(1 for move in self._moves if move.instance is not None)
         self._table.line.passed(sorted(keys), placed, self._now)
 
@@ -86,7 +88,7 @@ class Pass:
                 continue
             victims = [x for x in view.loads if may_leave(x.group)]
             if victims and len(view.loads) > 1:
-                self._evict(view, max(victims, key=lambda x: (x.key, x.group.number)), f"{inst.id} holds too much")
+                self._evict(view, max(victims, key=lambda x: (x.slack, x.group.number)), f"{inst.id} holds too much")
             elif len(view.loads) == 1 and over:
                 self._halve_here(view, view.loads[0].group)
 
@@ -235,14 +237,24 @@ class Pass:
         return []
 
     def _worth(self, view: View, load: Load, victims: list[Load]) -> bool:
-        """Where nobody is left to run during the change: whether they ran long enough for what it costs."""
+        """Where nobody is left to run during the change: whether they ran long enough for what it costs.
+
+        While all are in time, being ahead of the deadlines counts as having run: they can wait for that long.
+        """
         if len(victims) < len(view.loads):
             return True
         fp, slab_bytes = load.group.model.fp, view.inst.slab_bytes
         estimate = self._pool.estimates.of(load.group.model.name, view.inst.device)
         kv_bytes = sum(x.nbytes - x.group.model.fp.weight_slabs * slab_bytes for x in (load, *victims))
         change_s = estimate.load_s(fp.weight_bytes) + estimate.kv_s(kv_bytes)
-        return all(self._now - x.group.since >= self._settings.lone_stay * change_s for x in victims)
+        stay_s = self._settings.lone_stay * change_s
+        return all((x.key if self._all_in_time else self._now) - x.group.since >= stay_s for x in victims)
+
+    @cached_property
+    def _all_in_time(self) -> bool:
+        """Whether no sequence of the pool is late."""
+        groups = self._table.groups.values()
+        return all(g.urgency(self._now, 0.0)[1] == len(g.members) for g in groups)
 
     def _come(self, view: View, load: Load, why: str) -> None:
         group = load.group

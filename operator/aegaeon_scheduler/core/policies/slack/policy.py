@@ -15,6 +15,7 @@ from aegaeon_scheduler.core.policies import Move, Plan
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load, due, tokens, too_small
 from aegaeon_scheduler.core.policies.slack.passes import Pass
 from aegaeon_scheduler.core.policies.slack.reach import idle_order, past_host
+from aegaeon_scheduler.core.policies.slack.shares import Shares
 from aegaeon_scheduler.core.policies.slack.table import Table, groups_at, groups_of
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stage, Weights
 
@@ -29,6 +30,7 @@ class SlackPolicy:
         self._settings: PolicySettings = pool.config.policy
         self._estimates = pool.estimates
         self._table = Table(pool)
+        self._shares = Shares(pool)
         pool.pass_at = inf
 
     def instance_up(self, inst: Instance) -> None:
@@ -91,6 +93,7 @@ class SlackPolicy:
         return self._estimates.of(model.name, inst.device).step_s(0, 1) / max(model.config.slo.tbt_s, 1e-9)
 
     def _create(self, seq: Sequence, kind: Kind, now: float) -> Group:
+        seq.model.behind = self._shares.tier_s(seq.model)
         group = self._table.create(seq.model, kind)
         inst = self._idle_weights(group, seq, now)
         if inst is not None:
@@ -123,7 +126,7 @@ class SlackPolicy:
         if any(group.inst is not None for group in groups):
             return 0.0
         key = min([due(seq), *(group.urgency(now, self._settings.late_slack_s)[0] for group in groups)])
-        return self._table.line.wait_s(key, now)
+        return self._table.line.wait_s(key, seq.model.config.terms.tier.level, now)
 
     def place_decode(self, seq: Sequence, now: float) -> Instance | None:
         """Stay with the group that prefilled it; after a hand-off, join the model's decode group."""
@@ -251,11 +254,12 @@ class SlackPolicy:
     def give_way(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
         """Those whose group has most slack first; within a group, those due last."""
         late_s = self._settings.late_slack_s
-        keys = {id(g): g.urgency(now, late_s)[0] for g in groups_at(inst)}
+        keys = {id(g): g.urgency(now, late_s)[0] + g.model.behind for g in groups_at(inst)}
         return sorted(sequences, key=lambda s: (-keys.get(id(s.policy), inf), -due(s), s.order))
 
     def pool_pass(self, now: float) -> list[Move]:
         """See Policy and `Pass`."""
+        self._shares.update({g.model.name: g.model for g in self._table.groups.values()}.values(), now)
         moves = Pass(self._pool, self._table, now).run()
         self._pool.pass_at = now + self._settings.pass_interval_s if self._table.groups else inf
         self._pool.pass_from = now + self._settings.pass_gap_s

@@ -33,23 +33,24 @@ class Line:
     """
 
     def __init__(self) -> None:
-        self._keys: list[float] = []
+        self._keys: list[tuple[int, float]] = []  # level of the tier, when due
         self._placed = 0.0  # groups, of the last `_LATELY_S` about
         self._waited_s = 0.0  # of these seconds, those in which somebody waited
         self._at = 0.0
 
-    def passed(self, keys: list[float], placed: int, now: float) -> None:
-        """A pass is over: keys of those that still wait in order, and how many were placed."""
+    def passed(self, keys: list[tuple[int, float]], placed: int, now: float) -> None:
+        """A pass is over: tiers and keys of those that still wait in order, and how many were placed."""
         since_s = now - self._at
         fade = exp(-since_s / _LATELY_S)
         self._placed = self._placed * fade + placed
         self._waited_s = self._waited_s * fade + (since_s if self._keys else 0.0)
         self._keys, self._at = keys, now
 
-    def wait_s(self, key: float, now: float) -> float:
-        """Seconds until those that are due before have gone; who is late already is not ahead of anybody."""
-        ahead = bisect_left(self._keys, key) - bisect_left(self._keys, now)
-        return max(0, ahead) * (self._waited_s + 0.1) / (self._placed + 1.0)
+    def wait_s(self, key: float, level: int, now: float) -> float:
+        """Seconds until those that are due before, or of a tier above, have gone; nobody waits for who is late."""
+        before = self._keys[: bisect_left(self._keys, (level, key))]
+        ahead = sum(due >= now for _, due in before)
+        return ahead * (self._waited_s + 0.1) / (self._placed + 1.0)
 
 
 class Table:

@@ -1,0 +1,61 @@
+"""Tiers and weights: by how many seconds a model's groups come later than their deadlines say, or sooner.
+
+A tier is `tier_share` of TTFT behind the one above: room enough to be late first, little enough that who is above does
+not run alone. Where weights differ, whoever had more of the engines' time lately than its weight gives it stands back,
+and who had less comes sooner, by three fifths of that at most. Where all are alike nobody is moved.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from math import exp
+
+from aegaeon_scheduler.core.model import ModelName, Tier
+from aegaeon_scheduler.core.state import Model, Pool
+
+_LATELY_S = 30.0  # seconds over which the engines' time is counted
+_MOST = 0.6  # of a tier: who starves overtakes whoever has company, and never the tier above
+
+
+class Shares:
+    """Keeps `Model.behind` of the models that have groups. Seconds of turns are those that engines reported."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._spent: dict[ModelName, float] = {}  # seconds of the last `_LATELY_S` about
+        self._seen: dict[ModelName, float] = {}
+        self._at = 0.0
+
+    def tier_s(self, model: Model) -> float:
+        """Seconds that its tier alone makes."""
+        return model.config.terms.tier.level * self._step_s(model)
+
+    def _step_s(self, model: Model) -> float:
+        return self._pool.config.policy.tier_share * model.config.slo.ttft_s
+
+    def update(self, models: Iterable[Model], now: float) -> None:
+        """At each pass: `models` are those that have groups."""
+        tiers: dict[Tier, list[Model]] = defaultdict(list)
+        for model in models:
+            tiers[model.config.terms.tier].append(model)
+        uneven = len({model.config.terms.weight for model in self._pool.models.values()}) > 1
+        if uneven:
+            self._count(now)
+        for these in tiers.values():
+            for model in these:
+                model.behind = self.tier_s(model) + (self._excess(model, these) * self._step_s(model) if uneven else 0)
+
+    def _count(self, now: float) -> None:
+        fade = exp((self._at - now) / _LATELY_S)
+        self._at = now
+        for name, model in self._pool.models.items():
+            since_s = model.busy_s - self._seen.get(name, 0.0)
+            self._spent[name] = self._spent.get(name, 0.0) * fade + since_s
+            self._seen[name] = model.busy_s
+
+    def _excess(self, model: Model, tier: list[Model]) -> float:
+        """`_MOST` where it had twice its share or more, minus that where it had nothing."""
+        spent = sum(self._spent[m.name] for m in tier)
+        share = spent * model.config.terms.weight / sum(m.config.terms.weight for m in tier)
+        return (min(self._spent[model.name] / share, 2.0) - 1.0) * _MOST if share > 0.0 else 0.0

@@ -85,6 +85,10 @@ class Device:
             )
         return kind
 
+    def holds_both(self, one: Kind, other: Kind) -> bool:
+        """Whether the weights of two models fit side by side."""
+        return one.weight_bytes + other.weight_bytes <= self.model_bytes
+
     def kv_tokens(self, kind: Kind) -> int:
         """Tokens of KV that fit beside the weights of this kind alone."""
         room = (self.kv_of_bytes or self.model_bytes) - kind.weight_bytes

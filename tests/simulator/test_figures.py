@@ -62,9 +62,15 @@ def test_a_curve_finds_its_crossing_with_few_runs(carried: int) -> None:
 
 
 def test_a_curve_ends_where_everything_is_late() -> None:
-    curve = Curve(replace(SMALL, loads=(16.0, 32.0, 64.0)), "paper", range(1))
+    curve = Curve(replace(SMALL, loads=(16.0, 32.0, 64.0)), "aegaeon", range(1))
     assert finished(curve, falling_at(1)) == 1
     assert curve.crossings()["token"] == 16.0
+
+
+def test_a_baseline_is_run_until_it_says_nothing_about_loads_that_ours_carries() -> None:
+    curve = Curve(replace(SMALL, loads=(16.0, 32.0, 64.0)), "paper", range(1))
+    assert finished(curve, falling_at(2)) == 2
+    assert curve.share(32.0, "token") < 0.75
 
 
 def test_a_panel_that_is_not_refined_runs_exactly_its_loads() -> None:

@@ -19,22 +19,24 @@ ALPHA_FLOOR = 0.5
 
 
 class _Worker:
-    """What both roles share: one model at a time, whose load runs while the one before computes."""
+    """What both roles share: one model at a time, whose load runs while the one before computes, if both fit."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._use = bench.use()
         self._model: int | None = None
+        self._kind: Kind | None = None
         self._computed_s = 0.0
 
     def _swap(self, job: Job) -> Process:
-        device = self._bench.device
-        seconds = max(device.change_s, device.load_s(job.kind) - self._computed_s)
+        device, kind = self._bench.device, job.kind
+        hidden = self._computed_s if self._kind is None or device.holds_both(self._kind, kind) else 0.0
+        seconds = max(device.change_s, device.load_s(kind) - hidden)
         self._use.changed(seconds)
         self._use.switch_s += seconds
         yield seconds
         self._computed_s = 0.0
-        self._model = job.model
+        self._model, self._kind = job.model, kind
 
     def fits(self, jobs: Iterable[Job], new: Job) -> bool:
         """Whether the KV of all fits beside the weights."""

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aegaeon_simulator.crossing import TARGET, crossing
-from aegaeon_simulator.figures.catalog import FORMS, Panel
+from aegaeon_simulator.figures.catalog import FORMS, OURS, Panel
 from aegaeon_simulator.figures.points import Point
 
 _REFINEMENTS = 1  # loads put between those of the panel, at most
 _NEAR = 0.006  # of the target: the crossing is known
+_LOST = 0.75  # a baseline that is below in all forms is run no further: ours is not that low where it is compared
 _NARROW = 0.04  # of the load: the bracket is narrow enough
 
 Result = dict[str, Any]
@@ -31,9 +32,13 @@ class Curve:
         for load in self.panel.loads_of(self.policy):
             if load not in self.results:
                 return load
-            if all(self.share(load, form) < TARGET for form in FORMS) and self.panel.refine:
+            if self.panel.refine and all(self.share(load, form) < self._end for form in FORMS):
                 break
         return self._refinement() if self.panel.refine else None
+
+    @property
+    def _end(self) -> float:
+        return TARGET if self.policy == OURS else _LOST
 
     def points(self, load: float) -> list[Point]:
         """The runs of one load, one for each seed."""

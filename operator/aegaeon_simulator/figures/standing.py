@@ -17,7 +17,7 @@ _FIGURES = ("11", "12", "13", "17", "shapes")
 class Point:
     """Shares in 0..1. `by`: the best baseline, at a load that it was run at or on the line between two of its loads.
 
-    Where the curve of a baseline had ended (all forms below 90 %), its last point stands for what follows:
+    Where the curve of a baseline had ended (all forms below 75 %), its last point stands for what follows:
     more load does not make it better.
     """
 

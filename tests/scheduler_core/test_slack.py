@@ -177,9 +177,9 @@ def test_where_one_model_fits_it_stays_for_what_the_change_costs(stay, fewer):
 
 def test_a_draining_engine_gets_nothing_new_and_hands_what_it_has_to_another():
     w = Watched([Role.UNIFIED, Role.UNIFIED], slabs=450)
-    running = [w.ask(f"r{i}", i, 50, 300) for i in range(4)]
-    w.world.clock.at(3.0, lambda: w.world.drain("e0"))
-    late = [w.ask(f"late{i}", i, 50, 50, at=3.05 + 0.1 * i) for i in range(4)]
+    running = [w.ask(f"r{i}", i % 4, 50, 300) for i in range(12)]
+    w.world.clock.at(1.5, lambda: w.world.drain("e0"))
+    late = [w.ask(f"late{i}", i, 50, 50, at=1.55 + 0.1 * i) for i in range(4)]
     w.world.clock.at(8.0, lambda: w.world.kill("e0"))
     w.world.run(120)
     assert w.all_finished()
@@ -188,6 +188,20 @@ def test_a_draining_engine_gets_nothing_new_and_hands_what_it_has_to_another():
     assert moved, "nothing ran on the engine that drains"
     assert {body.seq for body in w.bodies(cmd.Adopt, "e1")} == moved
     assert not {client.seq for client in late} & opened
+    assert all(client.epoch == 1 for client in w.world.clients.values()), "a move is no loss"
+
+
+def test_what_leaves_a_draining_engine_joins_its_model_where_it_runs():
+    w = Watched([Role.UNIFIED, Role.UNIFIED], c=5e-3, slabs=450)
+    for i in range(40):
+        w.ask(f"r{i}", 0, 50, 300, at=0.1 + 0.02 * i)
+    w.world.clock.at(3.0, lambda: w.world.drain("e0"))
+    w.world.clock.at(6.0, lambda: w.world.kill("e0"))
+    w.world.run(120)
+    assert w.all_finished()
+    both = {s.instance for t, s in w.sends if isinstance(s.body, cmd.Turn) and t < 3.0}
+    assert both == {"e0", "e1"}, "the model ran on one engine alone"
+    assert w.bodies(cmd.Adopt, "e1")
     assert all(client.epoch == 1 for client in w.world.clients.values()), "a move is no loss"
 
 

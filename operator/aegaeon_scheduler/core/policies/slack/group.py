@@ -126,13 +126,19 @@ class Group:
         return context, blocks
 
     def rest(self) -> Still | None:
-        """What does not change while it waits and nobody joins or leaves; None while copies of it are out."""
-        if self.still is None and all(seq.copy is None for seq in self.members.values()):
-            context, blocks = self.size()
-            dues = sorted(due(seq) for seq in self.members.values())
-            longest = max((tokens(seq) for seq in self.members.values()), default=0)
-            self.still = Still(dues, context, blocks, longest, _pinned(self), _node_of(self))
-        return self.still
+        """What does not change while it waits and nobody joins or leaves; None while copies of it are out.
+
+        One whose members are on a device is about to be copied out: that is not kept.
+        """
+        if self.still is not None or any(seq.copy is not None for seq in self.members.values()):
+            return self.still
+        context, blocks = self.size()
+        dues = sorted(due(seq) for seq in self.members.values())
+        longest = max((tokens(seq) for seq in self.members.values()), default=0)
+        still = Still(dues, context, blocks, longest, _pinned(self), _node_of(self))
+        if still.only is None:
+            self.still = still
+        return still
 
 
 def tokens(seq: Sequence) -> int:

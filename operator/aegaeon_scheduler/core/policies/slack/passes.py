@@ -14,7 +14,7 @@ from aegaeon_scheduler.core.model import ModelName, Place
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, due, kv_blocks, may_leave, too_small
 from aegaeon_scheduler.core.policies.slack.reach import Reach
-from aegaeon_scheduler.core.policies.slack.table import Table, groups_at
+from aegaeon_scheduler.core.policies.slack.table import Table, groups_at, groups_of
 from aegaeon_scheduler.core.policies.slack.view import Best, View
 from aegaeon_scheduler.core.state import Instance, Pool, Stage
 
@@ -68,11 +68,27 @@ class Pass:
 
     def _empty_draining(self) -> None:
         """Groups leave for where their KV can be had; those that have none to go to stay until their instance ends."""
-        for view in self._views.values():
-            if view.inst.draining:
-                view.free = False
-                for load in [x for x in view.loads if may_leave(x.group) and self._has_refuge(x.group, view.inst)]:
-                    self._evict(view, load, f"{view.inst.id} is draining")
+        draining = [view for view in self._views.values() if view.inst.draining]
+        for view in draining:
+            view.free = False
+            for load in [x for x in view.loads if may_leave(x.group) and self._has_refuge(x.group, view.inst)]:
+                self._evict(view, load, f"{view.inst.id} is draining")
+        if draining:
+            for _, _, group, rest in self._waiting():
+                self._shelter(group, rest)
+
+    def _shelter(self, group: Group, rest: Still) -> None:
+        """One that has left joins the group of its model where there is one, as no instance has two of a model."""
+        homes = {seq.home for seq in group.members.values() if seq.home is not None}
+        if rest.only is not None or not any(home.draining for home in homes):
+            return
+        for other in groups_of(group.model):
+            inst = other.inst
+            if inst is not None and inst.node == rest.node and other.kind is group.kind and group.may_go(inst):
+                members = tuple(group.members.values())
+                self._table.merge(group, other)
+                self._moves.append(Move(group.model, members, inst, "joins its model where no engine is draining"))
+                return
 
     def _has_refuge(self, group: Group, inst: Instance) -> bool:
         here = any(seq.place is not Place.NONE for seq in group.members.values())

@@ -142,6 +142,14 @@ class Table:
                 half.prompts[seq.id] = seq
         return half
 
+    def merge(self, group: Group, into: Group) -> None:
+        """Every member joins another group of its model; the emptied one goes at the next pass."""
+        prompts = set(group.prompts)
+        for seq in list(group.members.values()):
+            self.join(into, seq)
+            if seq.id in prompts:
+                into.prompts[seq.id] = seq
+
     def reap(self) -> None:
         """Emptied groups go; the weights stay where they are, idle."""
         for group in [g for g in self.groups.values() if not g.members]:

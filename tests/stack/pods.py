@@ -1,0 +1,189 @@
+"""The processes of a pool as pods run them: TCP with mutual TLS, configuration files as of a Secret, no pod runner."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import openai
+from google.protobuf.json_format import MessageToDict
+
+from aegaeon_operator.pki import Pair, issue, make_authority
+from aegaeon_proto.channels import open_channel
+from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, gateway_pb2, model_pb2
+
+START_S = 60
+KEY = "sk-red"
+MEMORY = {"device_bytes": 8 << 20, "slab_bytes": 64 << 10, "host_kv_bytes": 32 << 20, "host_cache_bytes": 64 << 20}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def spec(name: str, directory: Path, **fields: Any) -> model_pb2.ModelSpec:
+    source = model_pb2.ModelSource(directory=str(directory))
+    return model_pb2.ModelSpec(name=name, source=source, **({"ttft_s": 5, "tbt_s": 0.2} | fields))
+
+
+def tenants(*models: str) -> gateway_pb2.Tenants:
+    """The client of the tests, with these models."""
+    digest = hashlib.sha256(KEY.encode()).hexdigest()
+    return gateway_pb2.Tenants(tenants=[gateway_pb2.Tenant(name="red", models=models, key_sha256=[digest])])
+
+
+class Pods:
+    """A scheduler, a gateway and engines of one node, started one by one."""
+
+    def __init__(self, models: dict[str, Path], base: Path) -> None:
+        self.base = base
+        self.tls = base / "tls"
+        self.authority = make_authority("test", datetime.now(UTC))
+        self.write_certificates(self.authority)
+        self.ports = {name: free_port() for name in ("scheduler", "pages", "gateway", "sink")}
+        self.engine_pages: dict[str, int] = {}
+        self.processes: dict[str, asyncio.subprocess.Process] = {}
+        self._models = models
+
+    @property
+    def scheduler(self) -> str:
+        return f"127.0.0.1:{self.ports['scheduler']}"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.ports['gateway']}"
+
+    def write_certificates(self, authority: Pair) -> None:
+        pair = issue(authority, datetime.now(UTC))
+        self.tls.mkdir(exist_ok=True)
+        for name, content in (("ca.crt", authority.certificate), ("tls.crt", pair.certificate), ("tls.key", pair.key)):
+            (self.tls / name).write_bytes(content)
+
+    async def start_scheduler(self) -> None:
+        models = [
+            {"name": name, "source": {"directory": str(path)}, "ttft_s": 5, "tbt_s": 0.2}
+            for name, path in self._models.items()
+        ]
+        config = {
+            "listen": self.scheduler,
+            "tls": str(self.tls),
+            "policy": {"name": "aegaeon"},
+            "metrics_listen": f"127.0.0.1:{self.ports['pages']}",
+            "models": models,
+            "tenants": MessageToDict(tenants(*self._models), preserving_proto_field_name=True),
+        }
+        await self._run("scheduler", "aegaeon_scheduler", config)
+        await self._until(self.ports["pages"], "readyz")
+
+    async def start_engine(self, name: str) -> None:
+        port = self.engine_pages[name] = free_port()
+        config = {
+            "role": "unified",
+            "scheduler": self.scheduler,
+            "tls": str(self.tls),
+            "memory": MEMORY,
+            "segments": str(self.base / "segments"),
+            "metrics_listen": f"127.0.0.1:{port}",
+            "drain_s": 60,
+        }
+        await self._run(name, "aegaeon_sidecar", config, "--instance", name, "--node", "n")
+        await self._until(port, "readyz")
+
+    async def start_gateway(self) -> None:
+        config = {
+            "listen": f"127.0.0.1:{self.ports['gateway']}",
+            "scheduler": self.scheduler,
+            "tls": str(self.tls),
+            "tenants_by_scheduler": True,
+        }
+        sink = f"127.0.0.1:{self.ports['sink']}"
+        await self._run("gateway", "aegaeon_gateway", config, "--name", "gateway", "--sink", sink)
+        await self._until(self.ports["gateway"], "health")
+
+    async def end(self, name: str, timeout_s: float = 90) -> int:
+        """SIGTERM, as kubelet does; the exit status."""
+        process = self.processes.pop(name)
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(timeout_s):
+            return await process.wait()
+
+    @asynccontextmanager
+    async def admin(self) -> AsyncIterator[admin_pb2_grpc.AdminAsyncStub]:
+        async with open_channel(self.scheduler, self.tls) as channel:
+            yield admin_pb2_grpc.AdminStub(channel)
+
+    async def status(self, until: Callable[[admin_pb2.AdminStatus], bool] = lambda _: True) -> admin_pb2.AdminStatus:
+        """The first status that meets the condition."""
+        async with asyncio.timeout(START_S), self.admin() as admin:
+            while True:
+                status = await admin.Status(admin_pb2.AdminStatusRequest())
+                if until(status):
+                    return status
+                await asyncio.sleep(0.05)  # other processes are watched
+
+    def log(self, name: str) -> str:
+        return (self.base / f"{name}.log").read_text(errors="replace")
+
+    async def _run(self, name: str, module: str, config: dict[str, Any], *arguments: str) -> None:
+        file = self.base / f"{name}.json"
+        file.write_text(json.dumps(config))
+        with (self.base / f"{name}.log").open("ab") as log:
+            self.processes[name] = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", module, "--config", str(file), *arguments),
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                stdout=log,
+                stderr=log,
+            )
+
+    async def _until(self, port: int, page: str) -> None:
+        """Its readiness probe, as kubelet asks it."""
+        async with asyncio.timeout(START_S), aiohttp.ClientSession() as session:
+            while True:
+                try:
+                    async with session.get(f"http://127.0.0.1:{port}/{page}") as answer:
+                        if answer.status == 200:
+                            return
+                except aiohttp.ClientConnectionError:
+                    pass
+                await asyncio.sleep(0.1)  # another process is watched
+
+    async def kill(self) -> None:
+        for process in self.processes.values():
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+@asynccontextmanager
+async def running(models: dict[str, Path], engines: int) -> AsyncIterator[tuple[Pods, openai.AsyncOpenAI]]:
+    """All of them, and a client. What they wrote is printed when the test fails."""
+    base = Path(tempfile.mkdtemp(prefix="aegaeon-pods-", dir="/dev/shm"))
+    pods = Pods(models, base)
+    try:
+        async with AsyncExitStack() as exits:
+            exits.push_async_callback(pods.kill)
+            await pods.start_scheduler()
+            await asyncio.gather(pods.start_gateway(), *(pods.start_engine(f"engine-{i}") for i in range(engines)))
+            client = openai.AsyncOpenAI(base_url=f"{pods.url}/v1", api_key=KEY, max_retries=0, timeout=90)
+            yield pods, await exits.enter_async_context(client)
+    except BaseException:
+        for name in pods.processes:
+            print(f"---- {name}\n{pods.log(name)[-4000:]}")  # noqa: T201  # pytest shows it with the failure
+        raise
+    finally:
+        shutil.rmtree(base)

@@ -26,6 +26,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "tenants": (str, type(None)),
     "tenants_by_scheduler": (bool,),
     "redis": (str, type(None)),
+    "redis_password_file": (str, type(None)),
+    "redis_ca_file": (str, type(None)),
 }
 
 
@@ -59,6 +61,10 @@ class GatewayConfig:
     """requests wait until the scheduler has told of tenants; what it tells takes the place of the file in any case"""
     redis: str | None = None
     """URL of the Redis that counts quotas for all gateways together; None: each counts for itself"""
+    redis_password_file: str | None = None
+    """file of its password, read again for every connection"""
+    redis_ca_file: str | None = None
+    """certificate authorities to check a rediss:// server against; None: the system's"""
 
     @property
     def tls_folder(self) -> Path | None:

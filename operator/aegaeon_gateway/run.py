@@ -71,7 +71,7 @@ async def serve(config: GatewayConfig) -> AsyncIterator[Served]:
         tenants=tenants,
         metrics=metrics,
     )
-    buckets = connect(config.redis)
+    buckets = connect(config.redis, config.redis_password_file, config.redis_ca_file)
     limits = Limits(buckets, config.hold_s)
     gateway = Gateway(config, catalog, tokenizers, link, metrics, tenants, limits, int(time.time()))
     sink = await start_sink(config.sink, config.tls_folder, open_)

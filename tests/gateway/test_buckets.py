@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aegaeon_gateway.tenancy.buckets import Buckets, MemoryBuckets, RedisBuckets
+from aegaeon_gateway.errors import ConfigError
+from aegaeon_gateway.tenancy.buckets import Buckets, MemoryBuckets, RedisBuckets, connect
+from aegaeon_operator.pki import issue, make_authority
 
 needs_redis = pytest.mark.skipif(
     shutil.which("redis-server") is None, reason="redis-server is not installed; as root, apt-get install redis-server"
@@ -23,15 +29,15 @@ needs_redis = pytest.mark.skipif(
 @pytest.fixture
 def redis_url(tmp_path: Path) -> Iterator[str]:
     """A real server on a socket of its own."""
-    socket = tmp_path / "redis.sock"
+    path = tmp_path / "redis.sock"
     server = subprocess.Popen(
-        ["redis-server", "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(tmp_path)],
+        ["redis-server", "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(tmp_path)],
         stdout=subprocess.DEVNULL,
     )
-    while not socket.exists():
+    while not path.exists():
         assert server.poll() is None
         time.sleep(0.01)  # the server says nothing that could be waited for
-    yield f"unix://{socket}"
+    yield f"unix://{path}"
     server.terminate()
     server.wait()
 
@@ -70,6 +76,73 @@ async def test_two_gateways_share_one_bucket_in_redis(redis_url: str) -> None:
     waits = await asyncio.gather(*(b.take("k", 5, 1, 10, 60) for b in (one, two, one, two)))
     assert sorted(round(wait) for wait in waits) == [0, 0, 5, 10]
     await asyncio.gather(one.close(), two.close())
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[tuple[str, Path, Path]]:
+    """A server that wants TLS and a password: its URL, the file of the password, the file of its authority."""
+    authority = make_authority("redis", datetime.now(UTC))
+    pair = issue(authority, datetime.now(UTC))
+    password, ca = tmp_path / "password", tmp_path / "ca.crt"
+    password.write_text("a long secret\n")
+    for path, content in ((ca, authority.certificate), (tmp_path / "c", pair.certificate), (tmp_path / "k", pair.key)):
+        path.write_bytes(content)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = ["redis-server", "-", "--port", "0", "--tls-port", str(port), "--tls-auth-clients", "no", "--save", ""]
+    command += ["--tls-cert-file", str(tmp_path / "c"), "--tls-key-file", str(tmp_path / "k"), "--dir", str(tmp_path)]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.write('requirepass "a long secret"\n')
+    server.stdin.close()
+    for line in server.stdout:
+        if "Ready to accept connections" in line:
+            break
+    yield f"rediss://aegaeon.internal:{port}", password, ca
+    server.terminate()
+    server.stdout.read()
+    server.stdout.close()
+    server.wait()
+
+
+@needs_redis
+async def test_a_redis_with_password_and_tls_is_used_and_its_new_password_too(
+    guarded: tuple[str, Path, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    url, password, ca = guarded
+    loop = asyncio.get_running_loop()
+    resolve = loop.getaddrinfo
+
+    async def here(host: Any, *arguments: Any, **options: Any) -> Any:
+        return await resolve("127.0.0.1" if host == "aegaeon.internal" else host, *arguments, **options)
+
+    monkeypatch.setattr(loop, "getaddrinfo", here)  # the name in its certificate
+    one, two = RedisBuckets(url, 30, password, ca), RedisBuckets(url, 30, password, ca)
+    assert await one.take("k", 10, 1, 10, 60) == 0
+    assert await two.take("k", 5, 1, 10, 60) == pytest.approx(5, abs=0.5)
+    password.write_text("a newer one")
+    client = redis.Redis.from_url(
+        url.replace("aegaeon.internal", "127.0.0.1"),
+        password="a long secret",
+        ssl_ca_certs=str(ca),
+        ssl_check_hostname=False,
+    )
+    client.config_set("requirepass", "a newer one")
+    client.client_kill_filter(_type="normal", skipme=True)
+    client.close()
+    assert await two.take("k", 5, 1, 10, 60) == pytest.approx(10, abs=0.7)
+    assert not caplog.records, "it was never away"
+    strangers = RedisBuckets(url, 30, password)  # the system's authorities do not know it
+    assert await strangers.take("k", 5, 1, 10, 60) == 0
+    assert "Redis is away" in caplog.text
+    await asyncio.gather(one.close(), two.close(), strangers.close())
+
+
+def test_authorities_without_tls_are_a_mistake() -> None:
+    with pytest.raises(ConfigError, match="rediss"):
+        connect("redis://somewhere:6379", None, "/etc/ca.crt")
 
 
 async def test_without_redis_a_gateway_counts_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,10 +9,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
 from redis.exceptions import RedisError
+
+from aegaeon_gateway.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -67,14 +73,36 @@ class MemoryBuckets:
         """See Buckets."""
 
 
+class PasswordFile(CredentialProvider):
+    """The password of now: whoever renews it replaces the file, and the next connection has the new one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def get_credentials(self) -> tuple[str]:
+        """Raises OSError, which counts as Redis being away."""
+        return (self._path.read_text("utf-8").strip(),)
+
+    async def get_credentials_async(self) -> tuple[str]:
+        """The same: a small local file."""
+        return self.get_credentials()
+
+
 class RedisBuckets:
     """Shared by all gateways that use the same Redis. While it is away, this process counts by itself."""
 
-    def __init__(self, url: str, timeout_s: float = _TIMEOUT_S) -> None:
-        """`timeout_s`: after that long without an answer Redis counts as away."""
-        self._redis = redis.asyncio.Redis.from_url(
-            url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, decode_responses=True
-        )
+    def __init__(
+        self, url: str, timeout_s: float = _TIMEOUT_S, password: Path | None = None, authorities: Path | None = None
+    ) -> None:
+        """`timeout_s`: after that long without an answer Redis counts as away. Files: its password, and the authorities
+        to check its certificate against."""
+        options: dict[str, Any] = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
+        options["retry"] = Retry(NoBackoff(), 1)  # a connection that was closed while nobody used it is opened again
+        if password is not None:
+            options["credential_provider"] = PasswordFile(password)
+        if authorities is not None:
+            options["ssl_ca_certs"] = str(authorities)
+        self._redis = redis.asyncio.Redis.from_url(url, decode_responses=True, **options)
         self._take: Callable[..., Awaitable[Any]] = self._redis.register_script(_TAKE)
         self._alone = MemoryBuckets()
         self._away = False
@@ -101,6 +129,17 @@ class RedisBuckets:
         self._away = True
 
 
-def connect(url: str | None) -> Buckets:
-    """Buckets in the Redis at `url` (redis://HOST:PORT/DB, rediss:// or unix://PATH); without one, of this process."""
-    return RedisBuckets(url) if url else MemoryBuckets()
+def connect(url: str | None, password_file: str | None = None, ca_file: str | None = None) -> Buckets:
+    """Buckets in the Redis at `url` (redis://HOST:PORT/DB, rediss:// or unix://PATH); without one, of this process.
+
+    Raises ConfigError when the files do not go with it.
+    """
+    if not url:
+        return MemoryBuckets()
+    if ca_file and not url.startswith("rediss://"):
+        raise ConfigError("redis_ca_file: is for a rediss:// URL; correct `redis`, or leave it out")
+    return RedisBuckets(
+        url,
+        password=Path(password_file) if password_file else None,
+        authorities=Path(ca_file) if ca_file else None,
+    )

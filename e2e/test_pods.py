@@ -17,7 +17,7 @@ from e2e.manifests import GREEN, KEYS, QUOTA, RED, model_pool
 from e2e.pool import PodsOfPool
 
 OPERATOR = "app.kubernetes.io/name=aegaeon-operator"
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300, func_only=True)]
 
 
 def test_outputs_are_those_of_transformers_and_streams_reach_clients_through_the_service(

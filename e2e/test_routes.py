@@ -16,7 +16,7 @@ from e2e.load import Load
 from e2e.manifests import RED, model_pool
 from e2e.pool import PORT, PodsOfPool
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300, func_only=True)]
 HOST = "red.example"
 
 

@@ -1,6 +1,7 @@
 """What each rule of policy aegaeon brings: tokens on time without it, at loads where 90 % are met with it.
 
-Run: python -m benchmarks.ablation [POINT ...] [--seed 1] [--seconds 120]. Harsher costs, since they are quicker to run.
+Run: python -m benchmarks.ablation [POINT ...] [--seed 1] [--seconds 120] [--only VARIANT]. A point is one of
+benchmarks.goodput (harsher costs are quicker to run), or PANEL:LOAD of a figure, such as 17-a10-normal:8.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.goodput import POINTS, PROCESSES, run_of
+from benchmarks.goodput import LENGTHS, POINTS, PROCESSES, run_of
 from benchmarks.report import Row, report
 
 from aegaeon_scheduler.core.config import PolicySettings, SchedulerConfig
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Order
+from aegaeon_scheduler.core.policies.slack.passes import Pass
 from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
 from aegaeon_scheduler.core.policies.slack.table import groups_at
 from aegaeon_scheduler.core.policies.slack.view import View
 from aegaeon_scheduler.core.state import Instance
 from aegaeon_simulator import production
+from aegaeon_simulator.figures.catalog import panels
+from aegaeon_simulator.figures.points import run_of as figure_run
 from aegaeon_simulator.run import Run, simulate
 
 _FULL = "all rules"
@@ -39,9 +43,11 @@ KNOBS: dict[str, dict[str, float]] = {
     "no limit of time when placing": {"full_util": _NEVER},
     "quantum of 32 steps": {"quantum_steps": 32},
     "passes at every event": {"pass_gap_s": 0.0},
+    "no stay where alone": {"lone_stay": 0.0},
 }
 FIRST_COME, STALL, AT_MOST = "first come, first served", "loads stall the engine", "groups at most: {}"
-VARIANTS = (*KNOBS, FIRST_COME, STALL, *(AT_MOST.format(n) for n in (1, 2, 3)))
+AHEAD = "being ahead does not count as a stay"
+VARIANTS = (*KNOBS, FIRST_COME, STALL, AHEAD, *(AT_MOST.format(n) for n in (1, 2, 3)))
 
 
 @contextmanager
@@ -81,7 +87,7 @@ def _stalling(run: Run) -> Run:
 
 def tokens(variant: str, name: str, seed: int, seconds: float) -> float:
     """Share of tokens on time of one variant."""
-    run = run_of(POINTS[name], seed, seconds)
+    run = _run(name, seed, seconds)
     config = production._config
 
     def changed(*args: Any) -> SchedulerConfig:
@@ -92,6 +98,9 @@ def tokens(variant: str, name: str, seed: int, seconds: float) -> float:
         if variant == FIRST_COME:
             with instead(Group, "order", _first_come):
                 return _token(run)
+        if variant == AHEAD:
+            with instead(Pass, "_all_in_time", False):
+                return _token(run)
         if variant == STALL:
             return _token(_stalling(run))
         if variant not in KNOBS:
@@ -99,6 +108,14 @@ def tokens(variant: str, name: str, seed: int, seconds: float) -> float:
             with instead(View, "over", over), instead(SlackPolicy, "_idle_weights", idle):
                 return _token(run)
         return _token(run)
+
+
+def _run(name: str, seed: int, seconds: float) -> Run:
+    panel, _, load = name.partition(":")
+    if not load:
+        return run_of(POINTS[name], seed, seconds)
+    found = next(p for p in panels(seconds) if p.name == panel)
+    return figure_run(found.point("aegaeon", float(load), seed), LENGTHS.parent)
 
 
 def _token(run: Run) -> float:
@@ -111,12 +128,18 @@ def main() -> int:
     parser.add_argument("points", nargs="*", default=["H0.1", "Hx0.3", "H0.5"], metavar="POINT")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--only", action="append", choices=VARIANTS, help="these variants; may be repeated")
     given = parser.parse_args()
     found = []
     with ProcessPoolExecutor(PROCESSES) as pool:
-        runs = [(v, n, pool.submit(tokens, v, n, given.seed, given.seconds)) for n in given.points for v in VARIANTS]
+        runs = [
+            (v, n, pool.submit(tokens, v, n, given.seed, given.seconds))
+            for n in given.points
+            for v in given.only or VARIANTS
+        ]
         for variant, name, future in runs:
-            figure = f"{name}, {POINTS[name].models} models, {given.seconds:g} s: {variant}"
+            what = f"{name}, {POINTS[name].models} models" if name in POINTS else name
+            figure = f"{what}, {given.seconds:g} s: {variant}"
             found.append(Row(figure, future.result(), "share"))
             print(f"{figure}: {100 * future.result():.1f}", flush=True)
     return 0 if report("ablation", found) else 1

@@ -4,6 +4,7 @@ OperatorError
   ManifestError     a manifest is wrong
   PreflightError    the machine cannot run what the manifests ask for
   RunnerError       a pod could not be started or kept running
+  ClusterError      the API server, or a pool's scheduler, refused a call or did not answer
 """
 
 from __future__ import annotations
@@ -33,3 +34,11 @@ class PreflightError(OperatorError):
 
 class RunnerError(OperatorError):
     """A pod did not start or did not become ready."""
+
+
+class ClusterError(OperatorError):
+    """`status` is that of HTTP; 0: there was no answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status

@@ -10,13 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aegaeon_operator.reconcile.pods import AttachedProbe, DesiredPod, HttpProbe, Json, PodRole, SocketProbe
+from aegaeon_operator.reconcile.processes import gateway_settings, scheduler_settings, sidecar_settings
 from aegaeon_operator.reconcile.tenants import tenants_file
-from aegaeon_operator.spec import Pool, ServedModel
-from aegaeon_operator.spec.resources import GpuPoolSpec, Source
-
-_MAX_BODY_BYTES = 16 << 20
-_HEARTBEAT_S = 0.5
-_HEARTBEAT_TIMEOUT_S = 2
+from aegaeon_operator.spec import Pool
+from aegaeon_operator.spec.resources import GpuPoolSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +78,14 @@ def _pod(
 
 
 def _scheduler(pool: Pool, plan: LocalPlan) -> DesiredPod:
-    scheduling = pool.gpu_pool.spec.scheduling
+    spec = pool.gpu_pool.spec
+    port = spec.scheduling.metrics_port
     config: Json = {
+        **scheduler_settings(pool.gpu_pool.metadata.name, spec, pool.models),
         "listen": plan.scheduler_target,
-        "pool": pool.gpu_pool.metadata.name,
-        "policy": {
-            "name": scheduling.policy,
-            "q_max_s": scheduling.q_max,
-            "max_gpsize": scheduling.max_group_size,
-            "min_stay_s": scheduling.min_stay,
-        },
-        "models": [_model(model) for model in pool.models],
         "constants": _text(plan.constants),
         "record": _text(plan.record),
-        "heartbeat_timeout_s": _HEARTBEAT_TIMEOUT_S,
-        "hold_s": scheduling.hold,
-        "admission": scheduling.admission,
-        "metrics_listen": f"{plan.host}:{scheduling.metrics_port}" if scheduling.metrics_port else None,
+        "metrics_listen": f"{plan.host}:{port}" if port else None,
     }
     return DesiredPod(
         *_pod("scheduler", PodRole.SCHEDULER, "aegaeon_scheduler", config, plan),
@@ -105,54 +93,14 @@ def _scheduler(pool: Pool, plan: LocalPlan) -> DesiredPod:
     )
 
 
-def _model(model: ServedModel) -> Json:
-    return {
-        "name": model.name,
-        "source": _source(model.source),
-        "max_model_len": model.max_model_len or 0,
-        "ttft_s": model.slo.ttft,
-        "tbt_s": model.slo.tbt,
-        "tier": model.tier,
-        "weight": model.weight,
-    }
-
-
-def _source(source: Source) -> Json:
-    if source.hugging_face:
-        return {"hub": source.hugging_face.model_dump()}
-    if source.s3:
-        return {"s3": source.s3.model_dump()}
-    if source.http:
-        return {"http": source.http.model_dump()}
-    return {"directory": source.host_path}
-
-
 def _sidecar(spec: GpuPoolSpec, plan: LocalPlan, instance: str, role: str, device: str) -> DesiredPod:
-    memory, tuning = spec.memory, spec.tuning
     config: Json = {
+        **sidecar_settings(role, spec),
         "instance": instance,
         "node": plan.node,
-        "role": role,
         "scheduler": plan.scheduler_target,
-        "backend": spec.backend,
         "device": device,
-        "dtype": spec.accelerator.dtype,
-        "memory": {
-            "device_bytes": memory.device_bytes,
-            "slab_bytes": memory.slab_size,
-            "host_kv_bytes": memory.host_kv,
-            "host_cache_bytes": memory.host_model_cache,
-            "stage_chunk_bytes": memory.stage.chunk,
-            "stage_depth": memory.stage.depth,
-            "prefix_reuse": memory.prefix_reuse,
-        },
-        "disk": {"folder": memory.disk.path, "budget_bytes": memory.disk.size} if memory.disk else {},
         "segments": str(plan.segments),
-        "threads": tuning.threads,
-        "max_batch": tuning.max_batch,
-        "prefill_chunk_tokens": tuning.prefill_chunk_tokens,
-        "lease_s": tuning.lease,
-        "heartbeat_s": _HEARTBEAT_S,
         "drain_s": 0.0,  # it ends with the whole run
         "hub_cache": _text(plan.hub_cache),
     }
@@ -160,7 +108,7 @@ def _sidecar(spec: GpuPoolSpec, plan: LocalPlan, instance: str, role: str, devic
         *_pod(instance, PodRole.SIDECAR, "aegaeon_sidecar", config, plan),
         probe=AttachedProbe(plan.scheduler_target, instance),
         depends=("scheduler",),
-        environment={"OMP_NUM_THREADS": str(tuning.threads)},
+        environment={"OMP_NUM_THREADS": str(spec.tuning.threads)},
     )
 
 
@@ -169,14 +117,13 @@ def _gateway(pool: Pool, plan: LocalPlan) -> DesiredPod:
     tenants = tenants_file(pool)
     file = plan.run_folder / "tenants.json"
     config: Json = {
+        **gateway_settings(pool.gpu_pool.spec),
         "name": "gateway",
         "listen": f"{plan.host}:{port}",
         "scheduler": plan.scheduler_target,
         "sink": plan.sink_target,
-        "max_body_bytes": _MAX_BODY_BYTES,
         "hub_cache": _text(plan.hub_cache),
         "fetched": str(plan.run_folder / "tokenizers"),
-        "hold_s": pool.gpu_pool.spec.scheduling.hold,
         "tenants": str(file) if tenants else None,
     }
     return DesiredPod(

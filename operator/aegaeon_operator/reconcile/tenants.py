@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aegaeon_operator.reconcile.pods import Json
+from aegaeon_operator.reconcile.processes import quota_entry
 from aegaeon_operator.spec import Pool
 from aegaeon_operator.spec.resources import Quota, Tenant
 
@@ -19,18 +20,14 @@ def tenants_file(pool: Pool) -> Json | None:
         for tenant in model_pool.spec.tenants:
             tenants[tenant.name] = tenant
             granted.setdefault(tenant.name, []).extend(tenant.models or names)
-    quotas = {model.name: _quota(model.quota) for model in pool.models if model.quota != Quota()}
+    quotas = {model.name: quota_entry(model.quota) for model in pool.models if model.quota != Quota()}
     if not tenants and not quotas:
         return None
     return {
         "tenants": [
-            {"name": name, "models": granted[name], "key_files": [one.key_file], "quota": _quota(one.quota)}
+            {"name": name, "models": granted[name], "key_files": [one.key_file], "quota": quota_entry(one.quota)}
             for name, one in tenants.items()
         ],
         "open_models": open_models,
         "model_quotas": quotas,
     }
-
-
-def _quota(quota: Quota) -> Json:
-    return {"requests_per_minute": quota.requests_per_minute, "tokens_per_minute": quota.tokens_per_minute}

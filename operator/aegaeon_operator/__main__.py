@@ -1,0 +1,48 @@
+"""`python -m aegaeon_operator`: reads the environment, leads when nobody else does, works until SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+
+from aegaeon_operator.config import from_environment
+from aegaeon_operator.errors import OperatorError
+
+_HELP = """Aegaeon's operator: makes GpuPools and ModelPools of a cluster so.
+
+environment:
+  AEGAEON_NAMESPACES         where it works, separated by commas; empty: everywhere
+  AEGAEON_CONTROL_IMAGE      image of schedulers and gateways
+  AEGAEON_ENGINE_IMAGE       image of engines
+  AEGAEON_IMAGE_PULL_POLICY  of both (IfNotPresent)
+  AEGAEON_REDIS_URL          where gateways count quotas together; empty: each for itself
+  AEGAEON_HEALTH_PORT        port of /healthz (8080)
+  AEGAEON_LOG_LEVEL          debug, info, warning (info)
+  POD_NAME, POD_NAMESPACE    who it is, and where its lease lies
+  KUBECONFIG                 outside of a cluster
+"""
+
+
+def main() -> int:
+    """The exit status: 0 after a signal, 1 when the lease was lost, 2 when there is no cluster."""
+    parser = argparse.ArgumentParser(
+        prog="python -m aegaeon_operator", description=_HELP, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.parse_args()
+    level = os.environ.get("AEGAEON_LOG_LEVEL", "info").upper()
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("kopf").setLevel(logging.WARNING)  # it tells of every event
+    from aegaeon_operator.kube.operator import run  # --help needs no Kubernetes client
+
+    try:
+        return asyncio.run(run(from_environment(os.environ)))
+    except OperatorError as error:
+        sys.stderr.write(f"aegaeon_operator: {error}\n")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

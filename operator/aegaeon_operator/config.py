@@ -1,0 +1,50 @@
+"""What the operator is told by its environment, read once in `__main__`."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from aegaeon_operator.reconcile.cluster.facts import Platform
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorConfig:
+    """Everything that `python -m aegaeon_operator` needs to know."""
+
+    platform: Platform
+    namespaces: tuple[str, ...]
+    """where it works; empty: everywhere"""
+    holder: str
+    """its name in the lease"""
+    health_port: int = 8080
+    """GET /healthz; 0: none"""
+    workers: int = 8
+    """pools that are looked at side by side"""
+    relist_s: float = 300.0
+    """everything is listed again so often: what a watch has missed lasts no longer"""
+
+
+def from_environment(env: Mapping[str, str]) -> OperatorConfig:
+    """See `python -m aegaeon_operator --help` for the variables."""
+    tag = _version()
+    platform = Platform(
+        control_image=env.get("AEGAEON_CONTROL_IMAGE") or f"localhost/aegaeon-control:{tag}",
+        engine_image=env.get("AEGAEON_ENGINE_IMAGE") or f"localhost/aegaeon-engine:{tag}",
+        pull_policy=env.get("AEGAEON_IMAGE_PULL_POLICY") or "IfNotPresent",
+        redis_url=env.get("AEGAEON_REDIS_URL") or None,
+        namespace=env.get("POD_NAMESPACE") or "default",
+    )
+    namespaces = tuple(one.strip() for one in env.get("AEGAEON_NAMESPACES", "").split(",") if one.strip())
+    holder = env.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}"
+    return OperatorConfig(platform, namespaces, holder, int(env.get("AEGAEON_HEALTH_PORT") or 8080))
+
+
+def _version() -> str:
+    try:
+        return version("aegaeon")
+    except PackageNotFoundError:  # an image holds the packages alone
+        return "latest"

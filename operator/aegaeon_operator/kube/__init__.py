@@ -1,0 +1,1 @@
+"""Act in a cluster: watch what is there, decide (reconcile.cluster), apply what differs."""

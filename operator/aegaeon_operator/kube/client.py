@@ -1,0 +1,176 @@
+"""The API server over HTTP: plain JSON in and out, server-side apply with our field manager, lists and reads.
+
+Clients with a type for every kind would take ten times the memory for the dozen kinds that are used here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import kopf
+
+from aegaeon_operator.errors import ClusterError
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json
+from aegaeon_operator.reconcile.cluster.names import MANAGER
+
+_TIMEOUT = aiohttp.ClientTimeout(total=30, connect=5)
+_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+NOT_FOUND, CONFLICT = 404, 409
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Where objects of a kind are found."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+
+    def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
+        """Of one object, or of all in a namespace (None: everywhere)."""
+        base = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        parts = [base, *(["namespaces", namespace] if namespace else []), self.plural, name, subresource]
+        return "/".join(part for part in parts if part)
+
+
+GPU_POOLS = Resource("serving.aegaeon.io", "v1alpha1", "gpupools", "GpuPool")
+MODEL_POOLS = Resource("serving.aegaeon.io", "v1alpha1", "modelpools", "ModelPool")
+SECRETS = Resource("", "v1", "secrets", "Secret")
+EVENTS = Resource("", "v1", "events", "Event")
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+# What the operator makes, and watches by its label.
+CHILDREN = (
+    SECRETS,
+    Resource("", "v1", "services", "Service"),
+    Resource("apps", "v1", "deployments", "Deployment"),
+    Resource("apps", "v1", "statefulsets", "StatefulSet"),
+    Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
+    Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
+    Resource("gateway.networking.k8s.io", "v1", "httproutes", "HTTPRoute"),
+    Resource("gateway.networking.k8s.io", "v1beta1", "referencegrants", "ReferenceGrant"),
+    Resource("inference.networking.k8s.io", "v1", "inferencepools", "InferencePool"),
+)
+_BY_KIND = {one.kind: one for one in (*CHILDREN, GPU_POOLS, MODEL_POOLS, EVENTS, LEASES)}
+
+
+def resource_of(kind: str) -> Resource:
+    """The resource of a kind that is used here."""
+    return _BY_KIND[kind]
+
+
+class Cluster:
+    """Calls of the API server. Every method raises ClusterError with the status and what the server said."""
+
+    def __init__(self, session: aiohttp.ClientSession, headers: Mapping[str, str]) -> None:
+        self._session = session
+        self._headers = dict(headers)
+        self.writes = 0
+
+    async def list(self, resource: Resource, namespace: str | None, labels: str = "") -> list[Json]:
+        """All objects of a kind; none where the API server does not know the kind."""
+        try:
+            found = await self._call(
+                "GET", resource.path(namespace), params={"labelSelector": labels, "resourceVersion": "0"}
+            )
+        except ClusterError as error:
+            if error.status == NOT_FOUND:
+                return []
+            raise
+        api_version = f"{resource.group}/{resource.version}" if resource.group else resource.version
+        return [{"apiVersion": api_version, "kind": resource.kind, **item} for item in found["items"]]
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
+        """One object, or None."""
+        try:
+            return await self._call("GET", resource.path(namespace, name))
+        except ClusterError as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise
+
+    async def apply(self, manifest: Json, subresource: str = "") -> Json:
+        """Server-side apply: our fields become these, other managers' fields stay."""
+        key = ChildKey.of(manifest)
+        return await self._call(
+            "PATCH",
+            resource_of(key.kind).path(key.namespace, key.name, subresource),
+            params={"fieldManager": MANAGER, "force": "true"},
+            body=manifest,
+            content_type="application/apply-patch+yaml",
+        )
+
+    async def create(self, manifest: Json) -> Json:
+        """A new object; a conflict when it is there."""
+        resource = resource_of(manifest["kind"])
+        return await self._call("POST", resource.path(manifest["metadata"]["namespace"]), body=manifest)
+
+    async def replace(self, manifest: Json) -> Json:
+        """An object as a whole; a conflict when somebody changed it since it was read."""
+        key = ChildKey.of(manifest)
+        return await self._call("PUT", resource_of(key.kind).path(key.namespace, key.name), body=manifest)
+
+    async def delete(self, key: ChildKey) -> None:
+        """Its pods go in the background; one that is gone already is no error."""
+        try:
+            await self._call(
+                "DELETE",
+                resource_of(key.kind).path(key.namespace, key.name),
+                params={"propagationPolicy": "Background"},
+            )
+        except ClusterError as error:
+            if error.status != NOT_FOUND:
+                raise
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        body: Json | None = None,
+        content_type: str = "application/json",
+    ) -> Json:
+        data = None if body is None else json.dumps(body)
+        headers = self._headers | {"Content-Type": content_type}
+        if "Authorization" in headers:
+            headers["Authorization"] = _authorization(headers["Authorization"])
+        self.writes += method != "GET"
+        try:
+            async with self._session.request(method, path, params=params, data=data, headers=headers) as answer:
+                text = await answer.text()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ClusterError(0, f"the API server does not answer: {error or type(error).__name__}") from error
+        if answer.status >= 400:
+            raise ClusterError(answer.status, _said(text))
+        found: Json = json.loads(text)
+        return found
+
+
+@asynccontextmanager
+async def connect() -> AsyncIterator[Cluster]:
+    """With the pod's service account, or KUBECONFIG. Raises ClusterError when there is neither."""
+    settings = kopf.OperatorSettings()
+    found: Any = kopf.login_with_service_account(settings=settings) or kopf.login_with_kubeconfig(settings=settings)
+    if found is None:
+        raise ClusterError(0, "no cluster: run in a pod with a service account, or set KUBECONFIG")
+    connector = aiohttp.TCPConnector(ssl=found.as_ssl_context(), limit=32)
+    async with aiohttp.ClientSession(found.server, connector=connector, timeout=_TIMEOUT) as session:
+        yield Cluster(session, found.as_http_headers())
+
+
+def _authorization(at_first: str) -> str:
+    """A pod's token is renewed while it runs."""
+    return f"Bearer {_TOKEN.read_text()}" if _TOKEN.exists() else at_first
+
+
+def _said(text: str) -> str:
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return text[:500]

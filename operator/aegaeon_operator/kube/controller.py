@@ -1,0 +1,203 @@
+"""One look at one pool: gather, decide, act. Level-based: whatever happened before, it ends in the same state."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from aegaeon_operator.errors import ClusterError
+from aegaeon_operator.kube import certificates
+from aegaeon_operator.kube.client import CONFLICT, NOT_FOUND, SECRETS, Cluster
+from aegaeon_operator.kube.compare import as_wanted
+from aegaeon_operator.kube.gather import named_secrets, observe, secret_text
+from aegaeon_operator.kube.scaling import Scaler
+from aegaeon_operator.kube.scheduler import SchedulerLink
+from aegaeon_operator.kube.store import Store
+from aegaeon_operator.reconcile.cluster.conditions import is_due, notes
+from aegaeon_operator.reconcile.cluster.desired import Desired, desired
+from aegaeon_operator.reconcile.cluster.facts import (
+    ChildKey,
+    Json,
+    Key,
+    Note,
+    Observed,
+    Platform,
+    Report,
+    SchedulerFacts,
+)
+from aegaeon_operator.reconcile.cluster.names import MANAGER, child, scheduler_target
+from aegaeon_operator.reconcile.cluster.report import reports
+from aegaeon_operator.spec.resources import API_VERSION
+
+_log = logging.getLogger(__name__)
+# Looks at a pool that nothing happens to: something on its way, serving, with Secrets to read again, at rest.
+_SOON_S, _SERVING_S, _SECRETS_S, _REST_S = 1.0, 5.0, 20.0, 600.0
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is remembered of a pool between looks; losing it costs a few reads."""
+
+    link: SchedulerLink | None = None
+    certificates: dict[str, bytes] = field(default_factory=dict)
+    facts: SchedulerFacts | None = None
+    scaler: Scaler = field(default_factory=Scaler)
+    written: dict[str, float] = field(default_factory=dict)
+
+
+class Controller:
+    """`changed` is told which pools an answer of the API server matters to."""
+
+    def __init__(
+        self, cluster: Cluster, store: Store, platform: Platform, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._platform = platform
+        self._clock = clock
+        self._memories: dict[Key, _Memory] = {}
+
+    async def reconcile(self, key: Key) -> float:
+        """Make the pool what it should be; returns when to look again. Raises ClusterError: then sooner."""
+        memory = self._memories.setdefault(key, _Memory())
+        observed = await self._gather(key, memory)
+        if observed.gpu_pool is None and not observed.model_pools:
+            await self._forget(key)
+            return _REST_S
+        wanted = desired(observed)
+        failures = await self._act(observed, wanted)
+        observed = self._again(observed)
+        memory.facts = await self._exchange(observed, wanted, memory)
+        found = reports(replace(observed, scheduler=memory.facts), wanted, failures)
+        for report in found:
+            await self._write(report, memory)
+        if failures:
+            raise ClusterError(0, "; ".join(f"{one.kind} {one.name}: {why}" for one, why in failures.items()))
+        return self._again_in(observed, memory, found)
+
+    async def close(self) -> None:
+        """End all channels."""
+        for key in list(self._memories):
+            await self._forget(key)
+
+    async def _gather(self, key: Key, memory: _Memory) -> Observed:
+        observed = observe(key, self._store.of_pool(key), datetime.now(UTC), self._platform)
+        secrets = {}
+        for namespace, name in sorted(named_secrets(observed)):
+            found = await self._cluster.get(SECRETS, namespace, name)
+            secrets[namespace, name] = secret_text(found) if found else {}
+        pool = observed.gpu_pool
+        if pool and pool.value:
+            files, written = await certificates.ensure(self._cluster, key, pool, observed.children, observed.now)
+            self._keep(written)
+            if files != memory.certificates:
+                await self._disconnect(memory)
+                memory.certificates = files
+            replicas = memory.scaler.step(observed, memory.facts, self._clock())
+            observed = replace(self._again(observed), replicas=replicas)
+        return replace(observed, secrets=secrets, scheduler=memory.facts)
+
+    def _again(self, observed: Observed) -> Observed:
+        """With children as they are after what was written."""
+        newer = observe(observed.key, self._store.of_pool(observed.key), observed.now, self._platform)
+        return replace(observed, children=newer.children)
+
+    async def _act(self, observed: Observed, wanted: Desired) -> dict[ChildKey, str]:
+        """Write what differs, one after the other; what the API server refuses stands in the status."""
+        failures: dict[ChildKey, str] = {}
+        for manifest in wanted.manifests:
+            key = ChildKey.of(manifest)
+            if as_wanted(observed.children.get(key), manifest):
+                continue
+            try:
+                self._keep([await self._cluster.apply(manifest)])
+            except ClusterError as error:
+                if error.status == 0:
+                    raise
+                failures[key] = str(error) if error.status != NOT_FOUND else f"not known to this cluster: {error}"
+        for key in wanted.leftovers:
+            await self._cluster.delete(key)
+        return failures
+
+    async def _exchange(self, observed: Observed, wanted: Desired, memory: _Memory) -> SchedulerFacts | None:
+        """With a scheduler that is ready; one that does not answer leaves what was known for no longer than this."""
+        pool = observed.gpu_pool
+        deployment = observed.children.get(
+            ChildKey("Deployment", observed.key.namespace, child(observed.key, "scheduler")), {}
+        )
+        if pool is None or pool.value is None or not (deployment.get("status") or {}).get("readyReplicas"):
+            return None
+        memory.link = memory.link or SchedulerLink(scheduler_target(observed.key), memory.certificates)
+        try:
+            return await memory.link.exchange(wanted, pool.value.spec.memory.slab_size)
+        except ClusterError as error:
+            _log.info("%s/%s: %s", observed.key.namespace, observed.key.name, error)
+            return None
+
+    async def _write(self, report: Report, memory: _Memory) -> None:
+        now = self._clock()
+        if not is_due(report, memory.written.get(report.about.uid), now):
+            return
+        about = report.about
+        head = {"apiVersion": API_VERSION, "kind": about.kind}
+        metadata = {"namespace": about.namespace, "name": about.name, "uid": about.uid}
+        try:
+            answer = await self._cluster.apply({**head, "metadata": metadata, "status": report.status}, "status")
+        except ClusterError as error:
+            if error.status in (NOT_FOUND, CONFLICT):  # gone meanwhile, or another object of that name
+                return
+            raise
+        memory.written[about.uid] = now
+        self._keep([answer])
+        for note in notes(report):
+            await self._post(note)
+
+    async def _post(self, note: Note) -> None:
+        about, now = note.about, datetime.now(UTC)
+        stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        await self._cluster.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {"generateName": f"{about.name}-", "namespace": about.namespace},
+                "involvedObject": {
+                    "apiVersion": API_VERSION,
+                    "kind": about.kind,
+                    "namespace": about.namespace,
+                    "name": about.name,
+                    "uid": about.uid,
+                },
+                "type": "Warning" if note.warning else "Normal",
+                "reason": note.reason,
+                "message": note.message[:1024],
+                "source": {"component": MANAGER},
+                "firstTimestamp": stamp,
+                "lastTimestamp": stamp,
+                "count": 1,
+            }
+        )
+
+    def _keep(self, answers: list[Json]) -> None:
+        """What the API server answered is newer than what the watch has brought."""
+        for answer in answers:
+            self._store.put(answer)
+
+    def _again_in(self, observed: Observed, memory: _Memory, found: list[Report]) -> float:
+        if memory.facts is None:
+            return _SECRETS_S if named_secrets(observed) else _REST_S
+        ready = [one["status"] for report in found for one in report.status["conditions"] if one["type"] == "Ready"]
+        return _SERVING_S if all(status == "True" for status in ready) else _SOON_S
+
+    async def _forget(self, key: Key) -> None:
+        memory = self._memories.pop(key, None)
+        if memory:
+            await self._disconnect(memory)
+
+    @staticmethod
+    async def _disconnect(memory: _Memory) -> None:
+        if memory.link:
+            await memory.link.close()
+            memory.link = None

@@ -1,0 +1,74 @@
+"""Gather: from objects as the API server has them to the facts that decisions are made from."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from aegaeon_operator.reconcile.cluster.attach import secrets_of
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, Observed, Platform
+from aegaeon_operator.spec.explain import explain
+from aegaeon_operator.spec.resources import GpuPool, ModelPool
+
+_KINDS: dict[str, type[GpuPool] | type[ModelPool]] = {"GpuPool": GpuPool, "ModelPool": ModelPool}
+
+
+def observe(key: Key, objects: Iterable[Json], now: datetime, platform: Platform) -> Observed:
+    """Of everything that belongs to the pool. What is on its way out counts as gone, children excepted."""
+    pools, model_pools, children = [], [], {}
+    for body in objects:
+        if body["kind"] not in _KINDS:
+            children[ChildKey.of(body)] = body
+        elif "deletionTimestamp" in body["metadata"]:
+            continue
+        elif body["kind"] == "GpuPool":
+            pools.append(live(body))
+        else:
+            model_pools.append(live(body))
+    return Observed(key, now, platform, pools[0] if pools else None, tuple(model_pools), children)
+
+
+def live(body: Json) -> Live[Any]:
+    """A GpuPool or ModelPool. One that an older schema let in, and ours does not, says so in its status."""
+    kind, metadata = _KINDS[body["kind"]], body["metadata"]
+    problems: tuple[str, ...] = ()
+    value = None
+    try:
+        known = {"name": metadata["name"], "namespace": metadata["namespace"]}
+        fields = {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": known, "spec": body["spec"]}
+        value = kind.model_validate_json(json.dumps(fields))
+    except ValidationError as error:
+        problems = tuple(explain(error, kind))
+    return Live(
+        kind=body["kind"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 1),
+        created=metadata["creationTimestamp"],
+        value=value,
+        status=body.get("status") or {},
+        problems=problems,
+    )
+
+
+def named_secrets(observed: Observed) -> set[tuple[str, str]]:
+    """Namespace and name of every Secret that ModelPools of the pool name."""
+    return {(one.namespace, ref.name) for one in observed.model_pools if one.value for ref in secrets_of(one.value)}
+
+
+def secret_text(secret: Mapping[str, Any]) -> dict[str, str]:
+    """Entries of a Secret; one that is no text counts as empty."""
+    return {name: _text(value) for name, value in (secret.get("data") or {}).items()}
+
+
+def _text(value: str) -> str:
+    try:
+        return base64.b64decode(value).decode()
+    except ValueError:
+        return ""

@@ -1,0 +1,151 @@
+"""The whole operator: lead, list, watch with kopf, work.
+
+kopf watches and reconnects; its handlers only note what changed. It keeps nothing on objects: no finalizer (children go
+by their owner references, pods drain by themselves), no annotation, no status of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator
+from typing import Any
+
+import kopf
+from aiohttp import web
+
+from aegaeon_operator.config import OperatorConfig
+from aegaeon_operator.errors import ClusterError
+from aegaeon_operator.kube.client import CHILDREN, GPU_POOLS, MODEL_POOLS, Cluster, connect
+from aegaeon_operator.kube.controller import Controller
+from aegaeon_operator.kube.lease import Leadership, LeaseSettings
+from aegaeon_operator.kube.queue import Queue
+from aegaeon_operator.kube.store import Store
+from aegaeon_operator.reconcile.cluster.facts import ChildKey
+from aegaeon_operator.reconcile.cluster.names import MANAGED
+
+_log = logging.getLogger(__name__)
+_OURS = ",".join(f"{name}={value}" for name, value in MANAGED.items())
+_RETRY_S = 2.0
+
+
+async def run(config: OperatorConfig) -> int:
+    """Until SIGTERM (0), or until the lease is lost (1). Raises ClusterError when there is no cluster."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with _health(config.health_port), connect() as cluster:
+        leadership = Leadership(cluster, LeaseSettings(config.platform.namespace, config.holder))
+        if await _first(stop.wait(), leadership.acquire()) == 0:
+            return 0
+        try:
+            ended = await _first(stop.wait(), leadership.keep(), _work(config, cluster))
+            return 1 if ended == 1 else 0  # work ends by itself when kopf, which takes signals over, hears one
+        finally:
+            await leadership.release()
+
+
+async def _work(config: OperatorConfig, cluster: Cluster) -> None:
+    store = Store()
+    controller = Controller(cluster, store, config.platform)
+    queue = Queue(controller.reconcile, config.workers)
+    while True:
+        try:
+            await _list(config, cluster, store, queue)
+            break
+        except ClusterError as error:
+            _log.warning("listing: %s; again in %g s", error, _RETRY_S)
+            await asyncio.sleep(_RETRY_S)
+    try:
+        await _first(_watch(config, store, queue), queue.run(), _list_again(config, cluster, store, queue))
+    finally:
+        await controller.close()
+
+
+async def _list(config: OperatorConfig, cluster: Cluster, store: Store, queue: Queue) -> None:
+    """Everything anew. Nothing is decided before the first list is complete."""
+    changed = set()
+    for resource in (GPU_POOLS, MODEL_POOLS, *CHILDREN):
+        labels = _OURS if resource in CHILDREN else ""
+        found = [
+            one for namespace in config.namespaces or (None,) for one in await cluster.list(resource, namespace, labels)
+        ]
+        changed |= {key for one in found for key in store.put(one)}
+        changed |= store.keep_only(resource.kind, (ChildKey.of(one) for one in found))
+    queue.add(changed)
+
+
+async def _list_again(config: OperatorConfig, cluster: Cluster, store: Store, queue: Queue) -> None:
+    while True:
+        await asyncio.sleep(config.relist_s)
+        try:
+            await _list(config, cluster, store, queue)
+        except ClusterError as error:
+            _log.warning("listing again: %s", error)
+
+
+async def _watch(config: OperatorConfig, store: Store, queue: Queue) -> None:
+    registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True  # kinds that come later are seen by the next list; no right to read CRDs needed
+
+    async def changed(event: Any, body: Any, **_: Any) -> None:
+        key = ChildKey.of(body)
+        queue.add(store.remove(key) if event["type"] == "DELETED" else store.put(dict(body)))
+
+    for resource in (GPU_POOLS, MODEL_POOLS, *CHILDREN):
+        at = (resource.group, resource.version, resource.plural)
+        kopf.on.event(*at, registry=registry, id=resource.plural)(changed)
+        if resource in CHILDREN:
+            settings.watching.label_selectors[at] = _OURS
+    _login(registry)
+    await kopf.operator(
+        registry=registry,
+        settings=settings,
+        standalone=True,
+        clusterwide=not config.namespaces,
+        namespaces=config.namespaces,
+    )
+
+
+def _login(registry: kopf.OperatorRegistry) -> None:
+    """As our own client does."""
+    kopf.on.login(registry=registry)(kopf.login_with_service_account)
+    kopf.on.login(registry=registry)(kopf.login_with_kubeconfig)
+
+
+async def _first(*works: Any) -> int:
+    """The place of the one that ends first; the rest is cancelled. An error of any comes through."""
+    tasks = [asyncio.ensure_future(one) for one in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
+    return next(place for place, task in enumerate(tasks) if task in done)
+
+
+@contextlib.asynccontextmanager
+async def _health(port: int) -> AsyncIterator[None]:
+    """200 while the loop runs: a standby is as healthy as the leader."""
+    if not port:
+        yield
+        return
+
+    async def healthy(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    app = web.Application()
+    app.router.add_get("/healthz", healthy)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "0.0.0.0", port).start()
+        yield
+    finally:
+        await runner.cleanup()

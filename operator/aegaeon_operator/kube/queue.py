@@ -1,0 +1,82 @@
+"""Which pools are to be looked at, and when: each by one worker at a time, and asking twice is asking once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+from aegaeon_operator.errors import OperatorError
+from aegaeon_operator.reconcile.cluster.facts import Key
+
+_log = logging.getLogger(__name__)
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 1.0, 30.0
+# Several objects of a pool change together: the first waits this long for the others.
+_GATHER_S = 0.05
+
+
+class Queue:
+    """`reconcile` returns the seconds after which it wants to look again."""
+
+    def __init__(self, reconcile: Callable[[Key], Awaitable[float]], workers: int) -> None:
+        self._reconcile = reconcile
+        self._workers = workers
+        self._ready: asyncio.Queue[Key] = asyncio.Queue()
+        self._waiting: set[Key] = set()
+        self._running: set[Key] = set()
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._failures: dict[Key, int] = {}
+
+    def add(self, keys: Iterable[Key], delay_s: float = _GATHER_S) -> None:
+        """Look at these soon."""
+        for key in keys:
+            self._at(key, delay_s)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(self._workers):
+                tasks.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._ready.get()
+            self._waiting.discard(key)
+            if key in self._running:
+                self._at(key, _GATHER_S)
+                continue
+            self._running.add(key)
+            try:
+                again_s = await self._reconcile(key)
+                self._failures.pop(key, None)
+            except OperatorError as error:
+                again_s = self._backoff(key)
+                _log.warning("%s/%s: %s; again in %g s", key.namespace, key.name, error, again_s)
+            except Exception:  # noqa: BLE001 - a bug that one pool shows must not stop the others; it is logged whole
+                again_s = self._backoff(key)
+                _log.exception("%s/%s: again in %g s", key.namespace, key.name, again_s)
+            finally:
+                self._running.discard(key)
+            if key not in self._waiting:
+                self._at(key, again_s)
+
+    def _backoff(self, key: Key) -> float:
+        self._failures[key] = self._failures.get(key, 0) + 1
+        return float(min(_FIRST_RETRY_S * 2.0 ** (self._failures[key] - 1), _LONGEST_RETRY_S))
+
+    def _at(self, key: Key, delay_s: float) -> None:
+        """The earliest of several times counts."""
+        loop = asyncio.get_running_loop()
+        when = loop.time() + delay_s
+        timer = self._timers.get(key)
+        if key in self._waiting or (timer and timer.when() <= when):
+            return
+        if timer:
+            timer.cancel()
+        self._timers[key] = loop.call_at(when, self._due, key)
+
+    def _due(self, key: Key) -> None:
+        self._timers.pop(key, None)
+        if key not in self._waiting:
+            self._waiting.add(key)
+            self._ready.put_nowait(key)

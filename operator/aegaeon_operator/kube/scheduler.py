@@ -1,0 +1,127 @@
+"""A pool's scheduler as the operator speaks to it: models and tenants down, facts up (service Admin)."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf.json_format import ParseDict
+
+from aegaeon_operator.errors import ClusterError
+from aegaeon_operator.reconcile.cluster.desired import Desired
+from aegaeon_operator.reconcile.cluster.facts import EngineFacts, Json, ModelFacts, SchedulerFacts
+from aegaeon_operator.reconcile.cluster.names import fingerprint
+from aegaeon_proto.channels import open_channel
+from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, engine_pb2, gateway_pb2, model_pb2
+
+_TIMEOUT_S = 5.0
+# Requests of a model that was taken away have so long to end.
+_WITHDRAW_S = 60.0
+_PHASES = {
+    model_pb2.MODEL_PHASE_FETCHING: "fetching",
+    model_pb2.MODEL_PHASE_CACHED: "cached",
+    model_pb2.MODEL_PHASE_FAILED: "failed",
+}
+_ROLES = {engine_pb2.ROLE_UNIFIED: "unified", engine_pb2.ROLE_PREFILL: "prefill", engine_pb2.ROLE_DECODE: "decode"}
+
+
+class SchedulerLink:
+    """One channel to one scheduler. What was told is told again when it changed, or when the scheduler is a new one."""
+
+    def __init__(self, target: str, certificates: dict[str, bytes]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="aegaeon-tls-")
+        for name, content in certificates.items():
+            (Path(self._folder.name) / name).write_bytes(content)
+        self._channel = open_channel(target, Path(self._folder.name))
+        self._admin = admin_pb2_grpc.AdminStub(self._channel)
+        self._told: tuple[str, str] = ("", "")
+        self._refused = ""
+
+    async def exchange(self, wanted: Desired, slab_bytes: int) -> SchedulerFacts:
+        """Tell it what it should know, and learn how it stands. Raises ClusterError when it does not answer."""
+        try:
+            status = await self._call(self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S))
+            said = fingerprint([wanted.catalog, wanted.tenants])
+            if self._told != (status.incarnation, said):
+                await self._tell(wanted)
+                self._told = (status.incarnation, said) if not self._refused else ("", "")
+                status = await self._call(self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S))
+        except grpc.aio.AioRpcError as error:
+            raise ClusterError(0, f"the scheduler does not answer: {error.details()}") from error
+        return facts(status, self._refused, slab_bytes)
+
+    async def close(self) -> None:
+        """End the channel and forget the certificates."""
+        await self._channel.close()
+        self._folder.cleanup()
+
+    async def _tell(self, wanted: Desired) -> None:
+        """Tenants first: a model is never open for a moment that should not be."""
+        tenants = ParseDict(wanted.tenants or {}, gateway_pb2.Tenants())
+        await self._call(self._admin.SetTenants(admin_pb2.SetTenantsRequest(tenants=tenants), timeout=_TIMEOUT_S))
+        models = [_spec(entry) for entry in wanted.catalog]
+        request = admin_pb2.SetCatalogRequest(models=models, drain_s=_WITHDRAW_S)
+        try:
+            await self._call(self._admin.SetCatalog(request, timeout=_TIMEOUT_S))
+        except grpc.aio.AioRpcError as error:
+            if error.code() not in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
+                raise
+            self._refused = error.details() or "the scheduler refused the list of models"
+        else:
+            self._refused = ""
+
+    @staticmethod
+    async def _call(call: Any) -> Any:
+        return await call
+
+
+def _spec(entry: Json) -> model_pb2.ModelSpec:
+    return ParseDict({**entry, "tier": f"TIER_{str(entry['tier']).upper()}"}, model_pb2.ModelSpec())
+
+
+def facts(status: admin_pb2.AdminStatus, refused: str, slab_bytes: int) -> SchedulerFacts:
+    """What decisions are made from."""
+    resident = {name for one in status.pool.instances if one.alive for name in one.resident}
+    traffic = {one.model: one for one in status.pool.models}
+    models = {
+        one.spec.name: _model(one, traffic.get(one.spec.name, gateway_pb2.ModelTraffic()), one.spec.name in resident)
+        for one in status.catalog.models
+    }
+    shapes = {one.footprint.kv_shape: one.footprint.kv_block_bytes for one in status.catalog.models}
+    return SchedulerFacts(
+        incarnation=status.incarnation,
+        models=models,
+        engines=tuple(_engine(one, shapes, slab_bytes) for one in status.pool.instances),
+        oldest_wait_s=max((one.age_s for one in status.pool.sequences if one.state == "queued"), default=0.0),
+        refused=refused,
+    )
+
+
+def _model(status: gateway_pb2.ModelStatus, traffic: gateway_pb2.ModelTraffic, resident: bool) -> ModelFacts:
+    return ModelFacts(
+        phase=_PHASES.get(status.phase, ""),
+        reason=status.reason,
+        resident=resident,
+        queued=traffic.queued,
+        running=traffic.running,
+        output_tokens=traffic.output_tokens,
+        tokens_on_time=traffic.tokens_on_time,
+        busy_s=traffic.busy_s,
+        weight_bytes=status.footprint.weight_bytes,
+    )
+
+
+def _engine(status: gateway_pb2.InstanceStatus, shapes: dict[str, int], slab_bytes: int) -> EngineFacts:
+    """KV use: blocks that sequences hold, against those and everything that is free."""
+    used = sum(one.used_blocks * shapes.get(one.kv_shape, 0) for one in status.memory.shapes)
+    free = sum(one.free_blocks * shapes.get(one.kv_shape, 0) for one in status.memory.shapes)
+    free += status.memory.slabs_free * slab_bytes
+    return EngineFacts(
+        name=status.instance,
+        role=_ROLES.get(status.role, "unified"),
+        attached=status.alive,
+        sequences=status.sequences,
+        kv_used=used / (used + free) if used + free else 0.0,
+    )

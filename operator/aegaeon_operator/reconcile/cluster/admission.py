@@ -1,0 +1,51 @@
+"""Whether a pool can meet its models' objectives: a first estimate from what the scheduler has measured.
+
+One stream of a model whose tokens take s seconds of an engine, and may take tbt, keeps s / tbt of an engine busy
+(the paper's Equation 2 with every batch at its slowest). What all models want at once is held against the engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from aegaeon_operator.reconcile.cluster.conditions import Condition, no, unknown, yes
+from aegaeon_operator.reconcile.cluster.facts import ModelFacts
+from aegaeon_operator.spec.resources import ServedModel
+
+_KIND = "Admitted"
+_ENOUGH_TOKENS = 100  # before that, loads and first steps are most of what was measured
+
+
+def admitted(
+    mine: Sequence[ServedModel],
+    all_models: Sequence[ServedModel],
+    facts: Mapping[str, ModelFacts],
+    engines: int,
+    device_bytes: int,
+) -> Condition:
+    """The answer for the models of one ModelPool, in a pool of so many engines that decode."""
+    for model in mine:
+        size = facts.get(model.name, ModelFacts()).weight_bytes
+        if size > device_bytes:
+            return no(
+                _KIND,
+                "ModelTooLarge",
+                f"{model.name} has {size:,} bytes of weights, an engine has {device_bytes:,}; raise memory.deviceBytes",
+            )
+    if engines == 0:
+        return no(_KIND, "NoEngines", "the pool has no engines; raise their replicas")
+    shares = {
+        model.name: found.busy_s / found.output_tokens / model.slo.tbt
+        for model in all_models
+        if (found := facts.get(model.name)) and found.output_tokens >= _ENOUGH_TOKENS
+    }
+    if not shares:
+        return unknown(
+            _KIND, "NotMeasured", f"{len(all_models)} models share {engines} engines; none has served enough to tell"
+        )
+    wanted = sum(shares.values())
+    text = (
+        f"one stream of each of {len(shares)} measured models at once wants {wanted:.2f} engines at their objectives; "
+        f"the pool has {engines}; {len(all_models) - len(shares)} models are not measured yet"
+    )
+    return yes(_KIND, "Feasible", text) if wanted <= engines else no(_KIND, "Overcommitted", text)

@@ -1,0 +1,194 @@
+"""Which ModelPools and models a GpuPool serves, who may use them, and why not the others."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from aegaeon_operator.reconcile.cluster.facts import Json, Live, Observed, Refusal
+from aegaeon_operator.reconcile.cluster.names import CREDENTIALS
+from aegaeon_operator.reconcile.processes import quota_entry
+from aegaeon_operator.spec.base import SecretRef
+from aegaeon_operator.spec.crosscheck import allows
+from aegaeon_operator.spec.resources import GpuPool, ModelPool, Quota, ServedModel, Source, Tenant
+
+
+@dataclass(slots=True)
+class Attached:
+    """What is served. `refused`: by ModelPool (uid) why not, or why not all; `failed`: by ModelPool and model."""
+
+    models: dict[str, tuple[Live[ModelPool], ServedModel]] = field(default_factory=dict)
+    refused: dict[str, Refusal] = field(default_factory=dict)
+    failed: dict[tuple[str, str], str] = field(default_factory=dict)
+    credentials: dict[str, str] = field(default_factory=dict)
+    tenants: Json = field(default_factory=dict)
+
+    @property
+    def served(self) -> tuple[ServedModel, ...]:
+        """In the order of their names: the order of ModelPools' arrival changes nothing."""
+        return tuple(self.models[name][1] for name in sorted(self.models))
+
+
+def attach(observed: Observed) -> Attached:
+    """Oldest ModelPools first: they keep the names that several want."""
+    found = Attached()
+    for pool in sorted(observed.model_pools, key=lambda one: one.age):
+        refusal = _refusal(observed, pool)
+        if refusal:
+            found.refused[pool.uid] = refusal
+        elif pool.value and observed.gpu_pool and observed.gpu_pool.value:
+            _take(observed, observed.gpu_pool.value, pool, found)
+    found.tenants = _tenants(observed, found)
+    return found
+
+
+def _refusal(observed: Observed, pool: Live[ModelPool]) -> Refusal | None:
+    """Why nothing of a ModelPool is served."""
+    where = f"GpuPool {observed.key.name} in namespace {observed.key.namespace}"
+    if pool.value is None:
+        return Refusal("Invalid", "; ".join(pool.problems))
+    if observed.gpu_pool is None:
+        return Refusal("GpuPoolNotFound", f"there is no {where}; make it, or correct gpuPoolRef")
+    if observed.gpu_pool.value is None:
+        return Refusal("GpuPoolInvalid", f"{where} cannot be used: {'; '.join(observed.gpu_pool.problems)}")
+    if not allows(observed.gpu_pool.value, pool.namespace):
+        return Refusal(
+            "NamespaceNotAllowed", f"{where} does not allow namespace {pool.namespace}; see its allowedNamespaces"
+        )
+    return None
+
+
+def _take(observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], found: Attached) -> None:
+    assert pool.value is not None
+    problems: list[Refusal] = []
+    for model in pool.value.spec.models:
+        holder = found.models.get(model.name)
+        if holder:
+            other = f"{holder[0].namespace}/{holder[0].name}"
+            problem: Refusal | None = Refusal(
+                "NameConflict", f"{model.name} is served by ModelPool {other}, which is older; rename it"
+            )
+            usable = None
+        else:
+            usable, problem = _usable(observed, gpu_pool, pool, model, found)
+        if problem:
+            problems.append(problem)
+            found.failed[pool.uid, model.name] = problem.message
+        elif usable:
+            found.models[model.name] = (pool, usable)
+    if problems:
+        found.refused[pool.uid] = Refusal(problems[0].reason, "; ".join(problem.message for problem in problems))
+
+
+def _usable(
+    observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], model: ServedModel, found: Attached
+) -> tuple[ServedModel | None, Refusal | None]:
+    """The model with paths as pods have them, or why not."""
+    source = model.source
+    if source.needs_disk and gpu_pool.spec.memory.disk is None:
+        return None, Refusal("DiskMissing", f"{model.name} is kept on disk; the GpuPool needs spec.memory.disk")
+    if source.host_path is not None:
+        path = _inside(gpu_pool, source.host_path)
+        if path is None:
+            return None, Refusal(
+                "HostPathNotAllowed",
+                f"{model.name}: {source.host_path} is not inside the GpuPool's volumes.models.path"
+                if gpu_pool.spec.volumes.models
+                else f"{model.name}: hostPath needs volumes.models in the GpuPool",
+            )
+        return _with_source(model, source.model_copy(update={"host_path": path})), None
+    guarded = source.s3 or source.http
+    if guarded is None or guarded.credentials_secret_ref is None:
+        return model, None
+    ref = guarded.credentials_secret_ref
+    content = _entry(observed, pool, ref)
+    if content is None:
+        return None, Refusal("SecretNotFound", f"{model.name}: {_missing(pool, ref)}")
+    file = f"{pool.namespace}.{ref.name}.{ref.key}"
+    found.credentials[file] = content
+    changed = guarded.model_copy(update={"credentials_file": f"{CREDENTIALS}/{file}", "credentials_secret_ref": None})
+    return _with_source(model, source.model_copy(update={"s3" if source.s3 else "http": changed})), None
+
+
+def _with_source(model: ServedModel, source: Source) -> ServedModel:
+    return model.model_copy(update={"source": source})
+
+
+def _inside(gpu_pool: GpuPool, given: str) -> str | None:
+    """An absolute path without `..` below the models' folder, or None."""
+    volume = gpu_pool.spec.volumes.models
+    if volume is None or ".." in PurePosixPath(given).parts or given.startswith("~"):
+        return None
+    path = PurePosixPath(volume.path) / given
+    return str(path) if path.is_relative_to(volume.path) else None
+
+
+def _entry(observed: Observed, pool: Live[ModelPool], ref: SecretRef) -> str | None:
+    return observed.secrets.get((pool.namespace, ref.name), {}).get(ref.key)
+
+
+def _missing(pool: Live[ModelPool], ref: SecretRef) -> str:
+    return f"Secret {ref.name} in namespace {pool.namespace} is not there, or has no entry {ref.key}"
+
+
+# ---- tenants -------------------------------------------------------------------------------------------------------
+
+
+def secrets_of(pool: ModelPool) -> Iterator[SecretRef]:
+    """The Secrets, in its own namespace, that a ModelPool names."""
+    for tenant in pool.spec.tenants:
+        if tenant.key_secret_ref:
+            yield tenant.key_secret_ref
+    for model in pool.spec.models:
+        guarded = model.source.s3 or model.source.http
+        if guarded and guarded.credentials_secret_ref:
+            yield guarded.credentials_secret_ref
+
+
+def _tenants(observed: Observed, found: Attached) -> Json:
+    """The document of Admin.SetTenants. A ModelPool without tenants is open; one whose keys are missing is closed."""
+    tenants: dict[str, Json] = {}
+    owners: dict[str, str] = {}
+    open_models: list[str] = []
+    for pool in sorted(observed.model_pools, key=lambda one: one.age):
+        mine = [name for name, (owner, _) in found.models.items() if owner.uid == pool.uid]
+        if not pool.value or not mine:
+            continue
+        if not pool.value.spec.tenants:
+            open_models += mine
+        for tenant in pool.value.spec.tenants:
+            name = tenant.name if pool.namespace == observed.key.namespace else f"{pool.namespace}/{tenant.name}"
+            keys, problem = _keys(observed, pool, tenant)
+            free = [key for key in keys if owners.setdefault(key, name) == name]
+            if len(free) < len(keys):
+                problem = Refusal("KeyConflict", f"tenant {tenant.name} has a key of another tenant; give it its own")
+            if problem:
+                found.refused.setdefault(pool.uid, problem)
+            entry = tenants.setdefault(
+                name, {"name": name, "models": [], "key_sha256": [], "quota": quota_entry(tenant.quota)}
+            )
+            granted = [model for model in (tenant.models or mine) if model in mine]
+            entry["models"] = sorted({*entry["models"], *granted})
+            entry["key_sha256"] = sorted({*entry["key_sha256"], *free})
+    quotas = {model.name: quota_entry(model.quota) for model in found.served if model.quota != Quota()}
+    return {
+        "tenants": [tenants[name] for name in sorted(tenants)],
+        "open_models": sorted(open_models),
+        "model_quotas": quotas,
+    }
+
+
+def _keys(observed: Observed, pool: Live[ModelPool], tenant: Tenant) -> tuple[list[str], Refusal | None]:
+    """Hashes of a tenant's keys; keys themselves go no further."""
+    ref = tenant.key_secret_ref
+    if ref is None:
+        return [], Refusal("KeyFileNotHere", f"tenant {tenant.name}: keyFile is for `aegaeon up`; give keySecretRef")
+    content = _entry(observed, pool, ref)
+    if content is None:
+        return [], Refusal("SecretNotFound", f"tenant {tenant.name}: {_missing(pool, ref)}")
+    keys = content.split()
+    if not keys:
+        return [], Refusal("SecretEmpty", f"tenant {tenant.name}: entry {ref.key} of Secret {ref.name} has no key")
+    return [hashlib.sha256(key.encode()).hexdigest() for key in keys], None

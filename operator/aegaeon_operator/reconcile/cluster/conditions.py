@@ -1,0 +1,104 @@
+"""Conditions as Kubernetes has them: made anew each time, with the moment of the last change carried over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from aegaeon_operator.reconcile.cluster.facts import Json, Live, Note, Report
+
+Status = Literal["True", "False", "Unknown"]
+# Conditions whose True is bad news.
+_NEGATIVE = frozenset({"Degraded"})
+_TOLD = ("Accepted", "Admitted", "Degraded", "Ready")
+# Numbers that move all the time are written this often at most.
+SLOW_S = 60.0
+_SLOW = ("queued", "running", "attainment")
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One aspect of an object's state, without times."""
+
+    type: str
+    status: Status
+    reason: str
+    message: str
+
+
+def yes(kind: str, reason: str, message: str = "") -> Condition:
+    """It holds."""
+    return Condition(kind, "True", reason, message)
+
+
+def no(kind: str, reason: str, message: str) -> Condition:
+    """It does not hold."""
+    return Condition(kind, "False", reason, message)
+
+
+def unknown(kind: str, reason: str, message: str) -> Condition:
+    """Nobody can say."""
+    return Condition(kind, "Unknown", reason, message)
+
+
+def summary(conditions: list[Condition], needed: tuple[str, ...]) -> Condition:
+    """Ready: the first of the needed conditions that does not hold says why not."""
+    by_type = {one.type: one for one in conditions}
+    for kind in needed:
+        found = by_type[kind]
+        if found.status != "True":
+            return Condition("Ready", "False", found.reason, found.message)
+    return yes("Ready", "Serving", "everything that is needed is there")
+
+
+def written(about: Live[Any], conditions: list[Condition], now: datetime) -> list[Json]:
+    """As the API server keeps them, sorted by type."""
+    before = {one["type"]: one for one in about.status.get("conditions", ())}
+    found = []
+    for one in sorted(conditions, key=lambda one: one.type):
+        old = before.get(one.type, {})
+        same = old.get("status") == one.status
+        found.append(
+            {
+                "type": one.type,
+                "status": one.status,
+                "observedGeneration": about.generation,
+                "lastTransitionTime": old["lastTransitionTime"] if same else now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+                "reason": one.reason,
+                "message": one.message[:32768],
+            }
+        )
+    return found
+
+
+def notes(report: Report) -> list[Note]:
+    """An Event for every turn that somebody would want to hear of; the first words on a new object are few."""
+    before = {one["type"]: (one["status"], one["reason"]) for one in report.about.status.get("conditions", ())}
+    return [
+        Note(report.about, (one["status"] == "False") != (one["type"] in _NEGATIVE), one["reason"], one["message"])
+        for one in report.status["conditions"]
+        if before.get(one["type"]) != (one["status"], one["reason"])
+        and (one["type"] in before or one["type"] == "Accepted")
+        and one["type"] in _TOLD
+    ]
+
+
+def is_due(report: Report, last_written: float | None, now: float) -> bool:
+    """Whether the status should be written: at once when it says something new, numbers alone once a minute."""
+    new = report.status
+    old = {name: value for name, value in report.about.status.items() if name in new}
+    if old == new:
+        return False
+    return _lasting(old) != _lasting(new) or last_written is None or now - last_written >= SLOW_S
+
+
+def _lasting(status: Json) -> Json:
+    """Without numbers that move all the time, and without messages, which quote them."""
+    models = status.get("models")
+    if isinstance(models, list):  # of a ModelPool; a GpuPool has their number
+        models = [{name: value for name, value in one.items() if name not in _SLOW} for one in models]
+    conditions = [
+        {name: value for name, value in one.items() if name != "message"} for one in status.get("conditions", ())
+    ]
+    return {**status, "conditions": conditions, "models": models}

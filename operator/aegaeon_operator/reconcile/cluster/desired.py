@@ -1,0 +1,122 @@
+"""Everything that should exist for a pool, and what its scheduler should know."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+
+from aegaeon_operator.reconcile.cluster.attach import Attached, attach
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, Observed, Platform
+from aegaeon_operator.reconcile.cluster.names import (
+    CACHE,
+    COMPONENTS,
+    ENGINE_HTTP,
+    GATEWAY_PORT,
+    SCHEDULER_HTTP,
+    SCHEDULER_PORT,
+    SEGMENTS,
+    SINK_PORT,
+    TLS,
+    child,
+    manifest,
+    scheduler_target,
+)
+from aegaeon_operator.reconcile.cluster.pods import ENGINE_DRAIN_S, GATEWAY_DRAIN_S
+from aegaeon_operator.reconcile.cluster.routes import routes
+from aegaeon_operator.reconcile.cluster.workloads import workloads
+from aegaeon_operator.reconcile.processes import gateway_settings, model_entry, scheduler_settings, sidecar_settings
+from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec
+
+# Made by whoever carries decisions out, since they are random: decided things never name them as leftovers.
+_NOT_DECIDED = ("tls", "ca")
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """`leftovers` are ours and wanted no more. `catalog` and `tenants` are for the scheduler."""
+
+    attached: Attached
+    manifests: tuple[Json, ...] = ()
+    leftovers: tuple[ChildKey, ...] = ()
+    catalog: tuple[Json, ...] = ()
+    tenants: Json | None = None
+
+
+def desired(observed: Observed) -> Desired:
+    """Without a usable GpuPool nothing is changed: what it owns goes with it."""
+    attached = attach(observed)
+    pool = observed.gpu_pool
+    if pool is None or pool.value is None:
+        return Desired(attached)
+    spec = pool.value.spec
+    configs = _configs(observed.key, spec, observed.platform)
+    catalog = tuple(model_entry(model) for model in attached.served)
+    scheduler = {**configs["scheduler"], "models": list(catalog), "tenants": attached.tenants}
+    accepted = [one for one in observed.model_pools if _serves(attached, one.uid)]
+    manifests = (
+        _secret(observed.key, pool, "config", _files({**configs, "scheduler": scheduler})),
+        _secret(observed.key, pool, "credentials", attached.credentials),
+        *workloads(observed, pool, spec, configs),
+        *routes(observed.key, pool, spec, sorted(accepted, key=lambda one: one.age)),
+    )
+    wanted = {ChildKey.of(one) for one in manifests}
+    kept = {ChildKey("Secret", observed.key.namespace, child(observed.key, part)) for part in _NOT_DECIDED}
+    leftovers = tuple(sorted(set(observed.children) - wanted - kept))
+    return Desired(attached, manifests, leftovers, catalog, attached.tenants)
+
+
+def _serves(attached: Attached, uid: str) -> bool:
+    return any(pool.uid == uid for pool, _ in attached.models.values())
+
+
+def _configs(key: Key, spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]:
+    """By component, without models and tenants: those come and go while pods run."""
+    target = scheduler_target(key)
+    device = "cpu" if spec.accelerator.device == "cpu" else "cuda:0"  # the one that the pod was given
+    found: dict[str, Json] = {
+        "scheduler": {
+            **scheduler_settings(key.name, spec, ()),
+            "listen": f"0.0.0.0:{SCHEDULER_PORT}",
+            "tls": TLS,
+            "metrics_listen": f"0.0.0.0:{SCHEDULER_HTTP}",
+        },
+        "gateway": {
+            **gateway_settings(spec),
+            "name": "gateway",
+            "listen": f"0.0.0.0:{GATEWAY_PORT}",
+            "scheduler": target,
+            "sink": f"0.0.0.0:{SINK_PORT}",
+            "tls": TLS,
+            "hub_cache": f"{CACHE}/hub",
+            "fetched": f"{CACHE}/tokenizers",
+            "drain_s": GATEWAY_DRAIN_S,
+            "tenants_by_scheduler": True,
+            "redis": platform.redis_url,
+        },
+    }
+    for role, component in COMPONENTS.items():
+        found[component] = {
+            **sidecar_settings(role, spec),
+            "instance": component,
+            "node": "unknown",
+            "scheduler": target,
+            "device": device,
+            "segments": SEGMENTS,
+            "hub_cache": f"{spec.memory.disk.path}/hub" if spec.memory.disk else f"{CACHE}/hub",
+            "tls": TLS,
+            "metrics_listen": f"0.0.0.0:{ENGINE_HTTP}",
+            "drain_s": ENGINE_DRAIN_S,
+        }
+    return found
+
+
+def _files(configs: dict[str, Json]) -> dict[str, str]:
+    return {f"{name}.json": json.dumps(config, sort_keys=True, indent=1) for name, config in configs.items()}
+
+
+def _secret(key: Key, pool: Live[GpuPool], part: str, content: dict[str, str]) -> Json:
+    found = manifest("v1", "Secret", key.namespace, child(key, part), key, pool)
+    found["type"] = "Opaque"
+    found["data"] = {name: base64.b64encode(text.encode()).decode() for name, text in sorted(content.items())}
+    return found

@@ -1,0 +1,144 @@
+"""What is observed of a pool before deciding, and what is decided. Frozen; time and secrets are facts too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from aegaeon_operator.spec.resources import GpuPool, ModelPool
+
+Json = dict[str, Any]
+Kind = TypeVar("Kind", GpuPool, ModelPool)
+
+
+class Key(NamedTuple):
+    """Namespace and name of a GpuPool: what one reconcile is about."""
+
+    namespace: str
+    name: str
+
+
+class ChildKey(NamedTuple):
+    """An object that the operator makes."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> ChildKey:
+        """Of a manifest or a live object."""
+        return cls(manifest["kind"], manifest["metadata"]["namespace"], manifest["metadata"]["name"])
+
+
+@dataclass(frozen=True, slots=True)
+class Live(Generic[Kind]):
+    """A GpuPool or ModelPool as the API server has it; `problems` say why its spec cannot be used (`value` None)."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    created: str
+    value: Kind | None
+    status: Json
+    problems: tuple[str, ...] = ()
+
+    @property
+    def age(self) -> tuple[str, str, str]:
+        """Sorts the oldest first, always in the same way."""
+        return self.created, self.namespace, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What the operator's environment says: the same for all pools."""
+
+    control_image: str
+    engine_image: str
+    pull_policy: str = "IfNotPresent"
+    redis_url: str | None = None
+    namespace: str = "default"
+    """of the operator: it alone may reach the schedulers' ports from outside a pool"""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """A model as the scheduler sees it."""
+
+    phase: str = ""  # "", fetching, cached, failed
+    reason: str = ""
+    resident: bool = False
+    queued: int = 0
+    running: int = 0
+    output_tokens: int = 0
+    tokens_on_time: int = 0
+    busy_s: float = 0.0
+    weight_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """An engine as the scheduler sees it."""
+
+    name: str
+    role: str
+    attached: bool
+    sequences: int
+    kv_used: float
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerFacts:
+    """What the pool's scheduler says; `oldest_wait_s` is of the request that has waited longest."""
+
+    incarnation: str
+    models: Mapping[str, ModelFacts] = field(default_factory=dict)
+    engines: tuple[EngineFacts, ...] = ()
+    oldest_wait_s: float = 0.0
+    refused: str = ""  # why it did not take the catalog
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything that one reconcile knows. `secrets` are those that ModelPools name, by namespace and name."""
+
+    key: Key
+    now: datetime
+    platform: Platform
+    gpu_pool: Live[GpuPool] | None
+    model_pools: tuple[Live[ModelPool], ...]
+    children: Mapping[ChildKey, Json] = field(default_factory=dict)
+    secrets: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
+    scheduler: SchedulerFacts | None = None
+    replicas: Mapping[str, int] = field(default_factory=dict)
+    """engines by role as the autoscaler wants them; a role without min and max is not in it"""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a ModelPool, or some of its models, are not served."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """An Event to post about an object."""
+
+    about: Live[Any]
+    warning: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The status that an object should have."""
+
+    about: Live[Any]
+    status: Json

@@ -1,0 +1,75 @@
+"""Names, labels, ports and folders of a pool's objects: deterministic, so that whoever decides again finds them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from aegaeon_operator.reconcile.cluster.facts import Json, Key, Live
+from aegaeon_operator.spec.resources import API_VERSION, GROUP
+
+MANAGER = "aegaeon-operator"
+MANAGED = {"app.kubernetes.io/managed-by": MANAGER}
+POOL_NAMESPACE = f"{GROUP}/pool-namespace"
+CONFIG_HASH = f"{GROUP}/config"
+SCHEDULER_PORT, SCHEDULER_HTTP = 7000, 7001
+ENGINE_HTTP = 7101
+GATEWAY_PORT, SINK_PORT = 8000, 7200
+CONFIG, TLS, CREDENTIALS = "/etc/aegaeon/config", "/etc/aegaeon/tls", "/etc/aegaeon/credentials"
+SEGMENTS = "/dev/shm/aegaeon"
+CACHE = "/var/cache/aegaeon"
+UID = 65532
+# Component of the pods of each role.
+COMPONENTS = {"unified": "engine", "prefill": "prefill", "decode": "decode"}
+
+
+def child(key: Key, part: str) -> str:
+    """Name of a child of the pool."""
+    return f"{key.name}-{part}"
+
+
+def selector(key: Key, component: str | None = None) -> dict[str, str]:
+    """Labels by which pods of the pool are found."""
+    found = {"app.kubernetes.io/name": "aegaeon", "app.kubernetes.io/instance": key.name}
+    return found | ({"app.kubernetes.io/component": component} if component else {})
+
+
+def labels(key: Key, component: str | None = None) -> dict[str, str]:
+    """Of every object of the pool."""
+    return {**selector(key, component), **MANAGED, POOL_NAMESPACE: key.namespace}
+
+
+def scheduler_target(key: Key) -> str:
+    """Where the pool's scheduler is reached."""
+    return f"{child(key, 'scheduler')}.{key.namespace}.svc:{SCHEDULER_PORT}"
+
+
+def manifest(
+    api_version: str, kind: str, namespace: str, name: str, key: Key, owner: Live[Any], component: str | None = None
+) -> Json:
+    """The head of a child: owned by `owner`, in whose namespace it is."""
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": labels(key, component),
+            "ownerReferences": [
+                {
+                    "apiVersion": API_VERSION,
+                    "kind": owner.kind,
+                    "name": owner.name,
+                    "uid": owner.uid,
+                    "controller": True,
+                    "blockOwnerDeletion": True,
+                }
+            ],
+        },
+    }
+
+
+def fingerprint(value: object) -> str:
+    """The same for the same content, whatever the order of keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,121 @@
+"""What runs and how it is reached: Deployments, StatefulSets, their Services, disruption budgets, network policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aegaeon_operator.reconcile.cluster.facts import Json, Key, Live, Observed
+from aegaeon_operator.reconcile.cluster.names import (
+    COMPONENTS,
+    ENGINE_HTTP,
+    GATEWAY_PORT,
+    SCHEDULER_HTTP,
+    SCHEDULER_PORT,
+    SINK_PORT,
+    child,
+    manifest,
+    selector,
+)
+from aegaeon_operator.reconcile.cluster.pods import engine_pod, gateway_pod, scheduler_pod
+from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec
+
+
+def workloads(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec, configs: dict[str, Json]) -> Iterator[Json]:
+    """All of them; `configs` by component: what their pods are told at the start."""
+    key, platform = observed.key, observed.platform
+    yield _deployment(key, pool, "scheduler", 1, scheduler_pod(key, spec, platform, configs["scheduler"]))
+    yield service(key, pool, "scheduler", grpc=SCHEDULER_PORT, http=SCHEDULER_HTTP)
+    gateway = gateway_pod(key, spec, platform, configs["gateway"])
+    yield _deployment(key, pool, "gateway", spec.gateway.replicas, gateway)
+    yield service(key, pool, "gateway", http=GATEWAY_PORT)
+    yield _budget(key, pool, "gateway")
+    for role, replicas in roles(observed, spec).items():
+        component = COMPONENTS[role]
+        yield _stateful_set(key, pool, component, replicas, engine_pod(key, role, spec, platform, configs[component]))
+        yield service(key, pool, component, headless=True, http=ENGINE_HTTP)
+        yield _budget(key, pool, component)
+    yield from _policies(observed, pool)
+
+
+def roles(observed: Observed, spec: GpuPoolSpec) -> dict[str, int]:
+    """Engines by role: as the autoscaler wants them where it may, else as the spec says."""
+    asked = {"unified": spec.engines, "prefill": spec.prefill, "decode": spec.decode}
+    return {role: observed.replicas.get(role, one.replicas) for role, one in asked.items() if one}
+
+
+def service(key: Key, pool: Live[GpuPool], component: str, headless: bool = False, **ports: int) -> Json:
+    """Of one component. A headless one gives its pods names, ready or not."""
+    found = manifest("v1", "Service", key.namespace, child(key, component), key, pool, component)
+    found["spec"] = {
+        "selector": selector(key, component),
+        "ports": [{"name": name, "port": port, "targetPort": port, "protocol": "TCP"} for name, port in ports.items()],
+    }
+    if headless:
+        found["spec"] |= {"clusterIP": "None", "publishNotReadyAddresses": True}
+    return found
+
+
+def _deployment(key: Key, pool: Live[GpuPool], component: str, replicas: int, template: Json) -> Json:
+    found = manifest("apps/v1", "Deployment", key.namespace, child(key, component), key, pool, component)
+    found["spec"] = {
+        "replicas": replicas,
+        "selector": {"matchLabels": selector(key, component)},
+        "template": template,
+        # Two schedulers at once would both command the engines that found them.
+        "strategy": {"type": "Recreate"}
+        if component == "scheduler"
+        else {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+        "revisionHistoryLimit": 2,
+    }
+    return found
+
+
+def _stateful_set(key: Key, pool: Live[GpuPool], component: str, replicas: int, template: Json) -> Json:
+    """Engines start at once and are replaced one by one: the next when the last is attached, which is readiness."""
+    found = manifest("apps/v1", "StatefulSet", key.namespace, child(key, component), key, pool, component)
+    found["spec"] = {
+        "replicas": replicas,
+        "serviceName": child(key, component),
+        "selector": {"matchLabels": selector(key, component)},
+        "template": template,
+        "podManagementPolicy": "Parallel",
+        "updateStrategy": {"type": "RollingUpdate"},
+        "revisionHistoryLimit": 2,
+    }
+    return found
+
+
+def _budget(key: Key, pool: Live[GpuPool], component: str) -> Json:
+    found = manifest("policy/v1", "PodDisruptionBudget", key.namespace, child(key, component), key, pool, component)
+    found["spec"] = {"maxUnavailable": 1, "selector": {"matchLabels": selector(key, component)}}
+    return found
+
+
+def _policies(observed: Observed, pool: Live[GpuPool]) -> Iterator[Json]:
+    """In: the API and what Prometheus reads from anywhere, the operator to the scheduler, the pool among itself."""
+    key = observed.key
+    within = {"podSelector": {"matchLabels": selector(key)}}
+    operator = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": observed.platform.namespace}},
+    }
+    yield _policy(key, pool, "gateway", [_from([], GATEWAY_PORT), _from([within], SINK_PORT)])
+    yield _policy(key, pool, "scheduler", [_from([within, operator], SCHEDULER_PORT), _from([], SCHEDULER_HTTP)])
+    for component in ("engine", "prefill", "decode"):
+        yield _policy(key, pool, component, [_from([], ENGINE_HTTP)])
+
+
+def _policy(key: Key, pool: Live[GpuPool], component: str, ingress: list[Json]) -> Json:
+    name = child(key, component)
+    found = manifest("networking.k8s.io/v1", "NetworkPolicy", key.namespace, name, key, pool, component)
+    found["spec"] = {
+        "podSelector": {"matchLabels": selector(key, component)},
+        "policyTypes": ["Ingress"],
+        "ingress": ingress,
+    }
+    return found
+
+
+def _from(peers: list[Json], port: int) -> Json:
+    """No peers: everybody."""
+    ports = [{"port": port, "protocol": "TCP"}]
+    return {"ports": ports, "from": peers} if peers else {"ports": ports}

@@ -1,0 +1,92 @@
+"""What the three processes are told, from a pool's spec: the same on one machine and in a cluster.
+
+The config files are the contract with the processes (docs/design/processes.md). Where things are, callers say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aegaeon_operator.reconcile.pods import Json
+from aegaeon_operator.spec.resources import GpuPoolSpec, Quota, ServedModel, Source
+
+_MAX_BODY_BYTES = 16 << 20
+_HEARTBEAT_S = 0.5
+_HEARTBEAT_TIMEOUT_S = 2
+
+
+def scheduler_settings(name: str, spec: GpuPoolSpec, models: Iterable[ServedModel]) -> Json:
+    """All but addresses and files."""
+    scheduling = spec.scheduling
+    return {
+        "pool": name,
+        "policy": {
+            "name": scheduling.policy,
+            "q_max_s": scheduling.q_max,
+            "max_gpsize": scheduling.max_group_size,
+            "min_stay_s": scheduling.min_stay,
+        },
+        "models": [model_entry(model) for model in models],
+        "heartbeat_timeout_s": _HEARTBEAT_TIMEOUT_S,
+        "hold_s": scheduling.hold,
+        "admission": scheduling.admission,
+    }
+
+
+def model_entry(model: ServedModel) -> Json:
+    """A model of the scheduler's catalog."""
+    return {
+        "name": model.name,
+        "source": source_entry(model.source),
+        "max_model_len": model.max_model_len or 0,
+        "ttft_s": model.slo.ttft,
+        "tbt_s": model.slo.tbt,
+        "tier": model.tier,
+        "weight": model.weight,
+    }
+
+
+def source_entry(source: Source) -> Json:
+    """Where its files are; files of credentials by their path."""
+    if source.hugging_face:
+        return {"hub": source.hugging_face.model_dump()}
+    if source.s3:
+        return {"s3": source.s3.model_dump(exclude={"credentials_secret_ref"})}
+    if source.http:
+        return {"http": source.http.model_dump(exclude={"credentials_secret_ref"})}
+    return {"directory": source.host_path}
+
+
+def sidecar_settings(role: str, spec: GpuPoolSpec) -> Json:
+    """All but addresses, folders, and who it is."""
+    memory, tuning = spec.memory, spec.tuning
+    return {
+        "role": role,
+        "backend": spec.backend,
+        "dtype": spec.accelerator.dtype,
+        "memory": {
+            "device_bytes": memory.device_bytes,
+            "slab_bytes": memory.slab_size,
+            "host_kv_bytes": memory.host_kv,
+            "host_cache_bytes": memory.host_model_cache,
+            "stage_chunk_bytes": memory.stage.chunk,
+            "stage_depth": memory.stage.depth,
+            "prefix_reuse": memory.prefix_reuse,
+        },
+        "disk": {"folder": memory.disk.path, "budget_bytes": memory.disk.size} if memory.disk else {},
+        "threads": tuning.threads,
+        "max_batch": tuning.max_batch,
+        "prefill_chunk_tokens": tuning.prefill_chunk_tokens,
+        "lease_s": tuning.lease,
+        "heartbeat_s": _HEARTBEAT_S,
+    }
+
+
+def gateway_settings(spec: GpuPoolSpec) -> Json:
+    """All but addresses and folders."""
+    return {"max_body_bytes": _MAX_BODY_BYTES, "hold_s": spec.scheduling.hold}
+
+
+def quota_entry(quota: Quota) -> Json:
+    """What may be asked in a minute."""
+    return {"requests_per_minute": quota.requests_per_minute, "tokens_per_minute": quota.tokens_per_minute}

@@ -1,0 +1,68 @@
+"""The autoscaler in virtual time: out under load, in when idle, never past its bounds, never in a flutter."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aegaeon_operator.reconcile.cluster.autoscale import Load, Memory, step
+from aegaeon_operator.spec.kubernetes import Autoscaling
+
+KNOBS = Autoscaling()
+IDLE = Load(asked=2, attached=2, oldest_wait_s=0.0, kv_used=0.0, sequences=0)
+
+
+def run(load: Load, seconds: int, memory: Memory | None = None, low: int = 1, high: int = 3) -> list[int]:
+    """What is asked for at every second while the load stays as it is and engines come up at once."""
+    memory, asked, found = memory or Memory(), load.asked, []
+    for now in range(seconds):
+        here = Load(asked, asked, load.oldest_wait_s, load.kv_used, load.sequences)
+        asked, memory = step(here, low, high, KNOBS, memory, float(now))
+        found.append(asked)
+    return found
+
+
+def test_requests_that_wait_ten_seconds_bring_engines_up_to_the_bound() -> None:
+    assert run(Load(1, 1, 9.9, 0.0, 5), 5) == [1, 1, 1, 1, 1]
+    assert run(Load(1, 1, 10.0, 0.0, 5), 5) == [2, 3, 3, 3, 3]
+
+
+def test_no_further_engine_is_asked_for_while_one_comes_up() -> None:
+    assert step(Load(2, 1, 60.0, 0.0, 5), 1, 5, KNOBS, Memory(), 0.0)[0] == 2
+
+
+def test_memory_that_is_full_for_a_moment_is_none_of_its_business_and_for_half_a_minute_it_is() -> None:
+    asked = run(Load(1, 1, 0.0, 0.95, 5), 40)
+    assert asked[:30] == [1] * 30
+    assert asked[30] == 2
+
+
+def test_idle_engines_go_one_by_one_five_minutes_apart() -> None:
+    asked = run(Load(3, 3, 0.0, 0.0, 0), 700)
+    assert (asked[299], asked[300], asked[599], asked[600], asked[-1]) == (3, 2, 2, 1, 1)
+
+
+def test_one_request_in_the_middle_begins_the_wait_anew() -> None:
+    _, memory = step(IDLE, 1, 3, KNOBS, Memory(), 0.0)
+    _, memory = step(Load(2, 2, 0.0, 0.0, 2), 1, 3, KNOBS, memory, 299.0)
+    assert step(IDLE, 1, 3, KNOBS, memory, 300.0)[0] == 2
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 60), st.floats(0, 1), st.integers(0, 50), st.integers(0, 9), st.floats(0.1, 400)),
+        max_size=30,
+    ),
+    st.integers(1, 4),
+    st.integers(0, 4),
+)
+def test_it_stays_within_its_bounds_and_moves_by_one(
+    looks: list[tuple[float, float, int, int, float]], low: int, more: int
+) -> None:
+    memory, asked, now = Memory(), low, 0.0
+    for wait, kv, sequences, attached, passed in looks:
+        now += passed
+        wanted, memory = step(Load(asked, attached, wait, kv, sequences), low, low + more, KNOBS, memory, now)
+        assert low <= wanted <= low + more
+        assert abs(wanted - asked) <= 1
+        asked = wanted

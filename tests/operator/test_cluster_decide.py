@@ -1,0 +1,197 @@
+"""What is decided for a pool in a cluster: whom it serves, what should exist; and deciding twice changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from operator_objects import KEY, PLATFORM, by_key, entry, gpu_pool, model_pool, observed
+
+from aegaeon_gateway.config import load_config as read_gateway_config
+from aegaeon_operator.kube.compare import as_wanted
+from aegaeon_operator.reconcile.cluster.conditions import is_due
+from aegaeon_operator.reconcile.cluster.desired import Desired, desired
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json
+from aegaeon_operator.reconcile.cluster.report import reports
+from aegaeon_scheduler.config import load_config as read_scheduler_config
+from aegaeon_sidecar.config import read_config as read_sidecar_config
+
+POOLS = (gpu_pool(), model_pool("red", "llama"), model_pool("blue", "qwen", created=1))
+
+
+def decided(*objects: Json, **facts: Any) -> Desired:
+    return desired(observed(*objects, **facts))
+
+
+def reason_of(objects: tuple[Json, ...], name: str, kind: str = "Accepted", **facts: Any) -> tuple[str, str, str]:
+    seen = observed(*objects, **facts)
+    (report,) = (one for one in reports(seen, desired(seen), {}) if one.about.name == name)
+    (found,) = (one for one in report.status["conditions"] if one["type"] == kind)
+    return found["status"], found["reason"], found["message"]
+
+
+def test_a_pool_has_a_scheduler_gateways_engines_and_what_guards_them() -> None:
+    kinds = {(key.kind, key.name) for key in by_key(decided(*POOLS).manifests)}
+    assert {
+        ("Deployment", "pool-scheduler"),
+        ("Deployment", "pool-gateway"),
+        ("StatefulSet", "pool-engine"),
+        ("Service", "pool-gateway"),
+        ("Service", "pool-engine"),
+        ("PodDisruptionBudget", "pool-gateway"),
+        ("Secret", "pool-config"),
+        ("NetworkPolicy", "pool-scheduler"),
+    } <= kinds
+
+
+def test_processes_can_read_what_they_are_told(tmp_path: Path) -> None:
+    secret = by_key(decided(*POOLS).manifests)[ChildKey("Secret", "infra", "pool-config")]
+    for name in ("scheduler", "gateway", "engine"):
+        (tmp_path / f"{name}.json").write_text(entry(secret, f"{name}.json"), "utf-8")
+    scheduler = read_scheduler_config(tmp_path / "scheduler.json")
+    assert [model.name for model in scheduler.models] == ["llama", "qwen"]
+    assert scheduler.models[0].source.directory == "/srv/models/llama"
+    assert read_gateway_config(tmp_path / "gateway.json").tenants_by_scheduler
+    assert read_sidecar_config(tmp_path / "engine.json").role == "unified"
+
+
+def test_models_come_and_go_without_another_pod_template() -> None:
+    before, after = (by_key(decided(*pools).manifests) for pools in (POOLS[:2], POOLS))
+    workloads = [key for key in before if key.kind in ("Deployment", "StatefulSet")]
+    assert workloads
+    assert {key: before[key] for key in workloads} == {key: after[key] for key in workloads}
+
+
+def test_another_memory_plan_replaces_engines_and_nothing_else() -> None:
+    memory = {"deviceBytes": "26Mi", "slabSize": "256Ki", "hostModelCache": "32Mi", "hostKv": "12Mi"}
+    before, after = by_key(decided(*POOLS).manifests), by_key(decided(gpu_pool(memory=memory), *POOLS[1:]).manifests)
+    assert {key.name for key in before if before[key] != after[key]} == {"pool-engine", "pool-config"}
+
+
+def test_of_two_that_want_a_name_the_older_has_it_and_the_other_hears_so() -> None:
+    pools = (gpu_pool(), model_pool("young", "llama", "mine", created=5), model_pool("old", "llama", created=1))
+    assert {name: pool.name for name, (pool, _) in decided(*pools).attached.models.items()} == {
+        "llama": "old",
+        "mine": "young",
+    }
+    assert reason_of(pools, "old")[:2] == ("True", "Accepted")
+    assert reason_of(pools, "young")[:2] == ("False", "NameConflict")
+
+
+@pytest.mark.parametrize(
+    ("objects", "reason"),
+    [
+        ((model_pool("red", "llama"),), "GpuPoolNotFound"),
+        ((gpu_pool(), model_pool("red", "llama", namespace="team")), "NamespaceNotAllowed"),
+        ((gpu_pool(volumes={}), model_pool("red", "llama")), "HostPathNotAllowed"),
+        ((gpu_pool(), model_pool("red", "../../etc")), "HostPathNotAllowed"),
+        ((gpu_pool(), model_pool("red", "a", tenants=[{"name": "a", "keyFile": "/k"}])), "KeyFileNotHere"),
+    ],
+)
+def test_what_cannot_be_served_says_why(objects: tuple[Json, ...], reason: str) -> None:
+    broken = tuple(
+        {**one, "spec": {**one["spec"], "models": [{"name": "llama", "source": {"hostPath": "../../etc"}}]}}
+        if "../../etc" in json.dumps(one)
+        else one
+        for one in objects
+    )
+    assert reason_of(broken, "red")[:2] == ("False", reason)
+
+
+def test_a_namespace_that_is_allowed_is_served_and_its_route_may_cross() -> None:
+    access = {"parentRefs": [{"name": "public"}], "hostnames": ["models.example.com"], "pathPrefix": "/team"}
+    pools = (gpu_pool(allowedNamespaces=["team"]), model_pool("red", "llama", namespace="team", gateway=access))
+    found = by_key(decided(*pools).manifests)
+    route = found[ChildKey("HTTPRoute", "team", "red")]
+    assert route["spec"]["rules"][0]["backendRefs"][0]["namespace"] == "infra"
+    assert route["metadata"]["ownerReferences"][0]["kind"] == "ModelPool"
+    grant = found[ChildKey("ReferenceGrant", "infra", "pool-routes")]
+    assert grant["spec"]["from"][0]["namespace"] == "team"
+
+
+def test_keys_are_hashed_and_a_tenant_without_any_is_kept_out() -> None:
+    tenants = [{"name": "red", "keySecretRef": {"name": "keys", "key": "keys"}}]
+    pools = (gpu_pool(), model_pool("red", "llama", tenants=tenants))
+    secrets = {("infra", "keys"): {"keys": "sk-before\nsk-after\n"}}
+    known = decided(*pools, secrets=secrets).tenants
+    assert known is not None
+    assert known["tenants"][0]["key_sha256"] == sorted(
+        hashlib.sha256(one).hexdigest() for one in (b"sk-before", b"sk-after")
+    )
+    config = by_key(decided(*pools, secrets=secrets).manifests)[ChildKey("Secret", "infra", "pool-config")]
+    assert "sk-" not in "".join(entry(config, name) for name in config["data"])
+    unknown = decided(*pools).tenants
+    assert unknown is not None
+    assert (unknown["open_models"], unknown["tenants"][0]["key_sha256"]) == ([], [])
+    assert reason_of(pools, "red")[:2] == ("False", "SecretNotFound")
+
+
+def test_no_pod_without_a_device_has_more_rights_than_the_strictest_standard_grants() -> None:
+    for manifest in decided(*POOLS).manifests:
+        if manifest["kind"] != "Deployment":
+            continue
+        pod = manifest["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            context = container["securityContext"]
+            assert (context["allowPrivilegeEscalation"], context["capabilities"]) == (False, {"drop": ["ALL"]})
+            assert context["readOnlyRootFilesystem"]
+
+
+def test_what_is_as_wanted_is_not_written_and_what_somebody_changed_is() -> None:
+    manifests = decided(*POOLS).manifests
+    for manifest in manifests:
+        assert as_wanted(json.loads(json.dumps(manifest)) | {"status": {"x": 1}}, manifest)
+    (engines,) = (one for one in manifests if one["kind"] == "StatefulSet")
+    scaled = json.loads(json.dumps(engines))
+    scaled["spec"]["replicas"] = 7
+    assert not as_wanted(scaled, engines)
+    assert as_wanted({"kind": "Pod", "cpu": "2"}, {"kind": "Pod", "cpu": "2000m"})
+
+
+@given(st.permutations([*POOLS, model_pool("late", "llama", created=9)]))
+def test_the_order_in_which_objects_are_seen_changes_nothing(objects: list[Json]) -> None:
+    assert decided(*objects) == decided(*POOLS, model_pool("late", "llama", created=9))
+
+
+@given(st.sets(st.integers(0, 40)))
+def test_wherever_it_was_interrupted_the_rest_is_what_was_missing(applied: set[int]) -> None:
+    """A crash after any subset of writes: the next look finds those as wanted, and decides the same for the rest."""
+    first = decided(*POOLS)
+    there = tuple(one for place, one in enumerate(first.manifests) if place in applied)
+    again = desired(observed(*POOLS, *there))
+    assert again.manifests == first.manifests
+    assert again.leftovers == ()
+
+
+def test_what_is_wanted_no_more_goes_and_certificates_stay() -> None:
+    old = {"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "infra", "name": "pool-old"}}
+    tls = {"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "infra", "name": "pool-tls"}}
+    assert decided(*POOLS, old, tls).leftovers == (ChildKey("Service", "infra", "pool-old"),)
+
+
+def test_a_status_that_says_nothing_new_is_not_written_and_numbers_alone_once_a_minute() -> None:
+    pools = json.loads(json.dumps(POOLS))
+    first = {one.about.uid: one for one in reports(observed(*pools), decided(*pools), {})}
+    for one in pools:
+        one["status"] = first[one["metadata"]["uid"]].status
+    (report,) = (one for one in reports(observed(*pools), decided(*pools), {}) if one.about.name == "red")
+    assert not is_due(report, None, 0.0)
+    report.status["models"][0]["queued"] = 5
+    assert [is_due(report, 100.0, now) for now in (101.0, 159.0, 160.0)] == [False, False, True]
+
+
+def test_engines_of_a_node_that_hand_over_are_beside_each_other() -> None:
+    pools = (gpu_pool(engines=None, prefill={"replicas": 1}, decode={"replicas": 1}), *POOLS[1:])
+    pools[0]["spec"].pop("engines")
+    decode = by_key(decided(*pools).manifests)[ChildKey("StatefulSet", "infra", "pool-decode")]
+    (term,) = decode["spec"]["template"]["spec"]["affinity"]["podAffinity"].popitem()[1]
+    assert term["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "prefill"
+    assert PLATFORM.engine_image == decode["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert KEY.name == "pool"

@@ -1,4 +1,4 @@
-"""Writes what is generated of the chart: values.yaml, values.schema.json, README.md, the dashboard, copies of the CRDs.
+"""Writes what is generated of the chart: values.yaml, values.schema.json, README.md, the dashboard, copies of the CRDs and of the rights.
 
 Run by `make generate`; `make check` fails when a file is not what helm/*.py and crds/ say.
 """
@@ -30,6 +30,7 @@ def main() -> None:
     (CHART / "values.schema.json").write_text(json.dumps(schema, indent=1) + "\n", "utf-8")
     (CHART / "README.md").write_text("\n".join(readme()) + "\n", "utf-8")
     (CHART / "files" / "dashboard.json").write_text(json.dumps(dashboard(), indent=1) + "\n", "utf-8")
+    shutil.copyfile(HERE.parent / "operator/aegaeon_operator/kube/rbac.yaml", CHART / "files" / "rbac.yaml")
     for file in sorted((HERE.parent / "crds").glob("*.yaml")):
         shutil.copyfile(file, CHART / "files" / "crds" / file.name)
 

@@ -11,5 +11,9 @@ class NoAnswerError(CliError):
     """A running stack does not answer."""
 
 
+class RefusedError(CliError):
+    """What is asked for cannot be done to what runs."""
+
+
 class BadFileError(CliError):
     """A file given on the command line cannot be used."""

@@ -14,6 +14,7 @@ from aegaeon_operator.errors import OperatorError
 _COMMANDS = {
     "demo": ("aegaeon_cli.demo.command", "demo", "Four tiny models share two engines; every token is checked."),
     "up": ("aegaeon_cli.up", "up", "Run the pools of a folder of manifests on this machine."),
+    "apply": ("aegaeon_cli.apply", "apply", "Give the pool that runs other models and tenants, without a restart."),
     "top": ("aegaeon_cli.top", "top", "Watch a running stack: engines, models, tokens, decisions."),
     "models": ("aegaeon_cli.models_group", "models", "Make the tiny models of the quickstart."),
     "doctor": ("aegaeon_cli.doctor", "doctor", "Say what this machine can do and what is missing."),

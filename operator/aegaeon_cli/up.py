@@ -133,7 +133,7 @@ async def _run(pool: Pool, options: Options, folder: RunFolder) -> None:
     plan = _plan(options, folder.path, folder.segments)
     runner = PodRunner(reconcile(pool, plan), folder, RestartPolicy(), Console(options.verbose))
     stop = _on_signals(runner)
-    work = asyncio.create_task(_bring_up(pool, plan, runner, folder))
+    work = asyncio.create_task(_bring_up(pool, plan, runner, folder, options.models))
     stopped = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -162,7 +162,11 @@ def _on_signals(runner: PodRunner) -> asyncio.Event:
     return stop
 
 
-async def _bring_up(pool: Pool, plan: LocalPlan, runner: PodRunner, folder: RunFolder) -> None:
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+async def _bring_up(pool: Pool, plan: LocalPlan, runner: PodRunner, folder: RunFolder, models: Path) -> None:
     began = time.monotonic()
     url = f"http://{plan.host}:{gateway_port(pool, plan)}"
     state = RunState(
@@ -171,6 +175,10 @@ async def _bring_up(pool: Pool, plan: LocalPlan, runner: PodRunner, folder: RunF
         url=url,
         scheduler=plan.scheduler_target,
         segments=str(plan.segments),
+        port=plan.port,
+        record=_text(plan.record),
+        constants=_text(plan.constants),
+        models=str(models),
     )
     click.echo(f"starting pool {state.pool} in {folder.path} ...")
     folder.publish(state)

@@ -110,7 +110,7 @@ def test_the_gateway_is_told_where_to_listen() -> None:
         "hub_cache": None,
         "fetched": "/run/aegaeon/q/tokenizers",
         "hold_s": 30.0,
-        "tenants": None,
+        "tenants": "/run/aegaeon/q/tenants.json",
     }
 
 

@@ -42,7 +42,7 @@ class _Tenant(_Strict):
 
 class _File(_Strict):
     tenants: tuple[_Tenant, ...] = ()
-    open_models: tuple[str, ...] = ()
+    open_models: tuple[str, ...] | None = ()  # None: every model
     model_quotas: dict[str, _Quota] = {}
 
 
@@ -114,7 +114,7 @@ def _directory(file: _File, folder: Path) -> Directory:
     return Directory(
         tenants=tuple(Tenant(one.name, frozenset(one.models), _quota(one.quota)) for one in file.tenants),
         keys=keys,
-        open_models=frozenset(file.open_models),
+        open_models=None if file.open_models is None else frozenset(file.open_models),
         model_quotas={name: _quota(quota) for name, quota in file.model_quotas.items()},
     )
 

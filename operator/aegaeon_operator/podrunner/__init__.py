@@ -1,7 +1,7 @@
 """Runs desired pods as child processes of this one: what kubelet does on a node, on a laptop."""
 
 from aegaeon_operator.podrunner.child import Reporter, RestartPolicy, tethered
-from aegaeon_operator.podrunner.preflight import look, preflight
+from aegaeon_operator.podrunner.preflight import look, missing_models, preflight
 from aegaeon_operator.podrunner.runfolder import (
     RunFolder,
     RunState,
@@ -27,6 +27,7 @@ __all__ = [
     "default_base",
     "find_run",
     "look",
+    "missing_models",
     "node_folder",
     "preflight",
     "runs_of",

@@ -36,7 +36,7 @@ def preflight(pool: Pool, plan: LocalPlan, machine: Machine) -> None:
         *_port_in_use(plan.host, gateway_port(pool, plan), "--port"),
         *(_port_in_use(plan.host, metrics, "spec.scheduling.metricsPort") if metrics else ()),
     ]
-    problems = [*ports, *_too_little(pool, plan, machine), *_no_model(pool), *_no_gpu(pool, plan)]
+    problems = [*ports, *_too_little(pool, plan, machine), *missing_models(pool), *_no_gpu(pool, plan)]
     if problems:
         raise PreflightError(problems)
 
@@ -74,7 +74,8 @@ def _too_little(pool: Pool, plan: LocalPlan, machine: Machine) -> list[str]:
     return problems
 
 
-def _no_model(pool: Pool) -> list[str]:
+def missing_models(pool: Pool) -> list[str]:
+    """A sentence for every model whose folder is not there."""
     return [
         f"model {model.name}: the folder {model.source.host_path} does not exist; make the quickstart's models with "
         f"`aegaeon models make`, or put right its source.hostPath"

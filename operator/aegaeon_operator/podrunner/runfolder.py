@@ -28,7 +28,7 @@ _LEASE = "run.lock"
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What others may know of a run. `ready` once every pod was ready."""
+    """What others may know of a run. `ready` once every pod was ready. The last four: what it was started with."""
 
     pool: str
     pid: int
@@ -36,6 +36,15 @@ class RunState:
     scheduler: str
     segments: str
     ready: bool = False
+    port: int | None = None
+    record: str | None = None
+    constants: str | None = None
+    models: str = ""
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder, where the scheduler's socket is."""
+        return Path(self.scheduler.removeprefix("unix:")).parent
 
 
 class RunFolder:

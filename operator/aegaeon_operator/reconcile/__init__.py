@@ -1,5 +1,6 @@
 """Decide: what a pool asks for becomes the pods that should run. Pure; whoever runs pods carries it out."""
 
+from aegaeon_operator.reconcile.changes import needs_restart
 from aegaeon_operator.reconcile.local import LocalPlan, reconcile
 from aegaeon_operator.reconcile.pods import AttachedProbe, DesiredPod, HttpProbe, PodRole, Probe, SocketProbe
 
@@ -11,5 +12,6 @@ __all__ = [
     "PodRole",
     "Probe",
     "SocketProbe",
+    "needs_restart",
     "reconcile",
 ]

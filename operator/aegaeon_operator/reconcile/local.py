@@ -15,6 +15,8 @@ from aegaeon_operator.reconcile.tenants import tenants_file
 from aegaeon_operator.spec import Pool
 from aegaeon_operator.spec.resources import GpuPoolSpec
 
+_EVERYBODY: Json = {"open_models": None}  # every model needs no key; a file all the same, so that it may change
+
 
 @dataclass(frozen=True, slots=True)
 class LocalPlan:
@@ -114,7 +116,7 @@ def _sidecar(spec: GpuPoolSpec, plan: LocalPlan, instance: str, role: str, devic
 
 def _gateway(pool: Pool, plan: LocalPlan) -> DesiredPod:
     port = gateway_port(pool, plan)
-    tenants = tenants_file(pool)
+    tenants = tenants_file(pool) or _EVERYBODY
     file = plan.run_folder / "tenants.json"
     config: Json = {
         **gateway_settings(pool.gpu_pool.spec),
@@ -124,13 +126,13 @@ def _gateway(pool: Pool, plan: LocalPlan) -> DesiredPod:
         "sink": plan.sink_target,
         "hub_cache": _text(plan.hub_cache),
         "fetched": str(plan.run_folder / "tokenizers"),
-        "tenants": str(file) if tenants else None,
+        "tenants": str(file),
     }
     return DesiredPod(
         *_pod("gateway", PodRole.GATEWAY, "aegaeon_gateway", config, plan),
         probe=HttpProbe(plan.host, port, "/health"),
         depends=("scheduler",),
-        files={file: tenants} if tenants else {},
+        files={file: tenants},
     )
 
 

@@ -1,0 +1,110 @@
+"""`aegaeon apply`: a running stack gets other models and tenants, or is told what needs a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import yaml
+from stack.launch import manifests, running
+from stack.traffic import PROMPTS, stream
+
+from aegaeon_cli.demo.stack import Stack
+
+
+@pytest.fixture(scope="module")
+def stack(four_models: dict[str, Path]) -> Iterator[Stack]:
+    with running(of(four_models, "llama", "qwen3")) as up:
+        yield up
+
+
+def of(models: dict[str, Path], *names: str, engines: int = 1) -> str:
+    return manifests({name: models[name] for name in names}, engines=engines)
+
+
+def apply(stack: Stack, folder: Path, text: str) -> tuple[int, str]:
+    """Exit status and what it printed."""
+    (folder / "pool.yaml").write_text(text)
+    command = [sys.executable, "-c", "from aegaeon_cli.main import main; main()", "apply", "-f", str(folder)]
+    environment = os.environ | {"XDG_RUNTIME_DIR": str(stack.run_folders.parent)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    return done.returncode, done.stdout + done.stderr
+
+
+async def until(client: openai.AsyncOpenAI, *models: str) -> None:
+    """Until the gateway shows these models."""
+    async with asyncio.timeout(30):
+        while {model.id async for model in client.models.list()} != set(models):  # noqa: ASYNC110  # see below
+            await asyncio.sleep(0.05)  # another process is watched
+
+
+async def test_models_come_and_go_while_a_stream_runs_and_stay_when_the_scheduler_dies(
+    stack: Stack, four_models: dict[str, Path], tmp_path: Path
+) -> None:
+    before = set(stack.pids())
+    async with openai.AsyncOpenAI(
+        base_url=f"{stack.state.url}/v1", api_key="none", max_retries=0, timeout=90
+    ) as client:
+        expected = await stream(client, "qwen3", PROMPTS[0])
+        streaming = asyncio.create_task(stream(client, "qwen3", PROMPTS[0]))
+        status, printed = await asyncio.to_thread(apply, stack, tmp_path, of(four_models, "qwen3", "qwen2"))
+        assert status == 0, printed
+        assert printed.splitlines()[:2] == ["model qwen2 added", "model llama removed"]
+        await until(client, "qwen3", "qwen2")
+        assert await stream(client, "qwen2", PROMPTS[0])
+        assert await streaming == expected
+        assert set(stack.pids()) == before
+        stack.kill("scheduler")
+        assert await stream(client, "qwen2", PROMPTS[0])
+        await until(client, "qwen3", "qwen2")
+
+
+async def test_keys_come_and_go(stack: Stack, four_models: dict[str, Path], tmp_path: Path) -> None:
+    def guarded(*tenants: str) -> str:
+        pool, models = yaml.safe_load_all(of(four_models, "qwen3", "qwen2"))
+        models["spec"]["tenants"] = [{"name": name, "keyFile": f"./{name}.key"} for name in tenants]
+        return yaml.safe_dump_all([pool, models])
+
+    async def ask(key: str) -> Any:
+        async with openai.AsyncOpenAI(base_url=f"{stack.state.url}/v1", api_key=key, max_retries=0) as client:
+            return await client.completions.create(model="qwen3", prompt="x", max_tokens=1)
+
+    for name in ("red", "blue"):
+        (tmp_path / f"{name}.key").write_text(f"sk-{name}")
+    for tenants, known, unknown in ((("red",), "sk-red", "sk-blue"), (("blue",), "sk-blue", "sk-red")):
+        assert (await asyncio.to_thread(apply, stack, tmp_path, guarded(*tenants)))[0] == 0
+        async with asyncio.timeout(30):
+            while True:  # the gateway looks once a second
+                try:
+                    await ask(unknown)
+                except openai.AuthenticationError:
+                    break
+                await asyncio.sleep(0.1)  # another process is watched
+        assert (await ask(known)).choices
+    assert apply(stack, tmp_path, of(four_models, "qwen3", "qwen2"))[0] == 0
+
+
+def test_what_needs_a_restart_is_named_and_nothing_is_changed(
+    stack: Stack, four_models: dict[str, Path], tmp_path: Path
+) -> None:
+    status, printed = apply(stack, tmp_path, of(four_models, "qwen3", engines=2))
+    assert status == 2
+    assert "pod engine-1 is wanted and does not run" in printed
+    assert "nothing was changed" in printed
+    moved = four_models | {"qwen3": four_models["llama"]}
+    status, printed = apply(stack, tmp_path, of(moved, "qwen3", "qwen2"))
+    assert status == 2
+    assert "the source of model qwen3 cannot change while it is served" in printed
+    status, printed = apply(stack, tmp_path, of(four_models, "qwen3", "qwen2").replace("16Mi", "32Mi"))
+    assert status == 2
+    assert "pod engine-0: memory.device_bytes is 16777216 and would be 33554432" in printed
+    status, printed = apply(stack, tmp_path, of({"qwen3": tmp_path / "nowhere"}, "qwen3"))
+    assert status == 2
+    assert "does not exist" in printed

@@ -6,6 +6,7 @@ import io
 
 import pytest
 
+from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
 from aegaeon_scheduler.core.log import LogWriter
 from aegaeon_scheduler.core.model import ModelName, Role, Terms, Tier
@@ -75,3 +76,17 @@ def test_engines_time_is_shared_by_weight_and_nobody_starves():
     assert min(had) < 0.15 * max(had)
     assert got[2] == max(got) > 1.2 * sorted(got)[-2]
     assert min(got) > 0.15 * max(got)
+
+
+def test_a_model_that_is_withdrawn_and_comes_again_begins_anew():
+    world, _ = pool([Terms(weight=3)], [2.0] * 4, seconds=5)
+    all_of_them = ev.CatalogChanged(tuple(model.config for model in world.scheduler._pool.models.values()))
+    world.request("last", MODELS[0], 50, 400, at=600.1)
+    world.run(601)
+    world.feed(ev.CatalogChanged(all_of_them.models[1:]))
+    world.request("other", MODELS[1], 50, 40, at=601.2)
+    world.run(602)
+    world.feed(all_of_them)
+    world.request("again", MODELS[1], 50, 40, at=602.1)
+    world.run(700)
+    assert not world.any_open()

@@ -49,13 +49,15 @@ class Shares:
     def _count(self, now: float) -> None:
         fade = exp((self._at - now) / _LATELY_S)
         self._at = now
+        spent = {}
         for name, model in self._pool.models.items():
-            since_s = model.busy_s - self._seen.get(name, 0.0)
-            self._spent[name] = self._spent.get(name, 0.0) * fade + since_s
-            self._seen[name] = model.busy_s
+            since_s = max(0.0, model.busy_s - self._seen.get(name, 0.0))  # one that came anew counts from 0
+            spent[name] = self._spent.get(name, 0.0) * fade + since_s
+        self._spent = spent
+        self._seen = {name: model.busy_s for name, model in self._pool.models.items()}
 
     def _excess(self, model: Model, tier: list[Model]) -> float:
         """`_MOST` where it had twice its share or more, minus that where it had nothing."""
-        spent = sum(self._spent[m.name] for m in tier)
+        spent = sum(self._spent.get(m.name, 0.0) for m in tier)  # a group may outlive its model until the pass
         share = spent * model.config.terms.weight / sum(m.config.terms.weight for m in tier)
-        return (min(self._spent[model.name] / share, 2.0) - 1.0) * _MOST if share > 0.0 else 0.0
+        return (min(self._spent.get(model.name, 0.0) / share, 2.0) - 1.0) * _MOST if share > 0.0 else 0.0

@@ -74,7 +74,16 @@ def release(own_cluster: Path) -> Iterator[str]:
     where = ("--namespace", _SYSTEM)
     chart = str(REPOSITORY / "helm" / "aegaeon")
     # Other tests put the definitions there before.
-    install = ("upgrade", "--install", "aegaeon", chart, "--create-namespace", "--take-ownership", "--force-conflicts", "--wait")
+    install = (
+        "upgrade",
+        "--install",
+        "aegaeon",
+        chart,
+        "--create-namespace",
+        "--take-ownership",
+        "--force-conflicts",
+        "--wait",
+    )
     helm(own_cluster, *install, *where, "--timeout=120s", "--set-json", f"images={json.dumps(values['images'])}")
     yield _SYSTEM
     helm(own_cluster, "uninstall", "aegaeon", *where, "--wait")

@@ -6,6 +6,7 @@ The pool of conftest: two engines and two gateways; llama and qwen2 of tenant `r
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def test_a_wrong_key_another_tenants_model_and_too_much_are_refused(pool: PodsOf
     with pytest.raises(NotFoundError, match="mistral"):
         ask(pool, RED, "mistral")
     with pytest.raises(RateLimitError) as refused:
-        ask_without_end(pool, GREEN, "mistral")
+        ask_all_at_once(pool, GREEN, "mistral")
     assert int(refused.value.response.headers["Retry-After"]) > 0
 
 
@@ -136,10 +137,10 @@ def served(pool: PodsOfPool, key: str) -> set[str]:
     return {model.id for model in OpenAI(base_url=f"{pool.url}/v1", api_key=key).models.list()}
 
 
-def ask_without_end(pool: PodsOfPool, key: str, model: str) -> None:
-    """More than the quota of both gateways together."""
-    for _ in range(2 * QUOTA + 10):
-        ask(pool, key, model, max_tokens=1)
+def ask_all_at_once(pool: PodsOfPool, key: str, model: str) -> None:
+    """More than the quota of both gateways together, and more than may wait for it."""
+    with ThreadPoolExecutor(8 * QUOTA) as people:
+        list(people.map(lambda _: ask(pool, key, model, max_tokens=1), range(8 * QUOTA)))
 
 
 def ask(pool: PodsOfPool, key: str, model: str, max_tokens: int = 16) -> str:

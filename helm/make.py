@@ -1,4 +1,4 @@
-"""Writes what is generated of the chart: values.yaml, values.schema.json, README.md, the dashboard, copies of the CRDs and of the rights.
+"""Writes what is generated of the chart: values, their schema and README, the dashboard, copies of CRDs and rights.
 
 Run by `make generate`; `make check` fails when a file is not what helm/*.py and crds/ say.
 """

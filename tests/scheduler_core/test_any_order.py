@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from aegaeon_scheduler.core import commands as cmd
@@ -38,6 +38,25 @@ class Trouble:
     kind: str
     who: int
 
+
+# A prompt that gives way while its last part runs, and is then to be handed off: one copy, not two.
+GAVE_WAY = {
+    "roles": ROLES[3],
+    "slabs": 112,
+    "host_slabs": 12,
+    "max_batch": 1,
+    "shapes": 1,
+    "odd_blocks": False,
+    "contents": 1,
+    "delay_s": 0.0,
+}
+GAVE_WAY_ARRIVALS = [
+    Arrival(0.587, 0, 700, 39),
+    Arrival(0.587, 2, 1, 1),
+    Arrival(0.587, 0, 700, 39),
+    Arrival(0.587, 0, 700, 1),
+    *(Arrival(0.0, 0, 1, length) for length in (23, 38, 1)),
+]
 
 times = st.floats(0, 6, allow_nan=False).map(lambda x: round(x, 3))
 arrivals = st.lists(
@@ -120,6 +139,7 @@ def strike(world: World, clients: list, trouble: Trouble) -> None:
 @pytest.mark.parametrize("policy", ["paper", "aegaeon"])
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(shape, arrivals, troubles, faults)
+@example(GAVE_WAY, GAVE_WAY_ARRIVALS, [], {16: FailureKind.NO_MEMORY})
 def test_every_request_ends_exactly_once_and_leaves_nothing_behind(policy, pool, requests, trouble, fault):
     world = play(policy, pool, requests, trouble, fault)
     for client in world.clients.values():

@@ -34,7 +34,8 @@ class HandOff:
         if inst.role is Role.PREFILL:
             self._life.stage(seq, Stage.HANDOFF)
             self._life.hold(seq)
-            self.swap_out(inst, seq)
+            if seq.copy is None:  # else it gave way while its last part ran: that copy follows the part
+                self.swap_out(inst, seq)
             return
         self._life.stage(seq, Stage.DECODE)
         self._policy.place_decode(seq, self._pool.now)

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 
 class Clock:
-    """Seconds since the start. Deterministic: equal times run first come, first served."""
+    """Seconds since the start, and actions run. Deterministic: equal times run first come, first served."""
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.steps = 0
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
 
@@ -24,6 +25,7 @@ class Clock:
         if not self._heap:
             return False
         self.now, _, action = heapq.heappop(self._heap)
+        self.steps += 1
         action()
         return True
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from aegaeon_scheduler.core import commands as cmd
-from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import ConstantsOf, PolicySettings, SchedulerConfig
 from aegaeon_scheduler.core.errors import ConfigError
 from aegaeon_scheduler.core.model import Footprint, InstanceId, KvShape, ModelName, Role
@@ -31,17 +29,11 @@ def simulate_production(
     names = [ModelName(f"model-{m:03}") for m in range(len(workload.kinds))]
     kinds = dict(zip(names, workload.kinds, strict=True))
     served = {n: _served(machines.first, machines.kind(k)) for n, k in kinds.items()}
-    events = 0
-
-    def observe(now: float, event: ev.Event, commands: list[cmd.Command]) -> None:
-        nonlocal events
-        events += 1
-
     pool = {name: (s, settings.slo_of(m)) for m, (name, s) in enumerate(served.items())}
     specs = _engines(settings, machines, kinds)
     try:
         terms = dict(zip(names, workload.terms, strict=False))
-        world = World(_config(settings, specs), pool, specs, settings.delay_s, 0.5, observe=observe, terms=terms)
+        world = World(_config(settings, specs), pool, specs, settings.delay_s, 0.5, terms=terms)
     except ConfigError as error:
         raise SettingsError(f"--policy {settings.policy}: {error}") from error
     clients = [
@@ -50,7 +42,7 @@ def simulate_production(
     ]
     _run(world, workload, settings, progress)
     requests = [_request(a.model, c) for a, c in zip(workload.arrivals, clients, strict=True)]
-    return Outcome(requests, [e.use for e in world.engines.values()], world.clock.now, events)
+    return Outcome(requests, [e.use for e in world.engines.values()], world.clock.now, world.clock.steps)
 
 
 def _request(model: int, client: Client) -> Request:

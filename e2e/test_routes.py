@@ -6,6 +6,7 @@ import http.client
 import statistics
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -52,9 +53,11 @@ def test_an_unknown_host_is_the_gateways_404(pool: PodsOfPool, address: str) -> 
 def test_the_route_adds_less_than_three_milliseconds(pool: PodsOfPool, address: str) -> None:
     wait_for_route(pool, address)
     service = pool.url.removeprefix("http://").partition(":")[0]
-    plain, routed = http.client.HTTPConnection(service, PORT), http.client.HTTPConnection(address, 80)
-
-    pairs = [(seconds(plain, ""), seconds(routed, HOST)) for _ in range(200)]
+    with (
+        closing(http.client.HTTPConnection(service, PORT)) as plain,
+        closing(http.client.HTTPConnection(address, 80)) as routed,
+    ):
+        pairs = [(seconds(plain, ""), seconds(routed, HOST)) for _ in range(200)]
 
     added = statistics.median(through - direct for direct, through in pairs)
     print(f"the route adds {added * 1e3:.2f} ms to a request, p50 of {len(pairs)}")
@@ -76,9 +79,9 @@ def seconds(connection: http.client.HTTPConnection, host: str) -> float:
 
 def status(address: str, port: int, host: str) -> int:
     """Of the list of models."""
-    connection = http.client.HTTPConnection(address, port, timeout=5)
-    connection.request("GET", "/v1/models", headers=headers(host))
-    return connection.getresponse().status
+    with closing(http.client.HTTPConnection(address, port, timeout=5)) as connection:
+        connection.request("GET", "/v1/models", headers=headers(host))
+        return connection.getresponse().status
 
 
 def headers(host: str) -> dict[str, str]:

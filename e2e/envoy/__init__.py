@@ -65,7 +65,7 @@ async def way(
     options = ("--health-listen", f"127.0.0.1:{health}", "--metrics-port", "0", "--grace", "1", "--tls", tls)
     async with process(*picker, *options, *extra) as child:
         await _healthy(health)
-        envoy = (str(ENVOY), "-c", str(config), "--use-dynamic-base-id", "--concurrency", "1", "-l", "error")
+        envoy = (str(ENVOY), "-c", str(config), "--disable-hot-restart", "--concurrency", "1", "-l", "error")
         async with process(*envoy):
             await _answers(f"http://127.0.0.1:{admin}/ready")
             yield Way(f"http://127.0.0.1:{listen}", f"http://127.0.0.1:{plain}", health, child)

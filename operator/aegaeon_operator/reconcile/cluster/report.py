@@ -104,6 +104,10 @@ def _engines_ready(ready: int, total: int) -> Condition:
 
 
 def _progressing(conditions: list[Condition]) -> Condition:
+    """What is refused waits for a person: nothing is on its way."""
+    refused = next((one for one in conditions if one.type == "Accepted" and one.status == "False"), None)
+    if refused:
+        return no("Progressing", refused.reason, refused.message)
     waits = next((one for one in conditions if one.status != "True" or one.reason == "SomeReady"), None)
     return (
         yes("Progressing", waits.reason, waits.message) if waits else no("Progressing", "Stable", "nothing is changing")
@@ -136,7 +140,7 @@ def _model_pool(observed: Observed, wanted: Desired, pool: Live[ModelPool], fail
         _degraded(observed, mine),
     ]
     conditions.append(summary(conditions, ("Accepted", "ArtifactsAvailable", "Routable")))
-    conditions.append(_progressing([conditions[-1]]))
+    conditions.append(_progressing([conditions[0], conditions[-1]]))
     able = sum(one["state"] in ("Cached", "Resident") for one in states)
     return Report(
         pool,
@@ -253,6 +257,8 @@ def _degraded(observed: Observed, mine: list[ServedModel]) -> Condition:
             late.append(f"{model.name} {one.tokens_on_time / one.output_tokens:.0%}")
     if late:
         return yes("Degraded", "ObjectiveMissed", f"tokens on time: {', '.join(late)}; wanted: {_GOOD:.0%}")
+    if not any(facts[model.name].output_tokens for model in mine if model.name in facts):
+        return no("Degraded", "NoTraffic", "no token was asked for yet")
     return no("Degraded", "ObjectiveMet", "tokens are on time")
 
 

@@ -66,10 +66,10 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def operator(kubeconfig: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """One that leads, and that ends cleanly when it is asked to."""
-    process = start(kubeconfig)
+    """One that leads, and that ends cleanly when it is asked to. Its name is no other's: the lease says who it is of."""
+    process = start(kubeconfig, "the-operator")
     try:
-        wait_until("it leads", lambda: leader(kubeconfig) == "one", 30)
+        wait_until("it leads", lambda: leader(kubeconfig) == "the-operator", 30)
         yield process
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 0

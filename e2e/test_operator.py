@@ -66,7 +66,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def operator(kubeconfig: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """One that leads, and that ends cleanly when it is asked to. Its name is no other's: the lease says who it is of."""
+    """One that leads, and that ends cleanly when it is asked to. Its name is its own: a lease may be left over."""
     process = start(kubeconfig, "the-operator")
     try:
         wait_until("it leads", lambda: leader(kubeconfig) == "the-operator", 30)

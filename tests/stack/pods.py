@@ -68,11 +68,13 @@ class Pods:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.ports['gateway']}"
 
-    def write_certificates(self, authority: Pair) -> None:
-        pair = issue(authority, datetime.now(UTC))
-        self.tls.mkdir(exist_ok=True)
+    def write_certificates(self, authority: Pair, folder: Path | None = None) -> Path:
+        """Into the folder that all processes share, or into another one."""
+        pair, folder = issue(authority, datetime.now(UTC)), folder or self.tls
+        folder.mkdir(exist_ok=True)
         for name, content in (("ca.crt", authority.certificate), ("tls.crt", pair.certificate), ("tls.key", pair.key)):
-            (self.tls / name).write_bytes(content)
+            (folder / name).write_bytes(content)
+        return folder
 
     async def start_scheduler(self) -> None:
         models = [
@@ -90,19 +92,23 @@ class Pods:
         await self._run("scheduler", "aegaeon_scheduler", config)
         await self._until(self.ports["pages"], "readyz")
 
-    async def start_engine(self, name: str) -> None:
+    async def start_engine(self, name: str, tls: Path | None = None) -> None:
+        """Until it is ready; `tls`: certificates of its own."""
+        await self.begin_engine(name, tls)
+        await self._until(self.engine_pages[name], "readyz")
+
+    async def begin_engine(self, name: str, tls: Path | None = None) -> None:
         port = self.engine_pages[name] = free_port()
         config = {
             "role": "unified",
             "scheduler": self.scheduler,
-            "tls": str(self.tls),
+            "tls": str(tls or self.tls),
             "memory": MEMORY,
             "segments": str(self.base / "segments"),
             "metrics_listen": f"127.0.0.1:{port}",
             "drain_s": 60,
         }
         await self._run(name, "aegaeon_sidecar", config, "--instance", name, "--node", "n")
-        await self._until(port, "readyz")
 
     async def start_gateway(self) -> None:
         config = {
@@ -134,6 +140,14 @@ class Pods:
                 status = await admin.Status(admin_pb2.AdminStatusRequest())
                 if until(status):
                     return status
+                await asyncio.sleep(0.05)  # other processes are watched
+
+    async def said(self, name: str, sentence: str) -> None:
+        """Until the log of a process has the sentence."""
+        async with asyncio.timeout(START_S):
+            while True:
+                if sentence in self.log(name):
+                    return
                 await asyncio.sleep(0.05)  # other processes are watched
 
     def log(self, name: str) -> str:

@@ -98,13 +98,14 @@ async def test_certificates_are_renewed_while_streams_run_and_strangers_are_refu
     await pods.end("engine-0")
     await pods.start_engine("engine-0")  # dials, and is dialled, with the new ones
     assert await streaming == expected
-    pods.write_certificates(make_authority("stranger", datetime.now(UTC)))
     process = pods.processes.pop("engine-1")
     process.kill()
     await process.wait()
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(5):
-            await pods.start_engine("engine-1")
-    pods.write_certificates(pods.authority)
+    await pods.status(lambda s: {i.instance for i in s.pool.instances if i.alive} == {"engine-0"})
+    stranger = pods.write_certificates(make_authority("stranger", datetime.now(UTC)), pods.base / "stranger")
+    await pods.begin_engine("engine-1", stranger)
+    await pods.said("engine-1", "its certificate is not one of this pool")
+    await pods.status(lambda s: {i.instance for i in s.pool.instances if i.alive} == {"engine-0"})
+    pods.write_certificates(pods.authority, stranger)
     await pods.status(lambda s: {i.instance for i in s.pool.instances if i.alive} == {"engine-0", "engine-1"})
     assert await stream(client, "qwen3", PROMPTS[0]) == expected

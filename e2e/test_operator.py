@@ -167,7 +167,7 @@ def test_killed_at_any_moment_the_next_one_ends_where_it_would_have(namespace: s
     apply(kubeconfig, pool("demo", engines={"replicas": 1}), models("red", "demo", "llama"))
     for patience in (3.0, 3.3, 3.6):  # a start, and some writes
         process = start(kubeconfig)
-        time.sleep(patience)
+        time.sleep(patience)  # a moment that nothing announces is what is tested
         kill(process)
     with operator(kubeconfig):
         wait_until("both are accepted", lambda: accepted(kubeconfig, "gpupools,modelpools") == 2, 60)
@@ -206,9 +206,9 @@ def test_a_hundred_pools_and_a_thousand_model_pools(namespace: str, api: client.
         wait_until("all are accepted", all_accepted, 300)
         took = time.monotonic() - began
         resident = resident_mb(process.pid)
-        time.sleep(10)
+        time.sleep(10)  # controllers of the cluster fill in what is theirs
         before = writes(kubeconfig)
-        time.sleep(30)
+        time.sleep(30)  # what must not happen needs time in which it could
         rest = writes(kubeconfig) - before
     print(f"{took:.0f} s, {resident:.0f} MB, {rest} writes in 30 s at rest")
     assert took < 120

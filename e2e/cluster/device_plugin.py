@@ -27,18 +27,18 @@ class Plugin(services.DevicePluginServicer):  # type: ignore[misc]  # made at ru
     def __init__(self, count: int) -> None:
         self._ids = [f"gpu-{number}" for number in range(count)]
 
-    def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+    def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:
         """None."""
         return messages.Empty()
 
-    def ListAndWatch(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802 - gRPC's name
+    def ListAndWatch(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         """The same list until kubelet goes."""
         yield messages.Devices(devices=[messages.Device(id=one, health="Healthy") for one in self._ids])
         gone = threading.Event()
         context.add_callback(gone.set)
         gone.wait()
 
-    def Allocate(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+    def Allocate(self, request: Any, context: Any) -> Any:
         """A name for each."""
         given = [",".join(one.device_ids) for one in request.container_requests]
         responses = [messages.ContainerResponse(envs={"NVIDIA_VISIBLE_DEVICES": ids}) for ids in given]

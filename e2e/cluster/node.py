@@ -12,6 +12,7 @@ import json
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -157,12 +158,12 @@ state = "{folder}/containerd-state"
 """
 
 
-def _with_torch(folder: Path) -> dict[str, object]:
+def _with_torch(folder: Path) -> dict[str, Any]:
     """The runtime's usual specification, with two more mounts."""
-    spec: dict[str, object] = json.loads(run("ctr", "oci", "spec"))
+    spec: dict[str, Any] = json.loads(run("ctr", "oci", "spec"))
     more = ((sysconfig.get_path("platlib"), _TORCH), (str(folder / "torch.pth"), _TORCH_PTH))
     mounts = [{"type": "bind", "source": on, "destination": at, "options": ["rbind", "ro"]} for on, at in more]
-    return spec | {"mounts": [*spec["mounts"], *mounts]}  # type: ignore[misc]  # a list, as runc defines it
+    return spec | {"mounts": [*spec["mounts"], *mounts]}
 
 
 def _network(node: Node) -> dict[str, object]:

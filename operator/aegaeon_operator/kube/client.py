@@ -71,7 +71,6 @@ class Cluster:
     def __init__(self, session: aiohttp.ClientSession, headers: Mapping[str, str]) -> None:
         self._session = session
         self._headers = dict(headers)
-        self.writes = 0
 
     async def list(self, resource: Resource, namespace: str | None, labels: str = "") -> list[Json]:
         """All objects of a kind; none where the API server does not know the kind."""
@@ -140,7 +139,6 @@ class Cluster:
         headers = self._headers | {"Content-Type": content_type}
         if "Authorization" in headers:
             headers["Authorization"] = _authorization(headers["Authorization"])
-        self.writes += method != "GET"
         try:
             async with self._session.request(method, path, params=params, data=data, headers=headers) as answer:
                 text = await answer.text()

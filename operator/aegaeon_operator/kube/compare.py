@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
-_UNITS = {unit: Decimal(1024) ** power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)}
-_UNITS |= {unit: Decimal(1000) ** power for power, unit in enumerate(("k", "M", "G", "T", "P", "E"), start=1)}
-_UNITS["m"] = Decimal("0.001")
+from aegaeon_operator.spec.quantity import parse_amount
 
 
 def covers(live: Any, wanted: Any) -> bool:
@@ -20,21 +17,18 @@ def covers(live: Any, wanted: Any) -> bool:
         return len(live) == len(wanted) and all(map(covers, live, wanted))
     if wanted in (None, "", 0, False):
         return live in (None, "", 0, False)
-    return bool(live == wanted) or (isinstance(wanted, str) and _amount(live) == _amount(wanted) is not None)
+    return bool(live == wanted) or _same_amount(live, wanted)
 
 
 def as_wanted(live: dict[str, Any] | None, wanted: dict[str, Any]) -> bool:
-    """Whether nothing needs to be written. What Secrets hold is compared as a whole, and labels of a selector too."""
+    """Whether nothing needs to be written. A Secret is compared as a whole: an entry too many is a difference."""
     if live is None or not covers(live, wanted):
         return False
     return wanted["kind"] != "Secret" or set(live.get("data") or {}) == set(wanted.get("data") or {})
 
 
-def _amount(value: object) -> Decimal | None:
-    if not isinstance(value, str):
-        return None
-    unit = next((unit for unit in ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei", *_UNITS) if value.endswith(unit)), "")
-    try:
-        return Decimal(value.removesuffix(unit)) * (_UNITS[unit] if unit else 1)
-    except InvalidOperation:
-        return None
+def _same_amount(live: object, wanted: object) -> bool:
+    if not isinstance(live, str) or not isinstance(wanted, str):
+        return False
+    amount = parse_amount(wanted)
+    return amount is not None and parse_amount(live) == amount

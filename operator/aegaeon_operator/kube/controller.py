@@ -49,7 +49,7 @@ class _Memory:
 
 
 class Controller:
-    """`changed` is told which pools an answer of the API server matters to."""
+    """Looks at pools one at a time each. `clock` is monotonic, in seconds."""
 
     def __init__(
         self, cluster: Cluster, store: Store, platform: Platform, clock: Callable[[], float] = time.monotonic

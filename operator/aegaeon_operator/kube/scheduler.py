@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import grpc
 from google.protobuf.json_format import ParseDict
@@ -35,19 +34,19 @@ class SchedulerLink:
         for name, content in certificates.items():
             (Path(self._folder.name) / name).write_bytes(content)
         self._channel = open_channel(target, Path(self._folder.name))
-        self._admin = admin_pb2_grpc.AdminStub(self._channel)
+        self._admin: admin_pb2_grpc.AdminAsyncStub = admin_pb2_grpc.AdminStub(self._channel)
         self._told: tuple[str, str] = ("", "")
         self._refused = ""
 
     async def exchange(self, wanted: Desired, slab_bytes: int) -> SchedulerFacts:
         """Tell it what it should know, and learn how it stands. Raises ClusterError when it does not answer."""
         try:
-            status = await self._call(self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S))
+            status = await self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S)
             said = fingerprint([wanted.catalog, wanted.tenants])
             if self._told != (status.incarnation, said):
                 await self._tell(wanted)
                 self._told = (status.incarnation, said) if not self._refused else ("", "")
-                status = await self._call(self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S))
+                status = await self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise ClusterError(0, f"the scheduler does not answer: {error.details()}") from error
         return facts(status, self._refused, slab_bytes)
@@ -60,21 +59,17 @@ class SchedulerLink:
     async def _tell(self, wanted: Desired) -> None:
         """Tenants first: a model is never open for a moment that should not be."""
         tenants = ParseDict(wanted.tenants or {}, gateway_pb2.Tenants())
-        await self._call(self._admin.SetTenants(admin_pb2.SetTenantsRequest(tenants=tenants), timeout=_TIMEOUT_S))
+        await self._admin.SetTenants(admin_pb2.SetTenantsRequest(tenants=tenants), timeout=_TIMEOUT_S)
         models = [_spec(entry) for entry in wanted.catalog]
         request = admin_pb2.SetCatalogRequest(models=models, drain_s=_WITHDRAW_S)
         try:
-            await self._call(self._admin.SetCatalog(request, timeout=_TIMEOUT_S))
+            await self._admin.SetCatalog(request, timeout=_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             if error.code() not in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
                 raise
             self._refused = error.details() or "the scheduler refused the list of models"
         else:
             self._refused = ""
-
-    @staticmethod
-    async def _call(call: Any) -> Any:
-        return await call
 
 
 def _spec(entry: Json) -> model_pb2.ModelSpec:

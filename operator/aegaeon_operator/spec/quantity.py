@@ -13,10 +13,11 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 _SUFFIXES = {
     "": Decimal(1),
+    "m": Decimal("0.001"),
     **{suffix: Decimal(1000) ** power for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
     **{suffix: Decimal(1024) ** power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
 }
-_QUANTITY = re.compile(r"(?P<number>[0-9]{1,30}(?:\.[0-9]{1,30})?)(?P<suffix>[EPTGMK]i|[kMGTPE])?", re.ASCII)
+_AMOUNT = re.compile(r"(?P<number>[0-9]{1,30}(?:\.[0-9]{1,30})?)(?P<suffix>[EPTGMK]i|[kMGTPEm])?", re.ASCII)
 _BYTES_LIMIT = 2**63
 # Characters of either notation: bounds what a rule of the API server may cost.
 _LONGEST = 64
@@ -25,14 +26,19 @@ _NANOSECONDS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9,
 _DURATION_PART = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)(ns|us|µs|ms|s|m|h)", re.ASCII)
 
 
+def parse_amount(text: str) -> Decimal | None:
+    """A Kubernetes quantity of anything: bytes as below, and thousandths of a CPU (`500m`); None when it is none."""
+    match = _AMOUNT.fullmatch(text)
+    return None if match is None else Decimal(match["number"]) * _SUFFIXES[match["suffix"] or ""]
+
+
 def parse_quantity(value: object) -> int:
     """Bytes of a Kubernetes quantity: `512Mi`, `1.5Gi`, `2G`, `4096`. Raises ValueError with what is allowed."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError(_not_a_quantity(value))
-    match = _QUANTITY.fullmatch(str(value))
-    if match is None:
+    size = parse_amount(str(value))
+    if size is None or str(value).endswith("m"):
         raise ValueError(_not_a_quantity(value))
-    size = Decimal(match["number"]) * _SUFFIXES[match["suffix"] or ""]
     if size != int(size):
         raise ValueError(f"{value!r} is not a whole number of bytes")
     if size >= _BYTES_LIMIT:

@@ -41,13 +41,16 @@ models: $(STAMP) ## train the four tiny models of the quickstart (once; cached)
 
 # ---- run and test --------------------------------------------------------------------------------------------------
 
-.PHONY: demo test test-slow test-native exactness soak
+.PHONY: demo test test-slow test-native explore exactness soak
 demo: models ## four models share two engines: the whole stack, driven by an OpenAI client
 	@$(BIN)/aegaeon demo --models $(MODELS)
-test: $(STAMP) redis-server ## the tests
-	$(BIN)/pytest -q -m "not slow and not gpu"
+test: $(STAMP) redis-server ## the tests; the random ones with the same examples each time
+	$(BIN)/pytest -q --hypothesis-profile=ci -m "not slow and not gpu"
 test-slow: $(STAMP) ## the tests that take minutes
 	$(BIN)/pytest -q -m "slow and not gpu"
+EXAMPLES ?= 5000
+explore: $(STAMP) ## EXAMPLES random programs of traffic, losses and faults that no run before this one has seen
+	EXAMPLES=$(EXAMPLES) $(BIN)/pytest -q --timeout 0 tests/scheduler_core/test_any_order.py
 test-native: $(STAMP) native-dependencies ## the native core's own tests under the sanitizers
 	@for s in address,undefined thread; do \
 	  $(BIN)/cmake -S native -B build/native-$${s%%,*} -G Ninja -DAEGAEON_TESTS=ON -DAEGAEON_SANITIZE=$$s \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import pytest
@@ -57,6 +58,21 @@ GAVE_WAY_ARRIVALS = [
     Arrival(0.587, 0, 700, 1),
     *(Arrival(0.0, 0, 1, length) for length in (23, 38, 1)),
 ]
+
+# A load of equal weights behind one that fails is skipped, and so was every later one that joined it, for ever.
+SKIPPED = GAVE_WAY | {"max_batch": 16, "contents": 1, "delay_s": 0.02}
+SKIPPED_ARRIVALS = [
+    Arrival(1.249, 1, 700, 9),
+    Arrival(1.556, 0, 496, 30),
+    Arrival(0.0, 3, 359, 13),
+    Arrival(0.0, 2, 64, 51),
+    Arrival(1.577, 0, 324, 14),
+    Arrival(0.0, 0, 19, 2),
+    Arrival(0.842, 0, 513, 54),
+]
+SKIPPED_TROUBLE = [Trouble(0.334, "gateway", 0), Trouble(0.737, "drain", 11), Trouble(0.0, "drain", 1)]
+SKIPPED_FAULTS = {29: FailureKind.NO_MEMORY, 24: FailureKind.NO_MEMORY}
+EXAMPLES = int(os.environ.get("EXAMPLES", "400"))
 
 times = st.floats(0, 6, allow_nan=False).map(lambda x: round(x, 3))
 arrivals = st.lists(
@@ -137,9 +153,12 @@ def strike(world: World, clients: list, trouble: Trouble) -> None:
 
 
 @pytest.mark.parametrize("policy", ["paper", "aegaeon"])
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(shape, arrivals, troubles, faults)
 @example(GAVE_WAY, GAVE_WAY_ARRIVALS, [], {16: FailureKind.NO_MEMORY})
+@example(SKIPPED, SKIPPED_ARRIVALS, SKIPPED_TROUBLE, SKIPPED_FAULTS)
 def test_every_request_ends_exactly_once_and_leaves_nothing_behind(policy, pool, requests, trouble, fault):
     world = play(policy, pool, requests, trouble, fault)
     for client in world.clients.values():

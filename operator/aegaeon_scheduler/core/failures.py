@@ -69,6 +69,7 @@ class Failures:
         assert model is not None
         assert weights is not None
         left(inst, weights)
+        weights.stay.broken = True
         if inst.weights.get(model.name) is weights:
             del inst.weights[model.name]
         if kind is None:

@@ -71,15 +71,15 @@ class Model:
 class Stay:
     """Slabs with the weights of one content; free when the last of `members`, who show them, has gone.
 
-    `booked`: a report told of them, so the book knows what they are taken for.
+    `booked`: a report told of them, so the book knows what they are taken for. `broken`: a load into them failed.
     """
 
-    __slots__ = ("booked", "members", "slabs")
+    __slots__ = ("booked", "broken", "members", "slabs")
 
     def __init__(self, slabs: int) -> None:
         self.slabs = slabs
         self.members: list[Weights] = []
-        self.booked = False
+        self.booked = self.broken = False
 
 
 class Weights:

@@ -20,12 +20,16 @@ def stay_for(inst: Instance, model: Model) -> Stay | None:
 
 
 def twin(inst: Instance, model: Model) -> Weights | None:
-    """Weights of the same content that are there, or on their way, under another name."""
+    """Weights of the same content that are there under another name, else on their way.
+
+    Loads behind one that failed are skipped: who joined them would be skipped as well, and so on for ever.
+    """
     content = inst.contents.get(model.name)
     if not content:
         return None
-    others = (w for name, w in inst.weights.items() if name != model.name and inst.contents.get(name) == content)
-    return next((w for w in others if w.unload is None), None)
+    others = [w for name, w in inst.weights.items() if name != model.name and inst.contents.get(name) == content]
+    staying = [w for w in others if w.unload is None and (w.ready or not w.stay.broken)]
+    return max(staying, key=lambda w: w.ready, default=None)
 
 
 def slabs_to_load(inst: Instance, model: Model) -> int:

@@ -11,15 +11,18 @@ import sys
 import uuid
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry, generate_latest
+
 from aegaeon_native import NativeError
+from aegaeon_proto.pages import Pages
 from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
 from aegaeon_sidecar.config import SidecarConfig, read_config
 from aegaeon_sidecar.drain import drain
 from aegaeon_sidecar.engine import Engine
 from aegaeon_sidecar.errors import BackendError, SettingsError
+from aegaeon_sidecar.metrics import EngineMetrics
 from aegaeon_sidecar.outbox import Outbox
-from aegaeon_sidecar.pages import Pages
 from aegaeon_sidecar.server import Attachment
 from aegaeon_sidecar.sink import Sinks
 
@@ -73,7 +76,7 @@ async def _serve(config: SidecarConfig, backend: Backend) -> tuple[int, bool]:
     engine.start()
     attachment = Attachment(engine, outbox, config)
     attached = asyncio.create_task(attachment.run(), name="attachment")
-    pages = Pages(config.metrics_listen, engine, lambda: attachment.ready) if config.metrics_listen else None
+    pages = _pages(config.metrics_listen, engine, attachment)
     try:
         if pages:
             await pages.start()
@@ -89,6 +92,18 @@ async def _serve(config: SidecarConfig, backend: Backend) -> tuple[int, bool]:
     await sinks.flush(_FLUSH_S)
     await sinks.close()
     return int(crashed.is_set()), ended
+
+
+def _pages(listen: str | None, engine: Engine, attachment: Attachment) -> Pages | None:
+    if listen is None:
+        return None
+    registry = CollectorRegistry()
+    registry.register(EngineMetrics(engine))
+
+    async def render() -> bytes:
+        return await asyncio.to_thread(generate_latest, registry)  # the engine's lock is not waited for in the loop
+
+    return Pages(listen, lambda: attachment.ready, "not attached, or draining", render)
 
 
 async def _first(attached: asyncio.Task[None], stop: asyncio.Event) -> None:

@@ -81,6 +81,36 @@ async def test_a_signal_ends_it_within_two_seconds_with_streams_open(
             assert (await client.ended())[0] is grpc.StatusCode.UNAVAILABLE
 
 
+async def first_turn(sidecar: Any) -> tuple[engine_pb2.Open, engine_pb2.Command]:
+    """Does what comes before it: loads are done at once, the last sequence that was opened is returned beside it."""
+    opened = None
+    while True:
+        command = await sidecar.next()
+        match command.WhichOneof("body"):
+            case "load":
+                memory = engine_pb2.Memory(slabs_free=63, host_slabs_free=64)
+                await sidecar.report(done=engine_pb2.Done(id=command.id, seconds=0.1, memory=memory))
+            case "open":
+                opened = command.open
+            case "turn":
+                assert opened is not None
+                return opened, command
+
+
+def last_step(turn: int) -> engine_pb2.StepDone:
+    """Three tokens of prompt, one of output, and it stops."""
+    done = engine_pb2.SeqProgress(
+        seq=model_pb2.SeqId(request="r1"), epoch=1, output_tokens=1, finish=model_pb2.FINISH_REASON_STOP
+    )
+    memory = engine_pb2.Memory(slabs_free=62, host_slabs_free=64)
+    return engine_pb2.StepDone(turn=turn, progress=[done], prefill_tokens=3, prefill_s=0.01, memory=memory, end=True)
+
+
+async def page_of(port: int, page: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/{page}") as answer:
+        return answer.status, await answer.text()
+
+
 async def test_a_request_runs_through_the_real_core(configured: Any, dial: Any, folder: Path, submit: Any) -> None:
     port = free_port()
     async with (
@@ -91,38 +121,20 @@ async def test_a_request_runs_through_the_real_core(configured: Any, dial: Any, 
         gateway = await stack.gateway()
         await gateway.send(submit=submit())
         assert (await gateway.next("accepted")).request == "r1"
-        opened, turn = None, None
-        while turn is None:
-            command = await sidecar.next()
-            if command.WhichOneof("body") == "load":
-                memory = engine_pb2.Memory(slabs_free=63, host_slabs_free=64)
-                await sidecar.report(done=engine_pb2.Done(id=command.id, seconds=0.1, memory=memory))
-            opened = command.open if command.WhichOneof("body") == "open" else opened
-            turn = command if command.WhichOneof("body") == "turn" else turn
-        assert opened is not None
+        opened, turn = await first_turn(sidecar)
         assert (list(opened.prompt), opened.reply_to) == ([11, 12, 13], "unix:/run/gw.sock")
         assert [(p.seq.request, p.tokens) for p in turn.turn.prefill] == [("r1", 3)]
         (status,) = [picture async for picture in stack.status()]
         assert [(i.instance, i.alive, i.running) for i in status.instances] == [("decode-0", True, "tiny-a")]
         assert [(s.seq.request, s.instance) for s in status.sequences] == [("r1", "decode-0")]
-        done = engine_pb2.SeqProgress(
-            seq=model_pb2.SeqId(request="r1"), epoch=1, output_tokens=1, finish=model_pb2.FINISH_REASON_STOP
-        )
-        memory = engine_pb2.Memory(slabs_free=62, host_slabs_free=64)
-        await sidecar.report(
-            step_done=engine_pb2.StepDone(
-                turn=turn.id, progress=[done], prefill_tokens=3, prefill_s=0.01, memory=memory, end=True
-            )
-        )
+        await sidecar.report(step_done=last_step(turn.id))
         async for picture in stack.status(interval_s=0.05):
             if not picture.sequences:
                 break
         assert {m.model: (m.requests, m.output_tokens) for m in picture.models}["tiny-a"] == (1, 1)
-        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/metrics") as answer:
-            text = await answer.text()
         for page in ("healthz", "readyz"):
-            async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/{page}") as answer:
-                assert answer.status == 200
+            assert (await page_of(port, page))[0] == 200
+        _, text = await page_of(port, "metrics")
         for line in (
             'aegaeon_scheduler_events_total{kind="Submitted"} 1.0',
             'aegaeon_scheduler_decisions_total{kind="Accept"} 1.0',

@@ -7,9 +7,10 @@ import uuid
 from collections.abc import Callable, Iterable
 
 import grpc
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from aegaeon_proto.channels import TlsError, add_port
+from aegaeon_proto.pages import Pages
 from aegaeon_proto.v1 import admin_pb2_grpc, engine_pb2_grpc, gateway_pb2_grpc
 from aegaeon_scheduler.config import SchedulerConfig
 from aegaeon_scheduler.errors import ListenError
@@ -20,7 +21,6 @@ from aegaeon_scheduler.service.driver import Brain, Driver, Observer
 from aegaeon_scheduler.service.engine import EngineService
 from aegaeon_scheduler.service.frontend import FrontendService
 from aegaeon_scheduler.service.metrics import EventMetrics, PoolMetrics
-from aegaeon_scheduler.service.pages import Pages
 from aegaeon_scheduler.service.status import StatusView
 from aegaeon_scheduler.service.tenants import configured
 
@@ -66,7 +66,7 @@ class Service:
         admin_pb2_grpc.add_AdminServicer_to_server(admin, self._server)
         self._serving = False
         listen = config.metrics_listen
-        self._pages = Pages(self._registry, listen, lambda: self._serving) if listen else None
+        self._pages = Pages(listen, lambda: self._serving, "not serving", self._render) if listen else None
 
     async def start(self) -> None:
         """Tell the core of the models, then serve. Raises ListenError when an address cannot be bound."""
@@ -76,7 +76,10 @@ class Service:
         except (RuntimeError, TlsError) as error:
             raise ListenError(f"listen: cannot serve on {self._config.listen}: {error}") from error
         if self._pages:
-            await self._pages.start()
+            try:
+                await self._pages.start()
+            except OSError as error:
+                raise ListenError(str(error)) from error
         await self._server.start()
         self._serving = True
 
@@ -90,6 +93,10 @@ class Service:
         await self._server.stop(_DRAIN_S)
         if self._pages:
             await self._pages.stop()
+
+    async def _render(self) -> bytes:
+        """In the loop, as what a scrape reads is touched there alone."""
+        return generate_latest(self._registry)
 
     def _announce(self) -> None:
         self.frontend.announce()

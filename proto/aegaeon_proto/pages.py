@@ -1,28 +1,33 @@
-"""What kubelet and Prometheus ask the scheduler: is it alive, does it serve, how does the pool stand."""
+"""What kubelet and Prometheus ask a process: is it alive, is it of use, how does it stand."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-
-from aegaeon_scheduler.errors import ListenError
+from prometheus_client import CONTENT_TYPE_LATEST
 
 _FRESH_S = 1.0  # a rendering may be this old: many scrapers cost no more than one
 
 
 class Pages:
-    """GET /healthz, /readyz and /metrics. In the event loop itself: an answer is a sign of its life, and the state that
-    a scrape reads is touched there alone. `ready`: whether it serves and is not about to end."""
+    """GET /healthz, /readyz and /metrics. In the event loop itself, so that an answer is a sign of the loop's life.
 
-    def __init__(self, registry: CollectorRegistry, listen: str, ready: Callable[[], bool]) -> None:
-        """`listen` is "host:port"."""
-        self._registry = registry
+    `listen` is "host:port". `ready` says whether the process serves and is not about to end, `unready` what /readyz
+    answers with 503 when it does not. `render` makes the text of /metrics, once a second at most.
+    """
+
+    def __init__(
+        self, listen: str, ready: Callable[[], bool], unready: str, render: Callable[[], Awaitable[bytes]]
+    ) -> None:
         self._listen = listen
         self._ready = ready
+        self._unready = unready
+        self._render = render
         self._rendered = (float("-inf"), b"")
+        self._rendering = asyncio.Lock()
         app = web.Application()
         app.router.add_get("/healthz", self._alive)
         app.router.add_get("/readyz", self._is_ready)
@@ -30,14 +35,14 @@ class Pages:
         self._runner = web.AppRunner(app, access_log=None)
 
     async def start(self) -> None:
-        """Raises ListenError when the port is taken."""
+        """Raises OSError, with a sentence as its text, when the port is taken."""
         host, _, port = self._listen.rpartition(":")
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, host.strip("[]"), int(port), shutdown_timeout=0.2).start()
         except OSError as error:
             await self._runner.cleanup()
-            raise ListenError(f"metrics_listen: cannot serve on {self._listen}: {error.strerror}") from error
+            raise OSError(f"metrics_listen: cannot serve on {self._listen}: {error.strerror}") from error
 
     async def stop(self) -> None:
         """Close the port."""
@@ -48,9 +53,10 @@ class Pages:
 
     async def _is_ready(self, _request: web.Request) -> web.Response:
         ready = self._ready()
-        return web.Response(text="ready\n" if ready else "not serving\n", status=200 if ready else 503)
+        return web.Response(text="ready\n" if ready else f"{self._unready}\n", status=200 if ready else 503)
 
     async def _scrape(self, _request: web.Request) -> web.Response:
-        if time.monotonic() - self._rendered[0] > _FRESH_S:
-            self._rendered = (time.monotonic(), generate_latest(self._registry))
+        async with self._rendering:
+            if time.monotonic() - self._rendered[0] > _FRESH_S:
+                self._rendered = (time.monotonic(), await self._render())
         return web.Response(body=self._rendered[1], headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -33,7 +33,7 @@ def kubeconfig() -> Path:
 @pytest.fixture(scope="session")
 def api(kubeconfig: Path) -> Iterator[client.ApiClient]:
     """A client with all rights; the CRDs are there."""
-    with config.new_client_from_config(str(kubeconfig)) as made:
+    with config.new_client_from_config(str(kubeconfig)) as made:  # type: ignore[no-untyped-call]  # it has no types
         crds = [str(file) for file in sorted((REPOSITORY / "crds").glob("*.yaml"))]
         kubectl(kubeconfig, "apply", "--server-side", *(word for file in crds for word in ("-f", file)))
         kubectl(

@@ -20,7 +20,7 @@ from aegaeon_operator.spec.explain import explain
 from aegaeon_operator.spec.resources import GROUP, VERSION, GpuPool, ModelPool
 from e2e.kubectl import REPOSITORY, kubectl
 
-KINDS = {"GpuPool": GpuPool, "ModelPool": ModelPool}
+KINDS: dict[str, type[GpuPool] | type[ModelPool]] = {"GpuPool": GpuPool, "ModelPool": ModelPool}
 EVERYTHING = REPOSITORY / "e2e" / "everything.yaml"
 DOCUMENTS: list[dict[str, Any]] = list(yaml.safe_load_all(EVERYTHING.read_text("utf-8")))
 
@@ -99,7 +99,7 @@ def remotely(api: client.ApiClient, document: dict[str, Any]) -> list[str]:
     except ApiException as error:
         if error.status not in (400, 422):
             raise
-        status = json.loads(error.body)
+        status = json.loads(error.body or "{}")
         causes = (status.get("details") or {}).get("causes") or [{"field": "", "message": status["message"]}]
         return [f"{cause.get('field', '')}: {cause.get('message', '')}" for cause in causes]
     return []

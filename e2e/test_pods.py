@@ -134,7 +134,8 @@ def test_a_drained_node_hands_its_engines_over(pool: PodsOfPool, models: Path) -
 
 def served(pool: PodsOfPool, key: str) -> set[str]:
     """What a tenant is offered."""
-    return {model.id for model in OpenAI(base_url=f"{pool.url}/v1", api_key=key).models.list()}
+    with OpenAI(base_url=f"{pool.url}/v1", api_key=key) as client:
+        return {model.id for model in client.models.list()}
 
 
 def ask_all_at_once(pool: PodsOfPool, key: str, model: str) -> None:
@@ -145,7 +146,8 @@ def ask_all_at_once(pool: PodsOfPool, key: str, model: str) -> None:
 
 def ask(pool: PodsOfPool, key: str, model: str, max_tokens: int = 16) -> str:
     """One whole answer."""
-    client = OpenAI(base_url=f"{pool.url}/v1", api_key=key, max_retries=0)
-    messages = [{"role": "user", "content": "Hello"}]
-    answer = client.chat.completions.create(model=model, messages=messages, max_completion_tokens=max_tokens)  # type: ignore[arg-type]  # the client's own dictionaries
+    with OpenAI(base_url=f"{pool.url}/v1", api_key=key, max_retries=0) as client:
+        answer = client.chat.completions.create(
+            model=model, messages=[{"role": "user", "content": "Hello"}], max_completion_tokens=max_tokens
+        )
     return answer.choices[0].message.content or ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import sysconfig
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def _make_folders(layout: Layout, node: Node) -> None:
     with (layout.root / "made-folders").open("a", encoding="utf-8") as made:
         for own in map(Path, _OWN):
             for folder in (*reversed(own.parents), own):
-                if not folder.exists():
+                with suppress(FileExistsError):  # nodes are made side by side
                     folder.mkdir()
                     made.write(f"{folder}\n")
             (node.folder / "own" / own.relative_to("/")).mkdir(parents=True, exist_ok=True)

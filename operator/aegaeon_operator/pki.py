@@ -75,11 +75,6 @@ def issue(authority: Pair, now: datetime, life: timedelta = LIFE) -> Pair:
     return _pair(builder.sign(issuer_key, hashes.SHA256()), key)
 
 
-def expiry(certificate: bytes) -> datetime:
-    """When a PEM certificate ends."""
-    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
-
-
 def is_due(certificate: bytes, now: datetime) -> bool:
     """Whether it is time to renew a certificate."""
     found = x509.load_pem_x509_certificate(certificate)

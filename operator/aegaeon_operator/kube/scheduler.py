@@ -116,7 +116,7 @@ def _engine(status: gateway_pb2.InstanceStatus, shapes: dict[str, int], slab_byt
     return EngineFacts(
         name=status.instance,
         role=_ROLES.get(status.role, "unified"),
-        attached=status.alive,
+        attached=status.alive and not status.draining,
         sequences=status.sequences,
         kv_used=used / (used + free) if used + free else 0.0,
     )

@@ -82,7 +82,7 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """An engine as the scheduler sees it."""
+    """An engine as the scheduler sees it. `attached`: it takes work; one that is about to end no longer does."""
 
     name: str
     role: str

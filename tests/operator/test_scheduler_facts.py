@@ -1,0 +1,30 @@
+"""What the operator makes of a scheduler's answer."""
+
+from __future__ import annotations
+
+from operator_objects import gpu_pool, observed
+
+from aegaeon_operator.kube.scaling import Scaler
+from aegaeon_operator.kube.scheduler import facts
+from aegaeon_proto.v1 import admin_pb2, engine_pb2, gateway_pb2
+
+
+def answer(*instances: gateway_pb2.InstanceStatus, waits_s: float = 0.0) -> admin_pb2.AdminStatus:
+    waiting = [gateway_pb2.SequenceStatus(state="queued", age_s=waits_s)] if waits_s else []
+    return admin_pb2.AdminStatus(pool=gateway_pb2.PoolStatus(instances=instances, sequences=waiting))
+
+
+def engine(name: str, **state: bool) -> gateway_pb2.InstanceStatus:
+    return gateway_pb2.InstanceStatus(instance=name, role=engine_pb2.ROLE_UNIFIED, **{"alive": True, **state})
+
+
+def test_an_engine_that_is_gone_or_about_to_end_counts_as_attached_no_more() -> None:
+    told = facts(answer(engine("a"), engine("b", draining=True), engine("c", alive=False)), "", slab_bytes=1)
+    assert {one.name: one.attached for one in told.engines} == {"a": True, "b": False, "c": False}
+
+
+def test_no_engine_is_added_while_one_that_drains_is_being_replaced() -> None:
+    seen = observed(gpu_pool(engines={"replicas": 2, "min": 1, "max": 4}))
+    for others, wanted in (({"draining": True}, 2), ({}, 3)):
+        told = facts(answer(engine("a"), engine("b", **others), waits_s=60.0), "", slab_bytes=1)
+        assert Scaler().step(seen, told, 0.0) == {"unified": wanted}

@@ -193,7 +193,7 @@ generate: $(STAMP) ## everything that is made from something else
 COMPILE = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-annotate
 IN_IMAGES = --python-version 3.11 --python-platform x86_64-manylinux_2_28 -c requirements.lock
 lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images and of CUDA's compiler
-	$(COMPILE) pyproject.toml --extra engine --extra demo --extra s3 --extra operator --extra picker --extra figures --extra dev \
+	$(COMPILE) pyproject.toml --extra engine --extra demo --extra s3 --extra operator --extra figures --extra dev \
 	  -c constraints.in --universal -o requirements.lock
 	$(COMPILE) pyproject.toml --extra operator $(IN_IMAGES) -o containers/control.lock
 	$(COMPILE) pyproject.toml --extra engine --extra s3 $(IN_IMAGES) -o containers/engine.lock

@@ -37,6 +37,12 @@ MATRIX: dict[str, dict[str, Any]] = {
         },
         "nameOverride": "y",
     },
+    "a redis that is there": {
+        "redis": {"url": "rediss://redis.shared.svc:6379/2", "existingSecret": "redis", "caKey": "ca.pem"},
+    },
+    "a redis without a password": {"redis": {"url": "redis://redis.shared.svc:6379"}},
+    "a redis of its own": {"redis": {"bundled": True}},
+    "Gateways of istio": {"gateway": {"provider": "istio"}},
     "tested with a key": {
         "test": {"url": "http://demo-gateway.default:8000", "model": "llama", "keySecret": "demo-key"},
     },
@@ -75,6 +81,9 @@ def test_the_chart_is_linted_without_a_word(server: Path) -> None:
         ({"operator": {"replicas": 0}}, "replicas"),
         ({"images": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
         ({"operator": {"watchNamespaces": ["No_Namespace"]}}, "watchNamespaces"),
+        ({"redis": {"url": "redis://:password@redis:6379"}}, "url"),
+        ({"redis": {"url": "redis://redis:6379", "bundled": True}}, "not both"),
+        ({"gateway": {"provider": "gke"}}, "provider"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(server: Path, tmp_path: Path, values: dict[str, Any], named: str) -> None:

@@ -18,8 +18,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kubernetes import client
 
+from aegaeon_kube.server import connect
 from aegaeon_picker.fleet import Endpoint
-from aegaeon_picker.watch import connect, follow
+from aegaeon_picker.watch import follow
 from e2e.cluster import definitions
 from e2e.envoy import free_ports
 from e2e.kubectl import kubectl
@@ -66,7 +67,7 @@ async def endpoints(
     async def changed(newest: list[Endpoint]) -> None:
         told.append(newest)
 
-    async with await connect() as api:
+    async with connect() as api:
         following = create_task(follow(api, NAMESPACE, "pool", changed))
         yield lambda: [str(each) for each in sorted(told[-1])] if told else []
         following.cancel()

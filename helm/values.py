@@ -63,10 +63,48 @@ class Crds(Values):
     )
 
 
+class Redis(Values):
+    """Where the gateways of a pool count quotas together. Without one, each gateway counts for itself."""
+
+    url: Annotated[str, Field(pattern=r"^(rediss?://[^@]+)?$")] = Field(
+        default="",
+        description="Of a Redis that is there: rediss://HOST:6379/0, without a password. The pods of pools reach it.",
+    )
+    existing_secret: str = Field(
+        default="",
+        description="Secret in the release's namespace with its password and the authorities of its certificate; the "
+        "operator copies both to the pools' namespaces.",
+    )
+    password_key: str = Field(default="password", description="Entry with the password; empty: it has none.")
+    ca_key: str = Field(
+        default="", description="Entry with the authorities, PEM, for a rediss:// URL; empty: those of the image."
+    )
+    bundled: bool = Field(
+        default=False,
+        description="Run a single Redis with TLS and a password of its own instead. It keeps nothing on disk: when it "
+        "starts anew, so do the minutes of quotas.",
+    )
+    image: str = Field(default="docker.io/library/redis:8-bookworm", description="Image of the bundled one.")
+    resources: Json = Field(
+        default={"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},
+        description="As in a container.",
+    )
+
+
+class Gateway(Values):
+    """Of the Gateway API."""
+
+    provider: Literal["none", "istio"] = Field(
+        default="none",
+        description="istio: a DestinationRule is made for each endpoint picker, whose certificate signs itself. Others "
+        "need nothing beside the standard objects.",
+    )
+
+
 class Metrics(Values):
     """For Prometheus and Grafana; the first two need the Prometheus operator's definitions in the cluster."""
 
-    monitors: bool = Field(default=False, description="PodMonitors of schedulers, gateways and engines.")
+    monitors: bool = Field(default=False, description="PodMonitors of schedulers, gateways, pickers, engines.")
     rules: bool = Field(default=False, description="A PrometheusRule with alerts.")
     dashboard: bool = Field(default=False, description="A ConfigMap with a dashboard, found by Grafana's sidecar.")
     labels: dict[str, str] = Field(
@@ -102,6 +140,8 @@ class Chart(Values):
     images: Images = Field(default=Images(), description=str(Images.__doc__))
     operator: Operator = Field(default=Operator(), description=str(Operator.__doc__))
     crds: Crds = Field(default=Crds(), description=str(Crds.__doc__))
+    redis: Redis = Field(default=Redis(), description=str(Redis.__doc__))
+    gateway: Gateway = Field(default=Gateway(), description=str(Gateway.__doc__))
     metrics: Metrics = Field(default=Metrics(), description=str(Metrics.__doc__))
     network_policy: NetworkPolicy = Field(default=NetworkPolicy(), description=str(NetworkPolicy.__doc__))
     test: Test = Field(default=Test(), description=str(Test.__doc__))

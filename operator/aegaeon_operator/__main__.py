@@ -19,6 +19,10 @@ environment:
   AEGAEON_ENGINE_IMAGE       image of engines
   AEGAEON_IMAGE_PULL_POLICY  of both (IfNotPresent)
   AEGAEON_REDIS_URL          where gateways count quotas together; empty: each for itself
+  AEGAEON_REDIS_PASSWORD_FILE, AEGAEON_REDIS_CA_FILE
+                             its password, and authorities for a rediss:// URL; handed on to the pools' gateways
+  AEGAEON_PICKER_ROLE        what endpoint pickers may, for example ClusterRole/NAME (the chart makes it)
+  AEGAEON_GATEWAY_PROVIDER   none, or istio: a DestinationRule is made for each endpoint picker
   AEGAEON_HEALTH_PORT        port of /healthz (8080)
   AEGAEON_LOG_LEVEL          debug, info, warning (info)
   POD_NAME, POD_NAMESPACE    who it is, and where its lease lies

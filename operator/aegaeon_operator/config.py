@@ -7,8 +7,11 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
 
-from aegaeon_operator.reconcile.cluster.facts import Platform
+from aegaeon_operator.errors import SettingsError
+from aegaeon_operator.reconcile.cluster.facts import Platform, RedisAt
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +32,35 @@ class OperatorConfig:
 
 
 def from_environment(env: Mapping[str, str]) -> OperatorConfig:
-    """See `python -m aegaeon_operator --help` for the variables."""
+    """See `python -m aegaeon_operator --help` for the variables. Raises SettingsError."""
     tag = _version()
     platform = Platform(
         control_image=env.get("AEGAEON_CONTROL_IMAGE") or f"localhost/aegaeon-control:{tag}",
         engine_image=env.get("AEGAEON_ENGINE_IMAGE") or f"localhost/aegaeon-engine:{tag}",
         pull_policy=env.get("AEGAEON_IMAGE_PULL_POLICY") or "IfNotPresent",
-        redis_url=env.get("AEGAEON_REDIS_URL") or None,
+        redis=_redis(env),
         namespace=env.get("POD_NAMESPACE") or "default",
+        picker_role=env.get("AEGAEON_PICKER_ROLE") or "ClusterRole/aegaeon-operator-picker",
+        provider=_provider(env.get("AEGAEON_GATEWAY_PROVIDER") or "none"),
     )
     namespaces = tuple(one.strip() for one in env.get("AEGAEON_NAMESPACES", "").split(",") if one.strip())
     holder = env.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}"
     return OperatorConfig(platform, namespaces, holder, int(env.get("AEGAEON_HEALTH_PORT") or 8080))
+
+
+def _redis(env: Mapping[str, str]) -> RedisAt | None:
+    url, password, authorities = (env.get(f"AEGAEON_REDIS_{name}") for name in ("URL", "PASSWORD_FILE", "CA_FILE"))
+    if not url:
+        return None
+    return RedisAt(url, Path(password) if password else None, Path(authorities) if authorities else None)
+
+
+def _provider(text: str) -> Literal["none", "istio"]:
+    if text == "istio":
+        return "istio"
+    if text != "none":
+        raise SettingsError(f"AEGAEON_GATEWAY_PROVIDER is {text!r}; it must be none or istio")
+    return "none"
 
 
 def _version() -> str:

@@ -4,6 +4,7 @@ OperatorError
   ManifestError     a manifest is wrong
   PreflightError    the machine cannot run what the manifests ask for
   RunnerError       a pod could not be started or kept running
+  SettingsError     a variable or a file that the operator's environment names is wrong
   ClusterError      the API server, or a pool's scheduler, refused a call or did not answer
 """
 
@@ -34,6 +35,10 @@ class PreflightError(OperatorError):
 
 class RunnerError(OperatorError):
     """A pod did not start or did not become ready."""
+
+
+class SettingsError(OperatorError):
+    """The operator was told something that cannot be."""
 
 
 class ClusterError(OperatorError):

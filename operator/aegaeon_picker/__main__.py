@@ -11,12 +11,14 @@ from functools import partial
 import click
 from prometheus_client import start_http_server
 
+from aegaeon_kube.errors import KubeError
+from aegaeon_kube.server import connect
 from aegaeon_picker.errors import PickerError
 from aegaeon_picker.fleet import Endpoint, Fleet
 from aegaeon_picker.metrics import Metrics
 from aegaeon_picker.server import Picker, Served, serve
 from aegaeon_picker.tls import server_credentials
-from aegaeon_picker.watch import connect, follow
+from aegaeon_picker.watch import follow
 
 log = logging.getLogger("aegaeon_picker")
 
@@ -36,7 +38,7 @@ def main(**options: object) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         asyncio.run(_run(**options))  # type: ignore[arg-type]  # click gives what _run declares
-    except (PickerError, RuntimeError, OSError) as error:
+    except (PickerError, KubeError, RuntimeError, OSError) as error:
         log.error("%s", error)
         sys.exit(2)
 
@@ -81,8 +83,8 @@ async def _know(fleet: Fleet, served: Served, endpoints: list[Endpoint]) -> None
 
 
 async def _follow_until(stop: asyncio.Event, fleet: Fleet, served: Served, namespace: str, pool: str) -> None:
-    """Keep `fleet` as the pool's pods are. Raises PickerError."""
-    async with await connect() as api, asyncio.TaskGroup() as tasks:
+    """Keep `fleet` as the pool's pods are. Raises KubeError when there is no cluster."""
+    async with connect() as api, asyncio.TaskGroup() as tasks:
         following = tasks.create_task(follow(api, namespace, pool, partial(_know, fleet, served)))
         await stop.wait()
         following.cancel()

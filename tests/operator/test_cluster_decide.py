@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from operator_objects import KEY, PLATFORM, by_key, entry, gpu_pool, model_pool, observed
+from operator_objects import by_key, entry, gpu_pool, model_pool, observed
 
 from aegaeon_gateway.config import load_config as read_gateway_config
 from aegaeon_operator.kube.compare import as_wanted
@@ -26,6 +26,11 @@ POOLS = (gpu_pool(), model_pool("red", "llama"), model_pool("blue", "qwen", crea
 
 def decided(*objects: Json, **facts: Any) -> Desired:
     return desired(observed(*objects, **facts))
+
+
+def affinity(workload: Json) -> Json:
+    found: Json = workload["spec"]["template"]["spec"]["affinity"]["podAffinity"]
+    return found
 
 
 def reason_of(objects: tuple[Json, ...], name: str, kind: str = "Accepted", **facts: Any) -> tuple[str, str, str]:
@@ -190,8 +195,9 @@ def test_a_status_that_says_nothing_new_is_not_written_and_numbers_alone_once_a_
 def test_engines_of_a_node_that_hand_over_are_beside_each_other() -> None:
     pools = (gpu_pool(engines=None, prefill={"replicas": 1}, decode={"replicas": 1}), *POOLS[1:])
     pools[0]["spec"].pop("engines")
-    decode = by_key(decided(*pools).manifests)[ChildKey("StatefulSet", "infra", "pool-decode")]
-    (term,) = decode["spec"]["template"]["spec"]["affinity"]["podAffinity"].popitem()[1]
-    assert term["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "prefill"
-    assert PLATFORM.engine_image == decode["spec"]["template"]["spec"]["containers"][0]["image"]
-    assert KEY.name == "pool"
+    made = by_key(decided(*pools).manifests)
+    decode, prefill = (made[ChildKey("StatefulSet", "infra", f"pool-{role}")] for role in ("decode", "prefill"))
+    (needed,) = affinity(decode)["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert needed["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "prefill"
+    (wished,) = affinity(prefill)["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert wished["podAffinityTerm"]["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "decode"

@@ -34,3 +34,27 @@ runAsUser: 65532
 runAsGroup: 65532
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
+
+{{/* The bundled Redis. */}}
+{{- define "aegaeon.redis" -}}
+{{- default .Release.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}-redis
+{{- end }}
+
+{{- define "aegaeon.redisSelector" -}}
+app.kubernetes.io/name: aegaeon-redis
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end }}
+
+{{/* Secret with what gateways need beside Redis' URL, and its entries. */}}
+{{- define "aegaeon.redisSecret" -}}
+{{- if .Values.redis.bundled }}{{ include "aegaeon.redis" . }}{{ else }}{{ .Values.redis.existingSecret }}{{ end }}
+{{- end }}
+
+{{- define "aegaeon.redisUrl" -}}
+{{- if .Values.redis.bundled }}rediss://{{ include "aegaeon.redis" . }}.{{ .Release.Namespace }}.svc:6379/0{{ else }}{{ .Values.redis.url }}{{ end }}
+{{- end }}
+
+{{/* What endpoint pickers may: made by rbac.yaml. */}}
+{{- define "aegaeon.pickerRole" -}}
+{{- if .Values.operator.watchNamespaces }}Role/{{ include "aegaeon.name" . }}-picker{{ else }}ClusterRole/{{ include "aegaeon.name" . }}-{{ .Release.Namespace }}-picker{{ end }}
+{{- end }}

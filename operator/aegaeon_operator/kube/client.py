@@ -1,26 +1,17 @@
-"""The API server over HTTP: plain JSON in and out, server-side apply with our field manager, lists and reads.
-
-Clients with a type for every kind would take ten times the memory for the dozen kinds that are used here.
-"""
+"""The kinds that the operator works with, and its calls: server-side apply with our field manager, lists and reads."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import aiohttp
-import kopf
-
+from aegaeon_kube import server
+from aegaeon_kube.errors import KubeError
 from aegaeon_operator.errors import ClusterError
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Platform
 from aegaeon_operator.reconcile.cluster.names import MANAGER
 
-_TIMEOUT = aiohttp.ClientTimeout(total=30, connect=5)
-_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 NOT_FOUND, CONFLICT = 404, 409
 
 
@@ -56,8 +47,16 @@ CHILDREN = (
     Resource("gateway.networking.k8s.io", "v1", "httproutes", "HTTPRoute"),
     Resource("gateway.networking.k8s.io", "v1beta1", "referencegrants", "ReferenceGrant"),
     Resource("inference.networking.k8s.io", "v1", "inferencepools", "InferencePool"),
+    Resource("", "v1", "serviceaccounts", "ServiceAccount"),
+    Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
 )
-_BY_KIND = {one.kind: one for one in (*CHILDREN, GPU_POOLS, MODEL_POOLS, EVENTS, LEASES)}
+ISTIO = (Resource("networking.istio.io", "v1", "destinationrules", "DestinationRule"),)
+_BY_KIND = {one.kind: one for one in (*CHILDREN, *ISTIO, GPU_POOLS, MODEL_POOLS, EVENTS, LEASES)}
+
+
+def children_of(platform: Platform) -> tuple[Resource, ...]:
+    """The kinds that are made and watched there."""
+    return CHILDREN + (ISTIO if platform.provider == "istio" else ())
 
 
 def resource_of(kind: str) -> Resource:
@@ -68,9 +67,8 @@ def resource_of(kind: str) -> Resource:
 class Cluster:
     """Calls of the API server. Every method raises ClusterError with the status and what the server said."""
 
-    def __init__(self, session: aiohttp.ClientSession, headers: Mapping[str, str]) -> None:
-        self._session = session
-        self._headers = dict(headers)
+    def __init__(self, api: server.ApiServer) -> None:
+        self._api = api
 
     async def list(self, resource: Resource, namespace: str | None, labels: str = "") -> list[Json]:
         """All objects of a kind; none where the API server does not know the kind."""
@@ -135,40 +133,17 @@ class Cluster:
         body: Json | None = None,
         content_type: str = "application/json",
     ) -> Json:
-        data = None if body is None else json.dumps(body)
-        headers = self._headers | {"Content-Type": content_type}
-        if "Authorization" in headers:
-            headers["Authorization"] = _authorization(headers["Authorization"])
         try:
-            async with self._session.request(method, path, params=params, data=data, headers=headers) as answer:
-                text = await answer.text()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ClusterError(0, f"the API server does not answer: {error or type(error).__name__}") from error
-        if answer.status >= 400:
-            raise ClusterError(answer.status, _said(text))
-        found: Json = json.loads(text)
-        return found
+            return await self._api.call(method, path, params, body, content_type)
+        except KubeError as error:
+            raise ClusterError(error.status, str(error)) from error
 
 
 @asynccontextmanager
 async def connect() -> AsyncIterator[Cluster]:
     """With the pod's service account, or KUBECONFIG. Raises ClusterError when there is neither."""
-    settings = kopf.OperatorSettings()
-    found: Any = kopf.login_with_service_account(settings=settings) or kopf.login_with_kubeconfig(settings=settings)
-    if found is None:
-        raise ClusterError(0, "no cluster: run in a pod with a service account, or set KUBECONFIG")
-    connector = aiohttp.TCPConnector(ssl=found.as_ssl_context(), limit=32)
-    async with aiohttp.ClientSession(found.server, connector=connector, timeout=_TIMEOUT) as session:
-        yield Cluster(session, found.as_http_headers())
-
-
-def _authorization(at_first: str) -> str:
-    """A pod's token is renewed while it runs."""
-    return f"Bearer {_TOKEN.read_text()}" if _TOKEN.exists() else at_first
-
-
-def _said(text: str) -> str:
     try:
-        return str(json.loads(text)["message"])
-    except (ValueError, KeyError, TypeError):
-        return text[:500]
+        async with server.connect() as api:
+            yield Cluster(api)
+    except KubeError as error:
+        raise ClusterError(error.status, str(error)) from error

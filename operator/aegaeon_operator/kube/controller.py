@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from aegaeon_operator.errors import ClusterError
+from aegaeon_operator.errors import ClusterError, SettingsError
 from aegaeon_operator.kube import certificates
 from aegaeon_operator.kube.client import CONFLICT, NOT_FOUND, SECRETS, Cluster
 from aegaeon_operator.kube.compare import as_wanted
@@ -25,6 +25,7 @@ from aegaeon_operator.reconcile.cluster.facts import (
     Note,
     Observed,
     Platform,
+    RedisAt,
     Report,
     SchedulerFacts,
 )
@@ -98,7 +99,7 @@ class Controller:
                 memory.certificates = files
             replicas = memory.scaler.step(observed, memory.facts, self._clock())
             observed = replace(self._again(observed), replicas=replicas)
-        return replace(observed, secrets=secrets, scheduler=memory.facts)
+        return replace(observed, secrets=secrets, scheduler=memory.facts, redis=read_files(self._platform.redis))
 
     def _again(self, observed: Observed) -> Observed:
         """With children as they are after what was written."""
@@ -201,3 +202,11 @@ class Controller:
         if memory.link:
             await memory.link.close()
             memory.link = None
+
+
+def read_files(redis: RedisAt | None) -> dict[str, str]:
+    """Each time anew: a mounted Secret changes while the operator runs. Raises SettingsError."""
+    try:
+        return {name: file.read_text("utf-8") for name, file in redis.files.items()} if redis else {}
+    except OSError as error:
+        raise SettingsError(f"{error.filename}: cannot be read: {error.strerror}; see redis in the chart") from error

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from aegaeon_operator.config import OperatorConfig
 from aegaeon_operator.errors import ClusterError
-from aegaeon_operator.kube.client import CHILDREN, GPU_POOLS, MODEL_POOLS, Cluster, connect
+from aegaeon_operator.kube.client import GPU_POOLS, MODEL_POOLS, Cluster, children_of, connect
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.lease import Leadership, LeaseSettings
 from aegaeon_operator.kube.queue import Queue
@@ -51,9 +51,9 @@ async def _work(config: OperatorConfig, cluster: Cluster) -> None:
     store = Store()
     controller = Controller(cluster, store, config.platform)
     queue = Queue(controller.reconcile, config.workers)
-    while True:
+    while True:  # nothing is decided before the first list is complete
         try:
-            await _list(config, cluster, store, queue)
+            await list_all(config, cluster, store, queue)
             break
         except ClusterError as error:
             _log.warning("listing: %s; again in %g s", error, _RETRY_S)
@@ -64,24 +64,29 @@ async def _work(config: OperatorConfig, cluster: Cluster) -> None:
         await controller.close()
 
 
-async def _list(config: OperatorConfig, cluster: Cluster, store: Store, queue: Queue) -> None:
-    """Everything anew. Nothing is decided before the first list is complete."""
+async def list_all(config: OperatorConfig, cluster: Cluster, store: Store, queue: Queue) -> None:
+    """Everything anew. What was learned before an error counts: the next list would find it no news."""
     changed = set()
-    for resource in (GPU_POOLS, MODEL_POOLS, *CHILDREN):
-        labels = _OURS if resource in CHILDREN else ""
-        found = [
-            one for namespace in config.namespaces or (None,) for one in await cluster.list(resource, namespace, labels)
-        ]
-        changed |= {key for one in found for key in store.put(one)}
-        changed |= store.keep_only(resource.kind, (ChildKey.of(one) for one in found))
-    queue.add(changed)
+    children = children_of(config.platform)
+    try:
+        for resource in (GPU_POOLS, MODEL_POOLS, *children):
+            labels = _OURS if resource in children else ""
+            found = [
+                one
+                for namespace in config.namespaces or (None,)
+                for one in await cluster.list(resource, namespace, labels)
+            ]
+            changed |= {key for one in found for key in store.put(one)}
+            changed |= store.keep_only(resource.kind, (ChildKey.of(one) for one in found))
+    finally:
+        queue.add(changed)
 
 
 async def _list_again(config: OperatorConfig, cluster: Cluster, store: Store, queue: Queue) -> None:
     while True:
         await asyncio.sleep(config.relist_s)
         try:
-            await _list(config, cluster, store, queue)
+            await list_all(config, cluster, store, queue)
         except ClusterError as error:
             _log.warning("listing again: %s", error)
 
@@ -95,10 +100,11 @@ async def _watch(config: OperatorConfig, store: Store, queue: Queue) -> None:
         key = ChildKey.of(body)
         queue.add(store.remove(key) if event["type"] == "DELETED" else store.put(dict(body)))
 
-    for resource in (GPU_POOLS, MODEL_POOLS, *CHILDREN):
+    children = children_of(config.platform)
+    for resource in (GPU_POOLS, MODEL_POOLS, *children):
         at = (resource.group, resource.version, resource.plural)
         kopf.on.event(*at, registry=registry, id=resource.plural)(changed)
-        if resource in CHILDREN:
+        if resource in children:
             settings.watching.label_selectors[at] = _OURS
     _login(registry)
     await kopf.operator(

@@ -56,10 +56,6 @@ class Store:
         """Everything that belongs to a pool: itself, its ModelPools, its children."""
         return [json.loads(self._texts[key][1]) for key in sorted(self._of_pool.get(pool, ()))]
 
-    def pools(self) -> set[Key]:
-        """All that anything belongs to."""
-        return set(self._of_pool)
-
     def _forget(self, key: ChildKey) -> Key | None:
         _, _, pool = self._texts.pop(key, (0, "", None))
         if pool:

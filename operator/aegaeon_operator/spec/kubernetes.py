@@ -21,6 +21,7 @@ _NAMESPACE = r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$"
 
 QualifiedName = Annotated[str, Field(min_length=1, max_length=253, pattern=_QUALIFIED)]
 NamespaceOrAll = Annotated[str, Field(min_length=1, max_length=63, pattern=_NAMESPACE)]
+_Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:/@]*$")]
 _Text = Annotated[str, Field(max_length=1024)]
 
 
@@ -76,21 +77,18 @@ class ResourceAmounts(Strict):
 
 
 class PodTemplate(Strict):
-    """Laid over the engines' pods; what the operator sets itself (labels of its own, the accelerator) stays."""
+    """Laid over pods; what the operator sets itself (labels of its own, the accelerator) stays."""
 
     labels: _Labels = Field(default={}, description="Further labels.")
     annotations: _Labels = Field(default={}, description="Further annotations.")
     node_selector: _Labels = Field(default={}, description="Labels that a node must have.")
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = Field(
-        default=(), description="Taints of nodes that engines may run in spite of."
+        default=(), description="Taints of nodes that pods may run in spite of."
     )
-    priority_class_name: ObjectName | None = Field(default=None, description="Priority class of the engines.")
+    priority_class_name: ObjectName | None = Field(default=None, description="Priority class of the pods.")
     runtime_class_name: ObjectName | None = Field(default=None, description="Runtime class, for example nvidia.")
-    image_pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=8)] = Field(
-        default=(), description="Secrets for pulling the images of all pods of the pool."
-    )
     resources: ResourceAmounts = Field(
-        default=ResourceAmounts(), description="CPU and memory of an engine; the accelerator comes by itself."
+        default=ResourceAmounts(), description="CPU and memory; an engine's accelerator comes by itself."
     )
 
 
@@ -108,14 +106,38 @@ class Autoscaling(Strict):
     )
 
 
-class EndpointPicker(Strict):
+class PickerService(Strict):
     """A Service that speaks Envoy's ext_proc and picks the gateway pod of a request."""
 
     name: ObjectName = Field(description="Name of the Service, in the GpuPool's namespace.")
     port: Annotated[int, Field(ge=1, le=65535)] = Field(default=9002, description="Its gRPC port.")
+
+
+class EndpointPicker(Strict):
+    """Who picks the gateway pod of a request for an inference gateway."""
+
+    replicas: Annotated[int, Field(ge=0, le=8)] = Field(
+        default=1, description="Pods of our own picker, reached as Service NAME-picker on port 9002."
+    )
+    service: PickerService | None = Field(
+        default=None, description="Somebody else's picker; no pods of ours are made then."
+    )
     failure_mode: Literal["FailOpen", "FailClose"] = Field(
         default="FailOpen",
         description="What an inference gateway does without it; any gateway pod can take any request.",
+    )
+
+
+class PoolImages(Strict):
+    """Images of a pool's pods; what is left out is the operator's."""
+
+    control: _Image | None = Field(default=None, description="Image of scheduler, gateways and endpoint picker.")
+    engine: _Image | None = Field(default=None, description="Image of the engines.")
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
+        default=None, description="When nodes pull them."
+    )
+    pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=8)] = Field(
+        default=(), description="Secrets with credentials of a private registry, in the GpuPool's namespace."
     )
 
 
@@ -125,7 +147,7 @@ class GatewayPods(Strict):
     replicas: Annotated[int, Field(ge=0, le=64)] = Field(default=2, description="How many.")
     endpoint_picker: EndpointPicker | None = Field(
         default=None,
-        description="With it an InferencePool of the gateway pods is made, for inference gateways "
+        description="With it, `{}` for example, an InferencePool of the gateway pods is made, for inference gateways "
         "(Gateway API Inference Extension); HTTPRoutes then lead to it.",
     )
 

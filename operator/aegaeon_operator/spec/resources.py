@@ -25,6 +25,7 @@ from aegaeon_operator.spec.kubernetes import (
     GatewayPods,
     NamespaceOrAll,
     PodTemplate,
+    PoolImages,
     QualifiedName,
     Volumes,
 )
@@ -242,7 +243,12 @@ class GpuPoolSpec(Strict):
         description="Further namespaces whose ModelPools may use this GpuPool, `*` for all; its own always may.",
     )
     gateway: GatewayPods = Field(default=GatewayPods(), description="On Kubernetes: the pods of the OpenAI API.")
+    images: PoolImages = Field(default=PoolImages(), description="On Kubernetes: images of the pool's pods.")
     pod_template: PodTemplate = Field(default=PodTemplate(), description="On Kubernetes: laid over the engines' pods.")
+    control_pod_template: PodTemplate = Field(
+        default=PodTemplate(),
+        description="On Kubernetes: laid over the pods of scheduler, gateways and endpoint picker.",
+    )
     volumes: Volumes = Field(default=Volumes(), description="On Kubernetes: files of the nodes that pods use.")
     autoscaling: Autoscaling = Field(
         default=Autoscaling(), description="On Kubernetes: when engines are added and taken away."

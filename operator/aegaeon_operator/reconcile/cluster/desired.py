@@ -13,6 +13,7 @@ from aegaeon_operator.reconcile.cluster.names import (
     COMPONENTS,
     ENGINE_HTTP,
     GATEWAY_PORT,
+    REDIS,
     SCHEDULER_HTTP,
     SCHEDULER_PORT,
     SEGMENTS,
@@ -22,6 +23,7 @@ from aegaeon_operator.reconcile.cluster.names import (
     manifest,
     scheduler_target,
 )
+from aegaeon_operator.reconcile.cluster.picker import picker
 from aegaeon_operator.reconcile.cluster.pods import ENGINE_DRAIN_S, GATEWAY_DRAIN_S
 from aegaeon_operator.reconcile.cluster.routes import routes
 from aegaeon_operator.reconcile.cluster.workloads import workloads
@@ -57,7 +59,9 @@ def desired(observed: Observed) -> Desired:
     manifests = (
         _secret(observed.key, pool, "config", _files({**configs, "scheduler": scheduler})),
         _secret(observed.key, pool, "credentials", attached.credentials),
+        *([_secret(observed.key, pool, "redis", dict(observed.redis))] if observed.redis else []),
         *workloads(observed, pool, spec, configs),
+        *picker(observed, pool, spec),
         *routes(observed.key, pool, spec, sorted(accepted, key=lambda one: one.age)),
     )
     wanted = {ChildKey.of(one) for one in manifests}
@@ -92,7 +96,7 @@ def _configs(key: Key, spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]
             "fetched": f"{CACHE}/tokenizers",
             "drain_s": GATEWAY_DRAIN_S,
             "tenants_by_scheduler": True,
-            "redis": platform.redis_url,
+            **_redis(platform),
         },
     }
     for role, component in COMPONENTS.items():
@@ -109,6 +113,14 @@ def _configs(key: Key, spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]
             "drain_s": ENGINE_DRAIN_S,
         }
     return found
+
+
+def _redis(platform: Platform) -> Json:
+    """Where quotas are counted for all gateways together."""
+    if platform.redis is None:
+        return {}
+    names = {"password": "redis_password_file", "ca.crt": "redis_ca_file"}
+    return {"redis": platform.redis.url} | {names[file]: f"{REDIS}/{file}" for file in platform.redis.files}
 
 
 def _files(configs: dict[str, Json]) -> dict[str, str]:

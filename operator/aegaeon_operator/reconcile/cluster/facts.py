@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from aegaeon_operator.spec.resources import GpuPool, ModelPool
 
@@ -54,15 +55,33 @@ class Live(Generic[Kind]):
 
 
 @dataclass(frozen=True, slots=True)
+class RedisAt:
+    """The Redis of all pools: its URL, and files with its password and the authorities of its certificate."""
+
+    url: str
+    password_file: Path | None = None
+    ca_file: Path | None = None
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """By the names that they have in the pools' Secrets."""
+        return {name: file for name, file in (("password", self.password_file), ("ca.crt", self.ca_file)) if file}
+
+
+@dataclass(frozen=True, slots=True)
 class Platform:
     """What the operator's environment says: the same for all pools."""
 
     control_image: str
     engine_image: str
     pull_policy: str = "IfNotPresent"
-    redis_url: str | None = None
+    redis: RedisAt | None = None
     namespace: str = "default"
     """of the operator: it alone may reach the schedulers' ports from outside a pool"""
+    picker_role: str = "ClusterRole/picker"
+    """kind and name of the role that endpoint pickers are given"""
+    provider: Literal["none", "istio"] = "none"
+    """of Gateways: what it wants beside the standard objects"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +133,8 @@ class Observed:
     children: Mapping[ChildKey, Json] = field(default_factory=dict)
     secrets: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
     scheduler: SchedulerFacts | None = None
+    redis: Mapping[str, str] = field(default_factory=dict)
+    """content of the files of Redis, by name"""
     replicas: Mapping[str, int] = field(default_factory=dict)
     """engines by role as the autoscaler wants them; a role without min and max is not in it"""
 

@@ -10,13 +10,16 @@ from aegaeon_operator.reconcile.cluster.facts import Json, Key, Live
 from aegaeon_operator.spec.resources import API_VERSION, GROUP
 
 MANAGER = "aegaeon-operator"
+INFERENCE = "inference.networking.k8s.io"
 MANAGED = {"app.kubernetes.io/managed-by": MANAGER}
 POOL_NAMESPACE = f"{GROUP}/pool-namespace"
 CONFIG_HASH = f"{GROUP}/config"
 SCHEDULER_PORT, SCHEDULER_HTTP = 7000, 7001
 ENGINE_HTTP = 7101
 GATEWAY_PORT, SINK_PORT = 8000, 7200
+PICKER_PORT, PICKER_HEALTH, PICKER_METRICS = 9002, 9003, 9090
 CONFIG, TLS, CREDENTIALS = "/etc/aegaeon/config", "/etc/aegaeon/tls", "/etc/aegaeon/credentials"
+REDIS = "/etc/aegaeon/redis"
 SEGMENTS = "/dev/shm/aegaeon"
 CACHE = "/var/cache/aegaeon"
 UID = 65532

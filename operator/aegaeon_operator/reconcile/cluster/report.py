@@ -38,10 +38,13 @@ def _gpu_pool(observed: Observed, wanted: Desired, pool: Live[GpuPool], failures
     conditions = [
         _applied(observed, failures),
         _deployment(observed, "SchedulerReady", "scheduler", 1),
-        _deployment(observed, "GatewayReady", "gateway", spec.gateway.replicas),
         _engines_ready(ready, total),
+        _deployment(observed, "GatewayReady", "gateway", spec.gateway.replicas),
     ]
-    conditions.append(summary(conditions, ("Accepted", "SchedulerReady", "EnginesReady", "GatewayReady")))
+    picker = spec.gateway.endpoint_picker
+    if picker and picker.service is None:
+        conditions.append(_deployment(observed, "PickerReady", "picker", picker.replicas))
+    conditions.append(summary(conditions, tuple(one.type for one in conditions)))
     conditions.append(_progressing(conditions))
     used = total if spec.accelerator.resource_name else 0
     component = COMPONENTS["unified"] if spec.engines else COMPONENTS["decode"]

@@ -1,21 +1,18 @@
-"""How clients reach a ModelPool's models: HTTPRoutes, the permission to cross namespaces, an InferencePool."""
+"""How clients reach a ModelPool's models: HTTPRoutes, and the permission to cross namespaces."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from aegaeon_operator.reconcile.cluster.facts import Json, Key, Live
-from aegaeon_operator.reconcile.cluster.names import GATEWAY_PORT, child, manifest, selector
+from aegaeon_operator.reconcile.cluster.names import GATEWAY_PORT, INFERENCE, child, manifest
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ModelPool
 
 ROUTING = "gateway.networking.k8s.io"
-INFERENCE = "inference.networking.k8s.io"
 
 
 def routes(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, model_pools: list[Live[ModelPool]]) -> Iterator[Json]:
     """For those ModelPools that name a Gateway."""
-    if spec.gateway.endpoint_picker:
-        yield _inference_pool(key, pool, spec)
     routed = [one for one in model_pools if one.value and one.value.spec.gateway.parent_refs]
     for one in routed:
         yield _route(key, spec, one)
@@ -63,23 +60,5 @@ def _grant(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, namespaces: list[st
     found["spec"] = {
         "from": [{"group": ROUTING, "kind": "HTTPRoute", "namespace": namespace} for namespace in namespaces],
         "to": [backend],
-    }
-    return found
-
-
-def _inference_pool(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec) -> Json:
-    picker = spec.gateway.endpoint_picker
-    assert picker is not None
-    found = manifest(f"{INFERENCE}/v1", "InferencePool", key.namespace, key.name, key, pool)
-    found["spec"] = {
-        "selector": {"matchLabels": selector(key, "gateway")},
-        "targetPorts": [{"number": GATEWAY_PORT}],
-        "endpointPickerRef": {
-            "group": "",
-            "kind": "Service",
-            "name": picker.name,
-            "port": {"number": picker.port},
-            "failureMode": picker.failure_mode,
-        },
     }
     return found

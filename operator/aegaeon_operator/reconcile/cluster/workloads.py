@@ -23,17 +23,17 @@ from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec
 def workloads(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec, configs: dict[str, Json]) -> Iterator[Json]:
     """All of them; `configs` by component: what their pods are told at the start."""
     key, platform = observed.key, observed.platform
-    yield _deployment(key, pool, "scheduler", 1, scheduler_pod(key, spec, platform, configs["scheduler"]))
+    yield deployment(key, pool, "scheduler", 1, scheduler_pod(key, spec, platform, configs["scheduler"]))
     yield service(key, pool, "scheduler", grpc=SCHEDULER_PORT, http=SCHEDULER_HTTP)
     gateway = gateway_pod(key, spec, platform, configs["gateway"])
-    yield _deployment(key, pool, "gateway", spec.gateway.replicas, gateway)
+    yield deployment(key, pool, "gateway", spec.gateway.replicas, gateway)
     yield service(key, pool, "gateway", http=GATEWAY_PORT)
-    yield _budget(key, pool, "gateway")
+    yield budget(key, pool, "gateway")
     for role, replicas in roles(observed, spec).items():
         component = COMPONENTS[role]
         yield _stateful_set(key, pool, component, replicas, engine_pod(key, role, spec, platform, configs[component]))
         yield service(key, pool, component, headless=True, http=ENGINE_HTTP)
-        yield _budget(key, pool, component)
+        yield budget(key, pool, component)
     yield from _policies(observed, pool)
 
 
@@ -55,7 +55,8 @@ def service(key: Key, pool: Live[GpuPool], component: str, headless: bool = Fals
     return found
 
 
-def _deployment(key: Key, pool: Live[GpuPool], component: str, replicas: int, template: Json) -> Json:
+def deployment(key: Key, pool: Live[GpuPool], component: str, replicas: int, template: Json) -> Json:
+    """Replaced without a gap, but for the scheduler, of which there is one."""
     found = manifest("apps/v1", "Deployment", key.namespace, child(key, component), key, pool, component)
     found["spec"] = {
         "replicas": replicas,
@@ -85,7 +86,8 @@ def _stateful_set(key: Key, pool: Live[GpuPool], component: str, replicas: int, 
     return found
 
 
-def _budget(key: Key, pool: Live[GpuPool], component: str) -> Json:
+def budget(key: Key, pool: Live[GpuPool], component: str) -> Json:
+    """Of a component, one pod at a time gives way to the cluster's own work."""
     found = manifest("policy/v1", "PodDisruptionBudget", key.namespace, child(key, component), key, pool, component)
     found["spec"] = {"maxUnavailable": 1, "selector": {"matchLabels": selector(key, component)}}
     return found
@@ -98,13 +100,14 @@ def _policies(observed: Observed, pool: Live[GpuPool]) -> Iterator[Json]:
     operator = {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": observed.platform.namespace}},
     }
-    yield _policy(key, pool, "gateway", [_from([], GATEWAY_PORT), _from([within], SINK_PORT)])
-    yield _policy(key, pool, "scheduler", [_from([within, operator], SCHEDULER_PORT), _from([], SCHEDULER_HTTP)])
+    yield policy(key, pool, "gateway", [reachable([], GATEWAY_PORT), reachable([within], SINK_PORT)])
+    yield policy(key, pool, "scheduler", [reachable([within, operator], SCHEDULER_PORT), reachable([], SCHEDULER_HTTP)])
     for component in ("engine", "prefill", "decode"):
-        yield _policy(key, pool, component, [_from([], ENGINE_HTTP)])
+        yield policy(key, pool, component, [reachable([], ENGINE_HTTP)])
 
 
-def _policy(key: Key, pool: Live[GpuPool], component: str, ingress: list[Json]) -> Json:
+def policy(key: Key, pool: Live[GpuPool], component: str, ingress: list[Json]) -> Json:
+    """Who may reach a component's pods."""
     name = child(key, component)
     found = manifest("networking.k8s.io/v1", "NetworkPolicy", key.namespace, name, key, pool, component)
     found["spec"] = {
@@ -115,7 +118,7 @@ def _policy(key: Key, pool: Live[GpuPool], component: str, ingress: list[Json]) 
     return found
 
 
-def _from(peers: list[Json], port: int) -> Json:
-    """No peers: everybody."""
+def reachable(peers: list[Json], port: int) -> Json:
+    """A port, by these peers; no peers: by everybody."""
     ports = [{"port": port, "protocol": "TCP"}]
     return {"ports": ports, "from": peers} if peers else {"ports": ports}

@@ -1,0 +1,214 @@
+"""The operator with the rights that the chart gives it, on a real API server: enough for all it does, and no more."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster import definitions
+from e2e.cluster.errors import ClusterError
+from e2e.kubectl import REPOSITORY, helm, kubectl
+
+NAMESPACE, OTHER = "aegaeon-rights", "aegaeon-rights-other"
+ACCOUNT = "release-operator"
+RBAC = "rbac.authorization.k8s.io"
+MEMORY = {"deviceBytes": "13Mi", "slabSize": "256Ki", "hostModelCache": "32Mi", "hostKv": "12Mi"}
+POOL = {
+    "engines": {"replicas": 1},
+    "memory": MEMORY,
+    "volumes": {"models": {"path": "/srv/models"}},
+    "gateway": {"endpointPicker": {}},
+}
+MODELS = {
+    "gpuPoolRef": {"name": "demo"},
+    "models": [{"name": "llama", "source": {"hostPath": "llama"}}],
+    "tenants": [{"name": "red", "keySecretRef": {"name": "keys", "key": "keys"}}],
+    "gateway": {"parentRefs": [{"name": "public"}]},
+}
+MADE = "deploy,sts,svc,sa,rolebinding,netpol,pdb,secret,httproute,inferencepool"
+OURS = "app.kubernetes.io/managed-by=aegaeon-operator"
+MODES: dict[str, dict[str, Any]] = {
+    "in one namespace": {"watchNamespaces": [NAMESPACE]},
+    "everywhere": {"watchNamespaces": []},
+}
+
+
+@pytest.fixture(scope="module")
+def server(kubeconfig: Path, api: object) -> Iterator[Path]:
+    """With the kinds of Gateways, and two namespaces."""
+    for of in (definitions.GATEWAY_API, definitions.INFERENCE_POOL):
+        files = [word for file in definitions.files(of) for word in ("-f", str(file))]
+        kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", *files)
+    for name in (NAMESPACE, OTHER):
+        kubectl(kubeconfig, "create", "namespace", name)
+    yield kubeconfig
+    kubectl(kubeconfig, "delete", "namespace", NAMESPACE, OTHER, "--timeout=60s")
+
+
+@pytest.fixture(params=MODES)
+def account(server: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A kubeconfig of the operator's service account, with the rights that the chart renders in each mode."""
+    values = json.dumps(MODES[request.param])
+    rendered = helm(
+        server,
+        *("template", "release", str(REPOSITORY / "helm" / "aegaeon"), "--kube-version=1.35.4", "-n", NAMESPACE),
+        *("--set-json", f"operator={values}"),
+    )
+    kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+    rights = yaml.safe_dump_all(one for one in yaml.safe_load_all(rendered) if one and one["kind"] in kinds)
+    kubectl(server, "apply", "-n", NAMESPACE, "-f", "-", stdin=rights)
+    yield _as(server, ACCOUNT, tmp_path)
+    kubectl(server, "delete", "-n", NAMESPACE, "-f", "-", stdin=rights)
+
+
+def _as(server: Path, account: str, folder: Path) -> Path:
+    token = kubectl(server, "-n", NAMESPACE, "create", "token", account, "--duration=1h").strip()
+    config = json.loads(kubectl(server, "config", "view", "--raw", "--flatten", "-o", "json"))
+    for user in config["users"]:
+        user["user"] = {"token": token}
+    file = folder / f"{account}.json"
+    file.write_text(json.dumps(config), "utf-8")
+    return file
+
+
+@contextmanager
+def operator(account: Path, said: Path) -> Iterator[None]:
+    """One process with that account and no other; what it says is kept."""
+    env = {
+        **os.environ,
+        "KUBECONFIG": str(account),
+        "AEGAEON_NAMESPACES": NAMESPACE,  # its rights may be everywhere: what else is in the cluster is not ours
+        "AEGAEON_PICKER_ROLE": _picker_role(account),
+        "AEGAEON_HEALTH_PORT": "0",
+        "POD_NAME": "rights",
+        "POD_NAMESPACE": NAMESPACE,
+    }
+    with said.open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-m", "aegaeon_operator"], env=env, stderr=log)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _picker_role(account: Path) -> str:
+    """Whichever of the two the chart has made: the account may give it, which only that one allows."""
+    everywhere = f"{ACCOUNT}-{NAMESPACE}-picker"
+    given = _may(account, "bind", f"clusterroles.{RBAC}/{everywhere}")
+    return f"ClusterRole/{everywhere}" if given else f"Role/{ACCOUNT}-picker"
+
+
+def _may(account: Path, verb: str, what: str, namespace: str = NAMESPACE) -> bool:
+    """`what`: resource[:subresource][.group][/name]."""
+    kind, _, name = what.partition("/")
+    path, _, group = kind.partition(".")
+    resource, _, subresource = path.partition(":")
+    asked = {"namespace": namespace, "verb": verb, "group": group, "resource": resource}
+    spec = {"resourceAttributes": {**asked, "name": name, "subresource": subresource}}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
+    answer = kubectl(account, "create", "--validate=false", "-f", "-", "-o", "json", stdin=json.dumps(review))
+    return bool(json.loads(answer)["status"]["allowed"])
+
+
+def _wait(what: str, true: Callable[[], bool], within_s: float = 60.0) -> None:
+    began = time.monotonic()
+    while not true():
+        assert time.monotonic() - began < within_s, f"not within {within_s:g} s: {what}"
+        time.sleep(0.2)  # nothing to wait on: what is polled is a client's view
+
+
+def _apply(server: Path, kind: str, name: str, spec: dict[str, Any]) -> None:
+    body = {"apiVersion": "serving.aegaeon.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+    kubectl(server, "-n", NAMESPACE, "apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(body))
+
+
+def test_with_its_rights_it_makes_changes_and_removes_all_that_a_pool_can_have(
+    server: Path, account: Path, tmp_path: Path
+) -> None:
+    def made() -> set[str]:
+        return set(kubectl(server, "-n", NAMESPACE, "get", MADE, "-l", OURS, "-o", "name").split())
+
+    def accepted() -> bool:
+        found = json.loads(kubectl(server, "-n", NAMESPACE, "get", "gpool,mpool", "-o", "json"))["items"]
+        said = [one.get("status", {}).get("conditions", ()) for one in found]
+        return [any((c["type"], c["status"]) == ("Accepted", "True") for c in one) for one in said] == [True, True]
+
+    kubectl(server, "-n", NAMESPACE, "create", "secret", "generic", "keys", "--from-literal=keys=sk-test")
+    _apply(server, "GpuPool", "demo", POOL)
+    _apply(server, "ModelPool", "red", MODELS)
+    with operator(account, tmp_path / "said"):
+        _wait("both are accepted", accepted)
+        kinds = {name.partition("/")[0].partition(".")[0] for name in made()}
+        assert kinds == {
+            *("deployment", "statefulset", "service", "serviceaccount", "rolebinding", "networkpolicy"),
+            *("poddisruptionbudget", "secret", "httproute", "inferencepool"),
+        }
+        _apply(server, "GpuPool", "demo", {**POOL, "gateway": {}})
+        _wait("the picker is gone", lambda: not [name for name in made() if "picker" in name or "inference" in name])
+        assert kubectl(server, "-n", NAMESPACE, "get", "events", "-o", "name")
+        kubectl(server, "-n", NAMESPACE, "delete", "mpool,gpool", "--all")
+        _wait("the rest is gone", lambda: not made())
+    kubectl(server, "-n", NAMESPACE, "delete", "secret", "keys")
+    said = (tmp_path / "said").read_text("utf-8")
+    assert "orbidden" not in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("account", ["in one namespace"], indirect=True)
+@pytest.mark.parametrize(
+    ("verb", "what", "namespace"),
+    [
+        ("get", "secrets", OTHER),
+        ("get", "pods", NAMESPACE),
+        ("create", "pods:exec", NAMESPACE),
+        ("create", f"roles.{RBAC}", NAMESPACE),
+        ("bind", f"clusterroles.{RBAC}/cluster-admin", NAMESPACE),
+        ("bind", f"roles.{RBAC}/{ACCOUNT}", NAMESPACE),
+        ("escalate", f"roles.{RBAC}/{ACCOUNT}", NAMESPACE),
+        ("impersonate", "serviceaccounts", NAMESPACE),
+        ("create", "serviceaccounts:token", NAMESPACE),
+        ("list", "nodes", NAMESPACE),
+        ("patch", "gpupools.serving.aegaeon.io", NAMESPACE),
+    ],
+)
+def test_it_may_not(account: Path, verb: str, what: str, namespace: str) -> None:
+    assert not _may(account, verb, what, namespace)
+
+
+@pytest.mark.parametrize("account", ["in one namespace"], indirect=True)
+def test_it_cannot_give_rights_that_it_was_not_given(account: Path) -> None:
+    subject = f"--serviceaccount={NAMESPACE}:default"
+    create = ("-n", NAMESPACE, "create", "rolebinding")
+    kubectl(account, *create, "allowed", f"--role={ACCOUNT}-picker", subject)
+    kubectl(account, "-n", NAMESPACE, "delete", "rolebinding", "allowed")
+    with pytest.raises(ClusterError, match="forbidden"):
+        kubectl(account, *create, "refused", "--clusterrole=cluster-admin", subject)
+
+
+def test_a_picker_sees_pods_and_pools_of_its_namespace_and_nothing_else(
+    server: Path, account: Path, tmp_path: Path
+) -> None:
+    kind, _, role = _picker_role(account).partition("/")
+    kubectl(server, "-n", NAMESPACE, "create", "serviceaccount", "a-picker")
+    given = f"--{kind.lower()}={role}"
+    subject = f"--serviceaccount={NAMESPACE}:a-picker"
+    kubectl(server, "-n", NAMESPACE, "create", "rolebinding", "a-picker", given, subject)
+    picker = _as(server, "a-picker", tmp_path)
+    pools = "inferencepools.inference.networking.k8s.io"
+    allowed = {what: _may(picker, verb, what) for verb, what in (("list", "pods"), ("watch", "pods"), ("get", pools))}
+    refused = {what: _may(picker, "get", what) for what in ("secrets", "pods", "configmaps", "services")}
+    kubectl(server, "-n", NAMESPACE, "delete", "serviceaccount/a-picker", "rolebinding/a-picker")
+    assert all(allowed.values()), allowed
+    assert not any(refused.values()), refused
+    assert not _may(picker, "list", "pods", OTHER)

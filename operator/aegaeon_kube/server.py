@@ -1,0 +1,116 @@
+"""Calls and watches of one API server. A pod's token is read for every call: it is renewed while the pod runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from aegaeon_kube.errors import KubeError
+
+Json = dict[str, Any]
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_TIMEOUT = aiohttp.ClientTimeout(total=30, connect=5)
+_SLACK_S = 5.0  # a watch that is still open so long after its end is dead
+_NO_CLUSTER = "no cluster: run in a pod with a service account, or set KUBECONFIG"
+
+
+class ApiServer:
+    """Every method raises KubeError with the status and what the server said."""
+
+    def __init__(self, session: aiohttp.ClientSession, headers: Callable[[], Mapping[str, str]]) -> None:
+        self._session = session
+        self._headers = headers
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        body: Json | None = None,
+        content_type: str = "application/json",
+    ) -> Json:
+        """One request and its answer."""
+        data = None if body is None else json.dumps(body)
+        headers = {**self._headers(), "Content-Type": content_type}
+        try:
+            async with self._session.request(method, path, params=params, data=data, headers=headers) as answer:
+                text = await answer.text()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _unanswered(error) from error
+        if answer.status >= 400:
+            raise KubeError(answer.status, _said(text))
+        found: Json = json.loads(text)
+        return found
+
+    async def watch(self, path: str, labels: str, since: str, for_s: int) -> AsyncIterator[Json]:
+        """What happens to the objects of `path` after resourceVersion `since`: {type, object}, for `for_s` seconds."""
+        params = {"watch": "1", "labelSelector": labels, "resourceVersion": since, "timeoutSeconds": str(for_s)}
+        timeout = aiohttp.ClientTimeout(total=for_s + _SLACK_S, connect=5)
+        try:
+            async with self._session.get(path, params=params, headers=self._headers(), timeout=timeout) as answer:
+                if answer.status >= 400:
+                    raise KubeError(answer.status, _said(await answer.text()))
+                buffer = b""
+                async for chunk in answer.content.iter_any():  # by lines, aiohttp refuses those above its buffer
+                    *lines, buffer = (buffer + chunk).split(b"\n")
+                    for line in lines:
+                        yield _event(line)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _unanswered(error) from error
+
+
+@asynccontextmanager
+async def connect() -> AsyncIterator[ApiServer]:
+    """With the cluster of KUBECONFIG, or the one that this pod is in. Raises KubeError when there is neither."""
+    url, context, headers = _from_kubeconfig() if os.environ.get("KUBECONFIG") else _from_pod()
+    connector = aiohttp.TCPConnector(ssl=context, limit=32)
+    async with aiohttp.ClientSession(url, connector=connector, timeout=_TIMEOUT) as session:
+        yield ApiServer(session, headers)
+
+
+Login = tuple[str, ssl.SSLContext, Callable[[], Mapping[str, str]]]
+
+
+def _from_pod() -> Login:
+    token = ACCOUNT / "token"
+    if not token.exists() or "KUBERNETES_SERVICE_HOST" not in os.environ:
+        raise KubeError(0, _NO_CLUSTER)
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
+    return url, context, lambda: {"Authorization": f"Bearer {token.read_text('utf-8').strip()}"}
+
+
+def _from_kubeconfig() -> Login:
+    import kopf  # knows every way in which such a file logs in; pods need none of them
+
+    found = kopf.login_with_kubeconfig(settings=kopf.OperatorSettings())
+    if found is None:
+        raise KubeError(0, _NO_CLUSTER)
+    headers = found.as_http_headers()
+    return found.server, found.as_ssl_context(), lambda: headers
+
+
+def _event(line: bytes) -> Json:
+    event: Json = json.loads(line)
+    if event["type"] == "ERROR":
+        raise KubeError(int(event["object"].get("code", 0)), str(event["object"].get("message")))
+    return event
+
+
+def _unanswered(error: Exception) -> KubeError:
+    return KubeError(0, f"the API server does not answer: {error or type(error).__name__}")
+
+
+def _said(text: str) -> str:
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return text[:500]

@@ -1,0 +1,84 @@
+"""The endpoint picker of a pool: its pods, how they are reached, what they may read, and the InferencePool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aegaeon_operator.reconcile.cluster.facts import Json, Key, Live, Observed
+from aegaeon_operator.reconcile.cluster.names import (
+    GATEWAY_PORT,
+    INFERENCE,
+    PICKER_METRICS,
+    PICKER_PORT,
+    child,
+    manifest,
+    selector,
+)
+from aegaeon_operator.reconcile.cluster.pods import picker_pod
+from aegaeon_operator.reconcile.cluster.workloads import budget, deployment, policy, reachable, service
+from aegaeon_operator.spec.kubernetes import EndpointPicker, PickerService
+from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec
+
+_RBAC = "rbac.authorization.k8s.io"
+
+
+def picker(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec) -> Iterator[Json]:
+    """Everything of it; nothing where the pool asks for none."""
+    asked = spec.gateway.endpoint_picker
+    if asked is None:
+        return
+    key = observed.key
+    yield _inference_pool(key, pool, asked)
+    if asked.service is None:
+        yield from _account(observed, pool)
+        yield deployment(key, pool, "picker", asked.replicas, picker_pod(key, spec, observed.platform))
+        yield _service(key, pool)
+        yield budget(key, pool, "picker")
+        yield policy(key, pool, "picker", [reachable([], PICKER_PORT), reachable([], PICKER_METRICS)])
+        if observed.platform.provider == "istio":
+            yield _unchecked(key, pool)
+
+
+def _inference_pool(key: Key, pool: Live[GpuPool], asked: EndpointPicker) -> Json:
+    at = asked.service or PickerService(name=child(key, "picker"), port=PICKER_PORT)
+    found = manifest(f"{INFERENCE}/v1", "InferencePool", key.namespace, key.name, key, pool)
+    found["spec"] = {
+        "selector": {"matchLabels": selector(key, "gateway")},
+        "targetPorts": [{"number": GATEWAY_PORT}],
+        "endpointPickerRef": {
+            "group": "",
+            "kind": "Service",
+            "name": at.name,
+            "port": {"number": at.port},
+            "failureMode": asked.failure_mode,
+        },
+    }
+    return found
+
+
+def _account(observed: Observed, pool: Live[GpuPool]) -> Iterator[Json]:
+    """Who it is, and the role that the chart made for it: the operator can give that role and no other."""
+    key, name = observed.key, child(observed.key, "picker")
+    yield manifest("v1", "ServiceAccount", key.namespace, name, key, pool, "picker")
+    kind, _, role = observed.platform.picker_role.partition("/")
+    bound = manifest(f"{_RBAC}/v1", "RoleBinding", key.namespace, name, key, pool, "picker")
+    bound["roleRef"] = {"apiGroup": _RBAC, "kind": kind, "name": role}
+    bound["subjects"] = [{"kind": "ServiceAccount", "name": name, "namespace": key.namespace}]
+    yield bound
+
+
+def _service(key: Key, pool: Live[GpuPool]) -> Json:
+    found = service(key, pool, "picker", grpc=PICKER_PORT)
+    found["spec"]["ports"][0]["appProtocol"] = "http2"
+    return found
+
+
+def _unchecked(key: Key, pool: Live[GpuPool]) -> Json:
+    """Istio would not talk to a certificate that signed itself."""
+    name = child(key, "picker")
+    found = manifest("networking.istio.io/v1", "DestinationRule", key.namespace, name, key, pool, "picker")
+    found["spec"] = {
+        "host": f"{name}.{key.namespace}.svc.cluster.local",
+        "trafficPolicy": {"tls": {"mode": "SIMPLE", "insecureSkipVerify": True}},
+    }
+    return found

@@ -1,0 +1,176 @@
+"""What all pods of a pool have in common: confinement, probes, certificates, what is laid over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from aegaeon_operator.reconcile.cluster.facts import Json, Key
+from aegaeon_operator.reconcile.cluster.names import (
+    COMPONENTS,
+    CONFIG,
+    CONFIG_HASH,
+    TLS,
+    UID,
+    child,
+    fingerprint,
+    labels,
+    selector,
+)
+from aegaeon_operator.spec.kubernetes import PodTemplate
+from aegaeon_operator.spec.resources import GpuPoolSpec
+
+CONFINED: Json = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+HOST = "kubernetes.io/hostname"
+_HANGS_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Of a container."""
+
+    name: str
+    pull_policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A volume and where it is mounted."""
+
+    name: str
+    path: str
+    source: Json
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """What kubelet asks: may it be sent work, and does it live."""
+
+    ready: Json
+    alive: Json
+
+
+def http_probes(ready: str, alive: str, port: int) -> Probes:
+    """GET of two paths."""
+    return Probes(*({"httpGet": {"path": path, "port": port}} for path in (ready, alive)))
+
+
+def grpc_probes(ready: str, alive: str, port: int) -> Probes:
+    """gRPC health of two services."""
+    return Probes(*({"grpc": {"service": name, "port": port}} for name in (ready, alive)))
+
+
+def container(name: str, image: Image, command: list[str], probes: Probes) -> Json:
+    """A container that may do nothing but compute."""
+    return {
+        "name": name,
+        "image": image.name,
+        "imagePullPolicy": image.pull_policy,
+        "command": command,
+        "startupProbe": _paced(probes.alive, 2, 150),  # an engine reads its models' files first
+        "readinessProbe": _paced(probes.ready, 1, 2),
+        "livenessProbe": _paced(probes.alive, 10, _HANGS_S // 10),
+        "securityContext": CONFINED,
+    }
+
+
+def configured(component: str, image: Image, probes: Probes, module: str = "") -> Json:
+    """The container of a process that reads a config file."""
+    command = ["python3", "-m", module or f"aegaeon_{component}", "--config", f"{CONFIG}/{component}.json"]
+    return container(component, image, command, probes)
+
+
+def template(
+    key: Key, component: str, spec: GpuPoolSpec, made: Json, volumes: list[Volume], config: Json, grace_s: int
+) -> Json:
+    """The pod around a container. A change of `config` replaces the pods."""
+    overlay = spec.pod_template if component in COMPONENTS.values() else spec.control_pod_template
+    made["volumeMounts"] = [
+        {"name": one.name, "mountPath": one.path} | ({"readOnly": True} if one.read_only else {}) for one in volumes
+    ]
+    pod: Json = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": UID,
+            "runAsGroup": UID,
+            "fsGroup": UID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "terminationGracePeriodSeconds": grace_s,
+        "containers": [made],
+        "volumes": [{"name": one.name, **one.source} for one in volumes],
+    }
+    found = {
+        "metadata": {
+            "labels": {**overlay.labels, **labels(key, component)},
+            "annotations": {**overlay.annotations, CONFIG_HASH: fingerprint(config)},
+        },
+        "spec": pod,
+    }
+    optional: dict[str, Any] = {
+        "nodeSelector": dict(overlay.node_selector),
+        "tolerations": [one.model_dump(by_alias=True, exclude_none=True) for one in overlay.tolerations],
+        "priorityClassName": overlay.priority_class_name,
+        "runtimeClassName": overlay.runtime_class_name,
+        "imagePullSecrets": [{"name": name} for name in spec.images.pull_secrets],
+    }
+    pod |= {name: value for name, value in optional.items() if value}
+    return found
+
+
+def everybody(key: Key, component: str) -> list[Volume]:
+    """Its own configuration, nobody else's, and the pool's certificates."""
+    items = [{"key": f"{component}.json", "path": f"{component}.json"}]
+    config = {"secret": {"secretName": child(key, "config"), "items": items, "defaultMode": 0o440}}
+    return [Volume("config", CONFIG, config, read_only=True), secret_volume(key, "tls", TLS)]
+
+
+def secret_volume(key: Key, part: str, path: str) -> Volume:
+    """All of a Secret of the pool."""
+    return Volume(part, path, {"secret": {"secretName": child(key, part), "defaultMode": 0o440}}, read_only=True)
+
+
+def scratch(**paths: str) -> list[Volume]:
+    """Folders, by name, that a pod may write to and that go with it."""
+    return [Volume(name, path, {"emptyDir": {}}) for name, path in paths.items()]
+
+
+def amounts(overlay: PodTemplate, requests: Json, accelerator: Json) -> Json:
+    """Resources of a container: `requests` where the overlay says nothing; the accelerator as it is."""
+    given = overlay.resources
+    found = {
+        "requests": {**requests, **given.requests, **accelerator},
+        "limits": {**given.limits, **accelerator},
+    }
+    return {name: values for name, values in found.items() if values}
+
+
+def spread(key: Key, component: str) -> Json:
+    """Over the nodes, as far as there are any."""
+    return {
+        "maxSkew": 1,
+        "topologyKey": HOST,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": selector(key, component)},
+    }
+
+
+def ports(**numbers: int) -> list[Json]:
+    """Named ports of a container."""
+    return [{"name": name, "containerPort": port} for name, port in numbers.items()]
+
+
+def from_field(name: str, path: str) -> Json:
+    """An environment variable from the pod's own fields."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _paced(probe: Json, period_s: int, failures: int) -> Json:
+    return {**probe, "periodSeconds": period_s, "failureThreshold": failures, "timeoutSeconds": 5}

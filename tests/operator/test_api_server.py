@@ -1,0 +1,112 @@
+"""Calls of an API server that is slow to start, refuses and breaks off: real HTTP, a server of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+from operator_objects import KEY, PLATFORM, gpu_pool
+
+from aegaeon_kube.errors import KubeError
+from aegaeon_kube.server import ApiServer
+from aegaeon_operator.config import OperatorConfig
+from aegaeon_operator.errors import ClusterError
+from aegaeon_operator.kube.client import Cluster
+from aegaeon_operator.kube.operator import list_all
+from aegaeon_operator.kube.queue import Queue
+from aegaeon_operator.kube.store import Store
+from aegaeon_operator.reconcile.cluster.facts import Key
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def api_server(handler: Handler) -> AsyncIterator[ApiServer]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    assert runner.addresses
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
+        yield ApiServer(session, lambda: {"Authorization": "Bearer of-now"})
+    await runner.cleanup()
+
+
+def refusal(status: int, message: str) -> web.Response:
+    return web.json_response({"kind": "Status", "message": message}, status=status)
+
+
+async def test_pools_that_were_seen_before_a_list_broke_off_are_looked_at_after_the_next() -> None:
+    starting = asyncio.Event()
+
+    async def handler(request: web.Request) -> web.Response:
+        if "httproutes" in request.path and not starting.is_set():
+            starting.set()
+            return refusal(429, "storage is (re)initializing")
+        return web.json_response({"items": [gpu_pool()] if "gpupools" in request.path else []})
+
+    looked: asyncio.Queue[Key] = asyncio.Queue()
+
+    async def look(key: Key) -> float:
+        looked.put_nowait(key)
+        return 600.0
+
+    queue, store, config = Queue(look, 1), Store(), OperatorConfig(PLATFORM, (), "test")
+    async with api_server(handler) as api:
+        with pytest.raises(ClusterError, match="initializing"):
+            await list_all(config, Cluster(api), store, queue)
+        await list_all(config, Cluster(api), store, queue)
+        work = asyncio.create_task(queue.run())
+        assert await asyncio.wait_for(looked.get(), 10) == KEY
+        work.cancel()
+
+
+async def test_what_the_server_says_is_what_is_raised() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        assert request.headers["Authorization"] == "Bearer of-now"
+        return refusal(403, "pods is forbidden")
+
+    async with api_server(handler) as api:
+        with pytest.raises(KubeError, match="pods is forbidden") as raised:
+            await api.call("GET", "/api/v1/pods")
+        assert raised.value.status == 403
+        with pytest.raises(KubeError, match="pods is forbidden"):
+            [event async for event in api.watch("/api/v1/pods", "", "1", 1)]
+
+
+@pytest.mark.parametrize("piece", [4099, 1 << 20])
+async def test_events_of_a_watch_arrive_whole_and_an_error_among_them_is_raised(
+    piece: int,
+) -> None:
+    big = {"type": "ADDED", "object": {"metadata": {"name": "x" * 300_000}}}
+    gone = {"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}}
+    lines = b"".join(json.dumps(event).encode() + b"\n" for event in (big, gone))
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        assert request.query["resourceVersion"] == "1"
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        for begin in range(0, len(lines), piece):
+            await answer.write(lines[begin : begin + piece])
+        return answer
+
+    async with api_server(handler) as api:
+        events = api.watch("/api/v1/pods", "", "1", 10)
+        assert await anext(events) == big
+        with pytest.raises(KubeError, match="too old") as raised:
+            await anext(events)
+        assert raised.value.status == 410
+
+
+async def test_a_server_that_is_away_is_no_refusal() -> None:
+    async with aiohttp.ClientSession("http://127.0.0.1:1") as session:
+        with pytest.raises(KubeError, match="does not answer") as raised:
+            await ApiServer(session, dict).call("GET", "/")
+        assert raised.value.status == 0

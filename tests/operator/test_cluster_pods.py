@@ -1,0 +1,129 @@
+"""What the platform team says of pods reaches them: images, overlays, the endpoint picker, Redis."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from operator_objects import PLATFORM, Json, by_key, entry, gpu_pool, model_pool, observed
+
+from aegaeon_gateway.config import load_config as read_gateway_config
+from aegaeon_operator.errors import SettingsError
+from aegaeon_operator.kube.controller import read_files
+from aegaeon_operator.reconcile.cluster.desired import desired
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Platform, RedisAt
+from aegaeon_operator.reconcile.cluster.report import reports
+
+MODELS = model_pool("red", "llama", gateway={"parentRefs": [{"name": "public"}]})
+
+
+def made(*, platform: Platform = PLATFORM, redis: dict[str, str] | None = None, **spec: Any) -> dict[ChildKey, Json]:
+    seen = observed(gpu_pool(**spec), MODELS, platform=platform, redis=redis or {})
+    return by_key(desired(seen).manifests)
+
+
+def pod(of: dict[ChildKey, Json], name: str) -> Json:
+    (found,) = (one for key, one in of.items() if key.kind in ("Deployment", "StatefulSet") and key.name == name)
+    template: Json = found["spec"]["template"]
+    return template
+
+
+def test_images_of_the_pool_take_the_place_of_the_operators() -> None:
+    images = {"engine": "registry/engine:2", "pullPolicy": "Always", "pullSecrets": ["registry"]}
+    found = made(images=images)
+    engine, gateway = (pod(found, f"pool-{name}")["spec"] for name in ("engine", "gateway"))
+    assert [one["image"] for one in engine["initContainers"] + engine["containers"]] == ["registry/engine:2"] * 2
+    assert gateway["containers"][0]["image"] == PLATFORM.control_image
+    assert gateway["containers"][0]["imagePullPolicy"] == "Always"
+    assert engine["imagePullSecrets"] == gateway["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_each_overlay_reaches_its_own_pods_and_never_the_labels_that_select_them() -> None:
+    overlay = {"labels": {"team": "ml", "app.kubernetes.io/component": "x"}, "priorityClassName": "high"}
+    control = {"tolerations": [{"key": "infra", "operator": "Exists"}], "resources": {"requests": {"cpu": 2}}}
+    found = made(podTemplate=overlay, controlPodTemplate=control, gateway={"endpointPicker": {}})
+    engine = pod(found, "pool-engine")
+    assert engine["metadata"]["labels"]["app.kubernetes.io/component"] == "engine"
+    assert (engine["metadata"]["labels"]["team"], engine["spec"]["priorityClassName"]) == ("ml", "high")
+    for name in ("scheduler", "gateway", "picker"):
+        spec = pod(found, f"pool-{name}")["spec"]
+        assert spec["tolerations"] == control["tolerations"]
+        assert spec["containers"][0]["resources"]["requests"]["cpu"] == "2"
+        assert "priorityClassName" not in spec
+
+
+def test_a_picker_is_the_one_pod_that_may_ask_the_api_server_and_only_by_the_role_made_for_it() -> None:
+    found = made(gateway={"endpointPicker": {}}, platform=replace(PLATFORM, picker_role="Role/the-role"))
+    accounts = {
+        name: (spec.get("serviceAccountName"), spec["automountServiceAccountToken"])
+        for name in ("scheduler", "gateway", "engine", "picker")
+        for spec in [pod(found, f"pool-{name}")["spec"]]
+    }
+    assert accounts.pop("picker") == ("pool-picker", True)
+    assert set(accounts.values()) == {(None, False)}
+    bound = found[ChildKey("RoleBinding", "infra", "pool-picker")]
+    assert (bound["roleRef"]["kind"], bound["roleRef"]["name"]) == ("Role", "the-role")
+    assert bound["subjects"] == [{"kind": "ServiceAccount", "name": "pool-picker", "namespace": "infra"}]
+
+
+def test_routes_of_a_pool_with_a_picker_lead_to_the_gateway_pods_that_it_picks_from() -> None:
+    found = made(gateway={"endpointPicker": {"failureMode": "FailClose"}})
+    backend = found[ChildKey("HTTPRoute", "infra", "red")]["spec"]["rules"][0]["backendRefs"][0]
+    assert (backend["kind"], backend["name"]) == ("InferencePool", "pool")
+    pool = found[ChildKey("InferencePool", "infra", "pool")]["spec"]
+    assert pool["selector"]["matchLabels"].items() <= pod(found, "pool-gateway")["metadata"]["labels"].items()
+    service = found[ChildKey("Service", "infra", pool["endpointPickerRef"]["name"])]["spec"]
+    assert service["selector"].items() <= pod(found, "pool-picker")["metadata"]["labels"].items()
+    assert [(port["port"], port["appProtocol"]) for port in service["ports"]] == [(9002, "http2")]
+    assert pool["endpointPickerRef"]["port"]["number"] == 9002
+
+
+def test_somebody_elses_picker_is_named_and_nothing_is_made_for_it() -> None:
+    found = made(gateway={"endpointPicker": {"service": {"name": "epp", "port": 9999}}})
+    ref = found[ChildKey("InferencePool", "infra", "pool")]["spec"]["endpointPickerRef"]
+    assert (ref["name"], ref["port"]["number"]) == ("epp", 9999)
+    assert not [key for key in found if key.name == "pool-picker"]
+
+
+@pytest.mark.parametrize(("provider", "there"), [("none", False), ("istio", True)])
+def test_istio_is_told_not_to_check_a_certificate_that_signed_itself(provider: Any, there: bool) -> None:
+    found = made(gateway={"endpointPicker": {}}, platform=replace(PLATFORM, provider=provider))
+    assert (ChildKey("DestinationRule", "infra", "pool-picker") in found) == there
+
+
+def test_a_pool_is_ready_when_its_picker_is() -> None:
+    seen = observed(gpu_pool(gateway={"endpointPicker": {}}), MODELS)
+    (report,) = (one for one in reports(seen, desired(seen), {}) if one.about.kind == "GpuPool")
+    conditions = {one["type"]: one["status"] for one in report.status["conditions"]}
+    assert (conditions["PickerReady"], conditions["Ready"]) == ("False", "False")
+
+
+def test_gateways_alone_learn_of_redis_and_can_read_what_they_are_told(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("secret", "utf-8")
+    (tmp_path / "ca").write_text("PEM", "utf-8")
+    at = RedisAt("rediss://redis.system.svc:6379/0", tmp_path / "password", tmp_path / "ca")
+    found = made(platform=replace(PLATFORM, redis=at), redis=read_files(at))
+    mounts = {
+        name: [one["mountPath"] for one in pod(found, f"pool-{name}")["spec"]["containers"][0]["volumeMounts"]]
+        for name in ("scheduler", "gateway", "engine")
+    }
+    assert [name for name, paths in mounts.items() if "/etc/aegaeon/redis" in paths] == ["gateway"]
+    assert entry(found[ChildKey("Secret", "infra", "pool-redis")], "password") == "secret"
+    told = tmp_path / "gateway.json"
+    told.write_text(entry(found[ChildKey("Secret", "infra", "pool-config")], "gateway.json"), "utf-8")
+    config = read_gateway_config(told)
+    assert (config.redis, config.redis_password_file) == (at.url, "/etc/aegaeon/redis/password")
+    assert config.redis_ca_file == "/etc/aegaeon/redis/ca.crt"
+    assert "secret" not in told.read_text("utf-8")
+
+
+def test_a_redis_without_password_needs_no_secret() -> None:
+    found = made(platform=replace(PLATFORM, redis=RedisAt("redis://redis:6379")))
+    assert ChildKey("Secret", "infra", "pool-redis") not in found
+
+
+def test_a_file_of_redis_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"password: cannot be read"):
+        read_files(RedisAt("redis://redis:6379", tmp_path / "password"))

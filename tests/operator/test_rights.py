@@ -1,0 +1,57 @@
+"""What the operator and the picker may do in a cluster is what their code calls: no right is missing, none is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from aegaeon_operator.kube.client import CHILDREN, EVENTS, GPU_POOLS, ISTIO, LEASES, MODEL_POOLS, SECRETS, Resource
+from aegaeon_picker import watch
+
+RULES: dict[str, Any] = yaml.safe_load(
+    (Path(__file__).parents[2] / "operator/aegaeon_operator/kube/rbac.yaml").read_text("utf-8")
+)
+# list and watch: what there is. create and patch: server-side apply. delete: what is wanted no more.
+OF_CHILDREN = ("list", "watch", "create", "patch", "delete")
+Right = tuple[str, str, str]
+
+
+def granted(part: str) -> set[Right]:
+    return {
+        (group, resource, verb)
+        for rule in RULES[part]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def rights(resources: Iterable[Resource], *verbs: str, suffix: str = "") -> set[Right]:
+    return {(one.group, one.plural + suffix, verb) for one in resources for verb in verbs}
+
+
+def test_the_operator_may_do_what_it_does_and_nothing_else() -> None:
+    kinds = (GPU_POOLS, MODEL_POOLS)
+    assert granted("namespaced") == (
+        rights(CHILDREN, *OF_CHILDREN)
+        | rights(kinds, "list", "watch")
+        | rights(kinds, "patch", suffix="/status")
+        | rights(kinds, "update", suffix="/finalizers")
+        | rights((SECRETS,), "get")
+        | rights((EVENTS,), "create")
+    )
+    assert granted("istio") == rights(ISTIO, *OF_CHILDREN)
+    assert granted("own") == rights((LEASES,), "get", "create", "update")
+
+
+def test_the_picker_may_read_the_pool_and_its_pods() -> None:
+    assert granted("picker") == {
+        ("inference.networking.k8s.io", "inferencepools", "get"),
+        ("", "pods", "list"),
+        ("", "pods", "watch"),
+    }
+    assert watch.POOLS.startswith("/apis/inference.networking.k8s.io/v1/")
+    assert watch.PODS.startswith("/api/v1/")

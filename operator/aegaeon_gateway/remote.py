@@ -53,7 +53,7 @@ def fetch(source: ModelSource, folder: Path) -> Path:
 
 
 def _http(source: HttpSource) -> Get:
-    token = _read(source.credentials_file).strip() if source.credentials_file else ""
+    token = token_of(source.credentials_file)
 
     def get(name: str) -> bytes | None:
         url = f"{source.url.rstrip('/')}/{name}"
@@ -107,6 +107,11 @@ def _keys(file: str) -> dict[str, str]:
         raise TokenizerError(f"{file}: not an AWS credentials file with a profile `default`") from error
     names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
     return {name: profile[name] for name in names if name in profile}
+
+
+def token_of(file: str) -> str:
+    """The token in a file of credentials; empty without a file."""
+    return _read(file).strip() if file else ""
 
 
 def _read(file: str) -> str:

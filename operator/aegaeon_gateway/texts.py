@@ -16,7 +16,7 @@ from jinja2.exceptions import TemplateError
 
 from aegaeon_gateway.detokenize import Vocabulary
 from aegaeon_gateway.errors import InvalidRequestError, TokenizerError
-from aegaeon_gateway.remote import fetch
+from aegaeon_gateway.remote import fetch, token_of
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase, ModelSource
 
@@ -169,6 +169,7 @@ def _from_hub(source: ModelSource, hub_cache: str | None) -> Path:
             source.hub.repository,
             revision=source.hub.revision or None,
             cache_dir=hub_cache,
+            token=token_of(source.hub.credentials_file) or None,  # None: the environment's
             allow_patterns=_TOKENIZER_FILES + _CONFIG_FILES,
         )
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:

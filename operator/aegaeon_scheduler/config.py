@@ -28,10 +28,11 @@ class _Frozen(BaseModel):
 
 
 class HubEntry(_Frozen):
-    """A repository of the Hugging Face hub; an empty revision is its default branch."""
+    """A repository of the Hugging Face hub; an empty revision is its default branch; the file holds an access token."""
 
     repository: str = Field(min_length=1)
     revision: str = ""
+    credentials_file: str = ""
 
 
 class S3Entry(_Frozen):

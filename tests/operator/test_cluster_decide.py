@@ -201,3 +201,26 @@ def test_engines_of_a_node_that_hand_over_are_beside_each_other() -> None:
     assert needed["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "prefill"
     (wished,) = affinity(prefill)["preferredDuringSchedulingIgnoredDuringExecution"]
     assert wished["podAffinityTerm"]["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "decode"
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        ({"huggingFace": {"repository": "org/gated"}}, "hub"),
+        ({"s3": {"bucket": "models"}}, "s3"),
+        ({"http": {"url": "https://example.org/m"}}, "http"),
+    ],
+)
+def test_credentials_of_every_kind_of_source_reach_the_pods_as_a_file(kind: Json, place: str) -> None:
+    (source,) = kind.values()
+    source = {**source, "credentialsSecretRef": {"name": "store", "key": "token"}}
+    models = [{"name": "m", "source": dict.fromkeys(kind, source)}]
+    memory = {**gpu_pool()["spec"]["memory"], "disk": {"path": "/cache"}}
+    pools = (gpu_pool(memory=memory), model_pool("red", models=models))
+    assert reason_of(pools, "red")[:2] == ("False", "SecretNotFound")
+    found = decided(*pools, secrets={("infra", "store"): {"token": "hf_secret"}})
+    (entry_of_catalog,) = found.catalog
+    file = entry_of_catalog["source"][place]["credentials_file"]
+    assert file == "/etc/aegaeon/credentials/infra.store.token"
+    secret = by_key(found.manifests)[ChildKey("Secret", "infra", "pool-credentials")]
+    assert entry(secret, "infra.store.token") == "hf_secret"

@@ -26,7 +26,9 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(BaseHTTPRequestHandler):
-    """One repository with the files of a directory, at revision main."""
+    """One repository with the files of a directory, at revision main. `tokens`: whose it gives files to; empty: all."""
+
+    tokens: frozenset[str] = frozenset()
 
     def __init__(self, directory: Path, *arguments: object) -> None:
         self.directory = directory
@@ -43,6 +45,11 @@ class Hub(BaseHTTPRequestHandler):
 
     def _answer(self, body: bool) -> None:
         path = self.path.partition("?")[0]
+        if self.tokens and self.headers.get("Authorization", "").removeprefix("Bearer ") not in self.tokens:
+            self.send_response(401)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         file = self.directory / path.rpartition("/")[2]
         if path in (f"/api/models/{REPOSITORY}/revision/main", f"/api/models/{REPOSITORY}"):
             files = [{"rfilename": file.name} for file in self._files()]
@@ -95,8 +102,9 @@ def hub(tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Iterat
     server.server_close()
 
 
-def source(repository: str, revision: str = "") -> mpb.ModelSource:
-    return mpb.ModelSource(hub=mpb.HubSource(repository=repository, revision=revision))
+def source(repository: str, revision: str = "", credentials_file: str = "") -> mpb.ModelSource:
+    hub = mpb.HubSource(repository=repository, revision=revision, credentials_file=credentials_file)
+    return mpb.ModelSource(hub=hub)
 
 
 def locate(wanted: mpb.ModelSource, folder: Path) -> Path:
@@ -134,3 +142,17 @@ def test_a_hub_that_cannot_be_reached_is_said(folder: Path, monkeypatch: pytest.
     point_to("http://127.0.0.1:9", monkeypatch)
     with pytest.raises(SourceError, match="cannot be reached"):
         locate(source(REPOSITORY), folder)
+
+
+def test_the_token_of_the_sources_file_is_sent_to_the_hub(
+    hub: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hub, "tokens", frozenset({"hf_ours"}))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    token = folder / "token"
+    token.write_text("hf_ours\n", "utf-8")
+    with pytest.raises(SourceError, match="answers 401"):
+        locate(source(REPOSITORY), folder)
+    assert (locate(source(REPOSITORY, credentials_file=str(token)), folder) / "config.json").is_file()
+    with pytest.raises(SourceError, match="cannot be read"):
+        locate(source(REPOSITORY, credentials_file=str(folder / "missing")), folder)

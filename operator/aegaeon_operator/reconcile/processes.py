@@ -49,7 +49,7 @@ def model_entry(model: ServedModel) -> Json:
 def source_entry(source: Source) -> Json:
     """Where its files are; files of credentials by their path."""
     if source.hugging_face:
-        return {"hub": source.hugging_face.model_dump()}
+        return {"hub": source.hugging_face.model_dump(exclude={"credentials_secret_ref"})}
     if source.s3:
         return {"s3": source.s3.model_dump(exclude={"credentials_secret_ref"})}
     if source.http:

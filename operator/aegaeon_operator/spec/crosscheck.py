@@ -87,7 +87,7 @@ def _for_kubernetes(gpu_pool: Placed[GpuPool], model_pools: list[Placed[ModelPoo
             if tenant.key_secret_ref:
                 yield f"{placed}: spec.tenants[{index}].keySecretRef: there are no Secrets here; give keyFile"
         for index, model in enumerate(placed.value.spec.models):
-            guarded = model.source.s3 or model.source.http
+            guarded = model.source.guarded
             if guarded and guarded.credentials_secret_ref:
                 yield (
                     f"{placed}: spec.models[{index}].source: credentialsSecretRef: there are no Secrets here; "

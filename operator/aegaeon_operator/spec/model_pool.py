@@ -22,16 +22,6 @@ from aegaeon_operator.spec.base import (
 from aegaeon_operator.spec.cel import list_map, rules
 from aegaeon_operator.spec.kubernetes import Access
 
-
-class HuggingFace(Strict):
-    """A model on the Hugging Face hub."""
-
-    repository: Annotated[str, Field(min_length=1, max_length=200)] = Field(description="For example Qwen/Qwen3-0.6B.")
-    revision: Annotated[str, Field(max_length=200)] = Field(
-        default="", description="Branch, tag or commit; empty means the default branch."
-    )
-
-
 CredentialsFile = Annotated[str, Field(max_length=4096, pattern=r"^(/.*)?$")]
 
 
@@ -55,6 +45,20 @@ class Guarded(Strict):
         if self.credentials_file and self.credentials_secret_ref:
             raise ValueError("give credentialsFile or credentialsSecretRef, not both")
         return self
+
+
+class HuggingFace(Guarded):
+    """A model on the Hugging Face hub."""
+
+    repository: Annotated[str, Field(min_length=1, max_length=200)] = Field(description="For example Qwen/Qwen3-0.6B.")
+    revision: Annotated[str, Field(max_length=200)] = Field(
+        default="", description="Branch, tag or commit; empty means the default branch."
+    )
+    credentials_file: CredentialsFile = Field(
+        default="",
+        description="A file on the machine that holds an access token, for models that want one. Left out: the "
+        "environment's, as for any client of the hub.",
+    )
 
 
 class S3(Guarded):
@@ -104,6 +108,11 @@ class Source(Strict):
     hugging_face: HuggingFace | None = Field(default=None, description="A model on the Hugging Face hub.")
     s3: S3 | None = Field(default=None, description="A model in an S3-compatible store.")
     http: Http | None = Field(default=None, description="A model on a web server.")
+
+    @property
+    def guarded(self) -> Guarded | None:
+        """The source, where it may want credentials."""
+        return self.hugging_face or self.s3 or self.http
 
     @property
     def needs_disk(self) -> bool:

@@ -120,19 +120,23 @@ class HubSource(_message.Message):
 
     REPOSITORY_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    CREDENTIALS_FILE_FIELD_NUMBER: _builtins.int
     repository: _builtins.str
     """e.g. "Qwen/Qwen2.5-7B-Instruct" """
     revision: _builtins.str
     """branch, tag or commit; empty means the default branch"""
+    credentials_file: _builtins.str
+    """on every machine that fetches: holds an access token of the hub"""
     def __init__(
         self,
         *,
         repository: _builtins.str = ...,
         revision: _builtins.str = ...,
+        credentials_file: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["repository", b"repository", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credentials_file", b"credentials_file", "repository", b"repository", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

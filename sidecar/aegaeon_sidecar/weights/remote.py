@@ -77,7 +77,7 @@ class HttpRemote:
         if not source.url.startswith(("http://", "https://")):
             raise SourceError(f"source.http.url {source.url!r} is no http:// or https:// address")
         self.address = source.url.rstrip("/")
-        self._token = _read(source.credentials_file).strip() if source.credentials_file else ""
+        self._token = token_of(source.credentials_file)
 
     def files(self) -> list[RemoteFile]:
         """See Remote."""
@@ -242,6 +242,11 @@ def _keys(file: str) -> dict[str, str]:
         raise SourceError(f"{file}: not an AWS credentials file with a profile `default`; write one") from error
     names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
     return {name: profile[name] for name in names if name in profile}
+
+
+def token_of(file: str) -> str:
+    """The token in a file of credentials; empty without a file."""
+    return _read(file).strip() if file else ""
 
 
 def _read(file: str) -> str:

@@ -18,7 +18,7 @@ from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.errors import SourceError
 from aegaeon_sidecar.weights.disk import DiskTier, Stored
 from aegaeon_sidecar.weights.download import Progress
-from aegaeon_sidecar.weights.remote import HttpRemote, S3Remote
+from aegaeon_sidecar.weights.remote import HttpRemote, S3Remote, token_of
 
 _PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 
@@ -70,6 +70,7 @@ def _from_hub(source: pb.HubSource, hub_cache: Path | None) -> Path:
             source.repository,
             revision=source.revision or None,
             cache_dir=hub_cache,
+            token=token_of(source.credentials_file) or None,  # None: the environment's
             allow_patterns=list(_PATTERNS),
         )
     except HFValidationError as error:

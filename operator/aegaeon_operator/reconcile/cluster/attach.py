@@ -99,7 +99,7 @@ def _usable(
                 else f"{model.name}: hostPath needs volumes.models in the GpuPool",
             )
         return _with_source(model, source.model_copy(update={"host_path": path})), None
-    guarded = source.s3 or source.http
+    guarded = source.guarded
     if guarded is None or guarded.credentials_secret_ref is None:
         return model, None
     ref = guarded.credentials_secret_ref
@@ -109,7 +109,8 @@ def _usable(
     file = f"{pool.namespace}.{ref.name}.{ref.key}"
     found.credentials[file] = content
     changed = guarded.model_copy(update={"credentials_file": f"{CREDENTIALS}/{file}", "credentials_secret_ref": None})
-    return _with_source(model, source.model_copy(update={"s3" if source.s3 else "http": changed})), None
+    place = next(name for name in ("hugging_face", "s3", "http") if getattr(source, name))
+    return _with_source(model, source.model_copy(update={place: changed})), None
 
 
 def _with_source(model: ServedModel, source: Source) -> ServedModel:
@@ -142,7 +143,7 @@ def secrets_of(pool: ModelPool) -> Iterator[SecretRef]:
         if tenant.key_secret_ref:
             yield tenant.key_secret_ref
     for model in pool.spec.models:
-        guarded = model.source.s3 or model.source.http
+        guarded = model.source.guarded
         if guarded and guarded.credentials_secret_ref:
             yield guarded.credentials_secret_ref
 

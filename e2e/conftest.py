@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kubernetes import client, config
@@ -14,11 +15,17 @@ from kubernetes import client, config
 from aegaeon_cli.models import make_models
 from e2e.cluster import images
 from e2e.cluster.layout import default_layout
-from e2e.kubectl import REPOSITORY, helm, kubectl
-from e2e.manifests import BLUE, GREEN, NAMESPACE, POOL, RED, gpu_pool, keys, model_pool
+from e2e.kubectl import CHART, REPOSITORY, helm, kubectl
+from e2e.manifests import BLUE, GREEN, MODELS, POOL, RED, gpu_pool, keys, model_pool
+from e2e.operating import NAMESPACE
 from e2e.pool import PodsOfPool
 
-_SYSTEM = "aegaeon-system"
+SYSTEM = "aegaeon-system"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What installs the chart itself comes before what shares an installation."""
+    items.sort(key=lambda item: item.path.name != "test_install.py")
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +49,15 @@ def api(kubeconfig: Path) -> Iterator[client.ApiClient]:
         yield made
 
 
+@pytest.fixture
+def namespace(api: client.ApiClient, kubeconfig: Path) -> Iterator[str]:
+    """Where an operator of `operating` works. No pod runs there, and it must go within a minute, whatever is in it."""
+    kubectl(kubeconfig, "create", "namespace", NAMESPACE)
+    kubectl(kubeconfig, "-n", NAMESPACE, "create", "quota", "nothing-runs", "--hard=pods=0")
+    yield NAMESPACE
+    kubectl(kubeconfig, "delete", "namespace", NAMESPACE, "--timeout=60s")
+
+
 @pytest.fixture(scope="session")
 def own_cluster(kubeconfig: Path) -> Path:
     """The cluster of `make cluster-up` with nodes, and our images on them. Skips visibly where it is another one."""
@@ -54,48 +70,46 @@ def own_cluster(kubeconfig: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def models(own_cluster: Path) -> Path:
-    """The tiny models where pods may read them."""
-    folder = default_layout().root / "models"
-    made = default_layout().binaries.parents[1] / "models"
+    """The tiny models. Every node has them, too, where pods may read them."""
+    layout = default_layout()
+    made = layout.binaries.parents[1] / "models"
     make_models(made, print)
-    shutil.copytree(made, folder, dirs_exist_ok=True)
-    for path in (folder, *folder.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    return folder
+    for node in layout.nodes:
+        folder = node.on_disk(MODELS)
+        shutil.copytree(made, folder, dirs_exist_ok=True)
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+    return made
 
 
 @pytest.fixture(scope="session")
 def release(own_cluster: Path) -> Iterator[str]:
     """The chart, installed as a person would. Yields its namespace."""
-    image, _, tag = images.CONTROL.rpartition(":")
-    values = {
-        "images": {"control": image, "engine": images.ENGINE.rpartition(":")[0], "tag": tag, "pullPolicy": "Never"}
-    }
-    where = ("--namespace", _SYSTEM)
-    chart = str(REPOSITORY / "helm" / "aegaeon")
+    where = ("--namespace", SYSTEM)
     # Other tests put the definitions there before.
-    install = (
-        "upgrade",
-        "--install",
-        "aegaeon",
-        chart,
-        "--create-namespace",
-        "--take-ownership",
-        "--force-conflicts",
-        "--wait",
-    )
-    helm(own_cluster, *install, *where, "--timeout=120s", "--set-json", f"images={json.dumps(values['images'])}")
-    yield _SYSTEM
+    again = ("--create-namespace", "--take-ownership", "--force-conflicts")
+    helm(own_cluster, "upgrade", "--install", "aegaeon", CHART, *where, *again, "--wait", "--timeout=120s")
+    yield SYSTEM
     helm(own_cluster, "uninstall", "aegaeon", *where, "--wait")
 
 
 @pytest.fixture(scope="session")
 def pool(release: str, own_cluster: Path, models: Path) -> Iterator[PodsOfPool]:
     """Two engines and two gateways; llama and qwen2 of tenant red, mistral of tenant blue."""
-    made = PodsOfPool(own_cluster, NAMESPACE, POOL)
-    kubectl(own_cluster, "create", "namespace", NAMESPACE)
-    made.apply(keys("red", RED), keys("blue", BLUE), keys("green", GREEN), gpu_pool(models))
-    made.apply(model_pool("red", ["llama", "qwen2"]), model_pool("blue", ["mistral"], guest="green"))
-    made.kubectl("wait", "--for=condition=Ready", "gpupool,modelpool", "--all", "--timeout=180s")
-    yield made
-    kubectl(own_cluster, "delete", "namespace", NAMESPACE, "--timeout=120s")
+    with a_pool(own_cluster, "aegaeon-demo", gpu_pool(engines={"replicas": 2})) as made:
+        made.apply(keys("red", RED), keys("blue", BLUE), keys("green", GREEN))
+        made.apply(model_pool("red", ["llama", "qwen2"]), model_pool("blue", ["mistral"], guest="green"))
+        made.wait_until_ready()
+        yield made
+
+
+@contextmanager
+def a_pool(kubeconfig: Path, namespace: str, gpu_pool: dict[str, Any]) -> Iterator[PodsOfPool]:
+    """One in a namespace of its own, gone at the end."""
+    kubectl(kubeconfig, "create", "namespace", namespace)
+    try:
+        made = PodsOfPool(kubeconfig, namespace, POOL)
+        made.apply(gpu_pool)
+        yield made
+    finally:
+        kubectl(kubeconfig, "delete", "namespace", namespace, "--timeout=120s")

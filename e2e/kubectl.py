@@ -8,18 +8,20 @@ from e2e.cluster.layout import default_layout
 from e2e.cluster.processes import run
 
 REPOSITORY = Path(__file__).parents[1]
+CHART = str(REPOSITORY / "helm" / "aegaeon")
 
 
 def kubectl(kubeconfig: Path, *words: str, stdin: str | None = None) -> str:
     """Run kubectl. Raises ClusterError with what it said."""
-    return run(_binary("kubectl"), f"--kubeconfig={kubeconfig}", *words, stdin=stdin)
+    return run(binary("kubectl"), f"--kubeconfig={kubeconfig}", *words, stdin=stdin)
 
 
 def helm(kubeconfig: Path, *words: str) -> str:
     """Run helm. Raises ClusterError with what it said."""
-    return run(_binary("helm"), f"--kubeconfig={kubeconfig}", *words)
+    return run(binary("helm"), f"--kubeconfig={kubeconfig}", *words)
 
 
-def _binary(name: str) -> str:
+def binary(name: str) -> str:
+    """The one that belongs to the cluster, else whichever there is."""
     built = default_layout().binaries / name
     return str(built) if built.exists() else name

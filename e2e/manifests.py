@@ -1,13 +1,13 @@
-"""The pool of the tests, as a platform team and two tenants would write it."""
+"""The pools of the tests, as a platform team and tenants would write them; the namespace is whoever applies them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-NAMESPACE = "aegaeon-demo"
 POOL = "demo"
+# Of the nodes, as in examples/kubernetes.
+MODELS = "/var/lib/aegaeon/models"
 # One API key a tenant, and the model by which each reaches the pool.
 RED, BLUE, GREEN = "red-key-0123456789", "blue-key-0123456789", "green-key-0123456789"
 QUOTA = 5  # requests a minute of tenant green, at each gateway
@@ -15,19 +15,19 @@ KEYS = {"llama": RED, "qwen2": RED, "mistral": BLUE}
 _API = "serving.aegaeon.io/v1alpha1"
 
 
-def gpu_pool(models: Path, engines: int = 2) -> dict[str, Any]:
-    """Two engines that hold one or two of the tiny models each, and two gateways."""
+def gpu_pool(**more: Any) -> dict[str, Any]:
+    """Engines that hold one or two of the tiny models each, and two gateways; `more` fields of the spec."""
     return {
         "apiVersion": _API,
         "kind": "GpuPool",
-        "metadata": {"name": POOL, "namespace": NAMESPACE},
+        "metadata": {"name": POOL},
         "spec": {
-            "engines": {"replicas": engines},
             "memory": {"deviceBytes": "13Mi", "slabSize": "256Ki", "hostModelCache": "32Mi", "hostKv": "12Mi"},
             "gateway": {"replicas": 2},
-            "volumes": {"models": {"path": str(models)}},
+            "volumes": {"models": {"path": MODELS}},
             # Nodes of the tests bring torch as a runtime class (e2e/cluster/node.py).
             "podTemplate": {"runtimeClassName": "torch", "resources": {"requests": {"cpu": "50m", "memory": "512Mi"}}},
+            **more,
         },
     }
 
@@ -40,7 +40,7 @@ def model_pool(tenant: str, names: Sequence[str], guest: str = "") -> dict[str, 
     return {
         "apiVersion": _API,
         "kind": "ModelPool",
-        "metadata": {"name": tenant, "namespace": NAMESPACE},
+        "metadata": {"name": tenant},
         "spec": {
             "gpuPoolRef": {"name": POOL},
             "models": [{"name": name, "source": {"hostPath": name}} for name in names],
@@ -58,6 +58,6 @@ def keys(tenant: str, *known: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": f"{tenant}-keys", "namespace": NAMESPACE},
+        "metadata": {"name": f"{tenant}-keys"},
         "stringData": {"keys": "\n".join(known)},
     }

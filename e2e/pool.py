@@ -68,9 +68,13 @@ class PodsOfPool:
 
         self.wait_until(f"{count} pods of {component} are ready", ready, within_s)
 
-    def wait_until_model_pools_ready(self, within_s: float = 60.0) -> None:
+    def wait_until_ready(self, within_s: float = 180.0) -> None:
         """Of the specs as they are."""
-        self.kubectl("wait", "--for=condition=Ready", "modelpool", "--all", f"--timeout={within_s:g}s")
+        self.kubectl("wait", "--for=condition=Ready", "gpupool,modelpool", "--all", f"--timeout={within_s:g}s")
+
+    def patch(self, spec: dict[str, Any]) -> None:
+        """Change the GpuPool's spec; None takes a field away."""
+        self.kubectl("patch", "gpupool", self.name, "--type=merge", "-p", json.dumps({"spec": spec}))
 
     def wait_until(self, what: str, true: Callable[[], bool], within_s: float = 60.0) -> None:
         """Poll. AssertionError with `what` and the pool as it is."""

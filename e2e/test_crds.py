@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kubernetes import client
@@ -18,60 +16,10 @@ from pydantic import ValidationError
 
 from aegaeon_operator.spec.explain import explain
 from aegaeon_operator.spec.resources import GROUP, VERSION, GpuPool, ModelPool
-from e2e.kubectl import REPOSITORY, kubectl
+from e2e.fuzz import DOCUMENTS, PLACES, VALUES, changed
+from e2e.kubectl import kubectl
 
 KINDS: dict[str, type[GpuPool] | type[ModelPool]] = {"GpuPool": GpuPool, "ModelPool": ModelPool}
-EVERYTHING = REPOSITORY / "e2e" / "everything.yaml"
-DOCUMENTS: list[dict[str, Any]] = list(yaml.safe_load_all(EVERYTHING.read_text("utf-8")))
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every path into nested lists and mappings."""
-    yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in items:
-        yield from places(inner, (*path, key))
-
-
-PLACES = [(number, ("spec", *path)) for number, document in enumerate(DOCUMENTS) for path in places(document["spec"])]
-# Values as people get them wrong. No null: the API server takes it for a field that was left out.
-VALUES = st.one_of(
-    st.booleans(),
-    st.integers(-2, 5000),
-    st.floats(0.5, 1.5).filter(lambda number: number != 1),  # the API server takes 1.0 for 1
-    st.text(max_size=8),
-    st.sampled_from(
-        [
-            "0",
-            "1Mi",
-            "3Ki",
-            "1.5Gi",
-            "100",
-            "-1Mi",
-            "10s",
-            "0s",
-            "1m30s",
-            "1.5h",
-            "10",
-            "cpu",
-            "cuda:1",
-            "cuda:",
-            "torch",
-        ]
-    ),
-    st.just([]),
-    st.just({}),
-    st.dictionaries(st.sampled_from(["replicas", "name", "hostPath", "ttft", "extra"]), st.integers(0, 2), max_size=2),
-)
-
-
-def changed(number: int, path: tuple[Any, ...], value: Any) -> dict[str, Any]:
-    document = copy.deepcopy(DOCUMENTS[number])
-    inner: Any = document
-    for key in path[:-1]:
-        inner = inner[key]
-    inner[path[-1]] = value
-    return document
 
 
 def locally(document: dict[str, Any]) -> list[str]:

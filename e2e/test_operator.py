@@ -1,134 +1,29 @@
-"""The operator as a process on a real API server: what it makes, that it rests and recovers, and at what size."""
+"""The operator on a real API server: what it makes, that it rests, recovers and is followed."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from kubernetes import client
 
 from e2e.kubectl import kubectl
+from e2e.operating import (
+    NAMESPACE,
+    accepted,
+    apply,
+    kill,
+    leader,
+    models,
+    objects,
+    operator,
+    pool,
+    start,
+    wait_until,
+    writes,
+)
 
-NAMESPACE = "operator-test"
-MEMORY = {"deviceBytes": "13Mi", "slabSize": "256Ki", "hostModelCache": "32Mi", "hostKv": "12Mi"}
-API = "serving.aegaeon.io/v1alpha1"
-_WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
-_OURS = ("gpupools", "modelpools", "deployments", "statefulsets", "secrets", "services", "networkpolicies")
-
-
-def pool(name: str, **spec: Any) -> dict[str, Any]:
-    given = {"engines": {"replicas": 0}, "memory": MEMORY, "volumes": {"models": {"path": "/srv/models"}}}
-    return {"apiVersion": API, "kind": "GpuPool", "metadata": {"name": name}, "spec": {**given, **spec}}
-
-
-def models(name: str, of: str, *names: str) -> dict[str, Any]:
-    served = [{"name": one, "source": {"hostPath": one}} for one in names]
-    spec = {"gpuPoolRef": {"name": of}, "models": served}
-    return {"apiVersion": API, "kind": "ModelPool", "metadata": {"name": name}, "spec": spec}
-
-
-@pytest.fixture
-def namespace(api: client.ApiClient, kubeconfig: Path) -> Iterator[str]:
-    """A namespace that must go within a minute, whatever is in it."""
-    kubectl(kubeconfig, "create", "namespace", NAMESPACE)
-    yield NAMESPACE
-    kubectl(kubeconfig, "delete", "namespace", NAMESPACE, "--timeout=60s")
-
-
-def start(kubeconfig: Path, name: str = "one") -> subprocess.Popen[bytes]:
-    """An operator that works in the test's namespace."""
-    env = {
-        **os.environ,
-        "KUBECONFIG": str(kubeconfig),
-        "AEGAEON_NAMESPACES": NAMESPACE,
-        "AEGAEON_HEALTH_PORT": "0",
-        "POD_NAME": name,
-        "POD_NAMESPACE": NAMESPACE,
-    }
-    return subprocess.Popen([sys.executable, "-m", "aegaeon_operator"], env=env)
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """As a node that goes down would."""
-    process.kill()
-    process.wait()
-
-
-@contextmanager
-def operator(kubeconfig: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """One that leads, and that ends cleanly when it is asked to. Its name is its own: a lease may be left over."""
-    process = start(kubeconfig, "the-operator")
-    try:
-        wait_until("it leads", lambda: leader(kubeconfig) == "the-operator", 30)
-        yield process
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0
-    finally:
-        kill(process)
-
-
-def leader(kubeconfig: Path) -> str:
-    """Who holds the lease."""
-    leases = objects(kubeconfig, "leases")
-    return str(leases[0]["spec"].get("holderIdentity", "")) if leases else ""
-
-
-def wait_until(what: str, true: Callable[[], bool], within_s: float) -> float:
-    """Poll; returns how long it took."""
-    began = time.monotonic()
-    while not true():
-        assert time.monotonic() - began < within_s, f"not within {within_s:g} s: {what}"
-        time.sleep(0.2)  # nothing to wait on: what is polled is a client's view
-    return time.monotonic() - began
-
-
-def apply(kubeconfig: Path, *manifests: dict[str, Any]) -> None:
-    kubectl(
-        kubeconfig,
-        "-n",
-        NAMESPACE,
-        "apply",
-        "--server-side",
-        "-f",
-        "-",
-        stdin="\n---\n".join(map(json.dumps, manifests)),
-    )
-
-
-def objects(kubeconfig: Path, kinds: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(kubectl(kubeconfig, "-n", NAMESPACE, "get", kinds, "-o", "json"))["items"]
-    return found
-
-
-def accepted(kubeconfig: Path, kinds: str) -> int:
-    """How many say Accepted of the spec that they have."""
-    return sum(
-        any(
-            (one["type"], one["status"], one["observedGeneration"])
-            == ("Accepted", "True", found["metadata"]["generation"])
-            for one in found.get("status", {}).get("conditions", ())
-        )
-        for found in objects(kubeconfig, kinds)
-    )
-
-
-def writes(kubeconfig: Path) -> int:
-    """Requests that changed, or tried to change, objects of our kinds, as the API server counts them."""
-    total = 0.0
-    for line in kubectl(kubeconfig, "get", "--raw", "/metrics").splitlines():
-        if line.startswith("apiserver_request_total{") and any(f'resource="{one}"' in line for one in _OURS):
-            total += float(line.rpartition(" ")[2]) if any(f'verb="{verb}"' in line for verb in _WRITES) else 0
-    return int(total)
+pytestmark = pytest.mark.cluster
 
 
 def test_it_makes_a_pool_and_then_rests(namespace: str, kubeconfig: Path) -> None:
@@ -188,40 +83,3 @@ def test_a_standby_takes_over_when_the_leader_is_killed(namespace: str, kubeconf
     finally:
         kill(first)
         kill(standby)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_hundred_pools_and_a_thousand_model_pools(namespace: str, api: client.ApiClient, kubeconfig: Path) -> None:
-    pools = [pool(f"pool-{one}", gateway={"replicas": 0}) for one in range(100)]
-    tenants = [models(f"models-{one}", f"pool-{one % 100}", f"m{one}") for one in range(1000)]
-
-    def all_accepted() -> bool:
-        return accepted(kubeconfig, "gpupools,modelpools") == 1100
-
-    with operator(kubeconfig) as process:
-        began = time.monotonic()
-        with ThreadPoolExecutor(8) as threads:  # kubectl would take most of the time
-            list(threads.map(lambda one: create(api, one), [*pools, *tenants]))
-        wait_until("all are accepted", all_accepted, 300)
-        took = time.monotonic() - began
-        resident = resident_mb(process.pid)
-        time.sleep(10)  # controllers of the cluster fill in what is theirs
-        before = writes(kubeconfig)
-        time.sleep(30)  # what must not happen needs time in which it could
-        rest = writes(kubeconfig) - before
-    print(f"{took:.0f} s, {resident:.0f} MB, {rest} writes in 30 s at rest")
-    assert took < 120
-    assert resident < 400
-    assert rest == 0
-
-
-def create(api: client.ApiClient, body: dict[str, Any]) -> None:
-    group, version = API.split("/")
-    where = (group, version, NAMESPACE, f"{body['kind'].lower()}s")
-    client.CustomObjectsApi(api).create_namespaced_custom_object(*where, body)
-
-
-def resident_mb(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text("utf-8")
-    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS"))

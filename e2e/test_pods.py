@@ -6,12 +6,15 @@ The pool of conftest: two engines and two gateways; llama and qwen2 of tenant `r
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from openai import AuthenticationError, NotFoundError, OpenAI, RateLimitError
 
+from e2e.cluster.control_plane import api_server_away
+from e2e.cluster.layout import default_layout
 from e2e.kubectl import kubectl
 from e2e.load import Load
 from e2e.manifests import GREEN, KEYS, QUOTA, RED, model_pool
@@ -45,7 +48,7 @@ def test_a_model_comes_and_goes_without_a_restart(pool: PodsOfPool, models: Path
     before = {pod.uid for pod in pool.pods()}
     with Load(pool.url, KEYS, models) as load:
         pool.apply(model_pool("red", ["llama", "qwen2", "qwen3"]))
-        pool.wait_until_model_pools_ready()
+        pool.wait_until_ready()
         with Load(pool.url, {"qwen3": RED}, models) as newcomer:
             newcomer.wait_for_answers(4)
         pool.apply(model_pool("red", ["llama", "qwen2"]))
@@ -103,17 +106,23 @@ def test_the_operator_is_not_missed_while_it_is_away_and_another_leads_when_one_
     assert load.verdict().differences == ()
 
 
-def test_engines_come_and_go_by_kubectl_scale(pool: PodsOfPool, models: Path) -> None:
+def test_serving_goes_on_while_the_api_server_is_away_and_the_operator_goes_on_after_it(
+    pool: PodsOfPool, models: Path
+) -> None:
+    before = {pod.uid: pod.restarts for pod in pool.pods()}
     with Load(pool.url, KEYS, models) as load:
-        pool.kubectl("scale", "gpupool", pool.name, "--replicas=3")
-        pool.wait_until_all_ready("engine", 3)
-        load.wait_for_answers(6)
-        pool.kubectl("scale", "gpupool", pool.name, "--replicas=2")
-        pool.wait_until_all_ready("engine", 2)
+        with api_server_away(default_layout()):
+            time.sleep(30)  # so long it is away, whatever happens
         load.wait_for_answers(3)
+        pool.apply(model_pool("red", ["llama", "qwen2", "qwen3"]))
+        pool.wait_until("qwen3 is served", lambda: "qwen3" in served(pool, RED))
+        pool.apply(model_pool("red", ["llama", "qwen2"]))
+        pool.wait_until("qwen3 is served no more", lambda: "qwen3" not in served(pool, RED))
 
     assert load.failures == []
     assert load.verdict().differences == ()
+    assert {pod.uid: pod.restarts for pod in pool.pods()} == before
+    pool.wait_until_ready()
 
 
 def test_a_drained_node_hands_its_engines_over(pool: PodsOfPool, models: Path) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from e2e.cluster.layout import DOMAIN, Layout
 from e2e.cluster.network import inside
-from e2e.cluster.processes import start, wait_for
+from e2e.cluster.processes import find, start, stop, wait_for
 
 _ETCD = "http://127.0.0.1:2379"
+_API_SERVER = "kube-apiserver"
 
 
 def start_all(layout: Layout) -> None:
@@ -37,11 +40,11 @@ def start_etcd(layout: Layout) -> None:
 
 
 def start_api_server(layout: Layout) -> None:
-    """Returns when it is ready. A test that takes it away for a while starts it again with this."""
+    """Returns when it is ready."""
     pki = layout.pki
     _start(
         layout,
-        "kube-apiserver",
+        _API_SERVER,
         f"--etcd-servers={_ETCD}",
         "--secure-port=6443",
         f"--bind-address={layout.api_ip}",
@@ -61,7 +64,19 @@ def start_api_server(layout: Layout) -> None:
         "--enable-admission-plugins=NodeRestriction",
         "--allow-privileged=true",
     )
-    wait_for("the API server", lambda: ready(layout), layout, "kube-apiserver")
+    wait_for("the API server", lambda: ready(layout), layout, _API_SERVER)
+
+
+@contextmanager
+def api_server_away(layout: Layout) -> Iterator[None]:
+    """For the time of a `with`; etcd keeps what there was. It answers again after it."""
+    process = find(layout, _API_SERVER)
+    assert process is not None, "the cluster is up"
+    stop(layout, process)
+    try:
+        yield
+    finally:
+        start_api_server(layout)
 
 
 def start_controllers(layout: Layout) -> None:

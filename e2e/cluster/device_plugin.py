@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import grpc
 
-_ENDPOINT = "aegaeon-e2e.sock"
+_ENDPOINT, _KUBELET = "aegaeon-e2e.sock", "kubelet.sock"
 messages: Any
 services: Any
 messages, services = grpc.protos_and_services("e2e/cluster/device_plugin.proto")
@@ -48,12 +49,14 @@ class Plugin(services.DevicePluginServicer):  # type: ignore[misc]  # made at ru
 def main() -> None:
     """Serve until killed."""
     folder, resource, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    while not (folder / _KUBELET).exists():  # once it is there; when it starts, it removes what others put here
+        time.sleep(0.1)
     server = grpc.server(ThreadPoolExecutor(4))
     services.add_DevicePluginServicer_to_server(Plugin(count), server)
     server.add_insecure_port(f"unix:{folder / _ENDPOINT}")
     server.start()
     options = [("grpc.default_authority", "localhost")]
-    with grpc.insecure_channel(f"unix:{folder / 'kubelet.sock'}", options=options) as channel:
+    with grpc.insecure_channel(f"unix:{folder / _KUBELET}", options=options) as channel:
         request = messages.RegisterRequest(version="v1beta1", endpoint=_ENDPOINT, resource_name=resource)
         services.RegistrationStub(channel).Register(request, wait_for_ready=True, timeout=60)
     server.wait_for_termination()

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from e2e.cluster.node import PAUSE, ctr
 from e2e.cluster.processes import run
 
 REPOSITORY = Path(__file__).parents[2]
-CONTROL = "localhost/aegaeon-control:e2e"
-ENGINE = "localhost/aegaeon-engine:e2e"
+# As the chart names them when it is told nothing.
+VERSION = str(tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]["version"])
+_CONTROL, _ENGINE = "localhost/aegaeon-control", "localhost/aegaeon-engine"
 _COREDNS = "localhost/coredns:1"
 BASE = "localhost/aegaeon-base:2"
 _BUILD = "localhost/aegaeon-build:bookworm"
@@ -56,7 +58,15 @@ def system_images(layout: Layout) -> list[Path]:
 def product_images(layout: Layout) -> list[Path]:
     """Archives of our own two images. The engine's has no torch: a node of this cluster brings it (see node.py)."""
     digest = _digest_of_sources()
-    return [_product(layout, CONTROL, "control", digest), _product(layout, ENGINE, "engine", digest)]
+    names = {"control": _CONTROL, "engine": _ENGINE}
+    return [_product(layout, f"{name}:{VERSION}", target, digest) for target, name in names.items()]
+
+
+def tag_product(layout: Layout, tag: str) -> None:
+    """The same two images under another tag, in every node: a new version, as far as Kubernetes can tell."""
+    for node in layout.nodes:
+        for name in (_CONTROL, _ENGINE):
+            ctr(node, "images", "tag", "--force", f"{name}:{VERSION}", f"{name}:{tag}")
 
 
 def load(layout: Layout, archives: list[Path]) -> None:

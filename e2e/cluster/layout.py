@@ -42,6 +42,10 @@ class Node:
         """containerd's."""
         return self.folder / "containerd.sock"
 
+    def on_disk(self, path: str) -> Path:
+        """Where a folder that the node has of its own lies on this machine."""
+        return self.folder / "own" / path.removeprefix("/")
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:

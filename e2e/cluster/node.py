@@ -24,7 +24,7 @@ from e2e.cluster.processes import Started, find, run, start, stop, wait_for
 PAUSE = "localhost/pause:1"
 # What each node says that it has, and how many.
 GPUS = ("nvidia.com/gpu", "4")
-# Folders that kubelet, containerd and CNI use by their usual names; each node sees its own there.
+# Folders that kubelet, containerd, CNI and the examples use by their usual names; each node sees its own there.
 _OWN = (
     "/var/lib/kubelet",
     "/var/lib/cni",
@@ -33,6 +33,7 @@ _OWN = (
     "/etc/cni/net.d",
     "/var/log/pods",
     "/var/log/containers",
+    "/var/lib/aegaeon",
 )
 # Where containers with torch see the machine's packages, and the file that makes Python look there.
 _TORCH = "/opt/torch"
@@ -44,7 +45,7 @@ _SHARED = "/dev/shm/aegaeon"
 def start_containerd(layout: Layout, node: Node) -> None:
     """With what it needs; images can be loaded when this returns."""
     _make_folders(layout, node)
-    (node.folder / "own/etc/cni/net.d/10-pods.conflist").write_text(json.dumps(_network(node)), "utf-8")
+    (node.on_disk("/etc/cni/net.d") / "10-pods.conflist").write_text(json.dumps(_network(node)), "utf-8")
     (node.folder / "containerd.toml").write_text(_containerd(node.folder), "utf-8")
     (node.folder / "torch.json").write_text(json.dumps(_with_torch(node.folder)), "utf-8")
     (node.folder / "torch.pth").write_text(f"{_TORCH}\n", "utf-8")
@@ -71,7 +72,7 @@ def start_kubelet(layout: Layout, node: Node) -> None:
     )
     proxy = (f"--config={node.folder}/proxy.yaml", f"--hostname-override={node.name}")
     _start(layout, node, "proxy", str(layout.binaries / "kube-proxy"), *proxy)
-    plugins = node.folder / "own/var/lib/kubelet/device-plugins"
+    plugins = node.on_disk("/var/lib/kubelet/device-plugins")
     offer = (sys.executable, "-m", "e2e.cluster.device_plugin", str(plugins), *GPUS)
     start(layout, f"{node.name}-gpus", offer, env={"PYTHONPATH": str(Path(__file__).parents[2])})
 
@@ -91,6 +92,12 @@ def stop_node(layout: Layout, node: Node) -> None:
     cgroups.remove(node.namespace)
 
 
+def shared_files(layout: Layout) -> list[Path]:
+    """What lies in the nodes' shared memory."""
+    folders = [Path(f"/proc/{_holder(layout, node).pid}/root{_SHARED}") for node in layout.nodes]
+    return [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+
+
 def remove_folders(layout: Layout) -> None:
     """Those that were made on the machine itself to mount the nodes' own on, innermost first."""
     made = layout.root / "made-folders"
@@ -106,7 +113,7 @@ def _make_folders(layout: Layout, node: Node) -> None:
                 with suppress(FileExistsError):  # nodes are made side by side
                     folder.mkdir()
                     made.write(f"{folder}\n")
-            (node.folder / "own" / own.relative_to("/")).mkdir(parents=True, exist_ok=True)
+            node.on_disk(str(own)).mkdir(parents=True, exist_ok=True)
 
 
 def _hold_mounts(layout: Layout, node: Node) -> Started:
@@ -123,10 +130,15 @@ def _hold_mounts(layout: Layout, node: Node) -> Started:
 
 
 def _start(layout: Layout, node: Node, part: str, *argv: str) -> None:
-    holder = find(layout, f"{node.name}-mounts")
-    assert holder is not None, "the mount namespace is made first"
+    holder = _holder(layout, node)
     prefix = ("nsenter", f"--target={holder.pid}", "--mount", f"--net=/var/run/netns/{node.namespace}", "--")
     start(layout, f"{node.name}-{part}", argv, inside=prefix)
+
+
+def _holder(layout: Layout, node: Node) -> Started:
+    found = find(layout, f"{node.name}-mounts")
+    assert found is not None, "the mount namespace is made first"
+    return found
 
 
 def _stop(layout: Layout, node: Node, part: str) -> None:

@@ -1,0 +1,132 @@
+"""The operator as a process of this machine, in a namespace of a real API server: started, killed, looked at."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from kubernetes import client
+
+from e2e.kubectl import kubectl
+
+NAMESPACE = "operator-test"
+MEMORY = {"deviceBytes": "13Mi", "slabSize": "256Ki", "hostModelCache": "32Mi", "hostKv": "12Mi"}
+API = "serving.aegaeon.io/v1alpha1"
+_WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
+_OURS = ("gpupools", "modelpools", "deployments", "statefulsets", "secrets", "services", "networkpolicies")
+
+
+def pool(name: str, **spec: Any) -> dict[str, Any]:
+    given = {"engines": {"replicas": 0}, "memory": MEMORY, "volumes": {"models": {"path": "/srv/models"}}}
+    return {"apiVersion": API, "kind": "GpuPool", "metadata": {"name": name}, "spec": {**given, **spec}}
+
+
+def models(name: str, of: str, *names: str) -> dict[str, Any]:
+    served = [{"name": one, "source": {"hostPath": one}} for one in names]
+    spec = {"gpuPoolRef": {"name": of}, "models": served}
+    return {"apiVersion": API, "kind": "ModelPool", "metadata": {"name": name}, "spec": spec}
+
+
+def start(kubeconfig: Path, name: str = "one", log: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+    """An operator that works in the test's namespace."""
+    env = {
+        **os.environ,
+        "KUBECONFIG": str(kubeconfig),
+        "AEGAEON_NAMESPACES": NAMESPACE,
+        "AEGAEON_HEALTH_PORT": "0",
+        "POD_NAME": name,
+        "POD_NAMESPACE": NAMESPACE,
+    }
+    return subprocess.Popen([sys.executable, "-m", "aegaeon_operator"], env=env, stdout=log, stderr=log)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """As a node that goes down would."""
+    process.kill()
+    process.wait()
+
+
+@contextmanager
+def operator(kubeconfig: Path, log: IO[bytes] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """One that leads, and that ends cleanly when it is asked to. Its name is its own: a lease may be left over."""
+    process = start(kubeconfig, "the-operator", log)
+    try:
+        wait_until("it leads", lambda: leader(kubeconfig) == "the-operator", 30)
+        yield process
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 0
+    finally:
+        kill(process)
+
+
+def leader(kubeconfig: Path) -> str:
+    """Who holds the lease."""
+    leases = objects(kubeconfig, "leases")
+    return str(leases[0]["spec"].get("holderIdentity", "")) if leases else ""
+
+
+def wait_until(what: str, true: Callable[[], bool], within_s: float) -> float:
+    """Poll; returns how long it took."""
+    began = time.monotonic()
+    while not true():
+        assert time.monotonic() - began < within_s, f"not within {within_s:g} s: {what}"
+        time.sleep(0.2)  # nothing to wait on: what is polled is a client's view
+    return time.monotonic() - began
+
+
+def apply(kubeconfig: Path, *manifests: dict[str, Any]) -> None:
+    kubectl(
+        kubeconfig,
+        "-n",
+        NAMESPACE,
+        "apply",
+        "--server-side",
+        "-f",
+        "-",
+        stdin="\n---\n".join(map(json.dumps, manifests)),
+    )
+
+
+def objects(kubeconfig: Path, kinds: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(kubectl(kubeconfig, "-n", NAMESPACE, "get", kinds, "-o", "json"))["items"]
+    return found
+
+
+def accepted(kubeconfig: Path, kinds: str) -> int:
+    """How many say Accepted of the spec that they have."""
+    return sum(
+        any(
+            (one["type"], one["status"], one["observedGeneration"])
+            == ("Accepted", "True", found["metadata"]["generation"])
+            for one in found.get("status", {}).get("conditions", ())
+        )
+        for found in objects(kubeconfig, kinds)
+    )
+
+
+def writes(kubeconfig: Path) -> int:
+    """Requests that changed, or tried to change, objects of our kinds, as the API server counts them."""
+    total = 0.0
+    for line in kubectl(kubeconfig, "get", "--raw", "/metrics").splitlines():
+        if line.startswith("apiserver_request_total{") and any(f'resource="{one}"' in line for one in _OURS):
+            total += float(line.rpartition(" ")[2]) if any(f'verb="{verb}"' in line for verb in _WRITES) else 0
+    return int(total)
+
+
+def create(api: client.ApiClient, body: dict[str, Any]) -> None:
+    group, version = API.split("/")
+    where = (group, version, NAMESPACE, f"{body['kind'].lower()}s")
+    client.CustomObjectsApi(api).create_namespaced_custom_object(*where, body)
+
+
+def resident_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text("utf-8")
+    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS"))

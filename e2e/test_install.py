@@ -1,0 +1,139 @@
+"""An installation from an empty cluster to nothing, by the words of docs/kubernetes.md: the examples, `helm test`, an
+upgrade under load, the end. It runs before the tests that share an installation (see conftest.py).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import images
+from e2e.cluster.layout import default_layout
+from e2e.cluster.node import shared_files
+from e2e.cluster.processes import run
+from e2e.conftest import SYSTEM
+from e2e.kubectl import CHART, REPOSITORY, binary, helm, kubectl
+from e2e.load import Load
+from e2e.pool import PodsOfPool
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300, func_only=True)]
+WHERE = ("--namespace", SYSTEM)
+KEY = "change-me"  # of examples/kubernetes/modelpool.yaml
+KINDS = ("gpupools.serving.aegaeon.io", "modelpools.serving.aegaeon.io")
+
+
+@pytest.fixture(scope="module")
+def installed(own_cluster: Path) -> Iterator[Path]:
+    """The chart as it comes: what it says of images is where this cluster's are."""
+    remove(own_cluster)  # what an earlier run left
+    helm(own_cluster, "install", "aegaeon", CHART, *WHERE, "--create-namespace", "--wait", "--timeout=120s")
+    yield own_cluster
+    remove(own_cluster)
+
+
+def remove(server: Path) -> None:
+    """Whatever is there."""
+    helm(server, "uninstall", "aegaeon", *WHERE, "--ignore-not-found", "--wait")
+    for kind, *names in (("crd", *KINDS), ("namespace", SYSTEM), ("-n=default", "secret", "team-a-keys")):
+        kubectl(server, "delete", kind, *names, "--ignore-not-found")
+
+
+@pytest.fixture(scope="module")
+def examples(installed: Path, models: Path) -> PodsOfPool:
+    """Ready, in the namespace `default`."""
+    pool = PodsOfPool(installed, "default", "demo")
+    kubectl(installed, "apply", "-f", f"{REPOSITORY}/examples/kubernetes/")
+    # Nodes of this cluster bring torch (e2e/cluster/node.py).
+    pool.patch({"podTemplate": {"runtimeClassName": "torch"}})
+    kubectl(installed, "wait", "--for=condition=Ready", "gpupool,modelpool", "--all", "--timeout=5m")
+    return pool
+
+
+def test_the_examples_lead_from_an_empty_cluster_to_a_streamed_answer(examples: PodsOfPool) -> None:
+    body = {"model": "llama", "stream": True, "messages": [{"role": "user", "content": "Hello"}]}
+    with forwarded(examples, "service/demo-gateway", 8000) as url:
+        headers = ("-H", f"Authorization: Bearer {KEY}", "-H", "Content-Type: application/json")
+        told = run("curl", "-sN", f"{url}/v1/chat/completions", *headers, "-d", json.dumps(body))
+
+    assert told.count("data: ") > 3
+    assert told.strip().endswith("data: [DONE]")
+
+
+def test_helm_test_chats_with_a_model(examples: PodsOfPool) -> None:
+    kubectl(examples.kubeconfig, "-n", SYSTEM, "create", "secret", "generic", "tester", f"--from-literal=key={KEY}")
+    url = "http://demo-gateway.default:8000"
+    upgrade(examples, f"test.url={url}", "test.keySecret=tester")
+
+    told = helm(examples.kubeconfig, "test", "aegaeon", *WHERE, "--logs")
+
+    assert "llama says: " in told
+
+
+def test_an_upgrade_replaces_every_pod_and_no_request_fails(examples: PodsOfPool, models: Path) -> None:
+    images.tag_product(default_layout(), "next")
+    old = {pod.uid for pod in examples.pods()}
+    with Load(examples.url, {"llama": KEY, "qwen3": KEY}, models) as load:
+        load.wait_for_answers(2)
+        upgrade(examples, "images.tag=next")
+        examples.wait_until("every pod is a new one", lambda: not old & {pod.uid for pod in examples.pods()}, 180)
+        for component, count in (("scheduler", 1), ("gateway", 2), ("engine", 2)):
+            examples.wait_until_all_ready(component, count)
+        load.wait_for_answers(4)
+
+    assert load.failures == []
+    assert load.verdict().differences == ()
+    examples.wait_until_ready()
+
+
+def test_removed_by_the_words_of_the_guide_nothing_is_left_but_weights_in_the_nodes_memory(
+    examples: PodsOfPool,
+) -> None:
+    server = examples.kubeconfig
+    kubectl(server, "delete", "modelpool,gpupool", "--all", "--all-namespaces")
+    helm(server, "uninstall", "aegaeon", *WHERE, "--wait")
+    kubectl(server, "delete", "namespace", SYSTEM)
+    kubectl(server, "delete", "crd", *KINDS)
+    kubectl(server, "-n", "default", "delete", "secret", "team-a-keys")
+    kubectl(server, "-n", "default", "wait", "--for=delete", "pod", "--all", "--timeout=90s")
+
+    assert left(server) == []
+    assert {file.suffix for file in shared_files(default_layout())} <= {".weights", ".known", ".lock"}
+
+
+@contextmanager
+def forwarded(pool: PodsOfPool, what: str, port: int) -> Iterator[str]:
+    """`kubectl port-forward` to a port that is free here: the URL."""
+    argv = (
+        binary("kubectl"),
+        f"--kubeconfig={pool.kubeconfig}",
+        "-n",
+        pool.namespace,
+        "port-forward",
+        what,
+        f":{port}",
+    )
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as forward:
+        assert forward.stdout is not None
+        line = forward.stdout.readline()  # Forwarding from 127.0.0.1:40123 -> 8000
+        try:
+            yield f"http://{line.split()[2]}"
+        finally:
+            forward.terminate()
+
+
+def upgrade(pool: PodsOfPool, *values: str) -> None:
+    """With what was set before."""
+    sets = [word for value in values for word in ("--set", value)]
+    helm(pool.kubeconfig, "upgrade", "aegaeon", CHART, *WHERE, "--reuse-values", "--wait", "--timeout=120s", *sets)
+
+
+def left(server: Path) -> list[str]:
+    """Objects of every kind that were made by the chart or the operator; events pass by themselves."""
+    kinds = kubectl(server, "api-resources", "--verbs=list", "-o", "name").split()
+    found = kubectl(server, "get", ",".join(set(kinds) - {"events", "events.events.k8s.io"}), "-A", "-o", "name")
+    return [name for name in found.split() if "aegaeon" in name or "demo" in name]

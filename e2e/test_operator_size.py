@@ -1,0 +1,89 @@
+"""The operator with many objects, and with odd ones."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+
+from e2e.fuzz import DOCUMENTS, PLACES, VALUES, changed
+from e2e.kubectl import kubectl
+from e2e.operating import NAMESPACE, accepted, create, models, objects, operator, pool, resident_mb, wait_until, writes
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_a_hundred_pools_and_a_thousand_model_pools(namespace: str, api: client.ApiClient, kubeconfig: Path) -> None:
+    pools = [pool(f"pool-{one}", gateway={"replicas": 0}) for one in range(100)]
+    tenants = [models(f"models-{one}", f"pool-{one % 100}", f"m{one}") for one in range(1000)]
+
+    def all_accepted() -> bool:
+        return accepted(kubeconfig, "gpupools,modelpools") == 1100
+
+    with operator(kubeconfig) as process:
+        began = time.monotonic()
+        with ThreadPoolExecutor(8) as threads:  # kubectl would take most of the time
+            list(threads.map(lambda one: create(api, one), [*pools, *tenants]))
+        wait_until("all are accepted", all_accepted, 300)
+        took = time.monotonic() - began
+        resident = resident_mb(process.pid)
+        time.sleep(10)  # controllers of the cluster fill in what is theirs
+        before = writes(kubeconfig)
+        time.sleep(30)  # what must not happen needs time in which it could
+        rest = writes(kubeconfig) - before
+    kubectl(kubeconfig, "-n", NAMESPACE, "delete", "statefulset", "--all")  # of every pool, while nobody looks
+    began = time.monotonic()
+    with operator(kubeconfig):
+        wait_until("each pool has its engines again", lambda: len(objects(kubeconfig, "statefulsets")) == 100, 120)
+        resync = time.monotonic() - began
+    print(f"{took:.0f} s, {resident:.0f} MB, {rest} writes in 30 s at rest, {resync:.0f} s after a restart")
+    assert took < 120
+    assert resident < 400
+    assert rest == 0
+    assert resync < 40
+
+
+def test_what_the_server_takes_never_trips_the_operator(
+    namespace: str, api: client.ApiClient, kubeconfig: Path, tmp_path: Path
+) -> None:
+    """A thousand objects with one field that is odd: each that is taken gets a status, and no bug is logged."""
+    numbers = itertools.count()
+    base, _ = DOCUMENTS
+    create(api, base)
+
+    @settings(max_examples=1000, deadline=None)
+    @given(place=st.sampled_from(PLACES), value=VALUES)
+    def try_one(place: tuple[int, tuple[Any, ...]], value: Any) -> None:
+        document = changed(*place, value)
+        document["metadata"]["name"] = f"odd-{next(numbers)}"
+        if "gpuPoolRef" in document["spec"] and place[1][:2] != ("spec", "gpuPoolRef"):
+            document["spec"]["gpuPoolRef"]["namespace"] = NAMESPACE
+        with suppress(ApiException):  # test_crds.py looks at what is refused
+            create(api, document)
+
+    log = tmp_path / "operator.log"
+    with log.open("wb") as said, operator(kubeconfig, said):
+        try_one()
+        wait_until("all have a status", lambda: not silent(kubeconfig), 300)
+    there = objects(kubeconfig, "gpupools,modelpools")
+    print(f"{len(there)} odd objects were taken")
+    assert len(there) > 50
+    assert "Traceback" not in log.read_text("utf-8")
+
+
+def silent(kubeconfig: Path) -> list[str]:
+    """Objects without a word about the spec that they have."""
+    return [
+        found["metadata"]["name"]
+        for found in objects(kubeconfig, "gpupools,modelpools")
+        if found.get("status", {}).get("observedGeneration") != found["metadata"]["generation"]
+    ]

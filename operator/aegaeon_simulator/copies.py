@@ -132,6 +132,8 @@ class CopyLanes(ComputeLane):
         if theirs is None or theirs.handle_of != body.handle_of:
             self._fail(send, FailureKind.UNKNOWN, "the source does not hold this handle")
             return False
+        if source is not None and source.spec.node != self.spec.node:
+            raise WireViolationError(f"{body.seq} is adopted from {source.spec.node} by {self.spec.node}")
         q.kv, q.output = theirs.kv, theirs.output
         return self._copy_in(send, body.seq, body.epoch, body.slabs, theirs)
 

@@ -22,6 +22,7 @@ ROLES = [
     [Role.PREFILL, Role.DECODE],
     [Role.PREFILL, Role.DECODE, Role.DECODE],
     [Role.PREFILL, Role.UNIFIED, Role.DECODE],
+    [Role.PREFILL, Role.PREFILL, Role.DECODE, Role.DECODE],
 ]
 
 
@@ -81,6 +82,13 @@ arrivals = st.lists(
 kinds = st.sampled_from(["cancel", "kill", "again", "attach", "gateway", "drain"])
 troubles = st.lists(st.builds(Trouble, times, kinds, st.integers(0, 13)), max_size=6)
 faults = st.dictionaries(st.integers(0, 60), st.sampled_from(list(FailureKind)), max_size=4)
+
+
+def paired(pool: dict) -> dict:
+    """Where one engine prefills and one decodes, they are of one node: KV is handed off within a node."""
+    return pool | {"nodes": 1} if len(pool["roles"]) == 2 else pool
+
+
 shape = st.fixed_dictionaries(
     {
         "roles": st.sampled_from(ROLES),
@@ -91,8 +99,9 @@ shape = st.fixed_dictionaries(
         "odd_blocks": st.booleans(),
         "contents": st.sampled_from([0, 1, 2]),
         "delay_s": st.sampled_from([0.0, 0.0005, 0.02]),
+        "nodes": st.sampled_from([1, 2]),
     }
-)
+).map(paired)
 
 
 def config(policy: str) -> SchedulerConfig:

@@ -11,6 +11,7 @@ from aegaeon_scheduler.core.failures import Failures
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.model import GatewayId, Held, InstanceId, ModelName, Phase, Place, RejectCode, Role
+from aegaeon_scheduler.core.nodes import strand
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.residency import Residency
 from aegaeon_scheduler.core.state import Instance, Model, Pool, Sequence, Stage, Stay, Weights
@@ -109,6 +110,7 @@ class Recovery:
         inst.next_id = self._pool.next_ids.get(inst.id, 1)  # ids rise over attachments: no late report is mistaken
         self._pool.instances[inst.id] = inst
         self._policy.instance_up(inst)
+        self._strand()
         inst.book.exact = not inst.reported
         for name in list(inst.reported):
             if name in self._pool.models:
@@ -126,10 +128,18 @@ class Recovery:
         """Nothing new goes there; prompts that nobody began wait elsewhere. The policy moves the rest where it can, and
         what is still there when the instance is gone is lost and goes on elsewhere."""
         inst.draining = True
+        self._strand()
         for seq in [s for s in inst.sequences.values() if s.stage is Stage.QUEUED and not s.turns and not s.kv_tokens]:
             self._life.withdraw(seq, f"{inst.id} is draining")
             self._life.queue(seq)
         self._pool.ask_pass()
+
+    def _strand(self) -> None:
+        """What prefills where nothing decodes any more gives up what it has: it is computed again elsewhere."""
+        for inst in strand(self._pool):
+            for seq in list(inst.sequences.values()):
+                self._life.lose(seq, f"nothing on the node of {inst.id} decodes", blame=0)
+            self._pool.ask_pass()
 
     def down(self, instance: InstanceId, why: str) -> None:
         """A sidecar is gone. Sequences handed off from elsewhere and not yet adopted stay with their source."""
@@ -150,6 +160,7 @@ class Recovery:
                 self._life.lose(seq, f"{instance} {why}", blame=0)
         for seq in [s for s in self._pool.sequences.values() if s.source is inst]:
             self._life.lose(seq, f"{instance} {why} before its KV was copied", blame=0)
+        self._strand()
 
     def _back_to_source(self, seq: Sequence, source: Instance) -> None:
         self._policy.forget(seq)

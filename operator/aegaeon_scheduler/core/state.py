@@ -189,7 +189,8 @@ class Instance:
         "book", "busy_s", "commands", "contents", "count", "device", "draining", "ended", "failures", "held",
         "host_slabs", "id", "incarnation", "incoming", "loads", "max_batch", "memory_due", "next_id", "node", "opens",
         "order", "outs", "phases", "policy", "reason", "reported", "role", "running", "sequences", "shared",
-        "slab_bytes", "slabs", "stall_s", "stays", "stuck", "switch_s", "switches", "turns", "wanted", "weights",
+        "slab_bytes", "slabs", "stall_s", "stays", "stranded", "stuck", "switch_s", "switches", "turns", "wanted",
+        "weights",
     )  # fmt: skip
 
     def __init__(self, event: InstanceUp, order: int) -> None:
@@ -232,13 +233,19 @@ class Instance:
         self.reason = ""
         self.stuck = False
         self.draining = False  # it is about to end
+        self.stranded = False  # it prefills, and nothing on its node decodes, as it does elsewhere
         self.count = 0  # copies and unloads that make room and are out
         self.memory_due = False  # a Close freed memory that no report shows yet
 
     def has(self, model: Model) -> bool:
-        """Whether this model may come here: it is cached, its weights fit the device, and the instance is to stay."""
+        """Whether this model may come here: it is cached, its weights fit the device, and the instance is of use."""
         fits = model.footprint is None or model.footprint.weight_slabs < self.slabs
-        return fits and not self.draining and self.cached(model)
+        return fits and not self.closed and self.cached(model)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing new is to go there."""
+        return self.draining or self.stranded
 
     def cached(self, model: Model) -> bool:
         """Whether its weights are on this instance's node, whatever their size."""

@@ -47,6 +47,11 @@ def _model(model: Model) -> _ModelState:
     return state
 
 
+def _near(inst: Instance, seq: Sequence) -> bool:
+    """Whether its KV can be handed off there, which is done within a node."""
+    return seq.home is None or seq.home.node == inst.node
+
+
 class PaperPolicy:
     """`policy: paper`."""
 
@@ -115,7 +120,7 @@ class PaperPolicy:
         here = seq.home if seq.home is not None and seq.home.role is not Role.PREFILL else None
         batch = self._batch_with_room(seq, here)
         if batch is None:
-            inst = here or self._decode_home(seq.model)
+            inst = here or self._decode_home(seq)
             if inst is None:
                 return None
             batch = Batch(seq.model, inst)
@@ -130,7 +135,7 @@ class PaperPolicy:
         fits = [
             b
             for b in _model(seq.model).batches
-            if (here is None or b.inst is here) and b.inst.has(seq.model) and self._has_room(b, seq)
+            if (b.inst is here if here else _near(b.inst, seq)) and b.inst.has(seq.model) and self._has_room(b, seq)
         ]
         return min(fits, key=lambda b: (_of(b.inst).work.load, b.inst.order), default=None)
 
@@ -142,8 +147,9 @@ class PaperPolicy:
         room = (batch.inst.slabs - fp.weight_slabs) * batch.inst.slab_bytes
         return not batch.members or blocks * fp.kv_block_bytes <= room
 
-    def _decode_home(self, model: Model) -> Instance | None:
-        able = [i for i in self._decode if i.has(model)]
+    def _decode_home(self, seq: Sequence) -> Instance | None:
+        model = seq.model
+        able = [i for i in self._decode if i.has(model) and _near(i, seq)]
         return min(able, key=lambda i: (_of(i).work.load + self._switch_s(i, model) * 0.1, i.order), default=None)
 
     def _weigh(self, batch: Batch) -> None:

@@ -135,7 +135,7 @@ class Group:
         context, blocks = self.size()
         dues = sorted(due(seq) for seq in self.members.values())
         longest = max((tokens(seq) for seq in self.members.values()), default=0)
-        still = Still(dues, context, blocks, longest, _pinned(self), _node_of(self))
+        still = Still(dues, context, blocks, longest, _pinned(self), node_of(self))
         if still.only is None:
             self.still = still
         return still
@@ -211,8 +211,10 @@ def _pinned(group: Group) -> Instance | None:
     return None
 
 
-def _node_of(group: Group) -> str | None:
-    """The node whose host memory holds its KV; None when it holds none."""
+def node_of(group: Group) -> str | None:
+    """The node of its instance, or whose host memory holds its KV; None when it may go anywhere."""
+    if group.inst is not None:
+        return group.inst.node
     return next((s.home.node for s in group.members.values() if s.place is Place.HOST and s.home is not None), None)
 
 

@@ -68,7 +68,7 @@ class Pass:
 
     def _empty_draining(self) -> None:
         """Groups leave for where their KV can be had; those that have none to go to stay until their instance ends."""
-        draining = [view for view in self._views.values() if view.inst.draining]
+        draining = [view for view in self._views.values() if view.inst.closed]
         for view in draining:
             view.free = False
             for load in [x for x in view.loads if may_leave(x.group) and self._has_refuge(x.group, view.inst)]:
@@ -80,7 +80,7 @@ class Pass:
     def _shelter(self, group: Group, rest: Still) -> None:
         """One that has left joins the group of its model where there is one, as no instance has two of a model."""
         homes = {seq.home for seq in group.members.values() if seq.home is not None}
-        if rest.only is not None or not any(home.draining for home in homes):
+        if rest.only is not None or not any(home.closed for home in homes):
             return
         for other in groups_of(group.model):
             inst = other.inst

@@ -12,7 +12,7 @@ from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.config import PolicySettings
 from aegaeon_scheduler.core.model import Place, Role
 from aegaeon_scheduler.core.policies import Move, Plan
-from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load, due, tokens, too_small
+from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load, due, node_of, tokens, too_small
 from aegaeon_scheduler.core.policies.slack.passes import Pass
 from aegaeon_scheduler.core.policies.slack.reach import idle_order, past_host
 from aegaeon_scheduler.core.policies.slack.shares import Shares
@@ -66,7 +66,7 @@ class SlackPolicy:
         return None if self._hot(group, util, now) else group
 
     def _closed(self, inst: Instance, seq: Sequence) -> bool:
-        return inst.draining or self._too_small(inst, seq)
+        return inst.closed or self._too_small(inst, seq)
 
     def _too_small(self, inst: Instance, seq: Sequence) -> bool:
         return too_small(self._pool, inst, seq.model, tokens(seq))
@@ -134,7 +134,7 @@ class SlackPolicy:
         if home is not None and home.role is not Role.PREFILL and seq.stage is Stage.DECODE:
             group = self._group_here(seq, home)
         else:
-            group = seq.policy or self._decode_group(seq.model)
+            group = seq.policy or self._decode_group(seq)
         self._table.join(group, seq)
         self._pool.ask_pass()
         return group.inst
@@ -147,10 +147,12 @@ class SlackPolicy:
         self._table.place(group, home)
         return group
 
-    def _decode_group(self, model: Model) -> Group:
-        groups = [g for g in groups_of(model) if g.kind is not Kind.PROMPTS]
+    def _decode_group(self, seq: Sequence) -> Group:
+        """One whose KV is on no other node: it is handed off within a node."""
+        here = (None, seq.home.node if seq.home is not None else None)
+        groups = [g for g in groups_of(seq.model) if g.kind is not Kind.PROMPTS and node_of(g) in here]
         least = min(groups, key=lambda g: (len(g.members), g.number), default=None)
-        return least or self._table.create(model, Kind.DECODES)
+        return least or self._table.create(seq.model, Kind.DECODES)
 
     def forget(self, seq: Sequence) -> None:
         """See Policy."""

@@ -1,0 +1,25 @@
+"""What instances of one node are to each other: KV is handed off within a node, from those that prefill to those that
+decode.
+"""
+
+from __future__ import annotations
+
+from aegaeon_scheduler.core.model import Role
+from aegaeon_scheduler.core.state import Instance, Pool
+
+
+def strand(pool: Pool) -> list[Instance]:
+    """Instances came, went or are about to: note, and return, those that prefill for nobody from now on.
+
+    They have nothing beside them that decodes. Where that goes for the whole pool, everything waits for such a pair.
+    """
+    staying = [inst for inst in pool.instances.values() if not inst.draining]
+    decoding = {inst.node for inst in staying if inst.role is not Role.PREFILL}
+    useful = any(inst.role is not Role.DECODE and inst.node in decoding for inst in staying)
+    found = []
+    for inst in pool.instances.values():
+        stranded = useful and inst.role is Role.PREFILL and inst.node not in decoding
+        if stranded and not inst.stranded:
+            found.append(inst)
+        inst.stranded = stranded
+    return found

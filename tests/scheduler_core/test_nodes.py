@@ -1,0 +1,51 @@
+"""Engines of several nodes that prefill or decode: KV is handed off within a node."""
+
+from __future__ import annotations
+
+import pytest
+from scheduler_core.test_slack import Watched
+
+from aegaeon_scheduler.core import commands as cmd
+from aegaeon_scheduler.core.model import InstanceId, Role
+
+# Of two nodes in turn: e0 and e2 are of one, e1 and e3 of the other.
+PAIRS = [Role.PREFILL, Role.PREFILL, Role.DECODE, Role.DECODE]
+
+
+@pytest.fixture(params=["aegaeon", "paper"])
+def pairs(request) -> Watched:
+    return Watched(PAIRS, {"name": request.param}, nodes=2, slabs=450)
+
+
+def test_what_is_prefilled_on_a_node_is_decoded_there(pairs):
+    for i in range(24):
+        pairs.ask(f"r{i}", i % 4, 300, 60, at=0.1 + i / 50)
+    pairs.world.run(60)
+
+    assert pairs.all_finished()
+    sources = {(send.instance, send.body.source) for _, send in pairs.sends if isinstance(send.body, cmd.Adopt)}
+    assert sources == {("e2", "e0"), ("e3", "e1")}
+
+
+def test_without_the_engine_that_decodes_a_node_prefills_nothing_and_what_it_had_goes_on_elsewhere(pairs):
+    for i in range(24):
+        pairs.ask(f"r{i}", i % 4, 300, 60, at=0.1 + i / 50)
+    pairs.world.clock.at(0.5, lambda: pairs.world.kill(InstanceId("e2")))
+    pairs.world.run(60)
+
+    assert pairs.all_finished()
+    late = {send.instance for at, send in pairs.sends if at > 0.6 and isinstance(send.body, cmd.Turn)}
+    assert late == {"e1", "e3"}
+
+
+def test_a_node_prefills_again_once_it_can_decode_again(pairs):
+    pairs.world.clock.at(0.1, lambda: pairs.world.kill(InstanceId("e2")))
+    pairs.world.clock.at(0.5, lambda: pairs.world.start(InstanceId("e2")))
+    for i in range(24):
+        pairs.ask(f"r{i}", i % 4, 300, 60, at=1.0 + i / 50)
+    pairs.world.run(60)
+
+    assert pairs.all_finished()
+    assert {send.instance for at, send in pairs.sends if at > 1 and isinstance(send.body, cmd.Turn)} == {
+        *("e0", "e1", "e2", "e3")
+    }

@@ -19,7 +19,6 @@ from benchmarks.report import Row, report
 
 from aegaeon_scheduler.core.config import PolicySettings, SchedulerConfig
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Order
-from aegaeon_scheduler.core.policies.slack.passes import Pass
 from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
 from aegaeon_scheduler.core.policies.slack.table import groups_at
 from aegaeon_scheduler.core.policies.slack.view import View
@@ -43,11 +42,11 @@ KNOBS: dict[str, dict[str, float]] = {
     "no limit of time when placing": {"full_util": _NEVER},
     "quantum of 32 steps": {"quantum_steps": 32},
     "passes at every event": {"pass_gap_s": 0.0},
-    "no stay where alone": {"lone_stay": 0.0},
+    "no stay where alone": {"lone_margin": 0.0, "lone_stay_least": 0.0},
+    "the longest stay where alone": {"lone_stay_least": 30.0},
 }
 FIRST_COME, STALL, AT_MOST = "first come, first served", "loads stall the engine", "groups at most: {}"
-AHEAD = "being ahead does not count as a stay"
-VARIANTS = (*KNOBS, FIRST_COME, STALL, AHEAD, *(AT_MOST.format(n) for n in (1, 2, 3)))
+VARIANTS = (*KNOBS, FIRST_COME, STALL, *(AT_MOST.format(n) for n in (1, 2, 3)))
 
 
 @contextmanager
@@ -97,9 +96,6 @@ def tokens(variant: str, name: str, seed: int, seconds: float) -> float:
     with instead(production, "_config", changed):
         if variant == FIRST_COME:
             with instead(Group, "order", _first_come):
-                return _token(run)
-        if variant == AHEAD:
-            with instead(Pass, "_all_in_time", False):
                 return _token(run)
         if variant == STALL:
             return _token(_stalling(run))

@@ -81,7 +81,7 @@ class ModelEntry(_Frozen):
 class PolicyEntry(_Frozen):
     """Which policy decides, and its knobs; the core says what each means and why it has its value."""
 
-    name: Literal["paper", "aegaeon"] = "paper"
+    name: Literal["paper", "aegaeon"] = "aegaeon"
     q_max_s: Seconds = _POLICY.q_max_s
     max_gpsize: int = Field(default=_POLICY.max_gpsize, ge=1)
     alpha_floor: Seconds = _POLICY.alpha_floor
@@ -91,13 +91,20 @@ class PolicyEntry(_Frozen):
     quantum_steps: int = Field(default=_POLICY.quantum_steps, ge=1)
     late_slack_s: Seconds = _POLICY.late_slack_s
     pass_interval_s: Seconds = _POLICY.pass_interval_s
+    pass_gap_s: Seconds = _POLICY.pass_gap_s
+    lone_share: Share = _POLICY.lone_share
     full_util: Positive = _POLICY.full_util
     hot_util: Positive = _POLICY.hot_util
     urgent_share: Share = _POLICY.urgent_share
+    tier_share: Share = _POLICY.tier_share
     give_way_share: Share = _POLICY.give_way_share
     min_stay_s: float = Field(default=_POLICY.min_stay_s, ge=0)
+    lone_margin: Positive = _POLICY.lone_margin
+    lone_stay_least: float = Field(default=_POLICY.lone_stay_least, ge=0)
+    lone_stay_most: float = Field(default=_POLICY.lone_stay_most, ge=0)
     headroom: Share = _POLICY.headroom
     split_share: Share = _POLICY.split_share
+    stale_s: Seconds = _POLICY.stale_s
     busy_util: Positive = _POLICY.busy_util
     busy_slack_s: Seconds = _POLICY.busy_slack_s
     busy_gap: Positive = _POLICY.busy_gap

@@ -177,13 +177,17 @@ def kv_blocks(seq: Sequence) -> int:
 
 @dataclass(slots=True)
 class Load:
-    """What a group asks of an instance: share of its time (`util`), bytes, when it is due (`key`), and its `rank`."""
+    """What a group asks of an instance: share of its time (`util`), bytes, when it is due (`key`), and its `rank`.
+
+    `weights` of its `nbytes` are weights, the others KV.
+    """
 
     group: Group
     key: float
     rank: float
     util: float
     nbytes: int
+    weights: int
 
     @property
     def slack(self) -> float:
@@ -199,8 +203,8 @@ class Load:
         slo = group.model.config.slo
         util = step_s / max(slo.tbt_s, 1e-9)
         key, rank = group.order(now, settings)
-        nbytes = fp.weight_slabs * inst.slab_bytes + blocks * fp.kv_block_bytes
-        return Load(group, key, rank, util, nbytes)
+        weights = fp.weight_slabs * inst.slab_bytes
+        return Load(group, key, rank, util, weights + blocks * fp.kv_block_bytes, weights)
 
 
 def _pinned(group: Group) -> Instance | None:

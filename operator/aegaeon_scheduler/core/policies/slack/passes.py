@@ -6,14 +6,14 @@ much, place who waits, even out load.
 
 from __future__ import annotations
 
-from functools import cached_property
 from math import inf
 
 from aegaeon_scheduler.core.config import PolicySettings
-from aegaeon_scheduler.core.model import ModelName, Place
+from aegaeon_scheduler.core.model import Place
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, due, kv_blocks, may_leave, too_small
 from aegaeon_scheduler.core.policies.slack.reach import Reach
+from aegaeon_scheduler.core.policies.slack.rotation import Crowd, change_s
 from aegaeon_scheduler.core.policies.slack.table import Table, groups_at, groups_of
 from aegaeon_scheduler.core.policies.slack.view import Best, View
 from aegaeon_scheduler.core.state import Instance, Pool, Stage
@@ -32,6 +32,7 @@ class Pass:
         self._reach = Reach(pool)
         self._line: list[tuple[float, int, Group, Still]] = []
         self._measured: dict[tuple[int, str, int], Load] = {}
+        self._crowds: dict[str, Crowd] = {}
         self._uneven = len({i.slabs * i.slab_bytes for i in pool.instances.values()}) > 1
 
     def run(self) -> list[Move]:
@@ -123,7 +124,8 @@ class Pass:
         view.drop(load)
         self._table.remove(group)
         self._moves.append(Move(group.model, tuple(group.members.values()), None, reason))
-        if load.nbytes > self._settings.split_share * view.size and len(group.members) > 1:
+        room = view.size - load.weights
+        if load.nbytes - load.weights > self._settings.split_share * room and len(group.members) > 1:
             members = sorted(group.members.values(), key=due)
             self._table.move(members[len(members) // 2 :], group.model, group.kind)
 
@@ -171,12 +173,10 @@ class Pass:
             if self._uneven and node is None and too_small(self._pool, inst, group.model, rest.longest):
                 continue
             views.append(view)
-        return views if only is not None or not self._reach.limited else self._nearest(name, node, views)
-
-    def _nearest(self, name: ModelName, node: str | None, views: list[View]) -> list[View]:
-        """Those that its weights are near to; where they are near to none, those that may read them from disk."""
-        near = [v for v in views if self._reach.near(name, v.inst)]
-        return near or [v for v in views if self._reach.may_read(name, v.inst, node)]
+        if only is not None or not self._reach.limited:
+            return views
+        near = [view for view in views if self._reach.near(name, view.inst)]
+        return near or [view for view in views if self._reach.may_read(name, view.inst, node)]
 
     def _as_on(self, group: Group, inst: Instance) -> Load:
         """A waiting group measured for an instance; alike for all of one make."""
@@ -253,24 +253,20 @@ class Pass:
         return []
 
     def _worth(self, view: View, load: Load, victims: list[Load]) -> bool:
-        """Where nobody is left to run during the change: whether they ran long enough for what it costs.
-
-        While all are in time, being ahead of the deadlines counts as having run: they can wait for that long.
-        """
+        """Where nobody is left to run during the change: whether they ran long enough for what it costs."""
         if len(victims) < len(view.loads):
             return True
-        fp, slab_bytes = load.group.model.fp, view.inst.slab_bytes
-        estimate = self._pool.estimates.of(load.group.model.name, view.inst.device)
-        kv_bytes = sum(x.nbytes - x.group.model.fp.weight_slabs * slab_bytes for x in (load, *victims))
-        change_s = estimate.load_s(fp.weight_bytes) + estimate.kv_s(kv_bytes)
-        stay_s = self._settings.lone_stay * change_s
-        return all((x.key if self._all_in_time else self._now) - x.group.since >= stay_s for x in victims)
+        crowd, cost_s = self._crowd(view.inst), change_s(self._pool.estimates, view.inst, load, victims)
+        return all(self._now - x.group.since >= crowd.stay_s(x.util, cost_s, self._settings) for x in victims)
 
-    @cached_property
-    def _all_in_time(self) -> bool:
-        """Whether no sequence of the pool is late."""
-        groups = self._table.groups.values()
-        return all(g.urgency(self._now, 0.0)[1] == len(g.members) for g in groups)
+    def _crowd(self, inst: Instance) -> Crowd:
+        """Everybody who lives, as if on instances of this make."""
+        crowd = self._crowds.get(inst.device)
+        if crowd is None:
+            live = [g for g in self._table.groups.values() if g.members and g.model.footprint is not None]
+            utils = [(self._load(g, inst) if g.still is None else self._as_on(g, inst)).util for g in live]
+            crowd = self._crowds[inst.device] = Crowd.over(utils, len(self._views))
+        return crowd
 
     def _come(self, view: View, load: Load, why: str) -> None:
         group = load.group

@@ -42,10 +42,9 @@ def api(kubeconfig: Path) -> Iterator[client.ApiClient]:
     """A client with all rights; the CRDs are there."""
     with config.new_client_from_config(str(kubeconfig)) as made:  # type: ignore[no-untyped-call]  # it has no types
         crds = [str(file) for file in sorted((REPOSITORY / "crds").glob("*.yaml"))]
-        kubectl(kubeconfig, "apply", "--server-side", *(word for file in crds for word in ("-f", file)))
-        kubectl(
-            kubeconfig, "wait", "--for=condition=Established", "--timeout=30s", *(w for f in crds for w in ("-f", f))
-        )
+        files = [word for file in crds for word in ("-f", file)]
+        kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", *files)  # a chart may have brought them
+        kubectl(kubeconfig, "wait", "--for=condition=Established", "--timeout=30s", *files)
         yield made
 
 

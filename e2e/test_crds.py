@@ -70,6 +70,16 @@ def test_both_give_the_same_verdict_and_name_the_field(
     assert not there or any("spec" in sentence for sentence in there), there
 
 
+@pytest.mark.parametrize(("name", "fits"), [("a" * 40, True), ("a" * 41, False), ("a.b", False), ("1a", False)])
+def test_a_pool_whose_name_leaves_no_room_for_those_of_its_services_is_refused(
+    api: client.ApiClient, name: str, fits: bool
+) -> None:
+    document = {**DOCUMENTS[0], "metadata": {"name": name}}
+    here, there = locally(document), remotely(api, document)
+    assert (not here, not there) == (fits, fits), (here, there)
+    assert all("Services are named after it" in sentence for sentence in there)
+
+
 def test_what_cannot_be_changed_is_refused_with_what_to_do(api: client.ApiClient, kubeconfig: Path) -> None:
     pool = next(document for document in DOCUMENTS if document["kind"] == "ModelPool")
     objects = client.CustomObjectsApi(api)

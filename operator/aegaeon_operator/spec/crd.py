@@ -97,7 +97,7 @@ def object_schema(kind: type[BaseModel], status: type[BaseModel]) -> Json:
     """The whole object: metadata is Kubernetes' own affair."""
     spec = kind.model_fields["spec"]
     assert isinstance(spec.annotation, type)
-    return {
+    found: Json = {
         "type": "object",
         "description": " ".join((kind.__doc__ or "").split()),
         "required": ["spec"],
@@ -109,6 +109,8 @@ def object_schema(kind: type[BaseModel], status: type[BaseModel]) -> Json:
             "status": structural(status) | {"description": "What the operator observed."},
         },
     }
+    rules = kind.model_json_schema().get(VALIDATIONS)
+    return found | ({VALIDATIONS: rules} if rules else {})
 
 
 def column(name: str, path: str, kind: str, priority: int = 0) -> Json:

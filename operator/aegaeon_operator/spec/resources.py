@@ -6,9 +6,10 @@ Descriptions are what `kubectl explain` prints; units live in the types (Quantit
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from aegaeon_operator.spec.base import (
     API_VERSION,
@@ -264,10 +265,23 @@ class GpuPoolSpec(Strict):
         return self
 
 
+_POOL_NAME = r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"  # Services, pods and labels add to it, up to 63
+_POOL_NAME_SAID = "must be at most 40 small letters, digits and dashes, a letter first: Services are named after it"
+
+
 class GpuPool(Strict):
     """Hardware that a set of models shares."""
+
+    model_config = rules((f"self.metadata.name.matches('{_POOL_NAME}')", f"metadata.name {_POOL_NAME_SAID}"))
 
     api_version: Literal["serving.aegaeon.io/v1alpha1"] = Field(description="Version of this schema.")
     kind: Literal["GpuPool"] = Field(description="GpuPool.")
     metadata: Metadata = Field(description="Name of the pool.")
     spec: GpuPoolSpec = Field(description="What the platform team wants.")
+
+    @field_validator("metadata")
+    @classmethod
+    def _name_leaves_room(cls, value: Metadata) -> Metadata:
+        if not re.match(_POOL_NAME, value.name):
+            raise ValueError(f"name {_POOL_NAME_SAID}")
+        return value

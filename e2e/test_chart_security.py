@@ -10,7 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
-from operator_objects import PLATFORM, gpu_pool, model_pool, observed
+from operator_objects import (  # type: ignore[import-not-found]  # pytest has tests/ on its path, mypy does not
+    PLATFORM,
+    gpu_pool,
+    model_pool,
+    observed,
+)
 
 from aegaeon_operator.reconcile.cluster.desired import desired
 from aegaeon_operator.reconcile.cluster.facts import RedisAt
@@ -19,7 +24,7 @@ from e2e.kubectl import REPOSITORY, helm, kubectl
 
 NAMESPACE = "aegaeon-restricted"
 CLAIMS = {"models": {"path": "/srv/models", "claim": "models"}, "sharedClaim": "shared"}
-PICKER = {"gateway": {"endpointPicker": {}}}
+PICKER: dict[str, Any] = {"gateway": {"endpointPicker": {}}}
 REDIS = replace(PLATFORM, redis=RedisAt("rediss://redis.system.svc:6379", Path("/password"), Path("/ca.crt")))
 
 

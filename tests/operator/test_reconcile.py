@@ -147,7 +147,7 @@ def test_a_hub_model_keeps_its_revision(tmp_path: Path) -> None:
     (tmp_path / "gpus.yaml").write_text((QUICKSTART / "gpupool.yaml").read_text("utf-8"), "utf-8")
     models = pods(load_manifests(tmp_path, tmp_path).pools[0])["scheduler"].config["models"]
     assert isinstance(models, list)
-    assert models[3]["source"] == {"hub": {"repository": "org/model", "revision": "v1"}}
+    assert models[3]["source"] == {"hub": {"repository": "org/model", "revision": "v1", "credentials_file": ""}}
 
 
 READERS = {

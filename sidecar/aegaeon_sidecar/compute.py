@@ -1,45 +1,31 @@
 """The compute lane: a turn is prefill parts, then decode steps, one token boundary after the other.
 
 At each boundary it decides anew who runs (Paper section 4: token-level scheduling), so that amendments, arrivals of KV
-cache and closes take effect there and nowhere else. Backend.step is the only call into model execution.
+cache and closes take effect there and nowhere else. On a GPU the next step is launched before the tokens of the last
+one are known (steps.py), so they take effect one step later.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from aegaeon_native import OutOfSlabs
 from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_proto.v1 import gateway_pb2 as gateway
-from aegaeon_proto.v1 import model_pb2 as model_pb
-from aegaeon_sidecar.backends import Backend, Sampled, StepInput
-from aegaeon_sidecar.errors import CancelledError, EngineError, SidecarError, UnknownError
+from aegaeon_sidecar.errors import CancelledError, UnknownError
 from aegaeon_sidecar.kv.reuse import PrefixReuse
 from aegaeon_sidecar.outcome import Outcome
 from aegaeon_sidecar.plan import TurnPlan
 from aegaeon_sidecar.progress import TurnProgress
 from aegaeon_sidecar.sequences import Place, SeqKey, Sequence
 from aegaeon_sidecar.state import Command, State
+from aegaeon_sidecar.steps import Step, Steps
 from aegaeon_sidecar.waiting import kv_is_coming, model_is_coming
 from aegaeon_sidecar.weights.models import Model
-from aegaeon_sidecar.wire import token_of
 
-PushTokens = Callable[[str, list[gateway.Token]], None]
 PostStep = Callable[[Command, pb.StepDone], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One forward pass: who takes part and how many tokens each (a chunk at prefill, one at decode)."""
-
-    model: Model
-    sequences: list[Sequence]
-    tokens: int
-    prefill: bool = False
 
 
 class Compute:
@@ -48,21 +34,18 @@ class Compute:
     def __init__(
         self,
         state: State,
-        backend: Backend,
-        push: PushTokens,
+        steps: Steps,
         post: PostStep,
         reuse: PrefixReuse,
         chunk_tokens: int,
-        max_batch: int,
     ) -> None:
         self._state = state
-        self._backend = backend
-        self._push = push
+        self._steps = steps
         self._post = post
         self._chunk_tokens = chunk_tokens
-        self._max_batch = max_batch
         self._reuse = reuse
         self._free_since_s = time.monotonic()
+        self._boundary_s = 0.0
 
     def turn(self, command: Command, plan: TurnPlan) -> Outcome:
         """Carry a turn out; reports itself by StepDone. Raises UnknownError, CancelledError, EngineError."""
@@ -70,9 +53,10 @@ class Compute:
         progress = TurnProgress(command.id, now, wait_s=now - max(self._free_since_s, command.issued_s))
         well = False
         try:
-            self._steps(command, plan, progress)
+            self._run(command, plan, progress)
             well = not command.cancelled
         finally:
+            self._steps.drain(plan, progress)
             self._reuse.finish()
             self._free_since_s = time.monotonic()
             if well or progress.steps or progress.prefill_tokens or progress.urgent:
@@ -81,22 +65,23 @@ class Compute:
             raise CancelledError(f"the turn of {plan.model} was cancelled")
         return Outcome(silent=True)
 
-    def _steps(self, command: Command, plan: TurnPlan, progress: TurnProgress) -> None:
+    def _run(self, command: Command, plan: TurnPlan, progress: TurnProgress) -> None:
+        """From boundary to boundary: launch a step, then hear of the one before it, which the device has just ended."""
         model = self._await_model(command, plan, progress)
+        self._boundary_s = time.perf_counter()
         while model is not None:
-            start = time.perf_counter()
             with self._state.changed:
                 step = self._next(command, plan, model, progress)
                 going = step is not None or (self._reuse.pending and not self._is_over(command, plan, model))
-            if not going:
+            if step is not None:
+                self._steps.launch(step)
+            if self._steps.full or (step is None and len(self._steps)):
+                self._settle(command, plan, progress)
+            elif not going:
                 return
-            if step is None:
+            elif step is None:
                 self._reuse.wait()
-                continue
-            self._run(step, plan, progress)
-            self._count(step, plan, progress, time.perf_counter() - start)
-            if progress.due(time.monotonic()):
-                self._report(command, progress, end=False)
+                self._boundary_s = time.perf_counter()
 
     def _await_model(self, command: Command, plan: TurnPlan, progress: TurnProgress) -> Model | None:
         start = time.monotonic()
@@ -113,18 +98,25 @@ class Compute:
         return None
 
     def _next(self, command: Command, plan: TurnPlan, model: Model, progress: TurnProgress) -> Step | None:
-        """Who runs now (lock held); sleeps while all that is left is still coming; None at the turn's end."""
+        """Who runs now (lock held); sleeps while all that is left is still coming; None at the turn's end.
+
+        While a step is under way: who runs behind it, None when that cannot be said before its tokens are known.
+        """
+        if len(self._steps):
+            if self._steps.full or plan.prefill or self._is_over(command, plan, model):
+                return None
+            return self._decode_step(plan, model, progress)
         while not self._is_over(command, plan, model):
             self._reuse.settle()
             step = self._prefill_step(command, plan, model, progress) or self._decode_step(plan, model, progress)
             if step is not None:
-                self._claim(step)
                 return step
             if self._reuse.pending or not any(kv_is_coming(self._state, command, key) for key in plan.waiting()):
                 return None
             start = time.monotonic()
             self._state.sleep(command)
             progress.wait_s += time.monotonic() - start
+            self._boundary_s = time.perf_counter()
         return None
 
     def _is_over(self, command: Command, plan: TurnPlan, model: Model) -> bool:
@@ -149,7 +141,7 @@ class Compute:
                 part.left -= tokens
                 if sequence.kv_tokens + tokens == sequence.length:
                     part.left = 0
-                return Step(model, [sequence], tokens, prefill=True)
+                return self._claimed(Step(model, [sequence], tokens, prefill=True))
             else:
                 plan.drop(part.key)
                 progress.note(sequence, starved=True)
@@ -161,14 +153,21 @@ class Compute:
         batch = []
         for key in list(plan.decode):
             sequence = self._here(key, model)
-            if sequence is None or sequence.place is not Place.DEVICE or sequence.kv_tokens != sequence.length - 1:
+            if sequence is None or not _has_next(sequence):
                 continue
-            if self._grow(sequence, 1, plan):
+            if self._grow(sequence, sequence.busy + 1, plan):
                 batch.append(sequence)
-            else:
+            elif not sequence.busy:  # else it is told when its step is over
                 plan.drop(key)
                 progress.note(sequence, starved=True)
-        return Step(model, batch, 1) if batch else None
+        if not batch:
+            return None
+        plan.begun += 1
+        return self._claimed(Step(model, batch, 1))
+
+    def _claimed(self, step: Step) -> Step:
+        self._steps.claim(step)
+        return step
 
     def _here(self, key: SeqKey, model: Model) -> Sequence | None:
         """The sequence if it is this model's and no copy touches or wants it."""
@@ -192,66 +191,21 @@ class Compute:
         sequence.place = Place.DEVICE
         return True
 
-    def _claim(self, step: Step) -> None:
-        step.model.users += 1
-        for sequence in step.sequences:
-            sequence.busy = True
+    def _settle(self, command: Command, plan: TurnPlan, progress: TurnProgress) -> None:
+        """The oldest step is over: its tokens are told, its time is counted from the boundary before it."""
+        step = self._steps.settle(plan, progress)
+        now = time.perf_counter()
+        self._count(step, progress, now - self._boundary_s)
+        self._boundary_s = now
+        if progress.due(time.monotonic()):
+            self._report(command, progress, end=False)
 
-    def _run(self, step: Step, plan: TurnPlan, progress: TurnProgress) -> None:
-        results: list[Sampled | None] = []
-        try:
-            for start in range(0, len(step.sequences), self._max_batch):
-                some = step.sequences[start : start + self._max_batch]
-                results += self._backend.step(plan.model, [_input(sequence, step.tokens) for sequence in some])
-        except (SidecarError, RuntimeError, ValueError, LookupError, MemoryError) as error:
-            raise EngineError(f"a step of {plan.model} failed: {error}") from error
-        finally:
-            with self._state.changed:
-                self._settle(step, results, plan, progress)
-
-    def _settle(self, step: Step, results: list[Sampled | None], plan: TurnPlan, progress: TurnProgress) -> None:
-        """The step is over (lock held): tokens to their sequences and gateways, ends, blocks of closed ones freed."""
-        step.model.users -= 1
-        tokens: dict[str, list[gateway.Token]] = {}
-        for sequence in step.sequences:
-            sequence.busy = False
-            self._state.sequences.settle(sequence)
-        for sequence, sampled in zip(step.sequences, results, strict=False):
-            if not sequence.closed:
-                self._advance(sequence, step.tokens, sampled, plan, progress, tokens)
-        for target, some in tokens.items():
-            self._push(target, some)
-        self._state.changed.notify_all()
-
-    def _advance(
-        self,
-        sequence: Sequence,
-        computed: int,
-        sampled: Sampled | None,
-        plan: TurnPlan,
-        progress: TurnProgress,
-        tokens: dict[str, list[gateway.Token]],
-    ) -> None:
-        before = sequence.full_blocks
-        sequence.kv_tokens += computed
-        self._state.sequences.publish(self._state.device, sequence, before)
-        finish: model_pb.FinishReason.ValueType = model_pb.FINISH_REASON_UNSPECIFIED
-        if sampled is not None:
-            index = sequence.accept(sampled)
-            finish = _finish(sequence)
-            tokens.setdefault(sequence.reply_to, []).append(token_of(sequence, index, finish))
-        progress.note(sequence, finish)
-        if finish != model_pb.FINISH_REASON_UNSPECIFIED:
-            plan.drop(sequence.key)
-            self._state.sequences.remove(sequence.key)
-
-    def _count(self, step: Step, plan: TurnPlan, progress: TurnProgress, seconds: float) -> None:
+    def _count(self, step: Step, progress: TurnProgress, seconds: float) -> None:
         if step.prefill:
             progress.prefill_tokens += step.tokens
             progress.prefill_s += seconds
             step.model.token_s = progress.prefill_s / progress.prefill_tokens
             return
-        plan.steps_done += 1
         progress.steps += 1
         progress.decode_s += seconds
         progress.batch = len(step.sequences)
@@ -261,14 +215,8 @@ class Compute:
         self._post(command, progress.flush(time.monotonic(), self._state.memory(), end))
 
 
-def _input(sequence: Sequence, tokens: int) -> StepInput:
-    last = sequence.kv_tokens + tokens == sequence.length
-    return StepInput(sequence.tokens(tokens), sequence.kv_tokens, sequence.blocks, sequence.sampler if last else None)
-
-
-def _finish(sequence: Sequence) -> model_pb.FinishReason.ValueType:
-    if sequence.output[-1] in sequence.stop_ids:
-        return model_pb.FINISH_REASON_STOP
-    if len(sequence.output) >= sequence.max_output:
-        return model_pb.FINISH_REASON_LENGTH
-    return model_pb.FINISH_REASON_UNSPECIFIED
+def _has_next(sequence: Sequence) -> bool:
+    """All but its last token have their KV in, or will when the step under way is over; and that is not its last."""
+    if sequence.place is not Place.DEVICE or sequence.kv_tokens != sequence.length - 1:
+        return False
+    return not sequence.busy or len(sequence.output) + sequence.busy < sequence.max_output

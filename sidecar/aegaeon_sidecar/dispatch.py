@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as model_pb
-from aegaeon_sidecar.compute import PushTokens
 from aegaeon_sidecar.copying import Copier
 from aegaeon_sidecar.errors import CancelledError, CommandError, EngineError, StaleError, UnknownError
 from aegaeon_sidecar.lanes import Post, failed, skipped
@@ -18,6 +17,7 @@ from aegaeon_sidecar.plan import TurnPlan
 from aegaeon_sidecar.program import Lane, Skip
 from aegaeon_sidecar.sequences import Sequence
 from aegaeon_sidecar.state import Command, State, Work
+from aegaeon_sidecar.steps import PushTokens
 from aegaeon_sidecar.weights.fetcher import Fetcher
 from aegaeon_sidecar.weights.pins import settle_pins
 from aegaeon_sidecar.wire import key_of, open_sequence, token_of

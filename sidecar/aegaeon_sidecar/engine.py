@@ -14,7 +14,7 @@ from aegaeon_native.leases import locked
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.backends import Backend
-from aegaeon_sidecar.compute import Compute, PushTokens
+from aegaeon_sidecar.compute import Compute
 from aegaeon_sidecar.config import SidecarConfig
 from aegaeon_sidecar.copying import Copier
 from aegaeon_sidecar.dispatch import Dispatcher
@@ -32,6 +32,7 @@ from aegaeon_sidecar.plan import TurnPlan
 from aegaeon_sidecar.program import Lane, Program
 from aegaeon_sidecar.sequences import Place, SequenceTable
 from aegaeon_sidecar.state import Command, State
+from aegaeon_sidecar.steps import PushTokens, Steps
 from aegaeon_sidecar.switch import Switch
 from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.disk import DiskTier
@@ -190,12 +191,10 @@ class Engine:
         config = self._config
         compute = Compute(
             self.state,
-            backend,
-            push,
+            Steps(self.state, backend, push, config.max_batch),
             lambda command, step: self._post(command, pb.Report(step_done=step)),
             PrefixReuse(self.state, self._copiers[Lane.KV_IN]),
             config.prefill_chunk_tokens,
-            config.max_batch,
         )
 
         images = Images(

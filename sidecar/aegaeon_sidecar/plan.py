@@ -22,14 +22,15 @@ class Part:
 
 @dataclass(slots=True)
 class TurnPlan:
-    """Guarded by the engine's lock. `grant`: slabs that the KV cache may still take; `ended`: stop at this boundary."""
+    """Guarded by the engine's lock. `grant`: slabs that the KV cache may still take; `begun`: of its decode
+    steps; `ended`: stop at this boundary."""
 
     model: str
     prefill: list[Part]
     decode: dict[SeqKey, None]
     steps: int
     grant: int
-    steps_done: int = 0
+    begun: int = 0
     ended: bool = field(default=False)
 
     @staticmethod
@@ -46,7 +47,7 @@ class TurnPlan:
     @property
     def decoding(self) -> bool:
         """Decode steps are left."""
-        return self.steps_done < self.steps
+        return self.begun < self.steps
 
     def amend(self, change: pb.Amend) -> None:
         """Shrink, extend, end, join, leave; a further grant."""

@@ -44,8 +44,8 @@ class Sequence:
     """A sequence's tokens, sampler and blocks.
 
     `kv_tokens` tokens of prompt + output have their KV in; a decode step needs all but the last one. `sampled` holds
-    what was sampled here, by output index, so that it can be sent again. `busy`: a step reads or writes its blocks;
-    `moving`: a copy does; `wanted`: copies that wait for the step to end; `closed`: to be freed when neither does.
+    what was sampled here, by output index, so that it can be sent again. `busy`: steps under way, which touch its
+    blocks; `moving`: a copy does; `wanted`: copies that wait for steps; `closed`: to be freed when neither does.
     `lease`: by which other sidecars may read its host blocks.
     `seed`: what the names of its blocks begin with, empty when they are not to be shared; `names`: of its full blocks,
     as far as they were asked for; `looked`: for what is cached of it; `reused`: tokens of the prompt found so;
@@ -69,7 +69,7 @@ class Sequence:
     host_blocks: Blocks = field(default_factory=lambda: NO_BLOCKS)
     lease: Event | None = None
     sampled: dict[int, Sampled] = field(default_factory=dict)
-    busy: bool = False
+    busy: int = 0
     moving: bool = False
     wanted: int = 0
     closed: bool = False

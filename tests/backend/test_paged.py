@@ -145,6 +145,29 @@ def test_steps_launched_ahead_give_the_tokens_of_steps_waited_for(
     assert outputs == expected_tokens
 
 
+def test_a_step_of_more_than_one_tile_follows_sequences_from_tile_to_tile(
+    rig: type, tiny_models: dict[str, object], prompt: list[int]
+) -> None:
+    tiny, count = rig(tiny_models["llama"], paged=True), ROWS + 2
+    tables = [tiny.table(16) for _ in range(count)]
+    samplers = [SamplerState(temperature=float(row % 2), seed=row) for row in range(count)]
+    first = tiny.backend.launch(
+        "model", [StepInput([prompt[row]], 0, tables[row], samplers[row]) for row in range(count)]
+    )
+    left = range(1, count)  # the first one leaves: row 16 moves from the second tile to the first
+    second = tiny.backend.launch(
+        "model", [StepInput((), 1, tables[row], samplers[row], follows=row) for row in left], first
+    )
+    tokens = [sampled.token for sampled in first.results()]
+    for sampler, token in zip(samplers, tokens, strict=True):
+        sampler.accept(token)
+    ahead = [sampled.token for sampled in second.results()]
+    waited = tiny.backend.step("model", [StepInput([tokens[row]], 1, tables[row], samplers[row]) for row in left])
+    assert ahead == [sampled.token for sampled in waited]
+    assert tiny.backend.may_follow(samplers)
+    assert not tiny.backend.may_follow([*samplers, SamplerState(presence=1.0)])
+
+
 def test_what_depends_on_the_tokens_so_far_is_told_at_once(
     rig: type, tiny_models: dict[str, object], prompt: list[int]
 ) -> None:
@@ -160,10 +183,11 @@ def test_what_depends_on_the_tokens_so_far_is_told_at_once(
 def test_a_step_that_cannot_be_launched_is_refused(rig: type, tiny_models: dict[str, object]) -> None:
     tiny = rig(tiny_models["llama"], paged=True)
     table = tiny.table(16)
-    with pytest.raises(BackendError, match=f"1 to {ROWS}"):
-        tiny.backend.launch("model", [StepInput([1], 0, table, None)] * (ROWS + 1))
     with pytest.raises(BackendError, match="not launched"):
         tiny.backend.launch("model", [StepInput((), 1, table, None, follows=0)])
+    prefill = tiny.backend.launch("model", [StepInput([1, 2], 0, table, None)])
+    with pytest.raises(BackendError, match="not of decodes"):
+        tiny.backend.launch("model", [StepInput((), 2, table, None, follows=0)], prefill)
     with pytest.raises(BackendError, match="needs 2 blocks"):
         tiny.backend.launch("model", [StepInput([1], 16, table, None)])
 

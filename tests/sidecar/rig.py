@@ -20,6 +20,7 @@ import grpc
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import engine_pb2_grpc, gateway_pb2, gateway_pb2_grpc
 from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.backends.torch import TorchBackend
 from aegaeon_sidecar.config import SidecarConfig
 from aegaeon_sidecar.engine import Engine
@@ -244,7 +245,7 @@ async def rig(folder: Path) -> AsyncIterator[Rig]:
 
 
 @asynccontextmanager
-async def inside(settings: dict[str, Any]) -> AsyncIterator[Engine]:
+async def inside(settings: dict[str, Any], backend: Backend | None = None) -> AsyncIterator[Engine]:
     """A sidecar in this process; at its end every lane must have ended and its segment be gone."""
     made = SidecarConfig.model_validate(settings)
     loop = asyncio.get_running_loop()
@@ -257,7 +258,12 @@ async def inside(settings: dict[str, Any]) -> AsyncIterator[Engine]:
     sinks = Sinks(made.instance, loop, replies_to, keep_s=0.5)
     crashes: list[str] = []
     engine = Engine(
-        made, os.urandom(4).hex(), TorchBackend(), outbox, sinks.push, lambda: crashes.append("a lane died")
+        made,
+        os.urandom(4).hex(),
+        backend or TorchBackend(),
+        outbox,
+        sinks.push,
+        lambda: crashes.append("a lane died"),
     )
     engine.start()
     task = asyncio.create_task(Attachment(engine, outbox, made).run())

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from sidecar.late import LateBackend
 from sidecar.rig import SLAB, Link, Rig, config, inside, seq, spec
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.backends import Backend
+from aegaeon_sidecar.backends.torch import TorchBackend
 from aegaeon_sidecar.engine import Engine
 
 PROMPT = [5, 17, 23, 42, 8, 99, 140, 7, 61, 12, 33]
@@ -36,9 +39,11 @@ class Sidecar:
 
 
 @asynccontextmanager
-async def serving(scheduler: Rig, folder: Path, *directories: Path, **changes: object) -> AsyncIterator[Sidecar]:
+async def serving(
+    scheduler: Rig, folder: Path, *directories: Path, backend: Backend | None = None, **changes: object
+) -> AsyncIterator[Sidecar]:
     """A sidecar that serves these models as m, m1, ...; m is resident."""
-    async with inside(config(folder, **changes)) as engine:
+    async with inside(config(folder, **changes), backend) as engine:
         link = await scheduler.link("a")
         names = ["m", *(f"m{i}" for i in range(1, len(directories)))]
         link.send(pb.Catalog(models=[spec(n, d) for n, d in zip(names, directories, strict=True)]))
@@ -48,12 +53,16 @@ async def serving(scheduler: Rig, folder: Path, *directories: Path, **changes: o
         yield Sidecar(engine, link, scheduler)
 
 
-@pytest.fixture
+@pytest.fixture(params=[TorchBackend, LateBackend], ids=["waited for", "launched ahead"])
 async def sidecar(
-    scheduler: Rig, folder: Path, make_model: Callable[..., Path], tiny_models: dict[str, Path]
+    scheduler: Rig,
+    folder: Path,
+    make_model: Callable[..., Path],
+    tiny_models: dict[str, Path],
+    request: pytest.FixtureRequest,
 ) -> AsyncIterator[Sidecar]:
     roomy = make_model("qwen2", max_position_embeddings=4096)  # turns that do not end before they are told to
-    async with serving(scheduler, folder, roomy, tiny_models["llama"]) as made:
+    async with serving(scheduler, folder, roomy, tiny_models["llama"], backend=request.param()) as made:
         yield made
 
 

@@ -21,7 +21,7 @@ from aegaeon_cli.bench.spans import Span
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.backends import Sampled, StepInput
+from aegaeon_sidecar.backends import Launched, StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
 from aegaeon_sidecar.config import SidecarConfig
 from aegaeon_sidecar.engine import Engine
@@ -41,11 +41,11 @@ class TimedBackend(TorchBackend):
         super().__init__()
         self.steps: list[Span] = []
 
-    def step(self, model: str, inputs: Sequence[StepInput]) -> list[Sampled | None]:
+    def launch(self, model: str, inputs: Sequence[StepInput], after: Launched | None = None) -> Launched:
         begin = time.monotonic()
-        results = super().step(model, inputs)
+        launched = super().launch(model, inputs, after)
         self.steps.append(Span("compute", "step", model, begin, time.monotonic()))
-        return results
+        return launched
 
 
 class TimedOutbox(Outbox):

@@ -46,7 +46,7 @@ class StepInput:
     `tokens`: the ids to compute now (a chunk at prefill, one at decode); `position`: tokens whose KV is in already;
     `blocks`: its block table, long enough for position + len(tokens); `sampler` set when a token is to be sampled.
     `follows`: the token (`tokens` is empty then) is the one that the step launched before chooses for its input of this
-    number; only where the backend launches steps ahead.
+    number; only after a step that `may_follow` allows to be followed. `sampler` does not know of that token yet.
     """
 
     tokens: Seq[int]
@@ -63,6 +63,14 @@ class Sampled:
     token: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
+
+
+class Launched(Protocol):
+    """A forward pass under way."""
+
+    def results(self) -> list[Sampled | None]:
+        """Waits for the device: one entry for each input, None where nothing was to be sampled."""
+        ...
 
 
 class Backend(Protocol):
@@ -88,6 +96,14 @@ class Backend(Protocol):
         """Drop the shell."""
         ...
 
-    def step(self, model: str, inputs: Seq[StepInput]) -> list[Sampled | None]:
-        """Run one forward pass over the batch (all prefill chunks or all decodes) and sample where asked."""
+    def launch(self, model: str, inputs: Seq[StepInput], after: Launched | None = None) -> Launched:
+        """Begin one forward pass over the batch (all prefill chunks or all decodes), sampling where asked.
+
+        Passes run in the order of their launches. `after`: the one launched before, where an input `follows` it. What
+        the pass reads and writes (weights, blocks) stays where it is until its results are there.
+        """
+        ...
+
+    def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
+        """Whether a step may be launched after a decode with these samplers before its tokens are known to the host."""
         ...

@@ -1,4 +1,4 @@
-"""The torch backend: shells by model name, caches by KV shape, and `step`.
+"""The torch backend: shells by model name, caches by KV shape, and `launch`.
 
 Parameters and KV are views of addresses that never change; whether a model's bytes are there is the caller's business.
 """
@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native.arrays import DeviceBytes
-from aegaeon_sidecar.backends import Layout, Sampled, StepInput
+from aegaeon_sidecar.backends import Launched, Layout, Sampled, StepInput
 from aegaeon_sidecar.backends.torch.attention import Gathered
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.choose import choose
 from aegaeon_sidecar.backends.torch.decoder import Decoder
 from aegaeon_sidecar.backends.torch.device import open_device
+from aegaeon_sidecar.backends.torch.draws import FOLLOWED, on_device
 from aegaeon_sidecar.backends.torch.parameters import Parameters
 from aegaeon_sidecar.backends.torch.plan import Planner
 from aegaeon_sidecar.backends.torch.rows import row_tile
@@ -28,9 +29,10 @@ from aegaeon_sidecar.errors import BackendError
 from aegaeon_sidecar.models.config import read_spec
 from aegaeon_sidecar.models.layout import ENGINE_DTYPES, KvShape, kv_shape, place_tensors, plan
 from aegaeon_sidecar.models.tensors import tensor_shapes
+from aegaeon_sidecar.sampling import SamplerState
 
 if TYPE_CHECKING:
-    from aegaeon_sidecar.backends.torch.decodes import Decoded, Decodes
+    from aegaeon_sidecar.backends.torch.decodes import Decodes
 
 
 @dataclass(slots=True)
@@ -42,6 +44,17 @@ class _Shell:
     shape: KvShape
     max_model_len: int
     decodes: Decodes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A step that was over when it was launched."""
+
+    sampled: list[Sampled | None]
+
+    def results(self) -> list[Sampled | None]:
+        """See Launched."""
+        return self.sampled
 
 
 def configure_threads(threads: int) -> None:
@@ -58,7 +71,8 @@ class TorchBackend:
     nothing from 4 sequences on and up to three times a matrix-vector product for one alone.
 
     `paged`: decodes run at one fixed shape over the blocks where they lie (see `decodes`), which is how a GPU's are
-    batch-invariant; None: on a GPU. Elsewhere it needs Triton's interpreter.
+    batch-invariant, and may be launched before the tokens of the step before are known to the host; None: on a GPU.
+    Elsewhere it needs Triton's interpreter.
     """
 
     def __init__(
@@ -116,10 +130,16 @@ class TorchBackend:
         """See Backend. Unknown names are fine."""
         self._shells.pop(model, None)
 
-    def step(self, model: str, inputs: Seq[StepInput]) -> list[Sampled | None]:
-        """See Backend. Reads the samplers and changes none: the caller accepts the tokens that it keeps."""
-        if self._paged and all(len(part.tokens) == 1 for part in inputs):
-            return [sampled for some in self._by_rows(inputs) for sampled in self.launch(model, some).results()]
+    def launch(self, model: str, inputs: Seq[StepInput], after: Launched | None = None) -> Launched:
+        """See Backend. Reads the samplers and changes none: the caller accepts the tokens that it keeps.
+
+        Decodes of a `paged` backend are under way when it returns; everything else is over.
+        """
+        if after is None and any(part.follows is not None for part in inputs):
+            raise BackendError("an input follows a step that was not launched")
+        if self._paged and _are_decodes(inputs):
+            with torch.inference_mode():
+                return self._decodes(model).launch(inputs, after)
         wanted = [i for i, part in enumerate(inputs) if part.sampler is not None]
         samplers = [part.sampler for part in inputs if part.sampler is not None]
         results: list[Sampled | None] = [None] * len(inputs)
@@ -127,44 +147,31 @@ class TorchBackend:
             chosen = choose(self._forward(model, inputs, wanted), samplers)
         for i, sampled in zip(wanted, chosen, strict=True):
             results[i] = sampled
-        return results
+        return Told(results)
 
-    def launch(self, model: str, inputs: Seq[StepInput], after: Decoded | None = None) -> Decoded:
-        """A step of at most decodes.ROWS decodes that is not waited for; `paged` backends only.
+    def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
+        """See Backend: where tokens stay on the device, and no rule of choosing depends on those before."""
+        return self._paged and len(samplers) <= FOLLOWED and all(s is None or on_device(s) for s in samplers)
 
-        Where `after`, the step launched before on this model, chooses a token that is not known yet, the input's
-        `follows` names it; its sampler may then not depend on that token (see draws.on_device), nor be a copy.
-        """
-        from aegaeon_sidecar.backends.torch.decodes import ROWS, Decodes
-
-        if not self._paged or not 0 < len(inputs) <= ROWS:
-            raise BackendError(f"{len(inputs)} decodes cannot be launched; 1 to {ROWS} on a paged backend can")
-        if after is None and any(part.follows is not None for part in inputs):
-            raise BackendError("an input follows a step that was not launched")
-        shell, cache = self._shell(model)
-        with torch.inference_mode():
-            if shell.decodes is None:
-                capture = self._device.type == "cuda"
-                shell.decodes = Decodes(shell.decoder, cache, shell.max_model_len, self._device, capture)
-            return shell.decodes.launch(inputs)
+    def step(self, model: str, inputs: Seq[StepInput]) -> list[Sampled | None]:
+        """A forward pass that is waited for."""
+        return self.launch(model, inputs).results()
 
     def logits(self, model: str, inputs: Seq[StepInput]) -> Tensor:
         """A step without sampling: the logits after each input's last token, float32 [inputs, vocab_size]."""
-        if self._paged and inputs and all(len(part.tokens) == 1 for part in inputs):
-            return torch.cat([self._launched_logits(model, some) for some in self._by_rows(inputs)])
         with torch.inference_mode():
+            if self._paged and inputs and _are_decodes(inputs):
+                return self._decodes(model).logits(inputs)
             return self._forward(model, inputs, range(len(inputs)))
 
-    def _launched_logits(self, model: str, inputs: Seq[StepInput]) -> Tensor:
-        self.launch(model, inputs)
-        decodes = self._shells[model].decodes
-        assert decodes is not None  # it was just launched
-        return decodes.logits[: len(inputs)].clone()
+    def _decodes(self, model: str) -> Decodes:
+        from aegaeon_sidecar.backends.torch.decodes import Decodes
 
-    def _by_rows(self, inputs: Seq[StepInput]) -> list[Seq[StepInput]]:
-        from aegaeon_sidecar.backends.torch.decodes import ROWS
-
-        return [inputs[first : first + ROWS] for first in range(0, len(inputs), ROWS)]
+        shell, cache = self._shell(model)
+        if shell.decodes is None:
+            capture = self._device.type == "cuda"
+            shell.decodes = Decodes(shell.decoder, cache, shell.max_model_len, self._device, capture)
+        return shell.decodes
 
     def _forward(self, model: str, inputs: Seq[StepInput], wanted: Seq[int]) -> Tensor:
         shell, cache = self._shell(model)
@@ -183,3 +190,7 @@ class TorchBackend:
         if cache is None:
             raise BackendError(f"KV shape {shell.shape.key} has no blocks; bind them first")
         return shell, cache
+
+
+def _are_decodes(inputs: Seq[StepInput]) -> bool:
+    return all(part.follows is not None or len(part.tokens) == 1 for part in inputs)

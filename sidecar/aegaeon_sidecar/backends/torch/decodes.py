@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aegaeon_sidecar.backends import Sampled, StepInput
+from aegaeon_sidecar.backends import Launched, Sampled, StepInput
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.choose import choose
 from aegaeon_sidecar.backends.torch.decoder import Decoder
-from aegaeon_sidecar.backends.torch.draws import numbers, on_device, pick
+from aegaeon_sidecar.backends.torch.draws import FOLLOWED, numbers, on_device, pick
 from aegaeon_sidecar.backends.torch.paged import Paged
 from aegaeon_sidecar.errors import BackendError
 from aegaeon_sidecar.sampling import SamplerState
@@ -29,22 +29,40 @@ _STAGES = 3  # host buffers: one being written, one being copied, one to spare
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
-    """A step of decodes under way. `rows`: how many sequences; `samplers` by row, None where nothing is wanted."""
+class Tile:
+    """At most ROWS sequences of a step under way. `chosen`: their tokens, on the device; `tokens`: on their way to the
+    host, there when `ready`; `samplers` by row, None where nothing is wanted; `told`: what was chosen on the host."""
 
+    chosen: Tensor
     tokens: Tensor
     ready: torch.cuda.Event | None
     samplers: tuple[SamplerState | None, ...]
     told: tuple[Sampled | None, ...] | None
 
     def results(self) -> list[Sampled | None]:
-        """Waits for the device. One entry for each sequence of the step."""
+        """Waits for the device. One entry for each sequence."""
         if self.told is not None:
             return list(self.told)
         if self.ready is not None:
             self.ready.synchronize()
         tokens: list[int] = self.tokens.tolist()
-        return [None if s is None else Sampled(token) for s, token in zip(self.samplers, tokens, strict=False)]
+        return [None if s is None else Sampled(token) for s, token in zip(self.samplers, tokens, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A step of decodes under way."""
+
+    tiles: tuple[Tile, ...]
+
+    @property
+    def chosen(self) -> Tensor:
+        """int64 [sequences], on the device: nobody waits for it."""
+        return torch.cat([tile.chosen for tile in self.tiles])
+
+    def results(self) -> list[Sampled | None]:
+        """See Launched."""
+        return [sampled for tile in self.tiles for sampled in tile.results()]
 
 
 class Decodes:
@@ -64,23 +82,37 @@ class Decodes:
         self._copied: list[torch.cuda.Event | None] = [None] * _STAGES
         self._turn = 0
         self._state = torch.zeros(ROWS, _HEAD + blocks, dtype=torch.int32, device=device)
+        self._before = torch.zeros(FOLLOWED, dtype=torch.int64, device=device)
         self._chosen = torch.zeros(ROWS, dtype=torch.int64, device=device)
         self._logits = torch.zeros(ROWS, decoder.spec.vocab_size, device=device)
 
-    def launch(self, inputs: Seq[StepInput]) -> Decoded:
-        """One step of at most ROWS decodes; `follows` names tokens of the step that was launched last."""
+    def launch(self, inputs: Seq[StepInput], after: Launched | None) -> Decoded:
+        """One step, in tiles; `follows` names tokens of `after`, which are never waited for."""
+        if any(part.follows is not None for part in inputs):
+            if not isinstance(after, Decoded):
+                raise BackendError("an input follows a step that was not of decodes")
+            before = after.chosen
+            self._before[: len(before)].copy_(before)
+        return Decoded(tuple(self._tile(inputs[first : first + ROWS]) for first in range(0, len(inputs), ROWS)))
+
+    def logits(self, inputs: Seq[StepInput]) -> Tensor:
+        """A step without sampling: float32 [inputs, vocab_size]."""
+        tiles = (inputs[first : first + ROWS] for first in range(0, len(inputs), ROWS))
+        return torch.cat([self._forwarded(tile)[: len(tile)].clone() for tile in tiles])
+
+    def _tile(self, inputs: Seq[StepInput]) -> Tile:
+        self._forwarded(inputs)
+        samplers = tuple(part.sampler for part in inputs)
+        told = self._choose(samplers, [0 if part.follows is None else 1 for part in inputs])
+        chosen = self._chosen[: len(inputs)].clone()
+        tokens = torch.empty(len(inputs), dtype=torch.int64, pin_memory=self._device.type == "cuda")
+        tokens.copy_(chosen, non_blocking=True)
+        return Tile(chosen, tokens, self._recorded(), samplers, told)
+
+    def _forwarded(self, inputs: Seq[StepInput]) -> Tensor:
+        """float32 [ROWS, vocab_size]; the next one overwrites it."""
         self._send(inputs)
         self._run()
-        samplers = tuple(part.sampler for part in inputs)
-        ahead = [0 if part.follows is None else 1 for part in inputs]
-        told = self._choose(samplers, ahead)
-        tokens = torch.empty(ROWS, dtype=torch.int64, pin_memory=self._device.type == "cuda")
-        tokens.copy_(self._chosen, non_blocking=True)
-        return Decoded(tokens, self._recorded(), samplers, told)
-
-    @property
-    def logits(self) -> Tensor:
-        """float32 [ROWS, vocab_size] of the step launched last; the next one overwrites it."""
         return self._logits
 
     def _send(self, inputs: Seq[StepInput]) -> None:
@@ -131,7 +163,7 @@ class Decodes:
             self._forward()
         torch.cuda.current_stream(self._device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # the lanes' threads map and copy meanwhile
             self._forward()
         self._state.copy_(state)
         return graph
@@ -139,7 +171,7 @@ class Decodes:
     def _forward(self) -> None:
         """All rows, whoever they are; ends with the likeliest tokens in `_chosen`."""
         given, follows, lengths = (self._state[:, column] for column in range(_HEAD))
-        tokens = torch.where(follows >= 0, self._chosen[follows.clamp(min=0).long()], given.long())
+        tokens = torch.where(follows >= 0, self._before[follows.clamp(min=0).long()], given.long())
         attention = Paged(self._cache, lengths.contiguous(), self._state[:, _HEAD:].contiguous())
         positions = (lengths - 1).clamp(min=0).long()
         self._logits.copy_(self._decoder.forward(tokens, positions, attention, None))

@@ -17,6 +17,7 @@ from aegaeon_sidecar.sampling import SamplerState
 from aegaeon_sidecar.sampling.state import uniform
 
 NEVER = float("-inf")
+FOLLOWED = 1024  # sequences of a step whose tokens the next one may take from the device, at most
 COLUMNS = 5  # temperature (0: greedy), top_k, top_p, min_p, draw
 
 

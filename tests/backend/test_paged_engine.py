@@ -1,0 +1,75 @@
+"""What a GPU's decodes do, by Triton's interpreter, inside an engine: its steps are launched ahead of their tokens."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from sidecar.rig import Rig, config, inside, rig, seq, spec
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.backends.torch import TorchBackend
+
+PROMPTS = {"greedy": [5, 17, 23, 42, 8], "drawn": [99, 140, 7], "stopped": [61, 12, 33, 4]}
+LENGTH = 7
+NO_TOKEN = 10_000
+
+
+class Counted(TorchBackend):
+    """`ahead`: steps that began with tokens which the host did not know."""
+
+    ahead = 0
+
+    def launch(self, model: str, inputs: Sequence[StepInput], after: Launched | None = None) -> Launched:
+        self.ahead += any(part.follows is not None for part in inputs)
+        return super().launch(model, inputs, after)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="aegaeon-test-"))  # short: it holds a unix socket
+    yield made
+    shutil.rmtree(made)
+
+
+async def outputs(scheduler: Rig, folder: Path, model: Path, backend: TorchBackend, stop: int) -> list[list[int]]:
+    """Three sequences in one turn: one greedy, one drawn, one that ends by a stop id where it meets it."""
+    async with inside(config(folder), backend) as engine:
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=[spec("m", model)]))
+        await link.until(lambda: "m" in link.models)
+        await link.cached("m")
+        load = link.send(pb.Load(model="m", slabs=32))
+        for name, prompt in PROMPTS.items():
+            sampling = mpb.Sampling(top_p=1, repetition_penalty=1, temperature=0.9 * (name == "drawn"), seed=3)
+            stops = [stop] if name == "stopped" else []
+            link.send(scheduler.open(name, "m", prompt, max_tokens=LENGTH, sampling=sampling, stop_ids=stops))
+        names = [seq(name) for name in PROMPTS]
+        parts = [pb.PrefillPart(seq=name, tokens=99) for name in names]
+        await link.done(link.send(pb.Turn(model="m", prefill=parts, decode=names, steps=99, slabs=8), after=[load]))
+        await link.done(link.send(pb.Unload(model="m")))
+        engine.check()
+        assert engine.state.device.slabs_free == engine.state.device.pool.total
+        return [await scheduler.received_tokens(name, 1) for name in PROMPTS]
+
+
+async def test_tokens_of_an_engine_that_launches_ahead_are_those_of_one_that_waits(
+    folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    told = []
+    stop, backend = NO_TOKEN, TorchBackend()
+    for paged in (False, False, True):  # the first run tells what to stop at
+        if paged:
+            backend = Counted(paged=True)
+        async with rig(folder) as scheduler:
+            told.append(await outputs(scheduler, folder, tiny_models["llama"], backend, stop))
+        stop = told[0][2][3]
+    assert len(told[1][2]) <= 4
+    assert told[2] == told[1]
+    assert isinstance(backend, Counted)
+    assert backend.ahead >= LENGTH - 3

@@ -83,11 +83,14 @@ def models(own_cluster: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def release(own_cluster: Path) -> Iterator[str]:
-    """The chart, installed as a person would. Yields its namespace."""
+    """The chart with a Redis, installed as a person would. Yields its namespace."""
     where = ("--namespace", SYSTEM)
+    layout = default_layout()
+    images.load(layout, [images.redis(layout)])
     # Other tests put the definitions there before.
     again = ("--create-namespace", "--take-ownership", "--force-conflicts")
-    helm(own_cluster, "upgrade", "--install", "aegaeon", CHART, *where, *again, "--wait", "--timeout=120s")
+    redis = ("--set", "redis.bundled=true", "--set", f"redis.image={images.REDIS}")
+    helm(own_cluster, "upgrade", "--install", "aegaeon", CHART, *where, *again, *redis, "--wait", "--timeout=120s")
     yield SYSTEM
     helm(own_cluster, "uninstall", "aegaeon", *where, "--wait")
 

@@ -10,7 +10,8 @@ POOL = "demo"
 MODELS = "/var/lib/aegaeon/models"
 # One API key a tenant, and the model by which each reaches the pool.
 RED, BLUE, GREEN = "red-key-0123456789", "blue-key-0123456789", "green-key-0123456789"
-QUOTA = 5  # requests a minute of tenant green, at each gateway
+QUOTA = 5  # requests a minute of tenant green
+PLENTY = 100_000  # and of the others: it is counted, but it never ends
 KEYS = {"llama": RED, "qwen2": RED, "mistral": BLUE}
 _API = "serving.aegaeon.io/v1alpha1"
 
@@ -34,9 +35,9 @@ def gpu_pool(**more: Any) -> dict[str, Any]:
 
 def model_pool(tenant: str, names: Sequence[str], guest: str = "") -> dict[str, Any]:
     """A tenant's models, for itself and, within QUOTA, for a guest."""
-    tenants: list[dict[str, Any]] = [_tenant(tenant)]
+    tenants = [_tenant(tenant, PLENTY)]
     if guest:
-        tenants.append({**_tenant(guest), "quota": {"requestsPerMinute": QUOTA}})
+        tenants.append(_tenant(guest, QUOTA))
     return {
         "apiVersion": _API,
         "kind": "ModelPool",
@@ -49,8 +50,9 @@ def model_pool(tenant: str, names: Sequence[str], guest: str = "") -> dict[str, 
     }
 
 
-def _tenant(name: str) -> dict[str, Any]:
-    return {"name": name, "keySecretRef": {"name": f"{name}-keys", "key": "keys"}}
+def _tenant(name: str, quota: int) -> dict[str, Any]:
+    secret = {"name": f"{name}-keys", "key": "keys"}
+    return {"name": name, "keySecretRef": secret, "quota": {"requestsPerMinute": quota}}
 
 
 def keys(tenant: str, *known: str) -> dict[str, Any]:

@@ -125,6 +125,24 @@ def test_serving_goes_on_while_the_api_server_is_away_and_the_operator_goes_on_a
     pool.wait_until_ready()
 
 
+def test_requests_are_served_while_redis_is_away(pool: PodsOfPool, models: Path, release: str) -> None:
+    in_system = (pool.kubeconfig, "-n", release)
+    with Load(pool.url, KEYS, models) as load:
+        load.wait_for_answers(3)
+        try:
+            kubectl(*in_system, "scale", "statefulset", "aegaeon-redis", "--replicas=0")
+            kubectl(*in_system, "wait", "--for=delete", "pod/aegaeon-redis-0", "--timeout=60s")
+            load.wait_for_answers(9)
+        finally:
+            kubectl(*in_system, "scale", "statefulset", "aegaeon-redis", "--replicas=1")
+            kubectl(*in_system, "rollout", "status", "statefulset/aegaeon-redis", "--timeout=60s")
+        pool.wait_until("a gateway has it again", lambda: "Redis is back" in gateway_logs(pool))
+        load.wait_for_answers(3)
+
+    assert load.failures == []
+    assert load.verdict().differences == ()
+
+
 def test_a_drained_node_hands_its_engines_over(pool: PodsOfPool, models: Path) -> None:
     node = pool.pods("engine")[0].node
     with Load(pool.url, KEYS, models) as load:
@@ -141,6 +159,10 @@ def test_a_drained_node_hands_its_engines_over(pool: PodsOfPool, models: Path) -
     assert load.failures == []
 
 
+def gateway_logs(pool: PodsOfPool) -> str:
+    return pool.kubectl("logs", "--selector=app.kubernetes.io/component=gateway", "--tail=-1")
+
+
 def served(pool: PodsOfPool, key: str) -> set[str]:
     """What a tenant is offered."""
     with OpenAI(base_url=f"{pool.url}/v1", api_key=key) as client:
@@ -148,7 +170,7 @@ def served(pool: PodsOfPool, key: str) -> set[str]:
 
 
 def ask_all_at_once(pool: PodsOfPool, key: str, model: str) -> None:
-    """More than the quota of both gateways together, and more than may wait for it."""
+    """More than the quota, if each gateway counted by itself, too, and more than may wait for it."""
     with ThreadPoolExecutor(8 * QUOTA) as people:
         list(people.map(lambda _: ask(pool, key, model, max_tokens=1), range(8 * QUOTA)))
 

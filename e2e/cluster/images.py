@@ -22,11 +22,13 @@ VERSION = str(tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))[
 _CONTROL, _ENGINE = "localhost/aegaeon-control", "localhost/aegaeon-engine"
 _COREDNS = "localhost/coredns:1"
 BASE = "localhost/aegaeon-base:2"
+REDIS = "localhost/aegaeon-redis:1"
 _BUILD = "localhost/aegaeon-build:bookworm"
-# Debian's own Python on both; the one that compiles has a compiler, too. Whoever changes them changes the tags.
+# Debian packages of each. Whoever changes them changes the tag.
 _PACKAGES = {
     BASE: "python3,ca-certificates",
     _BUILD: "python3,ca-certificates,python3-venv,python3-dev,g++",
+    REDIS: "redis-server",
 }
 # What nobody needs in a base of containers.
 _NEEDLESS = (
@@ -69,6 +71,15 @@ def tag_product(layout: Layout, tag: str) -> None:
             ctr(node, "images", "tag", "--force", f"{name}:{VERSION}", f"{name}:{tag}")
 
 
+def redis(layout: Layout) -> Path:
+    """Archive of a Redis, for the chart's `redis.bundled`."""
+    ensure_base(layout, REDIS)
+    archive = layout.images / f"redis-{hashlib.sha256(REDIS.encode()).hexdigest()[:16]}.tar"
+    if not archive.exists():
+        _push(layout, REDIS, archive)
+    return archive
+
+
 def load(layout: Layout, archives: list[Path]) -> None:
     """Into every node, side by side."""
     with ThreadPoolExecutor(len(layout.nodes)) as pool:
@@ -96,7 +107,7 @@ def ensure_base(layout: Layout, name: str) -> None:
     with tempfile.TemporaryDirectory(dir=layout.images) as scratch:
         folder = Path(scratch) / "root"
         run("debootstrap", "--variant=minbase", f"--include={_PACKAGES[name]}", _SUITE, str(folder))
-        for needless in _NEEDLESS if name == BASE else ():
+        for needless in _NEEDLESS if name != _BUILD else ():
             shutil.rmtree(folder / needless, ignore_errors=True)
         containerfile = Path(scratch) / "Containerfile"
         containerfile.write_text("FROM scratch\nCOPY root/ /\n", "utf-8")
@@ -117,10 +128,15 @@ def of_one_file(layout: Layout, name: str, containerfile: str, file: Path) -> Pa
 
 
 def _build(layout: Layout, name: str, containerfile: Path, context: Path, archive: Path, *flags: str) -> None:
-    """buildah from a folder to an archive; older archives of the same kind go."""
-    stem = archive.name.rpartition("-")[0]
+    """buildah from a folder to an archive."""
     certificates = "--volume=/etc/ssl/certs:/etc/ssl/certs:ro"
     _buildah(layout, "bud", "-q", certificates, *flags, "-t", name, "-f", str(containerfile), str(context))
+    _push(layout, name, archive)
+
+
+def _push(layout: Layout, name: str, archive: Path) -> None:
+    """From buildah's store to an archive; older archives of the same kind go."""
+    stem = archive.name.rpartition("-")[0]
     unfinished = archive.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
     _buildah(layout, "push", "-q", name, f"docker-archive:{unfinished}:{name}")

@@ -42,8 +42,7 @@ KNOBS: dict[str, dict[str, float]] = {
     "no limit of time when placing": {"full_util": _NEVER},
     "quantum of 32 steps": {"quantum_steps": 32},
     "passes at every event": {"pass_gap_s": 0.0},
-    "no stay where alone": {"lone_margin": 0.0, "lone_stay_least": 0.0},
-    "the longest stay where alone": {"lone_stay_least": 30.0},
+    "a stay of five seconds": {"min_stay_s": 5.0},
 }
 FIRST_COME, STALL, AT_MOST = "first come, first served", "loads stall the engine", "groups at most: {}"
 VARIANTS = (*KNOBS, FIRST_COME, STALL, *(AT_MOST.format(n) for n in (1, 2, 3)))

@@ -99,9 +99,6 @@ class PolicyEntry(_Frozen):
     tier_share: Share = _POLICY.tier_share
     give_way_share: Share = _POLICY.give_way_share
     min_stay_s: float = Field(default=_POLICY.min_stay_s, ge=0)
-    lone_margin: Positive = _POLICY.lone_margin
-    lone_stay_least: float = Field(default=_POLICY.lone_stay_least, ge=0)
-    lone_stay_most: float = Field(default=_POLICY.lone_stay_most, ge=0)
     headroom: Share = _POLICY.headroom
     split_share: Share = _POLICY.split_share
     stale_s: Seconds = _POLICY.stale_s

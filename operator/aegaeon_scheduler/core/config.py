@@ -75,11 +75,6 @@ class PolicySettings:
     give_way_share: float = 0.3
     # Seconds that a group runs where it is before it may be asked to give way.
     min_stay_s: float = 0.5
-    # The same where nobody else is there to run meanwhile: times its share of a round that keeps everybody in time, and
-    # at least and at most so many times the change.
-    lone_margin: float = 1.5
-    lone_stay_least: float = 6.0
-    lone_stay_most: float = 30.0
     # Share of an instance's memory that placing leaves free for growth.
     headroom: float = 0.028
     # Share of an instance's memory beside its weights beyond which the KV of a group that leaves is halved.

@@ -13,7 +13,6 @@ from aegaeon_scheduler.core.model import Place
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, due, kv_blocks, may_leave, too_small
 from aegaeon_scheduler.core.policies.slack.reach import Reach
-from aegaeon_scheduler.core.policies.slack.rotation import Crowd, change_s
 from aegaeon_scheduler.core.policies.slack.table import Table, groups_at, groups_of
 from aegaeon_scheduler.core.policies.slack.view import Best, View
 from aegaeon_scheduler.core.state import Instance, Pool, Stage
@@ -32,7 +31,6 @@ class Pass:
         self._reach = Reach(pool)
         self._line: list[tuple[float, int, Group, Still]] = []
         self._measured: dict[tuple[int, str, int], Load] = {}
-        self._crowds: dict[str, Crowd] = {}
         self._uneven = len({i.slabs * i.slab_bytes for i in pool.instances.values()}) > 1
 
     def run(self) -> list[Move]:
@@ -249,24 +247,8 @@ class Pass:
             victims.append(x)
             over -= view.freed(x)
             if over <= 0 or len(victims) == len(view.loads):
-                return victims if self._worth(view, load, victims) else []
+                return victims
         return []
-
-    def _worth(self, view: View, load: Load, victims: list[Load]) -> bool:
-        """Where nobody is left to run during the change: whether they ran long enough for what it costs."""
-        if len(victims) < len(view.loads):
-            return True
-        crowd, cost_s = self._crowd(view.inst), change_s(self._pool.estimates, view.inst, load, victims)
-        return all(self._now - x.group.since >= crowd.stay_s(x.util, cost_s, self._settings) for x in victims)
-
-    def _crowd(self, inst: Instance) -> Crowd:
-        """Everybody who lives, as if on instances of this make."""
-        crowd = self._crowds.get(inst.device)
-        if crowd is None:
-            live = [g for g in self._table.groups.values() if g.members and g.model.footprint is not None]
-            utils = [(self._load(g, inst) if g.still is None else self._as_on(g, inst)).util for g in live]
-            crowd = self._crowds[inst.device] = Crowd.over(utils, len(self._views))
-        return crowd
 
     def _come(self, view: View, load: Load, why: str) -> None:
         group = load.group

@@ -12,6 +12,16 @@ if [ "$1" = control ]; then
   for kind in modeling modular image_processing processing video_processing feature_extraction convert generation; do
     find $site/transformers/models -type f -name "${kind}_*" -not -path '*/auto/*' -delete
   done
+  # Of Envoy's two thousand messages the picker speaks a few; what those do not import goes.
+  PYTHONDONTWRITEBYTECODE=1 /opt/aegaeon/bin/python3 - <<'END'
+import sys
+from importlib.metadata import files
+from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as imported
+used = {getattr(module, "__file__", None) for module in sys.modules.values()}
+for file in files("xds-protos"):
+    if file.suffix == ".py" and str(file.locate()) not in used:
+        file.locate().unlink()
+END
 fi
 find $site \( -name 'tokenizers*.so' -o -name '_rust*.so' -o -name '_http_*.so' \) -exec strip --strip-unneeded {} +
 python3 -m compileall -q --invalidation-mode unchecked-hash -x '/(transformers/models|pygments/lexers)/' $site

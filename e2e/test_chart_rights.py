@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -11,10 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
+from aegaeon_kube.errors import KubeError
+from aegaeon_kube.server import connect
 from e2e.cluster import definitions
 from e2e.cluster.errors import ClusterError
 from e2e.kubectl import REPOSITORY, helm, kubectl
@@ -212,3 +216,21 @@ def test_a_picker_sees_pods_and_pools_of_its_namespace_and_nothing_else(
     assert all(allowed.values()), allowed
     assert not any(refused.values()), refused
     assert not _may(picker, "list", "pods", OTHER)
+
+
+async def test_a_pod_logs_in_with_the_token_that_kubelet_mounts(
+    server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cluster,) = json.loads(kubectl(server, "config", "view", "--raw", "--flatten", "-o", "json"))["clusters"]
+    address = urlsplit(cluster["cluster"]["server"])
+    (tmp_path / "ca.crt").write_bytes(base64.b64decode(cluster["cluster"]["certificate-authority-data"]))
+    kubectl(server, "-n", NAMESPACE, "create", "serviceaccount", "pod")
+    (tmp_path / "token").write_text(kubectl(server, "-n", NAMESPACE, "create", "token", "pod"), "utf-8")
+    monkeypatch.setattr("aegaeon_kube.server.ACCOUNT", tmp_path)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", str(address.hostname))
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(address.port))
+    async with connect() as api:
+        with pytest.raises(KubeError, match=f"system:serviceaccount:{NAMESPACE}:pod") as raised:
+            await api.call("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets")
+    assert raised.value.status == 403

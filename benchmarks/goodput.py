@@ -79,14 +79,14 @@ def rows(name: str, shares: Sequence[Attainment]) -> list[Row]:
 def main() -> int:
     """Print and keep every point's figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("points", nargs="*", default=list(POINTS), choices=[[], *POINTS], metavar="POINT")
+    parser.add_argument("points", nargs="*", choices=[[], *POINTS], metavar="POINT")
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--seconds", type=float, default=300.0)
     given = parser.parse_args()
     seeds = [int(seed) for seed in given.seeds.split(",")]
     found: list[Row] = []
     with ProcessPoolExecutor(PROCESSES) as pool:
-        runs = {n: [pool.submit(attained, POINTS[n], s, given.seconds) for s in seeds] for n in given.points}
+        runs = {n: [pool.submit(attained, POINTS[n], s, given.seconds) for s in seeds] for n in given.points or POINTS}
         for name, futures in runs.items():
             shares = [future.result() for future in futures]
             print(name, *(f"{100 * a.token:.1f}/{100 * a.request:.1f}/{100 * a.time:.1f}" for a in shares), flush=True)

@@ -28,13 +28,17 @@ _BINARIES = {
     "coredns": ("coredns", "github.com/coredns/coredns"),
     "helm": ("helm", "helm.sh/helm/v4/cmd/helm"),
     "envoy-gateway": ("envoy-gateway", "github.com/envoyproxy/gateway/cmd/envoy-gateway"),
+    "promtool": ("prometheus", "github.com/prometheus/prometheus/cmd/promtool"),
+    "prometheus": ("prometheus", "github.com/prometheus/prometheus/cmd/prometheus"),
 }
+# Clients of twenty clouds that scrape nothing here stay out of Prometheus.
+_TAGS = {"promtool": "remove_all_sd", "prometheus": "remove_all_sd"}
 # What runs in an image of its own, without the machine's libraries.
 _STATIC = ("coredns", "envoy-gateway")
 # What a cluster without nodes needs.
 API = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "helm")
-# And one with nodes; Envoy Gateway is built by the tests that need it.
-ALL = tuple(name for name in _BINARIES if name != "envoy-gateway")
+# And one with nodes; the rest is built by the tests that need it.
+ALL = tuple(name for name in _BINARIES if name not in ("envoy-gateway", "promtool", "prometheus"))
 
 
 def build(names: tuple[str, ...] = ALL) -> Path:
@@ -57,10 +61,10 @@ def build(names: tuple[str, ...] = ALL) -> Path:
 def _build(module: Path, package: str, binary: Path) -> None:
     began = time.monotonic()
     click.echo(f"building {binary.name} (once; minutes when Go's cache is cold)", err=True)
-    flags = f"-s -w {_version_flags(module)}".strip()
+    flags = ["-trimpath", f"-tags={_TAGS.get(binary.name, '')}", "-ldflags", f"-s -w {_version_flags(module)}".strip()]
     environment = {**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false"}
     done = subprocess.run(
-        ["go", "build", "-trimpath", "-ldflags", flags, "-o", str(binary), package],
+        ["go", "build", *flags, "-o", str(binary), package],
         cwd=module,
         capture_output=True,
         text=True,

@@ -1,0 +1,226 @@
+"""Alerts and dashboard in a real Prometheus: alerts fire when they should and not before, every panel has a graph."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, start_http_server
+
+from aegaeon_gateway.metrics import Metrics
+from aegaeon_scheduler.core.model import InstanceId, Memory, ModelName, Phase, Role
+from aegaeon_scheduler.core.snapshot import InstanceView, ModelView, Snapshot
+from aegaeon_scheduler.service.metrics import PoolMetrics
+from e2e.cluster.binaries import build
+from e2e.envoy import free_ports
+from e2e.kubectl import REPOSITORY
+
+FILES = REPOSITORY / "helm" / "aegaeon" / "files"
+MODEL = ModelName("m")
+pytestmark = pytest.mark.timeout(60, func_only=True)  # fixtures build promtool and Prometheus the first time
+RULES = FILES / "rules.yaml"
+PANELS = json.loads((FILES / "dashboard.json").read_bytes())["panels"]
+
+
+def of_a_gateway(metric: str, **labels: str) -> str:
+    """A series as promtool writes it."""
+    known = {"namespace": "a", "pod": "gateway-0", "model": "m", **labels}
+    given = ", ".join(f'{name}="{value}"' for name, value in known.items())
+    return f"aegaeon_gateway_{metric}{{{given}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Series from minute 0 on as promtool writes them; the minutes at which the alert is silent, and fires."""
+
+    series: dict[str, str]
+    silent: int
+    fires: int
+    labels: dict[str, str]
+    summary: str
+
+
+CASES = {
+    "AegaeonTokensLate": Case(
+        {
+            of_a_gateway("tokens_total"): "0+600x40",
+            of_a_gateway("tokens_on_time_total"): "0+300x40",
+        },
+        silent=9,
+        fires=15,
+        labels={"namespace": "a", "model": "m", "severity": "warning"},
+        summary="m: 50% of tokens came by their deadline in ten minutes.",
+    ),
+    "AegaeonQueueGrows": Case(
+        {'aegaeon_scheduler_queue{namespace="a", pod="scheduler", model="m"}': "5x10 20x30"},
+        silent=20,
+        fires=30,
+        labels={"namespace": "a", "model": "m", "severity": "warning"},
+        summary="m: 20 sequences have waited for ten minutes.",
+    ),
+    "AegaeonRequestsFail": Case(
+        {
+            of_a_gateway("requests_total", outcome="ok"): "0+90x40",
+            of_a_gateway("requests_total", outcome="rate_limit_exceeded"): "0+100x40",
+            of_a_gateway("requests_total", outcome="engine_failed"): "0x9 0+10x30",
+        },
+        silent=9,
+        fires=25,
+        labels={"namespace": "a", "model": "m", "severity": "critical"},
+        summary="m: 5% of requests end in an error.",
+    ),
+    "AegaeonGatewayWithoutScheduler": Case(
+        {'aegaeon_gateway_scheduler_up{namespace="a", pod="gateway-0"}': "1x9 0x30"},
+        silent=10,
+        fires=12,
+        labels={"namespace": "a", "pod": "gateway-0", "severity": "critical"},
+        summary="Gateway gateway-0 is not attached to its scheduler.",
+    ),
+    "AegaeonNoEngines": Case(
+        {'aegaeon_scheduler_instances_up{namespace="a", pod="scheduler"}': "2x9 0x30"},
+        silent=11,
+        fires=13,
+        labels={"namespace": "a", "pod": "scheduler", "severity": "critical"},
+        summary="No engine is attached to the scheduler of a/scheduler.",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def promtool() -> Path:
+    """Built once."""
+    return build(("promtool",)) / "promtool"
+
+
+def rules() -> dict[str, dict[str, Any]]:
+    """The alerts by name."""
+    groups = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
+
+
+def test_promtool_has_nothing_against_the_rules(promtool: Path) -> None:
+    checked = subprocess.run(
+        [promtool, "check", "rules", "--lint=all", "--lint-fatal", RULES],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_every_alert_has_a_case() -> None:
+    assert set(CASES) == set(rules())
+
+
+@pytest.mark.parametrize("alert", CASES)
+def test_an_alert_fires_when_it_should_and_not_before(promtool: Path, tmp_path: Path, alert: str) -> None:
+    case = CASES[alert]
+    annotations = {"summary": case.summary, "description": rules()[alert]["annotations"]["description"]}
+    firing = [{"exp_labels": case.labels, "exp_annotations": annotations}]
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": series, "values": values} for series, values in case.series.items()],
+        "alert_rule_test": [
+            {"eval_time": f"{case.silent}m", "alertname": alert, "exp_alerts": []},
+            {"eval_time": f"{case.fires}m", "alertname": alert, "exp_alerts": firing},
+        ],
+    }
+    file = tmp_path / "test.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}), "utf-8")
+    done = subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One that scrapes what gateways and schedulers expose, with labels as a PodMonitor gives them. Yields its URL."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    gateway, scheduler, port = free_ports(3)
+    servers = [exposed_by_a_gateway(gateway), exposed_by_a_scheduler(scheduler)]
+    targets = {"targets": [f"127.0.0.1:{gateway}", f"127.0.0.1:{scheduler}"], "labels": {"namespace": "demo"}}
+    config = {
+        "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
+        "rule_files": [str(RULES)],
+        "scrape_configs": [{"job_name": "aegaeon", "static_configs": [targets]}],
+    }
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config), "utf-8")
+    flags = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+    flags += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
+    server = subprocess.Popen([build(("prometheus",)) / "prometheus", *flags])
+    yield f"http://127.0.0.1:{port}"
+    server.terminate()
+    server.wait(20)
+    for http, thread in servers:
+        http.shutdown()
+        http.server_close()
+        thread.join()
+
+
+def exposed_by_a_gateway(port: int) -> Any:
+    metrics = Metrics()
+    model = metrics.of("m")
+    metrics.scheduler_up.set(1)
+    for first in (True, False):
+        model.token(gap_s=0.05, first=first, on_time=True)
+    model.ended("ok")
+    model.used("team", 3, 2)
+    return start_http_server(port, "127.0.0.1", registry=metrics.registry)
+
+
+def exposed_by_a_scheduler(port: int) -> Any:
+    ticks = count()
+
+    def snapshot() -> Snapshot:
+        """A pool that works: its totals grow with every look."""
+        n = next(ticks)
+        engine = InstanceView(
+            InstanceId("e-0"), Role.UNIFIED, "cpu", (MODEL,), "m", "", 4, Memory(1, 1), 1, n, n, n, n, n, ""
+        )
+        model = ModelView(MODEL, Phase.CACHED, "", 1, 1, n, n, n, n, n, n, n)
+        return Snapshot(float(n), "aegaeon", (engine,), (model,), (), ())
+
+    registry = CollectorRegistry()
+    registry.register(PoolMetrics(snapshot, ("e-0",)))
+    return start_http_server(port, "127.0.0.1", registry=registry)
+
+
+def ask(url: str, path: str, **query: str) -> Any:
+    """A call of its API; None while it does not answer."""
+    try:
+        with urllib.request.urlopen(f"{url}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=5) as answer:
+            return json.load(answer)["data"]
+    except OSError:
+        return None
+
+
+def test_a_prometheus_loads_the_rules(prometheus: str) -> None:
+    loaded = wait(lambda: ask(prometheus, "rules"))
+    assert {rule["name"] for group in loaded["groups"] for rule in group["rules"]} == set(rules())
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=[panel["title"] for panel in PANELS])
+def test_every_panel_shows_what_its_legend_says(prometheus: str, panel: dict[str, Any]) -> None:
+    (target,) = panel["targets"]
+    query = target["expr"].replace("$namespace", ".*")
+    (series, *_) = wait(lambda: (ask(prometheus, "query", query=query) or {}).get("result"))
+    named = [word for word in series["metric"] if f"{{{{{word}}}}}" in target["legendFormat"]]
+    assert len(named) == target["legendFormat"].count("{{")
+
+
+def wait(read: Any, within_s: float = 30.0) -> Any:
+    """Until there is something to see; Prometheus needs two scrapes for a rate."""
+    deadline = time.monotonic() + within_s
+    while not (found := read()):
+        assert time.monotonic() < deadline, "nothing to see"
+        time.sleep(0.1)  # nothing to wait on: Prometheus tells nobody that it has scraped
+    return found

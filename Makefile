@@ -80,6 +80,11 @@ e2e: $(STAMP) $(if $(KUBECONFIG),,cluster-packages) ## the tests on a cluster, m
 	  { $(PY) -m e2e.cluster up --nodes $(NODES) && trap '$(PY) -m e2e.cluster down' EXIT || exit 1; }; \
 	$(PY) -m pytest -q $(E2E)
 
+.PHONY: monitoring
+monitoring: $(STAMP) ## the chart's alerts and dashboard in a real Prometheus, built from Go modules the first time
+	@$(PY) -c 'from e2e.cluster.binaries import build; build(("promtool", "prometheus"))'
+	$(PY) -m pytest -q e2e/test_chart_monitoring.py
+
 .PHONY: images
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILDER ?= buildah bud

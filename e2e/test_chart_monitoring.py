@@ -21,13 +21,12 @@ from aegaeon_gateway.metrics import Metrics
 from aegaeon_scheduler.core.model import InstanceId, Memory, ModelName, Phase, Role
 from aegaeon_scheduler.core.snapshot import InstanceView, ModelView, Snapshot
 from aegaeon_scheduler.service.metrics import PoolMetrics
-from e2e.cluster.binaries import build
+from e2e.cluster.binaries import find
 from e2e.envoy import free_ports
 from e2e.kubectl import REPOSITORY
 
 FILES = REPOSITORY / "helm" / "aegaeon" / "files"
 MODEL = ModelName("m")
-pytestmark = pytest.mark.timeout(60, func_only=True)  # fixtures build promtool and Prometheus the first time
 RULES = FILES / "rules.yaml"
 PANELS = json.loads((FILES / "dashboard.json").read_bytes())["panels"]
 
@@ -96,10 +95,18 @@ CASES = {
 }
 
 
+def binary(name: str) -> Path:
+    """One that `make monitoring` has built."""
+    found = find(name)
+    if found is None:
+        pytest.skip(f"{name} is not built; `make monitoring` does (ten minutes and more, once)")
+    return found
+
+
 @pytest.fixture(scope="module")
 def promtool() -> Path:
-    """Built once."""
-    return build(("promtool",)) / "promtool"
+    """The tool that checks rules."""
+    return binary("promtool")
 
 
 def rules() -> dict[str, dict[str, Any]]:
@@ -144,7 +151,7 @@ def test_an_alert_fires_when_it_should_and_not_before(promtool: Path, tmp_path: 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One that scrapes what gateways and schedulers expose, with labels as a PodMonitor gives them. Yields its URL."""
-    folder = tmp_path_factory.mktemp("prometheus")
+    program, folder = binary("prometheus"), tmp_path_factory.mktemp("prometheus")
     gateway, scheduler, port = free_ports(3)
     servers = [exposed_by_a_gateway(gateway), exposed_by_a_scheduler(scheduler)]
     targets = {"targets": [f"127.0.0.1:{gateway}", f"127.0.0.1:{scheduler}"], "labels": {"namespace": "demo"}}
@@ -156,7 +163,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config), "utf-8")
     flags = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
     flags += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
-    server = subprocess.Popen([build(("prometheus",)) / "prometheus", *flags])
+    server = subprocess.Popen([program, *flags])
     yield f"http://127.0.0.1:{port}"
     server.terminate()
     server.wait(20)

@@ -37,7 +37,7 @@ _TAGS = {"promtool": "remove_all_sd", "prometheus": "remove_all_sd"}
 _STATIC = ("coredns", "envoy-gateway")
 # What a cluster without nodes needs.
 API = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "helm")
-# And one with nodes; the rest is built by the tests that need it.
+# And one with nodes; the rest is built for the tests that need it.
 ALL = tuple(name for name in _BINARIES if name not in ("envoy-gateway", "promtool", "prometheus"))
 
 
@@ -49,13 +49,23 @@ def build(names: tuple[str, ...] = ALL) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         module, package = _BINARIES[name]
-        stamp = folder / f".{name}-{_fingerprint(MODULES / module)}"
+        stamp = _stamp(name)
         if not stamp.exists():
             _build(MODULES / module, package, folder / name)
             for old in folder.glob(f".{name}-*"):
                 old.unlink()
             stamp.touch()
     return folder
+
+
+def find(name: str) -> Path | None:
+    """A binary that was built before; None: it was not, or of other modules."""
+    return _stamp(name).with_name(name) if _stamp(name).exists() else None
+
+
+def _stamp(name: str) -> Path:
+    """It is there when the binary is, and is of these modules."""
+    return cache_folder() / "bin" / f".{name}-{_fingerprint(MODULES / _BINARIES[name][0])}"
 
 
 def _build(module: Path, package: str, binary: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,9 +29,8 @@ def test_engines_come_and_go_by_kubectl_scale(pool: PodsOfPool, models: Path) ->
 
 @pytest.fixture
 def scaled(pool: PodsOfPool) -> Iterator[PodsOfPool]:
-    """By the autoscaler, between one engine and three; soon, because tests do not wait for ten seconds and minutes."""
-    knobs: dict[str, Any] = {"queueWait": "300ms", "idle": "4s"}
-    pool.patch({"engines": {"min": 1, "max": 3}, "autoscaling": knobs})
+    """By the autoscaler, between one engine and three; up soon, because tests do not wait for ten seconds."""
+    pool.patch({"engines": {"min": 1, "max": 3}, "autoscaling": {"queueWait": "300ms", "idle": "1h"}})
     yield pool
     pool.patch({"engines": {"min": None, "max": None}, "autoscaling": None})
     pool.wait_until_all_ready("engine", 2)
@@ -42,8 +40,9 @@ def test_engines_are_added_while_requests_wait_and_taken_away_when_few_are_left(
     scaled: PodsOfPool, models: Path
 ) -> None:
     with Load(scaled.url, KEYS, models, people=8) as crowd:
-        scaled.wait_until_all_ready("engine", 3)
+        scaled.wait_until_all_ready("engine", 3, 150)
         crowd.wait_for_answers(6)
+    scaled.patch({"autoscaling": {"idle": "4s"}})
     with Load(scaled.url, {"llama": KEYS["llama"]}, models, people=1) as few:
         scaled.wait_until("one engine is left", lambda: len(scaled.pods("engine")) == 1, 90)
         few.wait_for_answers(3)

@@ -36,16 +36,16 @@ def start(
     """Start `argv` in a session of its own, behind the `inside` prefix; output goes to logs/NAME.log."""
     layout.logs.mkdir(parents=True, exist_ok=True)
     layout.processes.mkdir(parents=True, exist_ok=True)
-    with (layout.logs / f"{name}.log").open("ab") as log:
-        child = subprocess.Popen(
-            [*inside, *argv],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env={**os.environ, **(env or {})},
+    with (layout.logs / f"{name}.log").open("ab") as log, Path(os.devnull).open("rb") as nothing:
+        ends, program = {0: nothing, 1: log, 2: log}, [*inside, *argv]
+        pid = os.posix_spawnp(  # nobody waits for it, as subprocess.Popen asks
+            program[0],
+            program,
+            {**os.environ, **(env or {})},
+            file_actions=[(os.POSIX_SPAWN_DUP2, file.fileno(), number) for number, file in ends.items()],
+            setsid=True,
         )
-    started = Started(name, child.pid, _born(child.pid) or 0)
+    started = Started(name, pid, _born(pid) or 0)
     (layout.processes / f"{name}.json").write_text(json.dumps({"pid": started.pid, "born": started.born}), "utf-8")
     return started
 

@@ -301,7 +301,11 @@ class CopyLane:
         False when the cancel came too late to matter. Asking when no copy with the tag is pending forgets the tag.
         """
 
-    def synchronize(self) -> None: ...
+    def synchronize(self, timeout_s: float = ...) -> bool:
+        """Wait until everything queued is done; False when the time passed first. For ever by default.
+
+        Small copies of this machine's memory that the lane has not begun are made by the thread that waits.
+        """
     @property
     def bytes_copied(self) -> int: ...
     @property

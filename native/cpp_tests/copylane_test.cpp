@@ -2,7 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <memory>
+#include <mutex>
 #include <numeric>
+#include <set>
+#include <thread>
 #include <vector>
 
 #include "aegaeon/errors.hpp"
@@ -20,7 +25,78 @@ Bytes pattern(std::size_t size) {
   return bytes;
 }
 
+// Notes which threads use it, and whether two ever do so at once.
+class WatchedMover final : public Mover {
+ public:
+  struct Seen {
+    std::mutex mutex;
+    std::set<std::thread::id> threads;
+    std::atomic<int> inside = 0;
+    std::atomic<bool> together = false;
+  };
+
+  WatchedMover(std::shared_ptr<Seen> seen, bool any_thread) : seen_(std::move(seen)), any_thread_(any_thread) {}
+
+  void copy(std::byte* dst, const std::byte* src, std::size_t bytes, std::size_t whole) override {
+    if (seen_->inside.fetch_add(1) != 0) seen_->together = true;
+    {
+      const std::scoped_lock lock(seen_->mutex);
+      seen_->threads.insert(std::this_thread::get_id());
+    }
+    memory_->copy(dst, src, bytes, whole);
+    seen_->inside.fetch_sub(1);
+  }
+  void copy_blocks(std::byte* dst, const std::byte* src, std::size_t block_bytes, std::span<const std::int32_t> to,
+                   std::span<const std::int32_t> from, std::size_t whole) override {
+    memory_->copy_blocks(dst, src, block_bytes, to, from, whole);
+  }
+  void finish() override {}
+  bool any_thread() const override { return any_thread_; }
+
+ private:
+  const std::unique_ptr<Mover> memory_ = memory_mover();
+  const std::shared_ptr<Seen> seen_;
+  const bool any_thread_;
+};
+
 }  // namespace
+
+TEST(CopyLane, ManyWhoWaitMakeSmallCopiesInOrderAndNeverTwoAtOnce) {
+  const auto seen = std::make_shared<WatchedMover::Seen>();
+  const Bytes source = pattern(5000);
+  CopyLane lane("test", 4096, std::make_unique<WatchedMover>(seen, true));  // one copy in two is more than a chunk
+  const auto work = [&](std::size_t bytes) {
+    Bytes middle(bytes);
+    for (int round = 0; round < 200; ++round) {
+      Bytes target(bytes);
+      lane.copy(middle.data(), source.data(), bytes);
+      lane.copy(target.data(), middle.data(), bytes);
+      while (!lane.synchronize(1s)) {
+      }
+      ASSERT_TRUE(std::equal(target.begin(), target.end(), source.begin()));
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (const std::size_t bytes : {100, 5000, 700}) threads.emplace_back(work, bytes);
+  }
+  EXPECT_FALSE(seen->together);
+  EXPECT_EQ(lane.bytes_copied(), 2 * 200 * (100 + 5000 + 700));
+}
+
+TEST(CopyLane, WhatOnlyItsThreadMayMoveIsMovedByThatThread) {
+  const auto seen = std::make_shared<WatchedMover::Seen>();
+  const Bytes source = pattern(64);
+  Bytes target(64);
+  CopyLane lane("test", 4096, std::make_unique<WatchedMover>(seen, false));
+  for (int round = 0; round < 50; ++round) {
+    lane.copy(target.data(), source.data(), 64);
+    ASSERT_TRUE(lane.synchronize(10s));
+  }
+  EXPECT_EQ(target, source);
+  EXPECT_EQ(seen->threads.size(), 1);
+  EXPECT_FALSE(seen->threads.contains(std::this_thread::get_id()));
+}
 
 TEST(CopyLane, CopiesInOrderAndRecordsEvents) {
   const auto table = EventTable::create_private(2);

@@ -105,11 +105,12 @@ void bind_copy_lane(nb::module_& m) {
       .def("wait", &CopyLane::wait, "event"_a)
       .def("cancel", &CopyLane::cancel, "tag"_a)
       .def("cancelled", &CopyLane::cancelled, "tag"_a)
-      .def("synchronize",
-           [](CopyLane& lane) {
-             const auto forever = std::numeric_limits<double>::infinity();
-             wait_in_slices(forever, [&](std::chrono::nanoseconds time) { return lane.synchronize(time); });
-           })
+      .def(
+          "synchronize",
+          [](CopyLane& lane, double timeout_s) {
+            return wait_in_slices(timeout_s, [&](std::chrono::nanoseconds time) { return lane.synchronize(time); });
+          },
+          "timeout_s"_a = std::numeric_limits<double>::infinity())
       .def_prop_ro("bytes_copied", &CopyLane::bytes_copied)
       .def_prop_ro("pending", &CopyLane::pending)
       .def("close", &CopyLane::close, GilFree());

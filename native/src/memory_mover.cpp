@@ -31,6 +31,7 @@ class MemoryMover final : public Mover {
   }
 
   void finish() override {}
+  bool any_thread() const override { return true; }
 };
 
 }  // namespace

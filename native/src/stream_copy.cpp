@@ -15,15 +15,29 @@ namespace aegaeon {
 namespace {
 
 constexpr std::size_t kVector = sizeof(__m256i);
+constexpr std::size_t kLine = 2 * kVector;
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kPages = 4;  // copied side by side; measured: two gain less, eight no more, sixteen lose
 
-// `dst` is aligned to a vector, `bytes` a multiple of two. The fence orders these stores before a later release.
-__attribute__((target("avx2"))) void stream_vectors(std::byte* dst, const std::byte* src, std::size_t bytes) {
-  for (std::size_t i = 0; i < bytes; i += 2 * kVector) {
-    const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + i));
-    const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + i + kVector));
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(dst + i), low);
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(dst + i + kVector), high);
+// `dst` is aligned to a vector.
+__attribute__((target("avx2"), always_inline)) inline void stream_line(std::byte* dst, const std::byte* src) {
+  const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src));
+  const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + kVector));
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(dst), low);
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(dst + kVector), high);
+}
+
+// Several pages side by side: a processor fetches ahead within a page only, so that one alone waits at every border.
+// `bytes` is a multiple of a line. The fence orders these stores before a later release.
+__attribute__((target("avx2"))) void stream_lines(std::byte* dst, const std::byte* src, std::size_t bytes) {
+  std::size_t done = 0;
+  for (; bytes - done >= kPages * kPage; done += kPages * kPage) {
+    for (std::size_t line = done; line < done + kPage; line += kLine) {
+      for (std::size_t page = 0; page < kPages; ++page)
+        stream_line(dst + line + page * kPage, src + line + page * kPage);
+    }
   }
+  for (; done < bytes; done += kLine) stream_line(dst + done, src + done);
   _mm_sfence();
 }
 
@@ -33,9 +47,9 @@ void stream_copy(std::byte* dst, const std::byte* src, std::size_t bytes) {
   static const bool has_vectors = __builtin_cpu_supports("avx2") != 0;
   const std::size_t past = reinterpret_cast<std::uintptr_t>(dst) % kVector;
   const std::size_t head = std::min(bytes, (kVector - past) % kVector);
-  const std::size_t body = has_vectors ? (bytes - head) / (2 * kVector) * (2 * kVector) : 0;
+  const std::size_t body = has_vectors ? (bytes - head) / kLine * kLine : 0;
   std::memcpy(dst, src, head);
-  if (body != 0) stream_vectors(dst + head, src + head, body);
+  if (body != 0) stream_lines(dst + head, src + head, body);
   std::memcpy(dst + head + body, src + head + body, bytes - head - body);
 }
 

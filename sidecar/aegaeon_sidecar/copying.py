@@ -9,12 +9,13 @@ from aegaeon_sidecar.memory.eviction import Blocks
 from aegaeon_sidecar.state import Command
 
 _LOOK_S = 60.0
+_STUCK = f"a copy did not end within {_LOOK_S:g} s; the machine is overloaded or its memory is gone"
 
 
 def await_copy(event: Event) -> None:
     """Wait for a copy's event. Raises EngineError when the lane is stuck."""
     if not event.wait(_LOOK_S):
-        raise EngineError(f"a copy did not end within {_LOOK_S:g} s; the machine is overloaded or its memory is gone")
+        raise EngineError(_STUCK)
 
 
 class Copier:
@@ -45,9 +46,8 @@ class Copier:
 
     def finish(self) -> None:
         """Wait until everything queued is done or stopped. Raises EngineError when the lane is stuck."""
-        event = self._events.event()
-        self._lane.record(event)
-        await_copy(event)
+        if not self._lane.synchronize(_LOOK_S):
+            raise EngineError(_STUCK)
 
     def cancel(self, command: Command) -> None:
         self._lane.cancel(command.id)

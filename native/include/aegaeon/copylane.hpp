@@ -40,7 +40,7 @@ class CopyLane {
   void cancel(Tag tag);
   // Whether a copy with this tag was cut short or skipped. Forgets the cancellation once no such copy is pending.
   bool cancelled(Tag tag);
-  // False when `time` passed before everything queued was done.
+  // False when `time` passed before everything queued was done. Small copies that were not begun are done here.
   bool synchronize(std::chrono::nanoseconds time);
   std::uint64_t bytes_copied() const { return bytes_copied_.load(std::memory_order_relaxed); }
   std::size_t pending() const;
@@ -79,6 +79,8 @@ class CopyLane {
   void push(Work work);
   void rethrow();
   void run();
+  void run_front(std::unique_lock<std::mutex>& lock);
+  bool is_small(const Work& work) const;
   void perform(const Work& work);
   void perform_copy(const Copy& copy, Tag tag);
   void perform_blocks(const Blocks& blocks, Tag tag);

@@ -20,6 +20,8 @@ class Mover {
                            std::size_t whole) = 0;
   // Waits until all bytes have arrived. Throws what a copy failed with.
   virtual void finish() = 0;
+  // Whether threads other than the lane's may take turns in using it.
+  virtual bool any_thread() const = 0;
 };
 
 std::unique_ptr<Mover> memory_mover();

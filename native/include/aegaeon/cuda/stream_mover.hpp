@@ -26,6 +26,7 @@ class StreamMover final : public Mover {
                    std::span<const std::int32_t> dst_blocks, std::span<const std::int32_t> src_blocks,
                    std::size_t whole) override;
   void finish() override;
+  bool any_thread() const override { return false; }  // the device's context is the lane thread's
 
  private:
   static constexpr std::size_t kInFlight = 4;  // chunks: enough to hide the lane, few enough to cancel soon

@@ -28,67 +28,83 @@ from aegaeon_sidecar.weights.cache import LOCK_NAME
 SLAB = 4096
 
 
+class SteppedLocks(ByteLocks):
+    """Bytes of the leases' file, a step before each operation."""
+
+    run = Run([])
+
+    def share(self, at: int) -> None:
+        self.run.step("locks the byte")
+        super().share(at)
+
+    def release(self, at: int) -> None:
+        self.run.step("unlocks the byte")
+        super().release(at)
+
+    def is_shared(self, at: int) -> bool:
+        self.run.step("looks for readers")
+        return super().is_shared(at)
+
+
+class SteppedEvent:
+    def __init__(self, event: Event, run: Run) -> None:
+        self._event = event
+        self._run = run
+        self.handle = event.handle
+
+    def set(self) -> None:
+        self._run.step("ends the lease")
+        self._event.set()
+
+    @property
+    def done(self) -> bool:
+        self._run.step("looks whether the lease is over")
+        return self._event.done
+
+
+class SteppedTable:
+    run = Run([])
+
+    def __init__(self, table: EventTable) -> None:
+        self._table = table
+
+    @staticmethod
+    def create(path: str, slots: int) -> SteppedTable:
+        return SteppedTable(EventTable.create(path, slots))
+
+    @staticmethod
+    def attach(path: str) -> SteppedTable:
+        return SteppedTable(EventTable.attach(path))
+
+    def event(self) -> SteppedEvent:
+        return SteppedEvent(self._table.event(), self.run)
+
+    def open(self, slot: int, generation: int) -> SteppedEvent:
+        return SteppedEvent(self._table.open(slot, generation), self.run)
+
+    def close(self) -> None:
+        self._table.close()
+
+
 class Steps:
     """Puts a step of the run before every operation on what the actors share."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.run = Run([])
         self._lock: str | None = None
-        steps = self
-
-        class SteppedLocks(ByteLocks):
-            def share(self, at: int) -> None:
-                steps.run.step("locks the byte")
-                super().share(at)
-
-            def release(self, at: int) -> None:
-                steps.run.step("unlocks the byte")
-                super().release(at)
-
-            def is_shared(self, at: int) -> bool:
-                steps.run.step("looks for readers")
-                return super().is_shared(at)
-
-        class SteppedEvent:
-            def __init__(self, event: Event) -> None:
-                self._event = event
-                self.handle = event.handle
-
-            def set(self) -> None:
-                steps.run.step("ends the lease")
-                self._event.set()
-
-            @property
-            def done(self) -> bool:
-                steps.run.step("looks whether the lease is over")
-                return self._event.done
-
-        class SteppedTable:
-            def __init__(self, table: EventTable) -> None:
-                self._table = table
-
-            @staticmethod
-            def create(path: str, slots: int) -> SteppedTable:
-                return SteppedTable(EventTable.create(path, slots))
-
-            @staticmethod
-            def attach(path: str) -> SteppedTable:
-                return SteppedTable(EventTable.attach(path))
-
-            def event(self) -> SteppedEvent:
-                return SteppedEvent(self._table.event())
-
-            def open(self, slot: int, generation: int) -> SteppedEvent:
-                return SteppedEvent(self._table.open(slot, generation))
-
-            def close(self) -> None:
-                self._table.close()
-
+        self.run = Run([])
         monkeypatch.setattr(lending_module, "ByteLocks", SteppedLocks)
         monkeypatch.setattr(lending_module, "EventTable", SteppedTable)
         monkeypatch.setattr(lending_module, "SLOTS", 4)
         monkeypatch.setattr(sweeper, "locked", self.locked)
         monkeypatch.setattr(sweeper, "is_held", self.is_held)
+
+    @property
+    def run(self) -> Run:
+        return self._run
+
+    @run.setter
+    def run(self, run: Run) -> None:
+        self._run = SteppedLocks.run = SteppedTable.run = run
 
     @contextmanager
     def locked(self, path: Path) -> Iterator[None]:

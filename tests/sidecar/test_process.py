@@ -11,7 +11,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from sidecar.rig import Rig, config, outside, seq, spec
+from sidecar.rig import Link, Rig, config, outside, seq, spec
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 
@@ -36,15 +36,25 @@ async def pages(port: int) -> AsyncIterator[Callable[[str], Awaitable[tuple[int,
         yield get
 
 
+async def serving(link: Link, model: Path) -> None:
+    """Until the model, as `m`, is in the host cache."""
+    link.send(pb.Catalog(models=[spec("m", model)]))
+    await link.until(lambda: "m" in link.models)
+    await link.cached("m")
+
+
+async def loading(link: Link, model: Path) -> int:
+    """The command that makes it resident."""
+    await serving(link, model)
+    return link.send(pb.Load(model="m", slabs=32))
+
+
 async def test_a_process_serves_ends_within_three_seconds_of_sigterm_and_removes_its_segment(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     async with outside(config(folder, drain_s=0), folder) as process:
         link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[spec("m", tiny_models["llama"])]))
-        await link.until(lambda: "m" in link.models)
-        await link.cached("m")
-        load = link.send(pb.Load(model="m", slabs=32))
+        load = await loading(link, tiny_models["llama"])
         link.send(scheduler.open("r", "m", PROMPT, max_tokens=200))
         parts = [pb.PrefillPart(seq=seq("r"), tokens=8)]
         link.send(pb.Turn(model="m", prefill=parts, decode=[seq("r")], steps=200, slabs=16), after=[load])
@@ -66,10 +76,7 @@ async def test_a_process_that_is_told_to_go_says_so_and_lets_what_it_has_end(
         assert link.hello.node == "n"
         assert (await get("healthz"))[0] == 200
         assert (await get("readyz"))[0] == 200
-        link.send(pb.Catalog(models=[spec("m", tiny_models["llama"])]))
-        await link.until(lambda: "m" in link.models)
-        await link.cached("m")
-        load = link.send(pb.Load(model="m", slabs=32))
+        load = await loading(link, tiny_models["llama"])
         link.send(scheduler.open("r", "m", PROMPT, max_tokens=100))
         parts = [pb.PrefillPart(seq=seq("r"), tokens=8)]
         await link.done(link.send(pb.Turn(model="m", prefill=parts, slabs=8), after=[load]))
@@ -88,9 +95,7 @@ async def test_a_process_that_is_told_to_go_says_so_and_lets_what_it_has_end(
 async def test_a_second_signal_ends_a_drain_at_once(scheduler: Rig, folder: Path, tiny_models: dict[str, Path]) -> None:
     async with outside(config(folder, drain_s=300), folder) as process:
         link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[spec("m", tiny_models["llama"])]))
-        await link.until(lambda: "m" in link.models)
-        await link.cached("m")
+        await serving(link, tiny_models["llama"])
         link.send(scheduler.open("r", "m", PROMPT, max_tokens=100))
         process.send_signal(signal.SIGTERM)
         await link.until(lambda: link.draining)

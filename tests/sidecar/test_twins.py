@@ -32,6 +32,15 @@ async def tokens(scheduler: Rig, link: Link, request: str, model: str, steps: in
     return await scheduler.received_tokens(request, steps)
 
 
+async def both_resident(scheduler: Rig, models: dict[str, Path]) -> tuple[Link, int, list[int]]:
+    """Both names loaded; returns the slabs that they share, and what the first one said alone."""
+    link, slabs = await served(scheduler, models)
+    await link.done(link.send(pb.Load(model="one", slabs=slabs)))
+    before = await tokens(scheduler, link, "before", "one")
+    await link.done(link.send(pb.Load(model="other", twin="one")))
+    return link, slabs, before
+
+
 async def test_the_second_name_takes_nothing_and_says_the_same(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
@@ -49,10 +58,7 @@ async def test_who_stays_goes_on_when_the_other_name_goes_and_the_last_one_frees
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     async with inside(config(folder, memory={"prefix_reuse": False})) as engine:
-        link, slabs = await served(scheduler, tiny_models)
-        await link.done(link.send(pb.Load(model="one", slabs=slabs)))
-        before = await tokens(scheduler, link, "before", "one")
-        await link.done(link.send(pb.Load(model="other", twin="one")))
+        link, slabs, before = await both_resident(scheduler, tiny_models)
         await link.done(link.send(pb.Unload(model="one")))
         assert (link.memory.slabs_free, link.memory.slabs_kept) == (64 - slabs, 0)
         await link.done(link.send(pb.Load(model="foreign", slabs=64)))
@@ -96,10 +102,7 @@ async def test_a_name_that_leaves_the_catalog_takes_nothing_from_the_other(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     async with inside(config(folder, memory={"prefix_reuse": False})) as engine:
-        link, slabs = await served(scheduler, tiny_models)
-        await link.done(link.send(pb.Load(model="one", slabs=slabs)))
-        before = await tokens(scheduler, link, "before", "one")
-        await link.done(link.send(pb.Load(model="other", twin="one")))
+        link, _, before = await both_resident(scheduler, tiny_models)
         link.send(pb.Catalog(models=[spec("other", tiny_models["llama"])]))
         await link.until(lambda: "one" not in engine.state.models and not engine.state.withdrawn)
         engine.check()

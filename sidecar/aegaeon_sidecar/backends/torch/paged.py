@@ -52,6 +52,19 @@ def _write(  # type: ignore[no-untyped-def]  # triton reads annotations
         tl.store(at + slots * width + lane, tl.load(values + row * value_stride + lane, mask=inside), mask=inside)
 
 
+@triton.jit
+def _online(q, k, v, seen, scale, best, total, mean):  # type: ignore[no-untyped-def]  # triton reads annotations
+    """One tile more of an online softmax (arXiv 1805.02867): largest score, sum of weights, weighted sum."""
+    score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    score = tl.where(seen[None, :], score, float("-inf"))
+    peak = tl.maximum(best, tl.max(score, 1))
+    shrink = tl.exp(best - peak)
+    share = tl.exp(score - peak[:, None])
+    total = total * shrink + tl.sum(share, 1)
+    mean = mean * shrink[:, None] + tl.dot(share.to(v.dtype), v, input_precision="ieee")
+    return peak, total, mean
+
+
 @triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
 def _attend_split(  # type: ignore[no-untyped-def]  # triton reads annotations
     queries,
@@ -100,14 +113,7 @@ def _attend_split(  # type: ignore[no-untyped-def]  # triton reads annotations
             held = seen[:, None] & (lane < dim)[None, :]
             k = tl.load(at, mask=held, other=0.0)
             v = tl.load(at + slots * kv_heads * dim, mask=held, other=0.0)
-            score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-            score = tl.where(seen[None, :], score, float("-inf"))
-            peak = tl.maximum(best, tl.max(score, 1))
-            shrink = tl.exp(best - peak)
-            share = tl.exp(score - peak[:, None])
-            total = total * shrink + tl.sum(share, 1)
-            mean = mean * shrink[:, None] + tl.dot(share.to(v.dtype), v, input_precision="ieee")
-            best = peak
+            best, total, mean = _online(q, k, v, seen, scale, best, total, mean)
         to = (row * (kv_heads * group) + head * group + member) * splits + split
         tl.store(partial + to[:, None] * dim + lane[None, :], mean / total[:, None], mask=real)
         tl.store(weights + to, best + tl.log(total), mask=member < group)

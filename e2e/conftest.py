@@ -114,4 +114,4 @@ def a_pool(kubeconfig: Path, namespace: str, gpu_pool: dict[str, Any]) -> Iterat
         made.apply(gpu_pool)
         yield made
     finally:
-        kubectl(kubeconfig, "delete", "namespace", namespace, "--timeout=120s")
+        kubectl(kubeconfig, "delete", "namespace", namespace, "--timeout=180s")

@@ -144,7 +144,6 @@ async def test_reports_about_commands_of_an_earlier_stream_never_reach_the_core(
             await again.report(done=engine_pb2.Done(id=id_))
         await brain.told_of(events.CommandDone)
         assert [e.id for e in brain.all_of(events.CommandDone)] == [1]
-        assert stack.service.engine.stale_reports == 2
 
 
 async def test_reports_that_were_on_their_way_when_their_stream_was_replaced_are_dropped(

@@ -76,7 +76,7 @@ def test_who_was_granted_slabs_gets_them_from_what_is_cached() -> None:
     keep(made, "odd", "qrst")
     slabs = made.take(8)
     assert sorted(slabs) == list(range(8))
-    assert made.cached_blocks == 0
+    assert [made.blocks(shape).cached().size for shape in ("small", "odd")] == [0, 0]
     made.check(8, {})
 
 
@@ -85,7 +85,7 @@ def test_the_end_of_a_chain_goes_before_its_beginning_and_what_is_dear_to_comput
     cheap = keep(made, "small", "abcd", block_s=0.001)
     dear = keep(made, "small", "wxyz", block_s=1.0)
     held = made.allocate("small", 8, 2)
-    assert made.cached_blocks == 8
+    assert made.blocks("small").cached().size == 8
     made.allocate("small", 2, 2)
     index = made.index("small")
     assert [index.name_of(block) is None for block in cheap] == [True] * 4  # a whole slab: it held nothing else

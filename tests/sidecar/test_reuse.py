@@ -74,4 +74,5 @@ async def test_it_can_be_turned_off(scheduler: Rig, folder: Path, model: Path) -
         link = await ready(scheduler, model)
         assert await answer(scheduler, link, "one", HEAD) == await answer(scheduler, link, "two", HEAD)
         assert scheduler.tokens["two", 0][0].cached_tokens == 0
-        assert engine.state.device.cached_blocks == 0
+        kv_shape = engine.state.models["m"].layout.kv_shape
+        assert engine.state.device.blocks(kv_shape).cached().size == 0

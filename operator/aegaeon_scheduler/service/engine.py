@@ -66,7 +66,6 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         self._bases = bases
         self._attached: dict[InstanceId, Attachment] = {}
         self._stopped = False
-        self.stale_reports = 0  # about commands of an earlier stream or an earlier life; dropped
 
     # The stub speaks of a generator; a coroutine that writes sees its own cancellation, so its end is never late.
     async def Attach(  # type: ignore[override]  # the stub is for sync servers as well
@@ -124,8 +123,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         attachment.heard_at = self._driver.clock()
         named = command_named(report)
         if named is not None and named <= attachment.base:
-            self.stale_reports += 1
-            return
+            return  # about a command of an earlier stream, or of an earlier life
         event = attachment.decoder.event(report)
         if isinstance(event, events.InstanceDraining):
             attachment.draining = True

@@ -74,11 +74,6 @@ class Tier:
         lent = sum(shape.pool.mapped_slabs - shape.pool.held_slabs for shape in list(self._shapes.values()))
         return self.pool.free + lent
 
-    @property
-    def cached_blocks(self) -> int:
-        """Blocks that nobody holds and whose content is kept."""
-        return sum(shape.pool.cached().size for shape in list(self._shapes.values()))
-
     def shapes(self) -> list[ShapeReport]:
         shapes = list(self._shapes.items())  # a copy: the fetcher may add one meanwhile
         return [ShapeReport(name, shape.pool.free, shape.pool.used) for name, shape in shapes]

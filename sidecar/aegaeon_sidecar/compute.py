@@ -103,7 +103,7 @@ class Compute:
         While a step is under way: who runs behind it, None when that cannot be said before its tokens are known.
         """
         if len(self._steps):
-            if self._steps.full or plan.prefill or self._is_over(command, plan, model):
+            if self._steps.full or plan.prefill or self._reuse.pending or self._is_over(command, plan, model):
                 return None
             return self._decode_step(plan, model, progress)
         while not self._is_over(command, plan, model):

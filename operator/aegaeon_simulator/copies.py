@@ -101,6 +101,9 @@ class CopyLanes(ComputeLane):
         q = self._known(send, body.seq, body.epoch)
         if q is None:
             return False
+        if q.place is Place.NONE and q.epoch > 1:  # it ended as its gateway came back: opened anew, it has nothing yet
+            self._fail(send, FailureKind.UNKNOWN, f"{body.seq} has no KV cache to move")
+            return False
         if q.place is not Place.DEVICE:
             raise WireViolationError(f"{body.seq} is swapped out from {q.place}")
         if self.turn is not None and body.seq in self.turn.decode:

@@ -73,6 +73,9 @@ SKIPPED_ARRIVALS = [
 ]
 SKIPPED_TROUBLE = [Trouble(0.334, "gateway", 0), Trouble(0.737, "drain", 11), Trouble(0.0, "drain", 1)]
 SKIPPED_FAULTS = {29: FailureKind.NO_MEMORY, 24: FailureKind.NO_MEMORY}
+# A sequence that ends while its gateway comes back is opened anew, and then told to give way: it has nothing to copy.
+ENDED = GAVE_WAY | {"roles": ROLES[0], "delay_s": 0.02}
+ENDED_ARRIVALS = [Arrival(1.5, 0, 1, 1), Arrival(0.688, 1, 1, 53)]
 EXAMPLES = int(os.environ.get("EXAMPLES", "400"))
 
 times = st.floats(0, 6, allow_nan=False).map(lambda x: round(x, 3))
@@ -168,6 +171,7 @@ def strike(world: World, clients: list, trouble: Trouble) -> None:
 @given(shape, arrivals, troubles, faults)
 @example(GAVE_WAY, GAVE_WAY_ARRIVALS, [], {16: FailureKind.NO_MEMORY})
 @example(SKIPPED, SKIPPED_ARRIVALS, SKIPPED_TROUBLE, SKIPPED_FAULTS)
+@example(ENDED, ENDED_ARRIVALS, [Trouble(1.469, "gateway", 0)], {})
 def test_every_request_ends_exactly_once_and_leaves_nothing_behind(policy, pool, requests, trouble, fault):
     world = play(policy, pool, requests, trouble, fault)
     for client in world.clients.values():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace as Some
+
 import pytest
 from scheduler_core.test_slack import Watched
 
 from aegaeon_scheduler.core import commands as cmd
-from aegaeon_scheduler.core.model import InstanceId, Role
+from aegaeon_scheduler.core.model import InstanceId, Place, Role
+from aegaeon_scheduler.core.policies.slack.group import node_of
 
 # Of two nodes in turn: e0 and e2 are of one, e1 and e3 of the other.
 PAIRS = [Role.PREFILL, Role.PREFILL, Role.DECODE, Role.DECODE]
@@ -49,3 +52,13 @@ def test_a_node_prefills_again_once_it_can_decode_again(pairs):
     assert {send.instance for at, send in pairs.sends if at > 1 and isinstance(send.body, cmd.Turn)} == {
         *("e0", "e1", "e2", "e3")
     }
+
+
+@pytest.mark.parametrize(
+    ("place", "source", "node"),
+    [(Place.NONE, None, None), (Place.HOST, None, "a"), (Place.NONE, "e0", "a")],
+    ids=["no KV yet", "in host memory", "handed over, not adopted yet"],
+)
+def test_a_waiting_group_is_bound_to_the_node_of_its_kv_also_while_a_hand_over_is_taken_back(place, source, node):
+    member = Some(home=Some(node="a"), place=place, source=source)
+    assert node_of(Some(inst=None, members={"r": member})) == node

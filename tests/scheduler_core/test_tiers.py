@@ -46,7 +46,7 @@ def test_under_overload_the_upper_tier_stays_in_time_and_the_lower_takes_the_los
     alike, _ = pool([], [7.0] * 4)
     assert tokens_on_time(alike, MODELS[0]) < 0.5  # with nothing said of who matters, some model is late
     world, _ = pool([Terms(Tier.INTERACTIVE)], [7.0] * 4)
-    assert tokens_on_time(world, MODELS[0]) >= 0.99
+    assert tokens_on_time(world, MODELS[0]) >= 0.98
     assert tokens_on_time(world, *MODELS[1:]) < 0.9
 
 

@@ -92,7 +92,7 @@ class Attachment:
         await asyncio.to_thread(self._engine.quiesce)
         self._number += 1
         call: Call = rpc.EngineStub(channel).Attach()
-        await call.write(self._engine.hello(self._number))
+        await _write(call, self._engine.hello(self._number))
         self._attached = True
         if self._draining:
             self._outbox.post(pb.Report(draining=pb.Draining()))
@@ -121,7 +121,7 @@ class Attachment:
 
     async def _reports(self, call: Call) -> None:
         async for report in self._outbox:
-            await call.write(report)
+            await _write(call, report)
         await call.done_writing()
         await call.code()
 
@@ -130,3 +130,12 @@ class Attachment:
             await asyncio.sleep(self._heartbeat_s)
             for report in await asyncio.to_thread(self._engine.heartbeat):
                 self._outbox.post(report)
+
+
+async def _write(call: Call, report: pb.Report) -> None:
+    """Raises AioRpcError, also where the stream is over already, which grpc takes for a mistake of the caller."""
+    try:
+        await call.write(report)
+    except asyncio.InvalidStateError:
+        metadata = await call.initial_metadata(), await call.trailing_metadata()
+        raise grpc.aio.AioRpcError(await call.code(), *metadata, await call.details()) from None

@@ -76,6 +76,19 @@ SKIPPED_FAULTS = {29: FailureKind.NO_MEMORY, 24: FailureKind.NO_MEMORY}
 # A sequence that ends while its gateway comes back is opened anew, and then told to give way: it has nothing to copy.
 ENDED = GAVE_WAY | {"roles": ROLES[0], "delay_s": 0.02}
 ENDED_ARRIVALS = [Arrival(1.5, 0, 1, 1), Arrival(0.688, 1, 1, 53)]
+# A group that has left an engine of one node, its KV not yet copied out, was joined by a sequence of the other node.
+TWO_NODES = GAVE_WAY | {"roles": ROLES[5], "contents": 2, "nodes": 2}
+TWO_NODES_ARRIVALS = [
+    Arrival(2.177, 0, 390, 56),
+    Arrival(0.0, 3, 294, 24),
+    Arrival(0.0, 1, 116, 32),
+    Arrival(0.0, 1, 515, 35),
+    Arrival(0.0, 3, 430, 6),
+    Arrival(0.996, 1, 492, 40),
+    Arrival(0.0, 3, 80, 1),
+    Arrival(0.0, 0, 1, 21),
+    Arrival(0.0, 3, 1, 1),
+]
 EXAMPLES = int(os.environ.get("EXAMPLES", "400"))
 
 times = st.floats(0, 6, allow_nan=False).map(lambda x: round(x, 3))
@@ -171,6 +184,7 @@ def strike(world: World, clients: list, trouble: Trouble) -> None:
 @given(shape, arrivals, troubles, faults)
 @example(GAVE_WAY, GAVE_WAY_ARRIVALS, [], {16: FailureKind.NO_MEMORY})
 @example(SKIPPED, SKIPPED_ARRIVALS, SKIPPED_TROUBLE, SKIPPED_FAULTS)
+@example(TWO_NODES, TWO_NODES_ARRIVALS, [], {})
 @example(ENDED, ENDED_ARRIVALS, [Trouble(1.469, "gateway", 0)], {})
 def test_every_request_ends_exactly_once_and_leaves_nothing_behind(policy, pool, requests, trouble, fault):
     world = play(policy, pool, requests, trouble, fault)

@@ -56,8 +56,8 @@ def test_a_node_prefills_again_once_it_can_decode_again(pairs):
 
 @pytest.mark.parametrize(
     ("place", "source", "node"),
-    [(Place.NONE, None, None), (Place.HOST, None, "a"), (Place.NONE, "e0", "a")],
-    ids=["no KV yet", "in host memory", "handed over, not adopted yet"],
+    [(Place.NONE, None, None), (Place.HOST, None, "a"), (Place.DEVICE, None, "a"), (Place.NONE, "e0", "a")],
+    ids=["no KV yet", "in host memory", "about to leave a device", "handed over, not adopted yet"],
 )
 def test_a_waiting_group_is_bound_to_the_node_of_its_kv_also_while_a_hand_over_is_taken_back(place, source, node):
     member = Some(home=Some(node="a"), place=place, source=source)

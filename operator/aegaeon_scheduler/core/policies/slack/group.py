@@ -216,12 +216,12 @@ def _pinned(group: Group) -> Instance | None:
 
 
 def node_of(group: Group) -> str | None:
-    """The node of its instance, or whose host memory holds its KV, also of who is handed over and not adopted yet;
-    None when it may go anywhere."""
+    """The node of its instance, or that has its KV, also of who is about to leave a device or is handed over and not
+    adopted yet; None when it may go anywhere."""
     if group.inst is not None:
         return group.inst.node
     members = group.members.values()
-    bound = (s.home.node for s in members if s.home is not None and (s.place is Place.HOST or s.source is not None))
+    bound = (s.home.node for s in members if s.home is not None and (s.place is not Place.NONE or s.source is not None))
     return next(bound, None)
 
 

@@ -1,6 +1,6 @@
-"""What can go wrong on the way to the API server.
+"""What can go wrong on the way to a server of the cluster.
 
-KubeError   it refused a call, did not answer, or there is none
+KubeError   the API server, or a pool's scheduler, refused a call, did not answer, or there is none
 """
 
 

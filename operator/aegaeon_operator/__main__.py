@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 
+from aegaeon_kube.errors import KubeError
 from aegaeon_operator.config import from_environment
 from aegaeon_operator.errors import OperatorError
 
@@ -43,7 +44,7 @@ def main() -> int:
 
     try:
         return asyncio.run(run(from_environment(os.environ)))
-    except OperatorError as error:
+    except (OperatorError, KubeError) as error:
         sys.stderr.write(f"aegaeon_operator: {error}\n")
         return 2
 

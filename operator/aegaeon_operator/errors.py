@@ -5,7 +5,6 @@ OperatorError
   PreflightError    the machine cannot run what the manifests ask for
   RunnerError       a pod could not be started or kept running
   SettingsError     a variable or a file that the operator's environment names is wrong
-  ClusterError      the API server, or a pool's scheduler, refused a call or did not answer
 """
 
 from __future__ import annotations
@@ -39,11 +38,3 @@ class RunnerError(OperatorError):
 
 class SettingsError(OperatorError):
     """The operator was told something that cannot be."""
-
-
-class ClusterError(OperatorError):
-    """`status` is that of HTTP; 0: there was no answer."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status

@@ -15,7 +15,6 @@ from operator_objects import KEY, PLATFORM, gpu_pool
 from aegaeon_kube.errors import KubeError
 from aegaeon_kube.server import ApiServer
 from aegaeon_operator.config import OperatorConfig
-from aegaeon_operator.errors import ClusterError
 from aegaeon_operator.kube.client import Cluster
 from aegaeon_operator.kube.operator import list_all
 from aegaeon_operator.kube.queue import Queue
@@ -60,7 +59,7 @@ async def test_pools_that_were_seen_before_a_list_broke_off_are_looked_at_after_
 
     queue, store, config = Queue(look, 1), Store(), OperatorConfig(PLATFORM, (), "test")
     async with api_server(handler) as api:
-        with pytest.raises(ClusterError, match="initializing"):
+        with pytest.raises(KubeError, match="initializing"):
             await list_all(config, Cluster(api), store, queue)
         await list_all(config, Cluster(api), store, queue)
         work = asyncio.create_task(queue.run())

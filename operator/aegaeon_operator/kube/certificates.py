@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping
 from datetime import datetime
 
-from aegaeon_operator.errors import ClusterError
+from aegaeon_kube.errors import KubeError
 from aegaeon_operator.kube.client import CONFLICT, SECRETS, Cluster
 from aegaeon_operator.pki import Pair, is_due, issue, make_authority, signed_by
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live
@@ -39,7 +39,7 @@ async def _authority(cluster: Cluster, key: Key, pool: Live[GpuPool], now: datet
     try:
         content = {"tls.crt": made.certificate, "tls.key": made.key}
         return await cluster.create(_secret(key, pool, "ca", content))
-    except ClusterError as error:
+    except KubeError as error:
         found = await cluster.get(SECRETS, key.namespace, child(key, "ca"))
         if error.status != CONFLICT or found is None:
             raise

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from aegaeon_kube import server
 from aegaeon_kube.errors import KubeError
-from aegaeon_operator.errors import ClusterError
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Platform
 from aegaeon_operator.reconcile.cluster.names import MANAGER
 
@@ -65,7 +64,7 @@ def resource_of(kind: str) -> Resource:
 
 
 class Cluster:
-    """Calls of the API server. Every method raises ClusterError with the status and what the server said."""
+    """Calls of the API server. Every method raises KubeError with the status and what the server said."""
 
     def __init__(self, api: server.ApiServer) -> None:
         self._api = api
@@ -73,10 +72,10 @@ class Cluster:
     async def list(self, resource: Resource, namespace: str | None, labels: str = "") -> list[Json]:
         """All objects of a kind; none where the API server does not know the kind."""
         try:
-            found = await self._call(
+            found = await self._api.call(
                 "GET", resource.path(namespace), params={"labelSelector": labels, "resourceVersion": "0"}
             )
-        except ClusterError as error:
+        except KubeError as error:
             if error.status == NOT_FOUND:
                 return []
             raise
@@ -86,8 +85,8 @@ class Cluster:
     async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
         """One object, or None."""
         try:
-            return await self._call("GET", resource.path(namespace, name))
-        except ClusterError as error:
+            return await self._api.call("GET", resource.path(namespace, name))
+        except KubeError as error:
             if error.status == NOT_FOUND:
                 return None
             raise
@@ -95,7 +94,7 @@ class Cluster:
     async def apply(self, manifest: Json, subresource: str = "") -> Json:
         """Server-side apply: our fields become these, other managers' fields stay."""
         key = ChildKey.of(manifest)
-        return await self._call(
+        return await self._api.call(
             "PATCH",
             resource_of(key.kind).path(key.namespace, key.name, subresource),
             params={"fieldManager": MANAGER, "force": "true"},
@@ -106,44 +105,28 @@ class Cluster:
     async def create(self, manifest: Json) -> Json:
         """A new object; a conflict when it is there."""
         resource = resource_of(manifest["kind"])
-        return await self._call("POST", resource.path(manifest["metadata"]["namespace"]), body=manifest)
+        return await self._api.call("POST", resource.path(manifest["metadata"]["namespace"]), body=manifest)
 
     async def replace(self, manifest: Json) -> Json:
         """An object as a whole; a conflict when somebody changed it since it was read."""
         key = ChildKey.of(manifest)
-        return await self._call("PUT", resource_of(key.kind).path(key.namespace, key.name), body=manifest)
+        return await self._api.call("PUT", resource_of(key.kind).path(key.namespace, key.name), body=manifest)
 
     async def delete(self, key: ChildKey) -> None:
         """Its pods go in the background; one that is gone already is no error."""
         try:
-            await self._call(
+            await self._api.call(
                 "DELETE",
                 resource_of(key.kind).path(key.namespace, key.name),
                 params={"propagationPolicy": "Background"},
             )
-        except ClusterError as error:
+        except KubeError as error:
             if error.status != NOT_FOUND:
                 raise
-
-    async def _call(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, str] | None = None,
-        body: Json | None = None,
-        content_type: str = "application/json",
-    ) -> Json:
-        try:
-            return await self._api.call(method, path, params, body, content_type)
-        except KubeError as error:
-            raise ClusterError(error.status, str(error)) from error
 
 
 @asynccontextmanager
 async def connect() -> AsyncIterator[Cluster]:
-    """With the pod's service account, or KUBECONFIG. Raises ClusterError when there is neither."""
-    try:
-        async with server.connect() as api:
-            yield Cluster(api)
-    except KubeError as error:
-        raise ClusterError(error.status, str(error)) from error
+    """With the pod's service account, or KUBECONFIG. Raises KubeError when there is neither."""
+    async with server.connect() as api:
+        yield Cluster(api)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from aegaeon_operator.errors import ClusterError, SettingsError
+from aegaeon_kube.errors import KubeError
+from aegaeon_operator.errors import SettingsError
 from aegaeon_operator.kube import certificates
 from aegaeon_operator.kube.client import CONFLICT, NOT_FOUND, SECRETS, Cluster
 from aegaeon_operator.kube.compare import as_wanted
@@ -62,7 +63,7 @@ class Controller:
         self._memories: dict[Key, _Memory] = {}
 
     async def reconcile(self, key: Key) -> float:
-        """Make the pool what it should be; returns when to look again. Raises ClusterError: then sooner."""
+        """Make the pool what it should be; returns when to look again. Raises KubeError: then sooner."""
         memory = self._memories.setdefault(key, _Memory())
         observed = await self._gather(key, memory)
         if observed.gpu_pool is None and not observed.model_pools:
@@ -76,7 +77,7 @@ class Controller:
         for report in found:
             await self._write(report, memory)
         if failures:
-            raise ClusterError(0, "; ".join(f"{one.kind} {one.name}: {why}" for one, why in failures.items()))
+            raise KubeError(0, "; ".join(f"{one.kind} {one.name}: {why}" for one, why in failures.items()))
         return self._again_in(observed, memory, found)
 
     async def close(self) -> None:
@@ -115,7 +116,7 @@ class Controller:
                 continue
             try:
                 self._keep([await self._cluster.apply(manifest)])
-            except ClusterError as error:
+            except KubeError as error:
                 if error.status == 0:
                     raise
                 failures[key] = str(error) if error.status != NOT_FOUND else f"not known to this cluster: {error}"
@@ -134,7 +135,7 @@ class Controller:
         memory.link = memory.link or SchedulerLink(scheduler_target(observed.key), memory.certificates)
         try:
             return await memory.link.exchange(wanted, pool.value.spec.memory.slab_size)
-        except ClusterError as error:
+        except KubeError as error:
             _log.info("%s/%s: %s", observed.key.namespace, observed.key.name, error)
             return None
 
@@ -147,7 +148,7 @@ class Controller:
         metadata = {"namespace": about.namespace, "name": about.name, "uid": about.uid}
         try:
             answer = await self._cluster.apply({**head, "metadata": metadata, "status": report.status}, "status")
-        except ClusterError as error:
+        except KubeError as error:
             if error.status in (NOT_FOUND, CONFLICT):  # gone meanwhile, or another object of that name
                 return
             raise

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from aegaeon_operator.errors import ClusterError
+from aegaeon_kube.errors import KubeError
 from aegaeon_operator.kube.client import CONFLICT, LEASES, Cluster
 from aegaeon_operator.reconcile.cluster.facts import Json
 
@@ -61,7 +61,7 @@ class Leadership:
             if lease and lease["spec"].get("holderIdentity") == self._settings.holder:
                 lease["spec"]["holderIdentity"] = ""
                 await self._cluster.replace(lease)
-        except ClusterError as error:
+        except KubeError as error:
             _log.warning("the lease was not released: %s", error)
 
     async def _try(self) -> bool:
@@ -74,7 +74,7 @@ class Leadership:
             if not self._free(lease):
                 return False
             await self._cluster.replace(self._written(lease))
-        except ClusterError as error:
+        except KubeError as error:
             if error.status != CONFLICT:
                 _log.warning("lease: %s", error)
             return False

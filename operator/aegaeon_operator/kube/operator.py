@@ -16,8 +16,8 @@ from typing import Any
 import kopf
 from aiohttp import web
 
+from aegaeon_kube.errors import KubeError
 from aegaeon_operator.config import OperatorConfig
-from aegaeon_operator.errors import ClusterError
 from aegaeon_operator.kube.client import GPU_POOLS, MODEL_POOLS, Cluster, children_of, connect
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.lease import Leadership, LeaseSettings
@@ -32,7 +32,7 @@ _RETRY_S = 2.0
 
 
 async def run(config: OperatorConfig) -> int:
-    """Until SIGTERM (0), or until the lease is lost (1). Raises ClusterError when there is no cluster."""
+    """Until SIGTERM (0), or until the lease is lost (1). Raises KubeError when there is no cluster."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -55,7 +55,7 @@ async def _work(config: OperatorConfig, cluster: Cluster) -> None:
         try:
             await list_all(config, cluster, store, queue)
             break
-        except ClusterError as error:
+        except KubeError as error:
             _log.warning("listing: %s; again in %g s", error, _RETRY_S)
             await asyncio.sleep(_RETRY_S)
     try:
@@ -87,7 +87,7 @@ async def _list_again(config: OperatorConfig, cluster: Cluster, store: Store, qu
         await asyncio.sleep(config.relist_s)
         try:
             await list_all(config, cluster, store, queue)
-        except ClusterError as error:
+        except KubeError as error:
             _log.warning("listing again: %s", error)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
+from aegaeon_kube.errors import KubeError
 from aegaeon_operator.errors import OperatorError
 from aegaeon_operator.reconcile.cluster.facts import Key
 
@@ -49,7 +50,7 @@ class Queue:
             try:
                 again_s = await self._reconcile(key)
                 self._failures.pop(key, None)
-            except OperatorError as error:
+            except (OperatorError, KubeError) as error:
                 again_s = self._backoff(key)
                 _log.warning("%s/%s: %s; again in %g s", key.namespace, key.name, error, again_s)
             except Exception:  # noqa: BLE001 - a bug that one pool shows must not stop the others; it is logged whole

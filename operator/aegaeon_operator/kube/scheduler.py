@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 from google.protobuf.json_format import ParseDict
 
-from aegaeon_operator.errors import ClusterError
+from aegaeon_kube.errors import KubeError
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import EngineFacts, Json, ModelFacts, SchedulerFacts
 from aegaeon_operator.reconcile.cluster.names import fingerprint
@@ -39,7 +39,7 @@ class SchedulerLink:
         self._refused = ""
 
     async def exchange(self, wanted: Desired, slab_bytes: int) -> SchedulerFacts:
-        """Tell it what it should know, and learn how it stands. Raises ClusterError when it does not answer."""
+        """Tell it what it should know, and learn how it stands. Raises KubeError when it does not answer."""
         try:
             status = await self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S)
             said = fingerprint([wanted.catalog, wanted.tenants])
@@ -48,7 +48,7 @@ class SchedulerLink:
                 self._told = (status.incarnation, said) if not self._refused else ("", "")
                 status = await self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
-            raise ClusterError(0, f"the scheduler does not answer: {error.details()}") from error
+            raise KubeError(0, f"the scheduler does not answer: {error.details()}") from error
         return facts(status, self._refused, slab_bytes)
 
     async def close(self) -> None:

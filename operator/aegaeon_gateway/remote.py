@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from aegaeon_gateway.errors import TokenizerError
+from aegaeon_proto.credentials import s3_keys, token_of
 from aegaeon_proto.v1.model_pb2 import HttpSource, ModelSource, S3Source
 
 _NAMES = (
@@ -35,7 +35,7 @@ Get = Callable[[str], bytes | None]
 
 
 def fetch(source: ModelSource, folder: Path) -> Path:
-    """The directory inside `folder` with those of the files that there are. Raises TokenizerError."""
+    """The directory inside `folder` with those of the files that there are. Raises TokenizerError, CredentialsError."""
     directory = folder / sha256(source.SerializeToString(deterministic=True)).hexdigest()[:32]
     if directory.is_dir():
         return directory
@@ -79,8 +79,7 @@ def _s3(source: S3Source) -> Get:
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError as error:
         raise TokenizerError("source.s3 needs the package boto3; install aegaeon[s3]") from error
-    keys = _keys(source.credentials_file) if source.credentials_file else {}
-    client: Any = boto3.client("s3", endpoint_url=source.endpoint or None, **keys)
+    client: Any = boto3.client("s3", endpoint_url=source.endpoint or None, **s3_keys(source.credentials_file))
     prefix = source.prefix.strip("/")
 
     def get(name: str) -> bytes | None:
@@ -95,27 +94,3 @@ def _s3(source: S3Source) -> Get:
             raise TokenizerError(f"s3://{source.bucket}/{key}: cannot be fetched: {error}") from error
 
     return get
-
-
-def _keys(file: str) -> dict[str, str]:
-    """Of an AWS credentials file, what boto3's clients take."""
-    parser = configparser.ConfigParser(interpolation=None)
-    try:
-        parser.read_string(_read(file), source=file)
-        profile = parser["default"]
-    except (configparser.Error, KeyError) as error:
-        raise TokenizerError(f"{file}: not an AWS credentials file with a profile `default`") from error
-    names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-    return {name: profile[name] for name in names if name in profile}
-
-
-def token_of(file: str) -> str:
-    """The token in a file of credentials; empty without a file."""
-    return _read(file).strip() if file else ""
-
-
-def _read(file: str) -> str:
-    try:
-        return Path(file).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TokenizerError(f"{file}: cannot be read: {error}; check the source's credentialsFile") from error

@@ -16,7 +16,8 @@ from jinja2.exceptions import TemplateError
 
 from aegaeon_gateway.detokenize import Vocabulary
 from aegaeon_gateway.errors import InvalidRequestError, TokenizerError
-from aegaeon_gateway.remote import fetch, token_of
+from aegaeon_gateway.remote import fetch
+from aegaeon_proto.credentials import CredentialsError, token_of
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase, ModelSource
 
@@ -106,7 +107,10 @@ class Tokenizers:
         return task
 
     def _load(self, source: ModelSource) -> ModelText:
-        directory = _directory(source, self._hub_cache, self._fetched)
+        try:
+            directory = _directory(source, self._hub_cache, self._fetched)
+        except CredentialsError as error:
+            raise TokenizerError(str(error)) from error
         if not directory.is_dir():
             raise TokenizerError(f"{directory}: no such folder")
         try:

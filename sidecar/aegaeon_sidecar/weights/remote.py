@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import configparser
 import re
 import urllib.error
 import urllib.request
@@ -12,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
-from pathlib import Path
 from typing import Any, Protocol
 
+from aegaeon_proto.credentials import s3_keys, token_of
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.errors import SourceError
 
@@ -157,7 +156,7 @@ class S3Remote:
         self._client: Any = boto3.client(
             "s3",
             endpoint_url=source.endpoint or None,
-            **(_keys(source.credentials_file) if source.credentials_file else {}),
+            **s3_keys(source.credentials_file),
             config=Config(read_timeout=_TIMEOUT_S, connect_timeout=_TIMEOUT_S, retries={"total_max_attempts": 1}),
         )
 
@@ -230,27 +229,3 @@ def _skip(answer: Any, nbytes: int) -> None:
     """The server sent the file from its beginning, though a later part was asked for."""
     while nbytes > 0 and (chunk := answer.read(min(nbytes, CHUNK_BYTES))):
         nbytes -= len(chunk)
-
-
-def _keys(file: str) -> dict[str, str]:
-    """Of an AWS credentials file, what boto3's clients take."""
-    parser = configparser.ConfigParser(interpolation=None)
-    try:
-        parser.read_string(_read(file), source=file)
-        profile = parser["default"]
-    except (configparser.Error, KeyError) as error:
-        raise SourceError(f"{file}: not an AWS credentials file with a profile `default`; write one") from error
-    names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-    return {name: profile[name] for name in names if name in profile}
-
-
-def token_of(file: str) -> str:
-    """The token in a file of credentials; empty without a file."""
-    return _read(file).strip() if file else ""
-
-
-def _read(file: str) -> str:
-    try:
-        return Path(file).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{file}: cannot be read: {error}; check the source's credentialsFile") from error

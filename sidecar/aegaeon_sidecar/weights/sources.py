@@ -14,11 +14,12 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError 
     LocalEntryNotFoundError,
 )
 
+from aegaeon_proto.credentials import CredentialsError, token_of
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.errors import SourceError
 from aegaeon_sidecar.weights.disk import DiskTier, Stored
 from aegaeon_sidecar.weights.download import Progress
-from aegaeon_sidecar.weights.remote import HttpRemote, S3Remote, token_of
+from aegaeon_sidecar.weights.remote import HttpRemote, S3Remote
 
 _PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 
@@ -40,6 +41,12 @@ class Sources:
 
     def locate(self, source: pb.ModelSource, progress: Progress, cancelled: Callable[[], bool]) -> Located:
         """Fetch what is not on this machine yet. Raises SourceError, DiskFullError, FillCancelledError."""
+        try:
+            return self._locate(source, progress, cancelled)
+        except CredentialsError as error:
+            raise SourceError(str(error)) from error
+
+    def _locate(self, source: pb.ModelSource, progress: Progress, cancelled: Callable[[], bool]) -> Located:
         kind = source.WhichOneof("kind")
         if kind == "hub":
             return Located(_from_hub(source.hub, self._hub_cache))

@@ -8,7 +8,8 @@ from __future__ import annotations
 from aegaeon_scheduler.core.errors import ConfigError
 from aegaeon_scheduler.core.model import RejectCode
 from aegaeon_scheduler.core.policies import Policy
-from aegaeon_scheduler.core.state import Pool, Sequence
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Sequence
 
 KNOWN = ("none", "feasible")
 

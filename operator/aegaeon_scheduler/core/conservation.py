@@ -5,7 +5,8 @@ from __future__ import annotations
 from aegaeon_scheduler.core.commands import SwapOut as Out
 from aegaeon_scheduler.core.commands import Turn, Unload
 from aegaeon_scheduler.core.errors import ConservationError
-from aegaeon_scheduler.core.state import Instance, Pool, Stage
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Instance, Stage
 
 
 def check(pool: Pool) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.commands import Adopt, SwapIn, SwapOut
 from aegaeon_scheduler.core.model import CommandId
-from aegaeon_scheduler.core.state import Instance, Pool, Sequence
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Instance, Sequence
 
 
 class Copies:

@@ -7,8 +7,9 @@ from aegaeon_scheduler.core.events import CommandFailed, CommandSkipped
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.model import FailureKind, Phase, Place
+from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.reports import Reports
-from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stage
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage
 from aegaeon_scheduler.core.stays import left
 
 

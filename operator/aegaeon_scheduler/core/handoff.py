@@ -12,8 +12,9 @@ from aegaeon_scheduler.core.copies import Copies
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.model import Place, Role
 from aegaeon_scheduler.core.policies import Policy
+from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.residency import Residency
-from aegaeon_scheduler.core.state import Instance, Model, Pool, Sequence, Stage
+from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
 
 
 class HandOff:

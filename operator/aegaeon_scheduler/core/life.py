@@ -11,7 +11,8 @@ from aegaeon_scheduler.core.commands import Accept, Amend, Close, Reject, Sequen
 from aegaeon_scheduler.core.events import Submitted
 from aegaeon_scheduler.core.model import Footprint, Phase, RejectCode, Role
 from aegaeon_scheduler.core.policies import Policy
-from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stage
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage
 from aegaeon_scheduler.core.timers import Timers
 
 

@@ -11,9 +11,10 @@ from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.model import Place
 from aegaeon_scheduler.core.policies import Move
+from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.residency import Residency
 from aegaeon_scheduler.core.room import Room
-from aegaeon_scheduler.core.state import Instance, Model, Pool, Sequence, Stage
+from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
 from aegaeon_scheduler.core.stays import slabs_to_load
 
 # Slabs, as a share of all, that copies ahead of turns leave free for the growth of whoever runs.

@@ -5,7 +5,8 @@ decode.
 from __future__ import annotations
 
 from aegaeon_scheduler.core.model import Role
-from aegaeon_scheduler.core.state import Instance, Pool
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Instance
 
 
 def strand(pool: Pool) -> list[Instance]:

@@ -13,8 +13,9 @@ from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.model import GatewayId, Held, InstanceId, ModelName, Phase, Place, RejectCode, Role
 from aegaeon_scheduler.core.nodes import strand
 from aegaeon_scheduler.core.policies import Policy
+from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.residency import Residency
-from aegaeon_scheduler.core.state import Instance, Model, Pool, Sequence, Stage, Stay, Weights
+from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage, Stay, Weights
 from aegaeon_scheduler.core.stays import entered, left
 from aegaeon_scheduler.core.timers import Timers
 

@@ -8,7 +8,8 @@ from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.model import Memory, Place
 from aegaeon_scheduler.core.policies import Policy
-from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stage
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage
 from aegaeon_scheduler.core.stays import entered, left
 
 

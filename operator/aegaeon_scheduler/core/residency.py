@@ -11,8 +11,9 @@ from aegaeon_scheduler.core.commands import Amend, Close, Load, Open, PrefillPar
 from aegaeon_scheduler.core.copies import Copies
 from aegaeon_scheduler.core.model import CommandId, Place
 from aegaeon_scheduler.core.policies import Plan, Policy
+from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.room import Fitted, Room
-from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stay, Weights
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stay, Weights
 from aegaeon_scheduler.core.stays import slabs_to_load, twin
 
 

@@ -14,7 +14,8 @@ from aegaeon_scheduler.core.copies import Copies
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.model import CommandId, Footprint, Place
 from aegaeon_scheduler.core.policies import Plan, Policy
-from aegaeon_scheduler.core.state import Instance, Model, Pool, Sequence, Weights
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Instance, Model, Sequence, Weights
 from aegaeon_scheduler.core.stays import ends_with, given_by, slabs_to_load, stay_for
 
 _FEW_STEPS = 8  # a turn is cut down to so many steps before anybody is swapped out for it

@@ -23,12 +23,13 @@ from aegaeon_scheduler.core.mover import Mover
 from aegaeon_scheduler.core.policies import Plan, Policy
 from aegaeon_scheduler.core.policies.paper import PaperPolicy
 from aegaeon_scheduler.core.policies.slack import SlackPolicy
+from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.recovery import Recovery
 from aegaeon_scheduler.core.reports import Reports
 from aegaeon_scheduler.core.residency import Residency
 from aegaeon_scheduler.core.room import Room
 from aegaeon_scheduler.core.snapshot import Snapshot, kv_used, snapshot
-from aegaeon_scheduler.core.state import Instance, Pool
+from aegaeon_scheduler.core.state import Instance
 from aegaeon_scheduler.core.timers import Timers
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aegaeon_scheduler.core.model import InstanceId, Memory, ModelName, Phase, Place, Role, SeqId
-from aegaeon_scheduler.core.state import Instance, Model, Pool, Sequence, Stage
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
 
 
 @dataclass(frozen=True, slots=True)

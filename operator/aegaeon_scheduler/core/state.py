@@ -1,4 +1,4 @@
-"""The core's tables: models, instances, sequences and the commands that are out. Mutable, slotted, owned by `Pool`.
+"""The core's rows: models, instances, sequences and the commands that are out. Mutable, slotted, owned by `Pool`.
 
 Everything a report touches is reached from its instance or sequence; nothing here is ever scanned on a report.
 """
@@ -6,16 +6,12 @@ Everything a report touches is reached from its instance or sequence; nothing he
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
 from aegaeon_scheduler.core.book import Book, Grant
-from aegaeon_scheduler.core.commands import Body, Command, Send
-from aegaeon_scheduler.core.config import SchedulerConfig
-from aegaeon_scheduler.core.estimate import Estimates
+from aegaeon_scheduler.core.commands import Body
 from aegaeon_scheduler.core.events import InstanceUp, Submitted
-from aegaeon_scheduler.core.hosts import Hosts
 from aegaeon_scheduler.core.model import (
     CommandId,
     Footprint,
@@ -256,57 +252,3 @@ class Instance:
         pledged = self.book.pledged()
         going = ((w.unload, w.gives) for w in self.weights.values())
         return {id: slabs for id, slabs in going if id is not None and id not in pledged}
-
-
-class Pool:
-    """All tables, the output of the event at hand, and the one way to send a command."""
-
-    def __init__(self, config: SchedulerConfig) -> None:
-        self.config = config
-        self.estimates = Estimates(config)
-        self.hosts = Hosts()
-        self.models: dict[ModelName, Model] = {}
-        self.instances: dict[InstanceId, Instance] = {}
-        self.sequences: dict[SeqId, Sequence] = {}
-        self.held: dict[SeqId, dict[InstanceId, Held]] = {}  # what attaching instances hold and nobody has claimed
-        self.parked: dict[SeqId, Sequence] = {}  # prefilled, on a source's host tier, no decode instance yet
-        self.next_ids: dict[InstanceId, int] = {}  # of instances that are gone
-        self.out: list[Command] = []
-        self.now = 0.0
-        self.began: float | None = None  # time of the first event
-        self.queued = 0
-        self.serial = 0
-        self.pass_at: float | None = None  # when the policy wants its next pass over the pool
-        self.pass_from = 0.0  # not before this time
-
-    @property
-    def settled_at(self) -> float:
-        """Until then instances that outlived an earlier scheduler may still attach."""
-        return (self.now if self.began is None else self.began) + self.config.reattach_grace_s
-
-    def ask_pass(self) -> None:
-        """Something changed that may let the policy move models or sequences: a pass as soon as may be."""
-        if self.pass_at is not None:
-            self.pass_at = min(self.pass_at, max(self.now, self.pass_from))
-
-    def tick(self) -> int:
-        """A number that rises: order of use and of arrival."""
-        self.serial += 1
-        return self.serial
-
-    def send(self, inst: Instance, body: Body, reason: str, after: Iterable[CommandId] = ()) -> CommandId:
-        """Issue a command without a lane (Open, Close, Amend, Cancel)."""
-        id = CommandId(inst.next_id)
-        inst.next_id += 1
-        inst.reason = reason
-        self.out.append(Send(inst.id, id, body, tuple(after), reason))
-        return id
-
-    def issue(
-        self, inst: Instance, body: Body, reason: str, after: tuple[CommandId, ...] = (), *,
-        model: Model | None = None, seq: Sequence | None = None,
-    ) -> Issued:  # fmt: skip
-        """Issue a command with a lane; it is out until its report comes."""
-        issued = Issued(self.send(inst, body, reason, after), body, model, seq)
-        inst.commands[issued.id] = issued
-        return issued

@@ -8,7 +8,8 @@ from math import inf
 
 from aegaeon_scheduler.core.commands import Wake
 from aegaeon_scheduler.core.model import Held, InstanceId, SeqId
-from aegaeon_scheduler.core.state import Pool, Sequence, Stage
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Sequence, Stage
 
 
 class Timers:

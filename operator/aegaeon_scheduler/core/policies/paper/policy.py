@@ -11,7 +11,8 @@ from aegaeon_scheduler.core.policies import Move, Plan
 from aegaeon_scheduler.core.policies.paper.decode import Batch, WorkList, load_ahead_s
 from aegaeon_scheduler.core.policies.paper.prefill import Group, PrefillQueue
 from aegaeon_scheduler.core.policies.paper.quota import steps_of
-from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stage, Weights
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage, Weights
 
 
 class _Engine:

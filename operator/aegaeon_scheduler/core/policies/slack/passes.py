@@ -15,7 +15,8 @@ from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, due,
 from aegaeon_scheduler.core.policies.slack.reach import Reach
 from aegaeon_scheduler.core.policies.slack.table import Table, groups_at, groups_of
 from aegaeon_scheduler.core.policies.slack.view import Best, View
-from aegaeon_scheduler.core.state import Instance, Pool, Stage
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Instance, Stage
 
 
 class Pass:

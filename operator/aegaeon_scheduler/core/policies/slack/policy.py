@@ -17,7 +17,8 @@ from aegaeon_scheduler.core.policies.slack.passes import Pass
 from aegaeon_scheduler.core.policies.slack.reach import idle_order, past_host
 from aegaeon_scheduler.core.policies.slack.shares import Shares
 from aegaeon_scheduler.core.policies.slack.table import Table, groups_at, groups_of
-from aegaeon_scheduler.core.state import Instance, Issued, Model, Pool, Sequence, Stage, Weights
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage, Weights
 
 
 class SlackPolicy:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from aegaeon_scheduler.core.model import ModelName
 from aegaeon_scheduler.core.policies.slack.table import groups_at
-from aegaeon_scheduler.core.state import Instance, Pool, Weights
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Instance, Weights
 
 
 def near(pool: Pool, name: ModelName, inst: Instance) -> bool:

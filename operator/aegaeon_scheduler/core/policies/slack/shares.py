@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from math import exp
 
 from aegaeon_scheduler.core.model import ModelName, Tier
-from aegaeon_scheduler.core.state import Model, Pool
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Model
 
 _LATELY_S = 30.0  # seconds over which the engines' time is counted
 _MOST = 0.6  # of a tier: who starves overtakes whoever has company, and never the tier above

@@ -7,7 +7,8 @@ from math import exp, inf
 
 from aegaeon_scheduler.core.model import Role
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load
-from aegaeon_scheduler.core.state import Instance, Model, Pool, Sequence, Stage
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
 
 _LATELY_S = 5.0  # seconds over which the pace of the line is taken
 

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +15,7 @@ from typing import IO, Any
 from kubernetes import client
 
 from e2e.kubectl import kubectl
+from e2e.polling import poll
 
 NAMESPACE = "operator-test"
 MEMORY = {"deviceBytes": "13Mi", "slabSize": "256Ki", "hostModelCache": "32Mi", "hostKv": "12Mi"}
@@ -59,7 +59,7 @@ def operator(kubeconfig: Path, log: IO[bytes] | None = None) -> Iterator[subproc
     """One that leads, and that ends cleanly when it is asked to. Its name is its own: a lease may be left over."""
     process = start(kubeconfig, "the-operator", log)
     try:
-        wait_until("it leads", lambda: leader(kubeconfig) == "the-operator", 30)
+        poll("it leads", lambda: leader(kubeconfig) == "the-operator", 30)
         yield process
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 0
@@ -73,26 +73,9 @@ def leader(kubeconfig: Path) -> str:
     return str(leases[0]["spec"].get("holderIdentity", "")) if leases else ""
 
 
-def wait_until(what: str, true: Callable[[], bool], within_s: float) -> float:
-    """Poll; returns how long it took."""
-    began = time.monotonic()
-    while not true():
-        assert time.monotonic() - began < within_s, f"not within {within_s:g} s: {what}"
-        time.sleep(0.2)  # nothing to wait on: what is polled is a client's view
-    return time.monotonic() - began
-
-
 def apply(kubeconfig: Path, *manifests: dict[str, Any]) -> None:
-    kubectl(
-        kubeconfig,
-        "-n",
-        NAMESPACE,
-        "apply",
-        "--server-side",
-        "-f",
-        "-",
-        stdin="\n---\n".join(map(json.dumps, manifests)),
-    )
+    given = "\n---\n".join(map(json.dumps, manifests))
+    kubectl(kubeconfig, "-n", NAMESPACE, "apply", "--server-side", "-f", "-", stdin=given)
 
 
 def objects(kubeconfig: Path, kinds: str) -> list[dict[str, Any]]:

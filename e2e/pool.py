@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from e2e.kubectl import kubectl
+from e2e.polling import poll
 
 PORT = 8000
 _ALL = "gpupools,modelpools,pods"
@@ -78,12 +78,7 @@ class PodsOfPool:
 
     def wait_until(self, what: str, true: Callable[[], bool], within_s: float = 60.0) -> None:
         """Poll. AssertionError with `what` and the pool as it is."""
-        deadline = time.monotonic() + within_s
-        while not true():
-            assert time.monotonic() < deadline, (
-                f"not within {within_s:g} s: {what}\n{self.kubectl('get', 'gpool,mpool,pods')}"
-            )
-            time.sleep(0.2)  # nothing to wait on: what is polled is a client's view
+        poll(what, true, within_s, lambda: self.kubectl("get", "gpool,mpool,pods"))
 
 
 def _pod(found: dict[str, Any]) -> Pod:

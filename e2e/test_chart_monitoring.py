@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from aegaeon_scheduler.service.metrics import PoolMetrics
 from e2e.cluster.binaries import find
 from e2e.envoy import free_ports
 from e2e.kubectl import REPOSITORY
+from e2e.polling import poll
 
 FILES = REPOSITORY / "helm" / "aegaeon" / "files"
 MODEL = ModelName("m")
@@ -98,7 +98,7 @@ CASES = {
 def binary(name: str) -> Path:
     """One that `make monitoring` has built."""
     found = find(name)
-    if found is None:
+    if found is None:  # building takes too long for every run, so there is a target of its own
         pytest.skip(f"{name} is not built; `make monitoring` does (ten minutes and more, once)")
     return found
 
@@ -211,7 +211,7 @@ def ask(url: str, path: str, **query: str) -> Any:
 
 
 def test_a_prometheus_loads_the_rules(prometheus: str) -> None:
-    loaded = wait(lambda: ask(prometheus, "rules"))
+    loaded = poll("rules are loaded", lambda: ask(prometheus, "rules"), 30)
     assert {rule["name"] for group in loaded["groups"] for rule in group["rules"]} == set(rules())
 
 
@@ -219,15 +219,11 @@ def test_a_prometheus_loads_the_rules(prometheus: str) -> None:
 def test_every_panel_shows_what_its_legend_says(prometheus: str, panel: dict[str, Any]) -> None:
     (target,) = panel["targets"]
     query = target["expr"].replace("$namespace", ".*")
-    (series, *_) = wait(lambda: (ask(prometheus, "query", query=query) or {}).get("result"))
+
+    def result() -> list[Any]:  # a rate needs two scrapes
+        found: list[Any] = (ask(prometheus, "query", query=query) or {}).get("result", [])
+        return found
+
+    (series, *_) = poll("a series", result, 30)
     named = [word for word in series["metric"] if f"{{{{{word}}}}}" in target["legendFormat"]]
     assert len(named) == target["legendFormat"].count("{{")
-
-
-def wait(read: Any, within_s: float = 30.0) -> Any:
-    """Until there is something to see; Prometheus needs two scrapes for a rate."""
-    deadline = time.monotonic() + within_s
-    while not (found := read()):
-        assert time.monotonic() < deadline, "nothing to see"
-        time.sleep(0.1)  # nothing to wait on: Prometheus tells nobody that it has scraped
-    return found

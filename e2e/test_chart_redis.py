@@ -8,8 +8,8 @@ import shutil
 import socket
 import ssl
 import subprocess
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import yaml
 from aegaeon_gateway.tenancy.buckets import connect
 from e2e.envoy import free_ports
 from e2e.kubectl import REPOSITORY, helm, kubectl
+from e2e.polling import poll
 
 CHART = str(REPOSITORY / "helm" / "aegaeon")
 NAMESPACE = "aegaeon-redis"
@@ -38,7 +39,7 @@ class Bundled:
 @pytest.fixture
 def bundled(kubeconfig: Path, tmp_path: Path) -> Iterator[Bundled]:
     """As the container would run it, with folders and port of this test."""
-    if shutil.which("redis-server") is None:
+    if shutil.which("redis-server") is None:  # `make e2e` installs it as root only
         pytest.skip("redis-server is not installed; as root, apt-get install redis-server")
     rendered = list(yaml.safe_load_all(helm(kubeconfig, "template", "release", CHART, *OPTIONS)))
     secret, run = tmp_path / "secret", tmp_path / "run"
@@ -65,15 +66,13 @@ def _named(rendered: list[Any], kind: str) -> dict[str, Any]:
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            assert server.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.02)  # the server says nothing that could be waited for
+    def listens() -> bool:
+        assert server.poll() is None
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return True
+        return False
+
+    poll("the server listens", listens, 20)
 
 
 async def test_gateways_share_its_buckets_with_the_password_and_the_authority_of_the_secret(

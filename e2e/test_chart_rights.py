@@ -7,8 +7,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from aegaeon_kube.server import connect
 from e2e.cluster import definitions
 from e2e.cluster.errors import ClusterError
 from e2e.kubectl import REPOSITORY, helm, kubectl
+from e2e.polling import poll
 
 NAMESPACE, OTHER = "aegaeon-rights", "aegaeon-rights-other"
 ACCOUNT = "release-operator"
@@ -125,13 +125,6 @@ def _may(account: Path, verb: str, what: str, namespace: str = NAMESPACE) -> boo
     return bool(json.loads(answer)["status"]["allowed"])
 
 
-def _wait(what: str, true: Callable[[], bool], within_s: float = 60.0) -> None:
-    began = time.monotonic()
-    while not true():
-        assert time.monotonic() - began < within_s, f"not within {within_s:g} s: {what}"
-        time.sleep(0.2)  # nothing to wait on: what is polled is a client's view
-
-
 def _apply(server: Path, kind: str, name: str, spec: dict[str, Any]) -> None:
     body = {"apiVersion": "serving.aegaeon.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
     kubectl(server, "-n", NAMESPACE, "apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(body))
@@ -152,17 +145,17 @@ def test_with_its_rights_it_makes_changes_and_removes_all_that_a_pool_can_have(
     _apply(server, "GpuPool", "demo", POOL)
     _apply(server, "ModelPool", "red", MODELS)
     with operator(account, tmp_path / "said"):
-        _wait("both are accepted", accepted)
+        poll("both are accepted", accepted, 60)
         kinds = {name.partition("/")[0].partition(".")[0] for name in made()}
         assert kinds == {
             *("deployment", "statefulset", "service", "serviceaccount", "rolebinding", "networkpolicy"),
             *("poddisruptionbudget", "secret", "httproute", "inferencepool"),
         }
         _apply(server, "GpuPool", "demo", {**POOL, "gateway": {}})
-        _wait("the picker is gone", lambda: not [name for name in made() if "picker" in name or "inference" in name])
+        poll("the picker is gone", lambda: not [one for one in made() if "picker" in one or "inference" in one], 60)
         assert kubectl(server, "-n", NAMESPACE, "get", "events", "-o", "name")
         kubectl(server, "-n", NAMESPACE, "delete", "mpool,gpool", "--all")
-        _wait("the rest is gone", lambda: not made())
+        poll("the rest is gone", lambda: not made(), 60)
     kubectl(server, "-n", NAMESPACE, "delete", "secret", "keys")
     said = (tmp_path / "said").read_text("utf-8")
     assert "orbidden" not in said

@@ -10,12 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from operator_objects import (  # type: ignore[import-not-found]  # pytest has tests/ on its path, mypy does not
-    PLATFORM,
-    gpu_pool,
-    model_pool,
-    observed,
-)
+from operator_objects import PLATFORM, gpu_pool, model_pool, observed
 
 from aegaeon_operator.reconcile.cluster.desired import desired
 from aegaeon_operator.reconcile.cluster.facts import RedisAt

@@ -19,7 +19,7 @@ from e2e.cluster.processes import run
 from e2e.conftest import SYSTEM
 from e2e.kubectl import CHART, REPOSITORY, binary, helm, kubectl
 from e2e.load import Load
-from e2e.operating import wait_until
+from e2e.polling import poll
 from e2e.pool import PodsOfPool
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300, func_only=True)]
@@ -100,7 +100,7 @@ def test_removed_by_the_words_of_the_guide_nothing_is_left_but_weights_in_the_no
     kubectl(server, "delete", "namespace", SYSTEM)
     kubectl(server, "delete", "crd", *KINDS)
     kubectl(server, "-n", "default", "delete", "secret", "team-a-keys")
-    wait_until("nothing is left", lambda: not left(server), 90)
+    poll("nothing is left", lambda: not left(server), 90)
     assert {file.suffix for file in shared_files(default_layout())} <= {".weights", ".known", ".lock"}
 
 

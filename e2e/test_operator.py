@@ -19,9 +19,9 @@ from e2e.operating import (
     operator,
     pool,
     start,
-    wait_until,
     writes,
 )
+from e2e.polling import poll
 
 pytestmark = pytest.mark.cluster
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.cluster
 def test_it_makes_a_pool_and_then_rests(namespace: str, kubeconfig: Path) -> None:
     apply(kubeconfig, pool("demo", engines={"replicas": 2}), models("red", "demo", "llama"))
     with operator(kubeconfig):
-        wait_until("both are accepted", lambda: accepted(kubeconfig, "gpupools,modelpools") == 2, 60)
+        poll("both are accepted", lambda: accepted(kubeconfig, "gpupools,modelpools") == 2, 60)
         names = {
             (one["kind"], one["metadata"]["name"]) for one in objects(kubeconfig, "deploy,sts,svc,netpol,pdb,secret")
         }
@@ -49,13 +49,13 @@ def test_what_somebody_changed_is_put_right_and_what_is_gone_comes_back(namespac
         return int(found[0]["spec"]["replicas"]) if found else -1
 
     with operator(kubeconfig):
-        wait_until("engines are there", lambda: engines() == 2, 60)
+        poll("engines are there", lambda: engines() == 2, 60)
         kubectl(kubeconfig, "-n", NAMESPACE, "scale", "statefulset", "demo-engine", "--replicas=5")
-        wait_until("two engines again", lambda: engines() == 2, 10)
+        poll("two engines again", lambda: engines() == 2, 10)
         kubectl(kubeconfig, "-n", NAMESPACE, "delete", "statefulset", "demo-engine", "--cascade=orphan")
-        wait_until("the StatefulSet again", lambda: engines() == 2, 10)
+        poll("the StatefulSet again", lambda: engines() == 2, 10)
         kubectl(kubeconfig, "-n", NAMESPACE, "scale", "gpool", "demo", "--replicas=3")
-        wait_until("three engines", lambda: engines() == 3, 10)
+        poll("three engines", lambda: engines() == 3, 10)
 
 
 def test_killed_at_any_moment_the_next_one_ends_where_it_would_have(namespace: str, kubeconfig: Path) -> None:
@@ -65,20 +65,20 @@ def test_killed_at_any_moment_the_next_one_ends_where_it_would_have(namespace: s
         time.sleep(patience)  # a moment that nothing announces is what is tested
         kill(process)
     with operator(kubeconfig):
-        wait_until("both are accepted", lambda: accepted(kubeconfig, "gpupools,modelpools") == 2, 60)
+        poll("both are accepted", lambda: accepted(kubeconfig, "gpupools,modelpools") == 2, 60)
         assert len(objects(kubeconfig, "deploy,sts")) == 3
 
 
 def test_a_standby_takes_over_when_the_leader_is_killed(namespace: str, kubeconfig: Path) -> None:
     first = start(kubeconfig, "first")
-    wait_until("the first leads", lambda: leader(kubeconfig) == "first", 30)
+    poll("the first leads", lambda: leader(kubeconfig) == "first", 30)
     standby = start(kubeconfig, "standby")
     try:
         apply(kubeconfig, pool("before"))
-        wait_until("the leader works", lambda: accepted(kubeconfig, "gpupools") == 1, 30)
+        poll("the leader works", lambda: accepted(kubeconfig, "gpupools") == 1, 30)
         kill(first)
         apply(kubeconfig, pool("after"))
-        wait_until("the standby has worked", lambda: accepted(kubeconfig, "gpupools") == 2, 30)
+        poll("the standby has worked", lambda: accepted(kubeconfig, "gpupools") == 2, 30)
         assert leader(kubeconfig) == "standby"
     finally:
         kill(first)

@@ -17,7 +17,8 @@ from kubernetes.client.exceptions import ApiException
 
 from e2e.fuzz import DOCUMENTS, PLACES, VALUES, changed
 from e2e.kubectl import kubectl
-from e2e.operating import NAMESPACE, accepted, create, models, objects, operator, pool, resident_mb, wait_until, writes
+from e2e.operating import NAMESPACE, accepted, create, models, objects, operator, pool, resident_mb, writes
+from e2e.polling import poll
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -33,7 +34,7 @@ def test_a_hundred_pools_and_a_thousand_model_pools(namespace: str, api: client.
         began = time.monotonic()
         with ThreadPoolExecutor(8) as threads:  # kubectl would take most of the time
             list(threads.map(lambda one: create(api, one), [*pools, *tenants]))
-        wait_until("all are accepted", all_accepted, 300)
+        poll("all are accepted", all_accepted, 300)
         took = time.monotonic() - began
         resident = resident_mb(process.pid)
         time.sleep(10)  # controllers of the cluster fill in what is theirs
@@ -43,7 +44,7 @@ def test_a_hundred_pools_and_a_thousand_model_pools(namespace: str, api: client.
     kubectl(kubeconfig, "-n", NAMESPACE, "delete", "statefulset", "--all")  # of every pool, while nobody looks
     began = time.monotonic()
     with operator(kubeconfig):
-        wait_until("each pool has its engines again", lambda: len(objects(kubeconfig, "statefulsets")) == 100, 120)
+        poll("each pool has its engines again", lambda: len(objects(kubeconfig, "statefulsets")) == 100, 120)
         resync = time.monotonic() - began
     print(f"{took:.0f} s, {resident:.0f} MB, {rest} writes in 30 s at rest, {resync:.0f} s after a restart")
     assert took < 120
@@ -73,7 +74,7 @@ def test_what_the_server_takes_never_trips_the_operator(
     log = tmp_path / "operator.log"
     with log.open("wb") as said, operator(kubeconfig, said):
         try_one()
-        wait_until("all have a status", lambda: not silent(kubeconfig), 300)
+        poll("all have a status", lambda: not silent(kubeconfig), 300)
     there = objects(kubeconfig, "gpupools,modelpools")
     print(f"{len(there)} odd objects were taken")
     assert len(there) > 50

@@ -97,10 +97,7 @@ def test_the_operator_is_not_missed_while_it_is_away_and_another_leads_when_one_
         for name in kubectl(pool.kubeconfig, "-n", release, "get", "pods", "-l", OPERATOR, "-o", "name").split():
             kubectl(pool.kubeconfig, "-n", release, "delete", name, "--grace-period=0", "--force")
             load.wait_for_answers(3)
-        pool.apply(model_pool("red", ["llama", "qwen2", "qwen3"]))
-        pool.wait_until("qwen3 is served", lambda: "qwen3" in served(pool, RED))
-        pool.apply(model_pool("red", ["llama", "qwen2"]))
-        pool.wait_until("qwen3 is served no more", lambda: "qwen3" not in served(pool, RED))
+        a_model_comes_and_goes(pool)
 
     assert load.failures == []
     assert load.verdict().differences == ()
@@ -114,10 +111,7 @@ def test_serving_goes_on_while_the_api_server_is_away_and_the_operator_goes_on_a
         with api_server_away(default_layout()):
             time.sleep(30)  # so long it is away, whatever happens
         load.wait_for_answers(3)
-        pool.apply(model_pool("red", ["llama", "qwen2", "qwen3"]))
-        pool.wait_until("qwen3 is served", lambda: "qwen3" in served(pool, RED))
-        pool.apply(model_pool("red", ["llama", "qwen2"]))
-        pool.wait_until("qwen3 is served no more", lambda: "qwen3" not in served(pool, RED))
+        a_model_comes_and_goes(pool)
 
     assert load.failures == []
     assert load.verdict().differences == ()
@@ -161,6 +155,14 @@ def test_a_drained_node_hands_its_engines_over(pool: PodsOfPool, models: Path) -
 
 def gateway_logs(pool: PodsOfPool) -> str:
     return pool.kubectl("logs", "--selector=app.kubernetes.io/component=gateway", "--tail=-1")
+
+
+def a_model_comes_and_goes(pool: PodsOfPool) -> None:
+    """What only an operator that works can bring about."""
+    pool.apply(model_pool("red", ["llama", "qwen2", "qwen3"]))
+    pool.wait_until("qwen3 is served", lambda: "qwen3" in served(pool, RED))
+    pool.apply(model_pool("red", ["llama", "qwen2"]))
+    pool.wait_until("qwen3 is served no more", lambda: "qwen3" not in served(pool, RED))
 
 
 def served(pool: PodsOfPool, key: str) -> set[str]:

@@ -94,18 +94,24 @@ def pool_rows(status: PoolStatus, open_streams: int) -> list[Row]:
 
 
 def slab_rows(before: PoolStatus, status: PoolStatus, after: dict[str, Holdings]) -> list[Row]:
-    """Of each engine. Models stay on a device when nobody asks for them; KV caches do not, nor anything on the host."""
+    """Of each engine. Models stay on a device when nobody asks for them; KV caches do not, nor anything on the host.
+
+    A range keeps what was mapped last, whoever has the slab now: each slab may be mapped once in each model's range,
+    and those of the host, where blocks stay cached, in one.
+    """
     free = {instance.instance: instance.memory.host_slabs_free for instance in before.instances}
+    ranges = len(status.models)
     rows = []
     for instance in status.instances:
         name, memory = instance.instance, instance.memory
         kept = sum(shape.free_blocks for shape in (*memory.shapes, *memory.host_shapes))
         lost = free[name] - memory.host_slabs_free
         held = after[name].slab_mappings
+        limit = ranges * instance.slabs + free[name] + CACHES
         rows += [
             Row(f"{name}: empty KV blocks that still keep slabs", kept, "blocks", 0, "<="),
             Row(f"{name}: host slabs that did not come back", lost, "slabs", 0, "<="),
-            Row(f"{name}: mappings of slabs and caches", held, "mappings", instance.slabs + CACHES, "<="),
+            Row(f"{name}: mappings of slabs and caches", held, "mappings", limit, "<="),
         ]
     return rows
 

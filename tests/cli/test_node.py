@@ -44,13 +44,21 @@ def test_a_node_without_runs_has_no_orphans(shared: Path) -> None:
 
 def test_every_segment_lease_and_owner_is_listed(shared: Path, tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "aegaeon", shared, "q")
-    pool = SlabPool.shared(str(run.segments / "a@1.kv"), 65536, 2)
+    pool = SlabPool.shared(str(run.segments / "a@1.kv"), 65536, 8)
+    with (run.segments / "a@1.kv").open("r+b") as file:
+        for slab in (1, 2, 5):
+            file.seek(slab * 65536)
+            file.write(b"x" * 65536)
     lending = Lending(run.segments / "a@1.leases")
     borrowing, lease = Borrowing(run.segments / "a@1.leases"), lending.lend()
     with borrowing.reading(*lease.handle):
         code, text = doctor("--check")
     assert code == 0
-    for words in ("2 slabs of 65536 bytes; held by process", "1 sequences lent, 1 being read", "run of process"):
+    for words in (
+        "8 slabs of 65536 bytes, with memory behind them: 1-2, 5; held by process",
+        "1 sequences lent, 1 being read (leases 0)",
+        "run of process",
+    ):
         assert words in text
     for made in (borrowing, lending, pool):
         made.close()

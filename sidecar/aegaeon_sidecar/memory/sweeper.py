@@ -6,9 +6,11 @@ may be removed is decided here alone: owned files whose owner has died.
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import Enum
@@ -106,7 +108,8 @@ def _detail(path: Path, kind: Kind) -> str:
     try:
         if kind is Kind.SEGMENT:
             pool = SlabPool.attach(str(path))
-            return f"{pool.total} slabs of {pool.slab_bytes} bytes"
+            used = ", ".join(_slabs_in_memory(path, pool.slab_bytes, pool.total)) or "none"
+            return f"{pool.total} slabs of {pool.slab_bytes} bytes, with memory behind them: {used}"
         if kind is Kind.LEASES:
             return _leases(path)
     except NativeError as error:
@@ -114,10 +117,29 @@ def _detail(path: Path, kind: Kind) -> str:
     return ""
 
 
+def _slabs_in_memory(path: Path, slab_bytes: int, slabs: int) -> Iterator[str]:
+    """Runs of slabs, `3-5` or `7`, that were written at least once; the others take no memory yet. Raises OSError."""
+    with path.open("rb") as file:
+        end = 0
+        while end < slabs * slab_bytes:
+            try:
+                begin = os.lseek(file.fileno(), end, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # only a hole is left
+                    return
+                raise
+            end = os.lseek(file.fileno(), begin, os.SEEK_HOLE)
+            first, last = begin // slab_bytes, min((end - 1) // slab_bytes, slabs - 1)
+            if first <= last:
+                yield f"{first}-{last}" if first < last else str(first)
+
+
 def _leases(path: Path) -> str:
     table, locks = EventTable.attach(str(path)), ByteLocks(path)
     try:
-        return f"{table.in_use} sequences lent, {len(locks.shared(path.stat().st_size))} being read"
+        read = locks.shared(path.stat().st_size)
+        slots = f" (leases {', '.join(map(str, read))})" if read else ""
+        return f"{table.in_use} sequences lent, {len(read)} being read{slots}"
     finally:
         locks.close()
         table.close()

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aegaeon_cli.main import main
+from aegaeon_simulator.crossing import crossing
 from aegaeon_simulator.device import Kind, read_device
 from aegaeon_simulator.figures import book as books
 from aegaeon_simulator.figures import standing
@@ -56,7 +57,7 @@ def finished(curve: Curve, results: Any) -> int:
 def test_a_curve_finds_its_crossing_with_few_runs(carried: int) -> None:
     curve = Curve(replace(SMALL, loads=(16.0, 32.0, 64.0, 96.0, 128.0)), "paper", range(1))
     assert finished(curve, falling_at(carried)) <= 7
-    found = curve.crossings()["token"]
+    found = crossing(curve.line("token"))
     assert found is not None
     assert abs(found - carried) <= 2
 
@@ -64,7 +65,7 @@ def test_a_curve_finds_its_crossing_with_few_runs(carried: int) -> None:
 def test_a_curve_ends_where_everything_is_late() -> None:
     curve = Curve(replace(SMALL, loads=(16.0, 32.0, 64.0)), "aegaeon", range(1))
     assert finished(curve, falling_at(1)) == 1
-    assert curve.crossings()["token"] == 16.0
+    assert crossing(curve.line("token")) == 16.0
 
 
 def test_a_baseline_is_run_until_it_says_nothing_about_loads_that_ours_carries() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from aegaeon_simulator.crossing import TARGET, crossing
+from aegaeon_simulator.crossing import TARGET
 from aegaeon_simulator.figures.catalog import FORMS, OURS, Panel
 from aegaeon_simulator.figures.points import Point
 
@@ -52,10 +52,6 @@ class Curve:
     def line(self, form: str) -> list[tuple[float, float]]:
         """(load, attainment) in order of load."""
         return [(load, self.share(load, form)) for load in sorted(self.results)]
-
-    def crossings(self) -> dict[str, float | None]:
-        """By form; None where the curve never falls below the target."""
-        return {form: crossing(self.line(form)) for form in FORMS}
 
     def _refinement(self) -> float | None:
         """Between two loads, where the tokens on time are estimated to be the target."""

@@ -101,8 +101,7 @@ def _attend_split(  # type: ignore[no-untyped-def]  # triton reads annotations
         real = (member < group)[:, None] & (lane < dim)[None, :]
         q_at = queries + row * row_stride + (head * group + member)[:, None] * dim + lane[None, :]
         q = tl.load(q_at, mask=real, other=0.0)
-        best = tl.full([rows], float("-inf"), tl.float32)
-        total = tl.zeros([rows], tl.float32)
+        best, total = tl.full([rows], float("-inf"), tl.float32), tl.zeros([rows], tl.float32)
         mean = tl.zeros([rows, lanes], tl.float32)
         for start in range(begin, end, tile):
             place = start + tl.arange(0, tile)

@@ -1,124 +1,20 @@
-"""`python -m aegaeon_sidecar --config FILE`: one engine process, attached to its scheduler until it is told to end."""
+"""`python -m aegaeon_sidecar --config FILE`: an engine process, which can be told to end from its first moment on."""
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import logging
 import os
 import signal
 import sys
-import uuid
-from pathlib import Path
-
-from prometheus_client import CollectorRegistry, generate_latest
-
-from aegaeon_native import NativeError
-from aegaeon_proto.pages import Pages
-from aegaeon_sidecar.backends import Backend
-from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
-from aegaeon_sidecar.config import SidecarConfig, read_config
-from aegaeon_sidecar.drain import drain
-from aegaeon_sidecar.engine import Engine
-from aegaeon_sidecar.errors import BackendError, SettingsError
-from aegaeon_sidecar.metrics import EngineMetrics
-from aegaeon_sidecar.outbox import Outbox
-from aegaeon_sidecar.server import Attachment
-from aegaeon_sidecar.sink import Sinks
-
-log = logging.getLogger("aegaeon_sidecar")
-
-_STOP_S = 2.0  # for the current step and chunk
-_FLUSH_S = 0.5  # for gateways to acknowledge the last tokens
 
 
-def main() -> int:
-    """Exit status: 0 told to end, 1 a lane died, 2 the configuration is wrong or the memory is not to be had."""
-    arguments = argparse.ArgumentParser(prog="aegaeon_sidecar", description=__doc__)
-    arguments.add_argument("--config", type=Path, required=True, metavar="FILE", help="see docs/design/processes.md")
-    arguments.add_argument("--instance", metavar="NAME", help="instead of the file's: what differs from pod to pod")
-    arguments.add_argument("--node", metavar="NAME", help="instead of the file's")
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname).1s %(name)s %(message)s", stream=sys.stderr
-    )
-    try:
-        given = vars(arguments.parse_args())
-        config = read_config(given.pop("config"), {key: value for key, value in given.items() if value is not None})
-        configure_threads(config.threads)
-        backend = TorchBackend(device=config.device, dtype=config.dtype)
-        status, ended = asyncio.run(_serve(config, backend))
-    except (SettingsError, BackendError, NativeError, OSError) as error:
-        log.error("%s", error)  # one sentence for people, no traceback
-        return 2
-    if not ended:
-        os._exit(status)  # a step that will not end must not keep the process, and its memory may not be unmapped
-    return status
+def _start() -> int:
+    """A container's first process does not hear SIGTERM before it listens: told so while torch is loaded, which takes
+    seconds, it would begin its work, be killed long after, and leave its files to the node."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    from aegaeon_sidecar.process import main
 
-
-async def _serve(config: SidecarConfig, backend: Backend) -> tuple[int, bool]:
-    loop = asyncio.get_running_loop()
-    stop, hurry, crashed = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    def told() -> None:
-        (hurry if stop.is_set() else stop).set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told)
-    outbox = Outbox(loop)
-    engine: Engine
-
-    def replies_to(target: str) -> bool:
-        return engine.state.sequences.replies_to(target)
-
-    sinks = Sinks(config.instance, loop, replies_to, tls=config.tls)
-    incarnation = uuid.uuid4().hex[:12]
-    engine = Engine(config, incarnation, backend, outbox, sinks.push, lambda: _signal(loop, crashed, stop))
-    engine.start()
-    attachment = Attachment(engine, outbox, config)
-    attached = asyncio.create_task(attachment.run(), name="attachment")
-    pages = _pages(config.metrics_listen, engine, attachment)
-    try:
-        if pages:
-            await pages.start()
-        await _first(attached, stop)
-        if not crashed.is_set():
-            await drain(engine, attachment, config.drain_s, hurry)
-    finally:
-        if pages:
-            await pages.stop()
-    attached.cancel()
-    await asyncio.gather(attached, return_exceptions=True)
-    ended = await asyncio.to_thread(engine.stop, _STOP_S)
-    await sinks.flush(_FLUSH_S)
-    await sinks.close()
-    return int(crashed.is_set()), ended
-
-
-def _pages(listen: str | None, engine: Engine, attachment: Attachment) -> Pages | None:
-    if listen is None:
-        return None
-    registry = CollectorRegistry()
-    registry.register(EngineMetrics(engine))
-
-    async def render() -> bytes:
-        return await asyncio.to_thread(generate_latest, registry)  # the engine's lock is not waited for in the loop
-
-    return Pages(listen, lambda: attachment.ready, "not attached, or draining", render)
-
-
-async def _first(attached: asyncio.Task[None], stop: asyncio.Event) -> None:
-    """Until told to end; what breaks the attachment for good is raised."""
-    stopped = asyncio.create_task(stop.wait())
-    await asyncio.wait((attached, stopped), return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    if attached.done():
-        attached.result()
-
-
-def _signal(loop: asyncio.AbstractEventLoop, crashed: asyncio.Event, stop: asyncio.Event) -> None:
-    for event in (crashed, stop):
-        loop.call_soon_threadsafe(event.set)
+    return main()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_start())

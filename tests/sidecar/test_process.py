@@ -145,3 +145,18 @@ async def test_a_wrong_configuration_ends_the_process_with_one_sentence(
     error = capfd.readouterr().err
     assert "surprise" in error
     assert "Traceback" not in error
+
+
+async def test_a_process_that_is_told_to_end_while_it_loads_torch_ends_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = folder / "begun"
+    slow = folder / "slow" / "torch.py"
+    slow.parent.mkdir()
+    slow.write_text(f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(60)\n")
+    monkeypatch.setenv("PYTHONPATH", str(slow.parent))
+    async with outside(config(folder), folder) as process, asyncio.timeout(20):
+        while not begun.exists():  # noqa: ASYNC110 - a file of another process: nothing announces it
+            await asyncio.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0

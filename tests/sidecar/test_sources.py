@@ -165,6 +165,17 @@ def test_the_model_used_longest_ago_makes_room_and_one_in_use_does_not(web: Serv
     third.close()
 
 
+def test_what_others_keep_in_the_folder_is_neither_counted_nor_removed(web: Server, folder: Path) -> None:
+    theirs = folder / "disk" / "hub" / "models--org--tiny" / "model.safetensors"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(WEIGHTS)
+    disk = tier(folder, budget=4_000_000)  # one model
+    obtain(disk, http(web, "first")).close()
+    obtain(disk, http(web, "second")).close()
+    assert theirs.read_bytes() == WEIGHTS
+    assert disk.used_bytes() < 4_000_000
+
+
 def test_two_sidecars_that_want_a_model_at_once_fetch_it_once(web: Server, folder: Path) -> None:
     stored: list[Stored] = []
     threads = [threading.Thread(target=lambda: stored.append(obtain(tier(folder), http(web)))) for _ in range(3)]

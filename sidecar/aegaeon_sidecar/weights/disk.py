@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ from aegaeon_sidecar.weights.remote import Remote
 _LOCK = ".lock"
 _COMPLETE = ".complete"
 _RESERVED = ".reserved"
+_NAME = re.compile("[0-9a-f]{32}")  # of an entry; what else lies in the folder is not ours to count or remove
 _POLL_S = 0.1
 
 
@@ -103,7 +105,8 @@ class DiskTier:
         (directory / _RESERVED).write_text(str(nbytes))
 
     def _entries(self) -> list[Path]:
-        return [path for path in self._folder.iterdir() if path.is_dir()] if self._folder.is_dir() else []
+        found = self._folder.iterdir() if self._folder.is_dir() else ()
+        return [path for path in found if _NAME.fullmatch(path.name) and path.is_dir()]
 
 
 def _evict(directory: Path) -> int:

@@ -75,7 +75,7 @@ cluster-down: $(STAMP) ## end it and remove what it made
 	@$(PY) -m e2e.cluster down
 # E2E: some of the files, for example. A cluster that is up is used and stays up.
 E2E ?= e2e
-e2e: $(STAMP) redis-server $(if $(KUBECONFIG),,cluster-packages) ## the tests on a cluster, made and removed for them (KUBECONFIG: yours)
+e2e: $(STAMP) redis-server $(if $(or $(KUBECONFIG),$(filter 0,$(NODES))),,cluster-packages) ## the tests on a cluster, made and removed for them (KUBECONFIG: yours)
 	@[ -n "$$KUBECONFIG" ] || [ -n "$$($(PY) -m e2e.cluster status)" ] || \
 	  { $(PY) -m e2e.cluster up --nodes $(NODES) && trap '$(PY) -m e2e.cluster down' EXIT || exit 1; }; \
 	$(PY) -m pytest -q $(E2E)

@@ -9,10 +9,12 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def poll(what: str, read: Callable[[], T], within_s: float, seen: Callable[[], str] = lambda: "") -> T:
+def poll(
+    what: str, read: Callable[[], T], within_s: float, seen: Callable[[], str] = lambda: "", every_s: float = 0.2
+) -> T:
     """What `read` gives as soon as it is true. AssertionError with `what`, and what `seen` then says about it."""
     deadline = time.monotonic() + within_s
     while not (found := read()):
         assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}\n{seen()}"
-        time.sleep(0.2)  # nothing to wait on: what is polled is a client's view
+        time.sleep(every_s)  # nothing to wait on: what is polled is a client's view
     return found

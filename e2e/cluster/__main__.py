@@ -1,4 +1,4 @@
-"""`python -m e2e.cluster up | down | status`: a cluster on this machine, as root."""
+"""`python -m e2e.cluster prepare | up | down | status`: a cluster on this machine, as root."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import Layout, Node, default_layout
 from e2e.cluster.processes import run, running, stop
 
-# Commands that nodes need, and the Debian packages that bring them.
-_TOOLS = {
+# Commands that every cluster needs, those that nodes need, and the Debian packages that bring them.
+_NETWORK_TOOLS = {"ip": "iproute2", "nsenter": "util-linux", "sysctl": "procps"}
+_NODE_TOOLS = {
     "containerd": "containerd",
     "runc": "runc",
     "buildah": "buildah",
@@ -38,17 +39,24 @@ def main() -> None:
     """See the module."""
 
 
+_nodes = click.option(
+    "--nodes", default=2, show_default=True, type=click.IntRange(0, 8), help="0: the API server alone."
+)
+
+
 @main.command()
-@click.option("--nodes", default=2, show_default=True, type=click.IntRange(0, 8), help="0: the API server alone.")
+@_nodes
+def prepare(nodes: int) -> None:
+    """Build what it needs, or say why this machine cannot make one."""
+    _prepare(default_layout(nodes))
+
+
+@main.command()
+@_nodes
 def up(nodes: int) -> None:
     """Make it, or say that it is there."""
     layout = default_layout(nodes)
-    if os.geteuid() != 0:
-        raise ClusterError("namespaces need root; or set KUBECONFIG to a cluster that you have")
-    if running(layout):
-        raise ClusterError("a cluster is up already; `make cluster-down` ends it")
-    _check_machine(nodes)
-    binaries.build(binaries.ALL if nodes else binaries.API)
+    _prepare(layout)
     archives = images.system_images(layout) if nodes else []
     began = time.monotonic()
     try:
@@ -119,10 +127,21 @@ def _end(layout: Layout, keep_logs: bool) -> None:
         shutil.rmtree(layout.root, ignore_errors=True)
 
 
-def _check_machine(nodes: int) -> None:
-    missing = sorted({package for tool, package in _TOOLS.items() if shutil.which(tool) is None}) if nodes else []
+def _prepare(layout: Layout) -> None:
+    """Everything that can fail on a machine that is not made for this."""
+    if os.geteuid() != 0:
+        raise ClusterError("namespaces need root; or set KUBECONFIG to a cluster that you have")
+    if running(layout):
+        raise ClusterError("a cluster is up already; `make cluster-down` ends it")
+    tools = _NETWORK_TOOLS | (_NODE_TOOLS if layout.nodes else {})
+    missing = sorted({package for tool, package in tools.items() if shutil.which(tool) is None})
     if missing:
-        raise ClusterError(f"nodes need, as root: apt-get install {' '.join(missing)}")
+        raise ClusterError(f"a cluster needs, as root: apt-get install {' '.join(missing)}")
+    try:
+        network.make(layout)
+    finally:
+        network.remove(layout)
+    binaries.build(binaries.ALL if layout.nodes else binaries.API)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ class OperatorConfig:
     """its name in the lease"""
     health_port: int = 8080
     """GET /healthz; 0: none"""
-    workers: int = 8
+    workers: int = 16
     """pools that are looked at side by side"""
     relist_s: float = 300.0
     """everything is listed again so often: what a watch has missed lasts no longer"""

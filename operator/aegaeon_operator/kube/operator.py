@@ -94,6 +94,7 @@ async def _list_again(config: OperatorConfig, cluster: Cluster, store: Store, qu
 async def _watch(config: OperatorConfig, store: Store, queue: Queue) -> None:
     registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
     settings.posting.enabled = False
+    settings.persistence.diffbase_storage = _NoComparison()
     settings.scanning.disabled = True  # kinds that come later are seen by the next list; no right to read CRDs needed
 
     async def changed(event: Any, body: Any, **_: Any) -> None:
@@ -114,6 +115,19 @@ async def _watch(config: OperatorConfig, store: Store, queue: Queue) -> None:
         clusterwide=not config.namespaces,
         namespaces=config.namespaces,
     )
+
+
+class _NoComparison(kopf.DiffBaseStorage):
+    """Who only listens needs no difference to what was there before; finding it takes a third of kopf's time."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        pass
 
 
 def _login(registry: kopf.OperatorRegistry) -> None:

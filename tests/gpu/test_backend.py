@@ -14,6 +14,7 @@ from torch.utils.dlpack import from_dlpack
 from aegaeon_native import BlockPool, CudaDevice, Range, SlabPool
 from aegaeon_sidecar.backends import Layout, StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend
+from aegaeon_sidecar.errors import BackendError
 from aegaeon_sidecar.sampling import SamplerState
 
 pytestmark = pytest.mark.gpu
@@ -130,3 +131,25 @@ def test_a_graph_stays_valid_through_evictions_and_loads(gpu: CudaDevice, tiny_m
         assert generate(model, [9, 30], [0, 3], 12) == first
     model.pool.give(held)
     model.pool.check()
+
+
+@pytest.mark.parametrize("sampler", [None, SamplerState()])
+def test_a_step_is_told_when_its_kernels_are_over_and_not_before(
+    gpu: CudaDevice, tiny_models: dict[str, Path], sampler: SamplerState | None
+) -> None:
+    model, image = placed(gpu, tiny_models["llama"], "bfloat16")
+    model.load(image)
+    table = model.blocks.allocate(4, 16)
+    torch.cuda._sleep(1_000_000_000)  # about half a second in front of the step
+    launched = model.backend.launch("model", [StepInput(PROMPT[:30], 0, table, sampler)])
+    launched.results()
+    assert torch.cuda.current_stream().query()
+
+
+def test_a_step_that_fails_leaves_no_kernel_behind(gpu: CudaDevice, tiny_models: dict[str, Path]) -> None:
+    model, image = placed(gpu, tiny_models["llama"], "bfloat16")
+    model.load(image)
+    torch.cuda._sleep(1_000_000_000)
+    with pytest.raises(BackendError):
+        model.backend.launch("model", [StepInput(PROMPT[:30], 0, np.array([1 << 20], dtype=np.int32), None)])
+    assert torch.cuda.current_stream().query()

@@ -20,7 +20,7 @@ from aegaeon_sidecar.backends.torch.attention import Gathered
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.choose import choose
 from aegaeon_sidecar.backends.torch.decoder import Decoder
-from aegaeon_sidecar.backends.torch.device import open_device
+from aegaeon_sidecar.backends.torch.device import nothing_left, open_device, recorded
 from aegaeon_sidecar.backends.torch.draws import FOLLOWED, on_device
 from aegaeon_sidecar.backends.torch.parameters import Parameters
 from aegaeon_sidecar.backends.torch.plan import Planner
@@ -48,12 +48,18 @@ class _Shell:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A step that was over when it was launched."""
+    """A step whose tokens were known when it was launched. `over`: behind its kernels; None when they were waited for.
+
+    A chunk of a prompt chooses no token, so on a GPU nothing else tells that its weights and blocks are still in use.
+    """
 
     sampled: list[Sampled | None]
+    over: torch.cuda.Event | None
 
     def results(self) -> list[Sampled | None]:
         """See Launched."""
+        if self.over is not None:
+            self.over.synchronize()
         return self.sampled
 
 
@@ -133,21 +139,24 @@ class TorchBackend:
     def launch(self, model: str, inputs: Seq[StepInput], after: Launched | None = None) -> Launched:
         """See Backend. Reads the samplers and changes none: the caller accepts the tokens that it keeps.
 
-        Decodes of a `paged` backend are under way when it returns; everything else is over.
+        Decodes of a `paged` backend are under way when it returns, and so is what chooses no token on a GPU; everything
+        else is over. So it is when this raises.
         """
         if after is None and any(part.follows is not None for part in inputs):
             raise BackendError("an input follows a step that was not launched")
-        if self._paged and _are_decodes(inputs):
-            with torch.inference_mode():
+        with torch.inference_mode(), nothing_left(self._device):
+            if self._paged and _are_decodes(inputs):
                 return self._decodes(model).launch(inputs, after)
+            return self._told(model, inputs)
+
+    def _told(self, model: str, inputs: Seq[StepInput]) -> Told:
         wanted = [i for i, part in enumerate(inputs) if part.sampler is not None]
         samplers = [part.sampler for part in inputs if part.sampler is not None]
         results: list[Sampled | None] = [None] * len(inputs)
-        with torch.inference_mode():
-            chosen = choose(self._forward(model, inputs, wanted), samplers)
+        chosen = choose(self._forward(model, inputs, wanted), samplers)
         for i, sampled in zip(wanted, chosen, strict=True):
             results[i] = sampled
-        return Told(results)
+        return Told(results, recorded(self._device))
 
     def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
         """See Backend: where tokens stay on the device, and no rule of choosing depends on those before."""

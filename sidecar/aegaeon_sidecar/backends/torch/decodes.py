@@ -18,6 +18,7 @@ from aegaeon_sidecar.backends import Launched, Sampled, StepInput
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.choose import choose
 from aegaeon_sidecar.backends.torch.decoder import Decoder
+from aegaeon_sidecar.backends.torch.device import recorded
 from aegaeon_sidecar.backends.torch.draws import FOLLOWED, numbers, on_device, pick
 from aegaeon_sidecar.backends.torch.paged import Paged
 from aegaeon_sidecar.errors import BackendError
@@ -107,7 +108,7 @@ class Decodes:
         chosen = self._chosen[: len(inputs)].clone()
         tokens = torch.empty(len(inputs), dtype=torch.int64, pin_memory=self._device.type == "cuda")
         tokens.copy_(chosen, non_blocking=True)
-        return Tile(chosen, tokens, self._recorded(), samplers, told)
+        return Tile(chosen, tokens, recorded(self._device), samplers, told)
 
     def _forwarded(self, inputs: Seq[StepInput]) -> Tensor:
         """float32 [ROWS, vocab_size]; the next one overwrites it."""
@@ -134,16 +135,8 @@ class Decodes:
             row[2] = part.position + 1
             row[_HEAD : _HEAD + count] = blocks
         self._state.copy_(stage, non_blocking=True)
-        self._copied[self._turn] = self._recorded()
+        self._copied[self._turn] = recorded(self._device)
         self._turn = (self._turn + 1) % _STAGES
-
-    def _recorded(self) -> torch.cuda.Event | None:
-        """An event behind all that is launched so far; None on a CPU, where nothing is pending."""
-        if self._device.type != "cuda":
-            return None
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(self._device))
-        return event
 
     def _run(self) -> None:
         if not self._capture:

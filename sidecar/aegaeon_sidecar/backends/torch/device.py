@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -23,3 +25,23 @@ def open_device(name: str) -> torch.device:
     if device.index >= torch.cuda.device_count():
         raise BackendError(f"device is {name}, but this machine has {torch.cuda.device_count()}; see nvidia-smi")
     return device
+
+
+def recorded(device: torch.device) -> torch.cuda.Event | None:
+    """An event behind all that is launched so far; None on a CPU, where nothing is pending."""
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+@contextmanager
+def nothing_left(device: torch.device) -> Iterator[None]:
+    """Whoever fails in here has nothing under way afterwards: memory that its kernels read may be given away."""
+    try:
+        yield
+    except BaseException:
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
+        raise

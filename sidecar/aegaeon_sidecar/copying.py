@@ -21,8 +21,9 @@ def await_copy(event: Event) -> None:
 class Copier:
     """One stream of copies: of this machine's memory, or of a GPU. Used by one lane's thread; `cancel` by any."""
 
-    def __init__(self, name: str, events: EventTable, gpu: CudaDevice | None = None) -> None:
-        self._lane = CopyLane(name, device=gpu)
+    def __init__(self, name: str, events: EventTable, gpu: CudaDevice | None = None, urgency: int = 0) -> None:
+        """`urgency`: 0 to 5, of its kernels among all that a GPU has to do; its copy engines take turns regardless."""
+        self._lane = CopyLane(name, device=gpu, priority=-urgency)
         self._events = events
 
     def copy(self, command: Command, dst: int, src: int, nbytes: int) -> None:

@@ -46,6 +46,9 @@ from aegaeon_sidecar.wire import seq_of
 log = logging.getLogger(__name__)
 
 _EVENTS = 64
+# Of the streams of a GPU, whose kernels of small blocks wait for the kernels of steps else. A batch waits for its KV
+# first, then for its weights; what leaves is waited for by what takes its place, at the earliest.
+_URGENCY = {Lane.WEIGHTS: 1, Lane.KV_OUT: 0, Lane.KV_IN: 2}
 _NOBODY = -1  # owner of what the sidecar issues itself
 
 
@@ -71,11 +74,11 @@ class Engine:
         with locked(config.segments):
             self._lending = Lending(leases_path(self._segment))
             self.state = _state(config, str(self._segment), self._lending, gpu)
-        self._attachments = Attachments(config.segments)
+        self._attachments = Attachments(config.segments, gpu)
         self._sweeper = Sweeper(config.segments, self._tidy)
         self._events = EventTable.private(_EVENTS)
         self._copiers = {
-            lane: Copier(lane.value, self._events, gpu) for lane in (Lane.WEIGHTS, Lane.KV_OUT, Lane.KV_IN)
+            lane: Copier(lane.value, self._events, gpu, urgency) for lane, urgency in _URGENCY.items()
         }
         self._cache = HostCache(config.segments, config.memory.host_cache_bytes, gpu)
         self._held = Held(self.state, self._cache)

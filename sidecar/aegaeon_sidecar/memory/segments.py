@@ -6,15 +6,18 @@ lives; what nobody holds is removed by the sweeper.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from aegaeon_native import NativeError, SlabPool
+from aegaeon_native import CudaDevice, NativeError, SlabPool
 from aegaeon_sidecar.errors import UnknownError
 from aegaeon_sidecar.kv.lending import Borrowing
+
+log = logging.getLogger(__name__)
 
 SEGMENT_SUFFIX = ".kv"
 LEASES_SUFFIX = ".leases"
@@ -44,8 +47,10 @@ class _Attached:
 class Attachments:
     """Other sidecars' host tiers, attached when first needed. Thread-safe."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, gpu: CudaDevice | None = None) -> None:
+        """`gpu`: what is adopted goes there, so the pages of a segment are locked for it when it is attached."""
         self._folder = folder
+        self._gpu = gpu
         self._lock = threading.Lock()
         self._attached: dict[str, _Attached] = {}
 
@@ -85,7 +90,16 @@ class Attachments:
             raise UnknownError(f"segment {segment} is not in {self._folder}; its sidecar has ended")
         if segment not in self._attached:
             try:
-                self._attached[segment] = _Attached(SlabPool.attach(str(path)), Borrowing(leases_path(path)))
+                self._attached[segment] = _Attached(self._pool(path), Borrowing(leases_path(path)))
             except (NativeError, OSError) as error:
                 raise UnknownError(f"segment {segment} cannot be attached: {error}") from error
         return self._attached[segment]
+
+    def _pool(self, path: Path) -> SlabPool:
+        try:
+            return SlabPool.attach(str(path), self._gpu)
+        except NativeError as error:
+            if self._gpu is None:
+                raise
+            log.warning("%s is adopted from at the rate of pages that are not locked: %s", path.name, error)
+            return SlabPool.attach(str(path))

@@ -77,9 +77,7 @@ class Engine:
         self._attachments = Attachments(config.segments, gpu)
         self._sweeper = Sweeper(config.segments, self._tidy)
         self._events = EventTable.private(_EVENTS)
-        self._copiers = {
-            lane: Copier(lane.value, self._events, gpu, urgency) for lane, urgency in _URGENCY.items()
-        }
+        self._copiers = {lane: Copier(lane.value, self._events, gpu, urgency) for lane, urgency in _URGENCY.items()}
         self._cache = HostCache(config.segments, config.memory.host_cache_bytes, gpu)
         self._held = Held(self.state, self._cache)
         self._rings = {name: StageRing(*_stage(config)) for name in ("fetch", "load")}
@@ -181,6 +179,7 @@ class Engine:
     def _tidy(self) -> None:
         """Now and then, with or without a scheduler."""
         self._attachments.drop_removed()
+        self._cache.unlock_evicted()
         with self.state.changed:
             self.state.sequences.settle_loans()
 

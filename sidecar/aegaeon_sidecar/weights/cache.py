@@ -11,7 +11,9 @@ import errno
 import fcntl
 import mmap
 import os
+import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -55,6 +57,8 @@ class HostCache:
         self._folder = folder
         self._budget_bytes = budget_bytes
         self._gpu = gpu
+        self._page_locked: weakref.WeakSet[Image] = weakref.WeakSet()
+        self._guard = threading.Lock()
 
     def obtain(
         self, identity: str, nbytes: int, fill: Fill, *, give_up: Callable[[], bool] = lambda: False, evict: bool = True
@@ -113,6 +117,7 @@ class HostCache:
             fcntl.flock(handle, fcntl.LOCK_EX)
             os.truncate(handle, nbytes)  # from here on it counts
         try:
+            self.unlock_evicted()  # so that they do not take memory beside what comes instead of them
             self._allocate(handle, nbytes)
             return Draft(identity, nbytes, path, np.frombuffer(mmap.mmap(handle, nbytes), dtype=np.uint8), handle)
         except BaseException:
@@ -140,7 +145,7 @@ class HostCache:
                 draft.path.rename(path)
             _drop(draft)
             self._remember(draft.identity, content)
-            image = _open_image(path, content, draft.nbytes)
+            image = self._open(path, content, draft.nbytes)
         self._make_ready(image)
         return image
 
@@ -148,6 +153,15 @@ class HostCache:
         _populate(image)
         if self._gpu is not None:
             image.lock_pages(self._gpu)
+            with self._guard:
+                self._page_locked.add(image)
+
+    def unlock_evicted(self) -> None:
+        """Let go of the pages of images that are open here and were evicted, by whichever sidecar."""
+        with self._guard:
+            images = list(self._page_locked)
+        for image in images:
+            image.unlock_evicted()
 
     def discard(self, draft: Draft) -> None:
         """Give the draft's room back."""
@@ -173,7 +187,16 @@ class HostCache:
         path = self._folder / f"{content}{IMAGE_SUFFIX}"
         if content is None or not path.exists() or path.stat().st_size != nbytes:
             return None
-        return _open_image(path, content, nbytes)
+        return self._open(path, content, nbytes)
+
+    def _open(self, path: Path, content: str, nbytes: int) -> Image:
+        """Pinned; the folder's lock is held, so nobody evicts meanwhile. Writable where a GPU may want it locked so."""
+        writes = self._gpu is not None
+        handle = os.open(path, (os.O_RDWR if writes else os.O_RDONLY) | os.O_CLOEXEC)
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        os.utime(handle)
+        prot = mmap.PROT_READ | (mmap.PROT_WRITE if writes else 0)
+        return Image(content, nbytes, mmap.mmap(handle, nbytes, flags=mmap.MAP_SHARED, prot=prot), handle)
 
     def _known(self, identity: str) -> str | None:
         try:
@@ -232,14 +255,6 @@ def _drop(draft: Draft) -> None:
     draft.path.unlink(missing_ok=True)
     fcntl.flock(draft.file, fcntl.LOCK_UN)  # a map that still lives somewhere has a duplicate of the handle
     os.close(draft.file)
-
-
-def _open_image(path: Path, content: str, nbytes: int) -> Image:
-    """Pinned; the folder's lock is held, so nobody evicts meanwhile."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    fcntl.flock(handle, fcntl.LOCK_SH)
-    os.utime(handle)
-    return Image(content, nbytes, mmap.mmap(handle, nbytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ), handle)
 
 
 def _populate(image: Image) -> None:

@@ -6,7 +6,8 @@ import fcntl
 import logging
 import mmap
 import os
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,15 +16,16 @@ from aegaeon_native import CudaDevice, NativeError
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Image:
-    """A complete image, mapped read-only. Its bytes may be read while it is pinned; `obtain` and `find` pin it."""
+    """A complete image, mapped. Its bytes may be read while it is pinned; `obtain` and `find` pin it."""
 
     content: str
     nbytes: int
     _map: mmap.mmap
     _file: int
     _gpu: CudaDevice | None = None
+    _locking: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def address(self) -> int:
@@ -42,18 +44,40 @@ class Image:
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def lock_pages(self, gpu: CudaDevice) -> None:
-        """Copies to this GPU run at the link's rate from here on; where that is refused they run all the same."""
-        try:
-            gpu.lock_pages(self.address, self.nbytes, read_only=True)
-            self._gpu = gpu
-        except NativeError as error:
-            log.warning("%s is copied at the rate of pages that are not locked: %s", self.content, error)
+        """Copies to this GPU run at the link's rate from here on; where that is refused they run all the same.
+
+        For reading where the GPU knows such locks, else for writing too, as which it has to be mapped then.
+        """
+        with self._locking:
+            try:
+                _lock(gpu, self.address, self.nbytes)
+                self._gpu = gpu
+            except NativeError as error:
+                log.warning("%s is copied at the rate of pages that are not locked: %s", self.content, error)
+
+    def unlock_evicted(self) -> None:
+        """Locked pages stay in memory when their file is cut: what has been evicted must let go of them."""
+        with self._locking:
+            if self._gpu is not None and os.fstat(self._file).st_nlink == 0:
+                self._unlock()
 
     def close(self) -> None:
+        with self._locking:
+            self._unlock()
+            self._map.close()
+            os.close(self._file)
+
+    def _unlock(self) -> None:
         if self._gpu is not None:
             self._gpu.unlock_pages(self.address)
-        self._map.close()
-        os.close(self._file)
+            self._gpu = None
+
+
+def _lock(gpu: CudaDevice, address: int, nbytes: int) -> None:
+    try:
+        gpu.lock_pages(address, nbytes, read_only=True)
+    except NativeError:  # not every GPU knows pages that it may only read
+        gpu.lock_pages(address, nbytes)
 
 
 def try_lock(handle: int, kind: int) -> bool:

@@ -1,0 +1,99 @@
+"""Page-locked memory of a sidecar with a GPU, on a double of the driver: images and segments, while they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sidecar.driver_double import DriverDouble
+
+from aegaeon_native import SlabPool
+from aegaeon_sidecar.kv.lending import Lending
+from aegaeon_sidecar.memory.segments import Attachments, leases_path, segment_path
+from aegaeon_sidecar.weights.cache import HostCache
+from aegaeon_sidecar.weights.image import Image
+from aegaeon_sidecar.weights.ring import Bytes
+
+MB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> DriverDouble:
+    return DriverDouble(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture
+def driver(built: DriverDouble) -> Iterator[DriverDouble]:
+    assert built.locked == 0
+    yield built
+    assert built.locked == 0
+
+
+def put(cache: HostCache, name: str) -> Image:
+    def fill(target: Bytes) -> str:
+        target[:] = ord(name)
+        return name
+
+    return cache.obtain(name, MB, fill)
+
+
+def test_images_that_were_evicted_do_not_stay_locked(folder: Path, driver: DriverDouble) -> None:
+    cache = HostCache(folder, 2 * MB, driver.gpu)
+    images = []
+    for name in "abcdef":
+        images.append(put(cache, name))
+        assert driver.locked <= 2
+        images[-1].unpin()
+    assert not images[0].pin()
+    for image in images:
+        image.close()
+
+
+def test_nor_do_those_that_another_sidecar_evicted(folder: Path, driver: DriverDouble) -> None:
+    ours, theirs = HostCache(folder, 2 * MB, driver.gpu), HostCache(folder, 2 * MB)
+    evicted, pinned = put(ours, "a"), put(ours, "b")
+    evicted.unpin()
+    other = put(theirs, "c")
+    assert driver.locked == 2
+    ours.unlock_evicted()
+    assert driver.locked == 1
+    for image in (evicted, pinned, other):
+        image.close()
+
+
+def test_a_gpu_without_locks_for_reading_gets_images_that_it_could_write(folder: Path, driver: DriverDouble) -> None:
+    cache = HostCache(folder, 2 * MB, driver.gpu)
+    driver.refuse_lock()
+    image = put(cache, "a")
+    assert driver.locked == 1
+    permissions = [line.split()[1] for line in Path("/proc/self/maps").read_text().splitlines() if "a.weights" in line]
+    assert permissions == ["rw-s"]
+    image.close()
+
+
+def test_a_segment_is_locked_while_it_is_attached(folder: Path, driver: DriverDouble) -> None:
+    path = segment_path(folder, "a", "life")
+    lending = Lending(leases_path(path))
+    source = SlabPool.shared(str(path), MB, 4)
+    attachments = Attachments(folder, driver.gpu)
+    lease = lending.lend()
+    with attachments.reading(path.name, *lease.handle) as pool:
+        assert (pool.total, driver.locked) == (4, 1)
+    source.close()
+    attachments.drop_removed()
+    lending.close()
+
+
+def test_a_segment_that_may_not_be_locked_is_read_all_the_same(folder: Path, driver: DriverDouble) -> None:
+    path = segment_path(folder, "a", "life")
+    lending = Lending(leases_path(path))
+    source = SlabPool.shared(str(path), MB, 4)
+    attachments = Attachments(folder, driver.gpu)
+    lease = lending.lend()
+    driver.refuse_lock()
+    with attachments.reading(path.name, *lease.handle) as pool:
+        assert (pool.total, driver.locked) == (4, 0)
+    attachments.close()
+    source.close()
+    lending.close()

@@ -38,18 +38,19 @@ def calibrate(*, manifests: Path, models: Path | None, output: Path | None, roun
     Example:
       aegaeon calibrate -f examples/quickstart/
     """
-    from aegaeon_cli.calibration import memcpy_bytes_per_s
+    from aegaeon_cli.calibration import memcpy_bytes_per_s, side_by_side
     from aegaeon_operator.spec import load_manifests
 
     memcpy = memcpy_bytes_per_s(rounds)
-    click.echo(f"memcpy: {_rate(memcpy)}")
+    beside = side_by_side(rounds)
+    click.echo(f"memcpy: {_rate(memcpy)}; two copies at once take {beside:.2f} x as long")
     found: list[_Calibrated] = []
     for pool in load_manifests(manifests, models or models_folder()).pools:
         _configure(pool)
         found += [_calibrate(pool, model, rounds) for model in pool.models if _measurable(model)]
     if not found:
         raise BadFileError(f"{manifests}: no model can be measured; give one with source.hostPath")
-    _write(output or constants_file(), found, memcpy)
+    _write(output or constants_file(), found, memcpy, beside)
 
 
 def _configure(pool: Pool) -> None:
@@ -126,13 +127,14 @@ def _rate(bytes_per_s: float) -> str:
     return f"{bytes_per_s / 1e9:.2f} GB/s"
 
 
-def _write(target: Path, found: list[_Calibrated], memcpy: float) -> None:
+def _write(target: Path, found: list[_Calibrated], memcpy: float, beside: float) -> None:
     """The first pool's engine is the simulator's device."""
     from aegaeon_cli.calibration import DERIVED, Machine, write_constants
 
     spec, block_tokens = found[0].pool.gpu_pool.spec, found[0].block_tokens
     machine = Machine(
         memcpy,
+        beside,
         median(c.disk_bytes_per_s for c in found),
         spec.memory.device_bytes,
         spec.memory.slab_size,

@@ -135,6 +135,7 @@ class ConstantsFile(_Frozen):
     constants: tuple[MeasuredEntry, ...]
     gpu: Any = None
     memcpy_bytes_per_s: float | None = None
+    side_by_side: float | None = None
     derived: Any = None
     fits: Any = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def test_the_copy_fit_finds_the_rate_that_made_the_measurements(s_per_byte: floa
     assert fit.r2 > 0.999
 
 
-MACHINE = Machine(8e9, 2e9, 13 << 20, 256 << 10, 16, 16, 12 << 20)
+MACHINE = Machine(8e9, 1.9, 2e9, 13 << 20, 256 << 10, 16, 16, 12 << 20)
 
 
 def constants() -> ModelConstants:
@@ -78,6 +79,13 @@ def test_the_simulator_takes_the_same_file_for_a_device(tmp_path: Path) -> None:
     assert (kind.weight_bytes, kind.kv_bytes_per_token, kind.context_tokens) == (5 << 20, 4096, 2048)
     assert (kind.latency.load_bytes_per_s, kind.latency.kv_bytes_per_s) == (2.0**32, 2.0**31)
     assert any(line.startswith("one_link") for line in device.derived)
+    assert device.one_link
+
+
+def test_copies_that_hardly_slow_each_other_down_are_simulated_as_free_of_each_other(tmp_path: Path) -> None:
+    file = tmp_path / "constants.json"
+    write_constants(file, [constants()], replace(MACHINE, side_by_side=1.2))
+    assert not read_device(str(file)).one_link
 
 
 def test_real_models_are_measured_and_simulated_with_what_came_out(
@@ -92,6 +100,7 @@ def test_real_models_are_measured_and_simulated_with_what_came_out(
     assert result.output.count("R^2") == 16  # four fits of each model
     assert result.output.count("not measured: ") == 3
     written = json.loads(output.read_text("utf-8"))
+    assert 0.5 < written["side_by_side"] < 4.0
     assert [entry["model"] for entry in written["constants"]] == ["llama", "mistral", "qwen2", "qwen3"]
     assert all(entry["load_bytes_per_s"] > 1e8 for entry in written["constants"])
     assert all(0 < entry["floor"] < 10 for entry in written["constants"])

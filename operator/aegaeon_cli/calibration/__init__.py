@@ -1,6 +1,6 @@
 """Measures models on this machine and fits the constants of the scheduler's latency estimates (the paper's Eq. 4-6)."""
 
-from aegaeon_cli.calibration.copies import Copies, measure_copies, memcpy_bytes_per_s
+from aegaeon_cli.calibration.copies import Copies, measure_copies, memcpy_bytes_per_s, side_by_side
 from aegaeon_cli.calibration.fit import Fit, fit_copy, fit_prefill, fit_step
 from aegaeon_cli.calibration.measure import Grid, Measured, measure
 from aegaeon_cli.calibration.write import DERIVED, Machine, ModelConstants, write_constants
@@ -19,5 +19,6 @@ __all__ = [
     "measure",
     "measure_copies",
     "memcpy_bytes_per_s",
+    "side_by_side",
     "write_constants",
 ]

@@ -42,6 +42,25 @@ def memcpy_bytes_per_s(rounds: int = 5) -> float:
     return _MEMCPY_BYTES / median_seconds(lambda: np.copyto(target, source), rounds)
 
 
+def side_by_side(rounds: int = 5) -> float:
+    """How much longer than one copy two take at once, each on a lane of its own: 1 on paths of their own, 2 on one."""
+    from aegaeon_native import CopyLane
+
+    source, targets = np.ones(_MEMCPY_BYTES, np.uint8), np.zeros((2, _MEMCPY_BYTES), np.uint8)
+    with ExitStack() as stack:
+        lanes = [CopyLane(f"aegaeon-calibrate-{i}") for i in range(2)]
+        for lane in lanes:
+            stack.callback(lane.close)
+
+        def copy(count: int) -> None:
+            for lane, target in zip(lanes[:count], targets, strict=False):
+                lane.copy(target.ctypes.data, source.ctypes.data, _MEMCPY_BYTES)
+            for lane in lanes[:count]:
+                lane.synchronize()
+
+        return median_seconds(partial(copy, 2), rounds) / median_seconds(partial(copy, 1), rounds)
+
+
 def measure_copies(directory: Path, layout: Layout, slab_bytes: int, rounds: int) -> Copies:
     """Time one model's copies over a native lane, from the host tier's shared memory into slabs of the device tier."""
     weights = min(layout.weight_bytes, _MOST_BYTES)

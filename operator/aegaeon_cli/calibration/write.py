@@ -54,9 +54,13 @@ class ModelConstants:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One engine of the pool as the manifest shapes it, and what the machine copies. Bytes, bytes per second."""
+    """One engine of the pool as the manifest shapes it, and what the machine copies. Bytes, bytes per second.
+
+    `side_by_side`: how much longer two copies take at once than one alone.
+    """
 
     memcpy_bytes_per_s: float
+    side_by_side: float
     disk_bytes_per_s: float
     model_bytes: int
     slab_bytes: int
@@ -65,15 +69,18 @@ class Machine:
     host_kv_bytes: int
 
     def gpu(self) -> dict[str, object]:
-        """The simulator's part. On a CPU weights and KV have a lane each."""
-        shape = {name: value for name, value in asdict(self).items() if name != "memcpy_bytes_per_s"}
-        return {**shape, "one_link": False}
+        """The simulator's part. It knows copies of weights and KV that take turns on one link, or do not touch."""
+        shape = {name: value for name, value in asdict(self).items() if name not in _OF_COPIES}
+        return {**shape, "one_link": self.side_by_side > _HALFWAY}
 
 
+_OF_COPIES = ("memcpy_bytes_per_s", "side_by_side")
+_HALFWAY = 1.5
 DERIVED = (
     "model_bytes, slab_bytes, max_batch, host_kv_bytes: those of the manifest",
     "change_s, load_stall_bytes_per_s: 0, not measured; changing the model and a load beside it cost nothing here",
-    "one_link: false, not measured; copies of weights and KV do not slow each other down here, nor does decoding",
+    "one_link: the nearer of two, copies of weights and KV that take turns or do not slow each other down; "
+    "decoding slows none of them",
 )
 
 
@@ -83,6 +90,7 @@ def write_constants(file: Path, models: Sequence[ModelConstants], machine: Machi
         "constants": [m.constants() for m in models],
         "gpu": machine.gpu(),
         "memcpy_bytes_per_s": machine.memcpy_bytes_per_s,
+        "side_by_side": machine.side_by_side,
         "derived": DERIVED,
         "fits": [m.quality() for m in models],
     }

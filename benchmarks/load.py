@@ -29,11 +29,13 @@ from aegaeon_sidecar.models.fill import fill, identity
 from aegaeon_sidecar.models.layout import plan
 from aegaeon_sidecar.models.tensors import tensor_shapes
 from aegaeon_sidecar.weights.cache import HostCache
+from aegaeon_sidecar.weights.image import Image
 from aegaeon_sidecar.weights.ring import CHUNK_BYTES, DEPTH, READERS, StageRing
 
 SLAB = 32 << 20
 ROUNDS = 5
 GRID = [(1, 8, 2), (2, 8, 2), (4, 4, 1), (4, 4, 2), (4, 4, 4), (4, 8, 2), (8, 4, 2), (16, 2, 2)]  # MiB, slots, readers
+FIRST = "load: from disk for the first time, hashed, into slabs and host cache"
 CHOSEN = (CHUNK_BYTES >> 20, DEPTH, READERS)
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -88,8 +90,26 @@ def load(directory: Path, layout: Layout, target: NDArray[np.uint8], ring: Stage
     return layout.weight_bytes / (time.perf_counter() - begin)
 
 
-def sizes(directory: Path, layout: Layout, target: NDArray[np.uint8]) -> list[Row]:
-    """The grid that the ring's size was chosen from and dd, turn by turn; the chosen one against dd."""
+def first_load(folder: Path, directory: Path, layout: Layout, target: NDArray[np.uint8]) -> tuple[float, Image]:
+    """Of a model that was never read: bytes per second into the slabs and, hashed on the way, into a new host cache."""
+    begin = time.perf_counter()
+    cache = HostCache(folder, 4 << 30)
+    draft = cache.draft(identity(layout), layout.weight_bytes)
+    assert draft is not None
+    image = cache.publish(draft, fill(directory, layout, [target, draft.view], StageRing()))
+    return layout.weight_bytes / (time.perf_counter() - begin), image
+
+
+def rate_of_first_load(shm: Path, directory: Path, layout: Layout, target: NDArray[np.uint8]) -> float:
+    """Into a cache that goes with it."""
+    with tempfile.TemporaryDirectory(dir=shm) as folder:
+        rate, image = first_load(Path(folder), directory, layout, target)
+        image.close()
+    return rate
+
+
+def sizes(shm: Path, directory: Path, layout: Layout, target: NDArray[np.uint8]) -> list[Row]:
+    """The grid that the ring was chosen from and dd, turn by turn; the chosen one and a first load against dd."""
     rates: dict[str, list[float]] = defaultdict(list)
     source = np.ones_like(target)
     for _ in range(ROUNDS):
@@ -101,10 +121,12 @@ def sizes(directory: Path, layout: Layout, target: NDArray[np.uint8]) -> list[Ro
             rates[ring_name(mib, depth, readers)].append(load(directory, layout, target, ring))
         with BusyPython():
             rates["load: the chosen ring while Python computes"].append(load(directory, layout, target, StageRing()))
+        rates[FIRST].append(rate_of_first_load(shm, directory, layout, target))
     middle = {name: statistics.median(seen) / 1e9 for name, seen in rates.items()}
     limit = max(rate for name, rate in middle.items() if "dd from disk" in name)
     chosen = Row("load: from disk, the chosen ring (limit: dd)", middle[ring_name(*CHOSEN)], "GB/s", limit, ">=", 0.9)
-    return [chosen, *(Row(name, rate, "GB/s") for name, rate in middle.items())]
+    first = Row(f"{FIRST} (limit: dd)", middle.pop(FIRST), "GB/s", limit, ">=", 0.9)
+    return [chosen, first, *(Row(name, rate, "GB/s") for name, rate in middle.items())]
 
 
 def ring_name(mib: int, depth: int, readers: int) -> str:
@@ -158,18 +180,12 @@ def _private_bytes() -> int:
     return sum(int(kib) << 10 for kib in re.findall(r"^Rss(?:Anon|File):\s+(\d+)", status, re.MULTILINE))
 
 
-def cold(folder: Path, directory: Path, layout: Layout, target: NDArray[np.uint8]) -> list[Row]:
-    """A load of a model that was never read: into the slabs and, hashed on the way, into the host cache."""
+def memory(folder: Path, directory: Path, layout: Layout, target: NDArray[np.uint8]) -> list[Row]:
+    """What a first load takes beyond slabs and host cache, and what a sidecar that starts anew needs to find it."""
     segments = folder / "segments"
     segments.mkdir()
-    cache = HostCache(segments, 4 << 30)
     with Peak() as peak:
-        begin = time.perf_counter()
-        draft = cache.draft(identity(layout), layout.weight_bytes)
-        assert draft is not None
-        content = fill(directory, layout, [target, draft.view], StageRing())
-        image = cache.publish(draft, content)
-        rate = layout.weight_bytes / (time.perf_counter() - begin)
+        _, image = first_load(segments, directory, layout, target)
     begin = time.perf_counter()
     again = HostCache(segments, 4 << 30).find(identity(layout), layout.weight_bytes)
     took = time.perf_counter() - begin
@@ -177,7 +193,6 @@ def cold(folder: Path, directory: Path, layout: Layout, target: NDArray[np.uint8
     image.close()
     again.close()
     return [
-        Row("load: cold, hashed, into slabs and host cache", rate / 1e9, "GB/s"),
         Row("load: its memory beyond both", (peak.most_bytes - peak.first_bytes) / 1e6, "MB", 300, "<="),
         Row("load: a restarted sidecar finds 2 GB in the cache", took * 1e3, "ms"),
     ]
@@ -197,7 +212,7 @@ def main() -> int:
         target = weights.view(0, layout.weight_bytes)
         target[:] = 0  # every page is there, as after the first model that a slab held
         print(f"a model of {layout.weight_bytes / 1e9:.2f} GB")
-        rows = sizes(directory, layout, target) + cold(Path(shm), directory, layout, target)
+        rows = sizes(Path(shm), directory, layout, target) + memory(Path(shm), directory, layout, target)
         weights.close()
     return not report("load", rows)
 

@@ -213,6 +213,56 @@ def test_a_full_disk_is_named(web: Server, tmp_path: Path) -> None:
         obtain(tier(small), http(web))
 
 
+@pytest.mark.parametrize("broken", ["model.safetensors", "config.json"])
+async def test_a_broken_upload_is_fetched_anew_once_the_source_is_mended_and_the_catalog_sent_again(
+    web: Server, scheduler: Rig, folder: Path, tiny_models: dict[str, Path], broken: str
+) -> None:
+    whole = {path.name: path.read_bytes() for path in tiny_models["llama"].iterdir()}
+    web.files = whole | {broken: whole[broken][:-9]}
+    catalog = pb.Catalog(models=[mpb.ModelSpec(name="m", source=mpb.ModelSource(http=mpb.HttpSource(url=web.address)))])
+    async with inside(config(folder, disk={"folder": str(folder / "disk"), "budget_bytes": 1 << 30})):
+        link = await scheduler.link("a")
+        link.send(catalog)
+        await link.until(lambda: "m" in link.models and link.models["m"].phase == mpb.MODEL_PHASE_FAILED)
+        assert broken in link.models.pop("m").reason
+        web.files = whole
+        link.send(catalog)
+        await link.until(lambda: "m" in link.models)
+        await link.cached("m")
+
+
+def test_files_in_doubt_are_kept_where_a_checksum_vouches_for_them_and_fetched_anew_elsewhere(
+    web: Server, folder: Path
+) -> None:
+    web.files["SHA256SUMS"] = f"{hashlib.sha256(WEIGHTS).hexdigest()}  model.safetensors\n".encode()
+    stored = obtain(tier(folder), http(web))
+    stored.doubt(damaged=True)
+    stored.close()
+    obtain(tier(folder), http(web)).close()
+    assert (web.sent("model.safetensors"), web.sent("tokenizer.json")) == (1, 2)
+
+
+def test_a_file_damaged_on_this_disk_is_found_out_and_fetched_anew(web: Server, folder: Path) -> None:
+    web.files["SHA256SUMS"] = f"{hashlib.sha256(WEIGHTS).hexdigest()}  model.safetensors\n".encode()
+    stored = obtain(tier(folder), http(web))
+    (stored.directory / "model.safetensors").write_bytes(WEIGHTS[::-1])
+    stored.doubt(damaged=True)
+    stored.close()
+    with pytest.raises(SourceError, match="it is fetched anew next time"):
+        obtain(tier(folder), http(web))
+    mended = obtain(tier(folder), http(web))
+    assert contents(mended)["model.safetensors"] == WEIGHTS
+    mended.close()
+
+
+def test_what_another_sidecar_has_a_use_for_is_not_doubted(web: Server, folder: Path) -> None:
+    mine, theirs = obtain(tier(folder), http(web)), obtain(tier(folder), http(web))
+    mine.doubt(damaged=True)
+    mine.close()
+    assert contents(theirs) == FILES
+    theirs.close()
+
+
 def test_a_disk_that_fills_up_in_the_middle_is_named_and_the_next_try_goes_on_there(
     web: Server, tmp_path: Path
 ) -> None:

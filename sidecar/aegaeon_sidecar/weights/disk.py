@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from aegaeon_sidecar.errors import DiskFullError, FillCancelledError
-from aegaeon_sidecar.weights.download import Download, Progress
+from aegaeon_sidecar.weights.download import Download, Progress, doubt
 from aegaeon_sidecar.weights.remote import Remote
 
 _LOCK = ".lock"
@@ -34,6 +34,15 @@ class Stored:
     directory: Path
     _lock: int
 
+    def doubt(self, *, damaged: bool) -> None:
+        """They cannot be served: the next to ask looks for what has changed at the source since, unless another
+        sidecar has a use for them as they are. `damaged`: their bytes are wrong, here or there. To be closed next."""
+        with suppress(BlockingIOError):
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            (self.directory / _COMPLETE).unlink(missing_ok=True)
+            if damaged:
+                doubt(self.directory)
+
     def close(self) -> None:
         os.close(self._lock)
 
@@ -49,8 +58,8 @@ class DiskTier:
     def obtain(self, remote: Remote, progress: Progress, cancelled: Callable[[], bool]) -> Stored:
         """The model at `remote`, fetched if it is not here; a fetch that was broken off goes on where it stopped.
 
-        A complete copy is used without asking the server: a source that changes must change its address. Raises
-        SourceError, DiskFullError and FillCancelledError.
+        A complete copy that can be served is used without asking the server: a source that changes must change its
+        address. Raises SourceError, DiskFullError and FillCancelledError.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         directory = self._folder / sha256(remote.address.encode()).hexdigest()[:32]

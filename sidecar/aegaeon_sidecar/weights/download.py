@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from aegaeon_sidecar.errors import DiskFullError, FillCancelledError, SourceError
 from aegaeon_sidecar.weights.remote import CHUNK_BYTES, BrokenOffError, Remote, RemoteFile
@@ -56,20 +56,17 @@ class Download:
         """Bytes of a file that has changed since on the server are of no use."""
         manifest = self._directory / _MANIFEST
         now = {file.name: asdict(file) for file in self._files}
-        try:
-            before = json.loads(manifest.read_text())
-        except (FileNotFoundError, ValueError):
-            before = {}
+        before = _manifest(self._directory)
         for name in before.keys() | now.keys():
             if before.get(name) != now.get(name):
                 (self._directory / name).unlink(missing_ok=True)
-                self._part(name).unlink(missing_ok=True)
+                _part(self._directory, name).unlink(missing_ok=True)
         fresh = manifest.with_suffix(".new")
         fresh.write_text(json.dumps(now))
         fresh.rename(manifest)
 
     def _fetch(self, file: RemoteFile, sleep: Callable[[float], object]) -> None:
-        path, part = self._directory / file.name, self._part(file.name)
+        path, part = self._directory / file.name, _part(self._directory, file.name)
         if path.exists():
             self._advance(file.nbytes)
             return
@@ -124,8 +121,27 @@ class Download:
         self._done += nbytes
         self._progress(self._done, self.total)
 
-    def _part(self, name: str) -> Path:
-        return self._directory / (name + _PART)
+
+def doubt(directory: Path) -> None:
+    """The bytes in a folder are said to be wrong: whole files are parts again where a checksum will tell, else gone."""
+    for name, file in _manifest(directory).items():
+        whole = directory / name
+        if whole.exists() and (file["sha256"] or file["md5"]):
+            whole.rename(_part(directory, name))
+        whole.unlink(missing_ok=True)
+
+
+def _part(directory: Path, name: str) -> Path:
+    return directory / (name + _PART)
+
+
+def _manifest(directory: Path) -> dict[str, Any]:
+    """What was known of each file when the folder was last filled."""
+    try:
+        known: dict[str, Any] = json.loads((directory / _MANIFEST).read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return known
 
 
 class _Check:

@@ -120,10 +120,11 @@ class Fetcher:
             self._note(model, done, total)
 
         model.located = self._sources.locate(model.spec.source, noted, self._gives_up(model))
-        directory = model.located.directory
-        layout = self._backend.describe(directory, model.spec.max_model_len)
+        with model.located.reading() as directory:
+            layout = self._backend.describe(directory, model.spec.max_model_len)
         self._check_fits(layout)
-        note = self._cache_weights(model, directory, layout)
+        with model.located.reading():
+            note = self._cache_weights(model, directory, layout)
         self._register(model, directory, layout)
         self._set(model, pb.MODEL_PHASE_CACHED, note)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError 
 
 from aegaeon_proto.credentials import CredentialsError, token_of
 from aegaeon_proto.v1 import model_pb2 as pb
-from aegaeon_sidecar.errors import SourceError
+from aegaeon_sidecar.errors import ModelError, SourceError, WeightsError
 from aegaeon_sidecar.weights.disk import DiskTier, Stored
 from aegaeon_sidecar.weights.download import Progress
 from aegaeon_sidecar.weights.remote import HttpRemote, S3Remote
@@ -30,6 +31,16 @@ class Located:
 
     directory: Path
     stored: Stored | None = None
+
+    @contextmanager
+    def reading(self) -> Iterator[Path]:
+        """The directory. What came from afar and proves to be no model that can be served is not kept as if it were."""
+        try:
+            yield self.directory
+        except ModelError as error:
+            if self.stored is not None:
+                self.stored.doubt(damaged=isinstance(error, WeightsError))
+            raise
 
 
 class Sources:

@@ -205,6 +205,18 @@ def test_a_sidecar_killed_in_the_middle_of_a_download_leaves_what_the_next_goes_
     stored.close()
 
 
+def test_a_file_of_untold_size_that_came_whole_before_a_kill_is_fetched_once_more(web: Server, folder: Path) -> None:
+    web.sizes = False
+    stored = obtain(tier(folder), http(web))
+    stored.close()
+    whole = stored.directory / "model.safetensors"
+    whole.rename(whole.with_name(whole.name + ".part"))  # as a kill before the rename leaves it
+    (stored.directory / ".complete").unlink()
+    again = obtain(tier(folder), http(web))
+    assert contents(again) == FILES
+    again.close()
+
+
 def test_a_full_disk_is_named(web: Server, tmp_path: Path) -> None:
     with (
         small_tmpfs(tmp_path / "small", "1m") as small,

@@ -17,12 +17,16 @@ FILES = {"config.json": b"{}", "model.safetensors": WEIGHTS, "tokenizer.json": b
 
 @dataclass
 class Server:
-    """A folder on a web server with faults: `cuts` are bytes after which answers of a file break off, in turn."""
+    """A folder on a web server with faults: `cuts` are bytes after which answers of a file break off, in turn.
+
+    Without `sizes` it never says how long a file is, and ends an answer by closing the connection.
+    """
 
     address: str = ""
     files: dict[str, bytes] = field(default_factory=lambda: dict(FILES))
     cuts: list[int] = field(default_factory=list)
     ranges: bool = True
+    sizes: bool = True
     status: dict[str, int] = field(default_factory=dict)
     asked: list[tuple[str, int]] = field(default_factory=list)
 
@@ -56,8 +60,12 @@ class Handler(BaseHTTPRequestHandler):
             return
         wanted = self.headers.get("Range")
         start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.folder.ranges else 0
+        if start and start >= len(data):
+            self.send_error(416)
+            return
         self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(data) - start))
+        if self.folder.sizes:
+            self.send_header("Content-Length", str(len(data) - start))
         self.send_header("ETag", '"' + hashlib.sha1(data).hexdigest() + '"')
         self.end_headers()
         if self.command == "GET":

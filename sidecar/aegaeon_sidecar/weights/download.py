@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from aegaeon_sidecar.errors import DiskFullError, FillCancelledError, SourceError
-from aegaeon_sidecar.weights.remote import CHUNK_BYTES, BrokenOffError, Remote, RemoteFile
+from aegaeon_sidecar.weights.remote import CHUNK_BYTES, BrokenOffError, PastEndError, Remote, RemoteFile
 
 _PART = ".part"
 _MANIFEST = ".manifest.json"
@@ -70,20 +70,8 @@ class Download:
         if path.exists():
             self._advance(file.nbytes)
             return
-        pauses = iter(_PAUSES_S)
         with part.open("ab+") as target:
-            check = _Check(file)
-            target.seek(0)
-            while chunk := target.read(CHUNK_BYTES):
-                self._take(check, chunk)
-            while True:
-                before = check.done
-                try:
-                    self._stream(file, target, check)
-                    break
-                except BrokenOffError as error:
-                    pauses = iter(_PAUSES_S) if check.done > before else pauses
-                    self._pause(file, pauses, error, sleep)
+            check = self._bring(file, target, sleep)
             target.flush()
             os.fsync(target.fileno())
         wrong = check.verdict()
@@ -91,6 +79,26 @@ class Download:
             part.unlink()
             raise SourceError(f"{self._remote.address}/{file.name}: {wrong}; it is fetched anew next time")
         part.rename(path)
+
+    def _bring(self, file: RemoteFile, target: BinaryIO, sleep: Callable[[float], object]) -> _Check:
+        """Go on with what is in `target` until all is there."""
+        check = _Check(file)
+        target.seek(0)
+        while chunk := target.read(CHUNK_BYTES):
+            self._take(check, chunk)
+        pauses, furthest = iter(_PAUSES_S), check.done
+        while True:
+            try:
+                self._stream(file, target, check)
+                return check
+            except PastEndError:  # where no size is told, only the whole file once more can tell that it is whole
+                self._advance(-check.done)
+                check = _Check(file)
+                target.truncate(0)
+            except BrokenOffError as error:
+                pauses = iter(_PAUSES_S) if check.done > furthest else pauses
+                furthest = max(furthest, check.done)
+                self._pause(file, pauses, error, sleep)
 
     def _stream(self, file: RemoteFile, target: BinaryIO, check: _Check) -> None:
         if check.done and check.done == file.nbytes:

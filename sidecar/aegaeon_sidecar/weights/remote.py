@@ -41,6 +41,10 @@ class BrokenOffError(Exception):
     """The connection broke; what came is good, and the rest can be asked for."""
 
 
+class PastEndError(Exception):
+    """The file has no bytes from there on: it has fewer than were fetched, or just as many."""
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
     """One file: `version` changes when its bytes do ("" when the server does not say); checksums are lower-case hex."""
@@ -65,7 +69,7 @@ class Remote(Protocol):
         ...
 
     def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
-        """The bytes of this version of the file from `start` on."""
+        """The bytes of this version of the file from `start` on. Raises PastEndError, too."""
         ...
 
 
@@ -135,6 +139,8 @@ class HttpRemote:
                 yield None
             elif error.code >= HTTPStatus.INTERNAL_SERVER_ERROR or error.code == HTTPStatus.TOO_MANY_REQUESTS:
                 raise BrokenOffError(f"{url}: the server answers {error.code}") from error
+            elif error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and "Range" in headers:
+                raise PastEndError(f"{url}: has no bytes in {headers['Range']}") from error
             else:
                 raise SourceError(f"{url}: the server answers {error.code}; check address and access") from error
         except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:

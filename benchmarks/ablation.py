@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from aegaeon_scheduler.core.policies.slack.group import Group, Load, Order
 from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
 from aegaeon_scheduler.core.policies.slack.table import groups_at
 from aegaeon_scheduler.core.policies.slack.view import View
-from aegaeon_scheduler.core.state import Instance
+from aegaeon_scheduler.core.state import Instance, Sequence
 from aegaeon_simulator import production
 from aegaeon_simulator.figures.catalog import panels
 from aegaeon_simulator.figures.points import run_of as figure_run
@@ -43,9 +43,14 @@ KNOBS: dict[str, dict[str, float]] = {
     "quantum of 32 steps": {"quantum_steps": 32},
     "passes at every event": {"pass_gap_s": 0.0},
     "a stay of five seconds": {"min_stay_s": 5.0},
+    "no groups in halves": {"split_share": _NEVER},
+    "no room kept free": {"headroom": 0.0},
+    "nobody is urgent": {"urgent_share": 0.0},
 }
-FIRST_COME, STALL, AT_MOST = "first come, first served", "loads stall the engine", "groups at most: {}"
-VARIANTS = (*KNOBS, FIRST_COME, STALL, *(AT_MOST.format(n) for n in (1, 2, 3)))
+FIRST_COME, STALL, NO_IDLE = "first come, first served", "loads stall the engine", "idle weights are not used"
+COUNTED = tuple(f"groups at most: {count}" for count in (1, 2, 3))
+VARIANTS = (*KNOBS, FIRST_COME, STALL, NO_IDLE, *COUNTED)
+Patches = list[tuple[Any, str, object]]  # owner, its attribute, what stands there for a while
 
 
 @contextmanager
@@ -64,18 +69,31 @@ def _first_come(group: Group, now: float, settings: PolicySettings) -> Order:
     return Order(oldest, oldest)
 
 
-def _at_most(count: int) -> tuple[Callable[..., float], Callable[..., Instance | None]]:
-    """`over` and `_idle_weights` of a policy with so many groups on an engine."""
+def _never_idle(policy: SlackPolicy, group: Group, seq: Sequence, now: float) -> None:
+    return None
+
+
+def _at_most(count: int) -> Patches:
+    """A policy with so many groups on an engine."""
     over, idle = View.over, SlackPolicy._idle_weights
 
     def counted_over(view: View, load: Load) -> float:
         return over(view, load) if len(view.loads) < count else max(1.0, over(view, load))
 
-    def counted_idle(policy: SlackPolicy, group: Group, now: float) -> Instance | None:
-        inst = idle(policy, group, now)
+    def counted_idle(policy: SlackPolicy, group: Group, seq: Sequence, now: float) -> Instance | None:
+        inst = idle(policy, group, seq, now)
         return inst if inst is not None and len(groups_at(inst)) < count else None
 
-    return counted_over, counted_idle
+    return [(View, "over", counted_over), (SlackPolicy, "_idle_weights", counted_idle)]
+
+
+def _patches(variant: str) -> Patches:
+    """What a variant changes that no knob does."""
+    if variant == FIRST_COME:
+        return [(Group, "order", _first_come)]
+    if variant == NO_IDLE:
+        return [(SlackPolicy, "_idle_weights", _never_idle)]
+    return _at_most(int(variant[-1])) if variant in COUNTED else []
 
 
 def _stalling(run: Run) -> Run:
@@ -92,17 +110,10 @@ def tokens(variant: str, name: str, seed: int, seconds: float) -> float:
         given = config(*args)
         return replace(given, policy=replace(given.policy, **KNOBS.get(variant, {})))  # type: ignore[arg-type]  # floats
 
-    with instead(production, "_config", changed):
-        if variant == FIRST_COME:
-            with instead(Group, "order", _first_come):
-                return _token(run)
-        if variant == STALL:
-            return _token(_stalling(run))
-        if variant not in KNOBS:
-            over, idle = _at_most(int(variant[-1]))
-            with instead(View, "over", over), instead(SlackPolicy, "_idle_weights", idle):
-                return _token(run)
-        return _token(run)
+    with ExitStack() as stack:
+        for owner, attribute, value in [(production, "_config", changed), *_patches(variant)]:
+            stack.enter_context(instead(owner, attribute, value))
+        return _token(_stalling(run) if variant == STALL else run)
 
 
 def _run(name: str, seed: int, seconds: float) -> Run:

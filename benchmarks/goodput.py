@@ -1,7 +1,8 @@
 """Policy aegaeon at the loads that it is held to: tokens on time on 16 unified GPUs, the mean of three seeds.
 
 Run: python -m benchmarks.goodput [POINT ...] [--seeds 1,2,3] [--seconds 300]. A point is 0.1, 0.5 (requests per second
-and model) or x0.5, x0.3, x0.2 (objective scaled, at 0.1/s), with H in front under harsher costs.
+and model) or x0.5, x0.3, x0.2 (objective scaled, at 0.1/s), with H in front under harsher costs; host512 has host
+memory of 512 GB a node, and models come from NVMe at 7 GB/s.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Point:
     rate: float
     scale: float
     device: str = "h800-policy"
+    host_bytes: float = 0  # of a node, for weights; 0: every model is in host memory
 
 
 POINTS = {
@@ -49,22 +51,28 @@ POINTS |= {
     f"H{name}": replace(POINTS[name], models=models, device="h800-harsh")
     for name, models in (("0.1", 135), ("0.5", 88), ("x0.5", 84), ("x0.3", 60), ("x0.2", 46))
 }
+POINTS["host512"] = Point(100, 0.1, 1.0, host_bytes=512e9)
+NVME = 7e9  # bytes per second
 
 
 def run_of(point: Point, seed: int, seconds: float) -> Run:
     """The run of a point with arrivals for so many seconds."""
     workload = poisson(Lengths.read(LENGTHS), models=point.models, rate=point.rate, duration_s=seconds, seed=seed)
     settings = Settings("aegaeon", Split(unified=GPUS), Slo(10.0 * point.scale, 0.1 * point.scale))
-    return Run(settings, workload, read_device(point.device), seed)
+    device = read_device(point.device)
+    if point.host_bytes:
+        device = replace(device, host_cache_bytes=int(point.host_bytes), disk_bytes_per_s=NVME)
+    return Run(settings, workload, device, seed)
 
 
-def attained(point: Point, seed: int, seconds: float) -> Attainment:
-    """What one run attains."""
+def attained(point: Point, seed: int, seconds: float) -> tuple[Attainment, int]:
+    """What one run attains, and how many of its requests were refused."""
     run = run_of(point, seed, seconds)
-    return simulate(run).attainment(run.settings.slo)
+    outcome = simulate(run)
+    return outcome.attainment(run.settings.slo), sum(one.refused for one in outcome.requests)
 
 
-def rows(name: str, shares: Sequence[Attainment]) -> list[Row]:
+def rows(name: str, shares: Sequence[Attainment], refused: int) -> list[Row]:
     """The means, and the worst seed of what the bar is about."""
     point, count = POINTS[name], len(shares)
     what = f"{point.models} models, {point.device}, {name.lstrip('H')}"
@@ -73,6 +81,7 @@ def rows(name: str, shares: Sequence[Attainment]) -> list[Row]:
         Row(f"{what}: worst seed", min(a.token for a in shares), "share"),
         Row(f"{what}: request", sum(a.request for a in shares) / count, "share"),
         Row(f"{what}: time", sum(a.time for a in shares) / count, "share"),
+        Row(f"{what}: requests refused", refused, "requests", 0, "<="),
     ]
 
 
@@ -88,9 +97,9 @@ def main() -> int:
     with ProcessPoolExecutor(PROCESSES) as pool:
         runs = {n: [pool.submit(attained, POINTS[n], s, given.seconds) for s in seeds] for n in given.points or POINTS}
         for name, futures in runs.items():
-            shares = [future.result() for future in futures]
+            shares = [future.result()[0] for future in futures]
             print(name, *(f"{100 * a.token:.1f}/{100 * a.request:.1f}/{100 * a.time:.1f}" for a in shares), flush=True)
-            found += rows(name, shares)
+            found += rows(name, shares, sum(future.result()[1] for future in futures))
     return 0 if report("goodput", found) else 1
 
 

@@ -38,7 +38,7 @@ class Load:
 
     @property
     def failures(self) -> list[str]:
-        return [f"{one.chat.model}: {one.error}" for one in self.exchanges if one.error]
+        return [f"{one.chat.model}, {one.request or 'no id'}: {one.error}" for one in self.exchanges if one.error]
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -60,7 +60,10 @@ class Load:
     def verdict(self) -> Check:
         """Every answer that ended well against transformers."""
         well = [one for one in self.exchanges if not one.error]
-        return check(well, {model: self._models / model for model in self._keys})
+        found = check(well, {model: self._models / model for model in self._keys})
+        if found.differences:
+            print(*well, sep="\n")  # all that is known of what must not happen
+        return found
 
     def _well(self) -> int:
         return sum(bool(one.finish_reason) for one in self.exchanges)

@@ -15,7 +15,6 @@ from aegaeon_simulator.settings import POLICIES
 
 POISSON = ("--rate", "0.2", "--models", "6", "--duration", "20")
 HEADER = "t_s,model,model_kind,input_len,output_len\n"
-RUNNABLE = tuple(policy for policy in POLICIES if policy != "aegaeon")
 
 
 def simulate(*arguments: str) -> tuple[int, str]:
@@ -38,7 +37,7 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("policy", RUNNABLE)
+@pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_answers_with_the_same_figures(policy: str) -> None:
     found = figures(*POISSON, "--policy", policy)
     counts = found["requests"]
@@ -58,7 +57,7 @@ def test_output_names_what_is_derived_rather_than_measured() -> None:
     assert device["licence"]
 
 
-@pytest.mark.parametrize("policy", ["paper", "paper-artifact", "serverlessllm-fair"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_the_same_seed_gives_the_same_bytes(policy: str, tmp_path: Path) -> None:
     first, second = tmp_path / "first.json", tmp_path / "second.json"
     for path in (first, second):

@@ -126,7 +126,7 @@ def _figure_17(seconds: float) -> list[Panel]:
     big = Poisson(4, 0.0, seconds, mix=_MIX_72B)
 
     def left(name: str, tbt_s: float) -> Panel:
-        panel = Panel(f"17-a10-{name}", "17", f"4 x A10, {name}", "models", a10, (4, 6, 8, 10, 12))
+        panel = Panel(f"17-a10-{name}", "17", f"4 x A10, {name}", "models", a10, (2, 3, 4, 6, 8, 10, 12))
         return replace(panel, slo=Slo(5.0, tbt_s), device="a10", roles=Split(prefill=2, decode=2))
 
     def right(name: str, ttft_s: float) -> Panel:

@@ -14,9 +14,9 @@ from operator_objects import by_key, entry, gpu_pool, model_pool, observed
 
 from aegaeon_gateway.config import load_config as read_gateway_config
 from aegaeon_operator.kube.compare import as_wanted
-from aegaeon_operator.reconcile.cluster.conditions import is_due
+from aegaeon_operator.reconcile.cluster.conditions import is_due, notes
 from aegaeon_operator.reconcile.cluster.desired import Desired, desired
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, ModelFacts, Report, SchedulerFacts
 from aegaeon_operator.reconcile.cluster.report import reports
 from aegaeon_scheduler.config import load_config as read_scheduler_config
 from aegaeon_sidecar.config import read_config as read_sidecar_config
@@ -190,6 +190,22 @@ def test_a_status_that_says_nothing_new_is_not_written_and_numbers_alone_once_a_
     assert not is_due(report, None, 0.0)
     report.status["models"][0]["queued"] = 5
     assert [is_due(report, 100.0, now) for now in (101.0, 159.0, 160.0)] == [False, False, True]
+
+
+def test_how_far_a_fetch_has_come_is_in_the_condition_and_in_events() -> None:
+    pools = json.loads(json.dumps(POOLS[:2]))
+
+    def fetching(done: int) -> Report:
+        facts = ModelFacts("fetching", bytes_done=done, bytes_total=15_200_000_000, bytes_per_s=9e8, remaining_s=8.0)
+        seen = observed(*pools, scheduler=SchedulerFacts("one", {"llama": facts}, ()))
+        (found,) = (one for one in reports(seen, desired(seen), {}) if one.about.name == "red")
+        pools[1]["status"] = found.status
+        return found
+
+    fetching(0)
+    (note,) = (one for one in notes(fetching(7_600_000_000)) if one.reason == "Fetching")
+    assert note.message == "not in a host cache yet: llama (7.6 of 15.2 GB at 900 MB/s, 8 s left)"
+    assert notes(fetching(7_600_000_000)) == []
 
 
 def test_engines_of_a_node_that_hand_over_are_beside_each_other() -> None:

@@ -67,7 +67,7 @@ def test_one_model_alone_takes_what_batching_arithmetic_says(policy: str, batch:
     outcome = run(policy, workload, device)
     load_s = 0.0 if policy == "dedicated" else LOAD_S
     expected = load_s + batch * prefill_s + (length - 1) * (step_s + per_request_s * batch)
-    # The core commands one turn ahead: the first request may take a step alone, while the other prompts wait for theirs.
+    # The core commands one turn ahead: the first may take a step alone, while the other prompts wait for theirs.
     ahead_s = step_s + per_request_s if policy in PRODUCTION and batch > 1 else 0.0
     assert expected - 1e-6 <= max(r.times[-1] for r in outcome.requests) <= expected + ahead_s + 1e-6
     assert min(r.times[0] for r in outcome.requests) == pytest.approx(load_s + prefill_s, abs=1e-6)

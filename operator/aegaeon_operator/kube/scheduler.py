@@ -105,6 +105,10 @@ def _model(status: gateway_pb2.ModelStatus, traffic: gateway_pb2.ModelTraffic, r
         tokens_on_time=traffic.tokens_on_time,
         busy_s=traffic.busy_s,
         weight_bytes=status.footprint.weight_bytes,
+        bytes_done=status.bytes_done,
+        bytes_total=status.bytes_total,
+        bytes_per_s=status.bytes_per_s,
+        remaining_s=status.remaining_s,
     )
 
 

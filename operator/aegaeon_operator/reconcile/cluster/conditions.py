@@ -12,6 +12,7 @@ Status = Literal["True", "False", "Unknown"]
 # Conditions whose True is bad news.
 _NEGATIVE = frozenset({"Degraded"})
 _TOLD = ("Accepted", "Admitted", "Degraded", "Ready")
+FETCHING = "Fetching"
 # Numbers that move all the time are written this often at most.
 SLOW_S = 60.0
 _SLOW = ("queued", "running", "attainment")
@@ -73,15 +74,22 @@ def written(about: Live[Any], conditions: list[Condition], now: datetime) -> lis
 
 
 def notes(report: Report) -> list[Note]:
-    """An Event for every turn that somebody would want to hear of; the first words on a new object are few."""
-    before = {one["type"]: (one["status"], one["reason"]) for one in report.about.status.get("conditions", ())}
+    """An Event for every turn that somebody would want to hear of; the first words on a new object are few.
+
+    How far a fetch has come is news as often as the status is written.
+    """
+    before = {one["type"]: _news(one) for one in report.about.status.get("conditions", ())}
     return [
         Note(report.about, (one["status"] == "False") != (one["type"] in _NEGATIVE), one["reason"], one["message"])
         for one in report.status["conditions"]
-        if before.get(one["type"]) != (one["status"], one["reason"])
+        if before.get(one["type"]) != _news(one)
         and (one["type"] in before or one["type"] == "Accepted")
         and one["type"] in _TOLD
     ]
+
+
+def _news(condition: Json) -> tuple[str, str, str]:
+    return condition["status"], condition["reason"], condition["message"] if condition["reason"] == FETCHING else ""
 
 
 def is_due(report: Report, last_written: float | None, now: float) -> bool:

@@ -97,6 +97,10 @@ class ModelFacts:
     tokens_on_time: int = 0
     busy_s: float = 0.0
     weight_bytes: int = 0
+    bytes_done: int = 0  # of those that are on their way to a host cache
+    bytes_total: int = 0
+    bytes_per_s: float = 0.0
+    remaining_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aegaeon_operator.reconcile.cluster.admission import admitted
-from aegaeon_operator.reconcile.cluster.conditions import Condition, no, summary, unknown, written, yes
+from aegaeon_operator.reconcile.cluster.conditions import FETCHING, Condition, no, summary, unknown, written, yes
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Live, ModelFacts, Observed, Report
 from aegaeon_operator.reconcile.cluster.names import COMPONENTS, child, selector
@@ -206,10 +206,19 @@ def _artifacts(observed: Observed, mine: list[ServedModel]) -> Condition:
     broken = [f"{name}: {one.reason}" for name, one in facts.items() if one.phase == "failed"]
     if broken:
         return no(kind, "ModelFailed", "; ".join(sorted(broken)))
-    cold = sorted(name for name, one in facts.items() if one.phase != "cached")
+    cold = sorted(name + _progress(one) for name, one in facts.items() if one.phase != "cached")
     if cold:
-        return no(kind, "Fetching", f"not in a host cache yet: {', '.join(cold)}")
+        return no(kind, FETCHING, f"not in a host cache yet: {', '.join(cold)}")
     return yes(kind, "Cached", "all models are in a host cache")
+
+
+def _progress(facts: ModelFacts) -> str:
+    """How far a fetch is, as far as it is known."""
+    if not facts.bytes_total:
+        return ""
+    done, total = facts.bytes_done / 1e9, facts.bytes_total / 1e9
+    pace = f" at {facts.bytes_per_s / 1e6:.3g} MB/s, {facts.remaining_s:.0f} s left" if facts.bytes_per_s else ""
+    return f" ({done:.3g} of {total:.3g} GB{pace})"
 
 
 def _admitted(observed: Observed, wanted: Desired, mine: list[ServedModel]) -> Condition:

@@ -146,6 +146,21 @@ def test_a_step_is_told_when_its_kernels_are_over_and_not_before(
     assert torch.cuda.current_stream().query()
 
 
+@pytest.mark.parametrize("sampler", [SamplerState(), SamplerState(temperature=0.9, top_p=0.9, seed=1)])
+def test_a_decode_is_launched_without_waiting_for_the_device(
+    gpu: CudaDevice, tiny_models: dict[str, Path], sampler: SamplerState
+) -> None:
+    model, image = placed(gpu, tiny_models["llama"], "bfloat16")
+    model.load(image)
+    part = [StepInput(PROMPT[:1], 0, model.blocks.allocate(4, 16), sampler)]
+    model.backend.step("model", part)  # captures the graph
+    torch.cuda._sleep(1_000_000_000)
+    launched = model.backend.launch("model", part)
+    assert not torch.cuda.current_stream().query()
+    launched.results()
+    assert torch.cuda.current_stream().query()
+
+
 def test_a_step_that_fails_leaves_no_kernel_behind(gpu: CudaDevice, tiny_models: dict[str, Path]) -> None:
     model, image = placed(gpu, tiny_models["llama"], "bfloat16")
     model.load(image)

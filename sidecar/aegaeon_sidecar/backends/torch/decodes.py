@@ -19,7 +19,7 @@ from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.choose import choose
 from aegaeon_sidecar.backends.torch.decoder import Decoder
 from aegaeon_sidecar.backends.torch.device import recorded
-from aegaeon_sidecar.backends.torch.draws import FOLLOWED, numbers, on_device, pick
+from aegaeon_sidecar.backends.torch.draws import COLUMNS, FOLLOWED, numbers, on_device, pick
 from aegaeon_sidecar.backends.torch.paged import Paged
 from aegaeon_sidecar.errors import BackendError
 from aegaeon_sidecar.sampling import SamplerState
@@ -80,9 +80,11 @@ class Decodes:
         blocks = -(-max_model_len // cache.shape.block_tokens)
         pinned = device.type == "cuda"
         self._stages = [torch.zeros(ROWS, _HEAD + blocks, dtype=torch.int32, pin_memory=pinned) for _ in range(_STAGES)]
+        self._drawn = [torch.zeros(ROWS, COLUMNS, dtype=torch.float64, pin_memory=pinned) for _ in range(_STAGES)]
         self._copied: list[torch.cuda.Event | None] = [None] * _STAGES
         self._turn = 0
         self._state = torch.zeros(ROWS, _HEAD + blocks, dtype=torch.int32, device=device)
+        self._rules = torch.zeros(ROWS, COLUMNS, dtype=torch.float64, device=device)
         self._before = torch.zeros(FOLLOWED, dtype=torch.int64, device=device)
         self._chosen = torch.zeros(ROWS, dtype=torch.int64, device=device)
         self._logits = torch.zeros(ROWS, decoder.spec.vocab_size, device=device)
@@ -104,7 +106,7 @@ class Decodes:
     def _tile(self, inputs: Seq[StepInput]) -> Tile:
         self._forwarded(inputs)
         samplers = tuple(part.sampler for part in inputs)
-        told = self._choose(samplers, [0 if part.follows is None else 1 for part in inputs])
+        told = self._choose(samplers)
         chosen = self._chosen[: len(inputs)].clone()
         tokens = torch.empty(len(inputs), dtype=torch.int64, pin_memory=self._device.type == "cuda")
         tokens.copy_(chosen, non_blocking=True)
@@ -117,8 +119,8 @@ class Decodes:
         return self._logits
 
     def _send(self, inputs: Seq[StepInput]) -> None:
-        """Tokens, lengths and block tables to the device, in one copy that nobody waits for."""
-        stage, copied = self._stages[self._turn], self._copied[self._turn]
+        """Tokens, lengths, block tables and rules of draws to the device, in copies that nobody waits for."""
+        stage, drawn, copied = self._stages[self._turn], self._drawn[self._turn], self._copied[self._turn]
         if copied is not None:
             copied.synchronize()
         host = stage.numpy()
@@ -135,6 +137,12 @@ class Decodes:
             row[2] = part.position + 1
             row[_HEAD : _HEAD + count] = blocks
         self._state.copy_(stage, non_blocking=True)
+        samplers = [part.sampler for part in inputs]
+        if _are_drawn(samplers):
+            ahead = [0 if part.follows is None else 1 for part in inputs]
+            rules = drawn.numpy()
+            rules[: len(inputs)], rules[len(inputs) :] = numbers(samplers, ahead), 0.0
+            self._rules.copy_(drawn, non_blocking=True)
         self._copied[self._turn] = recorded(self._device)
         self._turn = (self._turn + 1) % _STAGES
 
@@ -170,15 +178,13 @@ class Decodes:
         self._logits.copy_(self._decoder.forward(tokens, positions, attention, None))
         self._chosen.copy_(self._logits.argmax(dim=-1))
 
-    def _choose(self, samplers: tuple[SamplerState | None, ...], ahead: Seq[int]) -> tuple[Sampled | None, ...] | None:
+    def _choose(self, samplers: tuple[SamplerState | None, ...]) -> tuple[Sampled | None, ...] | None:
         """What greedy does not cover: draws stay on the device; None. Penalties and logprobs are told at once."""
         wanted = [i for i, sampler in enumerate(samplers) if sampler is not None]
         if all(sampler is None or sampler.plain for sampler in samplers):
             return None
-        if all(sampler is None or on_device(sampler) for sampler in samplers):
-            rules = torch.zeros(ROWS, 5, dtype=torch.float64)
-            rules[: len(samplers)] = torch.from_numpy(numbers(samplers, ahead))
-            self._chosen.copy_(pick(self._logits, rules.to(self._device)))
+        if _are_drawn(samplers):
+            self._chosen.copy_(pick(self._logits, self._rules))
             return None
         picked = choose(self._logits[wanted], [s for s in samplers if s is not None])
         told: list[Sampled | None] = [None] * len(samplers)
@@ -186,3 +192,9 @@ class Decodes:
             told[i] = sampled
             self._chosen[i] = sampled.token
         return tuple(told)
+
+
+def _are_drawn(samplers: Seq[SamplerState | None]) -> bool:
+    """Whether all rows are chosen by `pick`: one at least by a draw, none by what depends on the tokens so far."""
+    given = [sampler for sampler in samplers if sampler is not None]
+    return all(map(on_device, given)) and not all(sampler.plain for sampler in given)

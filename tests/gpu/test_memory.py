@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native import BlockPool, CopyLane, CudaDevice, EventTable, NativeError, Range, SlabPool
+from aegaeon_sidecar.weights.cache import HostCache
 
 pytestmark = pytest.mark.gpu
 SLAB = 2 << 20
@@ -106,6 +108,22 @@ def test_an_event_comes_after_the_bytes(gpu: CudaDevice, host: SlabPool, lane: C
     assert done.wait(30)
     seen = from_dlpack(place.dlpack(0, 16 * SLAB)).cpu().numpy()
     assert np.array_equal(seen, staged.view(0, 16 * SLAB))
+
+
+def test_an_image_of_the_host_cache_is_locked_and_copied_whole(gpu: CudaDevice, tmp_path: Path, lane: CopyLane) -> None:
+    def fill(target: NDArray[np.uint8]) -> str:
+        target[:] = np.arange(len(target), dtype=np.uint32).astype(np.uint8)
+        return "content"
+
+    image = HostCache(tmp_path, 2 * SLAB, gpu).obtain("identity", SLAB, fill)
+    with pytest.raises(NativeError, match="already"):
+        gpu.lock_pages(image.address, SLAB)
+    place = Range(pool := SlabPool.cuda(gpu, SLAB, 1), 1)
+    place.map(0, pool.take(1))
+    lane.copy(place.address, image.address, SLAB)
+    lane.synchronize()
+    assert np.array_equal(from_dlpack(place.dlpack(0, SLAB)).cpu().numpy(), np.arange(SLAB, dtype=np.uint32) % 256)
+    image.close()
 
 
 def test_a_cancelled_copy_is_told_as_cut_or_is_whole(gpu: CudaDevice, host: SlabPool) -> None:

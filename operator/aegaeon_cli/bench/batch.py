@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -22,16 +22,17 @@ MANY = 1 << 20  # slabs: the engine is ours alone
 SLAB_BYTES = 8 << 20
 MODEL = Size(hidden=1024, layers=5, vocabulary=8192)
 MOVES = ("unload", "load", "swap-out", "swap-in")
+PlainRate = Callable[[OneEngine, str], float]  # bytes a second of a plain copy of a resident model's weights
 
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """One switch: spans from the moment at which it was asked for, and a plain memcpy of its weights after it."""
+    """One switch: spans from the moment at which it was asked for, and the rate of a plain copy after it."""
 
     leaving: str
     coming: str
     spans: tuple[Span, ...]
-    memcpy_bytes_per_s: float
+    plain_bytes_per_s: float
 
     def of(self, *whats: str) -> list[Span]:
         """The spans of these kinds."""
@@ -45,7 +46,11 @@ class Switched:
     @property
     def nbytes(self) -> int:
         """Weights and KV in both directions."""
-        return sum(span.nbytes for span in self.of(*MOVES))
+        return self.bytes_of(*MOVES)
+
+    def bytes_of(self, *whats: str) -> int:
+        """What the spans of these kinds moved."""
+        return sum(span.nbytes for span in self.of(*whats))
 
     @property
     def mapping_s(self) -> float:
@@ -65,8 +70,13 @@ class Switched:
 
     @property
     def limit_s(self) -> float:
-        """All bytes at the rate of memcpy."""
-        return self.nbytes / self.memcpy_bytes_per_s
+        """All bytes at the rate of a plain copy: on a CPU they share one bus."""
+        return self.nbytes / self.plain_bytes_per_s
+
+    @property
+    def link_limit_s(self) -> float:
+        """The weights at that rate, or the KV where it is more: on a GPU it is hidden behind them."""
+        return max(self.bytes_of("load"), self.bytes_of("swap-in"), self.bytes_of("swap-out")) / self.plain_bytes_per_s
 
 
 async def prepare(one: OneEngine, model: str, sequences: int, tokens: int) -> list[mpb.SeqId]:
@@ -91,7 +101,13 @@ async def enter(one: OneEngine, model: str, seqs: Sequence[mpb.SeqId]) -> None:
 
 
 async def switch(
-    one: OneEngine, leaving: str, gone: Sequence[mpb.SeqId], coming: str, seqs: Sequence[mpb.SeqId], steps: int = 4
+    one: OneEngine,
+    leaving: str,
+    gone: Sequence[mpb.SeqId],
+    coming: str,
+    seqs: Sequence[mpb.SeqId],
+    plain_rate: PlainRate,
+    steps: int = 4,
 ) -> Switched:
     """From one batch to the other, of which `steps` steps run; nothing of the coming one is left on the device."""
     one.scrub()
@@ -105,7 +121,7 @@ async def switch(
     for command in (unload, load, *moves, turn):
         await one.outcome(command)
     spans = shifted([*one.spans([unload, load, *moves]), *one.backend.steps], begin)
-    return Switched(leaving, coming, tuple(spans), memcpy_rate(one, coming))
+    return Switched(leaving, coming, tuple(spans), plain_rate(one, coming))
 
 
 def memcpy_rate(one: OneEngine, model: str) -> float:
@@ -139,13 +155,15 @@ async def alone(folder: Path, sequences: int, tokens: int, rounds: int) -> Measu
         return Measured(switches, await to_residents(one, list(models)), overhead_s)
 
 
-async def to_and_fro(one: OneEngine, seqs: Mapping[str, Sequence[mpb.SeqId]], rounds: int) -> tuple[Switched, ...]:
+async def to_and_fro(
+    one: OneEngine, seqs: Mapping[str, Sequence[mpb.SeqId]], rounds: int, plain_rate: PlainRate = memcpy_rate
+) -> tuple[Switched, ...]:
     """So many switches between two prepared batches, after one in each direction that touches all pages."""
     here, there = seqs
     await enter(one, here, seqs[here])
     runs = []
     for _ in range(rounds + 2):
-        runs.append(await switch(one, here, seqs[here], there, seqs[there]))
+        runs.append(await switch(one, here, seqs[here], there, seqs[there], plain_rate))
         here, there = there, here
     return tuple(runs[2:])
 

@@ -108,7 +108,7 @@ def said(runs: Sequence[Switched]) -> str:
     of = statistics.median
     moved, mapping = of(r.moved_s for r in runs), of(r.mapping_s for r in runs)
     ratio = of((r.moved_s - r.mapping_s) / r.limit_s for r in runs)
-    rate = of(r.memcpy_bytes_per_s for r in runs)
+    rate = of(r.plain_bytes_per_s for r in runs)
     return (
         f"all bytes in after {moved * 1e3:.1f} ms, of which mapping {mapping * 1e3:.1f} ms; the rest is {ratio:.2f} x "
         f"memcpy of the same {of(r.nbytes for r in runs) / 1e6:.0f} MB at {rate / 1e9:.1f} GB/s; "

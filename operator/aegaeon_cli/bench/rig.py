@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,9 @@ from aegaeon_cli.bench.spans import Span
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.backends import Launched, Sampled, StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
+from aegaeon_sidecar.backends.torch.backend import Told
 from aegaeon_sidecar.config import SidecarConfig
 from aegaeon_sidecar.engine import Engine
 from aegaeon_sidecar.outbox import Outbox
@@ -34,17 +35,37 @@ _KINDS |= {pb.Turn: "turn", pb.Open: "open", pb.Close: "close", pb.Amend: "amend
 _LANES = {"load": "weights", "unload": "weights", "swap_out": "kv-out", "swap_in": "kv-in", "adopt": "kv-in"}
 
 
-class TimedBackend(TorchBackend):
-    """Notes every forward pass, so that what is left of a turn is ours."""
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A step that a GPU computes: noted when its results are there."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    launched: Launched
+    note: Callable[[], None]
+
+    def results(self) -> list[Sampled | None]:
+        """See Launched."""
+        results = self.launched.results()
+        self.note()
+        return results
+
+
+class TimedBackend(TorchBackend):
+    """Notes every forward pass, from its launch to its end, so that what is left of a turn is ours."""
+
+    def __init__(self, device: str, dtype: str) -> None:
+        super().__init__(device=device, dtype=dtype)
         self.steps: list[Span] = []
 
     def launch(self, model: str, inputs: Sequence[StepInput], after: Launched | None = None) -> Launched:
         begin = time.monotonic()
-        launched = super().launch(model, inputs, after)
-        self.steps.append(Span("compute", "step", model, begin, time.monotonic()))
+
+        def note() -> None:
+            self.steps.append(Span("compute", "step", model, begin, time.monotonic()))
+
+        launched = super().launch(model, inputs, after.launched if isinstance(after, UnderWay) else after)
+        if not isinstance(launched, Told) or launched.over is not None:
+            return UnderWay(launched, note)
+        note()
         return launched
 
 
@@ -152,6 +173,8 @@ async def one_engine(
     cache_bytes: int,
     host_kv_bytes: int | None = None,
     prefix_reuse: bool = False,
+    device: str = "cpu",
+    dtype: str = "float32",
 ) -> AsyncIterator[OneEngine]:
     """An engine on one thread of torch, and a gateway for its tokens. Without `prefix_reuse` every copy is made."""
     configure_threads(1)
@@ -168,6 +191,7 @@ async def one_engine(
         "role": "unified",
         "scheduler": "none",
         "segments": str(folder / "segments"),
+        "device": device,
     }
     config = SidecarConfig.model_validate(place | {"memory": memory})
     loop = asyncio.get_running_loop()
@@ -177,7 +201,7 @@ async def one_engine(
     )
     assert gateway.stdout is not None
     await gateway.stdout.readline()
-    outbox, backend, sinks = TimedOutbox(loop), TimedBackend(), Sinks("bench", loop, lambda target: True)
+    outbox, backend, sinks = TimedOutbox(loop), TimedBackend(device, dtype), Sinks("bench", loop, lambda target: True)
     engine = Engine(config, "life", backend, outbox, sinks.push, lambda: None)
     engine.start()
     engine.hello(1)

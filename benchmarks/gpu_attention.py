@@ -1,0 +1,95 @@
+"""Attention of a decode over blocks where they lie (`paged`), beside torch's flex_attention over the same KV.
+
+flex_attention reads a tensor per layer and cannot be told of blocks that hold all layers: it gets keys and values
+gathered beforehand, for nothing, and need not write the new token's. Where it is faster all the same, `paged` is the
+wrong choice.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import torch
+from benchmarks.gpu_rig import gpu, median_s
+from benchmarks.report import Row, report
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from aegaeon_sidecar.backends.torch.cache import KvCache
+from aegaeon_sidecar.backends.torch.paged import Paged
+from aegaeon_sidecar.models.layout import KvShape
+
+HEADS = 32
+SHAPES = (KvShape(4, 16, 32, 128, "bfloat16"), KvShape(4, 16, 8, 128, "bfloat16"))  # of a 7B, and of an 8B with groups
+BATCHES, CONTEXTS = (1, 16), (512, 4096)
+CALLS = 32  # in one graph, so that the launch of a graph does not count
+LAYER = 2
+
+
+def step(shape: KvShape, batch: int, context: int, device: str) -> tuple[Paged, Tensor, Tensor, Tensor]:
+    """A cache of noise with `batch` sequences scattered in it; queries [batch, heads, dim]; all keys and values
+    [batch, kv heads, context, dim] of LAYER."""
+    each = context // shape.block_tokens
+    memory = torch.empty(batch * each * shape.block_bytes, dtype=torch.uint8, device=device)
+    cache = KvCache(shape, memory)
+    cache.flat.normal_()
+    tables = torch.randperm(batch * each, device=device).view(batch, each)
+    held = cache.blocks.view(-1, shape.layers, 2, shape.block_tokens, shape.kv_heads, shape.head_dim)[tables]
+    keys, values = (held[:, :, LAYER, kind].flatten(1, 2).transpose(1, 2).contiguous() for kind in (0, 1))
+    lengths = torch.full((batch,), context, dtype=torch.int32, device=device)
+    queries = torch.randn(batch, HEADS, shape.head_dim, dtype=cache.flat.dtype, device=device)
+    return Paged(cache, lengths, tables.int()), queries, keys, values
+
+
+def calls(shape: KvShape, batch: int, context: int, device: str) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
+    """One layer's attention of a step, each way: [batch, heads * dim]."""
+    paged, queries, keys, values = step(shape, batch, context, device)
+    lengths, last = paged.lengths, context - 1
+    new = keys[:, :, last].contiguous(), values[:, :, last].contiguous()  # written where they are
+
+    def seen(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+        return kv < lengths[b]
+
+    mask = create_block_mask(seen, batch, None, 1, context, device=device)
+    flex = torch.compile(flex_attention) if device != "cpu" else flex_attention
+
+    def peer() -> Tensor:
+        out = flex(queries[:, :, None], keys, values, block_mask=mask, enable_gqa=shape.kv_heads != HEADS)
+        assert isinstance(out, Tensor)
+        return out[:, :, 0].flatten(1)
+
+    return lambda: paged.attend(LAYER, None, queries, *new), peer
+
+
+def graphed_s(action: Callable[[], Tensor]) -> float:
+    """Seconds of one call, of CALLS replayed as one graph."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            action()
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CALLS):
+            action()
+    graph.replay()
+    return median_s(graph.replay, 21) / CALLS
+
+
+def main() -> int:
+    gpu()
+    rows = []
+    with torch.inference_mode():
+        for shape in SHAPES:
+            for batch in BATCHES:
+                for context in CONTEXTS:
+                    ours, theirs = calls(shape, batch, context, "cuda:0")
+                    torch.testing.assert_close(ours(), theirs(), rtol=2e-2, atol=2e-2)
+                    name = f"{shape.kv_heads} key heads, batch {batch}, {context} tokens (limit: flex_attention)"
+                    rows.append(Row(name, graphed_s(ours) * 1e6, "us", graphed_s(theirs) * 1e6, "<="))
+    return 0 if report("gpu_attention", rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""A whole engine on a GPU: a batch with its KV makes room for another's, and turns change between two residents.
+
+The model is a slice of an 8B's layers, so that weights and KV are in the proportions of the whole. Needs what a sidecar
+needs: gRPC and transformers beside torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.gpu_rig import SLAB_BYTES, gpu, link_rates
+from benchmarks.report import Row, report
+
+from aegaeon_cli.bench.batch import MANY, prepare, to_and_fro, to_residents
+from aegaeon_cli.bench.rig import OneEngine, Size, make_model, one_engine
+from aegaeon_proto.v1 import engine_pb2 as pb
+
+MODEL = Size(hidden=4096, layers=6, vocabulary=32000)  # 2.5 GB in bfloat16
+SLABS = 200  # two of them with their KV
+SEQUENCES, TOKENS = 8, 500
+BATCHES = 12
+
+
+async def batches(one: OneEngine, names: list[str], link: float) -> list[Row]:
+    """To and fro between two batches with their KV, of which nothing is left on the device; medians."""
+    seqs = {name: await prepare(one, name, SEQUENCES, TOKENS) for name in names}
+    runs = await to_and_fro(one, seqs, BATCHES, lambda engine, model: link)
+    middle = statistics.median
+    taken, limit = middle(run.moved_s for run in runs), middle(run.link_limit_s for run in runs)
+    return [
+        Row("batch of 8 x 500 tokens (limit: max(weights, KV) / link)", taken * 1e3, "ms", limit * 1e3, "<=", 1.15),
+        Row("mapping in it", middle(run.mapping_s for run in runs) * 1e3, "ms"),
+        Row("weights moved in it", middle(run.bytes_of("load") for run in runs) / 1e6, "MB"),
+        Row("KV that came in", middle(run.bytes_of("swap-in") for run in runs) / 1e6, "MB"),
+        Row("of its time beside the weights", middle(run.hidden("swap-in") for run in runs) * 100, "%"),
+    ]
+
+
+async def residents(one: OneEngine, names: list[str]) -> list[Row]:
+    """To and fro between two residents."""
+    for name in names:
+        await one.outcome(one.send(pb.Load(model=name, slabs=MANY)))
+    beyond_s = await to_residents(one, names)
+    step_s = statistics.median(step.seconds for step in one.backend.steps)
+    return [
+        Row("to a resident model, beyond its step", beyond_s * 1e3, "ms", 2.0, "<="),
+        Row("the step itself", step_s * 1e3, "ms"),
+    ]
+
+
+async def run(folder: Path) -> bool:
+    link, _ = link_rates()
+    models = {name: make_model(folder / name, seed, MODEL) for seed, name in enumerate(("one", "other"))}
+    memory = {"device_bytes": SLABS * SLAB_BYTES, "slab_bytes": SLAB_BYTES, "cache_bytes": 8 << 30}
+    async with one_engine(folder, **memory, host_kv_bytes=2 << 30, device="cuda:0", dtype="bfloat16") as one:
+        await one.serve(models)
+        rows = await batches(one, list(models), link) + await residents(one, list(models))
+    return report("gpu_engine", rows)
+
+
+def main() -> int:
+    gpu()
+    shm = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="aegaeon-bench-", dir=shm if shm.is_dir() else None) as folder:
+        return not asyncio.run(run(Path(folder)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

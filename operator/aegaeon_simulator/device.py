@@ -76,7 +76,8 @@ class Device:
         if kind is None:
             known = ", ".join(sorted(self.kinds))
             raise DeviceError(
-                f"device {self.name} has no constants of {name}, but of {known}; give --mix or another --device"
+                f"device {self.name} has no constants of {name}, but of {known}; give models of these kinds, "
+                f"or another --device"
             )
         if kind.weight_bytes > self.model_bytes:
             raise DeviceError(

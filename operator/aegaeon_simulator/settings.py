@@ -49,12 +49,19 @@ class Settings:
         """Raises SettingsError."""
         if self.policy not in POLICIES:
             raise SettingsError(f"--policy {self.policy} is unknown; known are {', '.join(POLICIES)}")
-        if min(self.split.prefill, self.split.decode, self.split.unified) < 0 or self.split.total < 1:
-            raise SettingsError("no GPU is left to run on; give --unified N, or --prefill and --decode")
-        if self.policy == "paper-artifact" and not (self.split.prefill and self.split.decode):
+        split = self.split
+        if min(split.prefill, split.decode, split.unified) < 0 or split.total < 1:
+            raise SettingsError(
+                f"--prefill {split.prefill}, --decode {split.decode}, --unified {split.unified}: no GPU is left to run "
+                f"on; give --unified of at least 1, or --prefill and --decode"
+            )
+        if self.policy == "paper-artifact" and not (split.prefill and split.decode):
             raise SettingsError("policy paper-artifact needs both roles; give --prefill and --decode of at least 1")
-        if not self.split.unified and not (self.split.prefill and self.split.decode) and self.policy in PRODUCTION:
-            raise SettingsError("one role is missing; give --prefill and --decode of at least 1, or --unified")
+        if not split.unified and not (split.prefill and split.decode) and self.policy in PRODUCTION:
+            raise SettingsError(
+                f"--prefill {split.prefill}, --decode {split.decode}: one role is missing; give both of at least 1, "
+                f"or --unified"
+            )
         if not (0 < self.slo.ttft_s < inf and 0 < self.slo.tbt_s < inf):
             raise SettingsError(
                 f"the objective is TTFT {self.slo.ttft_s:g} s, TBT {self.slo.tbt_s:g} s; give both more than 0"

@@ -81,6 +81,13 @@ def test_a_trace_may_be_compressed(trace: Path, tmp_path: Path) -> None:
     assert set(plain["models"]) == {"m0", "m1", "m2"}
 
 
+def test_a_trace_may_begin_with_a_mark_of_byte_order(trace: Path, tmp_path: Path) -> None:
+    marked = tmp_path / "marked.csv"
+    marked.write_bytes(b"\xef\xbb\xbf" + trace.read_bytes())
+    plain, with_mark = (figures("--trace", str(path), "--policy", "dedicated") for path in (trace, marked))
+    assert plain == with_mark
+
+
 def test_scales_change_lengths_and_objectives(trace: Path) -> None:
     longer = figures("--trace", str(trace), "--policy", "dedicated", "--output-scale", "2", "--slo-scale", "0.5")
     once = figures("--trace", str(trace), "--policy", "dedicated")
@@ -104,7 +111,16 @@ BAD = {
     "absurd length": (HEADER + "0,a,7b,1,99999999\n", "trace.csv:2: output_len is '99999999'"),
     "out of order": (HEADER + "5,a,7b,1,5\n1,a,7b,1,5\n", "trace.csv:3: t_s is 1.0 after 5.0; sort the rows"),
     "unknown kind": (HEADER + "0,a,900b,1,5\n", "trace.csv:2: unknown kind '900b'"),
-    "too large for any GPU": (HEADER + "0,a,large-32-72b-tp4,1,5\n", "has no constants of qwen2_72b_tp4"),
+    "too large for any GPU": (
+        HEADER + "0,a,large-32-72b-tp4,1,5\n",
+        "but of llama2_13b, qwen2_5_7b, yi1_5_9b_chat; give models of these",
+    ),
+    "a length in superscript": (HEADER + "0,a,7b,²,5\n", "trace.csv:2: input_len is '²'"),
+    "a length of many digits": (HEADER + f"0,a,7b,{'9' * 5000},5\n", "trace.csv:2: input_len is '999"),
+    "two kinds of one model": (
+        HEADER + "0,a,7b,1,5\n1,a,13b,1,5\n",
+        "trace.csv:3: model a is of kind llama2_13b here and of qwen2_5_7b before; give it one kind",
+    ),
     "nothing": (HEADER, "trace.csv: holds no request"),
 }
 
@@ -124,9 +140,12 @@ def test_a_bad_trace_is_told_with_file_line_and_remedy(text: str, sentence: str,
     ("arguments", "sentence"),
     [
         (("--policy", "best"), "--policy best is unknown; known are aegaeon, paper"),
-        (("--policy", "paper", "--unified", "0"), "no GPU is left"),
-        (("--policy", "paper", "--prefill", "2"), "one role is missing"),
-        (("--policy", "paper", "--unified", "-1"), "no GPU is left"),
+        (
+            ("--policy", "paper", "--unified", "0"),
+            "--unified 0: no GPU is left to run on; give --unified",
+        ),
+        (("--policy", "paper", "--prefill", "2"), "--prefill 2, --decode 0: one role is missing"),
+        (("--policy", "paper", "--unified", "-1"), "--unified -1: no GPU is left"),
         (("--policy", "paper", "--slo-ttft", "0"), "give both more than 0"),
         (("--policy", "paper", "--slo-scale", "0"), "give both more than 0"),
         (("--policy", "paper", "--output-scale", "0"), "scales must be greater than 0"),

@@ -128,3 +128,10 @@ def test_terms_that_cannot_be_are_told_with_file_and_line(row: str, sentence: st
     path.write_text(f"model,tier,weight\n{row}\n")
     with pytest.raises(TraceError, match=f"models.csv:{sentence}"):
         with_terms(Workload(("qwen2_5_7b",), ()), path)
+
+
+def test_a_name_of_many_digits_is_a_name(tmp_path: Path) -> None:
+    long = "9" * 5000
+    path = tmp_path / "trace.csv"
+    path.write_text(f"t_s,model,model_kind,input_len,output_len\n0,{long},7b,1,5\n1,None,7b,1,5\n")
+    assert read_trace(path).names == (long, "None")

@@ -27,7 +27,7 @@ Entry = tuple[int, dict[str, str]]
 def read_models(path: Path, known: Collection[str]) -> list[ModelDemand]:
     """All models of the file; `known` are the device's kinds. Raises FileError with file, line and remedy."""
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise FileError(path, None, f"cannot be read ({error})") from error
     entries = _yaml(path, text) if path.suffix in (".yaml", ".yml") else _csv(path, text)

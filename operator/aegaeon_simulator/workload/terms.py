@@ -10,7 +10,7 @@ from pathlib import Path
 from aegaeon_scheduler.core.model import Terms, Tier
 from aegaeon_simulator.workload.errors import TraceError
 from aegaeon_simulator.workload.model import Workload
-from aegaeon_simulator.workload.trace import Row, open_text
+from aegaeon_simulator.workload.trace import Row, open_text, whole
 
 MOST_WEIGHT = 100
 
@@ -39,6 +39,7 @@ def _terms(path: Path, line: int, row: Row) -> Terms:
     tier, weight = row.get("tier") or Tier.STANDARD.value, row.get("weight") or "1"
     if tier not in {t.value for t in Tier}:
         raise TraceError(path, line, f"unknown tier {tier!r}; give one of {', '.join(t.value for t in Tier)}")
-    if not weight.isdecimal() or not 1 <= int(weight) <= MOST_WEIGHT:
+    share = whole(weight, MOST_WEIGHT)
+    if not share:
         raise TraceError(path, line, f"weight is {weight!r}; give a whole number from 1 to {MOST_WEIGHT}")
-    return Terms(Tier(tier), int(weight))
+    return Terms(Tier(tier), share)

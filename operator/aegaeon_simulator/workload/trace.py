@@ -36,9 +36,13 @@ def read_trace(
     for line, row in _rows(path):
         t_s, name = _time(path, line, row, last_s), _model(path, line, row)
         last_s = t_s
+        told = row.get("model_kind")
         if name not in kinds:
-            kinds[name] = _kind(path, line, row.get("model_kind") or by_file.get(name) or kind, known)
+            kinds[name] = _kind(path, line, told or by_file.get(name) or kind, known)
             names.append(name)
+        elif told and (other := _kind(path, line, told, known)) != kinds[name]:
+            problem = f"model {name} is of kind {other} here and of {kinds[name]} before"
+            raise TraceError(path, line, f"{problem}; give it one kind, or another name here")
         rows.append((t_s, name, _tokens(path, line, row, "input_len"), _tokens(path, line, row, "output_len")))
     if not rows:
         raise TraceError(path, None, "holds no request")
@@ -52,14 +56,24 @@ def read_trace(
 def _ordered(names: list[str], by_file: dict[str, str]) -> list[str]:
     """Numeric ids count from 0 without gaps, so that `first_models` means what the traces' makers meant."""
     known = list(dict.fromkeys([*by_file, *names]))
-    if not all(name.isdecimal() and str(int(name)) == name and int(name) < MOST_MODELS for name in known):
+    numbers = [whole(name, MOST_MODELS - 1) for name in known]
+    if not all(number is not None and str(number) == name for number, name in zip(numbers, known, strict=True)):
         return known
     return [str(i) for i in range(max(int(name) for name in known) + 1)]
 
 
 def open_text(path: Path) -> IO[str]:
-    """A CSV file, also a compressed one."""
-    return gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="")
+    """A CSV file, also a compressed one; a mark of byte order at its start (spreadsheets write one) is skipped."""
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+def whole(text: str, most: int) -> int | None:
+    """The whole number from 0 to `most` that the text says, else None."""
+    if not text.isdecimal() or len(text) > len(str(most)) or int(text) > most:
+        return None
+    return int(text)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Row]]:
@@ -101,9 +115,10 @@ def _model(path: Path, line: int, row: Row) -> str:
 
 def _tokens(path: Path, line: int, row: Row, column: str) -> int:
     text = row[column]
-    if text is None or not text.isdigit() or not 1 <= int(text) <= MOST_TOKENS:
+    tokens = whole(text or "", MOST_TOKENS)
+    if not tokens:
         raise TraceError(path, line, f"{column} is {text!r}; it must be a number of tokens from 1 to {MOST_TOKENS}")
-    return int(text)
+    return tokens
 
 
 def _kind(path: Path, line: int | None, name: str | None, extra: Collection[str]) -> str:

@@ -1,9 +1,12 @@
-// The hand-off between two sidecars, both of them in this process: each has its own mapping of the segment and of the
-// events, and threads of its own. ThreadSanitizer watches either side; what crosses over is checked by its content.
+// The hand-off between sidecars, all of them in this process: each has its own mapping of the segment and of the
+// leases, its own locks (they belong to an open file, not to a process) and threads of its own. ThreadSanitizer watches
+// each side; what crosses over is checked by its content.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -15,6 +18,7 @@
 #include "aegaeon/blocks.hpp"
 #include "aegaeon/copylane.hpp"
 #include "aegaeon/events.hpp"
+#include "aegaeon/files.hpp"
 #include "aegaeon/slabs.hpp"
 
 using namespace aegaeon;
@@ -25,21 +29,20 @@ namespace {
 constexpr std::size_t kSlab = 65536;
 constexpr std::size_t kBlock = 40960;  // crosses slab borders
 constexpr std::size_t kSlabs = 8;
-constexpr int kRounds = 200;
+constexpr int kRounds = 300;
 constexpr int kAdopters = 2;
 
-struct Name {
-  std::uint32_t slot;
-  std::uint32_t generation;
-};
+// How the source's recall of a lease meets the adopter.
+enum class Recall { kBefore, kWhileRead, kAnyTime };
 
 // What goes over the wire: names alone, no pointers.
 struct Handle {
   int round;
+  Recall recall;
   std::vector<Block> blocks;
   std::vector<Slab> slabs;
-  Name ready;  // of the source: the swap-out is over
-  Name read;   // of the source: the adopter sets it
+  std::uint32_t slot;  // of the lease, and
+  std::uint32_t generation;
 };
 
 class Wire {
@@ -63,32 +66,57 @@ class Wire {
   std::deque<std::optional<Handle>> queue_;
 };
 
-// Blocks that were closed and may still be read: free when their event has happened, and not before.
-class MoveList {
+// Locks on single bytes of the leases' file, as aegaeon_native/leases.py has them: they belong to the open file.
+class ByteLocks {
  public:
-  explicit MoveList(BlockPool& pool) : pool_(pool) {}
-  void defer(std::vector<Block> blocks, EventPtr event) { moving_.push_back({std::move(blocks), std::move(event)}); }
-  std::size_t reclaim() {
-    std::erase_if(moving_, [this](const Moving& moving) {
-      if (!moving.event->done()) return false;
-      pool_.release(moving.blocks);
+  explicit ByteLocks(const std::string& path) : file_(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {}
+  void share(std::uint32_t at) const { set(F_OFD_SETLKW, F_RDLCK, at); }
+  void release(std::uint32_t at) const { set(F_OFD_SETLK, F_UNLCK, at); }
+  bool is_shared(std::uint32_t at) const { return set(F_OFD_GETLK, F_WRLCK, at) != F_UNLCK; }
+
+ private:
+  short set(int command, short kind, std::uint32_t at) const {
+    struct flock lock = {};
+    lock.l_type = kind;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = at;
+    lock.l_len = 1;
+    EXPECT_EQ(::fcntl(file_.get(), command, &lock), 0);
+    return lock.l_type;
+  }
+
+  const Fd file_;
+};
+
+// The source's side, as kv/lending.py has it: first the event is set, then the byte is looked at.
+class Lending {
+ public:
+  Lending(BlockPool& pool, const std::string& path) : pool_(pool), locks_(path) {}
+  void recall(std::vector<Block> blocks, EventPtr lease) {
+    lease->set();
+    recalled_.push_back({std::move(blocks), std::move(lease)});
+    settle();
+  }
+  std::size_t settle() {
+    std::erase_if(recalled_, [this](const Loan& loan) {
+      if (locks_.is_shared(loan.lease->slot())) return false;
+      pool_.release(loan.blocks);
       return true;
     });
-    return moving_.size();
+    return recalled_.size();
   }
 
  private:
-  struct Moving {
+  struct Loan {
     std::vector<Block> blocks;
-    EventPtr event;
+    EventPtr lease;
   };
   BlockPool& pool_;
-  std::vector<Moving> moving_;
+  const ByteLocks locks_;
+  std::vector<Loan> recalled_;
 };
 
 std::byte* bytes_at(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
-
-Name name_of(const Event& event) { return {event.slot(), event.generation()}; }
 
 std::byte content(int round, std::size_t block) { return static_cast<std::byte>(1 + (round * 7 + block) % 251); }
 
@@ -104,22 +132,45 @@ void copy_block(CopyLane& lane, const SlabPool& segment, const Handle& handle, B
   }
 }
 
-// A decode sidecar: adopts until told to end; every byte must be what the handle promised.
-void adopt(const std::string& segment_path, const std::string& events_path, Wire& wire) {
+// An adopter's wire, and what it has seen; `reading`: the last round whose blocks it held.
+struct Adopter {
+  Wire wire;
+  std::atomic<int> whole{0};
+  std::atomic<int> stale{0};
+  std::atomic<int> reading{-1};
+};
+
+// Every byte must be what the handle promised, whatever the source does meanwhile.
+void read_whole(CopyLane& lane, const SlabPool& segment, const Handle& handle) {
+  std::vector<std::byte> device(handle.blocks.size() * kBlock);
+  for (std::size_t i = 0; i < handle.blocks.size(); ++i) {
+    copy_block(lane, segment, handle, handle.blocks[i], device.data() + i * kBlock);
+  }
+  ASSERT_TRUE(lane.synchronize(10s));
+  for (std::size_t i = 0; i < device.size(); ++i) {
+    ASSERT_EQ(device[i], content(handle.round, i / kBlock)) << "round " << handle.round << ", byte " << i;
+  }
+}
+
+// A decode sidecar, adopting until told to end: first it locks the byte, then it looks at the event.
+void adopt(const std::string& segment_path, const std::string& leases_path, Adopter& self) {
   const auto segment = SlabPool::attach(segment_path);
-  const auto events = EventTable::attach(events_path);
+  const auto leases = EventTable::attach(leases_path);
+  const ByteLocks locks(leases_path);
   CopyLane lane("adopt", 4096);
-  while (const auto handle = wire.receive()) {
-    std::vector<std::byte> device(handle->blocks.size() * kBlock);
-    lane.wait(events->open(handle->ready.slot, handle->ready.generation));
-    for (std::size_t i = 0; i < handle->blocks.size(); ++i) {
-      copy_block(lane, *segment, *handle, handle->blocks[i], device.data() + i * kBlock);
+  while (const auto handle = self.wire.receive()) {
+    locks.share(handle->slot);
+    if (leases->open(handle->slot, handle->generation)->done()) {
+      EXPECT_NE(handle->recall, Recall::kWhileRead);
+      ++self.stale;
+    } else {
+      EXPECT_NE(handle->recall, Recall::kBefore);
+      self.reading = handle->round;
+      self.reading.notify_all();
+      read_whole(lane, *segment, *handle);
+      ++self.whole;
     }
-    lane.record(events->open(handle->read.slot, handle->read.generation));
-    ASSERT_TRUE(lane.synchronize(10s));
-    for (std::size_t i = 0; i < device.size(); ++i) {
-      ASSERT_EQ(device[i], content(handle->round, i / kBlock)) << "round " << handle->round << ", byte " << i;
-    }
+    locks.release(handle->slot);
   }
   lane.close();
 }
@@ -129,50 +180,64 @@ void adopt(const std::string& segment_path, const std::string& events_path, Wire
 TEST(Protocol, BlocksHandedOffAreReadWholeAndNeverUsedAgainTooEarly) {
   const std::string prefix = "/dev/shm/aegaeon-cpp-protocol-" + std::to_string(::getpid());
   const auto segment = SlabPool::create_shared(prefix + ".kv", kSlab, kSlabs);
-  const auto events = EventTable::create(prefix + ".events", 64);
+  const auto leases = EventTable::create(prefix + ".leases", 64);
   BlockPool blocks(segment, kBlock, kSlabs);
-  MoveList moves(blocks);
+  Lending lending(blocks, prefix + ".leases");
   CopyLane out("swap-out", 4096);
-  std::vector<Wire> wires(kAdopters);
-  std::vector<std::thread> adopters;
-  for (auto& wire : wires) {
-    adopters.emplace_back([&] { adopt(prefix + ".kv", prefix + ".events", wire); });
+  std::vector<Adopter> adopters(kAdopters);
+  std::vector<std::thread> threads;
+  for (auto& adopter : adopters) {
+    threads.emplace_back([&] { adopt(prefix + ".kv", prefix + ".leases", adopter); });
   }
-  std::deque<std::vector<std::byte>> device;  // what the source copies from; kept until its lane is done
   for (int round = 0; round < kRounds; ++round) {
-    const std::size_t count = 1 + static_cast<std::size_t>(round) % 3;
-    std::vector<Block> mine(count);
-    while (blocks.capacity() - blocks.used() < count) {
-      moves.reclaim();
+    std::vector<Block> mine(1 + static_cast<std::size_t>(round) % 3);
+    while (blocks.capacity() - blocks.used() < mine.size()) {
+      lending.settle();
       std::this_thread::yield();
     }
     blocks.allocate(mine, kSlabs);
-    auto& source = device.emplace_back(count * kBlock);
-    std::vector<std::int32_t> from(count);
-    for (std::size_t i = 0; i < count; ++i) {
+    std::vector<std::byte> device(mine.size() * kBlock);
+    std::vector<std::int32_t> from(mine.size());
+    for (std::size_t i = 0; i < mine.size(); ++i) {
       from[i] = static_cast<std::int32_t>(i);
-      std::fill_n(source.begin() + static_cast<std::ptrdiff_t>(i * kBlock), kBlock, content(round, i));
+      std::fill_n(device.begin() + static_cast<std::ptrdiff_t>(i * kBlock), kBlock, content(round, i));
     }
-    out.copy_blocks(bytes_at(blocks.address()), source.data(), kBlock, mine, from);
-    const auto ready = events->event();
-    const auto read = events->event();
-    out.record(ready);
-    wires[static_cast<std::size_t>(round) % kAdopters].send(
-        Handle{round, mine, blocks.slabs(), name_of(*ready), name_of(*read)});
-    moves.defer(mine, read);  // Close: free when the reader has left, and not before
-    moves.reclaim();
+    out.copy_blocks(bytes_at(blocks.address()), device.data(), kBlock, mine, from);
+    ASSERT_TRUE(out.synchronize(10s));  // a handle is told when the swap-out is over
+    const auto recall = static_cast<Recall>(round % 3);
+    auto lease = leases->event();
+    Handle handle{round, recall, mine, blocks.slabs(), lease->slot(), lease->generation()};
+    Adopter& adopter = adopters[static_cast<std::size_t>(round) % kAdopters];
+    if (recall == Recall::kBefore) {
+      lending.recall(mine, std::move(lease));
+      adopter.wire.send(std::move(handle));
+    } else {
+      adopter.wire.send(std::move(handle));
+      for (int now = adopter.reading; recall == Recall::kWhileRead && now != round; now = adopter.reading) {
+        adopter.reading.wait(now);
+      }
+      lending.recall(mine, std::move(lease));  // Close
+    }
     blocks.check();
   }
-  for (auto& wire : wires) wire.send(std::nullopt);
-  for (auto& thread : adopters) thread.join();
-  EXPECT_TRUE(out.synchronize(10s));
+  for (auto& adopter : adopters) adopter.wire.send(std::nullopt);
+  for (auto& thread : threads) thread.join();
   out.close();
-  EXPECT_EQ(moves.reclaim(), 0u);
+  EXPECT_EQ(lending.settle(), 0u);
+  int whole = 0;
+  int stale = 0;
+  for (const auto& adopter : adopters) {
+    whole += adopter.whole;
+    stale += adopter.stale;
+  }
+  EXPECT_EQ(whole + stale, kRounds);
+  EXPECT_GE(whole, kRounds / 3);
+  EXPECT_GE(stale, kRounds / 3);
   EXPECT_EQ(blocks.used(), 0u);
   EXPECT_EQ(segment->free(), kSlabs);
-  EXPECT_EQ(events->in_use(), 0u);
+  EXPECT_EQ(leases->in_use(), 0u);
   segment->close();
-  events->close();
+  leases->close();
 }
 
 // Both sides of many events at once, each through its own mapping: no wake-up is lost, whoever comes first.

@@ -12,11 +12,13 @@
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 #include "aegaeon/errors.hpp"
+#include "aegaeon/mover.hpp"
 
 namespace aegaeon {
 
@@ -74,8 +76,8 @@ void convert_out(Mover& mover, const StageJob& job, const StagePart& part, const
 // One run's threads and what they share: free slots go to the readers, filled ones to the drains.
 class Run {
  public:
-  Run(const StageJob& job, const Mapping& slots, std::size_t slot_bytes, const StageRing::Movers& movers)
-      : job_(job), slots_(slots), slot_bytes_(slot_bytes), movers_(movers) {
+  Run(const StageJob& job, const Mapping& slots, std::size_t slot_bytes)
+      : job_(job), slots_(slots), slot_bytes_(slot_bytes) {
     for (const std::string& path : job.files) files_.push_back(open_direct(path));
     for (std::size_t slot = 0; slot < slots.bytes() / slot_bytes; ++slot) free_.push_back(slot);
   }
@@ -180,7 +182,7 @@ class Run {
     const StageChunk& chunk = job_.chunks[filled.chunk];
     const std::byte* data = slot(filled) + chunk.begin % kDirect;
     if (job_.inspect) job_.inspect(filled.chunk, data);
-    const auto mover = movers_();
+    const auto mover = memory_mover();
     for (const StagePart& part : chunk.parts) {
       const std::byte* src = data + (part.at - chunk.begin);
       if (part.of == job_.format) {
@@ -223,7 +225,6 @@ class Run {
   const StageJob& job_;
   const Mapping& slots_;
   const std::size_t slot_bytes_;
-  const StageRing::Movers& movers_;
   std::vector<Fd> files_;
   std::mutex mutex_;
   std::condition_variable to_read_;
@@ -241,13 +242,12 @@ class Run {
 
 }  // namespace
 
-StageRing::StageRing(std::size_t chunk_bytes, std::size_t depth, std::size_t readers, Movers movers)
+StageRing::StageRing(std::size_t chunk_bytes, std::size_t depth, std::size_t readers)
     : chunk_bytes_(chunk_bytes),
       slot_bytes_(round_up(chunk_bytes) + 2 * kDirect),
       depth_(depth),
       readers_(std::min(readers, depth)),
-      slots_(slots_of(slot_bytes_ * depth)),
-      movers_(std::move(movers)) {
+      slots_(slots_of(slot_bytes_ * depth)) {
   if (chunk_bytes == 0 || depth == 0 || readers == 0) throw NativeError("stage ring: sizes must be 1 or more");
 }
 
@@ -267,7 +267,7 @@ void StageRing::validate(const StageJob& job) const {
 
 bool StageRing::run(const StageJob& job) {
   validate(job);
-  return Run(job, slots_, slot_bytes_, movers_).perform(readers_);
+  return Run(job, slots_, slot_bytes_).perform(readers_);
 }
 
 }  // namespace aegaeon

@@ -1,18 +1,17 @@
 // The stage ring: a few page-aligned slots between files and memory, so that a load needs no second copy of a model.
 // Reader threads fill slots from the files in order, past the page cache; drain threads convert and copy what is in
-// them to its places. No interpreter is on the way: a load keeps its rate while Python is busy with something else.
+// them to its places in this machine's memory. No interpreter is on the way: a load keeps its rate while Python is busy
+// with something else.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "aegaeon/files.hpp"
 #include "aegaeon/floats.hpp"
-#include "aegaeon/mover.hpp"
 
 namespace aegaeon {
 
@@ -45,10 +44,8 @@ struct StageJob {
 
 class StageRing {
  public:
-  using Movers = std::function<std::unique_ptr<Mover>()>;
-
-  // `depth` slots; `readers` of them are read into at a time. Each drained chunk has a mover of its own.
-  StageRing(std::size_t chunk_bytes, std::size_t depth, std::size_t readers, Movers movers = memory_mover);
+  // `depth` slots; `readers` of them are read into at a time.
+  StageRing(std::size_t chunk_bytes, std::size_t depth, std::size_t readers);
 
   // One at a time. True: every destination is whole. False: `watch` stopped it. Throws NativeError when a file cannot
   // be read or ends early, and whatever `inspect` and `watch` throw. No copy is under way afterwards in any case.
@@ -62,7 +59,6 @@ class StageRing {
   const std::size_t depth_;
   const std::size_t readers_;
   const Mapping slots_;
-  const Movers movers_;
 };
 
 }  // namespace aegaeon

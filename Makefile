@@ -119,7 +119,7 @@ GPU_BENCHES := gpu_copies gpu_switch gpu_decode gpu_attention gpu_engine
 # GPU_PYTHON: a Python that brings torch, nanobind, cmake and pytest, on a machine whose own they are; else .venv's.
 GPU_PYTHON ?=
 GPU_SITE := build/gpu/site
-GPU_RUN = $(if $(GPU_PYTHON),PYTHONPATH=$(GPU_SITE):sidecar:tests:. $(GPU_PYTHON),$(PY))
+GPU_RUN = $(if $(GPU_PYTHON),PYTHONPATH=$(GPU_SITE):sidecar:proto:operator:tests:. $(GPU_PYTHON),$(PY))
 
 .PHONY: cuda test-gpu bench-gpu gpu-ready
 cuda: $(KERNELS) $(STAMP) ## compile the GPU's kernels for sm_80 and sm_90, check what is declared of the driver (no GPU needed)

@@ -15,6 +15,7 @@ from aegaeon_native import CudaDevice
 from aegaeon_sidecar.backends.torch import TorchBackend
 
 pytest.importorskip("grpc", reason="engines speak gRPC; this Python has none")
+pytest.importorskip("pydantic", reason="engines read their settings with pydantic; this Python has none")
 from sidecar.programs import Machine, told_alike
 from sidecar.rig import rig
 

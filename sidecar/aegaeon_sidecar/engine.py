@@ -46,8 +46,8 @@ from aegaeon_sidecar.wire import seq_of
 log = logging.getLogger(__name__)
 
 _EVENTS = 64
-# Of the streams of a GPU, whose kernels of small blocks wait for the kernels of steps else. A batch waits for its KV
-# first, then for its weights; what leaves is waited for by what takes its place, at the earliest.
+# Of a lane's stream on a GPU: its kernels for small blocks need not queue behind those of steps. A running batch waits
+# for KV that comes in, the next one for its weights, and nobody at once for what leaves.
 _URGENCY = {Lane.WEIGHTS: 1, Lane.KV_OUT: 0, Lane.KV_IN: 2}
 _NOBODY = -1  # owner of what the sidecar issues itself
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aegaeon_cli.errors import BadFileError, CliError
+from aegaeon_cli.options import positive
 
 if TYPE_CHECKING:
     from aegaeon_simulator.device import Device
@@ -30,22 +31,48 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--trace", type=_FILE, metavar="FILE", help="CSV (also .gz): t_s, model, input_len, output_len.")
 @click.option("--models-file", type=_FILE, metavar="FILE", help="CSV of model and kind, for traces without kinds.")
 @click.option("--models", type=int, metavar="M", help="So many models of the paper's mix, or of --kind.")
-@click.option("--rate", type=float, metavar="R", help="Requests per second of each of --models.")
+@click.option(
+    "--rate",
+    type=float,
+    metavar="R",
+    callback=positive("requests per second of each model"),
+    help="Requests per second of each of --models.",
+)
 @click.option("--kind", metavar="KIND", help="Kind of models whose kind is given nowhere.")
 @click.option("--gpus", type=int, metavar="N", help="Look at a pool of N GPUs instead of searching.")
 @click.option("--admit", metavar="KIND:RATE", help="With --gpus: can that pool take this model too?")
 @click.option("--policy", default="aegaeon", show_default=True, metavar="NAME", help="Policy of the pool.")
 @click.option("--device", default="h800-policy", show_default=True, metavar="NAME|FILE", help="Its constants.")
 @click.option("--gpus-per-device", type=int, default=1, show_default=True, help="GPUs that make up one device (TP).")
-@click.option("--slo-ttft", type=float, default=10.0, show_default=True, help="Seconds to the first token.")
-@click.option("--slo-tbt", type=float, default=0.1, show_default=True, help="Seconds from token to token.")
+@click.option(
+    "--slo-ttft",
+    type=float,
+    default=10.0,
+    show_default=True,
+    callback=positive("seconds to the first token"),
+    help="Seconds to the first token.",
+)
+@click.option(
+    "--slo-tbt",
+    type=float,
+    default=0.1,
+    show_default=True,
+    callback=positive("seconds from token to token"),
+    help="Seconds from token to token.",
+)
 @click.option("--attainment", type=float, default=0.9, show_default=True, help="Share that must be on time.")
 @click.option(
     "--form", type=click.Choice(["token", "request", "time"]), default="token", show_default=True, help="Of what."
 )
 @click.option("--confidence", type=float, default=0.95, show_default=True, help="How sure the answer must be.")
 @click.option("--seeds", type=int, default=2, show_default=True, metavar="K", help="Windows of arrivals to try.")
-@click.option("--window", type=float, metavar="S", help="Seconds of each.  [default: as rates ask for]")
+@click.option(
+    "--window",
+    type=float,
+    metavar="S",
+    callback=positive("seconds"),
+    help="Seconds of each.  [default: as rates ask for]",
+)
 @click.option("--price", type=float, default=2.0, show_default=True, help="Of a GPU for an hour.")
 @click.option("--json", "output", metavar="OUT", help="Write the answer there; - is standard output.")
 def plan(**given: Any) -> None:

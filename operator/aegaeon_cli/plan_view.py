@@ -39,10 +39,11 @@ def show_answer(answer: Figures) -> None:
 def _sentence(plan: Figures) -> str:
     goal, best = plan["objective"], plan["best"]
     asked = f"{_percent(goal['share'])} ({goal['form']}) within TTFT {goal['ttft_s']:g} s, TBT {goal['tbt_s']:g} s"
-    verb = "meet" if plan["meets"] else "do not meet"
-    count = len(plan["models"])
+    one = plan["gpus"] == 1
+    verb = ("meets" if one else "meet") if plan["meets"] else ("does not meet" if one else "do not meet")
     return (
-        f"{plan['gpus']} GPUs ({_split(best)}) {verb} {asked} for {count} models at "
+        f"{_counted(plan['gpus'], 'GPU')} ({_split(best)}) {verb} {asked} for "
+        f"{_counted(len(plan['models']), 'model')} at "
         f"{plan['tokens_per_s']:.0f} output tokens/s: {_share(best['attainment'], goal)}"
     )
 
@@ -119,7 +120,7 @@ def _curve(plan: Figures) -> str:
 def _basis(plan: Figures) -> str:
     window, device = plan["window"], plan["device"]
     lines = [
-        f"Simulated: {window['seeds']} window(s) of {window['seconds']:.0f} s; a GPU costs "
+        f"Simulated: {_counted(window['seeds'], 'window')} of {window['seconds']:.0f} s; a GPU costs "
         f"{plan['price_per_gpu_hour']:g} an hour; break-even is in proportion to GPU-seconds.",
         f"Constants of {device['name']}: {device['source']}.",
     ]
@@ -132,6 +133,10 @@ def _table(title: str, *columns: str) -> Table:
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if not index else "right", no_wrap=True, vertical="bottom")
     return table
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _percent(share: float) -> str:

@@ -249,8 +249,11 @@ def test_a_bad_file_is_told_with_its_line(tmp_path: Path, name: str, text: str, 
     ("arguments", "problem"),
     [
         (["--models", "2", "--rate", "1", "--gpus", "0"], "at least one GPU"),
-        (["--models", "2", "--rate", "1", "--slo-tbt", "0"], "give both more than 0"),
-        (["--models", "2", "--rate", "0"], "more than 0"),
+        (
+            ["--models", "2", "--rate", "1", "--slo-tbt", "0"],
+            "--slo-tbt 0: give seconds from token to token, greater than 0",
+        ),
+        (["--models", "2", "--rate", "0"], "--rate 0: give requests per second of each model, greater than 0"),
         (["--models", "0", "--rate", "1"], "at least one model"),
         (["--models", "2"], "go together"),
         ([], "--file FILE"),
@@ -260,7 +263,7 @@ def test_a_bad_file_is_told_with_its_line(tmp_path: Path, name: str, text: str, 
         (["--models", "2", "--rate", "1", "--admit", "7b:1"], "--gpus N"),
         (["--models", "2", "--rate", "1", "--gpus", "1", "--admit", "7b"], "KIND:RATE"),
         (["--models", "2", "--rate", "1", "--seeds", "0"], "at least one run"),
-        (["--models", "2", "--rate", "1", "--window", "-1"], "more than 0"),
+        (["--models", "2", "--rate", "1", "--window", "-1"], "--window -1: give seconds, greater than 0"),
     ],
 )
 def test_a_question_without_sense_is_refused_in_one_sentence(arguments: list[str], problem: str) -> None:
@@ -287,7 +290,7 @@ def test_the_command_prints_tables_a_curve_and_what_is_derived(tmp_path: Path) -
     arguments = ["plan", "--file", str(models), "--window", "40", "--seeds", "1", "--json", str(output)]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
-    for part in ("1 GPUs (1 unified) meet", "dedicated GPUs", "on time against GPUs", "blue", "Derived, not measured"):
+    for part in ("1 GPU (1 unified) meets", "dedicated GPUs", "on time against GPUs", "blue", "Derived, not measured"):
         assert part in result.output
     written = json.loads(output.read_text())
     assert written["gpus"] == 1

@@ -67,10 +67,20 @@ def test_the_same_seed_gives_the_same_bytes(policy: str, tmp_path: Path) -> None
 
 
 def test_seeds_run_side_by_side_and_equal_those_run_alone() -> None:
-    both = figures(*POISSON, "--policy", "paper", "--seeds", "2", "--seed", "5")
-    assert both["runs"] == [figures(*POISSON, "--policy", "paper", "--seed", str(seed)) for seed in (5, 6)]
-    mean = sum(run["attainment"]["token"] for run in both["runs"]) / 2
-    assert both["mean"]["attainment"]["token"] == pytest.approx(mean)
+    asked = (*POISSON, "--policy", "paper", "--slo-scale", "0.1")
+    both = figures(*asked, "--seeds", "2", "--seed", "5")
+    assert both["runs"] == [figures(*asked, "--seed", str(seed)) for seed in (5, 6)]
+    mean = both["mean"]
+    for path in (("attainment", "token"), ("ttft_s", "p99"), ("tbt_s", "p50"), ("models", "3", "attainment", "time")):
+        values = [_at(run, path) for run in both["runs"]]
+        assert _at(mean, path) == pytest.approx(sum(values) / 2)
+
+
+def _at(figures: dict[str, Any], path: tuple[str, ...]) -> float:
+    found: Any = figures
+    for name in path:
+        found = found[name]
+    return float(found)
 
 
 def test_a_trace_may_be_compressed(trace: Path, tmp_path: Path) -> None:
@@ -146,9 +156,9 @@ def test_a_bad_trace_is_told_with_file_line_and_remedy(text: str, sentence: str,
         ),
         (("--policy", "paper", "--prefill", "2"), "--prefill 2, --decode 0: one role is missing"),
         (("--policy", "paper", "--unified", "-1"), "--unified -1: no GPU is left"),
-        (("--policy", "paper", "--slo-ttft", "0"), "give both more than 0"),
-        (("--policy", "paper", "--slo-scale", "0"), "give both more than 0"),
-        (("--policy", "paper", "--output-scale", "0"), "scales must be greater than 0"),
+        (("--policy", "paper", "--slo-ttft", "0"), "--slo-ttft 0: give seconds to the first token, greater than 0"),
+        (("--policy", "paper", "--slo-scale", "0"), "--slo-scale 0: give a factor, greater than 0"),
+        (("--policy", "paper", "--output-scale", "0"), "--output-scale 0: give a factor, greater than 0"),
         (
             ("--policy", "paper", "--device", "nowhere.json"),
             "nor one of a10, artifact, h800-harsh, h800-policy, h800-tp4",
@@ -156,18 +166,54 @@ def test_a_bad_trace_is_told_with_file_line_and_remedy(text: str, sentence: str,
         (("--policy", "paper", "--seeds", "0"), "at least one run"),
         (("--policy", "paper", "--rate", "inf"), "greater than 0 and finite"),
         (("--policy", "paper", "--speedup", "nan"), "greater than 0 and finite"),
-        (("--policy", "paper", "--slo-tbt", "nan"), "give both more than 0"),
+        (("--policy", "paper", "--slo-tbt", "nan"), "--slo-tbt nan: give seconds from token to token, greater than 0"),
+        (("--policy", "paper", "--window", "-1"), "--window -1: give seconds, greater than 0"),
+        (("--policy", "paper", "--window", "nan"), "--window nan: give seconds, greater than 0"),
+        (("--policy", "paper", "--seed", "-1"), "Invalid value for '--seed'"),
+        (
+            ("--policy", "serverlessllm", "--admission", "feasible"),
+            "--admission feasible: serverlessllm refuses nobody; give --policy aegaeon or paper",
+        ),
+        (("--policy", "paper", "--device", "a10", "--kind", "13b"), "a10 has no constants of llama2_13b, but of "),
         (("--policy", "paper", "--drain", "-1"), "seconds after the last arrival"),
         (("--policy", "paper", "--models", "0"), "must be greater than 0"),
         (("--policy", "paper", "--host-cache", "0"), "must be more than 0"),
         (("--policy", "dedicated", "--host-cache", "100"), "with every model in host memory"),
-        (("--policy", "paper", "--trace", "nowhere.csv"), "nowhere.csv: cannot be read"),
+        (
+            ("--policy", "paper", "--trace", "some.csv"),
+            "--trace brings its own arrivals; leave --rate and --duration out",
+        ),
     ],
 )
 def test_what_cannot_be_run_is_one_sentence_and_exit_status_2(arguments: tuple[str, ...], sentence: str) -> None:
     code, output = simulate(*POISSON, *arguments)
     assert code == 2
     assert sentence in output
+
+
+@pytest.mark.parametrize(
+    ("times", "sentence"),
+    [
+        ((1_700_000_000, 1_700_000_001), "from 0 s to 1700000000 s"),
+        ((0, 1_000_000_000), "from 0 s to 1000000000 s"),
+    ],
+)
+def test_years_without_a_request_are_refused_rather_than_walked_through(
+    times: tuple[int, int], sentence: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(HEADER + "".join(f"{t},a,7b,1,5\n" for t in times))
+    code, output = simulate("--trace", str(path))
+    assert code == 2
+    assert sentence in output
+    assert ("subtract the first time" in output) == (times[0] > 0)
+    assert simulate("--trace", str(path), "--speedup", "1e7")[0] == 0
+
+
+def test_a_trace_that_is_not_there_is_told() -> None:
+    code, output = simulate("--trace", "nowhere.csv", "--policy", "paper")
+    assert code == 2
+    assert "nowhere.csv: cannot be read" in output
 
 
 def test_a_damaged_archive_is_told_too(trace: Path, tmp_path: Path) -> None:

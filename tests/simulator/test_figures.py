@@ -87,7 +87,7 @@ def test_shares_are_means_over_seeds() -> None:
 
 
 def test_every_panel_has_a_name_of_its_own_and_points_that_can_be_built() -> None:
-    declared = panels(5.0)
+    declared = panels(20.0)
     assert len({panel.name for panel in declared}) == len(declared)
     assert {panel.figure for panel in declared} == {"11", "12", "13", "14", "17", "shapes"}
     for panel in declared:

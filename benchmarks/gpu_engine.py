@@ -21,14 +21,19 @@ from aegaeon_proto.v1 import engine_pb2 as pb
 
 MODEL = Size(hidden=4096, layers=6, vocabulary=32000)  # 2.5 GB in bfloat16
 SLABS = 200  # two of them with their KV
+KV_SLABS = 16  # of a batch
 SEQUENCES, TOKENS = 8, 500
 BATCHES = 12
 
 
 async def batches(one: OneEngine, names: list[str], link: float) -> list[Row]:
-    """To and fro between two batches with their KV, of which nothing is left on the device; medians."""
+    """To and fro between two batches with their KV, of which memory holds one, so slabs are mapped anew; medians."""
     seqs = {name: await prepare(one, name, SEQUENCES, TOKENS) for name in names}
+    weights, pool = one.engine.state.models[names[0]].range, one.engine.state.device.pool
+    assert weights is not None
+    others = pool.take(pool.free - weights.slabs - KV_SLABS)
     runs = await to_and_fro(one, seqs, BATCHES, lambda engine, model: link)
+    pool.give(others)
     middle = statistics.median
     taken, limit = middle(run.moved_s for run in runs), middle(run.link_limit_s for run in runs)
     return [

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sidecar.mounts import small_tmpfs
-from sidecar.rig import Rig, config, inside
+from sidecar.rig import Rig, config, inside, spec
 from sidecar.web import FILES, WEIGHTS, Server
 
 from aegaeon_proto.v1 import engine_pb2 as pb
@@ -311,6 +311,27 @@ async def test_a_model_from_a_web_server_is_served_with_its_progress_told(
         state = link.models["m"]
         assert state.bytes_done == state.bytes_total == state.footprint.weight_bytes
         await link.done(link.send(pb.Load(model="m", slabs=32)))
+
+
+async def test_a_server_that_hangs_holds_up_no_other_model_and_can_be_forgotten(
+    web: Server, scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    web.files = {path.name: path.read_bytes() for path in tiny_models["llama"].iterdir()}
+    web.hanging = "stuck"
+    far = [
+        mpb.ModelSpec(name=name, source=mpb.ModelSource(http=mpb.HttpSource(url=web.address.replace("tiny", name))))
+        for name in ("stuck", "other")
+    ]
+    near = spec("near", tiny_models["qwen2"])
+    async with inside(config(folder, disk={"folder": str(folder / "disk"), "budget_bytes": 1 << 30})):
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=[*far, near]))
+        await link.until(lambda: {"stuck", "other", "near"} <= link.models.keys())
+        await link.cached("near", "other")
+        assert link.models["stuck"].phase == mpb.MODEL_PHASE_FETCHING
+        link.send(pb.Catalog(models=[far[1]]))
+        await link.done(link.send(pb.Load(model="other", slabs=32)))
+        web.released.set()
 
 
 def test_without_a_place_on_disk_a_model_from_afar_is_refused() -> None:

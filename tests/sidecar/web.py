@@ -19,7 +19,8 @@ FILES = {"config.json": b"{}", "model.safetensors": WEIGHTS, "tokenizer.json": b
 class Server:
     """A folder on a web server with faults: `cuts` are bytes after which answers of a file break off, in turn.
 
-    Without `sizes` it never says how long a file is, and ends an answer by closing the connection.
+    Without `sizes` it never says how long a file is, and ends an answer by closing the connection. What
+    is asked for below the folder `hanging` is not answered until `released`.
     """
 
     address: str = ""
@@ -29,6 +30,8 @@ class Server:
     sizes: bool = True
     status: dict[str, int] = field(default_factory=dict)
     asked: list[tuple[str, int]] = field(default_factory=list)
+    hanging: str = ""
+    released: threading.Event = field(default_factory=threading.Event)
 
     def sent(self, name: str) -> int:
         """Times a file was asked for."""
@@ -50,7 +53,9 @@ class Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self) -> None:
-        name = self.path.rpartition("/")[2]
+        folder, _, name = self.path.rpartition("/")
+        if self.folder.hanging and folder.endswith(self.folder.hanging):
+            self.folder.released.wait()
         data = self.folder.files.get(name)
         status = self.folder.status.get(name, 200 if data is not None else 404)
         if data is None or status != 200:
@@ -85,6 +90,7 @@ def serving() -> Iterator[Server]:
     try:
         yield made
     finally:
+        made.released.set()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -1,6 +1,8 @@
-"""The catalog, carried out in a thread of its own: fetch, check, cache and register each model, one after the other.
+"""The catalog, carried out in threads of its own: fetch, check, cache and register each model.
 
-A model that cannot be served is FAILED with its reason and the next one goes on. Lanes are never held up by it.
+What is far away is fetched a few models at a time: a server that hangs holds up no model of another. The rest is one
+thread's work, one model after the other. A model that cannot be served is FAILED with its reason and the next one goes
+on. Lanes are never held up by it.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from aegaeon_native import NativeError, Range
@@ -23,18 +27,21 @@ from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.models import Model
 from aegaeon_sidecar.weights.pins import settle_pins
 from aegaeon_sidecar.weights.ring import Bytes, StageRing
-from aegaeon_sidecar.weights.sources import Sources
+from aegaeon_sidecar.weights.sources import Located, Sources
 from aegaeon_sidecar.weights.stays import drop
 
 log = logging.getLogger(__name__)
 
+Jobs = queue.SimpleQueue[Callable[[], None] | None]  # None: the end
+
+_FROM_AFAR = 4  # models that are fetched at a time; together they rarely get more out of the network than one
 _REPORT_EVERY_S = 0.25
 _LOG_EVERY_S = 5.0
 
 
 class Fetcher:
     """Follows the catalog. `report` is called with a ModelState whenever one changes, `crashed` when a defect ends
-    the thread; both from any thread."""
+    a thread; both from any thread."""
 
     def __init__(
         self,
@@ -54,18 +61,26 @@ class Fetcher:
         self._stop = threading.Event()
         self._cache = cache
         self._ring = ring
-        self._jobs: queue.SimpleQueue[tuple[Callable[[Model], None], Model] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="fetcher", daemon=True)
+        self._jobs: Jobs = queue.SimpleQueue()
+        self._far: Jobs = queue.SimpleQueue()
+        self._thread = self._worker("fetcher", self._jobs)
+        self._getters = [self._worker(f"fetcher-{number}", self._far) for number in range(_FROM_AFAR)]
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in (self._thread, *self._getters):
+            thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Give up what is being fetched; True when the thread has ended."""
+        """Give up what is being fetched; True when the threads have ended. The engine is stopping by then."""
         self._stop.set()
-        self._jobs.put(None)
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        deadline = time.monotonic() + timeout_s
+        for _ in self._getters:
+            self._far.put(None)
+        for getter in self._getters:
+            getter.join(max(deadline - time.monotonic(), 0.0))
+        self._jobs.put(None)  # after what the getters brought: it is let go
+        self._thread.join(max(deadline - time.monotonic(), 0.1))
+        return not any(thread.is_alive() for thread in (self._thread, *self._getters))
 
     def follow(self, catalog: Iterable[pb.ModelSpec]) -> None:
         """The whole list (engine's lock held): new or changed models are fetched, missing ones forgotten.
@@ -82,7 +97,8 @@ class Fetcher:
             if name not in self._state.models:
                 model = self._state.models[name] = Model(spec)
                 self._report(model.state())
-                self._jobs.put((self._fetch, model))
+                jobs = self._jobs if spec.source.HasField("directory") else self._far
+                jobs.put(partial(self._locate, model))
         settle_pins(self._state)
 
     def _withdraw(self, model: Model) -> None:
@@ -91,42 +107,59 @@ class Fetcher:
         for sequence in [s for s in self._state.sequences if s.model == model.name]:
             self._state.sequences.remove(sequence.key)
         self._state.withdrawn.append(model)
-        self._jobs.put((self._forget, model))
+        self._jobs.put(partial(self._forget, model))
 
-    def _run(self) -> None:
+    def _worker(self, name: str, jobs: Jobs) -> threading.Thread:
+        return threading.Thread(target=self._run, args=(jobs,), name=name, daemon=True)
+
+    def _run(self, jobs: Jobs) -> None:
         try:
-            while (job := self._jobs.get()) is not None and not self._stop.is_set():
-                work, model = job
-                work(model)
+            while (job := jobs.get()) is not None:
+                job()
         except BaseException:
             log.exception("the fetcher is dead; the sidecar ends")
             self._crashed()
             raise
 
-    def _fetch(self, model: Model) -> None:
-        if model.forgotten:
+    def _locate(self, model: Model) -> None:
+        """Bring its files to this machine."""
+        gives_up = self._gives_up(model)
+        if gives_up():
             return
+
+        def noted(done: int, total: int) -> None:
+            self._note(model, done, total)
+
+        with self._told(model):
+            located = self._sources.locate(model.spec.source, noted, gives_up)
+            self._jobs.put(partial(self._prepare, model, located))
+
+    def _prepare(self, model: Model, located: Located) -> None:
+        """Everything else, until it can be served."""
+        model.located = located
+        if self._gives_up(model)():
+            model.let_go()
+            return
+        with self._told(model):
+            with located.reading() as directory:
+                layout = self._backend.describe(directory, model.spec.max_model_len)
+            self._check_fits(layout)
+            with located.reading():
+                note = self._cache_weights(model, directory, layout)
+            self._register(model, directory, layout)
+            self._set(model, pb.MODEL_PHASE_CACHED, note)
+
+    @contextmanager
+    def _told(self, model: Model) -> Iterator[None]:
+        """What goes wrong with a model is its reason and no one else's trouble."""
         try:
-            self._prepare(model)
+            yield
         except FillCancelledError:
             model.let_go()
         except (SidecarError, NativeError, OSError, MemoryError) as error:
             log.warning("model %s cannot be served: %s", model.name, error)
             model.let_go()
             self._set(model, pb.MODEL_PHASE_FAILED, f"{model.name}: {error}")
-
-    def _prepare(self, model: Model) -> None:
-        def noted(done: int, total: int) -> None:
-            self._note(model, done, total)
-
-        model.located = self._sources.locate(model.spec.source, noted, self._gives_up(model))
-        with model.located.reading() as directory:
-            layout = self._backend.describe(directory, model.spec.max_model_len)
-        self._check_fits(layout)
-        with model.located.reading():
-            note = self._cache_weights(model, directory, layout)
-        self._register(model, directory, layout)
-        self._set(model, pb.MODEL_PHASE_CACHED, note)
 
     def _cache_weights(self, model: Model, directory: Path, layout: Layout) -> str:
         """Into the host cache where there is room; else a Load will read the files. Returns what people should know."""

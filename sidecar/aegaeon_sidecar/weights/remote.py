@@ -159,7 +159,7 @@ class S3Remote:
         self._bucket = source.bucket
         self._prefix = source.prefix.strip("/")
         self.address = f"s3://{source.bucket}/{self._prefix}" + (f" at {source.endpoint}" if source.endpoint else "")
-        self._client: Any = boto3.client(
+        self._client: Any = boto3.Session().client(  # of its own: the library's is not for several threads
             "s3",
             endpoint_url=source.endpoint or None,
             **s3_keys(source.credentials_file),

@@ -31,9 +31,9 @@ class MemorySettings(_Settings):
 
 
 class DiskSettings(_Settings):
-    """The disk tier: models fetched from S3 stores and web servers. The sidecars of a node share folder and budget."""
+    """The disk tier: models fetched from the hub, S3 stores and web servers. A node's sidecars share it."""
 
-    folder: Path | None = Field(default=None, description="on a disk of this node; None: such models are refused")
+    folder: Path | None = Field(default=None, description="on a disk of this node; None: there is no such tier")
     budget_bytes: int = Field(default=100 << 30, gt=0, description="least recently used models make room")
 
 
@@ -62,7 +62,7 @@ class SidecarConfig(_Settings):
         default=None, pattern=r"^.+:\d+$", description="host:port of GET /healthz, /readyz and /metrics; None: nowhere"
     )
     heartbeat_s: float = Field(default=0.5, gt=0, description="the scheduler misses it after a few of these")
-    hub_cache: Path | None = Field(default=None, description="where models from the hub are kept; None: its default")
+    hub_cache: Path | None = Field(default=None, description="the hub's without a disk tier; None: its default")
 
 
 def read_config(path: Path, given: Mapping[str, str] = MappingProxyType({})) -> SidecarConfig:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
 import huggingface_hub.constants
 import pytest
@@ -19,6 +20,7 @@ from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.errors import SourceError
 from aegaeon_sidecar.weights.disk import DiskTier
+from aegaeon_sidecar.weights.download import Progress
 from aegaeon_sidecar.weights.sources import Sources
 
 REPOSITORY = "org/tiny"
@@ -26,9 +28,16 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(BaseHTTPRequestHandler):
-    """One repository with the files of a directory, at revision main. `tokens`: whose it gives files to; empty: all."""
+    """One repository with the files of a directory, at revision main.
+
+    `tokens`: whose it gives files to; empty: all. `altered`: whose bytes are others than it promises. `cuts`: bytes
+    after which answers with weights break off; `starts`: which files were asked for from which byte on.
+    """
 
     tokens: frozenset[str] = frozenset()
+    altered: str = ""
+    cuts: ClassVar[list[int]] = []
+    starts: ClassVar[list[tuple[str, int]]] = []
 
     def __init__(self, directory: Path, *arguments: object) -> None:
         self.directory = directory
@@ -52,15 +61,15 @@ class Hub(BaseHTTPRequestHandler):
             return
         file = self.directory / path.rpartition("/")[2]
         if path in (f"/api/models/{REPOSITORY}/revision/main", f"/api/models/{REPOSITORY}"):
-            files = [{"rfilename": file.name} for file in self._files()]
-            self._send(json.dumps({"id": REPOSITORY, "sha": COMMIT, "siblings": files}).encode(), body, {})
+            siblings = [described(file, large=file.suffix == ".safetensors") for file in self._files()]
+            self._send(json.dumps({"id": REPOSITORY, "sha": COMMIT, "siblings": siblings}).encode(), body, {})
         elif path == f"/api/models/{REPOSITORY}/tree/{COMMIT}":
             tree = [
                 {"type": "file", "path": file.name, "oid": "0", "size": file.stat().st_size} for file in self._files()
             ]
             self._send(json.dumps(tree).encode(), body, {})
         elif path.startswith(f"/{REPOSITORY}/resolve/{COMMIT}/") and file.is_file():
-            data = file.read_bytes()
+            data = file.read_bytes()[:: -1 if file.name == self.altered else 1]
             etag = hashlib.sha1(data).hexdigest()
             self._send(data, body, {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT})
         else:
@@ -73,12 +82,24 @@ class Hub(BaseHTTPRequestHandler):
         return sorted(self.directory.iterdir())
 
     def _send(self, data: bytes, body: bool, headers: dict[str, str]) -> None:
-        self.send_response(200)
-        for name, value in {"Content-Length": str(len(data)), **headers}.items():
+        start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
+        self.send_response(206 if start else 200)
+        for name, value in {"Content-Length": str(len(data) - start), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         if body:
-            self.wfile.write(data)
+            self.starts.append((self.path.rpartition("/")[2], start))
+            cut = self.cuts.pop() if self.cuts and self.path.endswith(".safetensors") else len(data)
+            self.wfile.write(data[start : start + cut])
+
+
+def described(file: Path, large: bool) -> dict[str, Any]:
+    """As the hub tells of a file that git keeps, or LFS because it is large."""
+    data = file.read_bytes()
+    known = {"rfilename": file.name, "size": len(data)}
+    if large:
+        return {**known, "lfs": {"size": len(data), "sha256": hashlib.sha256(data).hexdigest(), "pointerSize": 130}}
+    return {**known, "blobId": hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()}
 
 
 def point_to(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +117,8 @@ def hub(tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Iterat
     thread.start()
     address = f"http://127.0.0.1:{server.server_port}"
     point_to(address, monkeypatch)
+    monkeypatch.setattr(Hub, "cuts", [])
+    monkeypatch.setattr(Hub, "starts", [])
     yield address
     server.shutdown()
     thread.join()
@@ -107,13 +130,29 @@ def source(repository: str, revision: str = "", credentials_file: str = "") -> m
     return mpb.ModelSource(hub=hub)
 
 
-def locate(wanted: mpb.ModelSource, folder: Path) -> Path:
-    sources = Sources(folder, DiskTier(folder / "disk", 1 << 30, time.sleep))
-    return sources.locate(wanted, lambda done, total: None, lambda: False).directory
+@pytest.fixture(params=["in the disk tier", "in the library's cache"])
+def sources(request: pytest.FixtureRequest, folder: Path) -> Sources:
+    """Both places of a model."""
+    return tiered(folder) if request.param == "in the disk tier" else Sources(folder / "hub", None)
 
 
-async def test_a_model_from_the_hub_is_fetched_and_can_be_loaded(hub: str, scheduler: Rig, folder: Path) -> None:
-    async with inside(config(folder, hub_cache=str(folder / "hub"))):
+def tiered(folder: Path) -> Sources:
+    return Sources(None, DiskTier(folder / "disk", 1 << 30, lambda seconds: time.sleep(min(seconds, 0.01))))
+
+
+def locate(sources: Sources, wanted: mpb.ModelSource, progress: Progress = lambda done, total: None) -> Path:
+    located = sources.locate(wanted, progress, lambda: False)
+    if located.stored is not None:
+        located.stored.close()
+    return located.directory
+
+
+@pytest.mark.parametrize("tier", [True, False])
+async def test_a_model_from_the_hub_is_fetched_and_can_be_loaded(
+    hub: str, scheduler: Rig, folder: Path, tier: bool
+) -> None:
+    disk = {"folder": str(folder / "disk"), "budget_bytes": 1 << 30}
+    async with inside(config(folder, **({"disk": disk} if tier else {"hub_cache": str(folder / "hub")}))):
         link = await scheduler.link("a")
         link.send(pb.Catalog(models=[mpb.ModelSpec(name="m", source=source(REPOSITORY, "main"))]))
         await link.until(lambda: "m" in link.models)
@@ -122,37 +161,66 @@ async def test_a_model_from_the_hub_is_fetched_and_can_be_loaded(hub: str, sched
 
 
 def test_what_was_fetched_is_found_again_without_the_hub(
-    hub: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    hub: str, sources: Sources, tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = locate(source(REPOSITORY), folder)
+    first = locate(sources, source(REPOSITORY))
     point_to("http://127.0.0.1:9", monkeypatch)
-    assert locate(source(REPOSITORY), folder) == first
-    assert {"config.json", "model.safetensors"} <= {path.name for path in first.iterdir()}
+    assert locate(sources, source(REPOSITORY)) == first
+    for path in tiny_models["qwen3"].iterdir():
+        assert (first / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_model_of_the_hub_goes_on_at_the_byte_where_it_broke_off_and_tells_its_progress(
+    hub: str, folder: Path
+) -> None:
+    Hub.cuts = [1000]
+    seen: list[tuple[int, int]] = []
+    directory = locate(tiered(folder), source(REPOSITORY), lambda done, total: seen.append((done, total)))
+    assert [start for name, start in Hub.starts if name == "model.safetensors"] == [0, 1000]
+    assert seen[-1] == (sum(path.stat().st_size for path in directory.iterdir() if path.name[0] != "."),) * 2
+
+
+@pytest.mark.parametrize(("name", "kind"), [("model.safetensors", "sha256"), ("config.json", "sha1")])
+def test_bytes_other_than_the_hub_has_promised_are_refused(
+    hub: str, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
+) -> None:
+    monkeypatch.setattr(Hub, "altered", name)
+    with pytest.raises(SourceError, match=rf"{name}: its {kind} is [0-9a-f]+, [0-9a-f]+ was promised"):
+        locate(tiered(folder), source(REPOSITORY))
+
+
+def test_models_of_the_hub_make_room_for_each_other(hub: str, folder: Path) -> None:
+    sources = tiered(folder)
+    first = locate(sources, source(REPOSITORY))
+    nbytes = sum(path.stat().st_size for path in first.iterdir())
+    small = Sources(None, DiskTier(folder / "disk", nbytes * 3 // 2, time.sleep))
+    second = locate(small, source(REPOSITORY, "main"))
+    assert (first.exists(), second.exists()) == (False, True)
 
 
 @pytest.mark.parametrize(
     ("repository", "words"), [("org/other", "the hub answers 404"), ("not//an id", "is no hub id")]
 )
-def test_what_the_hub_does_not_have_is_said(hub: str, folder: Path, repository: str, words: str) -> None:
+def test_what_the_hub_does_not_have_is_said(hub: str, sources: Sources, repository: str, words: str) -> None:
     with pytest.raises(SourceError, match=words):
-        locate(source(repository), folder)
+        locate(sources, source(repository))
 
 
-def test_a_hub_that_cannot_be_reached_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_cannot_be_reached_is_said(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
     point_to("http://127.0.0.1:9", monkeypatch)
     with pytest.raises(SourceError, match="cannot be reached"):
-        locate(source(REPOSITORY), folder)
+        locate(sources, source(REPOSITORY))
 
 
 def test_the_token_of_the_sources_file_is_sent_to_the_hub(
-    hub: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    hub: str, sources: Sources, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Hub, "tokens", frozenset({"hf_ours"}))
     monkeypatch.delenv("HF_TOKEN", raising=False)
     token = folder / "token"
     token.write_text("hf_ours\n", "utf-8")
     with pytest.raises(SourceError, match="answers 401"):
-        locate(source(REPOSITORY), folder)
-    assert (locate(source(REPOSITORY, credentials_file=str(token)), folder) / "config.json").is_file()
+        locate(sources, source(REPOSITORY))
+    assert (locate(sources, source(REPOSITORY, credentials_file=str(token))) / "config.json").is_file()
     with pytest.raises(SourceError, match="cannot be read"):
-        locate(source(REPOSITORY, credentials_file=str(folder / "missing")), folder)
+        locate(sources, source(REPOSITORY, "other", credentials_file=str(folder / "missing")))

@@ -96,7 +96,7 @@ class Replicas(Strict):
 
 
 class ModelDisk(Strict):
-    """The disk tier: models fetched from S3 stores and web servers, kept below the host model cache."""
+    """The disk tier: models fetched from the hub, S3 stores and web servers, kept below the host model cache."""
 
     path: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^/")] = Field(
         description="Folder on a disk of each node, an absolute path; the engines of a node share it."

@@ -132,9 +132,9 @@ class Download:
 
 def doubt(directory: Path) -> None:
     """The bytes in a folder are said to be wrong: whole files are parts again where a checksum will tell, else gone."""
-    for name, file in _manifest(directory).items():
+    for name, known in _manifest(directory).items():
         whole = directory / name
-        if whole.exists() and (file["sha256"] or file["md5"]):
+        if whole.exists() and RemoteFile(**known).checksum:
             whole.rename(_part(directory, name))
         whole.unlink(missing_ok=True)
 
@@ -157,7 +157,7 @@ class _Check:
 
     def __init__(self, file: RemoteFile) -> None:
         self._file = file
-        self._hash = hashlib.sha256() if file.sha256 or not file.md5 else hashlib.md5(usedforsecurity=False)
+        self._hash = _hash_of(file)
         self.done = 0
 
     def update(self, chunk: bytes) -> None:
@@ -168,7 +168,16 @@ class _Check:
         """What is wrong with the whole file; "" when nothing is."""
         if self._file.nbytes not in (-1, self.done):
             return f"{self.done} bytes came, {self._file.nbytes} were promised"
-        promised = self._file.sha256 or self._file.md5
+        promised = self._file.checksum
         if promised and self._hash.hexdigest() != promised:
             return f"its {self._hash.name} is {self._hash.hexdigest()}, {promised} was promised"
         return ""
+
+
+def _hash_of(file: RemoteFile) -> hashlib._Hash:
+    """As `file.checksum` is made. Git's begins with the size."""
+    if file.sha256 or not file.checksum:
+        return hashlib.sha256()
+    if file.md5:
+        return hashlib.md5(usedforsecurity=False)
+    return hashlib.sha1(f"blob {file.nbytes}\0".encode(), usedforsecurity=False)

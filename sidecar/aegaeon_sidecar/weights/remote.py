@@ -1,4 +1,7 @@
-"""Models on a web server or in an S3-compatible store: which files there are, and one's bytes from any place on."""
+"""Models on a web server or in an S3-compatible store: which files there are, and one's bytes from any place on.
+
+Those of the hub are in hub.py.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
@@ -33,7 +36,7 @@ _OPTIONAL = (
 )
 _WANTED = re.compile(r"[\w.-]+\.(json|safetensors|jinja|model|txt)|SHA256SUMS")
 _NAME = re.compile(r"[\w.-]+\.safetensors")
-_TIMEOUT_S = 30.0
+TIMEOUT_S = 30.0
 _SSE_KMS = "aws:kms"
 
 
@@ -47,13 +50,22 @@ class PastEndError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """One file: `version` changes when its bytes do ("" when the server does not say); checksums are lower-case hex."""
+    """One file: `version` changes when its bytes do ("" when the server does not say); checksums are lower-case hex.
+
+    `nbytes` is -1 when it is not told; `git` is the hash of a git blob, which needs it.
+    """
 
     name: str
     nbytes: int
     version: str
     sha256: str = ""
     md5: str = ""
+    git: str = ""
+
+    @property
+    def checksum(self) -> str:
+        """The best one that is known; "" when none is."""
+        return self.sha256 or self.md5 or self.git
 
 
 class Remote(Protocol):
@@ -97,12 +109,12 @@ class HttpRemote:
         headers = {"Range": f"bytes={start}-"} if start else {}
         if start and file.version.startswith('"'):  # a weak validator is of no use here
             headers["If-Range"] = file.version
-        with self._answer(file.name, headers) as answer:
-            if answer is None or _version(answer) != file.version:
+        with self._answer(file.name, headers) as given:
+            if given is None or _version(given) != file.version:
                 raise SourceError(f"{self.address}/{file.name}: changed while it was fetched; send the catalog again")
-            if start and answer.status != HTTPStatus.PARTIAL_CONTENT:
-                _skip(answer, start)
-            while chunk := answer.read(CHUNK_BYTES):
+            if start and given.status != HTTPStatus.PARTIAL_CONTENT:
+                skip(given, start)
+            while chunk := given.read(CHUNK_BYTES):
                 yield chunk
 
     def _weights(self) -> list[str]:
@@ -115,36 +127,17 @@ class HttpRemote:
         return parse_sums(self._text(SUMS) or "")
 
     def _look(self, name: str) -> RemoteFile | None:
-        with self._answer(name, {}, method="HEAD") as answer:
-            if answer is None:
+        with self._answer(name, {}, method="HEAD") as given:
+            if given is None:
                 return None
-            return RemoteFile(name, int(answer.headers.get("Content-Length", -1)), _version(answer))
+            return RemoteFile(name, int(given.headers.get("Content-Length", -1)), _version(given))
 
     def _text(self, name: str) -> str | None:
-        with self._answer(name, {}) as answer:
-            return None if answer is None else answer.read().decode("utf-8", "replace")
+        with self._answer(name, {}) as given:
+            return None if given is None else given.read().decode("utf-8", "replace")
 
-    @contextmanager
-    def _answer(self, name: str, headers: dict[str, str], method: str = "GET") -> Iterator[Any]:
-        """The server's answer; None when it has no such file."""
-        url = f"{self.address}/{name}"
-        request = urllib.request.Request(url, headers={"Accept-Encoding": "identity", **headers}, method=method)
-        if self._token:
-            request.add_unredirected_header("Authorization", f"Bearer {self._token}")  # for this server alone
-        try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-                yield answer
-        except urllib.error.HTTPError as error:
-            if error.code in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
-                yield None
-            elif error.code >= HTTPStatus.INTERNAL_SERVER_ERROR or error.code == HTTPStatus.TOO_MANY_REQUESTS:
-                raise BrokenOffError(f"{url}: the server answers {error.code}") from error
-            elif error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and "Range" in headers:
-                raise PastEndError(f"{url}: has no bytes in {headers['Range']}") from error
-            else:
-                raise SourceError(f"{url}: the server answers {error.code}; check address and access") from error
-        except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
-            raise BrokenOffError(f"{url}: {error}") from error
+    def _answer(self, name: str, headers: dict[str, str], method: str = "GET") -> AbstractContextManager[Any]:
+        return answer(f"{self.address}/{name}", self._token, headers, method)
 
 
 class S3Remote:
@@ -163,7 +156,7 @@ class S3Remote:
             "s3",
             endpoint_url=source.endpoint or None,
             **s3_keys(source.credentials_file),
-            config=Config(read_timeout=_TIMEOUT_S, connect_timeout=_TIMEOUT_S, retries={"total_max_attempts": 1}),
+            config=Config(read_timeout=TIMEOUT_S, connect_timeout=TIMEOUT_S, retries={"total_max_attempts": 1}),
         )
 
     def files(self) -> list[RemoteFile]:
@@ -181,10 +174,10 @@ class S3Remote:
     def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
         """See Remote."""
         with self._errors():
-            answer = self._client.get_object(
+            given = self._client.get_object(
                 Bucket=self._bucket, Key=self._key(file.name), Range=f"bytes={start}-", IfMatch=file.version
             )
-            yield from answer["Body"].iter_chunks(CHUNK_BYTES)
+            yield from given["Body"].iter_chunks(CHUNK_BYTES)
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}" if self._prefix else name
@@ -227,11 +220,33 @@ def parse_sums(text: str) -> dict[str, str]:
     return {name: digest.lower() for digest, name in lines}
 
 
-def _version(answer: Any) -> str:
-    return answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
+@contextmanager
+def answer(url: str, token: str, headers: dict[str, str], method: str = "GET") -> Iterator[Any]:
+    """A web server's answer; None when it has no such file. Raises SourceError, BrokenOffError and PastEndError."""
+    request = urllib.request.Request(url, headers={"Accept-Encoding": "identity", **headers}, method=method)
+    if token:
+        request.add_unredirected_header("Authorization", f"Bearer {token}")  # for this server alone
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as given:
+            yield given
+    except urllib.error.HTTPError as error:
+        if error.code in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+            yield None
+        elif error.code >= HTTPStatus.INTERNAL_SERVER_ERROR or error.code == HTTPStatus.TOO_MANY_REQUESTS:
+            raise BrokenOffError(f"{url}: the server answers {error.code}") from error
+        elif error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and "Range" in headers:
+            raise PastEndError(f"{url}: has no bytes in {headers['Range']}") from error
+        else:
+            raise SourceError(f"{url}: the server answers {error.code}; check address and access") from error
+    except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
+        raise BrokenOffError(f"{url}: {error}") from error
 
 
-def _skip(answer: Any, nbytes: int) -> None:
+def _version(given: Any) -> str:
+    return given.headers.get("ETag") or given.headers.get("Last-Modified") or ""
+
+
+def skip(given: Any, nbytes: int) -> None:
     """The server sent the file from its beginning, though a later part was asked for."""
-    while nbytes > 0 and (chunk := answer.read(min(nbytes, CHUNK_BYTES))):
+    while nbytes > 0 and (chunk := given.read(min(nbytes, CHUNK_BYTES))):
         nbytes -= len(chunk)

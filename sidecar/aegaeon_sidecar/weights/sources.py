@@ -7,22 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError is the client's own, not re-exported
-    HfHubHTTPError,
-    HFValidationError,
-    HTTPError,
-    LocalEntryNotFoundError,
-)
-
-from aegaeon_proto.credentials import CredentialsError, token_of
+from aegaeon_proto.credentials import CredentialsError
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.errors import ModelError, SourceError, WeightsError
 from aegaeon_sidecar.weights.disk import DiskTier, Stored
 from aegaeon_sidecar.weights.download import Progress
-from aegaeon_sidecar.weights.remote import HttpRemote, S3Remote
-
-_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
+from aegaeon_sidecar.weights.hub import HubRemote, snapshot
+from aegaeon_sidecar.weights.remote import HttpRemote, Remote, S3Remote
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +35,10 @@ class Located:
 
 
 class Sources:
-    """Brings every kind of source to a directory of this machine."""
+    """Brings every kind of source to a directory of this machine: what is far away to the disk tier.
+
+    Without one, models of the hub come to the folder that its own library keeps, `hub_cache` or its default.
+    """
 
     def __init__(self, hub_cache: Path | None, disk: DiskTier | None) -> None:
         self._hub_cache = hub_cache
@@ -59,17 +53,20 @@ class Sources:
 
     def _locate(self, source: pb.ModelSource, progress: Progress, cancelled: Callable[[], bool]) -> Located:
         kind = source.WhichOneof("kind")
-        if kind == "hub":
-            return Located(_from_hub(source.hub, self._hub_cache))
-        if kind in ("s3", "http"):
-            if self._disk is None:
-                raise SourceError(
-                    f"source.{kind} needs a place on disk; set disk.folder in the sidecar's configuration"
-                )
-            remote = S3Remote(source.s3) if kind == "s3" else HttpRemote(source.http)
-            stored = self._disk.obtain(remote, progress, cancelled)
+        if kind in (None, "directory"):
+            return Located(_directory(source.directory))
+        if self._disk is not None:
+            stored = self._disk.obtain(_remote(source), progress, cancelled)
             return Located(stored.directory, stored)
-        return Located(_directory(source.directory))
+        if kind == "hub":
+            return Located(snapshot(source.hub, self._hub_cache))
+        raise SourceError(f"source.{kind} needs a place on disk; set disk.folder in the sidecar's configuration")
+
+
+def _remote(source: pb.ModelSource) -> Remote:
+    if source.HasField("hub"):
+        return HubRemote(source.hub)
+    return S3Remote(source.s3) if source.HasField("s3") else HttpRemote(source.http)
 
 
 def _directory(given: str) -> Path:
@@ -79,29 +76,3 @@ def _directory(given: str) -> Path:
     if not directory.is_dir():
         raise SourceError(f"source.directory {directory} is no directory on this machine; check the path and the mount")
     return directory
-
-
-def _from_hub(source: pb.HubSource, hub_cache: Path | None) -> Path:
-    name = f"{source.repository} at {source.revision or 'its default branch'}"
-    try:
-        path = snapshot_download(
-            source.repository,
-            revision=source.revision or None,
-            cache_dir=hub_cache,
-            token=token_of(source.credentials_file) or None,  # None: the environment's
-            allow_patterns=list(_PATTERNS),
-        )
-    except HFValidationError as error:
-        raise SourceError(f"source.hub.repository {source.repository!r} is no hub id; write owner/name") from error
-    except LocalEntryNotFoundError as error:
-        raise SourceError(f"{name}: the hub cannot be reached and no copy is cached; check the network") from error
-    except HfHubHTTPError as error:
-        status = error.response.status_code
-        raise SourceError(
-            f"{name}: the hub answers {status}; check the id, the revision and the access token"
-        ) from error
-    except HTTPError as error:
-        raise SourceError(f"{name}: the connection to the hub broke: {error}; check the network") from error
-    except OSError as error:
-        raise SourceError(f"{name}: cannot be stored: {error}; check hub_cache and the free space") from error
-    return Path(path)

@@ -107,7 +107,7 @@ def _configs(key: Key, spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]
             "scheduler": target,
             "device": device,
             "segments": SEGMENTS,
-            "hub_cache": f"{spec.memory.disk.path}/hub" if spec.memory.disk else f"{CACHE}/hub",
+            "hub_cache": f"{CACHE}/hub",  # where there is no disk tier
             "tls": TLS,
             "metrics_listen": f"0.0.0.0:{ENGINE_HTTP}",
             "drain_s": ENGINE_DRAIN_S,

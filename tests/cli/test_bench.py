@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +24,7 @@ from aegaeon_cli.bench.picture import draw_switch
 from aegaeon_cli.bench.spans import Span, merged
 from aegaeon_cli.bench.text import bar_of, timeline
 from aegaeon_cli.main import main
+from aegaeon_operator.podrunner import SegmentsFolder, node_folder, runs_of, sweep_node
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import PolicySettings, SchedulerConfig
@@ -133,3 +139,38 @@ def test_a_file_that_is_no_log_is_named(tmp_path: Path):
     done = CliRunner().invoke(main, ["bench", "switch", "--log", str(wrong)])
     assert done.exit_code == 2
     assert "wrong.log: line 2" in done.output
+
+
+@contextmanager
+def bench_of_a_switch() -> Iterator[subprocess.Popen[str]]:
+    """As a process of its own that has just begun."""
+    command = [sys.executable, "-c", "from aegaeon_cli.main import main; main()"]
+    command += ["bench", "switch", "--seconds", "0", "--rounds", "1", "--sequences", "1", "--tokens", "16"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("two models")
+        yield process
+
+
+def folders_of(pid: int) -> list[SegmentsFolder]:
+    return [run for run in runs_of(node_folder(Path("/dev/shm"))) if pid in run.pids]
+
+
+@pytest.mark.slow
+def test_a_bench_that_is_told_to_end_leaves_nothing_in_shared_memory() -> None:
+    with bench_of_a_switch() as process:
+        (folder,) = folders_of(process.pid)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 1
+    assert not folder.path.exists()
+
+
+@pytest.mark.slow
+def test_what_a_killed_bench_leaves_is_found_and_swept() -> None:
+    with bench_of_a_switch() as process:
+        (folder,) = folders_of(process.pid)
+        process.kill()
+    node = node_folder(Path("/dev/shm"))
+    assert [run.alive for run in runs_of(node) if run.path == folder.path] == [False]
+    assert folder.path in sweep_node(node)
+    assert not folder.path.exists()

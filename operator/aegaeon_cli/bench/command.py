@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import statistics
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ import click
 from rich.console import Console
 
 from aegaeon_cli.errors import BadFileError
+from aegaeon_operator.podrunner import segments_alone
 
 if TYPE_CHECKING:
     from aegaeon_cli.bench.batch import Switched
@@ -68,14 +70,28 @@ def switch(
         except OSError as error:
             raise BadFileError(f"--out {out}: {error.strerror}") from error
     console = Console(width=None if Console().is_terminal else 120)
-    with ExitStack() as stack:
-        shm = Path("/dev/shm")
-        folder = tempfile.TemporaryDirectory(prefix="aegaeon-bench-", dir=shm if shm.is_dir() else None)
-        work = Path(stack.enter_context(folder))
+    with _ended_by_signals(), segments_alone(_shared_memory(), "bench") as work:
         if log is None:
             asyncio.run(_one_switch(options, work, console))
         if options.seconds:
             _minute(options, work, console)
+
+
+def _shared_memory() -> Path:
+    shm = Path("/dev/shm")
+    return shm if shm.is_dir() else Path(tempfile.gettempdir())
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Told to end we end as after Ctrl-C: engines are stopped, files removed."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 async def _one_switch(options: Options, work: Path, console: Console) -> None:
@@ -83,6 +99,7 @@ async def _one_switch(options: Options, work: Path, console: Console) -> None:
     from aegaeon_cli.bench.text import timeline
 
     console.print(f"two models of 260 MB, {options.sequences} sequences of {options.tokens} tokens each: prefilling")
+    (work / "segments").symlink_to(work)  # the engine's files lie where `aegaeon doctor` looks
     measured = await alone(work, options.sequences, options.tokens, options.rounds)
     run = middle(measured.switches)
     console.print(timeline(run))

@@ -11,6 +11,7 @@ from aegaeon_operator.podrunner.runfolder import (
     find_run,
     node_folder,
     runs_of,
+    segments_alone,
     sweep,
     sweep_node,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "node_folder",
     "preflight",
     "runs_of",
+    "segments_alone",
     "sweep",
     "sweep_node",
     "tethered",

@@ -11,8 +11,10 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -69,10 +71,7 @@ class RunFolder:
             path.rmdir()
             raise RunnerError(f"{base}: too long a path for unix sockets; set TMPDIR to a short one, such as /tmp")
         lock = _lock(path)
-        segments = node / path.name
-        with locked(node):
-            segments.mkdir(mode=0o700)
-            lease = hold(segments / _LEASE)
+        segments, lease = _leased(node, path.name)
         (path / "segments").symlink_to(segments)
         return cls(path, segments, lock, lease)
 
@@ -90,8 +89,7 @@ class RunFolder:
         _remove(self.path)
         with contextlib.suppress(OSError):  # other runs live there
             self.path.parent.rmdir()
-        with locked(self.segments.parent), contextlib.suppress(OSError):
-            self.segments.parent.rmdir()
+        _remove_if_empty(self.segments.parent)
         while self._locks:
             os.close(self._locks.pop())
 
@@ -116,6 +114,33 @@ class SegmentsFolder:
     path: Path
     alive: bool
     pids: tuple[int, ...]
+
+
+@contextlib.contextmanager
+def segments_alone(shared_memory: Path, name: str) -> Iterator[Path]:
+    """A folder among those of runs, without the rest of a run; who was killed has it swept away as theirs are."""
+    node = node_folder(shared_memory)
+    sweep_node(node)
+    path, lease = _leased(node, f"{name}-{secrets.token_hex(4)}")
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        _remove_if_empty(node)
+        os.close(lease)
+
+
+def _leased(node: Path, name: str) -> tuple[Path, int]:
+    """A fresh folder of segments and the lock that says whose it is."""
+    path = node / name
+    with locked(node):
+        path.mkdir(mode=0o700)
+        return path, hold(path / _LEASE)
+
+
+def _remove_if_empty(node: Path) -> None:
+    with locked(node), contextlib.suppress(OSError):  # other runs live there
+        node.rmdir()
 
 
 def runs_of(node: Path) -> list[SegmentsFolder]:

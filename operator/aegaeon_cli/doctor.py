@@ -53,7 +53,15 @@ class Finding:
     metavar="DIR",
     help="With --check: look here as well; the `segments` of sidecars that `aegaeon up` did not start.",
 )
-def doctor(check: bool, sweep: bool, machine: bool, segments: tuple[Path, ...]) -> None:
+@click.option(
+    "--disk",
+    "disks",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="With --check: list the models in this disk tier, too; the pool's `memory.disk.path`.",
+)
+def doctor(check: bool, sweep: bool, machine: bool, segments: tuple[Path, ...], disks: tuple[Path, ...]) -> None:
     """Say what this machine can do; exit status 1 when something needed is missing, or orphaned.
 
     \b
@@ -62,7 +70,7 @@ def doctor(check: bool, sweep: bool, machine: bool, segments: tuple[Path, ...]) 
       aegaeon doctor --check
     """
     if check or sweep:
-        sys.exit(_check(sweep, machine, segments))
+        sys.exit(_check(sweep, machine, segments, disks))
     findings = list(examine())
     for finding in findings:
         word, colour = finding.verdict.value
@@ -72,14 +80,14 @@ def doctor(check: bool, sweep: bool, machine: bool, segments: tuple[Path, ...]) 
     sys.exit(any(finding.verdict is Verdict.MISSING for finding in findings))
 
 
-def _check(sweep: bool, machine: bool, segments: tuple[Path, ...]) -> bool:
+def _check(sweep: bool, machine: bool, segments: tuple[Path, ...], disks: tuple[Path, ...]) -> bool:
     """Print what is shared; whether something is orphaned."""
     from aegaeon_cli import node
 
     for path in node.clean(_SHARED_MEMORY, segments) if sweep else ():
         click.echo(f"removed {path}", err=True)
     folders = node.look(_SHARED_MEMORY, segments)
-    for line in [node.as_json(folders)] if machine else node.as_text(folders):
+    for line in [node.as_json(folders, disks)] if machine else node.as_text(folders, disks):
         click.echo(line)
     return node.orphans(folders) > 0
 

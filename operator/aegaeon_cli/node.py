@@ -12,6 +12,8 @@ import click
 from aegaeon_operator.podrunner import SegmentsFolder, dead_runs, default_base, node_folder, runs_of, sweep_node
 from aegaeon_operator.podrunner import sweep as sweep_runs
 from aegaeon_sidecar.memory.sweeper import Found, survey, sweep
+from aegaeon_sidecar.weights.disk import Entry
+from aegaeon_sidecar.weights.disk import survey as survey_disk
 
 _MIB = 1 << 20
 _REMEDY = "its process is dead: remove it with `aegaeon doctor --sweep`"
@@ -54,9 +56,24 @@ def clean(shared_memory: Path, others: Iterable[Path]) -> list[Path]:
     return removed + [path for folder in (*living, *others) for path in sweep(folder)]
 
 
-def as_json(folders: list[Folder]) -> str:
-    """For machines."""
-    return json.dumps({"orphans": orphans(folders), "folders": [_folder(folder) for folder in folders]}, indent=2)
+def as_json(folders: list[Folder], disks: Iterable[Path]) -> str:
+    """For machines. `disks`: folders of disk tiers."""
+    found = {
+        "orphans": orphans(folders),
+        "folders": [_folder(folder) for folder in folders],
+        "disks": [{"path": str(disk), "models": [_stored(entry) for entry in survey_disk(disk)]} for disk in disks],
+    }
+    return json.dumps(found, indent=2)
+
+
+def _stored(entry: Entry) -> dict[str, object]:
+    return {
+        "name": entry.directory.name,
+        "source": entry.source,
+        "bytes": entry.nbytes,
+        "complete": entry.complete,
+        "pids": list(entry.pids),
+    }
 
 
 def orphans(folders: list[Folder]) -> int:
@@ -81,12 +98,15 @@ def _file(found: Found, folder: Folder) -> dict[str, object]:
     }
 
 
-def as_text(folders: list[Folder]) -> Iterator[str]:
-    """For people, a line each."""
+def as_text(folders: list[Folder], disks: Iterable[Path]) -> Iterator[str]:
+    """For people, a line each. `disks`: folders of disk tiers, where nothing is ever orphaned."""
     for folder in folders:
         yield f"{_mark(folder.orphaned)}  {folder.path}  {_whose(folder)}"
         for found in folder.files:
             yield f"{_mark(found in folder.orphans)}    {_line(found)}"
+    for disk in disks:
+        yield f"{_mark(False)}  {disk}  disk tier"
+        yield from (f"{_mark(False)}    {_stored_line(entry)}" for entry in survey_disk(disk))
     count = orphans(folders)
     if count:
         nbytes = sum(found.nbytes for folder in folders for found in folder.orphans)
@@ -108,6 +128,12 @@ def _whose(folder: Folder) -> str:
 def _line(found: Found) -> str:
     facts = [found.detail, _holders(found)]
     return f"{found.kind.value:<18}{found.path.name}  {found.nbytes / _MIB:.1f} MiB  " + "; ".join(filter(None, facts))
+
+
+def _stored_line(entry: Entry) -> str:
+    kind, verb = ("model", "pinned") if entry.complete else ("part of a model", "fetched")
+    whose = f"; {verb} by {_pids(entry.pids)}" if entry.pids else ""
+    return f"{kind:<18}{entry.directory.name}  {entry.nbytes / _MIB:.1f} MiB  {entry.source}{whose}"
 
 
 def _holders(found: Found) -> str:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from sidecar.web import serving
 
 from aegaeon_cli import doctor as doctor_module
 from aegaeon_cli.main import main
 from aegaeon_native import SlabPool
 from aegaeon_operator.podrunner import RunFolder, node_folder
+from aegaeon_proto.v1.model_pb2 import HttpSource
+from aegaeon_sidecar.errors import SourceError
 from aegaeon_sidecar.kv.lending import Borrowing, Lending
+from aegaeon_sidecar.weights.disk import DiskTier
+from aegaeon_sidecar.weights.remote import HttpRemote
 
 
 @pytest.fixture
@@ -39,7 +46,7 @@ def machine(*arguments: str) -> tuple[int, dict[str, Any]]:
 
 def test_a_node_without_runs_has_no_orphans(shared: Path) -> None:
     assert doctor("--check") == (0, "nothing is orphaned; looked into 0 folders\n")
-    assert machine() == (0, {"orphans": 0, "folders": []})
+    assert machine() == (0, {"orphans": 0, "folders": [], "disks": []})
 
 
 def test_every_segment_lease_and_owner_is_listed(shared: Path, tmp_path: Path) -> None:
@@ -101,3 +108,27 @@ def test_a_folder_that_no_run_made_is_looked_into_on_request(shared: Path, tmp_p
     assert machine("--segments", str(own))[1]["orphans"] == 1
     assert doctor("--sweep", "--segments", str(own))[0] == 0
     assert not (own / "a@1.kv").exists()
+
+
+def test_the_models_of_a_disk_tier_are_listed_with_their_sources_and_who_pins_them(
+    shared: Path, tmp_path: Path
+) -> None:
+    def gone(done: int, total: int) -> None:
+        raise SourceError("the server is gone")
+
+    disk = DiskTier(tmp_path / "disk", 1 << 30, time.sleep)
+    with serving() as web:
+        remote = HttpRemote(HttpSource(url=web.address))
+        other = HttpRemote(HttpSource(url=web.address.replace("tiny", "other")))
+        stored = disk.obtain(remote, lambda done, total: None, lambda: False)
+        with pytest.raises(SourceError):
+            disk.obtain(other, gone, lambda: False)
+    code, text = doctor("--check", "--disk", str(tmp_path / "disk"))
+    assert code == 0
+    assert f"{remote.address}; pinned by process {os.getpid()}" in text
+    models = machine("--disk", str(tmp_path / "disk"))[1]["disks"][0]["models"]
+    assert {(model["source"], model["complete"], tuple(model["pids"])) for model in models} == {
+        (remote.address, True, (os.getpid(),)),
+        (other.address, False, ()),
+    }
+    stored.close()

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from aegaeon_native.leases import holders
 from aegaeon_sidecar.errors import DiskFullError, FillCancelledError
 from aegaeon_sidecar.weights.download import Download, Progress, doubt
 from aegaeon_sidecar.weights.remote import Remote
@@ -23,6 +24,7 @@ from aegaeon_sidecar.weights.remote import Remote
 _LOCK = ".lock"
 _COMPLETE = ".complete"
 _RESERVED = ".reserved"
+_SOURCE = ".source"
 _NAME = re.compile("[0-9a-f]{32}")  # of an entry; what else lies in the folder is not ours to count or remove
 _POLL_S = 0.1
 
@@ -81,8 +83,9 @@ class DiskTier:
         download = Download(remote, directory, progress, cancelled)
         with _locked(self._folder / _LOCK, wait=True):
             self._make_room(directory, download.total)
+        (directory / _SOURCE).write_text(remote.address + "\n")
         download.run(self._sleep)
-        (directory / _COMPLETE).write_text(remote.address + "\n")
+        (directory / _COMPLETE).touch()
 
     def _claim(self, directory: Path) -> Stored | None:
         """Keep a complete model from eviction; None when it is not complete, or evicted just now."""
@@ -114,8 +117,39 @@ class DiskTier:
         (directory / _RESERVED).write_text(str(nbytes))
 
     def _entries(self) -> list[Path]:
-        found = self._folder.iterdir() if self._folder.is_dir() else ()
-        return [path for path in found if _NAME.fullmatch(path.name) and path.is_dir()]
+        return _entries(self._folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A model on disk, for people. `nbytes`: there are; `pids`: who fetches it, or pins it when it is `complete`."""
+
+    directory: Path
+    source: str
+    nbytes: int
+    complete: bool
+    pids: tuple[int, ...]
+
+
+def survey(folder: Path) -> list[Entry]:
+    """Every model in a folder of a disk tier, by its name."""
+    return [_entry(directory) for directory in sorted(_entries(folder))]
+
+
+def _entry(directory: Path) -> Entry:
+    lock, source = _lock_file(directory), directory / _SOURCE
+    return Entry(
+        directory,
+        source.read_text().strip() if source.exists() else "",
+        _written(directory),
+        _is_complete(directory),
+        tuple(holders(lock)) if lock.exists() else (),
+    )
+
+
+def _entries(folder: Path) -> list[Path]:
+    found = folder.iterdir() if folder.is_dir() else ()
+    return [path for path in found if _NAME.fullmatch(path.name) and path.is_dir()]
 
 
 def _evict(directory: Path) -> int:

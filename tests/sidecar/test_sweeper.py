@@ -59,7 +59,7 @@ def test_what_a_killed_life_left_is_swept_and_what_a_living_one_holds_is_not(tmp
         orphans = {name for name, item in found.items() if item.orphaned}
         assert orphans == {"dead@1.kv", "dead@1.leases", "dead.partial"}
         assert found["alive@1.kv"].pids == (alive.pid,)
-        assert found["alive@1.kv"].detail == "2 slabs of 65536 bytes"
+        assert found["alive@1.kv"].detail == "2 slabs of 65536 bytes, with memory behind them: none"
         assert found["alive@1.leases"].detail == "1 sequences lent, 0 being read"
         assert found["weights.lock"].kind is Kind.NOTE
         assert {path.name for path in sweep(tmp_path)} == orphans
@@ -129,7 +129,7 @@ def test_readers_are_counted(tmp_path: Path) -> None:
     kept = [lending.lend() for _ in range(5)]
     with borrowing.reading(*kept[1].handle), borrowing.reading(*kept[2].handle), borrowing.reading(*kept[4].handle):
         (found,) = [item for item in survey(tmp_path) if item.kind is Kind.LEASES]
-        assert found.detail == "5 sequences lent, 3 being read"
+        assert found.detail == "5 sequences lent, 3 being read (leases 1, 2, 4)"
     borrowing.close()
     lending.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -82,22 +83,33 @@ def _engines(settings: Settings, machines: Machines, kinds: dict[ModelName, str]
     specs: list[EngineSpec] = []
     for device, these in [(machines.first, roles), *((m.device, [Role.UNIFIED] * m.count) for m in machines.others)]:
         nodes = len({spec.node for spec in specs})
-        maker = _Maker(device, device.charges.get(settings.policy, Charge()), kinds, len(specs), nodes)
-        specs += [maker.engine(i, role) for i, role in enumerate(these)]
+        maker = _Maker(device, device.charges.get(settings.policy, Charge()), kinds, len(specs))
+        at = _nodes(these, device.gpus_per_node)
+        specs += [maker.engine(i, role, nodes + node) for i, (role, node) in enumerate(zip(these, at, strict=True))]
     return specs
+
+
+def _nodes(roles: list[Role], size: int) -> list[int]:
+    """The node of each engine. KV is handed off within a node, so each, of `size` places, has its share of a role."""
+    nodes = -(-len(roles) // size)
+    counts, seen = Counter(roles), Counter[Role]()
+    found = []
+    for role in roles:
+        found.append(seen[role] // size if role is Role.UNIFIED else seen[role] * nodes // counts[role])
+        seen[role] += 1
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Maker:
-    """Makes engines of one device. `engines` and `nodes` are there already."""
+    """Makes engines of one device. `engines` are there already."""
 
     device: Device
     charge: Charge
     kinds: dict[ModelName, str]
     engines: int
-    nodes: int
 
-    def engine(self, index: int, role: Role) -> EngineSpec:
+    def engine(self, index: int, role: Role, node: int) -> EngineSpec:
         """The engine of this number among those of its device."""
         device = self.device
         return EngineSpec(
@@ -107,7 +119,7 @@ class _Maker:
             device.host_kv_bytes // device.slab_bytes,
             device.slab_bytes,
             device.max_batch,
-            node=f"node-{self.nodes + index // device.gpus_per_node}",
+            node=f"node-{node}",
             device=device.name,
             gpus=device.gpus,
             switch_s=device.change_s,
@@ -117,13 +129,13 @@ class _Maker:
             host_cache_bytes=device.host_cache_bytes,
             disk_bytes_per_s=device.disk_bytes_per_s,
             load_tax=self.charge.load_tax,
-            models=self._bound(index),
+            models=self._bound(node),
             latency={n: device.kinds[k].latency for n, k in self.kinds.items() if k in device.kinds},
         )
 
-    def _bound(self, index: int) -> frozenset[ModelName] | None:
-        """The models of the node that the engine stands for, where each is bound to one."""
+    def _bound(self, node: int) -> frozenset[ModelName] | None:
+        """The models of a node, where each is bound to one."""
         nodes = self.charge.nodes
         if nodes == 1:
             return None
-        return frozenset(n for m, n in enumerate(self.kinds) if m % nodes == index % nodes)
+        return frozenset(n for m, n in enumerate(self.kinds) if m % nodes == node % nodes)

@@ -98,14 +98,25 @@ class PaperPolicy:
         return group.inst
 
     def _least_loaded(self, model: Model) -> Instance | None:
+        """Where all pending groups end first. KV is handed off within a node, so whoever prefills decides who decodes:
+        a model that decodes on some nodes waits half its TTFT for them, where else its weights would take a further
+        place, and among equals the node is chosen that has most room to decode."""
+        nodes = {batch.inst.node for batch in _model(model).batches}
         best, best_key = None, (0.0, 0.0)
         for inst in self._prefill:
             if inst.has(model):
-                state = _of(inst)
-                key = (state.queue.load_s + self._switch_s(inst, model), state.work.load)
+                apart = nodes and inst.role is Role.PREFILL and inst.node not in nodes
+                apart_s = model.config.slo.ttft_s / 2 if apart else 0.0
+                key = (_of(inst).queue.load_s + self._switch_s(inst, model) + apart_s, self._decoding(inst))
                 if best is None or key < best_key:
                     best, best_key = inst, key
         return best
+
+    def _decoding(self, inst: Instance) -> float:
+        """How busy that keeps whoever decodes what is prefilled here: itself, or the least of its node."""
+        if inst.role is not Role.PREFILL:
+            return _of(inst).work.load
+        return min((_of(other).work.load for other in self._decode if other.node == inst.node), default=0.0)
 
     def _switch_s(self, inst: Instance, model: Model) -> float:
         return load_ahead_s(inst, model, self._estimates)

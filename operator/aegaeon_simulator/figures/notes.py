@@ -4,6 +4,8 @@ from __future__ import annotations
 
 WHY = {
     "fig11a_sllm_implied": "the curve is that of the artifact's ServerlessLLM on other constants; on its own see below",
+    "fig13_slo05_sllm": "loads three times as fast as the artifact's help the baseline more than the policy",
+    "fig13_slo03_sllm": "loads three times as fast as the artifact's help the baseline more than the policy",
     "fig11a_ratio": "both crossings move with the device: loads at 51.2 GB/s here, 16 GB/s in the artifact",
     "fig11a_sllmp": "on these constants the baselines cross elsewhere; the artifact's own traces are below",
     "fig11b_ratio": "loads three times as fast as the artifact's help the baseline more than the policy",

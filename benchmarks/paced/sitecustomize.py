@@ -30,11 +30,13 @@ def pace_s(inputs: Sequence[Any]) -> float:
     return DECODE_S + DECODE_SEQUENCE_S * len(inputs)
 
 
-def _paced(step: Any) -> Any:
-    @wraps(step)
-    def paced(self: Any, model: str, inputs: Sequence[Any]) -> Any:
+def _paced(launch: Any) -> Any:
+    """On a CPU a step is over when its launch returns."""
+
+    @wraps(launch)
+    def paced(self: Any, model: str, inputs: Sequence[Any], *more: Any) -> Any:
         due = time.perf_counter() + pace_s(inputs)
-        result = step(self, model, inputs)
+        result = launch(self, model, inputs, *more)
         time.sleep(max(0.0, due - time.perf_counter()))
         return result
 
@@ -43,23 +45,24 @@ def _paced(step: Any) -> Any:
 
 def _paced_fill(fill: Any) -> Any:
     @wraps(fill)
-    def paced(self: Any, command: Any, model: Any) -> None:
-        due = time.perf_counter() + model.layout.weight_bytes / LOAD_BYTES_PER_S
-        fill(self, command, model)
-        time.sleep(max(0.0, due - time.perf_counter()))
+    def paced(self: Any, *given: Any) -> int:
+        began = time.perf_counter()
+        moved: int = fill(self, *given)
+        time.sleep(max(0.0, began + moved / LOAD_BYTES_PER_S - time.perf_counter()))
+        return moved
 
     return paced
 
 
 def _pace(module: ModuleType) -> None:
     if module.__name__ == _BACKEND:
-        module.TorchBackend.step = _paced(module.TorchBackend.step)  # type: ignore[attr-defined]  # pacing replaces it
+        module.TorchBackend.launch = _paced(module.TorchBackend.launch)  # type: ignore[attr-defined]  # pacing replaces it
     else:
         module.Switch._fill = _paced_fill(module.Switch._fill)  # type: ignore[attr-defined]  # pacing replaces it
 
 
 class _Pacer(MetaPathFinder):
-    """Wraps the backend's `step` and the weights' copy as soon as their modules are loaded."""
+    """Wraps the backend's `launch` and the weights' copy as soon as their modules are loaded."""
 
     def __init__(self) -> None:
         self._left = {_BACKEND, _SWITCH}

@@ -6,18 +6,16 @@ needs: gRPC and transformers beside torch.
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 import sys
-import tempfile
 from pathlib import Path
 
 from benchmarks.gpu_rig import SLAB_BYTES, gpu, link_rates
 from benchmarks.report import Row, report
+from benchmarks.switch import in_shared_memory, residents
 
-from aegaeon_cli.bench.batch import MANY, prepare, to_and_fro, to_residents
+from aegaeon_cli.bench.batch import prepare, to_and_fro
 from aegaeon_cli.bench.rig import OneEngine, Size, make_model, one_engine
-from aegaeon_proto.v1 import engine_pb2 as pb
 
 MODEL = Size(hidden=4096, layers=6, vocabulary=32000)  # 2.5 GB in bfloat16
 SLABS = 200  # two of them with their KV
@@ -45,18 +43,6 @@ async def batches(one: OneEngine, names: list[str], link: float) -> list[Row]:
     ]
 
 
-async def residents(one: OneEngine, names: list[str]) -> list[Row]:
-    """To and fro between two residents."""
-    for name in names:
-        await one.outcome(one.send(pb.Load(model=name, slabs=MANY)))
-    beyond_s = await to_residents(one, names)
-    step_s = statistics.median(step.seconds for step in one.backend.steps)
-    return [
-        Row("to a resident model, beyond its step", beyond_s * 1e3, "ms", 2.0, "<="),
-        Row("the step itself", step_s * 1e3, "ms"),
-    ]
-
-
 async def run(folder: Path) -> bool:
     link, _ = link_rates()
     models = {name: make_model(folder / name, seed, MODEL) for seed, name in enumerate(("one", "other"))}
@@ -69,9 +55,7 @@ async def run(folder: Path) -> bool:
 
 def main() -> int:
     gpu()
-    shm = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(prefix="aegaeon-bench-", dir=shm if shm.is_dir() else None) as folder:
-        return not asyncio.run(run(Path(folder)))
+    return in_shared_memory(run)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 
 from benchmarks.report import Row, report
 
@@ -18,7 +17,6 @@ from aegaeon_simulator.plan import Lab, ModelDemand, Objective, plan, poisson_tr
 from aegaeon_simulator.workload import Lengths
 from aegaeon_simulator.workload.kinds import paper_kind
 
-LENGTHS = Path(__file__).parent / "data" / "sharegpt_pairs.csv"
 MODELS, RATE = 50, 0.1
 PLAN_S = 60.0
 
@@ -27,7 +25,7 @@ def main() -> int:
     """The question of `aegaeon plan --models 50 --rate 0.1`."""
     models = [ModelDemand(f"model-{m:03}", paper_kind(m), RATE) for m in range(MODELS)]
     began = time.process_time()
-    traffic = poisson_traffic(models, Lengths.read(LENGTHS))
+    traffic = poisson_traffic(models, Lengths.packaged())
     found = plan(Lab(traffic, read_device("h800-policy"), Objective(Slo(10.0, 0.1))))
     seconds = time.process_time() - began
     rows = [

@@ -11,7 +11,9 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from benchmarks.report import Row, report
 
@@ -77,15 +79,15 @@ async def batches(one: OneEngine, names: list[str]) -> list[Row]:
     ]
 
 
-async def resident(one: OneEngine, names: list[str]) -> list[Row]:
-    """To and fro between two residents."""
+async def residents(one: OneEngine, names: list[str], prefix: str = "") -> list[Row]:
+    """To and fro between two residents; `prefix`: of the figures' names."""
     for name in names:
         await one.outcome(one.send(pb.Load(model=name, slabs=MANY)))
     beyond_s = await to_residents(one, names)
     step_s = statistics.median(step.seconds for step in one.backend.steps)
     return [
-        Row("switch: to a resident model, beyond its step", beyond_s * 1e3, "ms", 2.0, "<="),
-        Row("switch: the step itself", step_s * 1e3, "ms"),
+        Row(f"{prefix}to a resident model, beyond its step", beyond_s * 1e3, "ms", 2.0, "<="),
+        Row(f"{prefix}the step itself", step_s * 1e3, "ms"),
     ]
 
 
@@ -94,14 +96,19 @@ async def run(folder: Path) -> bool:
     async with one_engine(folder, 96 * SLAB_BYTES, SLAB_BYTES, 2 << 30) as one:
         await one.serve(models)
         names = list(models)
-        rows = await loads(one, names) + await batches(one, names[2:]) + await resident(one, names[:2])
+        rows = await loads(one, names) + await batches(one, names[2:]) + await residents(one, names[:2], "switch: ")
     return report("switch", rows)
 
 
-def main() -> int:
+def in_shared_memory(benchmark: Callable[[Path], Coroutine[Any, Any, bool]]) -> int:
+    """Run it with a folder that goes with it, in /dev/shm where there is one; the exit status."""
     shm = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="aegaeon-bench-", dir=shm if shm.is_dir() else None) as folder:
-        return not asyncio.run(run(Path(folder)))
+        return not asyncio.run(benchmark(Path(folder)))
+
+
+def main() -> int:
+    return in_shared_memory(run)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,11 @@ def pace_s(inputs: Sequence[Any]) -> float:
     return DECODE_S + DECODE_SEQUENCE_S * len(inputs)
 
 
+def _pad(due: float) -> None:
+    """Until then, on time.perf_counter's clock: to take this long, and no processor, is what pacing is."""
+    time.sleep(max(0.0, due - time.perf_counter()))
+
+
 def _paced(launch: Any) -> Any:
     """On a CPU a step is over when its launch returns."""
 
@@ -37,7 +42,7 @@ def _paced(launch: Any) -> Any:
     def paced(self: Any, model: str, inputs: Sequence[Any], *more: Any) -> Any:
         due = time.perf_counter() + pace_s(inputs)
         result = launch(self, model, inputs, *more)
-        time.sleep(max(0.0, due - time.perf_counter()))
+        _pad(due)
         return result
 
     return paced
@@ -48,17 +53,17 @@ def _paced_fill(fill: Any) -> Any:
     def paced(self: Any, *given: Any) -> int:
         began = time.perf_counter()
         moved: int = fill(self, *given)
-        time.sleep(max(0.0, began + moved / LOAD_BYTES_PER_S - time.perf_counter()))
+        _pad(began + moved / LOAD_BYTES_PER_S)
         return moved
 
     return paced
 
 
-def _pace(module: ModuleType) -> None:
+def _pace(module: Any) -> None:
     if module.__name__ == _BACKEND:
-        module.TorchBackend.launch = _paced(module.TorchBackend.launch)  # type: ignore[attr-defined]  # pacing replaces it
+        module.TorchBackend.launch = _paced(module.TorchBackend.launch)
     else:
-        module.Switch._fill = _paced_fill(module.Switch._fill)  # type: ignore[attr-defined]  # pacing replaces it
+        module.Switch._fill = _paced_fill(module.Switch._fill)
 
 
 class _Pacer(MetaPathFinder):

@@ -48,7 +48,13 @@ _nodes = click.option(
 @_nodes
 def prepare(nodes: int) -> None:
     """Build what it needs, or say why this machine cannot make one."""
-    _prepare(default_layout(nodes))
+    layout = default_layout(nodes)
+    _check(layout)
+    try:
+        network.make(layout)
+    finally:
+        network.remove(layout)
+    _build(layout)
 
 
 @main.command()
@@ -56,7 +62,8 @@ def prepare(nodes: int) -> None:
 def up(nodes: int) -> None:
     """Make it, or say that it is there."""
     layout = default_layout(nodes)
-    _prepare(layout)
+    _check(layout)
+    _build(layout)
     archives = images.system_images(layout) if nodes else []
     began = time.monotonic()
     try:
@@ -127,8 +134,8 @@ def _end(layout: Layout, keep_logs: bool) -> None:
         shutil.rmtree(layout.root, ignore_errors=True)
 
 
-def _prepare(layout: Layout) -> None:
-    """Everything that can fail on a machine that is not made for this."""
+def _check(layout: Layout) -> None:
+    """Raises ClusterError for what this machine lacks, and when a cluster is up already."""
     if os.geteuid() != 0:
         raise ClusterError("namespaces need root; or set KUBECONFIG to a cluster that you have")
     if running(layout):
@@ -137,10 +144,9 @@ def _prepare(layout: Layout) -> None:
     missing = sorted({package for tool, package in tools.items() if shutil.which(tool) is None})
     if missing:
         raise ClusterError(f"a cluster needs, as root: apt-get install {' '.join(missing)}")
-    try:
-        network.make(layout)
-    finally:
-        network.remove(layout)
+
+
+def _build(layout: Layout) -> None:
     binaries.build(binaries.ALL if layout.nodes else binaries.API)
 
 

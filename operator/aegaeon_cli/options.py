@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
 from aegaeon_cli.errors import CliError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 manifests_option = click.option(
     "-f",
@@ -27,9 +30,44 @@ models_option = click.option(
 )
 
 
-def positive(what: str) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
-    """A callback for options: refuses all but finite numbers greater than 0 in a sentence that names the option."""
+kind_option = click.option("--kind", metavar="KIND", help="Kind of models whose kind is given nowhere.")
+device_option = click.option(
+    "--device", default="h800-policy", show_default=True, metavar="NAME|FILE", help="Its constants."
+)
+trace_option = click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="CSV (also .gz): t_s, model, input_len, output_len.",
+)
 
+
+def number_option(
+    name: str, what: str, help: str, *, default: float | None = None, metavar: str | None = None
+) -> Callable[[Command], Command]:
+    """An option that takes a finite number greater than 0; any other is refused, and told that `what` is wanted."""
+    return click.option(
+        name,
+        type=float,
+        default=default,
+        show_default=default is not None,
+        metavar=metavar,
+        callback=_positive(what),
+        help=help,
+    )
+
+
+def slo_options(command: Command) -> Command:
+    """The objective: --slo-ttft and --slo-tbt, seconds."""
+    for name, what, default in (
+        ("--slo-tbt", "seconds from token to token", 0.1),
+        ("--slo-ttft", "seconds to the first token", 10.0),
+    ):
+        command = number_option(name, what, f"{what.capitalize()}.", default=default)(command)
+    return command
+
+
+def _positive(what: str) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
     def check(_ctx: click.Context, option: click.Parameter, value: float | None) -> float | None:
         if value is not None and not 0 < value < inf:
             raise CliError(f"{option.opts[0]} {value:g}: give {what}, greater than 0 and finite")

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from importlib import resources
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,64 +14,36 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aegaeon_cli.errors import BadFileError, CliError
-from aegaeon_cli.options import positive
+from aegaeon_cli.options import device_option, kind_option, number_option, slo_options, trace_option
 
 if TYPE_CHECKING:
     from aegaeon_simulator.device import Device
     from aegaeon_simulator.plan import Answer, ModelDemand, Objective, Traffic
     from aegaeon_simulator.plan.lab import Trials
-    from aegaeon_simulator.workload import Lengths
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
 @click.option("--file", "file", type=_FILE, metavar="FILE", help="YAML or CSV: kind, rate; model, tenant, count, ...")
-@click.option("--trace", type=_FILE, metavar="FILE", help="CSV (also .gz): t_s, model, input_len, output_len.")
+@trace_option
 @click.option("--models-file", type=_FILE, metavar="FILE", help="CSV of model and kind, for traces without kinds.")
 @click.option("--models", type=int, metavar="M", help="So many models of the paper's mix, or of --kind.")
-@click.option(
-    "--rate",
-    type=float,
-    metavar="R",
-    callback=positive("requests per second of each model"),
-    help="Requests per second of each of --models.",
-)
-@click.option("--kind", metavar="KIND", help="Kind of models whose kind is given nowhere.")
+@number_option("--rate", "requests per second of each model", "Requests per second of each of --models.", metavar="R")
+@kind_option
 @click.option("--gpus", type=int, metavar="N", help="Look at a pool of N GPUs instead of searching.")
 @click.option("--admit", metavar="KIND:RATE", help="With --gpus: can that pool take this model too?")
 @click.option("--policy", default="aegaeon", show_default=True, metavar="NAME", help="Policy of the pool.")
-@click.option("--device", default="h800-policy", show_default=True, metavar="NAME|FILE", help="Its constants.")
+@device_option
 @click.option("--gpus-per-device", type=int, default=1, show_default=True, help="GPUs that make up one device (TP).")
-@click.option(
-    "--slo-ttft",
-    type=float,
-    default=10.0,
-    show_default=True,
-    callback=positive("seconds to the first token"),
-    help="Seconds to the first token.",
-)
-@click.option(
-    "--slo-tbt",
-    type=float,
-    default=0.1,
-    show_default=True,
-    callback=positive("seconds from token to token"),
-    help="Seconds from token to token.",
-)
+@slo_options
 @click.option("--attainment", type=float, default=0.9, show_default=True, help="Share that must be on time.")
 @click.option(
     "--form", type=click.Choice(["token", "request", "time"]), default="token", show_default=True, help="Of what."
 )
 @click.option("--confidence", type=float, default=0.95, show_default=True, help="How sure the answer must be.")
 @click.option("--seeds", type=int, default=2, show_default=True, metavar="K", help="Windows of arrivals to try.")
-@click.option(
-    "--window",
-    type=float,
-    metavar="S",
-    callback=positive("seconds"),
-    help="Seconds of each.  [default: as rates ask for]",
-)
+@number_option("--window", "seconds", "Seconds of each.  [default: as rates ask for]", metavar="S")
 @click.option("--price", type=float, default=2.0, show_default=True, help="Of a GPU for an hour.")
 @click.option("--json", "output", metavar="OUT", help="Write the answer there; - is standard output.")
 def plan(**given: Any) -> None:
@@ -151,7 +122,7 @@ def _objective(given: dict[str, Any]) -> Objective:
 
 def _traffic(given: dict[str, Any], device: Device) -> Traffic:
     from aegaeon_simulator.plan import ModelDemand, poisson_traffic, read_models, trace_traffic
-    from aegaeon_simulator.workload import read_trace
+    from aegaeon_simulator.workload import Lengths, read_trace
     from aegaeon_simulator.workload.kinds import paper_kind
 
     if given["trace"] is not None:
@@ -165,7 +136,7 @@ def _traffic(given: dict[str, Any], device: Device) -> Traffic:
         own = None if given["kind"] is None else _kind(given["kind"], device)
         count, rate = given["models"], given["rate"]
         models = [ModelDemand(f"model-{m:03}", own or paper_kind(m), rate) for m in range(count)]
-    return poisson_traffic(models, _lengths(), given["window"])
+    return poisson_traffic(models, Lengths.packaged(), given["window"])
 
 
 def _kind(name: str, device: Device) -> str:
@@ -175,14 +146,6 @@ def _kind(name: str, device: Device) -> str:
     if kind is None or kind not in device.kinds:
         raise CliError(f"unknown kind {name!r}; device {device.name} knows {', '.join(sorted(device.kinds))}")
     return kind
-
-
-def _lengths() -> Lengths:
-    from aegaeon_simulator.workload import Lengths
-
-    pairs = resources.files("aegaeon_simulator") / "data" / "sharegpt_pairs.csv.gz"
-    with resources.as_file(pairs) as path:
-        return Lengths.read(path)
 
 
 def _candidate(text: str, device: Device) -> ModelDemand:
@@ -198,13 +161,13 @@ def _candidate(text: str, device: Device) -> ModelDemand:
 def _admission(given: dict[str, Any], traffic: Traffic, device: Device, objective: Objective, trials: Trials) -> Answer:
     from aegaeon_simulator.plan import Pool, can_admit
     from aegaeon_simulator.settings import Split
+    from aegaeon_simulator.workload import Lengths
 
     pool = Pool(Split(unified=given["gpus"]), device, given["policy"])
     candidate = _candidate(given["admit"], device)
     asked = [model for model in traffic.models if model.rate > 0]
-    return can_admit(
-        pool, asked, candidate, objective, _lengths(), seeds=given["seeds"], window_s=given["window"], trials=trials
-    )
+    lengths, seeds, window_s = Lengths.packaged(), given["seeds"], given["window"]
+    return can_admit(pool, asked, candidate, objective, lengths, seeds=seeds, window_s=window_s, trials=trials)
 
 
 # -- running and telling ---------------------------------------------------------------------------------------------

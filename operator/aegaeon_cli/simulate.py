@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aegaeon_cli.errors import CliError
-from aegaeon_cli.options import positive
+from aegaeon_cli.options import device_option, kind_option, number_option, slo_options, trace_option
 from aegaeon_cli.simulate_input import POISSON_S, runs_of
 from aegaeon_cli.simulate_view import write
 
@@ -24,24 +24,17 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.option("--trace", type=_FILE, metavar="FILE", help="CSV (also .gz): t_s, model, input_len, output_len.")
+@trace_option
 @click.option("--models-file", type=_FILE, metavar="FILE", help="CSV: model, kind; also tier and weight, if given.")
-@click.option("--kind", metavar="KIND", help="Kind of models whose kind is given nowhere.")
+@kind_option
 @click.option("--mix", is_flag=True, help="The paper's mix of kinds, whatever the trace says.")
-@click.option(
+@number_option(
     "--rate",
-    type=float,
+    "requests per second of each model",
+    "Without --trace: Poisson arrivals, R a second for each model.",
     metavar="R",
-    callback=positive("requests per second of each model"),
-    help="Without --trace: Poisson arrivals, R a second for each model.",
 )
-@click.option(
-    "--duration",
-    type=float,
-    metavar="S",
-    callback=positive("seconds"),
-    help=f"Seconds of Poisson arrivals.  [default: {POISSON_S:g}]",
-)
+@number_option("--duration", "seconds", f"Seconds of Poisson arrivals.  [default: {POISSON_S:g}]", metavar="S")
 @click.option("--models", type=int, metavar="M", help="The first M models.")
 @click.option(
     "--policy", default="aegaeon", show_default=True, metavar="NAME", help="Which policy; a wrong name lists."
@@ -49,69 +42,20 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--prefill", type=int, metavar="N", help="GPUs that prefill.")
 @click.option("--decode", type=int, metavar="N", help="GPUs that decode.")
 @click.option("--unified", type=int, metavar="N", help="GPUs that do both.")
-@click.option("--device", default="h800-policy", show_default=True, metavar="NAME|FILE", help="Its constants.")
+@device_option
 @click.option("--also", multiple=True, metavar="N:NAME|FILE", help="N more devices of another make; repeatable.")
 @click.option("--host-cache", type=float, metavar="GB", help="Host memory of a node for weights.  [default: enough]")
 @click.option("--disk", type=float, default=7.0, show_default=True, metavar="GB/S", help="Rate of a node's disk.")
-@click.option(
-    "--slo-ttft",
-    type=float,
-    default=10.0,
-    show_default=True,
-    callback=positive("seconds to the first token"),
-    help="Seconds to the first token.",
-)
-@click.option(
-    "--slo-tbt",
-    type=float,
-    default=0.1,
-    show_default=True,
-    callback=positive("seconds from token to token"),
-    help="Seconds from token to token.",
-)
-@click.option(
-    "--slo-scale",
-    type=float,
-    default=1.0,
-    show_default=True,
-    callback=positive("a factor"),
-    help="Multiplies both objectives.",
-)
-@click.option(
-    "--input-scale",
-    type=float,
-    default=1.0,
-    show_default=True,
-    callback=positive("a factor"),
-    help="Multiplies input lengths.",
-)
-@click.option(
-    "--output-scale",
-    type=float,
-    default=1.0,
-    show_default=True,
-    callback=positive("a factor"),
-    help="Multiplies output lengths.",
-)
+@slo_options
+@number_option("--slo-scale", "a factor", "Multiplies both objectives.", default=1.0)
+@number_option("--input-scale", "a factor", "Multiplies input lengths.", default=1.0)
+@number_option("--output-scale", "a factor", "Multiplies output lengths.", default=1.0)
 @click.option(
     "--cap-input", type=click.IntRange(min=1), metavar="N", help="Longest input, tokens; what is more is cut."
 )
 @click.option("--cap-output", type=click.IntRange(min=1), metavar="N", help="Longest output, tokens.")
-@click.option(
-    "--speedup",
-    type=float,
-    default=1.0,
-    show_default=True,
-    callback=positive("a factor"),
-    help="Divides the times of the trace.",
-)
-@click.option(
-    "--window",
-    type=float,
-    metavar="S",
-    callback=positive("seconds"),
-    help="Only what arrives in the first S seconds (after --speedup).",
-)
+@number_option("--speedup", "a factor", "Divides the times of the trace.", default=1.0)
+@number_option("--window", "seconds", "Only what arrives in the first S seconds (after --speedup).", metavar="S")
 @click.option(
     "--admission",
     type=click.Choice(["none", "feasible"]),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +23,18 @@ _LONGEST_IDLE_S = 1e6  # engines report twice a second, also while nothing is as
 
 def runs_of(given: dict[str, Any]) -> list[Run]:
     """One run for each seed. Raises CliError, SimulatorError, WorkloadError."""
+    from aegaeon_simulator.device import read_device
+    from aegaeon_simulator.machines import Machines
+    from aegaeon_simulator.run import Run
+
     _check(given)
-    return [_run(given, given["seed"] + k) for k in range(given["seeds"])]
+    settings = _settings(given)
+    settings.check()
+    device = _with_host(read_device(given["device"]), given["host_cache"], given["disk"])
+    also = tuple(_more(text, given) for text in given["also"])
+    seeds = range(given["seed"], given["seed"] + given["seeds"])
+    workloads = [_shaped(given, workload) for workload in _workloads(given, seeds, Machines.of(device, also).kinds)]
+    return [Run(settings, workload, device, seed, also) for seed, workload in zip(seeds, workloads, strict=True)]
 
 
 def _check(given: dict[str, Any]) -> None:
@@ -41,21 +50,6 @@ def _check(given: dict[str, Any]) -> None:
     if given["admission"] != "none" and policy in POLICIES and policy not in PRODUCTION:
         able = " or ".join(PRODUCTION)
         raise CliError(f"--admission {given['admission']}: {policy} refuses nobody; give --policy {able}")
-
-
-def _run(given: dict[str, Any], seed: int) -> Run:
-    from aegaeon_simulator.device import read_device
-    from aegaeon_simulator.machines import Machines
-    from aegaeon_simulator.run import Run
-
-    settings = _settings(given)
-    settings.check()
-    device = _with_host(read_device(given["device"]), given["host_cache"], given["disk"])
-    also = tuple(_more(text, given) for text in given["also"])
-    kinds = Machines.of(device, also).kinds
-    workload = _workload(given, seed, kinds)
-    _check_gaps(workload, given["trace"])
-    return Run(settings, workload, device, seed, also)
 
 
 def _check_gaps(workload: Workload, trace: Path | None) -> None:
@@ -97,8 +91,15 @@ def _settings(given: dict[str, Any]) -> Settings:
     return Settings(given["policy"], split, slo, given["drain"], admission=given["admission"])
 
 
-def _workload(given: dict[str, Any], seed: int, known: Collection[str]) -> Workload:
-    workload = _poisson(given, seed, known) if given["trace"] is None else _trace(given, known)
+def _workloads(given: dict[str, Any], seeds: Sequence[int], known: Collection[str]) -> list[Workload]:
+    """One for each seed; a trace is the same for all."""
+    if given["trace"] is not None:
+        return [_trace(given, known)] * len(seeds)
+    return _poisson(given, seeds, known)
+
+
+def _shaped(given: dict[str, Any], workload: Workload) -> Workload:
+    """With the terms, kinds, scales and limits that are asked for."""
     if given["models_file"] is not None:
         from aegaeon_simulator.workload.terms import with_terms
 
@@ -111,26 +112,28 @@ def _workload(given: dict[str, Any], seed: int, known: Collection[str]) -> Workl
         time=given["speedup"], input_tokens=given["input_scale"], output_tokens=given["output_scale"]
     )
     capped = scaled.capped(given["cap_input"] or _NO_CAP, given["cap_output"] or _NO_CAP)
-    return capped if given["window"] is None else capped.window(given["window"])
+    shaped = capped if given["window"] is None else capped.window(given["window"])
+    _check_gaps(shaped, given["trace"])
+    return shaped
 
 
-def _poisson(given: dict[str, Any], seed: int, known: Collection[str]) -> Workload:
+def _poisson(given: dict[str, Any], seeds: Sequence[int], known: Collection[str]) -> list[Workload]:
     from aegaeon_simulator.workload import Lengths, poisson
 
     if given["rate"] is None or given["models"] is None:
         raise CliError("no requests: give --trace FILE, or --rate and --models for Poisson arrivals")
-    pairs = resources.files("aegaeon_simulator") / "data" / "sharegpt_pairs.csv.gz"
-    with resources.as_file(pairs) as path:
-        lengths = Lengths.read(path)
-    kinds = _kinds(given, known)
-    return poisson(
-        lengths,
-        models=given["models"],
-        rate=given["rate"],
-        duration_s=given["duration"] or POISSON_S,
-        seed=seed,
-        kind=lambda model: kinds[model % len(kinds)],
-    )
+    lengths, kinds = Lengths.packaged(), _kinds(given, known)
+    return [
+        poisson(
+            lengths,
+            models=given["models"],
+            rate=given["rate"],
+            duration_s=given["duration"] or POISSON_S,
+            seed=seed,
+            kind=lambda model: kinds[model % len(kinds)],
+        )
+        for seed in seeds
+    ]
 
 
 def _kinds(given: dict[str, Any], known: Collection[str]) -> tuple[str, ...]:

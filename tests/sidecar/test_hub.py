@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,11 +14,11 @@ from typing import Any, ClassVar
 import huggingface_hub.constants
 import pytest
 from sidecar.rig import Rig, config, inside
+from sidecar.web import quick_tier
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.errors import SourceError
-from aegaeon_sidecar.weights.disk import DiskTier
 from aegaeon_sidecar.weights.download import Progress
 from aegaeon_sidecar.weights.sources import Sources
 
@@ -133,11 +132,7 @@ def source(repository: str, revision: str = "", credentials_file: str = "") -> m
 @pytest.fixture(params=["in the disk tier", "in the library's cache"])
 def sources(request: pytest.FixtureRequest, folder: Path) -> Sources:
     """Both places of a model."""
-    return tiered(folder) if request.param == "in the disk tier" else Sources(folder / "hub", None)
-
-
-def tiered(folder: Path) -> Sources:
-    return Sources(None, DiskTier(folder / "disk", 1 << 30, lambda seconds: time.sleep(min(seconds, 0.01))))
+    return Sources(None, quick_tier(folder)) if request.param == "in the disk tier" else Sources(folder / "hub", None)
 
 
 def locate(sources: Sources, wanted: mpb.ModelSource, progress: Progress = lambda done, total: None) -> Path:
@@ -175,7 +170,8 @@ def test_a_model_of_the_hub_goes_on_at_the_byte_where_it_broke_off_and_tells_its
 ) -> None:
     Hub.cuts = [1000]
     seen: list[tuple[int, int]] = []
-    directory = locate(tiered(folder), source(REPOSITORY), lambda done, total: seen.append((done, total)))
+    sources = Sources(None, quick_tier(folder))
+    directory = locate(sources, source(REPOSITORY), lambda done, total: seen.append((done, total)))
     assert [start for name, start in Hub.starts if name == "model.safetensors"] == [0, 1000]
     assert seen[-1] == (sum(path.stat().st_size for path in directory.iterdir() if path.name[0] != "."),) * 2
 
@@ -186,14 +182,14 @@ def test_bytes_other_than_the_hub_has_promised_are_refused(
 ) -> None:
     monkeypatch.setattr(Hub, "altered", name)
     with pytest.raises(SourceError, match=rf"{name}: its {kind} is [0-9a-f]+, [0-9a-f]+ was promised"):
-        locate(tiered(folder), source(REPOSITORY))
+        locate(Sources(None, quick_tier(folder)), source(REPOSITORY))
 
 
 def test_models_of_the_hub_make_room_for_each_other(hub: str, folder: Path) -> None:
-    sources = tiered(folder)
+    sources = Sources(None, quick_tier(folder))
     first = locate(sources, source(REPOSITORY))
     nbytes = sum(path.stat().st_size for path in first.iterdir())
-    small = Sources(None, DiskTier(folder / "disk", nbytes * 3 // 2, time.sleep))
+    small = Sources(None, quick_tier(folder, nbytes * 3 // 2))
     second = locate(small, source(REPOSITORY, "main"))
     assert (first.exists(), second.exists()) == (False, True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -72,28 +73,38 @@ def test_a_gpu_without_locks_for_reading_gets_images_that_it_could_write(folder:
     image.close()
 
 
-def test_a_segment_is_locked_while_it_is_attached(folder: Path, driver: DriverDouble) -> None:
+@dataclass(frozen=True)
+class Segment:
+    """Another sidecar's, of four slabs, with a lease on some of its blocks."""
+
+    path: Path
+    source: SlabPool
+    lease: tuple[int, int]
+
+
+@pytest.fixture
+def segment(folder: Path) -> Iterator[Segment]:
     path = segment_path(folder, "a", "life")
-    lending = Lending(leases_path(path))
-    source = SlabPool.shared(str(path), MB, 4)
-    attachments = Attachments(folder, driver.gpu)
+    lending, source = Lending(leases_path(path)), SlabPool.shared(str(path), MB, 4)
     lease = lending.lend()
-    with attachments.reading(path.name, *lease.handle) as pool:
-        assert (pool.total, driver.locked) == (4, 1)
+    yield Segment(path, source, lease.handle)
     source.close()
-    attachments.drop_removed()
     lending.close()
 
 
-def test_a_segment_that_may_not_be_locked_is_read_all_the_same(folder: Path, driver: DriverDouble) -> None:
-    path = segment_path(folder, "a", "life")
-    lending = Lending(leases_path(path))
-    source = SlabPool.shared(str(path), MB, 4)
+def test_a_segment_is_locked_while_it_is_attached(folder: Path, segment: Segment, driver: DriverDouble) -> None:
     attachments = Attachments(folder, driver.gpu)
-    lease = lending.lend()
+    with attachments.reading(segment.path.name, *segment.lease) as pool:
+        assert (pool.total, driver.locked) == (4, 1)
+    segment.source.close()
+    attachments.drop_removed()
+
+
+def test_a_segment_that_may_not_be_locked_is_read_all_the_same(
+    folder: Path, segment: Segment, driver: DriverDouble
+) -> None:
+    attachments = Attachments(folder, driver.gpu)
     driver.refuse_lock()
-    with attachments.reading(path.name, *lease.handle) as pool:
+    with attachments.reading(segment.path.name, *segment.lease) as pool:
         assert (pool.total, driver.locked) == (4, 0)
     attachments.close()
-    source.close()
-    lending.close()

@@ -153,6 +153,7 @@ async def test_a_process_that_is_told_to_end_while_it_loads_torch_ends_at_once(
     begun = folder / "begun"
     slow = folder / "slow" / "torch.py"
     slow.parent.mkdir()
+    # In torch's place: says that it is being loaded, and takes longer over it than the test has.
     slow.write_text(f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(60)\n")
     monkeypatch.setenv("PYTHONPATH", str(slow.parent))
     async with outside(config(folder), folder) as process, asyncio.timeout(20):

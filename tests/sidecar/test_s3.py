@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sidecar.test_sources import contents, obtain, tier
-from sidecar.web import FILES
+from sidecar.test_sources import contents, obtain
+from sidecar.web import FILES, quick_tier
 
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.errors import SourceError
@@ -59,7 +59,7 @@ def test_a_prefix_of_a_bucket_is_fetched_and_checked(s3: Any, folder: Path) -> N
     assert {file.name: file.sha256 for file in remote.files()} == {
         name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()
     }
-    stored = obtain(tier(folder), remote)
+    stored = obtain(quick_tier(folder), remote)
     assert contents(stored) == FILES
     stored.close()
 
@@ -75,7 +75,7 @@ def test_an_interrupted_fetch_from_a_bucket_goes_on_where_it_stopped(s3: Any, fo
     upload(s3, "b")
     source = mpb.S3Source(bucket="models", prefix="b/", endpoint=s3.meta.endpoint_url)
     seen: list[int] = []
-    stored = obtain(tier(folder), Interrupted(source), lambda done, total: seen.append(done))
+    stored = obtain(quick_tier(folder), Interrupted(source), lambda done, total: seen.append(done))
     assert contents(stored) == FILES
     assert seen == sorted(set(seen))
     stored.close()
@@ -84,15 +84,15 @@ def test_an_interrupted_fetch_from_a_bucket_goes_on_where_it_stopped(s3: Any, fo
 def test_bytes_of_a_bucket_that_do_not_hash_as_promised_are_refused(s3: Any, folder: Path) -> None:
     upload(s3, "c", FILES | {"SHA256SUMS": f"{'1' * 64}  config.json\n".encode()})
     with pytest.raises(SourceError, match=r"config\.json: its sha256 is .*, 1{64} was promised"):
-        obtain(tier(folder), bucket(s3, "c"))
+        obtain(quick_tier(folder), bucket(s3, "c"))
 
 
 def test_what_a_store_does_not_have_is_said(s3: Any, folder: Path) -> None:
     with pytest.raises(SourceError, match="no file of a model is there; check bucket and prefix"):
-        obtain(tier(folder), bucket(s3, "nothing"))
+        obtain(quick_tier(folder), bucket(s3, "nothing"))
     missing = S3Remote(mpb.S3Source(bucket="none", prefix="x", endpoint=s3.meta.endpoint_url))
     with pytest.raises(SourceError, match=r"NoSuchBucket.*check bucket, prefix and credentials"):
-        obtain(tier(folder), missing)
+        obtain(quick_tier(folder), missing)
     away = S3Remote(mpb.S3Source(bucket="models", prefix="x", endpoint="http://127.0.0.1:9"))
     with pytest.raises(SourceError, match="cannot be reached"):
-        obtain(tier(folder), away)
+        obtain(quick_tier(folder), away)

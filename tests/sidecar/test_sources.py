@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sidecar.mounts import small_tmpfs
 from sidecar.rig import Rig, config, inside, spec
-from sidecar.web import FILES, WEIGHTS, Server
+from sidecar.web import FILES, WEIGHTS, Server, quick_tier
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
@@ -45,10 +44,6 @@ def http(web: Server, name: str = "tiny") -> HttpRemote:
     return HttpRemote(mpb.HttpSource(url=web.address.replace("tiny", name)))
 
 
-def tier(folder: Path, budget: int = 1 << 30) -> DiskTier:
-    return DiskTier(folder / "disk", budget, lambda seconds: time.sleep(min(seconds, 0.01)))
-
-
 def obtain(
     disk: DiskTier,
     remote: Remote,
@@ -64,12 +59,12 @@ def contents(stored: Stored) -> dict[str, bytes]:
 
 def test_a_folder_on_a_web_server_is_fetched_once_and_then_found(web: Server, folder: Path) -> None:
     seen: list[tuple[int, int]] = []
-    stored = obtain(tier(folder), http(web), lambda done, total: seen.append((done, total)))
+    stored = obtain(quick_tier(folder), http(web), lambda done, total: seen.append((done, total)))
     assert contents(stored) == FILES
     assert seen == sorted(seen)
     assert seen[-1] == (sum(map(len, FILES.values())),) * 2
     asked = len(web.asked)
-    again = obtain(tier(folder), http(web))
+    again = obtain(quick_tier(folder), http(web))
     assert (again.directory, len(web.asked)) == (stored.directory, asked)
     stored.close()
     again.close()
@@ -84,7 +79,7 @@ def test_a_download_that_breaks_off_at_any_byte_goes_on_there(
     web.asked.clear()
     fresh = folder / f"fresh-{len(list(folder.iterdir()))}"
     fresh.mkdir()
-    stored = obtain(tier(fresh), http(web))
+    stored = obtain(quick_tier(fresh), http(web))
     assert contents(stored) == FILES
     starts = [start for name, start in web.asked if name == "model.safetensors"]
     assert starts == sorted(starts)
@@ -94,25 +89,25 @@ def test_a_download_that_breaks_off_at_any_byte_goes_on_there(
 def test_a_server_that_stays_away_is_given_up_and_the_next_try_goes_on(web: Server, folder: Path) -> None:
     web.cuts = [1_500_000, *[0] * 5]
     with pytest.raises(SourceError, match=r"1500000 of 3072000 bytes.*check the network"):
-        obtain(tier(folder), http(web))
+        obtain(quick_tier(folder), http(web))
     web.asked.clear()
-    obtain(tier(folder), http(web)).close()
+    obtain(quick_tier(folder), http(web)).close()
     assert [asked for asked in web.asked if "safetensors" in asked[0]] == [("model.safetensors", 1_500_000)]
 
 
 def test_a_cancelled_download_keeps_what_came(web: Server, folder: Path) -> None:
     answers = iter([False, True])
     with pytest.raises(FillCancelledError):
-        obtain(tier(folder), http(web), cancelled=lambda: next(answers))
-    obtain(tier(folder), http(web)).close()
+        obtain(quick_tier(folder), http(web), cancelled=lambda: next(answers))
+    obtain(quick_tier(folder), http(web)).close()
 
 
 def test_a_file_that_changes_on_the_server_begins_anew(web: Server, folder: Path) -> None:
     web.cuts = [1000, *[0] * 5]
     with pytest.raises(SourceError):
-        obtain(tier(folder), http(web))
+        obtain(quick_tier(folder), http(web))
     web.files["model.safetensors"] = WEIGHTS[::-1]
-    stored = obtain(tier(folder), http(web))
+    stored = obtain(quick_tier(folder), http(web))
     assert contents(stored)["model.safetensors"] == WEIGHTS[::-1]
     stored.close()
 
@@ -120,13 +115,13 @@ def test_a_file_that_changes_on_the_server_begins_anew(web: Server, folder: Path
 def test_a_wrong_hash_is_refused_with_both_hashes_and_nothing_is_kept(web: Server, folder: Path) -> None:
     right = hashlib.sha256(WEIGHTS).hexdigest()
     web.files["SHA256SUMS"] = f"{right}  model.safetensors\n".encode()
-    obtain(tier(folder), http(web)).close()
+    obtain(quick_tier(folder), http(web)).close()
     web.files["SHA256SUMS"] = f"{'0' * 64}  model.safetensors\n".encode()
     with pytest.raises(SourceError, match=rf"its sha256 is {right}, 0{{64}} was promised"):
-        obtain(tier(folder), http(web, "other"))
+        obtain(quick_tier(folder), http(web, "other"))
     assert not list(folder.rglob("*.part"))
     web.files["SHA256SUMS"] = f"{right} *./model.safetensors\n".encode()
-    obtain(tier(folder), http(web, "other")).close()
+    obtain(quick_tier(folder), http(web, "other")).close()
 
 
 @pytest.mark.parametrize(
@@ -141,18 +136,18 @@ def test_what_a_web_server_refuses_is_said(web: Server, folder: Path, fault: dic
     for name, value in fault.items():
         setattr(web, name, value)
     with pytest.raises(SourceError, match=words):
-        obtain(tier(folder), http(web))
+        obtain(quick_tier(folder), http(web))
 
 
 def test_an_address_that_is_none_and_a_server_that_is_not_there_are_said(folder: Path) -> None:
     with pytest.raises(SourceError, match="is no http"):
         HttpRemote(mpb.HttpSource(url="file:///etc/passwd"))
     with pytest.raises(SourceError, match=r"cannot be reached: .*refused.*check the network"):
-        obtain(tier(folder), HttpRemote(mpb.HttpSource(url="http://127.0.0.1:9/m")))
+        obtain(quick_tier(folder), HttpRemote(mpb.HttpSource(url="http://127.0.0.1:9/m")))
 
 
 def test_the_model_used_longest_ago_makes_room_and_one_in_use_does_not(web: Server, folder: Path) -> None:
-    disk = tier(folder, budget=7_000_000)  # two models
+    disk = quick_tier(folder, 7_000_000)  # two models
     first, second = obtain(disk, http(web, "first")), obtain(disk, http(web, "second"))
     with pytest.raises(DiskFullError, match=r"budget is 7000000, of which 6\d+ are taken by models in use"):
         obtain(disk, http(web, "third"))
@@ -169,7 +164,7 @@ def test_what_others_keep_in_the_folder_is_neither_counted_nor_removed(web: Serv
     theirs = folder / "disk" / "hub" / "models--org--tiny" / "model.safetensors"
     theirs.parent.mkdir(parents=True)
     theirs.write_bytes(WEIGHTS)
-    disk = tier(folder, budget=4_000_000)  # one model
+    disk = quick_tier(folder, 4_000_000)  # one model
     obtain(disk, http(web, "first")).close()
     obtain(disk, http(web, "second")).close()
     assert theirs.read_bytes() == WEIGHTS
@@ -178,7 +173,7 @@ def test_what_others_keep_in_the_folder_is_neither_counted_nor_removed(web: Serv
 
 def test_two_sidecars_that_want_a_model_at_once_fetch_it_once(web: Server, folder: Path) -> None:
     stored: list[Stored] = []
-    threads = [threading.Thread(target=lambda: stored.append(obtain(tier(folder), http(web)))) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: stored.append(obtain(quick_tier(folder), http(web)))) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -199,7 +194,7 @@ def test_a_sidecar_killed_in_the_middle_of_a_download_leaves_what_the_next_goes_
         assert fetcher.stdout.readline() == "half\n"
         fetcher.send_signal(signal.SIGKILL)
     web.asked.clear()
-    stored = obtain(tier(folder), http(web))
+    stored = obtain(quick_tier(folder), http(web))
     assert contents(stored) == FILES
     assert [start > 0 for name, start in web.asked if name == "model.safetensors"] == [True]
     stored.close()
@@ -207,12 +202,12 @@ def test_a_sidecar_killed_in_the_middle_of_a_download_leaves_what_the_next_goes_
 
 def test_a_file_of_untold_size_that_came_whole_before_a_kill_is_fetched_once_more(web: Server, folder: Path) -> None:
     web.sizes = False
-    stored = obtain(tier(folder), http(web))
+    stored = obtain(quick_tier(folder), http(web))
     stored.close()
     whole = stored.directory / "model.safetensors"
     whole.rename(whole.with_name(whole.name + ".part"))  # as a kill before the rename leaves it
     (stored.directory / ".complete").unlink()
-    again = obtain(tier(folder), http(web))
+    again = obtain(quick_tier(folder), http(web))
     assert contents(again) == FILES
     again.close()
 
@@ -222,7 +217,7 @@ def test_a_full_disk_is_named(web: Server, tmp_path: Path) -> None:
         small_tmpfs(tmp_path / "small", "1m") as small,
         pytest.raises(DiskFullError, match=r"need 3072004 bytes, the disk has \d+ free; make room"),
     ):
-        obtain(tier(small), http(web))
+        obtain(quick_tier(small), http(web))
 
 
 @pytest.mark.parametrize("broken", ["model.safetensors", "config.json"])
@@ -247,28 +242,28 @@ def test_files_in_doubt_are_kept_where_a_checksum_vouches_for_them_and_fetched_a
     web: Server, folder: Path
 ) -> None:
     web.files["SHA256SUMS"] = f"{hashlib.sha256(WEIGHTS).hexdigest()}  model.safetensors\n".encode()
-    stored = obtain(tier(folder), http(web))
+    stored = obtain(quick_tier(folder), http(web))
     stored.doubt(damaged=True)
     stored.close()
-    obtain(tier(folder), http(web)).close()
+    obtain(quick_tier(folder), http(web)).close()
     assert (web.sent("model.safetensors"), web.sent("tokenizer.json")) == (1, 2)
 
 
 def test_a_file_damaged_on_this_disk_is_found_out_and_fetched_anew(web: Server, folder: Path) -> None:
     web.files["SHA256SUMS"] = f"{hashlib.sha256(WEIGHTS).hexdigest()}  model.safetensors\n".encode()
-    stored = obtain(tier(folder), http(web))
+    stored = obtain(quick_tier(folder), http(web))
     (stored.directory / "model.safetensors").write_bytes(WEIGHTS[::-1])
     stored.doubt(damaged=True)
     stored.close()
     with pytest.raises(SourceError, match="it is fetched anew next time"):
-        obtain(tier(folder), http(web))
-    mended = obtain(tier(folder), http(web))
+        obtain(quick_tier(folder), http(web))
+    mended = obtain(quick_tier(folder), http(web))
     assert contents(mended)["model.safetensors"] == WEIGHTS
     mended.close()
 
 
 def test_what_another_sidecar_has_a_use_for_is_not_doubted(web: Server, folder: Path) -> None:
-    mine, theirs = obtain(tier(folder), http(web)), obtain(tier(folder), http(web))
+    mine, theirs = obtain(quick_tier(folder), http(web)), obtain(quick_tier(folder), http(web))
     mine.doubt(damaged=True)
     mine.close()
     assert contents(theirs) == FILES
@@ -288,10 +283,10 @@ def test_a_disk_that_fills_up_in_the_middle_is_named_and_the_next_try_goes_on_th
                         pass
 
         with pytest.raises(DiskFullError, match=r"the disk is full; 3072004 bytes are needed"):
-            obtain(tier(small), http(web), progress)
+            obtain(quick_tier(small), http(web), progress)
         others.unlink()
         web.asked.clear()
-        stored = obtain(tier(small), http(web))
+        stored = obtain(quick_tier(small), http(web))
         assert contents(stored) == FILES
         assert [start > 1_000_000 for name, start in web.asked if name == "model.safetensors"] == [True]
         stored.close()

@@ -99,7 +99,6 @@ async def _one_switch(options: Options, work: Path, console: Console) -> None:
     from aegaeon_cli.bench.text import timeline
 
     console.print(f"two models of 260 MB, {options.sequences} sequences of {options.tokens} tokens each: prefilling")
-    (work / "segments").symlink_to(work)  # the engine's files lie where `aegaeon doctor` looks
     measured = await alone(work, options.sequences, options.tokens, options.rounds)
     run = middle(measured.switches)
     console.print(timeline(run))

@@ -176,7 +176,10 @@ async def one_engine(
     device: str = "cpu",
     dtype: str = "float32",
 ) -> AsyncIterator[OneEngine]:
-    """An engine on one thread of torch, and a gateway for its tokens. Without `prefix_reuse` every copy is made."""
+    """An engine on one thread of torch, its files in `folder`, and a gateway for its tokens.
+
+    Without `prefix_reuse` every copy is made.
+    """
     configure_threads(1)
     memory = {
         "device_bytes": device_bytes,
@@ -190,7 +193,7 @@ async def one_engine(
         "node": "n",
         "role": "unified",
         "scheduler": "none",
-        "segments": str(folder / "segments"),
+        "segments": str(folder),
         "device": device,
     }
     config = SidecarConfig.model_validate(place | {"memory": memory})

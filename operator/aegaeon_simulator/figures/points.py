@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Union
 
@@ -74,10 +73,8 @@ def _workload(point: Point, data: Path) -> Workload:
 
 
 def _poisson(work: Poisson, seed: int) -> Workload:
-    with resources.as_file(resources.files("aegaeon_simulator") / "data" / "sharegpt_pairs.csv.gz") as path:
-        lengths = Lengths.read(path)
     drawn = poisson(
-        lengths,
+        Lengths.packaged(),
         models=work.models,
         rate=work.rate,
         duration_s=work.duration_s,

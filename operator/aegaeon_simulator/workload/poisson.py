@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import resources
 from math import inf
 from pathlib import Path
 
@@ -36,6 +37,12 @@ class Lengths:
         if not rows:
             raise TraceError(path, None, "holds no pair of lengths")
         return Lengths(tuple(rows))
+
+    @staticmethod
+    def packaged() -> Lengths:
+        """Of ShareGPT conversations; they come with the simulator."""
+        with resources.as_file(resources.files("aegaeon_simulator") / "data" / "sharegpt_pairs.csv.gz") as path:
+            return Lengths.read(path)
 
 
 def poisson(

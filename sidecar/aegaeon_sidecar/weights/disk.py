@@ -77,7 +77,7 @@ class DiskTier:
 
     def used_bytes(self) -> int:
         """What is stored, complete or not."""
-        return sum(_size(directory) for directory in self._entries())
+        return sum(_size(directory) for directory in _entries(self._folder))
 
     def _fetch(self, directory: Path, remote: Remote, progress: Progress, cancelled: Callable[[], bool]) -> None:
         download = Download(remote, directory, progress, cancelled)
@@ -100,7 +100,7 @@ class DiskTier:
         return None
 
     def _make_room(self, directory: Path, nbytes: int) -> None:
-        others = [other for other in self._entries() if other != directory]
+        others = [other for other in _entries(self._folder) if other != directory]
         used = sum(_size(other) for other in others)
         for other in sorted(others, key=lambda path: path.stat().st_mtime_ns):
             if used + nbytes > self._budget_bytes:
@@ -115,9 +115,6 @@ class DiskTier:
             raise DiskFullError(f"{self._folder}: the files need {nbytes} bytes, the disk has {free} free; make room")
         directory.mkdir(exist_ok=True)
         (directory / _RESERVED).write_text(str(nbytes))
-
-    def _entries(self) -> list[Path]:
-        return _entries(self._folder)
 
 
 @dataclass(frozen=True, slots=True)

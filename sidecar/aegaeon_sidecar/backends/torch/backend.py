@@ -20,7 +20,7 @@ from aegaeon_sidecar.backends.torch.attention import Gathered
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.choose import choose
 from aegaeon_sidecar.backends.torch.decoder import Decoder
-from aegaeon_sidecar.backends.torch.device import nothing_left, open_device, recorded
+from aegaeon_sidecar.backends.torch.device import drained_on_error, open_device, recorded
 from aegaeon_sidecar.backends.torch.draws import FOLLOWED, on_device
 from aegaeon_sidecar.backends.torch.parameters import Parameters
 from aegaeon_sidecar.backends.torch.plan import Planner
@@ -144,7 +144,7 @@ class TorchBackend:
         """
         if after is None and any(part.follows is not None for part in inputs):
             raise BackendError("an input follows a step that was not launched")
-        with torch.inference_mode(), nothing_left(self._device):
+        with torch.inference_mode(), drained_on_error(self._device):
             if self._paged and _are_decodes(inputs):
                 return self._decodes(model).launch(inputs, after)
             return self._told(model, inputs)

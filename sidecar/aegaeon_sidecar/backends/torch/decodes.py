@@ -101,26 +101,27 @@ class Decodes:
     def logits(self, inputs: Seq[StepInput]) -> Tensor:
         """A step without sampling: float32 [inputs, vocab_size]."""
         tiles = (inputs[first : first + ROWS] for first in range(0, len(inputs), ROWS))
-        return torch.cat([self._forwarded(tile)[: len(tile)].clone() for tile in tiles])
+        return torch.cat([self._forwarded(tile, drawn=False)[: len(tile)].clone() for tile in tiles])
 
     def _tile(self, inputs: Seq[StepInput]) -> Tile:
-        self._forwarded(inputs)
         samplers = tuple(part.sampler for part in inputs)
-        told = self._choose(samplers)
+        drawn = _are_drawn(samplers)
+        self._forwarded(inputs, drawn)
+        told = self._choose(samplers, drawn)
         chosen = self._chosen[: len(inputs)].clone()
         tokens = torch.empty(len(inputs), dtype=torch.int64, pin_memory=self._device.type == "cuda")
         tokens.copy_(chosen, non_blocking=True)
         return Tile(chosen, tokens, recorded(self._device), samplers, told)
 
-    def _forwarded(self, inputs: Seq[StepInput]) -> Tensor:
-        """float32 [ROWS, vocab_size]; the next one overwrites it."""
-        self._send(inputs)
+    def _forwarded(self, inputs: Seq[StepInput], drawn: bool) -> Tensor:
+        """float32 [ROWS, vocab_size]; the next one overwrites it. `drawn`: the rules of draws are sent along."""
+        self._send(inputs, drawn)
         self._run()
         return self._logits
 
-    def _send(self, inputs: Seq[StepInput]) -> None:
+    def _send(self, inputs: Seq[StepInput], drawn: bool) -> None:
         """Tokens, lengths, block tables and rules of draws to the device, in copies that nobody waits for."""
-        stage, drawn, copied = self._stages[self._turn], self._drawn[self._turn], self._copied[self._turn]
+        stage, staged, copied = self._stages[self._turn], self._drawn[self._turn], self._copied[self._turn]
         if copied is not None:
             copied.synchronize()
         host = stage.numpy()
@@ -137,12 +138,11 @@ class Decodes:
             row[2] = part.position + 1
             row[_HEAD : _HEAD + count] = blocks
         self._state.copy_(stage, non_blocking=True)
-        samplers = [part.sampler for part in inputs]
-        if _are_drawn(samplers):
+        if drawn:
             ahead = [0 if part.follows is None else 1 for part in inputs]
-            rules = drawn.numpy()
-            rules[: len(inputs)], rules[len(inputs) :] = numbers(samplers, ahead), 0.0
-            self._rules.copy_(drawn, non_blocking=True)
+            rules = staged.numpy()
+            rules[: len(inputs)], rules[len(inputs) :] = numbers([part.sampler for part in inputs], ahead), 0.0
+            self._rules.copy_(staged, non_blocking=True)
         self._copied[self._turn] = recorded(self._device)
         self._turn = (self._turn + 1) % _STAGES
 
@@ -178,12 +178,12 @@ class Decodes:
         self._logits.copy_(self._decoder.forward(tokens, positions, attention, None))
         self._chosen.copy_(self._logits.argmax(dim=-1))
 
-    def _choose(self, samplers: tuple[SamplerState | None, ...]) -> tuple[Sampled | None, ...] | None:
+    def _choose(self, samplers: tuple[SamplerState | None, ...], drawn: bool) -> tuple[Sampled | None, ...] | None:
         """What greedy does not cover: draws stay on the device; None. Penalties and logprobs are told at once."""
         wanted = [i for i, sampler in enumerate(samplers) if sampler is not None]
         if all(sampler is None or sampler.plain for sampler in samplers):
             return None
-        if _are_drawn(samplers):
+        if drawn:
             self._chosen.copy_(pick(self._logits, self._rules))
             return None
         picked = choose(self._logits[wanted], [s for s in samplers if s is not None])

@@ -37,7 +37,7 @@ def recorded(device: torch.device) -> torch.cuda.Event | None:
 
 
 @contextmanager
-def nothing_left(device: torch.device) -> Iterator[None]:
+def drained_on_error(device: torch.device) -> Iterator[None]:
     """Whoever fails in here has nothing under way afterwards: memory that its kernels read may be given away."""
     try:
         yield

@@ -49,7 +49,8 @@ async def test_pools_that_were_seen_before_a_list_broke_off_are_looked_at_after_
         if "httproutes" in request.path and not starting.is_set():
             starting.set()
             return refusal(429, "storage is (re)initializing")
-        return web.json_response({"items": [gpu_pool()] if "gpupools" in request.path else []})
+        items = [gpu_pool()] if "gpupools" in request.path else []
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
 
     looked: asyncio.Queue[Key] = asyncio.Queue()
 

@@ -63,13 +63,24 @@ def resource_of(kind: str) -> Resource:
     return _BY_KIND[kind]
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Objects as they all were at one resourceVersion."""
+
+    items: list[Json]
+    version: int
+
+
+_NEVER = Listed([], 2**63)  # of a kind that the API server does not know there is nothing, and was nothing
+
+
 class Cluster:
     """Calls of the API server. Every method raises KubeError with the status and what the server said."""
 
     def __init__(self, api: server.ApiServer) -> None:
         self._api = api
 
-    async def list(self, resource: Resource, namespace: str | None, labels: str = "") -> list[Json]:
+    async def list(self, resource: Resource, namespace: str | None, labels: str = "") -> Listed:
         """All objects of a kind; none where the API server does not know the kind."""
         try:
             found = await self._api.call(
@@ -77,10 +88,11 @@ class Cluster:
             )
         except KubeError as error:
             if error.status == NOT_FOUND:
-                return []
+                return _NEVER
             raise
         api_version = f"{resource.group}/{resource.version}" if resource.group else resource.version
-        return [{"apiVersion": api_version, "kind": resource.kind, **item} for item in found["items"]]
+        items = [{"apiVersion": api_version, "kind": resource.kind, **item} for item in found["items"]]
+        return Listed(items, int(found["metadata"]["resourceVersion"]))
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
         """One object, or None."""

@@ -71,13 +71,11 @@ async def list_all(config: OperatorConfig, cluster: Cluster, store: Store, queue
     try:
         for resource in (GPU_POOLS, MODEL_POOLS, *children):
             labels = _OURS if resource in children else ""
-            found = [
-                one
-                for namespace in config.namespaces or (None,)
-                for one in await cluster.list(resource, namespace, labels)
-            ]
-            changed |= {key for one in found for key in store.put(one)}
-            changed |= store.keep_only(resource.kind, (ChildKey.of(one) for one in found))
+            for namespace in config.namespaces or (None,):
+                found = await cluster.list(resource, namespace, labels)
+                changed |= {key for one in found.items for key in store.put(one)}
+                there = (ChildKey.of(one) for one in found.items)
+                changed |= store.keep_only(resource.kind, namespace, there, found.version)
     finally:
         queue.add(changed)
 
@@ -98,8 +96,7 @@ async def _watch(config: OperatorConfig, store: Store, queue: Queue) -> None:
     settings.scanning.disabled = True  # kinds that come later are seen by the next list; no right to read CRDs needed
 
     async def changed(event: Any, body: Any, **_: Any) -> None:
-        key = ChildKey.of(body)
-        queue.add(store.remove(key) if event["type"] == "DELETED" else store.put(dict(body)))
+        queue.add(store.remove(body) if event["type"] == "DELETED" else store.put(dict(body)))
 
     children = children_of(config.platform)
     for resource in (GPU_POOLS, MODEL_POOLS, *children):

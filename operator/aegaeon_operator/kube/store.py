@@ -1,6 +1,7 @@
 """What is known of the cluster: kept as text, since thousands of parsed objects would take ten times the memory.
 
-It is filled by lists and by watches; the newer resourceVersion wins, so their order does not matter.
+It is filled by lists, by watches and by what writes answer; the newer resourceVersion wins, so their order does not
+matter: a list that is older than what was heard meanwhile neither brings back what is gone nor forgets what is new.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ class Store:
 
     def __init__(self) -> None:
         self._texts: dict[ChildKey, tuple[int, str, Key | None]] = {}
+        self._gone: dict[ChildKey, int] = {}
         self._of_pool: dict[Key, set[ChildKey]] = {}
 
     def put(self, body: Mapping[str, Any]) -> set[Key]:
         """Take an object in; returns the pools that it matters to, none when it is no news."""
-        key, version = ChildKey.of(body), int(body["metadata"].get("resourceVersion") or 0)
+        key, version = ChildKey.of(body), _version(body["metadata"])
         old = self._texts.get(key)
-        if old and old[0] >= version:
+        if (old and old[0] >= version) or self._gone.get(key, -1) >= version:
             return set()
         pool = _pool_of(body)
         self._forget(key)
@@ -36,16 +38,32 @@ class Store:
             self._of_pool.setdefault(pool, set()).add(key)
         return {one for one in (pool, old[2] if old else None) if one}
 
-    def remove(self, key: ChildKey) -> set[Key]:
-        """It is gone; returns the pools that it mattered to."""
+    def remove(self, body: Mapping[str, Any]) -> set[Key]:
+        """It is gone, and this is its last state; returns the pools that it mattered to.
+
+        One of the same name that was made since stays: events of two objects come in any order.
+        """
+        key, version = ChildKey.of(body), _version(body["metadata"])
+        self._gone[key] = max(version, self._gone.get(key, 0))
+        return self._gone_at(key, version)
+
+    def keep_only(self, kind: str, namespace: str | None, names: Iterable[ChildKey], version: int) -> set[Key]:
+        """After a list of a namespace (None: of all) as of a version: forget what it has not, and is no newer."""
+        there = set(names)
+
+        def listed(key: ChildKey) -> bool:
+            return key.kind == kind and namespace in (None, key.namespace)
+
+        for key in [one for one, at in self._gone.items() if listed(one) and at <= version]:
+            del self._gone[key]  # later lists are no older
+        gone = [key for key in self._texts if listed(key) and key not in there]
+        return {pool for key in gone for pool in self._gone_at(key, version)}
+
+    def _gone_at(self, key: ChildKey, version: int) -> set[Key]:
+        if self._texts.get(key, (version + 1,))[0] > version:
+            return set()
         pool = self._forget(key)
         return {pool} if pool else set()
-
-    def keep_only(self, kind: str, names: Iterable[ChildKey]) -> set[Key]:
-        """After a list: forget what is not in it."""
-        there = set(names)
-        gone = [key for key in self._texts if key.kind == kind and key not in there]
-        return {pool for key in gone for pool in self.remove(key)}
 
     def get(self, key: ChildKey) -> Json | None:
         """One object."""
@@ -63,6 +81,10 @@ class Store:
             if not self._of_pool[pool]:
                 del self._of_pool[pool]
         return pool
+
+
+def _version(metadata: Mapping[str, Any]) -> int:
+    return int(metadata.get("resourceVersion") or 0)
 
 
 def _pool_of(body: Mapping[str, Any]) -> Key | None:

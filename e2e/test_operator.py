@@ -58,6 +58,20 @@ def test_what_somebody_changed_is_put_right_and_what_is_gone_comes_back(namespac
         poll("three engines", lambda: engines() == 3, 10)
 
 
+def test_what_a_pool_asks_for_no_more_is_taken_away(namespace: str, kubeconfig: Path) -> None:
+    selector = {"nodeSelector": {"disk": "fast"}}
+    apply(kubeconfig, pool("demo", podTemplate=selector, controlPodTemplate=selector))
+
+    def selected() -> int:
+        pods = [one["spec"]["template"]["spec"] for one in objects(kubeconfig, "statefulsets,deployments")]
+        return sum("nodeSelector" in one for one in pods) if len(pods) == 3 else -1
+
+    with operator(kubeconfig):
+        poll("engines, scheduler and gateways say where", lambda: selected() == 3, 60)
+        apply(kubeconfig, pool("demo"))
+        poll("they do no more", lambda: selected() == 0, 20)
+
+
 def test_killed_at_any_moment_the_next_one_ends_where_it_would_have(namespace: str, kubeconfig: Path) -> None:
     apply(kubeconfig, pool("demo", engines={"replicas": 1}), models("red", "demo", "llama"))
     for patience in (3.0, 3.3, 3.6):  # a start, and some writes

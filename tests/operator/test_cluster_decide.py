@@ -240,3 +240,15 @@ def test_credentials_of_every_kind_of_source_reach_the_pods_as_a_file(kind: Json
     assert file == "/etc/aegaeon/credentials/infra.store.token"
     secret = by_key(found.manifests)[ChildKey("Secret", "infra", "pool-credentials")]
     assert entry(secret, "infra.store.token") == "hf_secret"
+
+
+def test_what_is_said_no_more_is_taken_back_too() -> None:
+    access = {"parentRefs": [{"name": "public"}], "hostnames": ["models.example.com"]}
+    guarded = {**access, "header": {"name": "x-team", "value": "red"}}
+    placed = {"nodeSelector": {"disk": "fast"}, "tolerations": [{"operator": "Exists"}], "labels": {"team": "red"}}
+    before = by_key(decided(gpu_pool(podTemplate=placed), model_pool("red", "llama", gateway=guarded)).manifests)
+    open_to_all = {"parentRefs": access["parentRefs"]}
+    after = by_key(decided(gpu_pool(), model_pool("red", "llama", gateway=open_to_all)).manifests)
+    for key in (ChildKey("StatefulSet", "infra", "pool-engine"), ChildKey("HTTPRoute", "infra", "red")):
+        assert as_wanted(before[key], before[key])
+        assert not as_wanted(before[key], after[key])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from aegaeon_operator.reconcile.cluster.attach import Attached, attach
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, Observed, Platform
 from aegaeon_operator.reconcile.cluster.names import (
+    APPLIED,
     CACHE,
     COMPONENTS,
     ENGINE_HTTP,
@@ -20,6 +21,7 @@ from aegaeon_operator.reconcile.cluster.names import (
     SINK_PORT,
     TLS,
     child,
+    fingerprint,
     manifest,
     scheduler_target,
 )
@@ -56,7 +58,7 @@ def desired(observed: Observed) -> Desired:
     catalog = tuple(model_entry(model) for model in attached.served)
     scheduler = {**configs["scheduler"], "models": list(catalog), "tenants": attached.tenants}
     accepted = [one for one in observed.model_pools if _serves(attached, one.uid)]
-    manifests = (
+    said = (
         _secret(observed.key, pool, "config", _files({**configs, "scheduler": scheduler})),
         _secret(observed.key, pool, "credentials", attached.credentials),
         *([_secret(observed.key, pool, "redis", dict(observed.redis))] if observed.redis else []),
@@ -64,6 +66,7 @@ def desired(observed: Observed) -> Desired:
         *picker(observed, pool, spec),
         *routes(observed.key, pool, spec, sorted(accepted, key=lambda one: one.age)),
     )
+    manifests = tuple(_marked(one) for one in said)
     wanted = {ChildKey.of(one) for one in manifests}
     kept = {ChildKey("Secret", observed.key.namespace, child(observed.key, part)) for part in _NOT_DECIDED}
     leftovers = tuple(sorted(set(observed.children) - wanted - kept))
@@ -121,6 +124,17 @@ def _redis(platform: Platform) -> Json:
         return {}
     names = {"password": "redis_password_file", "ca.crt": "redis_ca_file"}
     return {"redis": platform.redis.url} | {names[file]: f"{REDIS}/{file}" for file in platform.redis.files}
+
+
+def _marked(said: Json) -> Json:
+    """With a mark of all that we say: what is said no more makes a difference, too, and server-side apply removes it.
+
+    Secrets are compared as a whole, and a mark would tell of their content.
+    """
+    if said["kind"] == "Secret":
+        return said
+    metadata = {**said["metadata"], "annotations": {APPLIED: fingerprint(said)}}
+    return {**said, "metadata": metadata}
 
 
 def _files(configs: dict[str, Json]) -> dict[str, str]:

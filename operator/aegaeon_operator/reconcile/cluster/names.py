@@ -14,6 +14,7 @@ INFERENCE = "inference.networking.k8s.io"
 MANAGED = {"app.kubernetes.io/managed-by": MANAGER}
 POOL_NAMESPACE = f"{GROUP}/pool-namespace"
 CONFIG_HASH = f"{GROUP}/config"
+APPLIED = f"{GROUP}/applied"
 SCHEDULER_PORT, SCHEDULER_HTTP = 7000, 7001
 ENGINE_HTTP = 7101
 GATEWAY_PORT, SINK_PORT = 8000, 7200

@@ -127,7 +127,11 @@ def warm() -> None:
 
 
 def _tokenizer(directory: Path) -> PreTrainedTokenizerBase:
-    """As AutoTokenizer gives it. Where that is the generic class it is taken directly: AutoTokenizer imports torch."""
+    """tokenizer.json as it is, where the model declares the generic class; else as AutoTokenizer gives it.
+
+    AutoTokenizer imports torch, and for some types of models it takes a class of its own in place of the generic one,
+    which cuts text in another way than the model was trained with.
+    """
     generic = _json(directory / "tokenizer_config.json").get("tokenizer_class") in _GENERIC_CLASSES
     if generic and (directory / "tokenizer.json").is_file():
         from transformers import PreTrainedTokenizerFast

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
 TIE = 1e-4  # in logits, float32
@@ -22,13 +22,17 @@ TIE = 1e-4  # in logits, float32
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What transformers says of one output. `first_difference` is an index into the output, None when there is none."""
+    """What transformers says of one output.
+
+    `first_difference`: an index into the output, None when there is none; `gap`: how far the logit of that token is
+    below the largest, 0 when there is none.
+    """
 
     identical: bool
     positions: int
     ties: int
     first_difference: int | None
-    gap: float  # how far below the largest logit our token was, at worst
+    gap: float
 
 
 def verify(model_dir: Path, prompt_ids: Sequence[int], output_ids: Sequence[int], tie: float = TIE) -> Verdict:
@@ -38,7 +42,9 @@ def verify(model_dir: Path, prompt_ids: Sequence[int], output_ids: Sequence[int]
     gaps = _gaps(load_model(model_dir), prompt_ids, output_ids)
     wrong = (gaps >= tie).nonzero().flatten().tolist()
     ties = int(((gaps > 0) & (gaps < tie)).sum())
-    return Verdict(not wrong, len(output_ids), ties, wrong[0] if wrong else None, float(gaps.max()))
+    if not wrong:
+        return Verdict(True, len(output_ids), ties, None, 0.0)
+    return Verdict(False, len(output_ids), ties, wrong[0], float(gaps[wrong[0]]))
 
 
 def with_end(output_ids: Sequence[int], finish_reason: str | None, eos: int) -> list[int]:
@@ -59,8 +65,11 @@ def load_model(model_dir: Path) -> PreTrainedModel:
 
 @lru_cache(maxsize=16)
 def load_tokenizer(model_dir: Path) -> PreTrainedTokenizerBase:
-    """transformers' own tokenizer."""
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model_dir)
+    """transformers' own tokenizer, of tokenizer.json as it is, which is what the model was trained with.
+
+    AutoTokenizer may take the class of the model's type instead: that of Qwen2 cuts every number into its digits.
+    """
+    tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(model_dir)
     return tokenizer
 
 

@@ -116,7 +116,7 @@ CUDA_INCLUDE ?= $(CUDA_HOME)/include
 CUDA_SOURCES := $(wildcard native/cuda/*.c* native/include/aegaeon/cuda/*)
 KERNELS := native/aegaeon_native/kernels.fatbin
 GPU_BENCHES := gpu_copies gpu_switch gpu_decode gpu_attention gpu_engine
-# GPU_PYTHON: a Python that brings torch, nanobind, cmake and pytest, on a machine whose own they are; else .venv's.
+# GPU_PYTHON: a Python that brings torch, blake3, nanobind, cmake and pytest, on a machine whose own they are; else .venv's.
 GPU_PYTHON ?=
 GPU_SITE := build/gpu/site
 GPU_RUN = $(if $(GPU_PYTHON),PYTHONPATH=$(GPU_SITE):sidecar:proto:operator:tests:. $(GPU_PYTHON),$(PY))

@@ -12,6 +12,8 @@ from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 
+from blake3 import blake3
+
 from aegaeon_sidecar.backends import Layout
 from aegaeon_sidecar.errors import WeightsError
 from aegaeon_sidecar.models.config import read_spec
@@ -138,9 +140,9 @@ def _zero_padding(layout: Layout, destination: Bytes) -> None:
 
 
 def _content(layout: Layout, tensors: Mapping[FileTensor, int], digests: Sequence[Sequence[bytes]]) -> str:
-    """32 hex digits over the files' bytes, where their tensors are in them and where in the image."""
+    """BLAKE3, 32 hex digits, over the files' bytes, where their tensors are in them and where in the image."""
     places = [(layout.files.index(t.file), t.offset, t.nbytes, t.dtype, to) for t, to in tensors.items()]
-    whole = sha256(repr((_dtype(layout), layout.weight_bytes, places)).encode())
+    whole = blake3(repr((_dtype(layout), layout.weight_bytes, places)).encode())
     for leaves in digests:
         whole.update(b"".join(leaves))
     return whole.hexdigest()[:32]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+from blake3 import blake3
 from numpy.typing import NDArray
 
 from aegaeon_native import NativeError
@@ -53,7 +53,7 @@ class Job:
     """What is to be read, and where to: every place of `destinations` is one of the image in `dtype` (F32, F16, BF16).
 
     `progress(done, total)` in bytes of the files; `cancelled` is asked a few times a second. `digests`: when `hashed`,
-    the SHA-256 of each leaf of each read.
+    the BLAKE3 of each leaf of each read: three times as fast as SHA-256 on a core, which would be slower than the disk.
     """
 
     reads: Sequence[Read]
@@ -83,7 +83,7 @@ class StageRing:
         files = {file: place for place, file in enumerate(dict.fromkeys(read.file for read in job.reads))}
 
         def inspect(index: int, data: Bytes) -> None:
-            job.digests[index] = [sha256(leaf.data).digest() for leaf in _leaves(job.reads[index].begin, data)]
+            job.digests[index] = [blake3(leaf.data).digest() for leaf in _leaves(job.reads[index].begin, data)]
 
         def watch(done: int) -> bool:
             job.progress(done, total)

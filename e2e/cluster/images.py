@@ -94,7 +94,8 @@ def _product(layout: Layout, name: str, target: str, digest: str) -> Path:
         for base in _PACKAGES:
             ensure_base(layout, base)
         flags = [f"--target={target}", f"--build-arg=BASE_IMAGE={BASE}", f"--build-arg=BUILD_IMAGE={_BUILD}"]
-        flags += ["--build-arg=ENGINE_LOCK=containers/control.lock", "--layers", "--timestamp=0"]
+        flags += ["--build-arg=ENGINE_LOCK=containers/control.lock", "--build-arg=ENGINE_PACKAGES="]
+        flags += ["--layers", "--timestamp=0"]
         _build(layout, name, REPOSITORY / "Containerfile", REPOSITORY, archive, *flags)
     return archive
 

@@ -115,7 +115,7 @@ class DecodeWorker(_Worker):
         if job.state is State.FINISHED:
             return
         job.token(self._bench.clock.now)
-        if job.over:
+        if job.state is State.FINISHED:
             del self.held[job.order]
 
     def _load_kv(self, batch: list[Job]) -> Process:
@@ -223,6 +223,8 @@ class ArtifactPool:
         """Who has no token after so long is not decoded any more, though its prefill still runs."""
         now = self._bench.clock.now
         for job in self._open:
-            if job.done == 0 and now - job.arrival_s > PATIENCE_S:
+            if now - job.arrival_s <= PATIENCE_S:
+                break  # they are in the order in which they came
+            if job.done == 0:
                 job.state = State.FAILED
-        self._open = [job for job in self._open if not job.over]
+        self._open = [job for job in self._open if not job.state.over]

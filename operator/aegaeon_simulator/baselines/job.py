@@ -16,12 +16,15 @@ from aegaeon_simulator.workload import Workload
 
 
 class State(Enum):
-    """How far a request is."""
+    """How far a request is; `over`: nothing is left to do for it."""
 
-    WAITING = "waiting"
-    RUNNING = "running"
-    FINISHED = "finished"
-    FAILED = "failed"
+    WAITING = "waiting", False
+    RUNNING = "running", False
+    FINISHED = "finished", True
+    FAILED = "failed", True
+
+    def __init__(self, _name: str, over: bool) -> None:
+        self.over = over
 
 
 @dataclass(slots=True, eq=False)
@@ -44,11 +47,6 @@ class Job:
         """Tokens of prompt and output so far."""
         return self.input_tokens + self.done
 
-    @property
-    def over(self) -> bool:
-        """Whether nothing is left to do for it."""
-        return self.state in (State.FINISHED, State.FAILED)
-
     def token(self, now: float) -> None:
         """One more token is out."""
         self.done += 1
@@ -60,7 +58,7 @@ class Job:
     def evict(self) -> None:
         """Its KV is dropped: it is computed again from the start."""
         self.cached = False
-        if not self.over:
+        if not self.state.over:
             self.state = State.WAITING
 
 

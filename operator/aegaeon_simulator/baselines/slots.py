@@ -16,19 +16,22 @@ PATIENCE_S = 15.0  # a request without a token after so long is given up
 
 
 class SlotWorker:
-    """One device: the model it has, its queue, when it last ran a batch."""
+    """One device: the model it has, its queue, when it last ran a batch. `ended`: some in the queue may be over."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._use = bench.use()
         self.model: int | None = None
         self.queue: deque[Job] = deque()
+        self.ended = False
         self.last_batch_s = 0.0
+        self._front_before: list[Job] = []  # nobody else can be running
 
     def run(self) -> Process:
         """Purge, then a batch of the model in place, or the load of the one in front."""
         while True:
-            self.queue = deque(job for job in self.queue if not job.over)
+            if self.ended:
+                self.queue, self.ended = deque(job for job in self.queue if not job.state.over), False
             if not self.queue:
                 yield self._bench.wake
             elif self.queue[0].model == self.model:
@@ -48,9 +51,10 @@ class SlotWorker:
     def _batch(self) -> Process:
         front = self._front()
         prompts = [job for job in front if not job.cached]
-        for job in set(self.queue).difference(front):
+        for job in set(self._front_before).difference(front):
             if job.state is State.RUNNING:
                 job.evict()
+        self._front_before = front
         batch = prompts or front
         for job in batch:
             job.state = State.RUNNING
@@ -65,6 +69,7 @@ class SlotWorker:
         for job in batch:
             if job.state is not State.FAILED:
                 job.token(self._bench.clock.now)
+        self.ended = self.ended or any(job.state.over for job in batch)
         self.last_batch_s = self._bench.clock.now
 
     def _front(self) -> list[Job]:
@@ -92,9 +97,13 @@ class SlotPool:
         """Give up who waited too long, place the new one, wake everybody."""
         now = self._bench.clock.now
         for waiting in self._open:
-            if waiting.done == 0 and now - waiting.arrival_s > PATIENCE_S:
+            if now - waiting.arrival_s <= PATIENCE_S:
+                break  # they are in the order in which they came
+            if waiting.done == 0:
                 waiting.state = State.FAILED
-        self._open = [j for j in self._open if not j.over]
+        for worker in self.workers:
+            worker.ended = True
+        self._open = [j for j in self._open if not j.state.over]
         self._open.append(job)
         if self._plus:
             self._assign_and_sort(job)
@@ -144,12 +153,13 @@ class SlotPool:
 
     def _grouped(self, worker: SlotWorker) -> list[list[Job]]:
         groups: list[list[Job]] = []
+        last: dict[int, list[Job]] = {}  # by model: those before it are full
         for job in worker.queue:
-            group = next((g for g in groups if g[0].model == job.model and len(g) < SLOTS), None)
-            if group is None:
-                groups.append([job])
-            else:
-                group.append(job)
+            group = last.get(job.model)
+            if group is None or len(group) == SLOTS:
+                group = last[job.model] = []
+                groups.append(group)
+            group.append(job)
         return groups
 
     def _left_s(self, group: list[Job]) -> float:

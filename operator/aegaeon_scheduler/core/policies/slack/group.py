@@ -20,18 +20,14 @@ from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
 
 
 class Kind(Enum):
-    """What a group does, which says where it may be placed."""
+    """What a group does: `roles` are those of the instances that it may be placed on."""
 
-    WHOLE = "prefill and decode"
-    PROMPTS = "prefill"
-    DECODES = "decode"
+    WHOLE = (Role.UNIFIED,)
+    PROMPTS = (Role.PREFILL,)
+    DECODES = (Role.DECODE, Role.UNIFIED)
 
-
-_ROLES = {
-    Kind.WHOLE: (Role.UNIFIED,),
-    Kind.PROMPTS: (Role.PREFILL,),
-    Kind.DECODES: (Role.DECODE, Role.UNIFIED),
-}
+    def __init__(self, *roles: Role) -> None:
+        self.roles = roles
 
 
 @dataclass(slots=True)
@@ -81,7 +77,7 @@ class Group:
 
     def may_go(self, inst: Instance) -> bool:
         """Whether its kind and model allow it there."""
-        return inst.role in _ROLES[self.kind] and inst.has(self.model)
+        return inst.role in self.kind.roles and inst.has(self.model)
 
     def ready(self) -> bool:
         """Whether its weights are on its instance."""

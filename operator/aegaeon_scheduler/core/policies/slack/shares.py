@@ -37,15 +37,20 @@ class Shares:
 
     def update(self, models: Iterable[Model], now: float) -> None:
         """At each pass: `models` are those that have groups."""
+        models = list(models)
+        for model in models:
+            model.behind = self.tier_s(model)
+        if len({model.config.terms.weight for model in self._pool.models.values()}) > 1:
+            self._count(now)
+            self._weigh(models)
+
+    def _weigh(self, models: list[Model]) -> None:
         tiers: dict[Tier, list[Model]] = defaultdict(list)
         for model in models:
             tiers[model.config.terms.tier].append(model)
-        uneven = len({model.config.terms.weight for model in self._pool.models.values()}) > 1
-        if uneven:
-            self._count(now)
         for these in tiers.values():
             for model in these:
-                model.behind = self.tier_s(model) + (self._excess(model, these) * self._step_s(model) if uneven else 0)
+                model.behind += self._excess(model, these) * self._step_s(model)
 
     def _count(self, now: float) -> None:
         fade = exp((self._at - now) / _LATELY_S)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -26,6 +25,7 @@ from aegaeon_scheduler.core.state import Instance, Sequence
 from aegaeon_simulator import production
 from aegaeon_simulator.figures.catalog import panels
 from aegaeon_simulator.figures.points import run_of as figure_run
+from aegaeon_simulator.processes import processes
 from aegaeon_simulator.run import Run, simulate
 
 _FULL = "all rules"
@@ -137,7 +137,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=VARIANTS, help="these variants; may be repeated")
     given = parser.parse_args()
     found = []
-    with ProcessPoolExecutor(PROCESSES) as pool:
+    with processes(PROCESSES) as pool:
         runs = [
             (v, n, pool.submit(tokens, v, n, given.seed, given.seconds))
             for n in given.points

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from benchmarks.report import Row, report
 from aegaeon_scheduler.core.model import Slo
 from aegaeon_scheduler.core.slo import Attainment
 from aegaeon_simulator.device import read_device
+from aegaeon_simulator.processes import processes
 from aegaeon_simulator.run import Run, simulate
 from aegaeon_simulator.settings import Settings, Split
 from aegaeon_simulator.workload import Lengths, poisson
@@ -94,7 +94,7 @@ def main() -> int:
     given = parser.parse_args()
     seeds = [int(seed) for seed in given.seeds.split(",")]
     found: list[Row] = []
-    with ProcessPoolExecutor(PROCESSES) as pool:
+    with processes(PROCESSES) as pool:
         runs = {n: [pool.submit(attained, POINTS[n], s, given.seconds) for s in seeds] for n in given.points or POINTS}
         for name, futures in runs.items():
             shares = [future.result()[0] for future in futures]

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
 from benchmarks.goodput import BAR, POINTS, PROCESSES, Point, run_of
 from benchmarks.report import Row, report
 
+from aegaeon_simulator.processes import processes
 from aegaeon_simulator.run import simulate
 
 STEP = 1.04
@@ -80,7 +80,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300.0)
     given = parser.parse_args()
     found: list[Row] = []
-    with ProcessPoolExecutor(PROCESSES) as pool:
+    with processes(PROCESSES) as pool:
         seeds = [int(seed) for seed in given.seeds.split(",")]
         runs = [(n, s, pool.submit(overloaded, n, s, given.seconds)) for n in given.points for s in seeds]
         for name, seed, future in runs:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,12 +175,13 @@ def _workers(seeds: int) -> Iterator[Trials]:
     """Seeds in processes of their own, as many as there are cores."""
     from aegaeon_simulator.plan.lab import one_by_one
     from aegaeon_simulator.plan.measure import sample
+    from aegaeon_simulator.processes import cores, processes
 
-    count = min(seeds, len(os.sched_getaffinity(0)))
+    count = min(seeds, cores())
     if count < 2:
         yield one_by_one
         return
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+    with processes(count) as pool:
         yield lambda trials: list(pool.map(sample, trials))
 
 

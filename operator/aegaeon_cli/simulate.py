@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,8 +87,9 @@ def _results(runs: list[Run]) -> list[dict[str, Any]]:
     if len(runs) == 1:
         with _progress(_end(runs[0])) as advance:
             return [_simulate(runs[0], advance)]
-    workers = min(len(runs), len(os.sched_getaffinity(0)))
-    with _progress(len(runs)) as advance, ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    from aegaeon_simulator.processes import cores, processes
+
+    with _progress(len(runs)) as advance, processes(min(len(runs), cores())) as pool:
         results = []
         for done, figures in enumerate(pool.map(_simulate, runs), 1):
             results.append(figures)

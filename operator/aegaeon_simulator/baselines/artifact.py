@@ -112,11 +112,10 @@ class DecodeWorker(_Worker):
             self._accept()
 
     def _token(self, job: Job) -> None:
-        if job.state is State.FINISHED:
-            return
-        job.token(self._bench.clock.now)
-        if job.state is State.FINISHED:
-            del self.held[job.order]
+        if job.state is not State.FINISHED:
+            job.token(self._bench.clock.now)
+            if job.state.over:
+                del self.held[job.order]
 
     def _load_kv(self, batch: list[Job]) -> Process:
         device, tokens = self._bench.device, sum(job.context for job in batch)

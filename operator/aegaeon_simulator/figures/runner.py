@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from aegaeon_simulator.figures.catalog import OURS, Panel
 from aegaeon_simulator.figures.curves import Curve
 from aegaeon_simulator.figures.measure import measure
 from aegaeon_simulator.figures.points import Point
+from aegaeon_simulator.processes import cores, processes
 
 Progress = Callable[[int, int, str], None]  # curves done, all curves, what runs
 Result = dict[str, Any]
@@ -25,14 +24,14 @@ class Runner:
     def __init__(self, cache: Cache, data: Path, workers: int | None = None) -> None:
         self._cache = cache
         self._data = data
-        self._workers = workers or len(os.sched_getaffinity(0))
+        self._workers = workers or cores()
         self._running: dict[Future[Result], Point] = {}
 
     def run(self, panels: list[Panel], seeds: int, progress: Progress) -> list[Curve]:
         """Every curve of these panels, in their order. Raises what a point raises."""
         curves = [Curve(panel, policy, panel.seeds(seeds)) for panel in panels for policy in panel.policies]
         left = sorted(curves, key=lambda c: c.policy != OURS)  # the dear ones first
-        with ProcessPoolExecutor(self._workers, mp_context=get_context("spawn")) as pool:
+        with processes(self._workers) as pool:
             try:
                 while left := [c for c in left if self._advance(c, pool)]:
                     progress(len(curves) - len(left), len(curves), self._doing())

@@ -1,0 +1,29 @@
+"""Processes that simulate side by side, and end with the one that asked them to, however that ends."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context, parent_process
+from multiprocessing.process import BaseProcess
+from threading import Thread
+
+
+def cores() -> int:
+    """That we may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def processes(count: int) -> ProcessPoolExecutor:
+    """So many, which import what they run anew."""
+    return ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """The executor's own processes wait for work for ever when their parent is killed."""
+    Thread(target=_end_after, args=(parent_process(),), daemon=True).start()
+
+
+def _end_after(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)

@@ -72,6 +72,26 @@ def test_what_a_pool_asks_for_no_more_is_taken_away(namespace: str, kubeconfig: 
         poll("they do no more", lambda: selected() == 0, 20)
 
 
+def test_what_somebody_else_made_under_a_name_of_ours_stays_theirs(namespace: str, kubeconfig: Path) -> None:
+    mine = ("-n", NAMESPACE, "create")
+    kubectl(kubeconfig, *mine, "secret", "generic", "demo-tls", "--from-literal=tls.crt=mine")
+    kubectl(kubeconfig, *mine, "service", "clusterip", "demo-gateway", "--tcp=9999:9999")
+    apply(kubeconfig, pool("demo"), models("red", "demo", "llama"))
+
+    def said() -> str:
+        (found,) = objects(kubeconfig, "gpupools")
+        conditions = found.get("status", {}).get("conditions", ())
+        return next((one["message"] for one in conditions if one["reason"] == "ApplyFailed"), "")
+
+    with operator(kubeconfig):
+        poll("it says so", lambda: "demo-tls" in said() and "demo-gateway" in said(), 30, said)
+        assert said().count("was not made by us") == 2
+        theirs = [one for one in objects(kubeconfig, "services,secrets") if "ownerReferences" not in one["metadata"]]
+        assert {one["metadata"]["name"] for one in theirs} == {"demo-tls", "demo-gateway"}
+        kubectl(kubeconfig, "-n", NAMESPACE, "delete", "secret/demo-tls", "service/demo-gateway")
+        poll("both are accepted", lambda: accepted(kubeconfig, "gpupools,modelpools") == 2, 60)
+
+
 def test_killed_at_any_moment_the_next_one_ends_where_it_would_have(namespace: str, kubeconfig: Path) -> None:
     apply(kubeconfig, pool("demo", engines={"replicas": 1}), models("red", "demo", "llama"))
     for patience in (3.0, 3.3, 3.6):  # a start, and some writes

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 from aiohttp import web
+from operator_api import api_server, refusal
 from operator_objects import KEY, PLATFORM, gpu_pool
 
 from aegaeon_kube.errors import KubeError
@@ -20,26 +19,6 @@ from aegaeon_operator.kube.operator import list_all
 from aegaeon_operator.kube.queue import Queue
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.facts import Key
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-@asynccontextmanager
-async def api_server(handler: Handler) -> AsyncIterator[ApiServer]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", handler)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    assert runner.addresses
-    async with aiohttp.ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
-        yield ApiServer(session, lambda: {"Authorization": "Bearer of-now"})
-    await runner.cleanup()
-
-
-def refusal(status: int, message: str) -> web.Response:
-    return web.json_response({"kind": "Status", "message": message}, status=status)
 
 
 async def test_pools_that_were_seen_before_a_list_broke_off_are_looked_at_after_the_next() -> None:

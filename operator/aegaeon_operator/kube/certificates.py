@@ -13,24 +13,31 @@ from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live
 from aegaeon_operator.reconcile.cluster.names import child, manifest
 from aegaeon_operator.spec.resources import GpuPool
 
+_FILES = ("ca.crt", "tls.crt", "tls.key")
+
 
 async def ensure(
     cluster: Cluster, key: Key, pool: Live[GpuPool], children: Mapping[ChildKey, Json], now: datetime
 ) -> tuple[dict[str, bytes], list[Json]]:
-    """The files of the pool's certificates, and what was written for them."""
+    """The files of the pool's certificates, and what was written for them. Raises KubeError."""
     written: list[Json] = []
-    authority_secret = children.get(_key(key, "ca"))
-    if authority_secret is None:
-        authority_secret = await _authority(cluster, key, pool, now)
-        written.append(authority_secret)
-    authority = Pair(_file(authority_secret, "tls.crt"), _file(authority_secret, "tls.key"))
+    held = children.get(_key(key, "ca"))
+    if held is None:
+        held = await _authority(cluster, key, pool, now)
+        written.append(held)
+    authority = _pair(held, key)
+    if not _owned(held, pool):  # a pool made anew, before those of the old one were gone
+        content = {"tls.crt": authority.certificate, "tls.key": authority.key}
+        written.append(await cluster.apply(_secret(key, pool, "ca", content)))
     secret = children.get(_key(key, "tls"))
-    if secret is None or _stale(secret, authority, now):
+    if secret is None:
+        await cluster.claim_secret(key.namespace, child(key, "tls"))
+    if secret is None or not _owned(secret, pool) or _stale(secret, authority, now):
         pair = issue(authority, now)
         content = {"ca.crt": authority.certificate, "tls.crt": pair.certificate, "tls.key": pair.key}
         secret = await cluster.apply(_secret(key, pool, "tls", content))
         written.append(secret)
-    return {name: _file(secret, name) for name in ("ca.crt", "tls.crt", "tls.key")}, written
+    return {name: _file(secret, name) for name in _FILES}, written
 
 
 async def _authority(cluster: Cluster, key: Key, pool: Live[GpuPool], now: datetime) -> Json:
@@ -40,15 +47,33 @@ async def _authority(cluster: Cluster, key: Key, pool: Live[GpuPool], now: datet
         content = {"tls.crt": made.certificate, "tls.key": made.key}
         return await cluster.create(_secret(key, pool, "ca", content))
     except KubeError as error:
-        found = await cluster.get(SECRETS, key.namespace, child(key, "ca"))
-        if error.status != CONFLICT or found is None:
+        found = await cluster.get(SECRETS, key.namespace, child(key, "ca")) if error.status == CONFLICT else None
+        if found is None:
             raise
+        await cluster.claim_secret(key.namespace, child(key, "ca"))
         return found
 
 
+def _pair(secret: Json, key: Key) -> Pair:
+    try:
+        return Pair(_file(secret, "tls.crt"), _file(secret, "tls.key"))
+    except (KeyError, ValueError) as error:
+        text = f"Secret {child(key, 'ca')} cannot be read ({error}); delete it, and the pool gets another authority"
+        raise KubeError(CONFLICT, text) from error
+
+
+def _owned(secret: Json, pool: Live[GpuPool]) -> bool:
+    return any(one["uid"] == pool.uid for one in secret["metadata"].get("ownerReferences", ()))
+
+
 def _stale(secret: Json, authority: Pair, now: datetime) -> bool:
-    certificate = _file(secret, "tls.crt")
-    return is_due(certificate, now) or not signed_by(certificate, authority.certificate)
+    try:
+        trusted, certificate, _ = (_file(secret, name) for name in _FILES)
+        if trusted != authority.certificate or is_due(certificate, now):
+            return True
+    except (KeyError, ValueError):  # somebody broke it
+        return True
+    return not signed_by(certificate, authority.certificate)
 
 
 def _key(key: Key, part: str) -> ChildKey:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from aegaeon_kube import server
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Platform
-from aegaeon_operator.reconcile.cluster.names import MANAGER
+from aegaeon_operator.reconcile.cluster.names import MANAGED, MANAGER
 
 NOT_FOUND, CONFLICT = 404, 409
+NOT_OURS = "one of this name is there and was not made by us; rename or delete it, or name the pool otherwise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +104,23 @@ class Cluster:
                 return None
             raise
 
-    async def apply(self, manifest: Json, subresource: str = "") -> Json:
-        """Server-side apply: our fields become these, other managers' fields stay."""
+    async def claim_secret(self, namespace: str, name: str) -> None:
+        """Raises KubeError where somebody else made one of this name: applied, ours would lie among its entries."""
+        found = await self.get(SECRETS, namespace, name)
+        labels = (found or {}).get("metadata", {}).get("labels", {})
+        if found and not MANAGED.items() <= labels.items():
+            raise KubeError(CONFLICT, NOT_OURS)
+
+    async def apply(self, manifest: Json, subresource: str = "", force: bool = True) -> Json:
+        """Server-side apply: our fields become these, other managers' fields stay.
+
+        Without `force` it is a conflict when one of these fields is another manager's and differs.
+        """
         key = ChildKey.of(manifest)
         return await self._api.call(
             "PATCH",
             resource_of(key.kind).path(key.namespace, key.name, subresource),
-            params={"fieldManager": MANAGER, "force": "true"},
+            params={"fieldManager": MANAGER, "force": str(force).lower()},
             body=manifest,
             content_type="application/apply-patch+yaml",
         )

@@ -12,11 +12,11 @@ from aegaeon_kube.errors import KubeError
 from aegaeon_operator.errors import SettingsError
 from aegaeon_operator.kube import certificates
 from aegaeon_operator.kube.client import CONFLICT, NOT_FOUND, SECRETS, Cluster
-from aegaeon_operator.kube.compare import as_wanted
 from aegaeon_operator.kube.gather import named_secrets, observe, secret_text
 from aegaeon_operator.kube.scaling import Scaler
 from aegaeon_operator.kube.scheduler import SchedulerLink
 from aegaeon_operator.kube.store import Store
+from aegaeon_operator.kube.writing import Writer
 from aegaeon_operator.reconcile.cluster.conditions import is_due, notes
 from aegaeon_operator.reconcile.cluster.desired import Desired, desired
 from aegaeon_operator.reconcile.cluster.facts import (
@@ -43,6 +43,7 @@ _SOON_S, _SERVING_S, _SECRETS_S, _REST_S = 1.0, 5.0, 20.0, 600.0
 class _Memory:
     """What is remembered of a pool between looks; losing it costs a few reads."""
 
+    writer: Writer
     link: SchedulerLink | None = None
     certificates: dict[str, bytes] = field(default_factory=dict)
     facts: SchedulerFacts | None = None
@@ -64,21 +65,20 @@ class Controller:
 
     async def reconcile(self, key: Key) -> float:
         """Make the pool what it should be; returns when to look again. Raises KubeError: then sooner."""
-        memory = self._memories.setdefault(key, _Memory())
+        memory = self._memories.get(key) or _Memory(Writer(self._cluster, self._store, self._clock))
+        self._memories[key] = memory
         observed = await self._gather(key, memory)
         if observed.gpu_pool is None and not observed.model_pools:
             await self._forget(key)
             return _REST_S
+        failures = await self._certify(observed, memory)
         wanted = desired(observed)
-        failures = await self._act(observed, wanted)
+        failures |= await memory.writer.write(wanted, observed.children)
         observed = self._again(observed)
         memory.facts = await self._exchange(observed, wanted, memory)
         found = reports(replace(observed, scheduler=memory.facts), wanted, failures)
-        for report in found:
-            await self._write(report, memory)
-        if failures:
-            raise KubeError(0, "; ".join(f"{one.kind} {one.name}: {why}" for one, why in failures.items()))
-        return self._again_in(observed, memory, found)
+        await self._write_all(found, memory)
+        return min(self._again_in(observed, memory, found), memory.writer.again_in())
 
     async def close(self) -> None:
         """End all channels."""
@@ -92,37 +92,31 @@ class Controller:
             found = await self._cluster.get(SECRETS, namespace, name)
             secrets[namespace, name] = secret_text(found) if found else {}
         pool = observed.gpu_pool
-        if pool and pool.value:
+        scaled = memory.scaler.step(observed, memory.facts, self._clock()) if pool and pool.value else {}
+        redis = read_files(self._platform.redis)
+        return replace(observed, secrets=secrets, scheduler=memory.facts, redis=redis, replicas=scaled)
+
+    async def _certify(self, observed: Observed, memory: _Memory) -> dict[ChildKey, str]:
+        """Certificates as they should be; returns why they cannot be."""
+        key, pool = observed.key, observed.gpu_pool
+        if pool is None or pool.value is None:
+            return {}
+        try:
             files, written = await certificates.ensure(self._cluster, key, pool, observed.children, observed.now)
-            self._keep(written)
-            if files != memory.certificates:
-                await self._disconnect(memory)
-                memory.certificates = files
-            replicas = memory.scaler.step(observed, memory.facts, self._clock())
-            observed = replace(self._again(observed), replicas=replicas)
-        return replace(observed, secrets=secrets, scheduler=memory.facts, redis=read_files(self._platform.redis))
+        except KubeError as error:
+            if error.status == 0:
+                raise
+            return {ChildKey("Secret", key.namespace, child(key, "tls")): str(error)}
+        self._keep(written)
+        if files != memory.certificates:
+            await self._disconnect(memory)
+            memory.certificates = files
+        return {}
 
     def _again(self, observed: Observed) -> Observed:
         """With children as they are after what was written."""
         newer = observe(observed.key, self._store.of_pool(observed.key), observed.now, self._platform)
         return replace(observed, children=newer.children)
-
-    async def _act(self, observed: Observed, wanted: Desired) -> dict[ChildKey, str]:
-        """Write what differs, one after the other; what the API server refuses stands in the status."""
-        failures: dict[ChildKey, str] = {}
-        for manifest in wanted.manifests:
-            key = ChildKey.of(manifest)
-            if as_wanted(observed.children.get(key), manifest):
-                continue
-            try:
-                self._keep([await self._cluster.apply(manifest)])
-            except KubeError as error:
-                if error.status == 0:
-                    raise
-                failures[key] = str(error) if error.status != NOT_FOUND else f"not known to this cluster: {error}"
-        for key in wanted.leftovers:
-            await self._cluster.delete(key)
-        return failures
 
     async def _exchange(self, observed: Observed, wanted: Desired, memory: _Memory) -> SchedulerFacts | None:
         """With a scheduler that is ready; one that does not answer leaves what was known for no longer than this."""
@@ -138,6 +132,19 @@ class Controller:
         except KubeError as error:
             _log.info("%s/%s: %s", observed.key.namespace, observed.key.name, error)
             return None
+
+    async def _write_all(self, found: list[Report], memory: _Memory) -> None:
+        """Each for itself: a status that is refused holds up no other."""
+        refused: list[str] = []
+        for report in found:
+            try:
+                await self._write(report, memory)
+            except KubeError as error:
+                if error.status == 0:
+                    raise
+                refused.append(f"status of {report.about.kind} {report.about.name}: {error}")
+        if refused:
+            raise KubeError(0, "; ".join(refused))
 
     async def _write(self, report: Report, memory: _Memory) -> None:
         now = self._clock()
@@ -155,7 +162,10 @@ class Controller:
         memory.written[about.uid] = now
         self._keep([answer])
         for note in notes(report):
-            await self._post(note)
+            try:
+                await self._post(note)
+            except KubeError as error:  # what it tells stands in the status, too
+                _log.info("%s %s/%s: no Event: %s", about.kind, about.namespace, about.name, error)
 
     async def _post(self, note: Note) -> None:
         about, now = note.about, datetime.now(UTC)

@@ -81,8 +81,10 @@ def _dedicated(observed: Observed, wanted: Desired, spec: GpuPoolSpec) -> int:
 
 
 def _applied(observed: Observed, failures: Failures) -> Condition:
-    if failures:
-        text = "; ".join(f"{key.kind} {key.name}: {why}" for key, why in sorted(failures.items()))
+    """Routes are ModelPools' own: what is wrong with one stands there."""
+    of_pool = {key: why for key, why in failures.items() if key.kind != "HTTPRoute"}
+    if of_pool:
+        text = "; ".join(f"{key.kind} {key.name}: {why}" for key, why in sorted(of_pool.items()))
         return no("Accepted", "ApplyFailed", text)
     refused = observed.scheduler.refused if observed.scheduler else ""
     if refused:
@@ -232,15 +234,15 @@ def _admitted(observed: Observed, wanted: Desired, mine: list[ServedModel]) -> C
 def _routable(observed: Observed, pool: Live[ModelPool], mine: list[ServedModel], failures: Failures) -> Condition:
     if not mine or pool.value is None:
         return no("Routable", "NothingServed", "none of its models is served; see Accepted")
+    key = ChildKey("HTTPRoute", pool.namespace, pool.name)
+    if key in failures:
+        return no("Routable", "RouteFailed", failures[key])
     gateway = _deployment(observed, "Routable", "gateway", 1)
     if gateway.status != "True":
         return no("Routable", "GatewayNotReady", "no gateway pod of the GpuPool is ready")
     if not pool.value.spec.gateway.parent_refs:
         where = f"{child(observed.key, 'gateway')}.{observed.key.namespace}.svc"
         return yes("Routable", "ServiceReady", f"reached at http://{where}:8000/v1")
-    key = ChildKey("HTTPRoute", pool.namespace, pool.name)
-    if key in failures:
-        return no("Routable", "RouteFailed", failures[key])
     return _route(observed.children.get(key, {}))
 
 

@@ -1,0 +1,96 @@
+"""Write what differs of a pool's children. What is refused, or changed back at once by others, is tried again ever less
+often, and the rest goes on: one route that a tenant got wrong costs the other tenants nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from aegaeon_kube.errors import KubeError
+from aegaeon_operator.kube.client import CONFLICT, NOT_FOUND, NOT_OURS, Cluster
+from aegaeon_operator.kube.compare import as_wanted
+from aegaeon_operator.kube.store import Store
+from aegaeon_operator.reconcile.cluster.desired import Desired
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json
+from aegaeon_operator.reconcile.cluster.names import fingerprint
+
+_log = logging.getLogger(__name__)
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 1.0, 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """What came of the last try to write something: `refusal`, empty where it was taken but is not as we said."""
+
+    said: str
+    again: float
+    delay_s: float
+    refusal: str
+
+
+class Writer:
+    """Of one pool. `clock` is monotonic, in seconds."""
+
+    def __init__(self, cluster: Cluster, store: Store, clock: Callable[[], float]) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._clock = clock
+        self._troubles: dict[ChildKey, _Trouble] = {}
+
+    async def write(self, wanted: Desired, children: Mapping[ChildKey, Json]) -> dict[ChildKey, str]:
+        """Returns what is refused, and why. Raises KubeError when the API server does not answer."""
+        wants: dict[ChildKey, Json | None] = {ChildKey.of(one): one for one in wanted.manifests}
+        wants |= dict.fromkeys(wanted.leftovers)
+        for key in self._troubles.keys() - wants.keys():
+            del self._troubles[key]
+        for key, manifest in wants.items():
+            await self._look(key, manifest, children.get(key))
+        return {key: one.refusal for key, one in self._troubles.items() if one.refusal}
+
+    def again_in(self) -> float:
+        """Seconds until something is to be tried again; for ever when nothing is."""
+        return min((one.again - self._clock() for one in self._troubles.values()), default=float("inf"))
+
+    async def _look(self, key: ChildKey, manifest: Json | None, live: Json | None) -> None:
+        if as_wanted(live, manifest) if manifest else _goes(live):
+            self._troubles.pop(key, None)
+            return
+        said, before = fingerprint(manifest), self._troubles.get(key)
+        if before and before.said == said and self._clock() < before.again:
+            return
+        try:
+            settled, refusal = await self._write(key, manifest, live), ""
+        except KubeError as error:
+            if error.status == 0:
+                raise
+            settled, refusal = False, _told(error, live)
+            _log.warning("%s %s/%s: %s", *key, refusal)
+        if settled:
+            self._troubles.pop(key, None)
+            return
+        delay_s = min(2 * before.delay_s, _LONGEST_RETRY_S) if before and before.said == said else _FIRST_RETRY_S
+        self._troubles[key] = _Trouble(said, self._clock() + delay_s, delay_s, refusal)
+
+    async def _write(self, key: ChildKey, manifest: Json | None, live: Json | None) -> bool:
+        """Whether it is as wanted now. What was never seen is not ours to force: somebody else may have made it."""
+        if manifest is None:
+            await self._cluster.delete(key)
+            return True
+        if live is None and key.kind == "Secret":
+            await self._cluster.claim_secret(key.namespace, key.name)
+        answer = await self._cluster.apply(manifest, force=live is not None)
+        self._store.put(answer)
+        return as_wanted(answer, manifest)
+
+
+def _goes(live: Json | None) -> bool:
+    return live is None or "deletionTimestamp" in live["metadata"]
+
+
+def _told(error: KubeError, live: Json | None) -> str:
+    if error.status == NOT_FOUND:
+        return f"not known to this cluster: {error}"
+    if error.status == CONFLICT and live is None and str(error) != NOT_OURS:
+        return f"{NOT_OURS} ({error})"
+    return str(error)

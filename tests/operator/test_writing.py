@@ -1,0 +1,151 @@
+"""What is written to an API server that refuses some of it: real HTTP, a server of the test's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from aiohttp import web
+from operator_api import api_server, refusal
+from operator_objects import KEY, NOW, PLATFORM, gpu_pool, model_pool, observed
+
+from aegaeon_kube.errors import KubeError
+from aegaeon_operator.kube import certificates
+from aegaeon_operator.kube.client import Cluster
+from aegaeon_operator.kube.controller import Controller
+from aegaeon_operator.kube.gather import live
+from aegaeon_operator.kube.store import Store
+from aegaeon_operator.kube.writing import Writer
+from aegaeon_operator.reconcile.cluster.desired import desired
+from aegaeon_operator.reconcile.cluster.facts import ChildKey
+
+Json = dict[str, Any]
+
+
+class Server:
+    """Keeps what is applied, but for paths that end like one of `refused`: those it answers with that status."""
+
+    def __init__(self, refused: Mapping[str, int] | None = None, there: Mapping[str, Json] | None = None) -> None:
+        self.refused = dict(refused or {})
+        self.there = dict(there or {})
+        self.heard: list[tuple[str, str]] = []
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.heard.append((request.method, request.path))
+        for path, status in self.refused.items():
+            if request.path.endswith(path) and request.method != "GET":
+                return refusal(status, f"no {path} here")
+        if request.method == "GET":
+            found = self.there.get(request.path)
+            return web.json_response(found) if found else refusal(404, "not found")
+        if request.method == "DELETE":
+            return web.json_response({})
+        body = {"spec": {}, **json.loads(await request.text())}
+        body["metadata"] = {"name": "an-event", **body["metadata"], "resourceVersion": str(len(self.heard))}
+        self.there[request.path + ("/" + body["metadata"]["name"] if request.method == "POST" else "")] = body
+        return web.json_response(body)
+
+    def tries(self, path: str) -> int:
+        return sum(heard.endswith(path) for _, heard in self.heard)
+
+
+async def test_what_is_refused_is_tried_again_ever_less_often_and_the_rest_is_written() -> None:
+    server, now = Server({"deployments/pool-gateway": 403}), [0.0]
+    wanted = desired(observed(gpu_pool(), model_pool("red", "llama")))
+    async with api_server(server.answer) as api:
+        writer = Writer(Cluster(api), Store(), lambda: now[0])
+        for at, tries, again_s in ((0.0, 1, 1.0), (0.9, 1, 0.1), (1.0, 2, 2.0), (2.9, 2, 0.1), (3.0, 3, 4.0)):
+            now[0] = at
+            failures = await writer.write(wanted, {})
+            assert failures == {ChildKey("Deployment", "infra", "pool-gateway"): "no deployments/pool-gateway here"}
+            assert server.tries("deployments/pool-gateway") == tries
+            assert writer.again_in() == pytest.approx(again_s)
+        assert server.tries("networkpolicies/pool-decode") >= 1
+        server.refused.clear()
+        now[0] = 7.0
+        assert await writer.write(wanted, {}) == {}
+        assert writer.again_in() == float("inf")
+
+
+async def test_what_somebody_changes_back_at_once_is_not_fought_over_at_every_look() -> None:
+    server = Server()
+    wanted = desired(observed(gpu_pool()))
+
+    async def mutated(request: web.Request) -> web.StreamResponse:
+        answer = await server.answer(request)
+        assert isinstance(answer, web.Response)
+        if request.path.endswith("services/pool-gateway"):
+            body = json.loads(answer.text or "")
+            body["spec"]["ports"].append({"name": "added", "port": 1})
+            return web.json_response(body)
+        return answer
+
+    there = {ChildKey.of(one): one for one in wanted.manifests}
+    service = there[ChildKey("Service", "infra", "pool-gateway")]
+    there[ChildKey.of(service)] = {**service, "spec": {}}
+    async with api_server(mutated) as api:
+        writer = Writer(Cluster(api), Store(), lambda: 0.0)
+        for _ in range(5):
+            assert await writer.write(wanted, there) == {}
+    assert server.heard == [("PATCH", "/api/v1/namespaces/infra/services/pool-gateway")]
+
+
+async def test_a_secret_that_somebody_else_made_stays_theirs() -> None:
+    path = "/api/v1/namespaces/infra/secrets/pool-config"
+    server = Server(there={path: {"metadata": {"name": "pool-config"}, "data": {"theirs": ""}}})
+    async with api_server(server.answer) as api:
+        failures = await Writer(Cluster(api), Store(), lambda: 0.0).write(desired(observed(gpu_pool())), {})
+    assert "was not made by us" in failures[ChildKey("Secret", "infra", "pool-config")]
+    assert server.there[path]["data"] == {"theirs": ""}
+
+
+async def test_a_status_or_event_that_is_refused_holds_up_nobody_elses() -> None:
+    pools = [gpu_pool(), model_pool("blue", "qwen", namespace="going"), model_pool("red", "llama")]
+    pools[0]["spec"]["allowedNamespaces"] = ["going"]
+    server = Server({"modelpools/blue/status": 422, "namespaces/infra/events": 403})
+    store = Store()
+    for one in pools:
+        store.put(one)
+    async with api_server(server.answer) as api:
+        with pytest.raises(KubeError, match="status of ModelPool blue: no modelpools/blue/status here"):
+            await Controller(Cluster(api), store, PLATFORM).reconcile(KEY)
+    base = "/apis/serving.aegaeon.io/v1alpha1/namespaces/infra"
+    assert {f"{base}/modelpools/red/status", f"{base}/gpupools/pool/status"} <= server.there.keys()
+
+
+async def test_certificates_that_cannot_be_made_stand_in_the_status() -> None:
+    path = "/api/v1/namespaces/infra/secrets/pool-tls"
+    server, store = Server(there={path: {"metadata": {"name": "pool-tls", "labels": {}}, "data": {}}}), Store()
+    store.put(gpu_pool())
+    async with api_server(server.answer) as api:
+        await Controller(Cluster(api), store, PLATFORM).reconcile(KEY)
+    status = server.there["/apis/serving.aegaeon.io/v1alpha1/namespaces/infra/gpupools/pool/status"]["status"]
+    (accepted,) = (one for one in status["conditions"] if one["type"] == "Accepted")
+    assert accepted["reason"] == "ApplyFailed"
+    assert "Secret pool-tls: one of this name is there and was not made by us" in accepted["message"]
+    assert server.there[path]["data"] == {}
+
+
+async def test_a_pool_that_is_made_anew_keeps_its_authority_and_broken_certificates_are_mended() -> None:
+    server = Server()
+    old, new = gpu_pool(), gpu_pool()
+    new["metadata"]["uid"] = "another"
+
+    def children() -> dict[ChildKey, Json]:
+        return {ChildKey.of(one): one for one in server.there.values()}
+
+    async with api_server(server.answer) as api:
+        cluster = Cluster(api)
+        first, _ = await certificates.ensure(cluster, KEY, live(old), {}, NOW)
+        second, written = await certificates.ensure(cluster, KEY, live(new), children(), NOW)
+        assert first["ca.crt"] == second["ca.crt"]
+        assert {one["metadata"]["ownerReferences"][0]["uid"] for one in written} == {"another"}
+        assert await certificates.ensure(cluster, KEY, live(new), children(), NOW) == (second, [])
+        del server.there["/api/v1/namespaces/infra/secrets/pool-tls"]["data"]["tls.key"]
+        third, _ = await certificates.ensure(cluster, KEY, live(new), children(), NOW)
+        assert third["tls.key"]
+        server.there["/api/v1/namespaces/infra/secrets/pool-ca"]["data"] = {}
+        with pytest.raises(KubeError, match=r"pool-ca cannot be read .* delete it"):
+            await certificates.ensure(cluster, KEY, live(new), children(), NOW)

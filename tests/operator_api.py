@@ -1,0 +1,33 @@
+"""An API server of a test's own: real HTTP, and whatever the test wants it to answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+from aiohttp import web
+
+from aegaeon_kube.server import ApiServer
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def api_server(handler: Handler) -> AsyncIterator[ApiServer]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    assert runner.addresses
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
+            yield ApiServer(session, lambda: {"Authorization": "Bearer of-now"})
+    finally:
+        await runner.cleanup()
+
+
+def refusal(status: int, message: str) -> web.Response:
+    return web.json_response({"kind": "Status", "message": message}, status=status)

@@ -6,6 +6,7 @@ A process that cannot renew ends before the lease runs out, so at no time do two
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from dataclasses import dataclass
@@ -45,13 +46,16 @@ class Leadership:
         _log.info("leading")
 
     async def keep(self) -> None:
-        """Renew; returns when the lease is lost."""
-        renewed = time.monotonic()
-        while time.monotonic() - renewed < self._settings.life_s - self._settings.period_s:
-            await asyncio.sleep(self._settings.period_s)
-            began = time.monotonic()
-            if await self._try():
-                renewed = began
+        """Renew; returns when the lease is lost, also while a call of the API server hangs."""
+        settings, clock = self._settings, asyncio.get_running_loop().time
+        renewed = clock()
+        with contextlib.suppress(TimeoutError):
+            while True:
+                async with asyncio.timeout_at(renewed + settings.life_s - settings.period_s):
+                    await asyncio.sleep(settings.period_s)
+                    began = clock()
+                    if await self._try():
+                        renewed = began
         _log.error("the lease could not be renewed: somebody else may lead now")
 
     async def release(self) -> None:

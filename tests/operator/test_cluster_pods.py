@@ -100,6 +100,42 @@ def test_a_pool_is_ready_when_its_picker_is() -> None:
     assert (conditions["PickerReady"], conditions["Ready"]) == ("False", "False")
 
 
+def status_of(*children: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of a pool with one of each, whose children are such: its status, and its conditions by type."""
+    seen = observed(gpu_pool(engines={"replicas": 1}, gateway={"replicas": 1}), MODELS, *children)
+    (report,) = (one for one in reports(seen, desired(seen), {}) if one.about.kind == "GpuPool")
+    return report.status, {one["type"]: one for one in report.status["conditions"]}
+
+
+def running(replicas: int = 1, generation: int = 1, **status: Any) -> list[dict[str, Any]]:
+    """Scheduler, gateways and engines with one ready pod each, as of generation 1."""
+    of_all = {"observedGeneration": 1, "replicas": replicas, "updatedReplicas": replicas, "readyReplicas": replicas}
+    of_all |= {"currentRevision": "a", "updateRevision": "a", **status}
+    found = made(engines={"replicas": 1}, gateway={"replicas": 1})
+    workloads = [one for key, one in found.items() if key.kind in ("Deployment", "StatefulSet")]
+    return [{**one, "metadata": {**one["metadata"], "generation": generation}, "status": of_all} for one in workloads]
+
+
+def test_a_pool_whose_spec_was_just_edited_serves_on_and_says_that_it_rolls_out() -> None:
+    _, before = status_of(*running())
+    assert (before["Ready"]["status"], before["Progressing"]["reason"]) == ("True", "Stable")
+    for rolling in ({"generation": 2}, {"updatedReplicas": 0, "updateRevision": "b"}):
+        _, after = status_of(*running(**rolling))
+        assert (after["Ready"]["status"], after["Progressing"]["reason"]) == ("True", "RollingOut")
+        assert "pool-engine, pool-gateway, pool-scheduler" in after["Progressing"]["message"]
+
+
+def test_replicas_are_those_that_exist() -> None:
+    assert status_of()[0]["replicas"] == 0
+    assert status_of(*running(replicas=3))[0]["replicas"] == 3
+
+
+def test_a_limit_that_is_less_than_what_we_would_ask_for_counts_for_both() -> None:
+    small = {"resources": {"limits": {"memory": "128Mi"}}}
+    (container,) = pod(made(controlPodTemplate=small), "pool-scheduler")["spec"]["containers"]
+    assert container["resources"] == {"requests": {"cpu": "100m"}, "limits": {"memory": "128Mi"}}
+
+
 def test_gateways_alone_learn_of_redis_and_can_read_what_they_are_told(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("secret", "utf-8")
     (tmp_path / "ca").write_text("PEM", "utf-8")

@@ -45,7 +45,7 @@ def _gpu_pool(observed: Observed, wanted: Desired, pool: Live[GpuPool], failures
     if picker and picker.service is None:
         conditions.append(_deployment(observed, "PickerReady", "picker", picker.replicas))
     conditions.append(summary(conditions, tuple(one.type for one in conditions)))
-    conditions.append(_progressing(conditions))
+    conditions.append(_progressing(conditions, _rolling(observed)))
     used = total if spec.accelerator.resource_name else 0
     component = COMPONENTS["unified"] if spec.engines else COMPONENTS["decode"]
     return Report(
@@ -53,7 +53,7 @@ def _gpu_pool(observed: Observed, wanted: Desired, pool: Live[GpuPool], failures
         {
             **status,
             "conditions": written(pool, conditions, observed.now),
-            "replicas": engines.get("unified", (0, 0))[1],
+            "replicas": _live(observed, "StatefulSet", COMPONENTS["unified"]).get("status", {}).get("replicas", 0),
             "selector": ",".join(f"{name}={value}" for name, value in selector(observed.key, component).items()),
             "readyEngines": ready,
             "models": len(wanted.attached.models),
@@ -69,7 +69,7 @@ def _engines(observed: Observed, spec: GpuPoolSpec) -> dict[str, tuple[int, int]
         if asked:
             live = _live(observed, "StatefulSet", COMPONENTS[role])
             wanted = observed.replicas.get(role, asked.replicas)
-            found[role] = (_current(live).get("readyReplicas", 0), wanted)
+            found[role] = (live.get("status", {}).get("readyReplicas", 0), wanted)
     return found
 
 
@@ -94,7 +94,7 @@ def _applied(observed: Observed, failures: Failures) -> Condition:
 
 def _deployment(observed: Observed, kind: str, component: str, wanted: int) -> Condition:
     live = _live(observed, "Deployment", component)
-    ready = _current(live).get("readyReplicas", 0)
+    ready = live.get("status", {}).get("readyReplicas", 0)
     text = f"{ready} of {wanted} pods are ready"
     return yes(kind, "PodsReady", text) if ready >= min(wanted, 1) else no(kind, "PodsNotReady", text)
 
@@ -108,15 +108,17 @@ def _engines_ready(ready: int, total: int) -> Condition:
     return yes("EnginesReady", "AllReady" if ready >= total else "SomeReady", text)
 
 
-def _progressing(conditions: list[Condition]) -> Condition:
+def _progressing(conditions: list[Condition], rolling: str = "") -> Condition:
     """What is refused waits for a person: nothing is on its way."""
     refused = next((one for one in conditions if one.type == "Accepted" and one.status == "False"), None)
     if refused:
         return no("Progressing", refused.reason, refused.message)
     waits = next((one for one in conditions if one.status != "True" or one.reason == "SomeReady"), None)
-    return (
-        yes("Progressing", waits.reason, waits.message) if waits else no("Progressing", "Stable", "nothing is changing")
-    )
+    if waits:
+        return yes("Progressing", waits.reason, waits.message)
+    if rolling:
+        return yes("Progressing", "RollingOut", f"not all pods are as the spec says yet: {rolling}")
+    return no("Progressing", "Stable", "nothing is changing")
 
 
 def _live(observed: Observed, kind: str, component: str) -> Json:
@@ -124,11 +126,22 @@ def _live(observed: Observed, kind: str, component: str) -> Json:
     return dict(observed.children.get(ChildKey(kind, key.namespace, child(key, component)), {}))
 
 
-def _current(live: Json) -> Json:
-    """The status of a workload; empty while it speaks of an older spec."""
+def _rolling(observed: Observed) -> str:
+    """Workloads that are being replaced, by name."""
+    return ", ".join(sorted(key.name for key, live in observed.children.items() if _is_rolling(live)))
+
+
+def _is_rolling(live: Json) -> bool:
+    """As `kubectl rollout status` tells."""
     status: Json = live.get("status") or {}
-    current = status.get("observedGeneration", 0) >= live.get("metadata", {}).get("generation", 1)
-    return status if current else {}
+    if live["kind"] not in ("Deployment", "StatefulSet"):
+        return False
+    if status.get("observedGeneration", 0) < live["metadata"].get("generation", 1):
+        return True
+    if live["kind"] == "StatefulSet":
+        return bool(status.get("updateRevision") != status.get("currentRevision"))
+    updated = status.get("updatedReplicas", 0)
+    return bool(updated < live["spec"]["replicas"] or status.get("replicas", 0) > updated)
 
 
 # ---- ModelPool -----------------------------------------------------------------------------------------------------

@@ -145,8 +145,9 @@ def scratch(**paths: str) -> list[Volume]:
 def amounts(overlay: PodTemplate, requests: Json, accelerator: Json) -> Json:
     """Resources of a container: `requests` where the overlay says nothing; the accelerator as it is."""
     given = overlay.resources
+    silent = {name: amount for name, amount in requests.items() if name not in given.limits}  # a limit alone is both
     found = {
-        "requests": {**requests, **given.requests, **accelerator},
+        "requests": {**silent, **given.requests, **accelerator},
         "limits": {**given.limits, **accelerator},
     }
     return {name: values for name, values in found.items() if values}

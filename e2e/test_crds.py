@@ -80,6 +80,14 @@ def test_a_pool_whose_name_leaves_no_room_for_those_of_its_services_is_refused(
     assert all("Services are named after it" in sentence for sentence in there)
 
 
+@pytest.mark.parametrize(("name", "fits"), [("a" * 63, True), ("a" * 64, False), ("a.b", False), ("1a", True)])
+def test_a_model_pool_is_named_as_a_label_may_be(api: client.ApiClient, name: str, fits: bool) -> None:
+    document = {**DOCUMENTS[1], "metadata": {"name": name}}
+    here, there = locally(document), remotely(api, document)
+    assert (not here, not there) == (fits, fits), (here, there)
+    assert all("metadata.name must be at most 63" in sentence for sentence in there)
+
+
 def test_what_cannot_be_changed_is_refused_with_what_to_do(api: client.ApiClient, kubeconfig: Path) -> None:
     pool = next(document for document in DOCUMENTS if document["kind"] == "ModelPool")
     objects = client.CustomObjectsApi(api)

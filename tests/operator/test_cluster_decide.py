@@ -242,6 +242,16 @@ def test_credentials_of_every_kind_of_source_reach_the_pods_as_a_file(kind: Json
     assert entry(secret, "infra.store.token") == "hf_secret"
 
 
+def test_no_name_of_a_secret_is_too_long_for_the_one_that_holds_all_credentials() -> None:
+    ref = {"name": "s" * 63, "key": "k" * 253}
+    models = [{"name": "m", "source": {"huggingFace": {"repository": "org/gated", "credentialsSecretRef": ref}}}]
+    secrets = {("infra", ref["name"]): {ref["key"]: "hf_secret"}}
+    found = decided(gpu_pool(), model_pool("red", models=models), secrets=secrets)
+    (file,) = by_key(found.manifests)[ChildKey("Secret", "infra", "pool-credentials")]["data"]
+    assert len(file) <= 253
+    assert found.catalog[0]["source"]["hub"]["credentials_file"] == f"/etc/aegaeon/credentials/{file}"
+
+
 def test_what_is_said_no_more_is_taken_back_too() -> None:
     access = {"parentRefs": [{"name": "public"}], "hostnames": ["models.example.com"]}
     guarded = {**access, "header": {"name": "x-team", "value": "red"}}

@@ -223,6 +223,13 @@ class ModelPoolSpec(Strict):
 class ModelPool(Strict):
     """Models that a tenant team serves from a GpuPool."""
 
+    model_config = rules(
+        (
+            "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')",
+            "metadata.name must be at most 63 small letters, digits and dashes",
+        ),
+    )
+
     api_version: Literal["serving.aegaeon.io/v1alpha1"] = Field(description="Version of this schema.")
     kind: Literal["ModelPool"] = Field(description="ModelPool.")
     metadata: Metadata = Field(description="Name of the pool.")

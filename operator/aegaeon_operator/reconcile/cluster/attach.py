@@ -14,6 +14,8 @@ from aegaeon_operator.spec.base import SecretRef
 from aegaeon_operator.spec.crosscheck import allows
 from aegaeon_operator.spec.resources import GpuPool, ModelPool, Quota, ServedModel, Source, Tenant
 
+_LONGEST_ENTRY = 253
+
 
 @dataclass(slots=True)
 class Attached:
@@ -106,11 +108,16 @@ def _usable(
     content = _entry(observed, pool, ref)
     if content is None:
         return None, Refusal("SecretNotFound", f"{model.name}: {_missing(pool, ref)}")
-    file = f"{pool.namespace}.{ref.name}.{ref.key}"
+    file = _file_name(f"{pool.namespace}.{ref.name}.{ref.key}")
     found.credentials[file] = content
     changed = guarded.model_copy(update={"credentials_file": f"{CREDENTIALS}/{file}", "credentials_secret_ref": None})
     place = next(name for name in ("hugging_face", "s3", "http") if getattr(source, name))
     return _with_source(model, source.model_copy(update={place: changed})), None
+
+
+def _file_name(name: str) -> str:
+    """As an entry of a Secret, which has an end: one long name must not keep everybody's credentials away."""
+    return name if len(name) <= _LONGEST_ENTRY else hashlib.sha256(name.encode()).hexdigest()
 
 
 def _with_source(model: ServedModel, source: Source) -> ServedModel:

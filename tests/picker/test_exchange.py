@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from envoy.config.core.v3.base_pb2 import HeaderValue
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from hypothesis import given
@@ -79,11 +80,19 @@ def test_test_headers_are_obeyed_for_conformance_alone() -> None:
     asked = headers(**{TEST_SELECTION.replace("-", "_"): "10.0.0.2"})
     assert destination(only(Exchange(fleet_of_two(), conformance=True), asked)) == [B]
     assert len(destination(only(Exchange(fleet_of_two()), asked))) == 2
+
+
+@pytest.mark.parametrize(("told", "answered"), [(B, B), (None, f"fail: no metadata envoy.lb {SERVED}")])
+def test_the_conformance_suite_hears_what_the_gateway_said_and_not_what_was_picked(
+    told: str | None, answered: str
+) -> None:
     exchange = Exchange(fleet_of_two(), conformance=True)
-    only(exchange, asked)
-    arrived = only(exchange, ext_proc.ProcessingRequest(response_headers=ext_proc.HttpHeaders()))
-    (told,) = arrived.response_headers.response.header_mutation.set_headers
-    assert (told.header.key, told.header.raw_value) == (TEST_SERVED, B.encode())
+    only(exchange, headers(**{TEST_SELECTION.replace("-", "_"): A}))
+    arrived = ext_proc.ProcessingRequest(response_headers=ext_proc.HttpHeaders())
+    if told is not None:
+        arrived.metadata_context.filter_metadata["envoy.lb"].update({SERVED: told})
+    (header,) = only(exchange, arrived).response_headers.response.header_mutation.set_headers
+    assert (header.header.key, header.header.raw_value) == (TEST_SERVED, answered.encode())
 
 
 @given(size=st.integers(0, 3 * MAX_PIECE), end=st.booleans(), answer=st.booleans())

@@ -235,8 +235,9 @@ class Instance:
 
     def has(self, model: Model) -> bool:
         """Whether this model may come here: it is cached, its weights fit the device, and the instance is of use."""
-        fits = model.footprint is None or model.footprint.weight_slabs < self.slabs
-        return fits and not self.closed and self.cached(model)
+        if self.draining or self.stranded or self.phases.get(model.name) is not Phase.CACHED:
+            return False  # `closed` and `cached` in place: a pass over a full pool asks a thousand times
+        return model.footprint is None or model.footprint.weight_slabs < self.slabs
 
     @property
     def closed(self) -> bool:

@@ -20,17 +20,16 @@ _KINDS: dict[str, type[GpuPool] | type[ModelPool]] = {"GpuPool": GpuPool, "Model
 
 def observe(key: Key, objects: Iterable[Json], now: datetime, platform: Platform) -> Observed:
     """Of everything that belongs to the pool. What is on its way out counts as gone, children excepted."""
-    pools, model_pools, children = [], [], {}
-    for body in objects:
-        if body["kind"] not in _KINDS:
-            children[ChildKey.of(body)] = body
-        elif "deletionTimestamp" in body["metadata"]:
-            continue
-        elif body["kind"] == "GpuPool":
-            pools.append(live(body))
-        else:
-            model_pools.append(live(body))
-    return Observed(key, now, platform, pools[0] if pools else None, tuple(model_pools), children)
+    known = list(objects)
+    there = [live(one) for one in known if one["kind"] in _KINDS and "deletionTimestamp" not in one["metadata"]]
+    pool = next((one for one in there if one.kind == "GpuPool"), None)
+    model_pools = tuple(one for one in there if one.kind == "ModelPool")
+    return Observed(key, now, platform, pool, model_pools, only_children(known))
+
+
+def only_children(objects: Iterable[Json]) -> dict[ChildKey, Json]:
+    """What the operator made for the pool."""
+    return {ChildKey.of(body): body for body in objects if body["kind"] not in _KINDS}
 
 
 def live(body: Json) -> Live[Any]:

@@ -74,6 +74,11 @@ class Store:
         """Everything that belongs to a pool: itself, its ModelPools, its children."""
         return [json.loads(self._texts[key][1]) for key in sorted(self._of_pool.get(pool, ()))]
 
+    def children_of(self, pool: Key) -> list[Json]:
+        """What the operator made for a pool."""
+        there = self._of_pool.get(pool, ())
+        return [json.loads(self._texts[key][1]) for key in sorted(there) if key.kind not in ("GpuPool", "ModelPool")]
+
     def _forget(self, key: ChildKey) -> Key | None:
         _, _, pool = self._texts.pop(key, (0, "", None))
         if pool:

@@ -13,7 +13,7 @@ from aegaeon_operator.kube.compare import as_wanted
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json
-from aegaeon_operator.reconcile.cluster.names import fingerprint
+from aegaeon_operator.reconcile.cluster.names import APPLIED, fingerprint
 
 _log = logging.getLogger(__name__)
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 1.0, 30.0
@@ -37,6 +37,7 @@ class Writer:
         self._store = store
         self._clock = clock
         self._troubles: dict[ChildKey, _Trouble] = {}
+        self._settled: dict[ChildKey, tuple[str, str]] = {}
 
     async def write(self, wanted: Desired, children: Mapping[ChildKey, Json]) -> dict[ChildKey, str]:
         """Returns what is refused, and why. Raises KubeError when the API server does not answer."""
@@ -44,6 +45,8 @@ class Writer:
         wants |= dict.fromkeys(wanted.leftovers)
         for key in self._troubles.keys() - wants.keys():
             del self._troubles[key]
+        for key in self._settled.keys() - wants.keys():
+            del self._settled[key]
         for key, manifest in wants.items():
             await self._look(key, manifest, children.get(key))
         return {key: one.refusal for key, one in self._troubles.items() if one.refusal}
@@ -53,7 +56,7 @@ class Writer:
         return min((one.again - self._clock() for one in self._troubles.values()), default=float("inf"))
 
     async def _look(self, key: ChildKey, manifest: Json | None, live: Json | None) -> None:
-        if as_wanted(live, manifest) if manifest else _goes(live):
+        if self._is_settled(key, manifest, live) if manifest else _goes(live):
             self._troubles.pop(key, None)
             return
         said, before = fingerprint(manifest), self._troubles.get(key)
@@ -71,6 +74,21 @@ class Writer:
             return
         delay_s = min(2 * before.delay_s, _LONGEST_RETRY_S) if before and before.said == said else _FIRST_RETRY_S
         self._troubles[key] = _Trouble(said, self._clock() + delay_s, delay_s, refusal)
+
+    def _is_settled(self, key: ChildKey, manifest: Json, live: Json | None) -> bool:
+        """Whether it is as wanted: looked at again when either has changed."""
+        if live is None:
+            return False
+        state = (
+            manifest["metadata"].get("annotations", {}).get(APPLIED, ""),
+            live["metadata"].get("resourceVersion", ""),
+        )
+        if all(state) and self._settled.get(key) == state:
+            return True
+        settled = as_wanted(live, manifest)
+        if settled:
+            self._settled[key] = state
+        return settled
 
     async def _write(self, key: ChildKey, manifest: Json | None, live: Json | None) -> bool:
         """Whether it is as wanted now. What was never seen is not ours to force: somebody else may have made it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 from aegaeon_operator.reconcile.cluster.facts import Json, Live, Observed, Refusal
@@ -92,7 +93,7 @@ def _usable(
     if source.needs_disk and gpu_pool.spec.memory.disk is None:
         return None, Refusal("DiskMissing", f"{model.name} is kept on disk; the GpuPool needs spec.memory.disk")
     if source.host_path is not None:
-        path = _inside(gpu_pool, source.host_path)
+        path = _inside(gpu_pool.spec.volumes.models and gpu_pool.spec.volumes.models.path, source.host_path)
         if path is None:
             return None, Refusal(
                 "HostPathNotAllowed",
@@ -124,13 +125,13 @@ def _with_source(model: ServedModel, source: Source) -> ServedModel:
     return model.model_copy(update={"source": source})
 
 
-def _inside(gpu_pool: GpuPool, given: str) -> str | None:
+@lru_cache(4096)  # the same for every look at the same model
+def _inside(folder: str | None, given: str) -> str | None:
     """An absolute path without `..` below the models' folder, or None."""
-    volume = gpu_pool.spec.volumes.models
-    if volume is None or ".." in PurePosixPath(given).parts or given.startswith("~"):
+    if folder is None or ".." in PurePosixPath(given).parts or given.startswith("~"):
         return None
-    path = PurePosixPath(volume.path) / given
-    return str(path) if path.is_relative_to(volume.path) else None
+    path = PurePosixPath(folder) / given
+    return str(path) if path.is_relative_to(folder) else None
 
 
 def _entry(observed: Observed, pool: Live[ModelPool], ref: SecretRef) -> str | None:

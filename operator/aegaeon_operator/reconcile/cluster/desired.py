@@ -138,7 +138,7 @@ def _marked(said: Json) -> Json:
 
 
 def _files(configs: dict[str, Json]) -> dict[str, str]:
-    return {f"{name}.json": json.dumps(config, sort_keys=True, indent=1) for name, config in configs.items()}
+    return {f"{name}.json": json.dumps(config, sort_keys=True) for name, config in configs.items()}
 
 
 def _secret(key: Key, pool: Live[GpuPool], part: str, content: dict[str, str]) -> Json:

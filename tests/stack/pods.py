@@ -25,7 +25,7 @@ from aegaeon_operator.pki import Pair, issue, make_authority
 from aegaeon_proto.channels import open_channel
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, gateway_pb2, model_pb2
 
-START_S = 60
+START_S = 150  # on a machine that is busy with much else; where it is not, seconds
 KEY = "sk-red"
 MEMORY = {"device_bytes": 8 << 20, "slab_bytes": 64 << 10, "host_kv_bytes": 32 << 20, "host_cache_bytes": 64 << 20}
 
@@ -48,9 +48,9 @@ def tenants(*models: str) -> gateway_pb2.Tenants:
 
 
 class Pods:
-    """A scheduler, a gateway and engines of one node, started one by one."""
+    """A scheduler, a gateway and engines, started one by one. Each node has a folder of segments of its own."""
 
-    def __init__(self, models: dict[str, Path], base: Path) -> None:
+    def __init__(self, models: dict[str, Path], base: Path, memory: dict[str, int]) -> None:
         self.base = base
         self.tls = base / "tls"
         self.authority = make_authority("test", datetime.now(UTC))
@@ -59,6 +59,7 @@ class Pods:
         self.engine_pages: dict[str, int] = {}
         self.processes: dict[str, asyncio.subprocess.Process] = {}
         self._models = models
+        self._memory = memory
 
     @property
     def scheduler(self) -> str:
@@ -92,23 +93,23 @@ class Pods:
         await self._run("scheduler", "aegaeon_scheduler", config)
         await self._until(self.ports["pages"], "readyz")
 
-    async def start_engine(self, name: str, tls: Path | None = None) -> None:
+    async def start_engine(self, name: str, tls: Path | None = None, node: str = "n") -> None:
         """Until it is ready; `tls`: certificates of its own."""
-        await self.begin_engine(name, tls)
+        await self.begin_engine(name, tls, node)
         await self._until(self.engine_pages[name], "readyz")
 
-    async def begin_engine(self, name: str, tls: Path | None = None) -> None:
+    async def begin_engine(self, name: str, tls: Path | None = None, node: str = "n") -> None:
         port = self.engine_pages[name] = free_port()
         config = {
             "role": "unified",
             "scheduler": self.scheduler,
             "tls": str(tls or self.tls),
-            "memory": MEMORY,
-            "segments": str(self.base / "segments"),
+            "memory": self._memory,
+            "segments": str(self.base / f"segments-{node}"),
             "metrics_listen": f"127.0.0.1:{port}",
             "drain_s": 60,
         }
-        await self._run(name, "aegaeon_sidecar", config, "--instance", name, "--node", "n")
+        await self._run(name, "aegaeon_sidecar", config, "--instance", name, "--node", node)
 
     async def start_gateway(self) -> None:
         config = {
@@ -184,10 +185,12 @@ class Pods:
 
 
 @asynccontextmanager
-async def running(models: dict[str, Path], engines: int) -> AsyncIterator[tuple[Pods, openai.AsyncOpenAI]]:
+async def running(
+    models: dict[str, Path], engines: int, memory: dict[str, int] = MEMORY
+) -> AsyncIterator[tuple[Pods, openai.AsyncOpenAI]]:
     """All of them, and a client. What they wrote is printed when the test fails."""
     base = Path(tempfile.mkdtemp(prefix="aegaeon-pods-", dir="/dev/shm"))
-    pods = Pods(models, base)
+    pods = Pods(models, base, memory)
     try:
         async with AsyncExitStack() as exits:
             exits.push_async_callback(pods.kill)

@@ -95,6 +95,7 @@ class PolicyEntry(_Frozen):
     lone_share: Share = _POLICY.lone_share
     full_util: Positive = _POLICY.full_util
     hot_util: Positive = _POLICY.hot_util
+    swamped_share: Share = _POLICY.swamped_share
     urgent_share: Share = _POLICY.urgent_share
     tier_share: Share = _POLICY.tier_share
     give_way_share: Share = _POLICY.give_way_share

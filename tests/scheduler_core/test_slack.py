@@ -109,6 +109,15 @@ def test_a_hot_model_gets_a_second_group_where_there_is_time():
     assert {s.instance for _, s in w.sends if isinstance(s.body, cmd.Load)} == {"e0", "e1"}
 
 
+def test_a_model_that_all_ask_for_at_once_gets_a_group_wherever_there_is_time_and_none_that_waits_for_a_place():
+    w = Watched([Role.UNIFIED] * 3, slabs=450)
+    clients = [w.ask(f"r{i}", 0, 600, 20, at=0.1 + 0.001 * i) for i in range(80)]
+    w.world.run(60)
+    assert w.all_finished()
+    assert {s.instance for _, s in w.sends if isinstance(s.body, cmd.Load)} == {"e0", "e1", "e2"}
+    assert max(c.times[0] for c in clients) < 1.0
+
+
 def test_kv_that_outgrows_an_engine_is_split_and_everybody_is_served():
     """Known livelock: a group whose KV exceeds an engine can neither run whole nor leave for anywhere."""
     w = Watched([Role.UNIFIED, Role.UNIFIED], slabs=130, max_batch=64)

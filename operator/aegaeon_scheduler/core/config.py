@@ -67,6 +67,8 @@ class PolicySettings:
     full_util: float = 0.9
     # Share of an instance's time beyond which a group is hot: newcomers begin a second one where there is time.
     hot_util: float = 0.6
+    # Share of TTFT that a group's prompts take beyond which it is hot as well: a model that all ask for at once.
+    swamped_share: float = 0.25
     # Share of TTFT that is left when a waiting group is placed even where there is no time.
     urgent_share: float = 0.5
     # Share of TTFT by which a tier comes later than the one above it: more than give_way_share, so that it gives way.

@@ -79,15 +79,22 @@ class SlackPolicy:
         return Load.of(group, now, self._settings, self._estimates, inst).util
 
     def _hot(self, group: Group, util: float, now: float) -> bool:
-        """So busy that a second group pays, and somewhere there is time for it."""
+        """So busy that a second group pays, and somewhere there is time for it: where the model has no group yet."""
         inst = group.inst
         if inst is None:
             return False
         floor = self._floor(group.model, inst)
-        if util <= max(self._settings.hot_util, floor + 0.25):
+        if util <= max(self._settings.hot_util, floor + 0.25) and not self._swamped(group, inst):
             return False
-        others = [i for i in self._pool.instances.values() if i is not inst and group.may_go(i)]
+        taken = [g.inst for g in groups_of(group.model)]
+        others = [i for i in self._pool.instances.values() if i not in taken and group.may_go(i)]
         return any(self._table.util(i, now) <= self._settings.hot_util for i in others)
+
+    def _swamped(self, group: Group, inst: Instance) -> bool:
+        """Whether its prompts alone take a good part of TTFT, as when all begin to ask for one model at once."""
+        estimate = self._estimates.of(group.model.name, inst.device)
+        limit_s = self._settings.swamped_share * group.model.config.slo.ttft_s
+        return sum(estimate.prefill_s(tokens(seq)) for seq in group.prompts.values()) > limit_s
 
     def _floor(self, model: Model, inst: Instance) -> float:
         """Share of an instance's time that a batch of one takes."""

@@ -14,6 +14,7 @@ from e2e.cluster.processes import find, start, stop, wait_for
 
 _ETCD = "http://127.0.0.1:2379"
 _API_SERVER = "kube-apiserver"
+_SCHEDULER = "kube-scheduler"
 
 
 def start_all(layout: Layout) -> None:
@@ -22,7 +23,7 @@ def start_all(layout: Layout) -> None:
     start_api_server(layout)
     start_controllers(layout)
     if layout.nodes:
-        _start(layout, "kube-scheduler", f"--kubeconfig={layout.kubeconfig_of('controllers')}", "--leader-elect=false")
+        start_scheduler(layout)
 
 
 def start_etcd(layout: Layout) -> None:
@@ -69,14 +70,25 @@ def start_api_server(layout: Layout) -> None:
 
 @contextmanager
 def api_server_away(layout: Layout) -> Iterator[None]:
-    """For the time of a `with`; etcd keeps what there was. It answers again after it."""
-    process = find(layout, _API_SERVER)
-    assert process is not None, "the cluster is up"
-    stop(layout, process)
+    """For the time of a `with`; etcd keeps what there was. It answers again after it.
+
+    The scheduler begins anew: one that missed that a pod was deleted and made again ends itself, and here is no
+    kubelet that starts it again.
+    """
+    for name in (_SCHEDULER, _API_SERVER):
+        process = find(layout, name)
+        assert process is not None, "the cluster is up"
+        stop(layout, process)
     try:
         yield
     finally:
         start_api_server(layout)
+        start_scheduler(layout)
+
+
+def start_scheduler(layout: Layout) -> None:
+    """Of pods to nodes."""
+    _start(layout, _SCHEDULER, f"--kubeconfig={layout.kubeconfig_of('controllers')}", "--leader-elect=false")
 
 
 def start_controllers(layout: Layout) -> None:

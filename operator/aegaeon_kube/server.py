@@ -82,10 +82,14 @@ def _from_pod() -> Login:
     token = ACCOUNT / "token"
     if not token.exists() or "KUBERNETES_SERVICE_HOST" not in os.environ:
         raise KubeError(0, _NO_CLUSTER)
-    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-    url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
-    return url, context, lambda: {"Authorization": f"Bearer {token.read_text('utf-8').strip()}"}
+    return address_in_pod(), context, lambda: {"Authorization": f"Bearer {token.read_text('utf-8').strip()}"}
+
+
+def address_in_pod() -> str:
+    """Of the API server, for a pod: as the kubelet gives it, which needs no name to be resolved."""
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
 def _from_kubeconfig() -> Login:

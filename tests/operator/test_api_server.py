@@ -12,7 +12,7 @@ from operator_api import api_server, refusal
 from operator_objects import KEY, PLATFORM, gpu_pool
 
 from aegaeon_kube.errors import KubeError
-from aegaeon_kube.server import ApiServer
+from aegaeon_kube.server import ApiServer, address_in_pod
 from aegaeon_operator.config import OperatorConfig
 from aegaeon_operator.kube.client import Cluster
 from aegaeon_operator.kube.lease import Leadership, LeaseSettings
@@ -107,3 +107,12 @@ async def test_a_server_that_is_away_is_no_refusal() -> None:
         with pytest.raises(KubeError, match="does not answer") as raised:
             await ApiServer(session, dict).call("GET", "/")
         assert raised.value.status == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "url"), [("10.0.0.1", "https://10.0.0.1:6443"), ("fd00::1", "https://[fd00::1]:6443")]
+)
+def test_a_pod_calls_the_api_server_by_its_address(monkeypatch: pytest.MonkeyPatch, host: str, url: str) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+    assert address_in_pod() == url

@@ -11,12 +11,14 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import kopf
 from aiohttp import web
 
 from aegaeon_kube.errors import KubeError
+from aegaeon_kube.server import address_in_pod
 from aegaeon_operator.config import OperatorConfig
 from aegaeon_operator.kube.client import GPU_POOLS, MODEL_POOLS, Cluster, children_of, connect
 from aegaeon_operator.kube.controller import Controller
@@ -128,8 +130,13 @@ class _NoComparison(kopf.DiffBaseStorage):
 
 
 def _login(registry: kopf.OperatorRegistry) -> None:
-    """As our own client does."""
-    kopf.on.login(registry=registry)(kopf.login_with_service_account)
+    """As our own client does: by address, so that we need no DNS; kopf's own way goes by name."""
+
+    def in_pod(**known: Any) -> kopf.ConnectionInfo | None:
+        found = kopf.login_with_service_account(**known)
+        return found and replace(found, server=address_in_pod())
+
+    kopf.on.login(registry=registry)(in_pod)
     kopf.on.login(registry=registry)(kopf.login_with_kubeconfig)
 
 

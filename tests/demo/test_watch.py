@@ -74,8 +74,9 @@ async def test_the_watcher_follows_the_scheduler_and_keeps_the_last_status(tmp_p
     await server.start()
     screen = io.StringIO()
     watcher = Watcher(target, EXCHANGES, Console(file=screen, force_terminal=True, width=140))
-    async with watcher.watching():
-        pass
+    async with asyncio.timeout(60), watcher.watching():
+        while not watcher.status.instances:  # noqa: ASYNC110 - the watcher has no event to wait for
+            await asyncio.sleep(0.01)
     await server.stop(None)
     assert watcher.status.instances[0].switches == 7
     assert "decode-0" in screen.getvalue()

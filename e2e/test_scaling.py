@@ -39,7 +39,7 @@ def scaled(pool: PodsOfPool) -> Iterator[PodsOfPool]:
 def test_engines_are_added_while_requests_wait_and_taken_away_when_few_are_left(
     scaled: PodsOfPool, models: Path
 ) -> None:
-    with Load(scaled.url, KEYS, models, people=3) as crowd:
+    with Load(scaled.url, KEYS, models, people=12) as crowd:
         scaled.wait_until_all_ready("engine", 3, 150)
         crowd.wait_for_answers(6)
     scaled.patch({"autoscaling": {"idle": "4s"}})

@@ -31,7 +31,8 @@ def pace_s(inputs: Sequence[Any]) -> float:
 
 
 def _pad(due: float) -> None:
-    """Until then, on time.perf_counter's clock: to take this long, and no processor, is what pacing is."""
+    """Until `due`, seconds of time.perf_counter's clock."""
+    # A GPU at work is what this stands for: the thread waits for it, and no processor is taken meanwhile.
     time.sleep(max(0.0, due - time.perf_counter()))
 
 

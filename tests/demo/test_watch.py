@@ -47,6 +47,20 @@ class Frontend(gateway_pb2_grpc.FrontendServicer):
         await asyncio.Event().wait()
 
 
+class Screen(io.StringIO):
+    """`shown` is set when these words are."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self.shown = asyncio.Event()
+        self._words = words
+
+    def write(self, text: str) -> int:
+        if self._words in text:
+            self.shown.set()
+        return super().write(text)
+
+
 def test_the_headline_counts_tokens_switches_and_requests() -> None:
     assert headline(STATUS, EXCHANGES).split() == (
         "12.3 s 4 tokens 7 switches 1 done 1 open 2 queued".split()  # noqa: SIM905
@@ -72,11 +86,10 @@ async def test_the_watcher_follows_the_scheduler_and_keeps_the_last_status(tmp_p
     target = f"unix:{tmp_path}/scheduler.sock"
     server.add_insecure_port(target)
     await server.start()
-    screen = io.StringIO()
+    screen = Screen("decode-0")
     watcher = Watcher(target, EXCHANGES, Console(file=screen, force_terminal=True, width=140))
     async with asyncio.timeout(60), watcher.watching():
-        while not watcher.status.instances:  # noqa: ASYNC110 - the watcher has no event to wait for
-            await asyncio.sleep(0.01)
+        await screen.shown.wait()
     await server.stop(None)
     assert watcher.status.instances[0].switches == 7
     assert "decode-0" in screen.getvalue()

@@ -20,7 +20,8 @@ FILES = {"config.json": b"{}", "model.safetensors": WEIGHTS, "tokenizer.json": b
 
 
 def quick_tier(folder: Path, budget_bytes: int = 1 << 30) -> DiskTier:
-    """A disk tier whose pauses between tries are cut to 10 ms: they wait for servers, which here are ready at once."""
+    """A disk tier whose pauses between tries are 10 ms at most."""
+    # They wait for servers, which here are ready at once, and for others who fetch the model and need the processor.
     return DiskTier(folder / "disk", budget_bytes, lambda seconds: time.sleep(min(seconds, 0.01)))
 
 

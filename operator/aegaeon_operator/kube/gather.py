@@ -24,12 +24,8 @@ def observe(key: Key, objects: Iterable[Json], now: datetime, platform: Platform
     there = [live(one) for one in known if one["kind"] in _KINDS and "deletionTimestamp" not in one["metadata"]]
     pool = next((one for one in there if one.kind == "GpuPool"), None)
     model_pools = tuple(one for one in there if one.kind == "ModelPool")
-    return Observed(key, now, platform, pool, model_pools, only_children(known))
-
-
-def only_children(objects: Iterable[Json]) -> dict[ChildKey, Json]:
-    """What the operator made for the pool."""
-    return {ChildKey.of(body): body for body in objects if body["kind"] not in _KINDS}
+    children = {ChildKey.of(one): one for one in known if one["kind"] not in _KINDS}
+    return Observed(key, now, platform, pool, model_pools, children)
 
 
 def live(body: Json) -> Live[Any]:

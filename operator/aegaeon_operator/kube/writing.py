@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.kube.client import CONFLICT, NOT_FOUND, NOT_OURS, Cluster
@@ -43,10 +44,10 @@ class Writer:
         """Returns what is refused, and why. Raises KubeError when the API server does not answer."""
         wants: dict[ChildKey, Json | None] = {ChildKey.of(one): one for one in wanted.manifests}
         wants |= dict.fromkeys(wanted.leftovers)
-        for key in self._troubles.keys() - wants.keys():
-            del self._troubles[key]
-        for key in self._settled.keys() - wants.keys():
-            del self._settled[key]
+        remembered: tuple[dict[ChildKey, Any], ...] = (self._troubles, self._settled)
+        for memory in remembered:
+            for key in memory.keys() - wants.keys():
+                del memory[key]
         for key, manifest in wants.items():
             await self._look(key, manifest, children.get(key))
         return {key: one.refusal for key, one in self._troubles.items() if one.refusal}

@@ -101,8 +101,8 @@ class SlotPool:
                 break  # they are in the order in which they came
             if waiting.done == 0:
                 waiting.state = State.FAILED
-        for worker in self.workers:
-            worker.ended = True
+                for worker in self.workers:
+                    worker.ended = True
         self._open = [j for j in self._open if not j.state.over]
         self._open.append(job)
         if self._plus:

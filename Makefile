@@ -115,7 +115,7 @@ NVCC ?= $(CUDA_HOME)/bin/nvcc
 CUDA_INCLUDE ?= $(CUDA_HOME)/include
 CUDA_SOURCES := $(wildcard native/cuda/*.c* native/include/aegaeon/cuda/*)
 KERNELS := native/aegaeon_native/kernels.fatbin
-GPU_BENCHES := gpu_copies gpu_switch gpu_decode gpu_attention gpu_engine
+GPU_BENCHES := gpu_copies gpu_load gpu_switch gpu_decode gpu_attention gpu_engine
 # GPU_PYTHON: a Python that brings torch, blake3, nanobind, cmake and pytest, on a machine whose own they are; else .venv's.
 GPU_PYTHON ?=
 GPU_SITE := build/gpu/site

@@ -321,7 +321,10 @@ class CopyLane:
 class StageRing:
     """`depth` slots of `chunk_bytes`, `readers` of them read into at a time: files into memory, by native threads."""
 
-    def __init__(self, chunk_bytes: int, depth: int, readers: int) -> None: ...
+    def __init__(
+        self, chunk_bytes: int, depth: int, readers: int, device: CudaDevice | None = None, priority: int = 0
+    ) -> None:
+        """With `device` the slots are page-locked, and a run may write to its memory; `priority` as CopyLane has it."""
     @staticmethod
     def formats() -> list[str]:
         """The number formats by their names in safetensors; `run` takes them by their place in here."""
@@ -332,11 +335,14 @@ class StageRing:
         chunks: NDArray[np.uint64],
         parts: NDArray[np.uint64],
         destinations: Sequence[int],
+        on_device: int,
         format: int,
         inspect: Callable[[int, NDArray[np.uint8]], None] | None,
         watch: Callable[[int], bool],
     ) -> bool:
-        """Read chunks and copy their parts, converted to `format`, to every destination (an address). One at a time.
+        """Read chunks and copy their parts, converted to `format`, to every destination. One run at a time.
+
+        `destinations` are addresses of this machine's memory, `on_device` is one of the device's, or 0.
 
         `chunks`: rows of (file, first byte, bytes, number of parts); `parts`, in the chunks' order: rows of (byte of
         the file, bytes, format, byte of the destination). `inspect(chunk, bytes)` is called by several threads at once,

@@ -12,7 +12,10 @@
 #include <latch>
 #include <stdexcept>
 
+#include "aegaeon/cuda/stores.hpp"
 #include "aegaeon/errors.hpp"
+#include "aegaeon/range.hpp"
+#include "fake_cuda.hpp"
 
 namespace {
 
@@ -150,6 +153,82 @@ TEST_F(Stage, PartsOutsideTheirChunkAreRefused) {
   }
   EXPECT_THROW(StageRing(kChunk - 1, 1, 1).run(job(kChunk)), NativeError);
   EXPECT_THROW(StageRing(kChunk, 1, 0), NativeError);
+}
+
+// The double's device memory can be looked at from here.
+class StageToDevice : public Stage {
+ protected:
+  static constexpr std::size_t kSlab = 2 << 20;
+  static constexpr std::size_t kSlabs = 3;
+
+  void SetUp() override {
+    Stage::SetUp();
+    device_ = std::make_shared<aegaeon::cuda::Device>(0, FAKE_CUDA, "");
+    range_ = std::make_unique<aegaeon::Range>(aegaeon::cuda::create_pool(device_, kSlab, kSlabs), kSlabs);
+    range_->map(0, std::vector<aegaeon::Slab>{2, 0, 1});
+  }
+  void TearDown() override {
+    range_.reset();
+    device_.reset();
+    const FakeLive live = fake_live();
+    EXPECT_EQ(live.locked + live.streams + live.events + live.contexts, 0);
+    Stage::TearDown();
+  }
+
+  StageJob to_device(std::size_t bytes) {
+    StageJob made = job(bytes);
+    made.on_device = reinterpret_cast<std::byte*>(range_->address());
+    return made;
+  }
+  std::string arrived(std::size_t bytes) const { return {reinterpret_cast<const char*>(range_->address()), bytes}; }
+
+  aegaeon::cuda::SharedDevice device_;
+  std::unique_ptr<aegaeon::Range> range_;
+};
+
+TEST_F(StageToDevice, EveryByteArrivesOnTheDeviceAndInTheCacheAtOnce) {
+  const std::size_t bytes = kSlabs * kSlab - 1000;
+  StageJob both = to_device(bytes);
+  StageRing ring(kChunk, 3, 2, device_, -1);
+  EXPECT_EQ(fake_live().locked, 1);
+  EXPECT_TRUE(ring.run(both));
+  EXPECT_EQ(image_, source_);
+  EXPECT_EQ(arrived(bytes), source_);
+  both.destinations.clear();
+  std::memset(reinterpret_cast<void*>(range_->address()), 0, bytes);
+  EXPECT_TRUE(ring.run(both));
+  EXPECT_EQ(arrived(bytes), source_);
+}
+
+TEST_F(StageToDevice, WhatIsConvertedIsTheSameOnBothSides) {
+  constexpr std::size_t kBig = 1 << 20;  // several pieces in a chunk
+  const std::size_t bytes = kSlabs * kSlab / 2;
+  StageJob both = to_device(bytes);
+  image_.assign(2 * bytes, 0);
+  both.destinations = {reinterpret_cast<std::byte*>(image_.data())};
+  both.chunks.clear();
+  for (std::size_t at = 0; at < bytes; at += kBig)
+    both.chunks.push_back({0, at, kBig, {{at, kBig, Float::kBF16, 2 * at}}});
+  EXPECT_TRUE(StageRing(kBig, 4, 2, device_, 0).run(both));
+  EXPECT_EQ(arrived(2 * bytes), image_);
+  EXPECT_NE(image_, std::string(2 * bytes, 0));
+}
+
+TEST_F(StageToDevice, ACopyThatFailsEndsTheRunAndNothingIsUnderWayAfterwards) {
+  const std::size_t bytes = kSlabs * kSlab;
+  const StageJob read = to_device(bytes);
+  StageRing ring(kChunk, 3, 2, device_, 0);
+  fake_fail("cuMemcpyAsync", 700, 40);
+  EXPECT_THROW(ring.run(read), NativeError);
+  std::memset(reinterpret_cast<void*>(range_->address()), 7, bytes);
+  EXPECT_EQ(arrived(bytes), std::string(bytes, 7));
+  EXPECT_EQ(fake_live().streams, 0);
+  EXPECT_TRUE(ring.run(read));
+  EXPECT_EQ(arrived(bytes), source_);
+}
+
+TEST_F(StageToDevice, ARingOfThisMachineHasNoDevice) {
+  EXPECT_THROW(StageRing(kChunk, 1, 1).run(to_device(kChunk)), NativeError);
 }
 
 TEST_F(Stage, NothingToReadIsDoneAtOnce) { EXPECT_TRUE(StageRing(kChunk, 2, 1).run(job(0))); }

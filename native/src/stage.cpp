@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "aegaeon/errors.hpp"
-#include "aegaeon/mover.hpp"
+#include "aegaeon/stage_out.hpp"
 
 namespace aegaeon {
 
@@ -28,13 +28,12 @@ using namespace std::chrono_literals;
 
 constexpr auto kWatch = 20ms;
 constexpr std::size_t kDirect = 4096;  // what O_DIRECT wants offsets, lengths and addresses to be multiples of
-constexpr std::size_t kPiece = std::size_t{256} << 10;  // converted at a time: stays in the processor's cache
 constexpr std::size_t kMostDrains = 4;
 
 std::uint64_t round_up(std::uint64_t bytes) { return (bytes + kDirect - 1) / kDirect * kDirect; }
 
 // Huge pages: the disk's driver is given a few long pieces of memory instead of one for every 4 KiB.
-Mapping slots_of(std::size_t bytes) {
+Mapping pages_of(std::size_t bytes) {
   void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) throw_errno("mmap of " + std::to_string(bytes) + " bytes for the stage ring");
   (void)::madvise(base, bytes, MADV_HUGEPAGE);  // it works without them as well
@@ -56,30 +55,22 @@ std::uint64_t extent(const StageChunk& chunk) {
   return end - chunk.begin;
 }
 
-void copy_out(Mover& mover, const StageJob& job, std::uint64_t to, const std::byte* src, std::size_t bytes) {
-  for (std::byte* destination : job.destinations) mover.copy(destination + to, src, bytes, bytes);
-}
-
-void convert_out(Mover& mover, const StageJob& job, const StagePart& part, const std::byte* src) {
-  std::vector<std::byte> piece(2 * kPiece);  // 16 bits may become 32
-  const std::size_t to_item = item_bytes(job.format);
-  const std::size_t of_item = item_bytes(part.of);
-  const std::size_t items = part.bytes / of_item;
-  for (std::size_t first = 0; first < items; first += kPiece / of_item) {
-    const std::size_t count = std::min(items - first, kPiece / of_item);
-    convert(piece.data(), job.format, src + first * of_item, part.of, count);
-    copy_out(mover, job, part.to + first * to_item, piece.data(), count * to_item);
-    mover.finish();
-  }
-}
+// What a ring is made of, for its runs.
+struct Parts {
+  std::byte* slots;
+  std::size_t slot_bytes;
+  std::size_t depth;
+  std::byte* pieces;  // one for each drain
+  cuda::SharedDevice device;
+  int priority;
+};
 
 // One run's threads and what they share: free slots go to the readers, filled ones to the drains.
 class Run {
  public:
-  Run(const StageJob& job, const Mapping& slots, std::size_t slot_bytes)
-      : job_(job), slots_(slots), slot_bytes_(slot_bytes) {
+  Run(const StageJob& job, Parts parts) : job_(job), parts_(std::move(parts)) {
     for (const std::string& path : job.files) files_.push_back(open_direct(path));
-    for (std::size_t slot = 0; slot < slots.bytes() / slot_bytes; ++slot) free_.push_back(slot);
+    for (std::size_t slot = 0; slot < parts_.depth; ++slot) free_.push_back(slot);
   }
 
   bool perform(std::size_t readers) {
@@ -88,8 +79,8 @@ class Run {
       try {
         const std::size_t cores = std::max(std::thread::hardware_concurrency(), 1U);
         const std::size_t drains = std::min({free_.size(), kMostDrains, cores});
-        start(threads, readers, &Run::read_next);
-        start(threads, drains, &Run::drain_next);
+        start(threads, readers, [this](std::size_t) { read_all(); });
+        start(threads, drains, [this](std::size_t number) { drain_all(number); });
         watch();
       } catch (...) {
         stop(std::current_exception());
@@ -104,29 +95,40 @@ class Run {
     std::size_t slot;
     std::size_t chunk;
   };
-  using Step = bool (Run::*)(std::unique_lock<std::mutex>& lock);
+  using Lock = std::unique_lock<std::mutex>;
 
-  void start(std::vector<std::jthread>& threads, std::size_t count, Step step) {
+  void start(std::vector<std::jthread>& threads, std::size_t count, const std::function<void(std::size_t)>& work) {
     sigset_t all;
     sigset_t before;
     sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before);  // Python's signal handlers belong on its main thread
-    for (std::size_t i = 0; i < count; ++i) threads.emplace_back([this, step] { repeat(step); });
+    for (std::size_t i = 0; i < count; ++i) {
+      threads.emplace_back([this, work, i] {
+        try {
+          work(i);
+        } catch (...) {
+          stop(std::current_exception());
+        }
+      });
+    }
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
-  void repeat(Step step) {
-    try {
-      std::unique_lock lock(mutex_);
-      while ((this->*step)(lock)) {
-      }
-    } catch (...) {
-      stop(std::current_exception());
+  void read_all() {
+    Lock lock(mutex_);
+    while (read_next(lock)) {
+    }
+  }
+
+  void drain_all(std::size_t number) {
+    StageOut out(job_, parts_.pieces + number * StageOut::kPieceBytes, parts_.device, parts_.priority);
+    Lock lock(mutex_);
+    while (drain_next(lock, out)) {
     }
   }
 
   // A reader's step: the next chunk into a free slot. False when there is nothing left to read.
-  bool read_next(std::unique_lock<std::mutex>& lock) {
+  bool read_next(Lock& lock) {
     to_read_.wait(lock, [this] { return stopped_ || all_taken() || !free_.empty(); });
     if (stopped_ || all_taken()) return false;
     const Filled filled{free_.front(), next_++};
@@ -141,14 +143,14 @@ class Run {
   }
 
   // A drain's step: what is in a filled slot to its places. False when nothing will come any more.
-  bool drain_next(std::unique_lock<std::mutex>& lock) {
+  bool drain_next(Lock& lock, StageOut& out) {
     to_drain_.wait(lock, [this] { return stopped_ || draining_ == job_.chunks.size() || !filled_.empty(); });
     if (stopped_ || filled_.empty()) return false;
     const Filled filled = filled_.front();
     filled_.pop_front();
     if (++draining_ == job_.chunks.size()) to_drain_.notify_all();
     lock.unlock();
-    drain(filled);
+    drain(filled, out);
     lock.lock();
     done_bytes_ += job_.chunks[filled.chunk].bytes;
     if (++done_ == job_.chunks.size()) ended_.notify_one();
@@ -159,7 +161,7 @@ class Run {
 
   bool all_taken() const { return next_ == job_.chunks.size(); }
 
-  std::byte* slot(const Filled& filled) const { return slots_.base() + filled.slot * slot_bytes_; }
+  std::byte* slot(const Filled& filled) const { return parts_.slots + filled.slot * parts_.slot_bytes; }
 
   void read(const Filled& filled) const {
     const StageChunk& chunk = job_.chunks[filled.chunk];
@@ -178,20 +180,12 @@ class Run {
     if (done < needed) throw NativeError(job_.files[chunk.file] + ": ends early; it was changed while being read");
   }
 
-  void drain(const Filled& filled) const {
+  void drain(const Filled& filled, StageOut& out) const {
     const StageChunk& chunk = job_.chunks[filled.chunk];
     const std::byte* data = slot(filled) + chunk.begin % kDirect;
     if (job_.inspect) job_.inspect(filled.chunk, data);
-    const auto mover = memory_mover();
-    for (const StagePart& part : chunk.parts) {
-      const std::byte* src = data + (part.at - chunk.begin);
-      if (part.of == job_.format) {
-        copy_out(*mover, job_, part.to, src, part.bytes);
-      } else {
-        convert_out(*mover, job_, part, src);
-      }
-    }
-    mover->finish();
+    for (const StagePart& part : chunk.parts) out.write(part, data + (part.at - chunk.begin));
+    out.finish();
   }
 
   // Until the end, in the caller's thread.
@@ -223,8 +217,7 @@ class Run {
   }
 
   const StageJob& job_;
-  const Mapping& slots_;
-  const std::size_t slot_bytes_;
+  const Parts parts_;
   std::vector<Fd> files_;
   std::mutex mutex_;
   std::condition_variable to_read_;
@@ -242,16 +235,21 @@ class Run {
 
 }  // namespace
 
-StageRing::StageRing(std::size_t chunk_bytes, std::size_t depth, std::size_t readers)
+StageRing::StageRing(std::size_t chunk_bytes, std::size_t depth, std::size_t readers, cuda::SharedDevice device,
+                     int priority)
     : chunk_bytes_(chunk_bytes),
       slot_bytes_(round_up(chunk_bytes) + 2 * kDirect),
       depth_(depth),
       readers_(std::min(readers, depth)),
-      slots_(slots_of(slot_bytes_ * depth)) {
+      device_(std::move(device)),
+      priority_(priority),
+      memory_(pages_of(slot_bytes_ * depth + kMostDrains * StageOut::kPieceBytes)) {
   if (chunk_bytes == 0 || depth == 0 || readers == 0) throw NativeError("stage ring: sizes must be 1 or more");
+  if (device_) locked_ = std::make_unique<cuda::LockedPages>(device_, memory_.base(), memory_.bytes());
 }
 
 void StageRing::validate(const StageJob& job) const {
+  if (job.on_device != nullptr && !device_) throw NativeError("stage ring: it was made for no device");
   for (const StageChunk& chunk : job.chunks) {
     const bool known = chunk.file < job.files.size() && chunk.bytes <= chunk_bytes_;
     const auto inside = [&chunk](const StagePart& part) {
@@ -267,7 +265,8 @@ void StageRing::validate(const StageJob& job) const {
 
 bool StageRing::run(const StageJob& job) {
   validate(job);
-  return Run(job, slots_, slot_bytes_).perform(readers_);
+  std::byte* const pieces = memory_.base() + slot_bytes_ * depth_;
+  return Run(job, {memory_.base(), slot_bytes_, depth_, pieces, device_, priority_}).perform(readers_);
 }
 
 }  // namespace aegaeon

@@ -80,12 +80,12 @@ class Engine:
         self._copiers = {lane: Copier(lane.value, self._events, gpu, urgency) for lane, urgency in _URGENCY.items()}
         self._cache = HostCache(config.segments, config.memory.host_cache_bytes, gpu)
         self._held = Held(self.state, self._cache)
-        self._rings = {name: StageRing(*_stage(config)) for name in ("fetch", "load")}
+        self._ring = _ring(config, gpu)
         self._fetcher = Fetcher(
             self.state,
             backend,
             self._cache,
-            self._rings["fetch"],
+            _ring(config),
             Sources(config.hub_cache, _disk(config)),
             self._report,
             crashed,
@@ -202,9 +202,8 @@ class Engine:
         images = Images(
             self.state,
             self._cache,
-            self._rings["load"],
+            self._ring,
             lambda model: self._report(model.state()),
-            direct=self._config.device == "cpu",
         )
         kv = KvMoves(self.state, config.node, self._segment.name, self._attachments)
         return Switch(self.state, images, kv, compute, self._copiers)
@@ -215,8 +214,9 @@ def _disk(config: SidecarConfig) -> DiskTier | None:
     return None if folder is None else DiskTier(folder, config.disk.budget_bytes, time.sleep)
 
 
-def _stage(config: SidecarConfig) -> tuple[int, int]:
-    return config.memory.stage_chunk_bytes, config.memory.stage_depth
+def _ring(config: SidecarConfig, gpu: CudaDevice | None = None) -> StageRing:
+    memory = config.memory
+    return StageRing(memory.stage_chunk_bytes, memory.stage_depth, gpu=gpu, urgency=_URGENCY[Lane.WEIGHTS])
 
 
 def _state(config: SidecarConfig, segment: str, lending: Lending, gpu: CudaDevice | None) -> State:

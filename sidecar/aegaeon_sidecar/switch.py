@@ -166,9 +166,7 @@ class Switch:
         """All bytes but the first `there`, which are in already; returns how many were moved."""
         begin = time.monotonic()
         missing, known = max(_layout(model).weight_bytes - there, 0), model.content
-        image = None
-        if missing:
-            image = self._images.pinned(model) or self._images.stream(command, model, past_host)
+        image = self._images.pinned(model) if missing else None
         if image is not None:
             if image.content != known:  # the files are others than those whose bytes were kept, or may be
                 there, missing = 0, _layout(model).weight_bytes
@@ -176,7 +174,8 @@ class Switch:
             copier.copy(command, _range(model).address + there, image.address + there, missing)
             copier.finish()
         elif missing:
-            missing = _layout(model).weight_bytes  # from the files, which are read whole
+            self._images.stream(command, model, past_host)
+            missing = _layout(model).weight_bytes  # the files are read whole
         model.copy_s = time.monotonic() - begin
         return missing
 

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -44,8 +45,15 @@ def folder() -> Iterator[Path]:
 def test_any_program_gives_the_tokens_of_running_alone(
     gpu: CudaDevice, folder: Path, tiny_models: dict[str, Path], seed: int
 ) -> None:
-    async def run() -> None:
-        async with rig(folder) as scheduler:
-            await told_alike(scheduler, folder, tiny_models, seed, GPU.backend(), GPU.backend(), GPU)
+    asyncio.run(_told_alike(folder, tiny_models, seed, GPU))
 
-    asyncio.run(run())
+
+def test_so_does_one_whose_models_come_from_their_files_past_a_full_host_cache(
+    gpu: CudaDevice, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    asyncio.run(_told_alike(folder, tiny_models, 206, replace(GPU, host_cache_bytes=1000)))
+
+
+async def _told_alike(folder: Path, models: dict[str, Path], seed: int, machine: Machine) -> None:
+    async with rig(folder) as scheduler:
+        await told_alike(scheduler, folder, models, seed, machine.backend(), machine.backend(), machine)

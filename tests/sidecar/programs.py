@@ -37,6 +37,7 @@ class Machine:
     slabs: int = 28
     prefill_chunk_tokens: int = 7
     chunk: int = 1
+    host_cache_bytes: int = 64 << 20
 
     def settings(self, folder: Path, name: str, prefix_reuse: bool = True) -> dict[str, Any]:
         """Of one sidecar."""
@@ -44,6 +45,7 @@ class Machine:
             "device_bytes": self.slabs * self.slab_bytes,
             "host_kv_bytes": 64 * self.slab_bytes,
             "slab_bytes": self.slab_bytes,
+            "host_cache_bytes": self.host_cache_bytes,
             "prefix_reuse": prefix_reuse,
         }
         rest = {"device": self.device, "dtype": self.dtype, "prefill_chunk_tokens": self.prefill_chunk_tokens}

@@ -1,15 +1,17 @@
 // The stage ring: a few page-aligned slots between files and memory, so that a load needs no second copy of a model.
 // Reader threads fill slots from the files in order, past the page cache; drain threads convert and copy what is in
-// them to its places in this machine's memory. No interpreter is on the way: a load keeps its rate while Python is busy
-// with something else.
+// them to its places in this machine's memory and in a GPU's, each by a stream of its own. No interpreter is on the
+// way: a load keeps its rate while Python is busy with something else.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "aegaeon/cuda/device.hpp"
 #include "aegaeon/files.hpp"
 #include "aegaeon/floats.hpp"
 
@@ -34,7 +36,8 @@ struct StageChunk {
 struct StageJob {
   std::vector<std::string> files;
   std::vector<StageChunk> chunks;
-  std::vector<std::byte*> destinations;
+  std::vector<std::byte*> destinations;  // in this machine's memory
+  std::byte* on_device = nullptr;        // and one in that of the ring's GPU, if any
   Float format = Float::kF32;
   // Sees a chunk's bytes before they are copied: in any order, from several threads at once. May be empty.
   std::function<void(std::size_t chunk, const std::byte* data)> inspect;
@@ -44,8 +47,10 @@ struct StageJob {
 
 class StageRing {
  public:
-  // `depth` slots; `readers` of them are read into at a time.
-  StageRing(std::size_t chunk_bytes, std::size_t depth, std::size_t readers);
+  // `depth` slots; `readers` of them are read into at a time. For a `device` the slots are page-locked, and its streams
+  // are of `priority` (see cuda::StreamMover).
+  StageRing(std::size_t chunk_bytes, std::size_t depth, std::size_t readers, cuda::SharedDevice device = nullptr,
+            int priority = 0);
 
   // One at a time. True: every destination is whole. False: `watch` stopped it. Throws NativeError when a file cannot
   // be read or ends early, and whatever `inspect` and `watch` throw. No copy is under way afterwards in any case.
@@ -58,7 +63,10 @@ class StageRing {
   const std::size_t slot_bytes_;
   const std::size_t depth_;
   const std::size_t readers_;
-  const Mapping slots_;
+  const cuda::SharedDevice device_;
+  const int priority_;
+  const Mapping memory_;  // the slots, and a piece for each drain
+  std::unique_ptr<cuda::LockedPages> locked_;
 };
 
 }  // namespace aegaeon

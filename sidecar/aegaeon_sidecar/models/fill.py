@@ -31,12 +31,14 @@ def fill(
     destinations: Sequence[Bytes],
     ring: StageRing,
     *,
+    on_device: int = 0,
     hashed: bool = True,
     progress: Progress = lambda done, total: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> str:
     """Write every tensor at its place in each of `destinations` (uint8, at least layout.weight_bytes), padding zeroed.
 
+    And on the ring's GPU from the address `on_device` on, unless it is 0; its padding stays as it is.
     Returns the content hash when `hashed`, else "". Equal content means equal bytes in the image: it covers the bytes
     of the tensors, their places and their types. `progress(done, total)` in bytes of the files; a tensor of another
     dtype than the engine's is rounded to nearest even. Raises FillCancelledError, or WeightsError when the files
@@ -50,7 +52,7 @@ def fill(
     before = identity(layout)
     tensors = _places(directory, layout)
     reads = _cut(tensors, layout, ring.chunk_bytes)
-    job = Job(reads, destinations, FILE_DTYPES[_dtype(layout)], hashed, progress, cancelled)
+    job = Job(reads, destinations, FILE_DTYPES[_dtype(layout)], hashed, progress, cancelled, on_device)
     ring.run(job)
     if identity(layout) != before:
         raise WeightsError(f"{directory}: the files changed while they were read; try again when they are complete")

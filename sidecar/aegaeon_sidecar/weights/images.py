@@ -19,13 +19,10 @@ log = logging.getLogger(__name__)
 
 
 class Images:
-    """Asked by the weights lane's thread for registered models. `direct`: files can be read into the device's slabs."""
+    """Asked by the weights lane's thread for registered models."""
 
-    def __init__(
-        self, state: State, cache: HostCache, ring: StageRing, report: Callable[[Model], None], direct: bool = True
-    ) -> None:
-        """`report` is called when the content of a model has become known, lock held."""
-        self._direct = direct
+    def __init__(self, state: State, cache: HostCache, ring: StageRing, report: Callable[[Model], None]) -> None:
+        """`ring`: of the device. `report` is called when the content of a model has become known, lock held."""
         self._report = report
         self._state = state
         self._cache = cache
@@ -44,39 +41,38 @@ class Images:
             image = self._cache.find(identity(layout), layout.weight_bytes)
         return self._adopt(model, image)
 
-    def stream(self, command: Command, model: Model, past_host: bool) -> Image | None:
+    def stream(self, command: Command, model: Model, past_host: bool) -> None:
         """From the files into the slabs and, where others may be evicted for it, into the host cache on the way.
 
-        With `past_host` nothing is evicted that the catalog names. Where the device cannot be read into, the pinned
-        image that is still to be copied; else None. Raises EngineError, CancelledError.
+        With `past_host` nothing is evicted that the catalog names. Raises EngineError, CancelledError.
         """
-        located, layout, weights = model.located, model.layout, model.range
-        assert located is not None  # it is registered
-        assert layout is not None
-        assert weights is not None
+        assert model.layout is not None  # it is registered
         with _as_engine_error(model):
-            draft = self._draft(layout, past_host)
-            if draft is None and not self._direct:
-                raise EngineError(f"{model.name}: weights reach a GPU by way of the host cache; raise its budget")
-            slabs = [weights.view(0, layout.weight_bytes)] if self._direct else []
-            targets = [*slabs, *([draft.view] if draft else [])]
+            draft = self._draft(model.layout, past_host)
             try:
-                content = fill(
-                    located.directory,
-                    layout,
-                    targets,
-                    self._ring,
-                    hashed=draft is not None,
-                    cancelled=lambda: command.cancelled or model.forgotten or self._state.stopping,
-                )
+                content = self._fill(command, model, model.layout, draft)
             except BaseException:
                 if draft is not None:
                     self._cache.discard(draft)
                 raise
-            if draft is None:
-                return None
-            image = self._adopt(model, self._cache.publish(draft, content))
-            return None if self._direct else image
+            if draft is not None:
+                self._adopt(model, self._cache.publish(draft, content))
+
+    def _fill(self, command: Command, model: Model, layout: Layout, draft: Draft | None) -> str:
+        located, weights = model.located, model.range
+        assert located is not None  # it is registered
+        assert weights is not None
+        on_gpu = self._ring.gpu is not None
+        slabs = [] if on_gpu else [weights.view(0, layout.weight_bytes)]
+        return fill(
+            located.directory,
+            layout,
+            [*slabs, *([draft.view] if draft else [])],
+            self._ring,
+            on_device=weights.address if on_gpu else 0,
+            hashed=draft is not None,
+            cancelled=lambda: command.cancelled or model.forgotten or self._state.stopping,
+        )
 
     def _draft(self, layout: Layout, past_host: bool) -> Draft | None:
         with self._state.changed:

@@ -14,7 +14,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from aegaeon_native import NativeError
+from aegaeon_native import CudaDevice, NativeError
 from aegaeon_native import StageRing as NativeRing
 from aegaeon_sidecar.errors import FillCancelledError, WeightsError
 
@@ -52,6 +52,7 @@ class Read:
 class Job:
     """What is to be read, and where to: every place of `destinations` is one of the image in `dtype` (F32, F16, BF16).
 
+    So is `on_device`, an address in the memory of the ring's GPU, or 0.
     `progress(done, total)` in bytes of the files; `cancelled` is asked a few times a second. `digests`: when `hashed`,
     the BLAKE3 of each leaf of each read: three times as fast as SHA-256 on a core, which would be slower than the disk.
     """
@@ -62,15 +63,28 @@ class Job:
     hashed: bool
     progress: Progress
     cancelled: Callable[[], bool]
+    on_device: int = 0
     digests: list[list[bytes]] = field(default_factory=list, init=False)
 
 
 class StageRing:
-    """`depth` slots of `chunk_bytes`, `readers` of which are read into at a time. One `run` at a time."""
+    """`depth` slots of `chunk_bytes`, `readers` of which are read into at a time. One `run` at a time.
 
-    def __init__(self, chunk_bytes: int = CHUNK_BYTES, depth: int = DEPTH, readers: int = READERS) -> None:
+    `gpu`: whose memory files are read into, by streams of this `urgency` (0 is the least).
+    """
+
+    def __init__(
+        self,
+        chunk_bytes: int = CHUNK_BYTES,
+        depth: int = DEPTH,
+        readers: int = READERS,
+        gpu: CudaDevice | None = None,
+        urgency: int = 0,
+    ) -> None:
+        """Raises NativeError where the GPU cannot lock the slots' pages."""
         self.chunk_bytes = chunk_bytes
-        self._ring = NativeRing(chunk_bytes, depth, readers)
+        self.gpu = gpu
+        self._ring = NativeRing(chunk_bytes, depth, readers, gpu, -urgency)
 
     def run(self, job: Job) -> None:
         """Carry out every read into every destination, which are whole when it returns.
@@ -95,6 +109,7 @@ class StageRing:
                 _table((files[read.file], read.begin, read.nbytes, len(read.parts)) for read in job.reads),
                 _table((p.at, p.nbytes, _FORMATS[p.dtype], p.to) for read in job.reads for p in read.parts),
                 [destination.ctypes.data for destination in job.destinations],
+                job.on_device,
                 _FORMATS[job.dtype],
                 inspect if job.hashed else None,
                 watch,

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "aegaeon/cuda/address_book.hpp"
 #include "aegaeon/cuda/driver.hpp"
@@ -66,6 +67,21 @@ class Active {
 
  private:
   const Driver& driver_;
+};
+
+// Host memory that is page-locked for a device while this lives.
+class LockedPages {
+ public:
+  LockedPages(SharedDevice device, std::byte* base, std::size_t bytes) : device_(std::move(device)), base_(base) {
+    device_->lock_pages(base, bytes, false);
+  }
+  ~LockedPages() { device_->unlock_pages(base_); }
+  LockedPages(const LockedPages&) = delete;
+  LockedPages& operator=(const LockedPages&) = delete;
+
+ private:
+  const SharedDevice device_;
+  std::byte* const base_;
 };
 
 }  // namespace aegaeon::cuda

@@ -22,6 +22,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "hub_cache": (str, type(None)),
     "fetched": (str, type(None)),
     "hold_s": (int, float),
+    "withdraw_s": (int, float),
     "drain_s": (int, float),
     "tenants": (str, type(None)),
     "tenants_by_scheduler": (bool,),
@@ -53,8 +54,10 @@ class GatewayConfig:
     """folder for tokenizer files from S3 stores and web servers; None: such models have none"""
     hold_s: float = 30.0
     """seconds that a request waits for a model, the scheduler or room before it is answered 503"""
+    withdraw_s: float = 0.0
+    """seconds after SIGTERM in which connections are still taken: until those in front send nobody here"""
     drain_s: float = 10.0
-    """seconds that open streams get to end after SIGTERM"""
+    """seconds that open streams get to end after that"""
     tenants: str | None = None
     """file of tenants, their keys, grants and quotas, read again when it changes; None: everything is open"""
     tenants_by_scheduler: bool = False

@@ -15,6 +15,7 @@ from aiohttp import web
 from aegaeon_gateway.answer import Gateway
 from aegaeon_gateway.catalog import Catalog
 from aegaeon_gateway.config import GatewayConfig
+from aegaeon_gateway.leaving import CUT_S, Leaving
 from aegaeon_gateway.link import SchedulerLink
 from aegaeon_gateway.metrics import Metrics
 from aegaeon_gateway.open_requests import OpenRequests
@@ -51,7 +52,7 @@ class Served:
 
 @asynccontextmanager
 async def serve(config: GatewayConfig) -> AsyncIterator[Served]:
-    """Start everything; on leaving stop accepting, let streams end for at most drain_s, then stop.
+    """Start everything; on leaving take no more connections after withdraw_s, let what is open end, then stop.
 
     Raises OSError or RuntimeError when an address cannot be used.
     """
@@ -88,17 +89,19 @@ async def serve(config: GatewayConfig) -> AsyncIterator[Served]:
 
 @asynccontextmanager
 async def _http(config: GatewayConfig, gateway: Gateway) -> AsyncIterator[int]:
-    """Serve HTTP; yields the port. On leaving: stop accepting, wait for open streams, cut what is left."""
-    runner = web.AppRunner(
-        make_app(gateway), handler_cancellation=True, access_log=None, shutdown_timeout=config.drain_s
-    )
+    """Serve HTTP; yields the port. On leaving: see Leaving; what is left then is cut."""
+    app, leaving = make_app(gateway), Leaving()
+    leaving.attach(app)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=CUT_S)
     await runner.setup()
     try:
         host, port = config.address
-        await web.TCPSite(runner, host, port).start()
+        site = web.TCPSite(runner, host, port)
+        await site.start()
         port = runner.addresses[0][1]
         log.info("listening on http://%s:%d", host, port)
         yield port
+        await leaving.leave(config.withdraw_s, config.drain_s, site.stop)
     finally:
         await runner.cleanup()
 

@@ -65,6 +65,37 @@ async def test_sigterm_lets_open_requests_end_and_takes_no_new_ones(peer: Any, t
     assert process.returncode == 0
 
 
+async def test_a_client_changes_to_another_gateway_between_two_answers(peer: Any, tmp_path: Path) -> None:
+    peer.serve_tokens = False
+    path = tmp_path / "gateway.json"
+    path.write_text(json.dumps(settings(peer, withdraw_s=1.0)))
+    process = await start(path)
+    url = f"http://127.0.0.1:{await port_of(process)}"
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as http:
+        asked = asyncio.create_task(http.post(f"{url}/v1/completions", json=BODY | {"stream": True}))
+        await peer.until(lambda: bool(peer.submits))
+        tokens = peer.tokens_of(peer.submits[0], peer.submits[0].choices[0])
+        await peer.push(tokens[:5])
+        async with await asked as response:
+            assert "Connection" not in response.headers
+            process.terminate()
+            assert process.stderr is not None
+            async for line in process.stderr:
+                if b"stopping" in line:
+                    break
+            async with aiohttp.ClientSession() as other, other.get(f"{url}/v1/models") as models:
+                assert (models.status, models.headers["Connection"]) == (200, "close")
+            await asyncio.sleep(1.5)  # nobody in front sends anything new by now
+            await peer.push(tokens[5:])
+            assert (await response.text()).endswith("data: [DONE]\n\n")
+        async with http.get(f"{url}/v1/models") as again:  # at once, on the connection that it has
+            assert (again.status, again.headers["Connection"]) == (200, "close")
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await http.get(f"{url}/v1/models")
+    await process.communicate()
+    assert process.returncode == 0
+
+
 async def test_a_port_in_use_is_said_in_one_sentence(peer: Any, tmp_path: Path) -> None:
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]

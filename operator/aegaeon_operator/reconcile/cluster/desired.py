@@ -26,7 +26,7 @@ from aegaeon_operator.reconcile.cluster.names import (
     scheduler_target,
 )
 from aegaeon_operator.reconcile.cluster.picker import picker
-from aegaeon_operator.reconcile.cluster.pods import ENGINE_DRAIN_S, GATEWAY_DRAIN_S
+from aegaeon_operator.reconcile.cluster.pods import ENGINE_DRAIN_S, GATEWAY_DRAIN_S, WITHDRAW_S
 from aegaeon_operator.reconcile.cluster.routes import routes
 from aegaeon_operator.reconcile.cluster.workloads import workloads
 from aegaeon_operator.reconcile.processes import gateway_settings, model_entry, scheduler_settings, sidecar_settings
@@ -97,6 +97,7 @@ def _configs(key: Key, spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]
             "tls": TLS,
             "hub_cache": f"{CACHE}/hub",
             "fetched": f"{CACHE}/tokenizers",
+            "withdraw_s": WITHDRAW_S,
             "drain_s": GATEWAY_DRAIN_S,
             "tenants_by_scheduler": True,
             **_redis(platform),

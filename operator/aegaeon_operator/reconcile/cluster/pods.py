@@ -47,7 +47,7 @@ from aegaeon_operator.spec.resources import GpuPoolSpec
 GATEWAY_DRAIN_S, ENGINE_DRAIN_S = 60, 20
 _PICKER_DRAIN_S = 130  # a picker's stream lasts as long as the request that it is about
 # Until a Service, or a gateway in front, sends nothing to a pod that is going.
-_WITHDRAW_S = 5
+WITHDRAW_S = 8
 # The scheduler stays while gateways and engines end what is open, when a whole pool goes.
 _SCHEDULER_LINGER_S = 15
 _SMALL: Json = {"cpu": "100m", "memory": "256Mi"}
@@ -73,7 +73,6 @@ def gateway_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json) -
     made["command"] += ["--name", "$(POD_NAME)", "--sink", f"$(POD_IP):{SINK_PORT}"]
     made["env"] = [from_field("POD_NAME", "metadata.name"), from_field("POD_IP", "status.podIP")]
     made["ports"] = ports(http=GATEWAY_PORT, sink=SINK_PORT)
-    made["lifecycle"] = _sleep(_WITHDRAW_S)
     made["resources"] = amounts(spec.control_pod_template, _SMALL, {})
     volumes = [
         *everybody(key, "gateway"),
@@ -82,7 +81,7 @@ def gateway_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json) -
         *_models(spec),
         *scratch(tmp="/tmp", cache=CACHE),
     ]
-    found = template(key, "gateway", spec, made, volumes, config, GATEWAY_DRAIN_S + _WITHDRAW_S + 10)
+    found = template(key, "gateway", spec, made, volumes, config, GATEWAY_DRAIN_S + WITHDRAW_S + 10)
     found["spec"]["topologySpreadConstraints"] = [spread(key, "gateway")]
     return found
 
@@ -94,9 +93,9 @@ def picker_pod(key: Key, spec: GpuPoolSpec, platform: Platform) -> Json:
     probes = grpc_probes("readiness", "liveness", PICKER_HEALTH)
     made = container("picker", _image(spec, platform, "control"), command, probes)
     made["ports"] = ports(grpc=PICKER_PORT, health=PICKER_HEALTH, http=PICKER_METRICS)
-    made["lifecycle"] = _sleep(_WITHDRAW_S)
+    made["lifecycle"] = _sleep(WITHDRAW_S)
     made["resources"] = amounts(spec.control_pod_template, {"cpu": "100m", "memory": "64Mi"}, {})
-    grace_s = _PICKER_DRAIN_S + _WITHDRAW_S + 5
+    grace_s = _PICKER_DRAIN_S + WITHDRAW_S + 5
     found = template(key, "picker", spec, made, scratch(tmp="/tmp"), {}, grace_s)
     found["spec"] |= {"serviceAccountName": child(key, "picker"), "automountServiceAccountToken": True}
     found["spec"]["topologySpreadConstraints"] = [spread(key, "picker")]

@@ -62,6 +62,13 @@ async def test_a_bucket_is_full_at_first_and_fills_at_its_rate(buckets: Buckets)
     assert await buckets.take("k", 5, SLOWLY, 10, 6e4) == pytest.approx(10e3, abs=60)
 
 
+async def test_a_full_bucket_gives_what_it_holds_whatever_the_clock_says() -> None:
+    for second in range(1000):
+        buckets = MemoryBuckets(lambda now=second * 61.7: now)
+        assert await buckets.take("k", 10, SLOWLY, 10, 0) == 0
+        assert await buckets.take("k", 10, SLOWLY, 10, 1e5) == pytest.approx(10e3)
+
+
 async def test_what_would_wait_too_long_takes_nothing(buckets: Buckets) -> None:
     await buckets.take("k", 10, SLOWLY, 10, 0)
     for _ in range(3):

@@ -29,8 +29,8 @@ _TAKE = """
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1e6
 local amount, rate, size, longest = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local full = math.max(tonumber(redis.call('GET', KEYS[1]) or '0'), now) + amount / rate
-local wait = math.max(full - size / rate - now, 0)
+local from = math.max(tonumber(redis.call('GET', KEYS[1]) or '0'), now)
+local full, wait = from + amount / rate, math.max(from - now + (amount - size) / rate, 0)
 if wait <= longest then
   redis.call('SET', KEYS[1], string.format('%.6f', full), 'PX', math.ceil((full - now) * 1000) + 1000)
 end
@@ -63,10 +63,10 @@ class MemoryBuckets:
     async def take(self, key: str, amount: float, rate: float, size: float, longest_s: float) -> float:
         """See Buckets."""
         now = self._clock()
-        full = max(self._full.get(key, now), now) + amount / rate
-        wait = max(full - size / rate - now, 0.0)
+        start = max(self._full.get(key, now), now)
+        wait = max(start - now + (amount - size) / rate, 0.0)  # exactly 0 for what a full bucket holds
         if wait <= longest_s:
-            self._full[key] = full
+            self._full[key] = start + amount / rate
         return wait
 
     async def close(self) -> None:

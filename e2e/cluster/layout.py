@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
 
+from e2e.cluster.errors import ClusterError
+
 DOMAIN = "cluster.local"
 # Each cluster takes 256 addresses for its machines and 4,096 for services and pods each.
 _MACHINES = IPv4Network("10.231.0.0/16")
@@ -140,8 +142,11 @@ class Layout:
 
 
 def default_layout(node_count: int = 0) -> Layout:
-    """The cluster that commands and tests mean: number 0, or the one in AEGAEON_CLUSTER."""
-    number = int(os.environ.get("AEGAEON_CLUSTER", "0"))
+    """The cluster that commands and tests mean: number 0, or the one in AEGAEON_CLUSTER. Raises ClusterError."""
+    told = os.environ.get("AEGAEON_CLUSTER", "0")
+    if not told.isdecimal() or int(told) >= CLUSTERS:
+        raise ClusterError(f"AEGAEON_CLUSTER is {told!r}; a machine has clusters 0 to {CLUSTERS - 1}")
+    number = int(told)
     root = Path("/var/lib/aegaeon-e2e" + (f"-{number}" if number else ""))
     return Layout(root, number, node_count or _nodes_there(root))
 

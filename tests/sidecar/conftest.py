@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from sidecar.driver_double import DriverDouble
 from sidecar.rig import Rig, rig
 from sidecar.web import Server, serving
 
@@ -25,6 +26,19 @@ def folder() -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="aegaeon-test-", dir=tmpfs if tmpfs.is_dir() else None))
     yield made
     shutil.rmtree(made)
+
+
+@pytest.fixture(scope="session")
+def driver_of_all(tmp_path_factory: pytest.TempPathFactory) -> DriverDouble:
+    return DriverDouble(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture
+def driver(driver_of_all: DriverDouble) -> Iterator[DriverDouble]:
+    """The double of NVIDIA's driver; what a test locks for its GPU it unlocks."""
+    assert driver_of_all.locked == 0
+    yield driver_of_all
+    assert driver_of_all.locked == 0
 
 
 @pytest.fixture

@@ -19,18 +19,6 @@ from aegaeon_sidecar.weights.ring import Bytes
 MB = 1 << 20
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> DriverDouble:
-    return DriverDouble(tmp_path_factory.mktemp("driver"))
-
-
-@pytest.fixture
-def driver(built: DriverDouble) -> Iterator[DriverDouble]:
-    assert built.locked == 0
-    yield built
-    assert built.locked == 0
-
-
 def put(cache: HostCache, name: str) -> Image:
     def fill(target: Bytes) -> str:
         target[:] = ord(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from aegaeon_simulator.baselines.job import Bench, Job, State
+from aegaeon_simulator.baselines.job import Bench, Job, State, contexts, token_of_each
 from aegaeon_simulator.baselines.process import Process
 from aegaeon_simulator.baselines.slots import PATIENCE_S
 from aegaeon_simulator.device import Kind
@@ -40,7 +40,7 @@ class _Worker:
 
     def fits(self, jobs: Iterable[Job], new: Job) -> bool:
         """Whether the KV of all fits beside the weights."""
-        tokens = sum(job.context for job in jobs if job.state is not State.FINISHED)
+        tokens = contexts(job for job in jobs if job.state is not State.FINISHED)
         return tokens + new.context <= self._bench.device.kv_tokens(new.kind)
 
 
@@ -68,8 +68,8 @@ class PrefillWorker(_Worker):
             self._use.prefill_s += seconds
             yield seconds
             self._computed_s += seconds
-            job.token(self._bench.clock.now)
-            self._pool.dispatch()
+            token_of_each([job], self._bench.clock.now)
+            self._pool.prefilled(job)
 
 
 class DecodeWorker(_Worker):
@@ -102,23 +102,17 @@ class DecodeWorker(_Worker):
         yield from self._load_kv(batch)
         used = 0.0
         while used < quota_s and (running := [job for job in batch if job.state is not State.FINISHED]):
-            seconds = bench.device.step_s(batch[0].kind, sum(job.context for job in running), len(running))
+            seconds = bench.device.step_s(batch[0].kind, contexts(running), len(running))
             self._use.decode_s += seconds
             yield seconds
             self._computed_s += seconds
             used += seconds
-            for job in batch:
-                self._token(job)
+            if token_of_each(running, bench.clock.now):
+                self.held = {order: job for order, job in self.held.items() if job.state is not State.FINISHED}
             self._accept()
 
-    def _token(self, job: Job) -> None:
-        if job.state is not State.FINISHED:
-            job.token(self._bench.clock.now)
-            if job.state.over:
-                del self.held[job.order]
-
     def _load_kv(self, batch: list[Job]) -> Process:
-        device, tokens = self._bench.device, sum(job.context for job in batch)
+        device, tokens = self._bench.device, contexts(batch)
         kind = batch[0].kind
         each = device.kv_load_s_per_token or kind.kv_bytes_per_token / kind.latency.kv_bytes_per_s
         seconds = device.whole(tokens * each)
@@ -127,6 +121,8 @@ class DecodeWorker(_Worker):
 
     def _accept(self) -> None:
         """What was sent here joins a batch of its model, or waits as a batch without a quota for the next round."""
+        if not self.queue:
+            return
         for job in self.queue:
             self.held[job.order] = job
             batch = next((b for _, b in self.batches if b[0].model == job.model and self.fits(b, job)), None)
@@ -150,8 +146,7 @@ class DecodeWorker(_Worker):
         self.batches = deque(zip(self._quotas(batches), batches, strict=True))
 
     def _step_s(self, batch: list[Job]) -> float:
-        context = sum(job.context for job in batch)
-        return self._bench.device.estimated_step_s(batch[0].kind, context, len(batch))
+        return self._bench.device.estimated_step_s(batch[0].kind, contexts(batch), len(batch))
 
     def _quotas(self, batches: list[list[Job]]) -> list[float]:
         """Eq. 2-3, where every model of the round counts as one that is to be loaded."""
@@ -175,17 +170,18 @@ class ArtifactPool:
 
     def __init__(self, bench: Bench, prefill: int, decode: int) -> None:
         self._bench = bench
-        self._open: list[Job] = []
+        self._silent: deque[Job] = deque()  # in the order in which they came; those without a token are among them
+        self._given_up: set[int] = set()
+        self._ready: dict[int, Job] = {}  # prefilled, and held by no decode worker when that was last looked at
         self.prefill = [PrefillWorker(bench, self) for _ in range(prefill)]
         self.decode = [DecodeWorker(bench) for _ in range(decode)]
 
     def arrive(self, job: Job) -> None:
         """Into the first group of its model that has room, else a new one where there are fewest."""
-        self._open.append(job)
+        self._silent.append(job)
         self._give_up()
-        if job.state is not State.FAILED:
-            self._place(job)
-        self.dispatch()
+        self._place(job)
+        self._dispatch()
 
     def _place(self, job: Job) -> None:
         for worker in self.prefill:
@@ -195,17 +191,26 @@ class ArtifactPool:
                     return
         min(self.prefill, key=lambda w: len(w.groups)).groups.append([job])
 
-    def dispatch(self) -> None:
-        """Prefilled requests that no decode worker has taken yet are placed anew: a batch of the model, or fewest."""
+    def prefilled(self, job: Job) -> None:
+        """Its first token is out."""
         self._give_up()
-        lists = [[list(batch) for _, batch in worker.batches] for worker in self.decode]
-        for worker in self.decode:
-            worker.queue = []
-        held = {order for worker in self.decode for order in worker.held}
-        for job in self._open:
-            if job.cached and job.order not in held:
+        if job.order not in self._given_up:
+            self._ready[job.order] = job
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        """Prefilled requests that no decode worker has taken yet are placed anew: a batch of the model, or fewest."""
+        self._ready = {order: job for order, job in sorted(self._ready.items()) if not self._taken(job)}
+        if self._ready:
+            lists = [[list(batch) for _, batch in worker.batches] for worker in self.decode]
+            for worker in self.decode:
+                worker.queue = []
+            for job in self._ready.values():
                 self._to_decode(job, lists)
         self._bench.wake_all()
+
+    def _taken(self, job: Job) -> bool:
+        return job.state is State.FINISHED or any(job.order in worker.held for worker in self.decode)
 
     def _to_decode(self, job: Job, lists: list[list[list[Job]]]) -> None:
         for worker, batches in zip(self.decode, lists, strict=True):
@@ -221,9 +226,8 @@ class ArtifactPool:
     def _give_up(self) -> None:
         """Who has no token after so long is not decoded any more, though its prefill still runs."""
         now = self._bench.clock.now
-        for job in self._open:
-            if now - job.arrival_s <= PATIENCE_S:
-                break  # they are in the order in which they came
+        while self._silent and now - self._silent[0].arrival_s > PATIENCE_S:
+            job = self._silent.popleft()
             if job.done == 0:
                 job.state = State.FAILED
-        self._open = [job for job in self._open if not job.state.over]
+                self._given_up.add(job.order)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -47,19 +47,29 @@ class Job:
         """Tokens of prompt and output so far."""
         return self.input_tokens + self.done
 
-    def token(self, now: float) -> None:
-        """One more token is out."""
-        self.done += 1
-        self.cached = True
-        self.times.append(now - self.arrival_s)
-        if self.done >= self.length:
-            self.state = State.FINISHED
-
     def evict(self) -> None:
         """Its KV is dropped: it is computed again from the start."""
         self.cached = False
         if not self.state.over:
             self.state = State.WAITING
+
+
+def contexts(jobs: Iterable[Job]) -> int:
+    """Tokens of their prompts and outputs so far."""
+    return sum([job.input_tokens + job.done for job in jobs])
+
+
+def token_of_each(jobs: Iterable[Job], now: float) -> bool:
+    """One more token of each is out; whether that was the last one of any. Without calls: most of a run's time."""
+    ended = False
+    for job in jobs:
+        job.done += 1
+        job.cached = True
+        job.times.append(now - job.arrival_s)
+        if job.done >= job.length:
+            job.state = State.FINISHED
+            ended = True
+    return ended
 
 
 class Bench:
@@ -88,7 +98,10 @@ class Bench:
         self.wake.give(self.clock, self.start)
 
     def run(self, workers: list[Process], arrive: Callable[[Job], None], progress: Callable[[float], None]) -> Outcome:
-        """Let the jobs arrive and the workers work until there is nothing left to do, or the drain is over."""
+        """Let the jobs arrive and the workers work until there is nothing left to do, or the drain is over.
+
+        Workers are closed then: what they have not yet written of their jobs they write at their end.
+        """
         for job in self.jobs:
             self.clock.at(job.arrival_s, lambda j=job: arrive(j))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
         for worker in workers:
@@ -101,5 +114,7 @@ class Bench:
             if at >= told:
                 progress(at)
                 told = at + 1.0
+        for worker in workers:
+            worker.close()
         requests = [Served(j.model, j.length, j.arrival_s, j.times) for j in self.jobs]
         return Outcome(requests, self.uses, busy_until, self.start.steps)

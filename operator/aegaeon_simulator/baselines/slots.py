@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from aegaeon_simulator.baselines.job import Bench, Job, State
+from aegaeon_simulator.baselines.job import Bench, Job, State, contexts, token_of_each
 from aegaeon_simulator.baselines.process import Process
 
 SLOTS = 4  # requests of a model on one worker before the next worker is asked
@@ -63,12 +63,10 @@ class SlotWorker:
             seconds = device.prefill_s(kind, [job.context for job in batch])
             self._use.prefill_s += seconds
         else:
-            seconds = device.step_s(kind, sum(job.context for job in batch), len(batch))
+            seconds = device.step_s(kind, contexts(batch), len(batch))
             self._use.decode_s += seconds
         yield seconds
-        for job in batch:
-            if job.state is not State.FAILED:
-                job.token(self._bench.clock.now)
+        token_of_each([job for job in batch if job.state is not State.FAILED], self._bench.clock.now)
         self.ended = self.ended or any(job.state.over for job in batch)
         self.last_batch_s = self._bench.clock.now
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from aegaeon_simulator.baselines.job import Bench, Job, State
+from aegaeon_simulator.baselines.batch import Batch
+from aegaeon_simulator.baselines.job import Bench, Job, State, token_of_each
 from aegaeon_simulator.baselines.process import Process
 from aegaeon_simulator.device import Kind
 
@@ -18,16 +19,21 @@ class Station:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.use = bench.use()
-        self.models: dict[int, list[Job]] = {}
+        self.models: dict[int, Batch] = {}
         self.prompts: deque[Job] = deque()
         self._room = 0.0  # bytes for KV
         self._turn = 0
 
     def hold(self, model: int, kind: Kind) -> None:
         """The model is resident from now on."""
-        self.models[model] = []
+        self.models[model] = Batch(kind)
         self._room = self._room or self.bench.device.model_bytes
         self._room -= kind.weight_bytes
+
+    def settle(self) -> None:
+        """The run is over: what became of requests that are not."""
+        for batch in self.models.values():
+            batch.settle()
 
     def clear(self) -> None:
         """No model is resident."""
@@ -40,7 +46,7 @@ class Station:
 
     def fits(self, job: Job) -> bool:
         """Whether the KV of one more fits, at its length so far."""
-        used = sum(j.context * j.kind.kv_bytes_per_token for jobs in self.models.values() for j in jobs)
+        used = sum(batch.kv_bytes for batch in self.models.values())
         used += sum(j.context * j.kind.kv_bytes_per_token for j in self.prompts)
         return used + job.context * job.kind.kv_bytes_per_token <= self._room
 
@@ -53,20 +59,19 @@ class Station:
                 yield from self._step()
 
     def _fits_now(self, job: Job) -> bool:
-        running = [j for jobs in self.models.values() for j in jobs]
-        used = sum(j.context * j.kind.kv_bytes_per_token for j in running)
         if len(self.models[job.model]) >= self.bench.device.max_batch:
             return False
-        return not running or used + job.context * job.kind.kv_bytes_per_token <= self._room
+        used = sum(batch.kv_bytes for batch in self.models.values())
+        return not used or used + job.context * job.kind.kv_bytes_per_token <= self._room
 
     def _prefill(self, job: Job) -> Process:
         seconds = self.bench.device.prefill_s(job.kind, [job.context])
         self.use.prefill_s += seconds
         yield seconds
         job.state = State.RUNNING
-        job.token(self.bench.clock.now)
+        token_of_each([job], self.bench.clock.now)
         if job.state is State.RUNNING:
-            self.models[job.model].append(job)
+            self.models[job.model].join(job)
 
     def _step(self) -> Process:
         """One decode step of the next model that has running requests."""
@@ -76,13 +81,10 @@ class Station:
             if batch:
                 self._turn = (self._turn + i + 1) % len(order)
                 break
-        seconds = self.bench.device.step_s(batch[0].kind, sum(j.context for j in batch), len(batch))
+        seconds = self.bench.device.step_s(batch.kind, batch.context, len(batch))
         self.use.decode_s += seconds
         yield seconds
-        for job in list(batch):
-            job.token(self.bench.clock.now)
-            if job.state is State.FINISHED:
-                batch.remove(job)
+        batch.step(self.bench.clock.now)
 
 
 class StaticPool:
@@ -113,9 +115,12 @@ class StaticPool:
             self._bench.wake_all()
 
     def _run(self, station: Station) -> Process:
-        while True:
-            yield from station.work()
-            yield self._bench.wake
+        try:
+            while True:
+                yield from station.work()
+                yield self._bench.wake
+        finally:
+            station.settle()
 
 
 class FairPool:
@@ -146,12 +151,15 @@ class FairPool:
         return True
 
     def _run(self, station: Station) -> Process:
-        while True:
-            job = self._first(station)
-            if job is None:
-                yield self._bench.wake
-                continue
-            yield from self._serve(station, job)
+        try:
+            while True:
+                job = self._first(station)
+                if job is None:
+                    yield self._bench.wake
+                else:
+                    yield from self._serve(station, job)
+        finally:
+            station.settle()
 
     def _first(self, station: Station) -> Job | None:
         """The first in line; a device that has its model and nothing to do is left to take it."""

@@ -1,0 +1,58 @@
+"""Requests that decode together: a step of theirs costs a simulation the same however many they are."""
+
+from __future__ import annotations
+
+from aegaeon_simulator.baselines.job import Job, State
+from aegaeon_simulator.device import Kind
+
+
+class Batch:
+    """Running requests of one model, one token of each in every step.
+
+    While a request is in it, its `done`, `times` and `state` stay what they were: `step` writes them when its last
+    token is out, `settle` for all that are left.
+    """
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.context = 0  # tokens of all, prompts and outputs so far
+        self._ticks: list[float] = []  # when each step was over, since it was empty
+        self._since: dict[Job, int] = {}  # the steps that were over when it joined
+        self._last: dict[int, list[Job]] = {}  # by the steps that are over then
+
+    def __len__(self) -> int:
+        return len(self._since)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of all, at their lengths so far."""
+        return self.context * self.kind.kv_bytes_per_token
+
+    def join(self, job: Job) -> None:
+        """From the next step on."""
+        ticks = len(self._ticks)
+        self._since[job] = ticks
+        self._last.setdefault(ticks + job.length - job.done, []).append(job)
+        self.context += job.context
+
+    def step(self, now: float) -> None:
+        """One more token of each is out."""
+        self._ticks.append(now)
+        self.context += len(self._since)
+        for job in self._last.pop(len(self._ticks), ()):
+            self._write(job)
+            self.context -= job.context
+        if not self._since:
+            self._ticks = []
+
+    def settle(self) -> None:
+        """Nothing more comes: what became of all that are in it."""
+        for job in list(self._since):
+            self._write(job)
+
+    def _write(self, job: Job) -> None:
+        times = self._ticks[self._since.pop(job) :]
+        job.times += [now - job.arrival_s for now in times]
+        job.done += len(times)
+        if job.done >= job.length:
+            job.state = State.FINISHED

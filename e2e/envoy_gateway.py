@@ -10,9 +10,8 @@ from pathlib import Path
 from string import Template
 
 from e2e.cluster import definitions, images
-from e2e.cluster.binaries import MODULES, build
+from e2e.cluster.binaries import build, source
 from e2e.cluster.layout import Layout
-from e2e.cluster.processes import run
 from e2e.kubectl import helm, kubectl
 
 NAMESPACE = "envoy-gateway-system"
@@ -30,7 +29,8 @@ def install(kubeconfig: Path, layout: Layout) -> None:
     kubectl(kubeconfig, "apply", "--server-side", *_f(definitions.files(definitions.GATEWAY_API)))
     with tempfile.TemporaryDirectory() as scratch:
         chart = Path(scratch) / "gateway-helm"
-        shutil.copytree(_module() / "charts" / "gateway-helm", chart, copy_function=shutil.copyfile)
+        shipped = source("envoy-gateway", _MODULE) / "charts" / "gateway-helm"
+        shutil.copytree(shipped, chart, copy_function=shutil.copyfile)
         _write_values(chart)
         generated = chart / "charts" / "crds" / "crds" / "generated"
         kubectl(kubeconfig, "apply", "--server-side", "-f", str(generated))
@@ -55,11 +55,6 @@ def address(kubeconfig: Path) -> str:
     return str(found["status"]["addresses"][0]["value"])
 
 
-def _module() -> Path:
-    told = json.loads(run("go", "-C", str(MODULES / "envoy-gateway"), "mod", "download", "-json", _MODULE))
-    return Path(told["Dir"])
-
-
 def _write_values(chart: Path) -> None:
     template = Template((chart / "values.tmpl.yaml").read_text("utf-8"))
     text = template.substitute(GatewayImage=_CONTROLLER, GatewayImagePullPolicy="Never")
@@ -71,7 +66,7 @@ def _controller_image(layout: Layout) -> Path:
         "FROM scratch\nCOPY envoy-gateway /usr/local/bin/envoy-gateway\nENV PATH=/usr/local/bin\n"
         'USER 65532:65532\nENTRYPOINT ["/usr/local/bin/envoy-gateway"]\n'
     )
-    return images.of_one_file(layout, _CONTROLLER, text, layout.binaries / "envoy-gateway")
+    return images.of_files(layout, _CONTROLLER, text, layout.binaries / "envoy-gateway")
 
 
 def _proxy_image(layout: Layout) -> Path:
@@ -79,7 +74,7 @@ def _proxy_image(layout: Layout) -> Path:
     images.ensure_base(layout, images.BASE)
     with importlib.resources.as_file(importlib.resources.files("envoy._bin") / "envoy") as envoy:
         text = f'FROM {images.BASE}\nCOPY envoy /usr/local/bin/envoy\nUSER 65532:65532\nENTRYPOINT ["envoy"]\n'
-        return images.of_one_file(layout, _PROXY, text, envoy)
+        return images.of_files(layout, _PROXY, text, envoy)
 
 
 def _f(files: list[Path]) -> list[str]:

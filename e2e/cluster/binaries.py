@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import click
 
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import cache_folder
+from e2e.cluster.processes import run
 
 MODULES = Path(__file__).parents[1] / "binaries"
 # Name of a binary: the module that pins it, and the package.
@@ -28,17 +30,27 @@ _BINARIES = {
     "coredns": ("coredns", "github.com/coredns/coredns"),
     "helm": ("helm", "helm.sh/helm/v4/cmd/helm"),
     "envoy-gateway": ("envoy-gateway", "github.com/envoyproxy/gateway/cmd/envoy-gateway"),
+    "pilot-discovery": ("istio", "istio.io/istio/pilot/cmd/pilot-discovery"),
+    "pilot-agent": ("istio", "istio.io/istio/pilot/cmd/pilot-agent"),
+    "inference-conformance": ("conformance", "sigs.k8s.io/gateway-api-inference-extension/conformance"),
+    "echo-basic": ("conformance", "sigs.k8s.io/gateway-api/conformance/echo-basic"),
+    "reference-picker": ("reference-picker", "sigs.k8s.io/gateway-api-inference-extension/cmd/epp"),
     "promtool": ("prometheus", "github.com/prometheus/prometheus/cmd/promtool"),
     "prometheus": ("prometheus", "github.com/prometheus/prometheus/cmd/prometheus"),
 }
-# Clients of twenty clouds that scrape nothing here stay out of Prometheus.
-_TAGS = {"promtool": "remove_all_sd", "prometheus": "remove_all_sd"}
-# What runs in an image of its own, without the machine's libraries.
-_STATIC = ("coredns", "envoy-gateway")
+# Clients of twenty clouds that scrape nothing here stay out of Prometheus; Istio's agent needs few of its controllers.
+_TAGS = {"promtool": "remove_all_sd", "prometheus": "remove_all_sd", "pilot-agent": "agent"}
+# Test suites, compiled to programs.
+_SUITES = ("inference-conformance",)
+ISTIO = ("pilot-discovery", "pilot-agent")
+CONFORMANCE = ("inference-conformance", "echo-basic")
+REFERENCE_PICKER = "reference-picker"
+# What runs in an image of its own, without the machine's libraries; and what shares Go's cache with it.
+_STATIC = ("coredns", "envoy-gateway", *ISTIO, *CONFORMANCE, REFERENCE_PICKER)
 # What a cluster without nodes needs.
 API = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "helm")
 # And one with nodes; the rest is built for the tests that need it.
-ALL = tuple(name for name in _BINARIES if name not in ("envoy-gateway", "promtool", "prometheus"))
+ALL = (*API, "kube-scheduler", "kube-proxy", "kubelet", "coredns")
 
 
 def build(names: tuple[str, ...] = ALL) -> Path:
@@ -63,6 +75,11 @@ def find(name: str) -> Path | None:
     return _stamp(name).with_name(name) if _stamp(name).exists() else None
 
 
+def source(pinned_in: str, module: str) -> Path:
+    """The folder of a Go module, of the version in e2e/binaries/`pinned_in`. Raises ClusterError."""
+    return Path(json.loads(run("go", "-C", str(MODULES / pinned_in), "mod", "download", "-json", module))["Dir"])
+
+
 def _stamp(name: str) -> Path:
     """It is there when the binary is, and is of these modules."""
     return cache_folder() / "bin" / f".{name}-{_fingerprint(MODULES / _BINARIES[name][0])}"
@@ -71,10 +88,11 @@ def _stamp(name: str) -> Path:
 def _build(module: Path, package: str, binary: Path) -> None:
     began = time.monotonic()
     click.echo(f"building {binary.name} (once; minutes when Go's cache is cold)", err=True)
+    verb = ["test", "-c"] if binary.name in _SUITES else ["build"]
     flags = ["-trimpath", f"-tags={_TAGS.get(binary.name, '')}", "-ldflags", f"-s -w {_version_flags(module)}".strip()]
     environment = {**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false"}
     done = subprocess.run(
-        ["go", "build", *flags, "-o", str(binary), package],
+        ["go", *verb, *flags, "-o", str(binary), package],
         cwd=module,
         capture_output=True,
         text=True,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from e2e.cluster.binaries import MODULES
-from e2e.cluster.processes import run
+from e2e.cluster.binaries import source
 
 GATEWAY_API = ("sigs.k8s.io/gateway-api", "config/crd/standard")
 INFERENCE_POOL = ("sigs.k8s.io/gateway-api-inference-extension", "config/crd/bases")
@@ -16,5 +14,5 @@ PROMETHEUS = ("github.com/prometheus-operator/prometheus-operator", "example/pro
 def files(of: tuple[str, str]) -> list[Path]:
     """The manifests of a module's folder. Raises ClusterError when it cannot be had."""
     module, folder = of
-    told = json.loads(run("go", "-C", str(MODULES / "manifests"), "mod", "download", "-json", module))
-    return sorted(file for file in (Path(told["Dir"]) / folder).glob("*.yaml") if file.name != "kustomization.yaml")
+    found = (source("manifests", module) / folder).glob("*.yaml")
+    return sorted(file for file in found if file.name != "kustomization.yaml")

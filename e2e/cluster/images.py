@@ -115,14 +115,17 @@ def ensure_base(layout: Layout, name: str) -> None:
         _buildah(layout, "bud", "-q", "--timestamp=0", "-t", name, "-f", str(containerfile), scratch)
 
 
-def of_one_file(layout: Layout, name: str, containerfile: str, file: Path) -> Path:
-    """An image of one file; built once for each content."""
+def of_files(layout: Layout, name: str, containerfile: str, *files: Path) -> Path:
+    """An image of these files, the first of which names the archive; built once for each content."""
     layout.images.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256(containerfile.encode() + file.read_bytes()).hexdigest()[:16]
-    archive = layout.images / f"{file.name}-{digest}.tar"
+    digest = hashlib.sha256(containerfile.encode())
+    for file in files:
+        digest.update(file.read_bytes())
+    archive = layout.images / f"{files[0].name}-{digest.hexdigest()[:16]}.tar"
     if not archive.exists():
         with tempfile.TemporaryDirectory(dir=layout.images) as context:
-            os.link(file, Path(context) / file.name)
+            for file in files:
+                os.link(file, Path(context) / file.name)
             (Path(context) / "Containerfile").write_text(containerfile, "utf-8")
             _build(layout, name, Path(context) / "Containerfile", Path(context), archive)
     return archive
@@ -169,9 +172,9 @@ def _pause(layout: Layout) -> Path:
     if not program.exists():
         run("cc", "-static", "-Os", "-s", "-o", str(program), "-x", "c", "-", stdin=_PAUSE_SOURCE)
     text = 'FROM scratch\nCOPY pause /pause\nUSER 65535:65535\nENTRYPOINT ["/pause"]\n'
-    return of_one_file(layout, PAUSE, text, program)
+    return of_files(layout, PAUSE, text, program)
 
 
 def _coredns(layout: Layout) -> Path:
     text = 'FROM scratch\nCOPY coredns /coredns\nENTRYPOINT ["/coredns"]\n'
-    return of_one_file(layout, _COREDNS, text, layout.binaries / "coredns")
+    return of_files(layout, _COREDNS, text, layout.binaries / "coredns")

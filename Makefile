@@ -85,6 +85,16 @@ monitoring: $(STAMP) ## the chart's alerts and dashboard in a real Prometheus, b
 	@$(PY) -c 'from e2e.cluster.binaries import build; build(("promtool", "prometheus"))'
 	$(PY) -m pytest -q e2e/test_chart_monitoring.py
 
+.PHONY: conformance reference-picker
+# PICKER=reference: GIE's own picker, v1.5.0, in the place of ours. TEST: one of the suite's tests by its short name.
+PICKER ?= aegaeon
+conformance: $(STAMP) cluster-packages ## GIE's conformance suite on Istio with our picker, on a cluster made and removed for it, or the one that is up
+	@[ -n "$$($(PY) -m e2e.cluster status)" ] || \
+	  { $(PY) -m e2e.cluster up --nodes $(NODES) && trap '$(PY) -m e2e.cluster down' EXIT || exit 1; }; \
+	$(PY) -m e2e.conformance --picker $(PICKER) $(if $(TEST),--test $(TEST))
+reference-picker: $(STAMP) ## build GIE's own picker, which benchmarks/picker.py puts beside ours when an API server is up
+	@$(PY) -c 'from e2e.cluster.binaries import REFERENCE_PICKER, build; build((REFERENCE_PICKER,))'
+
 .PHONY: images
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILDER ?= buildah bud

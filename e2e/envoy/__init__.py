@@ -7,7 +7,7 @@ import json
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 ENVOY = Path(sys.executable).with_name("envoy")
 START_S = 30.0
+_POLL_S = 0.05
 _PLAIN = {
     "name": "raw",
     "typed_config": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer"},
@@ -57,13 +58,26 @@ async def way(
     folder: Path, *ports: int, tls: str = "off", extra: tuple[str, ...] = (), endpoints: str = ""
 ) -> AsyncIterator[Way]:
     """Envoy, and a picker that knows `endpoints` (else all of `ports`)."""
-    listen, plain, admin, picked, health = free_ports(5)
     fixed = endpoints or ",".join(f"127.0.0.1:{port}" for port in ports)
+
+    def ours(listen: int, health: int) -> tuple[str, ...]:
+        picker = (sys.executable, "-m", "aegaeon_picker", "--endpoints", fixed, "--listen", f"127.0.0.1:{listen}")
+        options = ("--health-listen", f"127.0.0.1:{health}", "--metrics-port", "0", "--grace", "1", "--tls", tls)
+        return (*picker, *options, *extra)
+
+    async with way_of(ours, folder, *ports, tls=tls) as made:
+        yield made
+
+
+@asynccontextmanager
+async def way_of(
+    picker: Callable[[int, int], tuple[str, ...]], folder: Path, *ports: int, tls: str
+) -> AsyncIterator[Way]:
+    """Envoy and any picker, whose command line `picker` makes of its port and that of its health."""
+    listen, plain, admin, picked, health = free_ports(5)
     config = folder / "envoy.json"
     config.write_text(_config(ports, admin, listen, plain, picked, tls))
-    picker = (sys.executable, "-m", "aegaeon_picker", "--endpoints", fixed, "--listen", f"127.0.0.1:{picked}")
-    options = ("--health-listen", f"127.0.0.1:{health}", "--metrics-port", "0", "--grace", "1", "--tls", tls)
-    async with process(*picker, *options, *extra) as child:
+    async with process(*picker(picked, health)) as child:
         await _healthy(health)
         envoy = (str(ENVOY), "-c", str(config), "--disable-hot-restart", "--concurrency", "1", "-l", "error")
         async with process(*envoy):
@@ -98,10 +112,12 @@ def _config(ports: tuple[int, ...], admin: int, listen: int, plain: int, picker:
 async def _healthy(port: int) -> None:
     async with asyncio.timeout(START_S), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         await channel.channel_ready()
+        asked = health_pb2.HealthCheckRequest(service="readiness")
         stub = health_pb2_grpc.HealthStub(channel)
-        async for answer in stub.Watch(health_pb2.HealthCheckRequest(service="readiness")):
-            if answer.status == health_pb2.HealthCheckResponse.SERVING:
+        while True:  # not every picker can be watched
+            if (await stub.Check(asked)).status == health_pb2.HealthCheckResponse.SERVING:
                 return
+            await asyncio.sleep(_POLL_S)
 
 
 async def _answers(url: str) -> None:
@@ -113,4 +129,4 @@ async def _answers(url: str) -> None:
                         return
             except aiohttp.ClientConnectionError:
                 pass
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(_POLL_S)

@@ -30,15 +30,16 @@ STREAMS, CHUNKS, PACE_S = 32, 150, 0.02
 ADDED_MS, CHUNKS_PER_S = 2.5, 3000.0
 BESIDE_REFERENCE = 1.5
 TICKS = os.sysconf("SC_CLK_TCK")
-# GIE's picker asks its endpoints for these all the time.
+# GIE's picker reads paths and bodies as vLLM's, and asks its endpoints for these figures all the time.
+PATH = "/v1/chat/completions"
+CHAT = {"model": "bench", "messages": [{"role": "user", "content": "Who is next?"}]}
 METRICS = "vllm:num_requests_waiting 0\nvllm:num_requests_running 0\nvllm:kv_cache_usage_perc 0\n"
 
 
 async def _answer(request: web.Request) -> web.StreamResponse:
-    await request.read()
     if request.path == "/metrics":
         return web.Response(text=METRICS)
-    if request.path != "/stream":
+    if not (await request.json()).get("stream"):
         return web.json_response({"ok": True})
     response = web.StreamResponse(headers={"content-type": "text/event-stream"})
     await response.prepare(request)
@@ -62,7 +63,7 @@ async def _pool() -> AsyncIterator[int]:
 async def _post(session: aiohttp.ClientSession, url: str) -> float:
     """Milliseconds until the whole answer is here."""
     began = time.perf_counter()
-    async with session.post(url, json={"model": "bench"}) as response:
+    async with session.post(url + PATH, json=CHAT) as response:
         await response.read()
         response.raise_for_status()
     return (time.perf_counter() - began) * 1e3
@@ -81,7 +82,7 @@ async def _latency(session: aiohttp.ClientSession, urls: list[str]) -> list[list
 
 async def _stream(session: aiohttp.ClientSession, url: str) -> int:
     """Chunks that arrived."""
-    async with session.post(f"{url}/stream", data=b"{}") as response:
+    async with session.post(url + PATH, json=CHAT | {"stream": True}) as response:
         return sum([1 async for line in response.content if line.startswith(b"data")])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -33,13 +34,16 @@ class Picker(ext_proc_grpc.ExternalProcessorServicer):  # type: ignore[misc]  # 
 
     async def Process(
         self, requests: AsyncIterator[Request], context: grpc.aio.ServicerContext[Request, Response]
-    ) -> AsyncIterator[Response]:
+    ) -> None:
         exchange = Exchange(self._fleet, self._conformance)
+        reading = asyncio.ensure_future(context.read())  # the next message comes in while this one is answered
         try:
-            async for request in requests:
+            while (request := await reading) is not grpc.aio.EOF:
+                reading = asyncio.ensure_future(context.read())
                 for response in exchange.answer(request):
-                    yield response
+                    await context.write(response)
         finally:
+            reading.cancel()
             exchange.close()
             self._metrics.ended(exchange.refused)
 

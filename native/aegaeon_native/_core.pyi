@@ -48,7 +48,10 @@ class CudaDevice:
 
 @final
 class SlabPool:
-    """One tier's physical memory, cut once into slabs of one size. Thread-safe."""
+    """One tier's physical memory, cut once into slabs of one size. Thread-safe.
+
+    Of an engine with several ranks (devices) a slab is one of each, taken, given back and mapped together.
+    """
 
     @staticmethod
     def private(name: str, slab_bytes: int, slabs: int) -> SlabPool:
@@ -69,6 +72,12 @@ class SlabPool:
     def cuda(device: CudaDevice, slab_bytes: int, slabs: int) -> SlabPool:
         """Device tier on a GPU: takes all of the memory now. Raises NativeError saying how much fits."""
 
+    @staticmethod
+    def gang(pools: Sequence[SlabPool]) -> SlabPool:
+        """One pool whose slab i is slab i of each of these, its ranks. They are alike, unused, and not used after."""
+
+    @property
+    def ranks(self) -> int: ...
     @property
     def slab_bytes(self) -> int: ...
     @property
@@ -82,6 +91,10 @@ class SlabPool:
     @property
     def address(self) -> int:
         """Where the pool is mapped linearly (slab i at address + i * slab_bytes). Shared and attached pools only."""
+
+    @property
+    def addresses(self) -> list[int]:
+        """The same of each rank; `address` is the first one's, here and below."""
 
     def take(self, count: int) -> list[int]:
         """`count` free slabs, lowest first; raises OutOfSlabs and takes none when there are too few."""
@@ -106,10 +119,14 @@ class Range:
     """A permanent range of virtual addresses. What is not mapped may not be touched."""
 
     def __init__(self, pool: SlabPool, slabs: int) -> None:
-        """Reserve addresses for `slabs` slabs; maps nothing."""
+        """Reserve addresses for `slabs` slabs, for each rank; maps nothing."""
 
     @property
+    def ranks(self) -> int: ...
+    @property
     def address(self) -> int: ...
+    @property
+    def addresses(self) -> list[int]: ...
     @property
     def slabs(self) -> int: ...
     @property
@@ -123,13 +140,13 @@ class Range:
     def unmap(self, position: int, count: int) -> list[int]:
         """Unmap and return the slabs, for the pool's `give`."""
 
-    def view(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+    def view(self, offset: int, nbytes: int, rank: int = 0) -> NDArray[np.uint8]:
         """A writable array over these addresses, mapped or not; stays valid over remapping, keeps the Range alive.
 
         Raises NativeError for device memory.
         """
 
-    def dlpack(self, offset: int, nbytes: int) -> DeviceBytes:
+    def dlpack(self, offset: int, nbytes: int, rank: int = 0) -> DeviceBytes:
         """The same for torch.from_dlpack, on whichever device the range is."""
 
     def close(self) -> None:
@@ -147,7 +164,11 @@ class BlockPool:
 
     def __init__(self, pool: SlabPool, block_bytes: int, max_slabs: int) -> None: ...
     @property
+    def ranks(self) -> int: ...
+    @property
     def address(self) -> int: ...
+    @property
+    def addresses(self) -> list[int]: ...
     @property
     def block_bytes(self) -> int: ...
     @property
@@ -209,10 +230,10 @@ class BlockPool:
     def forget(self, blocks: Sequence[int] | NDArray[np.int32]) -> int:
         """The opposite of `keep`: cached ones are free. Returns how many slabs went back to the pool."""
 
-    def view(self) -> NDArray[np.uint8]:
+    def view(self, rank: int = 0) -> NDArray[np.uint8]:
         """The whole range as bytes, shape (capacity * block_bytes,). Raises NativeError for device memory."""
 
-    def dlpack(self) -> DeviceBytes:
+    def dlpack(self, rank: int = 0) -> DeviceBytes:
         """The same for torch.from_dlpack, on whichever device the range is."""
 
     def check(self) -> None:

@@ -76,17 +76,33 @@ std::shared_ptr<SlabPool> attach(const std::string& path, const SharedDevice& de
   return SlabPool::attach(path, aegaeon::cuda::locking(device));
 }
 
+// Where each rank has it.
+template <typename Class>
+std::vector<std::uintptr_t> addresses(const Class& memory) {
+  std::vector<std::uintptr_t> found;
+  for (std::size_t rank = 0; rank < memory.ranks(); ++rank) found.push_back(memory.address(rank));
+  return found;
+}
+
+template <typename Class>
+void def_addresses(nb::class_<Class>& c) {
+  c.def_prop_ro("ranks", &Class::ranks)
+      .def_prop_ro("address", [](const Class& memory) { return memory.address(0); })
+      .def_prop_ro("addresses", &addresses<Class>);
+}
+
 void bind_slab_pool(nb::module_& m) {
-  nb::class_<SlabPool>(m, "SlabPool", nb::is_final())
-      .def_static("private", &SlabPool::create_private, "name"_a, "slab_bytes"_a, "slabs"_a)
+  nb::class_<SlabPool> c(m, "SlabPool", nb::is_final());
+  def_addresses(c);
+  c.def_static("private", &SlabPool::create_private, "name"_a, "slab_bytes"_a, "slabs"_a)
       .def_static("shared", &create_shared, "path"_a, "slab_bytes"_a, "slabs"_a, "device"_a = nb::none(), GilFree())
       .def_static("attach", &attach, "path"_a, "device"_a = nb::none(), GilFree())
+      .def_static("gang", &SlabPool::gang, "pools"_a)
       .def_static("cuda", &aegaeon::cuda::create_pool, "device"_a, "slab_bytes"_a, "slabs"_a, GilFree())
       .def_prop_ro("slab_bytes", &SlabPool::slab_bytes)
       .def_prop_ro("total", &SlabPool::total)
       .def_prop_ro("free", &SlabPool::free)
       .def_prop_ro("kept", &SlabPool::kept)
-      .def_prop_ro("address", &SlabPool::address)
       .def("take", &SlabPool::take, "count"_a)
       .def(
           "give", [](SlabPool& pool, const Int32s& slabs) { pool.give(slabs); }, "slabs"_a)
@@ -98,9 +114,9 @@ void bind_slab_pool(nb::module_& m) {
 }
 
 void bind_range(nb::module_& m) {
-  nb::class_<Range>(m, "Range", nb::is_final())
-      .def(nb::init<std::shared_ptr<SlabPool>, std::size_t>(), "pool"_a, "slabs"_a)
-      .def_prop_ro("address", &Range::address)
+  nb::class_<Range> c(m, "Range", nb::is_final());
+  def_addresses(c);
+  c.def(nb::init<std::shared_ptr<SlabPool>, std::size_t>(), "pool"_a, "slabs"_a)
       .def_prop_ro("slabs", &Range::slabs)
       .def_prop_ro("mapped", &Range::mapped)
       .def(
@@ -109,28 +125,28 @@ void bind_range(nb::module_& m) {
       .def("unmap", &Range::unmap, "position"_a, "count"_a, GilFree())
       .def(
           "view",
-          [](nb::handle_t<Range> self, std::size_t offset, std::size_t nbytes) {
+          [](nb::handle_t<Range> self, std::size_t offset, std::size_t nbytes, std::size_t rank) {
             const auto& range = nb::cast<Range&>(self);
-            require_host(range.device());
-            std::byte* at = range.at(offset, nbytes);
+            std::byte* at = range.at(offset, nbytes, rank);
+            require_host(range.device(rank));
             return view_of(reinterpret_cast<std::uintptr_t>(at), nbytes, self);
           },
-          "offset"_a, "nbytes"_a)
+          "offset"_a, "nbytes"_a, "rank"_a = 0)
       .def(
           "dlpack",
-          [](nb::handle_t<Range> self, std::size_t offset, std::size_t nbytes) {
+          [](nb::handle_t<Range> self, std::size_t offset, std::size_t nbytes, std::size_t rank) {
             const auto& range = nb::cast<Range&>(self);
-            std::byte* at = range.at(offset, nbytes);
-            return dlpack_of(reinterpret_cast<std::uintptr_t>(at), nbytes, range.device(), self);
+            std::byte* at = range.at(offset, nbytes, rank);
+            return dlpack_of(reinterpret_cast<std::uintptr_t>(at), nbytes, range.device(rank), self);
           },
-          "offset"_a, "nbytes"_a)
+          "offset"_a, "nbytes"_a, "rank"_a = 0)
       .def("close", &Range::close, GilFree());
 }
 
 void bind_block_pool(nb::module_& m) {
   nb::class_<BlockPool> c(m, "BlockPool", nb::is_final());
+  def_addresses(c);
   c.def(nb::init<std::shared_ptr<SlabPool>, std::size_t, std::size_t>(), "pool"_a, "block_bytes"_a, "max_slabs"_a)
-      .def_prop_ro("address", &BlockPool::address)
       .def_prop_ro("block_bytes", &BlockPool::block_bytes)
       .def_prop_ro("capacity", &BlockPool::capacity)
       .def_prop_ro("free", &BlockPool::free)
@@ -145,17 +161,22 @@ void bind_block_pool(nb::module_& m) {
       .def(
           "cached", [](const BlockPool& pool, bool ready) { return array_of(pool.cached(ready)); }, "ready"_a = false)
       .def("cached_positions", [](const BlockPool& pool) { return array_of(pool.cached_positions()); })
-      .def("view",
-           [](nb::handle_t<BlockPool> self) {
-             const auto& pool = nb::cast<BlockPool&>(self);
-             require_host(pool.device());
-             return view_of(pool.address(), pool.capacity() * pool.block_bytes(), self);
-           })
-      .def("dlpack",
-           [](nb::handle_t<BlockPool> self) {
-             const auto& pool = nb::cast<BlockPool&>(self);
-             return dlpack_of(pool.address(), pool.capacity() * pool.block_bytes(), pool.device(), self);
-           })
+      .def(
+          "view",
+          [](nb::handle_t<BlockPool> self, std::size_t rank) {
+            const auto& pool = nb::cast<BlockPool&>(self);
+            const std::uintptr_t address = pool.address(rank);
+            require_host(pool.device(rank));
+            return view_of(address, pool.capacity() * pool.block_bytes(), self);
+          },
+          "rank"_a = 0)
+      .def(
+          "dlpack",
+          [](nb::handle_t<BlockPool> self, std::size_t rank) {
+            const auto& pool = nb::cast<BlockPool&>(self);
+            return dlpack_of(pool.address(rank), pool.capacity() * pool.block_bytes(), pool.device(rank), self);
+          },
+          "rank"_a = 0)
       .def("check", &BlockPool::check, GilFree())
       .def("close", &BlockPool::close, GilFree());
   using Blocks = std::span<const std::int32_t>;

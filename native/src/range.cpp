@@ -9,17 +9,21 @@ namespace aegaeon {
 
 namespace {
 
-std::shared_ptr<std::byte> reserve(const SlabPool& pool, std::size_t slabs) {
+std::vector<std::shared_ptr<std::byte>> reserve(const SlabPool& pool, std::size_t slabs) {
   if (slabs == 0 || slabs > (std::size_t{1} << 46) / pool.slab_bytes()) {
     throw NativeError("a range of " + std::to_string(slabs) + " slabs: at least one, and at most 64 TiB in all");
   }
-  return pool.store().reserve(pool.slab_bytes() * slabs);
+  std::vector<std::shared_ptr<std::byte>> bases;
+  for (std::size_t rank = 0; rank < pool.ranks(); ++rank) {
+    bases.push_back(pool.store(rank).reserve(pool.slab_bytes() * slabs));
+  }
+  return bases;
 }
 
 }  // namespace
 
 Range::Range(std::shared_ptr<SlabPool> pool, std::size_t slabs)
-    : pool_(std::move(pool)), slab_bytes_(pool_->slab_bytes()), base_(reserve(*pool_, slabs)), at_(slabs, kNoSlab) {}
+    : pool_(std::move(pool)), slab_bytes_(pool_->slab_bytes()), bases_(reserve(*pool_, slabs)), at_(slabs, kNoSlab) {}
 
 Range::~Range() {
   try {
@@ -39,12 +43,12 @@ std::vector<Slab> Range::layout() const {
   return at_;
 }
 
-std::byte* Range::at(std::size_t offset, std::size_t nbytes) const {
+std::byte* Range::at(std::size_t offset, std::size_t nbytes, std::size_t rank) const {
   if (offset > bytes() || nbytes > bytes() - offset) {
     throw NativeError("view of " + std::to_string(nbytes) + " bytes at " + std::to_string(offset) + ": the range has " +
                       std::to_string(bytes()));
   }
-  return base_.get() + offset;
+  return bases_.at(rank).get() + offset;
 }
 
 void Range::require_free(std::size_t position, std::span<const Slab> slabs) const {
@@ -80,7 +84,7 @@ void Range::map_runs(std::size_t position, std::span<const Slab> slabs) {
       std::size_t end = begin + 1;
       if (slabs[begin] != kNoSlab) {
         while (end < slabs.size() && slabs[end] == slabs[end - 1] + 1) ++end;
-        pool_->map_at(base_.get() + (position + begin) * slab_bytes_, slabs[begin], end - begin);
+        pool_->map_at(bases_, (position + begin) * slab_bytes_, slabs[begin], end - begin);
       }
       begin = end;
     }
@@ -112,7 +116,9 @@ std::vector<Slab> Range::unmap(std::size_t position, std::size_t count) {
 }
 
 void Range::clear(std::size_t position, std::size_t count) {
-  pool_->store().unmap(base_.get() + position * slab_bytes_, count);
+  for (std::size_t rank = 0; rank < bases_.size(); ++rank) {
+    pool_->store(rank).unmap(bases_[rank].get() + position * slab_bytes_, count);
+  }
 }
 
 void Range::close() {

@@ -25,8 +25,8 @@ void validate(std::size_t slab_bytes, std::size_t slabs) {
 
 }  // namespace
 
-SlabPool::SlabPool(std::shared_ptr<SlabStore> store, std::size_t slab_bytes, std::size_t slabs, bool owner)
-    : slab_bytes_(slab_bytes), total_(slabs), owner_(owner), store_(std::move(store)), free_(slabs), kept_(slabs) {
+SlabPool::SlabPool(Stores stores, std::size_t slab_bytes, std::size_t slabs, bool owner)
+    : slab_bytes_(slab_bytes), total_(slabs), owner_(owner), stores_(std::move(stores)), free_(slabs), kept_(slabs) {
   if (!owner_) return;
   for (std::size_t slab = 0; slab < slabs; ++slab) free_.insert(slab);
 }
@@ -34,7 +34,24 @@ SlabPool::SlabPool(std::shared_ptr<SlabStore> store, std::size_t slab_bytes, std
 std::shared_ptr<SlabPool> SlabPool::create(std::shared_ptr<SlabStore> store, std::size_t slab_bytes,
                                            std::size_t slabs) {
   validate(slab_bytes, slabs);
-  return std::shared_ptr<SlabPool>(new SlabPool(std::move(store), slab_bytes, slabs, true));
+  return std::shared_ptr<SlabPool>(new SlabPool({std::move(store)}, slab_bytes, slabs, true));
+}
+
+std::shared_ptr<SlabPool> SlabPool::gang(const std::vector<std::shared_ptr<SlabPool>>& pools) {
+  if (pools.empty()) throw NativeError("gang: at least one pool is needed");
+  const SlabPool& first = *pools.front();
+  Stores stores;
+  for (const auto& pool : pools) {
+    const bool alike = pool->slab_bytes_ == first.slab_bytes_ && pool->total_ == first.total_;
+    const bool unused = !pool->owner_ || pool->free() == pool->total_;
+    if (!alike || !unused || pool->owner_ != first.owner_) {
+      throw NativeError("gang: a pool of " + std::to_string(pool->total_) + " slabs of " +
+                        std::to_string(pool->slab_bytes_) + " bytes beside one of " + std::to_string(first.total_) +
+                        " of " + std::to_string(first.slab_bytes_) + ": they must be alike, and unused");
+    }
+    stores.insert(stores.end(), pool->stores_.begin(), pool->stores_.end());
+  }
+  return std::shared_ptr<SlabPool>(new SlabPool(std::move(stores), first.slab_bytes_, first.total_, first.owner_));
 }
 
 std::shared_ptr<SlabPool> SlabPool::create_private(const std::string& name, std::size_t slab_bytes, std::size_t slabs) {
@@ -58,7 +75,7 @@ std::shared_ptr<SlabPool> SlabPool::attach(const std::string& path, const StoreW
   validate(trailer.unit_bytes, trailer.units);
   std::shared_ptr<SlabStore> store = std::make_shared<FileStore>(std::move(file), trailer.unit_bytes);
   if (wrapper) store = wrapper(std::move(store), trailer.unit_bytes, trailer.units, true);
-  return std::shared_ptr<SlabPool>(new SlabPool(std::move(store), trailer.unit_bytes, trailer.units, false));
+  return std::shared_ptr<SlabPool>(new SlabPool({std::move(store)}, trailer.unit_bytes, trailer.units, false));
 }
 
 std::size_t SlabPool::free() const {
@@ -157,15 +174,23 @@ void SlabPool::check() const {
 void SlabPool::close() {
   const std::scoped_lock lock(mutex_);
   closed_ = true;
-  store_->close();
+  for (const auto& store : stores_) store->close();
 }
 
-void SlabPool::map_at(std::byte* where, Slab first, std::size_t count) const {
+// All ranks or none.
+void SlabPool::map_at(std::span<const std::shared_ptr<std::byte>> bases, std::size_t offset, Slab first,
+                      std::size_t count) const {
   const auto begin = static_cast<std::size_t>(first);
   if (first < 0 || begin > total_ || count > total_ - begin) {
     throw NativeError("map: slab " + std::to_string(first) + " is not of this pool of " + std::to_string(total_));
   }
-  store_->map(where, begin, count);
+  std::size_t rank = 0;
+  try {
+    for (; rank < stores_.size(); ++rank) stores_[rank]->map(bases[rank].get() + offset, begin, count);
+  } catch (...) {
+    while (rank-- > 0) stores_[rank]->unmap(bases[rank].get() + offset, count);
+    throw;
+  }
 }
 
 }  // namespace aegaeon

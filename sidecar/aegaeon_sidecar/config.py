@@ -21,9 +21,9 @@ class _Settings(BaseModel):
 class MemorySettings(_Settings):
     """How much memory the sidecar may take. Fixed at the start: slabs are cut once."""
 
-    device_bytes: int = Field(gt=0, description="device tier: weights and KV cache share it")
+    device_bytes: int = Field(gt=0, description="device tier of each rank: weights and KV cache share it")
     slab_bytes: int = Field(gt=0, description="the unit in which both tiers are handed out")
-    host_kv_bytes: int = Field(gt=0, description="host tier: KV cache that is swapped out or handed off")
+    host_kv_bytes: int = Field(gt=0, description="host tier of all ranks: KV cache that is swapped out or handed off")
     host_cache_bytes: int = Field(gt=0, description="weights in shared memory, all sidecars of the node together")
     prefix_reuse: bool = Field(default=True, description="prompts that begin alike share KV; off to measure without")
     stage_chunk_bytes: int = Field(default=CHUNK_BYTES, gt=0, description="read and copied in one go")
@@ -48,7 +48,8 @@ class SidecarConfig(_Settings):
         default=None, description="folder of ca.crt, tls.crt, tls.key: mutual TLS on every stream; None: plaintext"
     )
     backend: Literal["torch"] = "torch"
-    device: str = "cpu"
+    device: str = Field(default="cpu", description="of the first rank: cpu, or cuda:N")
+    ranks: int = Field(default=1, ge=1, le=8, description="devices that share every model: `device` and those after it")
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     memory: MemorySettings
     disk: DiskSettings = Field(default_factory=DiskSettings)

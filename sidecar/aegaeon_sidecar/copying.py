@@ -1,11 +1,13 @@
-"""Copies on a native lane, waited for without the GIL, stopped at the next chunk when their command is cancelled."""
+"""Copies on native lanes, one for each rank: waited for without the GIL, stopped at the next chunk when their command
+is cancelled."""
 
 from __future__ import annotations
 
-from aegaeon_native import BlockPool, CopyLane, CudaDevice, Event, EventTable
+from aegaeon_native import BlockPool, CopyLane, Event, EventTable, Range, SlabPool
 from aegaeon_sidecar.errors import EngineError
 from aegaeon_sidecar.kv.handles import Units
 from aegaeon_sidecar.memory.eviction import Blocks
+from aegaeon_sidecar.memory.gpu import Gpus
 from aegaeon_sidecar.state import Command
 
 _LOOK_S = 60.0
@@ -19,39 +21,55 @@ def await_copy(event: Event) -> None:
 
 
 class Copier:
-    """One stream of copies: of this machine's memory, or of a GPU. Used by one lane's thread; `cancel` by any."""
+    """One stream of copies on each rank, the same on all: of this machine's memory, or of a GPU.
 
-    def __init__(self, name: str, events: EventTable, gpu: CudaDevice | None = None, urgency: int = 0) -> None:
+    Used by one lane's thread; `cancel` by any.
+    """
+
+    def __init__(self, name: str, events: EventTable, gpus: Gpus = (None,), urgency: int = 0) -> None:
         """`urgency`: 0 to 5, of its kernels among all that a GPU has to do; its copy engines take turns regardless."""
-        self._lane = CopyLane(name, device=gpu, priority=-urgency)
+        self._lanes = [CopyLane(name, device=gpu, priority=-urgency) for gpu in gpus]
         self._events = events
 
-    def copy(self, command: Command, dst: int, src: int, nbytes: int) -> None:
-        """Queue bytes from address to address."""
-        self._lane.copy(dst, src, nbytes, tag=command.id)
+    def copy_image(self, command: Command, into: Range, image: int, part_bytes: int, first: int) -> None:
+        """Queue the ranks' parts of the image at this address, each from its byte `first` on."""
+        for rank, (lane, to) in enumerate(zip(self._lanes, into.addresses, strict=True)):
+            source = image + rank * part_bytes
+            lane.copy(to + first, source + first, part_bytes - first, tag=command.id)
 
     def copy_blocks(self, command: Command, into: BlockPool, to: Blocks, source: BlockPool, of: Blocks) -> None:
         """Queue block of[i] of `source` to block to[i] of `into`, for all i; both hold blocks of one size."""
-        self._lane.copy_blocks(into.address, source.address, into.block_bytes, to, of, tag=command.id)
+        self._copy(into.addresses, source.addresses, Units(into.block_bytes, to, of), command.id)
 
-    def copy_units(self, command: Command, into: BlockPool, source: int, units: Units) -> None:
-        """Queue pieces of blocks from the addresses at `source`, numbered on both sides in pieces of one size."""
-        self._lane.copy_blocks(into.address, source, units.nbytes, units.to, units.of, tag=command.id)
+    def copy_units(self, command: Command, into: BlockPool, source: SlabPool, units: Units) -> None:
+        """Queue pieces of blocks of another pool, numbered on both sides in pieces of one size."""
+        self._copy(into.addresses, source.addresses, units, command.id)
 
     def begin(self, into: BlockPool, to: Blocks, source: BlockPool, of: Blocks) -> Event:
         """Queue blocks as `copy_blocks` does, for no command: nothing cancels it. The event says that it is over."""
-        self._lane.copy_blocks(into.address, source.address, into.block_bytes, to, of)
+        self._copy(into.addresses, source.addresses, Units(into.block_bytes, to, of), 0)
+        first, *others = self._lanes
+        for lane in others:
+            over = self._events.event()
+            lane.record(over)
+            first.wait(over)
         event = self._events.event()
-        self._lane.record(event)
+        first.record(event)
         return event
 
     def finish(self) -> None:
         """Wait until everything queued is done or stopped. Raises EngineError when the lane is stuck."""
-        if not self._lane.synchronize(_LOOK_S):
+        if not all(lane.synchronize(_LOOK_S) for lane in self._lanes):
             raise EngineError(_STUCK)
 
     def cancel(self, command: Command) -> None:
-        self._lane.cancel(command.id)
+        for lane in self._lanes:
+            lane.cancel(command.id)
 
     def close(self) -> None:
-        self._lane.close()
+        for lane in self._lanes:
+            lane.close()
+
+    def _copy(self, into: list[int], source: list[int], units: Units, tag: int) -> None:
+        for lane, to, of in zip(self._lanes, into, source, strict=True):
+            lane.copy_blocks(to, of, units.nbytes, units.to, units.of, tag=tag)

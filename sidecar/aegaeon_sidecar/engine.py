@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-from aegaeon_native import CudaDevice, EventTable, SlabPool
+from aegaeon_native import CudaDevice, EventTable
 from aegaeon_native.leases import locked
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
@@ -23,8 +24,8 @@ from aegaeon_sidecar.kv.lending import Lending
 from aegaeon_sidecar.kv.moves import KvMoves
 from aegaeon_sidecar.kv.reuse import PrefixReuse
 from aegaeon_sidecar.lanes import Lanes
-from aegaeon_sidecar.memory.gpu import device_pool, open_gpu
-from aegaeon_sidecar.memory.segments import Attachments, leases_path, segment_path
+from aegaeon_sidecar.memory.gpu import Gpus, device_pool, host_pool, open_gpus
+from aegaeon_sidecar.memory.segments import Attachments, leases_path, segment_files, segment_path
 from aegaeon_sidecar.memory.sweeper import Sweeper, sweep
 from aegaeon_sidecar.memory.tiers import Tier
 from aegaeon_sidecar.outbox import Outbox
@@ -45,7 +46,7 @@ from aegaeon_sidecar.wire import seq_of
 
 log = logging.getLogger(__name__)
 
-_EVENTS = 64
+_EVENTS = 64  # for each rank
 # Of a lane's stream on a GPU: its kernels for small blocks need not queue behind those of steps. A running batch waits
 # for KV that comes in, the next one for its weights, and nobody at once for what leaves.
 _URGENCY = {Lane.WEIGHTS: 1, Lane.KV_OUT: 0, Lane.KV_IN: 2}
@@ -68,19 +69,19 @@ class Engine:
         self._config = config
         self._incarnation = incarnation
         self._outbox = outbox
-        gpu = open_gpu(config.device)
+        gpus = open_gpus(config.device, config.ranks)
         sweep(config.segments)
         self._segment = segment_path(config.segments, config.instance, incarnation)
         with locked(config.segments):
             self._lending = Lending(leases_path(self._segment))
-            self.state = _state(config, str(self._segment), self._lending, gpu)
-        self._attachments = Attachments(config.segments, gpu)
+            self.state = _state(config, self._segment, self._lending, gpus)
+        self._attachments = Attachments(config.segments, gpus)
         self._sweeper = Sweeper(config.segments, self._tidy)
-        self._events = EventTable.private(_EVENTS)
-        self._copiers = {lane: Copier(lane.value, self._events, gpu, urgency) for lane, urgency in _URGENCY.items()}
-        self._cache = HostCache(config.segments, config.memory.host_cache_bytes, gpu)
+        self._events = EventTable.private(_EVENTS * config.ranks)
+        self._copiers = {lane: Copier(lane.value, self._events, gpus, urgency) for lane, urgency in _URGENCY.items()}
+        self._cache = HostCache(config.segments, config.memory.host_cache_bytes, gpus[0])
         self._held = Held(self.state, self._cache)
-        self._ring = _ring(config, gpu)
+        self._ring = _ring(config, gpus[0] if config.ranks == 1 else None)
         self._fetcher = Fetcher(
             self.state,
             backend,
@@ -161,7 +162,7 @@ class Engine:
         ended = self._lanes.join(timeout_s) and fetched
         if ended:
             self._close()
-        for path in (self._segment, leases_path(self._segment)):
+        for path in (*segment_files(self._segment, self._config.ranks), leases_path(self._segment)):
             path.unlink(missing_ok=True)
         return ended
 
@@ -219,9 +220,10 @@ def _ring(config: SidecarConfig, gpu: CudaDevice | None = None) -> StageRing:
     return StageRing(memory.stage_chunk_bytes, memory.stage_depth, gpu=gpu, urgency=_URGENCY[Lane.WEIGHTS])
 
 
-def _state(config: SidecarConfig, segment: str, lending: Lending, gpu: CudaDevice | None) -> State:
+def _state(config: SidecarConfig, segment: Path, lending: Lending, gpus: Gpus) -> State:
     memory = config.memory
-    slab_bytes = memory.slab_bytes
-    device = Tier("device", device_pool(gpu, config.instance, slab_bytes, memory.device_bytes // slab_bytes))
-    host = Tier("host", SlabPool.shared(segment, slab_bytes, memory.host_kv_bytes // slab_bytes, gpu))
+    slab_bytes, ranks = memory.slab_bytes, config.ranks
+    files, host_slabs = segment_files(segment, ranks), memory.host_kv_bytes // ranks // slab_bytes
+    device = Tier("device", device_pool(gpus, config.instance, slab_bytes, memory.device_bytes // slab_bytes))
+    host = Tier("host", host_pool(gpus, files, slab_bytes, host_slabs))
     return State(device, host, SequenceTable(device, host, lending), prefix_reuse=memory.prefix_reuse)

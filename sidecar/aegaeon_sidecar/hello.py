@@ -20,7 +20,7 @@ def hello(config: SidecarConfig, incarnation: str, segment: str, state: State) -
         incarnation=incarnation,
         node=config.node,
         role=ROLES[config.role],
-        device=config.device,
+        device=config.device if config.ranks == 1 else f"{config.device} x {config.ranks}",
         slab_bytes=state.device.pool.slab_bytes,
         slabs=state.device.pool.total,
         host_slabs=state.host.pool.total,

@@ -45,7 +45,7 @@ def main() -> int:
         given = vars(arguments.parse_args())
         config = read_config(given.pop("config"), {key: value for key, value in given.items() if value is not None})
         configure_threads(config.threads)
-        backend = TorchBackend(device=config.device, dtype=config.dtype)
+        backend = TorchBackend(device=config.device, ranks=config.ranks, dtype=config.dtype)
         status, ended = asyncio.run(_serve(config, backend))
     except (SettingsError, BackendError, NativeError, OSError) as error:
         log.error("%s", error)  # one sentence for people, no traceback

@@ -166,12 +166,12 @@ class Switch:
         """All bytes but the first `there`, which are in already; returns how many were moved."""
         begin = time.monotonic()
         missing, known = max(_layout(model).weight_bytes - there, 0), model.content
-        image = self._images.pinned(model) if missing else None
+        image = self._images.image(command, model, past_host) if missing else None
         if image is not None:
             if image.content != known:  # the files are others than those whose bytes were kept, or may be
                 there, missing = 0, _layout(model).weight_bytes
             copier = self._copiers[Lane.WEIGHTS]
-            copier.copy(command, _range(model).address + there, image.address + there, missing)
+            copier.copy_image(command, _range(model), image.address, _layout(model).weight_bytes, there)
             copier.finish()
         elif missing:
             self._images.stream(command, model, past_host)
@@ -229,7 +229,7 @@ class Switch:
                 sequence.moving = True
             copier = self._copiers[Lane.KV_IN]
             pieces = units(adopt.handle, source, device, sequence.blocks, new)
-            copier.copy_units(command, device, source.address, pieces)
+            copier.copy_units(command, device, source, pieces)
             copier.finish()
         with self._state.changed:
             self._kv.end(command, sequence, Place.NONE, Place.DEVICE)

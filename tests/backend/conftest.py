@@ -29,11 +29,13 @@ class Rig:
         self.directory = directory
         self.backend = TorchBackend(**options)
         self.layout = self.backend.describe(directory, 0)
-        self.weights: NDArray[np.uint8] = np.empty(self.layout.weight_bytes, dtype=np.uint8)
-        self.backend.register("model", directory, self.layout, self.weights)
+        self.weights: NDArray[np.uint8] = np.empty(self.layout.image_bytes, dtype=np.uint8)
+        starts = [rank * self.layout.weight_bytes for rank in range(self.layout.ranks)]
+        parts = [self.weights[start : start + self.layout.weight_bytes] for start in starts]
+        self.backend.register("model", directory, self.layout, *parts)
         fill(directory, self.layout, [self.weights], StageRing())
-        self.kv: NDArray[np.uint8] = np.full(kv_blocks * self.layout.kv_block_bytes, 255, dtype=np.uint8)
-        self.backend.bind_kv(self.layout.kv_shape, self.kv)
+        self.kv: NDArray[np.uint8] = np.full((len(parts), kv_blocks * self.layout.kv_block_bytes), 255, dtype=np.uint8)
+        self.backend.bind_kv(self.layout.kv_shape, *self.kv)
         self._free = np.random.default_rng(0).permutation(kv_blocks).astype(np.int32)
 
     def table(self, tokens: int) -> NDArray[np.int32]:

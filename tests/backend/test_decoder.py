@@ -1,5 +1,7 @@
 """The decoder says what transformers says: every architecture, every rope, every way of cutting a prompt."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -41,6 +43,19 @@ VARIANTS = {
     "qwen3 with biases": ("qwen3", {"attention_bias": True, "tie_word_embeddings": False}),
 }
 
+SHARED = {
+    "llama on two": (2, "llama", {}),
+    "llama with biases on two": (2, "llama", {"attention_bias": True, "mlp_bias": True}),
+    "qwen2 on four": (4, "qwen2", {}),
+    "qwen2 with a vocabulary that three do not share evenly": (
+        3,
+        "qwen2",
+        {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 16, "hidden_size": 96, "vocab_size": 385},
+    ),
+    "qwen3 on two, tied, with a vocabulary of an odd size": (2, "qwen3", {"vocab_size": 387}),
+    "mistral with a window on two": (2, "mistral", {"num_key_value_heads": 2, "sliding_window": 8}),
+}
+
 
 def check(rig, reference, directory, prompt):
     """One pass, three chunks and single tokens, each against transformers' own logits."""
@@ -71,6 +86,12 @@ def test_every_rope_scaling_matches_transformers(rig, reference, make_model, pro
 def test_every_switch_of_an_architecture_matches_transformers(rig, reference, make_model, prompt, variant):
     architecture, fields = VARIANTS[variant]
     check(rig, reference, make_model(architecture, **fields), prompt)
+
+
+@pytest.mark.parametrize("shared", SHARED)
+def test_ranks_that_share_a_model_match_transformers(rig, reference, make_model, prompt, shared):
+    ranks, architecture, fields = SHARED[shared]
+    check(partial(rig, ranks=ranks), reference, make_model(architecture, **fields), prompt)
 
 
 def test_a_rope_scaling_changes_the_output(reference, make_model, prompt):

@@ -19,6 +19,7 @@ from aegaeon_sidecar.models.files import find_tensors
 from aegaeon_sidecar.models.fill import chunks, fill, identity
 from aegaeon_sidecar.models.header import read_header
 from aegaeon_sidecar.models.layout import plan
+from aegaeon_sidecar.models.sharding import Deal
 from aegaeon_sidecar.weights.ring import Job, StageRing
 
 
@@ -277,7 +278,7 @@ def test_tensors_at_odd_places_are_cut_at_whole_items(tmp_path, ring):
     file.write_bytes(struct.pack("<Q", len(text)) + text + values.view(torch.uint8).numpy().tobytes())
     (tensor,) = read_header(file)
     assert tensor.offset % 2
-    reads = chunks(file, [tensor], {tensor: 256}, item=4, chunk_bytes=4093)
+    reads = chunks(file, [tensor], {tensor: Deal(256)}, item=4, chunk_bytes=4093)
     target = np.zeros(256 + 4 * 8191, np.uint8)
     ring.run(Job(reads, [target], "F32", True, lambda done, total: None, lambda: False))
     assert torch.equal(torch.from_numpy(target[256:]).view(torch.float32), values.float())

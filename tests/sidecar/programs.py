@@ -38,18 +38,19 @@ class Machine:
     prefill_chunk_tokens: int = 7
     chunk: int = 1
     host_cache_bytes: int = 64 << 20
+    ranks: int = 1
 
     def settings(self, folder: Path, name: str, prefix_reuse: bool = True) -> dict[str, Any]:
         """Of one sidecar."""
         memory = {
             "device_bytes": self.slabs * self.slab_bytes,
-            "host_kv_bytes": 64 * self.slab_bytes,
+            "host_kv_bytes": 64 * self.slab_bytes * self.ranks,
             "slab_bytes": self.slab_bytes,
             "host_cache_bytes": self.host_cache_bytes,
             "prefix_reuse": prefix_reuse,
         }
         rest = {"device": self.device, "dtype": self.dtype, "prefill_chunk_tokens": self.prefill_chunk_tokens}
-        return config(folder, name, memory=memory, **rest)
+        return config(folder, name, memory=memory, ranks=self.ranks, **rest)
 
 
 CPU = Machine()

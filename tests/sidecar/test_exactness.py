@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from sidecar.late import LateBackend
-from sidecar.programs import told_alike
-from sidecar.rig import Rig
+from sidecar.programs import Machine, told_alike
+from sidecar.rig import SLAB, Rig
 
 from aegaeon_sidecar.backends.torch import TorchBackend
 
 MANY = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 80)]  # over 10,000 switches and moves
 REUSING = range(3)  # where conversations come back while their blocks are still there; not every program has such
 SOME = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(102, 120)]
+FEW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(201, 220)]
+PAIR = Machine(partial(TorchBackend, ranks=2), ranks=2, slab_bytes=SLAB // 2)  # each rank has half of every model
 
 
 @pytest.mark.parametrize("seed", [*range(3), *MANY])
@@ -31,3 +35,11 @@ async def test_so_does_any_program_whose_steps_are_launched_ahead(
     late = LateBackend(), LateBackend()
     await told_alike(scheduler, folder, tiny_models, seed, *late)
     assert sum(backend.ahead for backend in late) > 50
+
+
+@pytest.mark.parametrize("seed", [200, *FEW])
+async def test_so_does_any_program_of_engines_whose_two_ranks_share_every_model(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], make_model: Callable[..., Path], seed: int
+) -> None:
+    models = tiny_models | {"mistral": make_model("mistral", num_key_value_heads=2)}
+    await told_alike(scheduler, folder, models, seed, PAIR.backend(), PAIR.backend(), PAIR)

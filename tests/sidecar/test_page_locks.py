@@ -81,7 +81,7 @@ def segment(folder: Path) -> Iterator[Segment]:
 
 
 def test_a_segment_is_locked_while_it_is_attached(folder: Path, segment: Segment, driver: DriverDouble) -> None:
-    attachments = Attachments(folder, driver.gpu)
+    attachments = Attachments(folder, (driver.gpu,))
     with attachments.reading(segment.path.name, *segment.lease) as pool:
         assert (pool.total, driver.locked) == (4, 1)
     segment.source.close()
@@ -91,7 +91,7 @@ def test_a_segment_is_locked_while_it_is_attached(folder: Path, segment: Segment
 def test_a_segment_that_may_not_be_locked_is_read_all_the_same(
     folder: Path, segment: Segment, driver: DriverDouble
 ) -> None:
-    attachments = Attachments(folder, driver.gpu)
+    attachments = Attachments(folder, (driver.gpu,))
     driver.refuse_lock()
     with attachments.reading(segment.path.name, *segment.lease) as pool:
         assert (pool.total, driver.locked) == (4, 0)

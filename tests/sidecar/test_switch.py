@@ -62,7 +62,7 @@ def decode(sidecar: Sidecar, steps: int, after: int) -> int:
 def held_up(sidecar: Sidecar, lane: Lane) -> Iterator[None]:
     """What is queued on this lane's copier waits for the end of the block, as behind a copy that takes long."""
     gate = EventTable.private(1).event()
-    sidecar.engine._copiers[lane]._lane.wait(gate)
+    sidecar.engine._copiers[lane]._lanes[0].wait(gate)
     try:
         yield
     finally:

@@ -24,8 +24,9 @@ class BlockPool {
   BlockPool(std::shared_ptr<SlabPool> pool, std::size_t block_bytes, std::size_t max_slabs);
   ~BlockPool();
 
-  std::uintptr_t address() const { return range_.address(); }
-  int device() const { return range_.device(); }
+  std::size_t ranks() const { return range_.ranks(); }
+  std::uintptr_t address(std::size_t rank = 0) const { return range_.address(rank); }
+  int device(std::size_t rank = 0) const { return range_.device(rank); }
   std::size_t block_bytes() const { return block_bytes_; }
   std::size_t capacity() const { return capacity_; }
   std::size_t free() const;        // in slabs that held blocks touch, cached ones among them

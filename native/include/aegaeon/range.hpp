@@ -21,8 +21,9 @@ class Range {
   Range(const Range&) = delete;
   Range& operator=(const Range&) = delete;
 
-  std::uintptr_t address() const { return reinterpret_cast<std::uintptr_t>(base_.get()); }
-  int device() const { return pool_->store().device(); }
+  std::size_t ranks() const { return bases_.size(); }  // each has addresses of its own, mapped alike
+  std::uintptr_t address(std::size_t rank = 0) const { return reinterpret_cast<std::uintptr_t>(bases_.at(rank).get()); }
+  int device(std::size_t rank = 0) const { return pool_->store(rank).device(); }
   std::size_t slabs() const { return at_.size(); }
   std::size_t bytes() const { return at_.size() * slab_bytes_; }
   std::size_t mapped() const;
@@ -31,7 +32,7 @@ class Range {
   // Positions whose slab is kNoSlab are left as they are. All or nothing.
   void map(std::size_t position, std::span<const Slab> slabs);
   std::vector<Slab> unmap(std::size_t position, std::size_t count);
-  std::byte* at(std::size_t offset, std::size_t bytes) const;
+  std::byte* at(std::size_t offset, std::size_t bytes, std::size_t rank = 0) const;
   void close();
 
  private:
@@ -41,7 +42,7 @@ class Range {
 
   const std::shared_ptr<SlabPool> pool_;
   const std::size_t slab_bytes_;
-  const std::shared_ptr<std::byte> base_;
+  const std::vector<std::shared_ptr<std::byte>> bases_;  // by rank
   mutable std::mutex mutex_;
   std::vector<Slab> at_;
   std::size_t mapped_ = 0;

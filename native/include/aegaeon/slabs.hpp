@@ -1,4 +1,6 @@
-// One tier's physical memory, cut once into slabs of one size. Who holds a slab is decided here and nowhere else.
+// One tier's physical memory, cut once into slabs of one size. Who holds a slab is decided here and nowhere else. An
+// engine of several devices has one tier all the same: a slab is then one of each device, its ranks, held and mapped
+// together.
 #pragma once
 
 #include <cstddef>
@@ -30,13 +32,16 @@ class SlabPool {
                                                  const StoreWrapper& wrapper = {});
   static std::shared_ptr<SlabPool> attach(const std::string& path, const StoreWrapper& wrapper = {});
   static std::shared_ptr<SlabPool> create(std::shared_ptr<SlabStore> store, std::size_t slab_bytes, std::size_t slabs);
+  // Slab i of the pool is slab i of each of these, which are alike, unused, and nobody's own any more.
+  static std::shared_ptr<SlabPool> gang(const std::vector<std::shared_ptr<SlabPool>>& pools);
 
   std::size_t slab_bytes() const { return slab_bytes_; }
   std::size_t total() const { return total_; }
   std::size_t free() const;
   std::size_t kept() const;  // of the free ones, those whose content is kept
-  std::uintptr_t address() const { return reinterpret_cast<std::uintptr_t>(store_->linear()); }
-  SlabStore& store() const { return *store_; }
+  std::size_t ranks() const { return stores_.size(); }
+  std::uintptr_t address(std::size_t rank = 0) const { return reinterpret_cast<std::uintptr_t>(store(rank).linear()); }
+  SlabStore& store(std::size_t rank = 0) const { return *stores_.at(rank); }
 
   std::vector<Slab> take(std::size_t count);
   void give(std::span<const Slab> slabs);
@@ -47,19 +52,22 @@ class SlabPool {
   void check() const;
   void close();
 
-  // Put `count` slabs from `first` on at `where`. For Range, which owns those addresses.
-  void map_at(std::byte* where, Slab first, std::size_t count) const;
+  // Put `count` slabs from `first` on at `offset` behind the base of each rank. For Range, which owns those addresses.
+  void map_at(std::span<const std::shared_ptr<std::byte>> bases, std::size_t offset, Slab first,
+              std::size_t count) const;
 
  private:
-  SlabPool(std::shared_ptr<SlabStore> store, std::size_t slab_bytes, std::size_t slabs, bool owner);
+  using Stores = std::vector<std::shared_ptr<SlabStore>>;
+
+  SlabPool(Stores stores, std::size_t slab_bytes, std::size_t slabs, bool owner);
 
   void give_up_kept();
   void put(std::span<const Slab> slabs, Bitmap& into, const char* call);
 
   const std::size_t slab_bytes_;
   const std::size_t total_;
-  const bool owner_;  // an attached pool hands out nothing
-  const std::shared_ptr<SlabStore> store_;
+  const bool owner_;     // an attached pool hands out nothing
+  const Stores stores_;  // by rank
   mutable std::mutex mutex_;
   Bitmap free_;                                      // and nothing of interest in them
   Bitmap kept_;                                      // free as well

@@ -27,7 +27,8 @@ class TensorPlace:
 class Layout:
     """A model as the memory sees it: bytes of weights, the places of its tensors, and the shape of its KV cache.
 
-    `files`: those that hold the weights, in order.
+    `files`: those that hold the weights, in order. Where an engine has several ranks, everything is as each of them has
+    it: a part of the weights, at the same places, and a part of every block.
     """
 
     weight_bytes: int
@@ -37,6 +38,12 @@ class Layout:
     kv_block_tokens: int
     max_model_len: int
     files: tuple[Path, ...]
+    ranks: int = 1
+
+    @property
+    def image_bytes(self) -> int:
+        """In an image all ranks' parts follow each other."""
+        return self.ranks * self.weight_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +91,14 @@ class Backend(Protocol):
         """
         ...
 
-    def register(self, model: str, directory: Path, layout: Layout, weights: DeviceBytes) -> None:
-        """Build the model's shell once: parameters are views of `weights` (uint8, the model's range), for ever."""
+    def register(self, model: str, directory: Path, layout: Layout, *weights: DeviceBytes) -> None:
+        """Build the model's shell once: parameters are views of `weights` (uint8, the model's range), for ever.
+
+        `weights`, as `blocks` below: one for each rank.
+        """
         ...
 
-    def bind_kv(self, kv_shape: str, blocks: DeviceBytes) -> None:
+    def bind_kv(self, kv_shape: str, *blocks: DeviceBytes) -> None:
         """Tell where the blocks of a shape live (uint8 over the whole range of that shape)."""
         ...
 

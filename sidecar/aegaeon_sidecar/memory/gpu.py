@@ -1,11 +1,15 @@
-"""The GPU of an engine whose device is one: who allocates its memory and moves its bytes (docs/engine-memory.md)."""
+"""The GPUs of an engine that runs on them: who allocates their memory and moves their bytes (docs/engine-memory.md)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import aegaeon_native
 from aegaeon_native import CudaDevice, SlabPool
+from aegaeon_sidecar.ranks import devices_of
+
+Gpus = tuple[CudaDevice | None, ...]  # by rank; None: a CPU
 
 KERNELS = Path(aegaeon_native.__file__).with_name("kernels.fatbin")
 
@@ -21,8 +25,23 @@ def open_gpu(device: str, kernels: Path = KERNELS) -> CudaDevice | None:
     return CudaDevice(int(ordinal), kernels=kernels.read_bytes() if kernels.exists() else b"")
 
 
-def device_pool(gpu: CudaDevice | None, name: str, slab_bytes: int, slabs: int) -> SlabPool:
-    """The device tier's slabs. Raises NativeError when they are not to be had."""
+def open_gpus(device: str, ranks: int) -> Gpus:
+    """Those of so many ranks, `device` being the first one's. Raises NativeError saying what this machine lacks."""
+    return tuple(open_gpu(each) for each in devices_of(device, ranks))
+
+
+def device_pool(gpus: Gpus, name: str, slab_bytes: int, slabs: int) -> SlabPool:
+    """The device tier's slabs: so many on each rank. Raises NativeError when they are not to be had."""
+    return SlabPool.gang([_pool(gpu, name, slab_bytes, slabs) for gpu in gpus])
+
+
+def host_pool(gpus: Gpus, files: Sequence[Path], slab_bytes: int, slabs: int) -> SlabPool:
+    """The host tier's, in a file for each rank. Raises NativeError when they are not to be had."""
+    ranks = zip(files, gpus, strict=True)
+    return SlabPool.gang([SlabPool.shared(str(file), slab_bytes, slabs, gpu) for file, gpu in ranks])
+
+
+def _pool(gpu: CudaDevice | None, name: str, slab_bytes: int, slabs: int) -> SlabPool:
     if gpu is None:
         return SlabPool.private(name, slab_bytes, slabs)
     return SlabPool.cuda(gpu, slab_bytes, slabs)

@@ -1,4 +1,5 @@
-"""The host tier's files: two per life of an instance, in a folder that the sidecars of a node share.
+"""The host tier's files in a folder that the sidecars of a node share: for each life of an instance one for each rank
+of its engine, and one of leases.
 
 The names carry instance and incarnation, so no file ever stands for two lives. Their maker holds both for as long as it
 lives; what nobody holds is removed by the sweeper.
@@ -16,6 +17,7 @@ from pathlib import Path
 from aegaeon_native import CudaDevice, NativeError, SlabPool
 from aegaeon_sidecar.errors import UnknownError
 from aegaeon_sidecar.kv.lending import Borrowing
+from aegaeon_sidecar.memory.gpu import Gpus
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +28,12 @@ LEASES_SUFFIX = ".leases"
 def segment_path(folder: Path, instance: str, incarnation: str) -> Path:
     """Where this life of the instance keeps its host tier."""
     return folder / f"{instance}@{incarnation}{SEGMENT_SUFFIX}"
+
+
+def segment_files(segment: Path, ranks: int) -> list[Path]:
+    """One for each rank, with its part of every block. The first is the segment that handles name."""
+    stem = segment.name.removesuffix(SEGMENT_SUFFIX)
+    return [segment, *(segment.with_name(f"{stem}.{rank}{SEGMENT_SUFFIX}") for rank in range(1, ranks))]
 
 
 def leases_path(segment: Path) -> Path:
@@ -47,10 +55,10 @@ class _Attached:
 class Attachments:
     """Other sidecars' host tiers, attached when first needed. Thread-safe."""
 
-    def __init__(self, folder: Path, gpu: CudaDevice | None = None) -> None:
-        """`gpu`: what is adopted goes there, so the pages of a segment are locked for it when it is attached."""
+    def __init__(self, folder: Path, gpus: Gpus = (None,)) -> None:
+        """`gpus`: what is adopted goes there, so the pages of a segment are locked for them when it is attached."""
         self._folder = folder
-        self._gpu = gpu
+        self._gpus = gpus
         self._lock = threading.Lock()
         self._attached: dict[str, _Attached] = {}
 
@@ -58,7 +66,7 @@ class Attachments:
     def reading(self, segment: str, slot: int, generation: int) -> Iterator[SlabPool]:
         """The pool of a segment, the blocks lent by this lease kept as they are meanwhile.
 
-        Raises UnknownError when the segment is gone, StaleError when the lease is over.
+        Raises UnknownError when the segment is gone, or of other ranks than ours, StaleError when the lease is over.
         """
         with self._lock:
             attached = self._attach(segment)
@@ -95,11 +103,16 @@ class Attachments:
                 raise UnknownError(f"segment {segment} cannot be attached: {error}") from error
         return self._attached[segment]
 
-    def _pool(self, path: Path) -> SlabPool:
-        try:
-            return SlabPool.attach(str(path), self._gpu)
-        except NativeError as error:
-            if self._gpu is None:
-                raise
-            log.warning("%s is adopted from at the rate of pages that are not locked: %s", path.name, error)
-            return SlabPool.attach(str(path))
+    def _pool(self, segment: Path) -> SlabPool:
+        ranks = zip(segment_files(segment, len(self._gpus)), self._gpus, strict=True)
+        return SlabPool.gang([_attach(file, gpu) for file, gpu in ranks])
+
+
+def _attach(file: Path, gpu: CudaDevice | None) -> SlabPool:
+    try:
+        return SlabPool.attach(str(file), gpu)
+    except NativeError as error:
+        if gpu is None:
+            raise
+        log.warning("%s is adopted from at the rate of pages that are not locked: %s", file.name, error)
+        return SlabPool.attach(str(file))

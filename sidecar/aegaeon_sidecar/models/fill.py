@@ -12,6 +12,7 @@ from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 
+import numpy as np
 from blake3 import blake3
 
 from aegaeon_sidecar.backends import Layout
@@ -20,7 +21,8 @@ from aegaeon_sidecar.models.config import read_spec
 from aegaeon_sidecar.models.files import find_tensors
 from aegaeon_sidecar.models.header import FILE_DTYPES, ITEM_BYTES, FileTensor
 from aegaeon_sidecar.models.layout import ENGINE_DTYPES, KvShape
-from aegaeon_sidecar.weights.ring import Bytes, Job, Part, Progress, Read, StageRing
+from aegaeon_sidecar.models.sharding import Deal
+from aegaeon_sidecar.weights.ring import NO_PARTS, Bytes, Job, Parts, Progress, Read, StageRing, parts_of
 
 _SETTLED_NS = 20_000_000  # a younger file may change again within the same tick of its file system's clock
 
@@ -36,7 +38,7 @@ def fill(
     progress: Progress = lambda done, total: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> str:
-    """Write every tensor at its place in each of `destinations` (uint8, at least layout.weight_bytes), padding zeroed.
+    """Write every tensor at its place in each of `destinations` (uint8, at least layout.image_bytes), padding zeroed.
 
     And on the ring's GPU from the address `on_device` on, unless it is 0; its padding stays as it is.
     Returns the content hash when `hashed`, else "". Equal content means equal bytes in the image: it covers the bytes
@@ -45,12 +47,13 @@ def fill(
     changed since `layout` was made.
     """
     for destination in destinations:
-        if destination.nbytes < layout.weight_bytes:
-            raise WeightsError(f"{directory}: the image needs {layout.weight_bytes} bytes, not {destination.nbytes}")
-        _zero_padding(layout, destination)
+        if destination.nbytes < layout.image_bytes:
+            raise WeightsError(f"{directory}: the image needs {layout.image_bytes} bytes, not {destination.nbytes}")
     _let_settle(layout)
     before = identity(layout)
     tensors = _places(directory, layout)
+    for destination in destinations:
+        _zero_padding(layout, tensors, destination)
     reads = _cut(tensors, layout, ring.chunk_bytes)
     job = Job(reads, destinations, FILE_DTYPES[_dtype(layout)], hashed, progress, cancelled, on_device)
     ring.run(job)
@@ -59,20 +62,25 @@ def fill(
     return _content(layout, tensors, job.digests) if hashed else ""
 
 
-def _places(directory: Path, layout: Layout) -> dict[FileTensor, int]:
-    """Every tensor in the order of the files' bytes, and its byte in the image. Raises WeightsError."""
+def _places(directory: Path, layout: Layout) -> dict[FileTensor, Deal]:
+    """Every tensor in the order of the files' bytes, and where it goes in the image. Raises WeightsError."""
     found = find_tensors(directory, read_spec(directory))
     item = ENGINE_DTYPES[_dtype(layout)]
-    to: dict[FileTensor, int] = {}
+    to: dict[FileTensor, Deal] = {}
     for place in layout.tensors:
         tensor = found.get(place.name)
-        if tensor is None or tensor.nbytes // ITEM_BYTES[tensor.dtype] != place.nbytes // item:
+        deal = (
+            None
+            if tensor is None
+            else Deal.of(place.name, tensor.shape, place.offset, layout.ranks, layout.weight_bytes)
+        )
+        if tensor is None or deal is None or deal.held(0, tensor.items) != place.nbytes // item:
             raise WeightsError(f"{place.name}: the files changed since the model was laid out; describe it again")
-        to[tensor] = place.offset
+        to[tensor] = deal
     return dict(sorted(to.items(), key=lambda entry: (entry[0].file, entry[0].offset)))
 
 
-def _cut(tensors: dict[FileTensor, int], layout: Layout, chunk_bytes: int) -> list[Read]:
+def _cut(tensors: dict[FileTensor, Deal], layout: Layout, chunk_bytes: int) -> list[Read]:
     """All files in chunks, and where each chunk's tensors go."""
     item = ENGINE_DTYPES[_dtype(layout)]
     by_file = groupby(tensors, key=lambda tensor: tensor.file)
@@ -89,7 +97,7 @@ def identity(layout: Layout) -> str:
     except OSError as error:
         raise WeightsError(f"{error.filename}: {error.strerror}; fetch the model again") from error
     files = [(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
-    return sha256(repr((files, layout.tensors, _dtype(layout))).encode()).hexdigest()[:32]
+    return sha256(repr((files, layout.tensors, layout.ranks, _dtype(layout))).encode()).hexdigest()[:32]
 
 
 def _let_settle(layout: Layout) -> None:
@@ -101,7 +109,7 @@ def _let_settle(layout: Layout) -> None:
 
 
 def chunks(
-    file: Path, tensors: list[FileTensor], to: Mapping[FileTensor, int], item: int, chunk_bytes: int
+    file: Path, tensors: list[FileTensor], to: Mapping[FileTensor, Deal], item: int, chunk_bytes: int
 ) -> list[Read]:
     """Chunks from the first tensor to the last, bounded by multiples of `chunk_bytes` in the file.
 
@@ -113,35 +121,39 @@ def chunks(
         stop = min(begin - begin % chunk_bytes + chunk_bytes, end)
         while tensors[first].offset + tensors[first].nbytes <= begin and first + 1 < len(tensors):
             first += 1
-        parts = []
+        parts: list[Parts] = []
         for tensor in tensors[first:]:
             if tensor.offset >= stop:
                 break
-            parts += _part(tensor, begin, stop, to[tensor], item)
-        reads.append(Read(file, begin, stop - begin, tuple(parts)))
+            parts.append(_parts(tensor, begin, stop, to[tensor], item))
+        reads.append(Read(file, begin, stop - begin, np.concatenate([NO_PARTS, *parts])))
         begin = stop
     return reads
 
 
-def _part(tensor: FileTensor, begin: int, stop: int, to: int, item: int) -> list[Part]:
+def _parts(tensor: FileTensor, begin: int, stop: int, to: Deal, item: int) -> Parts:
     """The tensor's items that begin within [begin, stop)."""
     size = ITEM_BYTES[tensor.dtype]
     first = max(-(-(begin - tensor.offset) // size), 0)
-    last = min(-(-(stop - tensor.offset) // size), tensor.nbytes // size)
+    last = min(-(-(stop - tensor.offset) // size), tensor.items)
     if last <= first:
-        return []
-    return [Part(tensor.offset + first * size, (last - first) * size, tensor.dtype, to + first * item)]
+        return NO_PARTS
+    start, end, at = to.pieces(first, last, item)
+    return parts_of(tensor.offset + start * size, (end - start) * size, tensor.dtype, at)
 
 
-def _zero_padding(layout: Layout, destination: Bytes) -> None:
-    end = 0
-    for place in layout.tensors:
-        destination[end : place.offset] = 0
-        end = place.offset + place.nbytes
-    destination[end : layout.weight_bytes] = 0
+def _zero_padding(layout: Layout, tensors: Mapping[FileTensor, Deal], destination: Bytes) -> None:
+    """What no item of the files is written to: between the tensors, and where a rank's part of one has none."""
+    item = ENGINE_DTYPES[_dtype(layout)]
+    for rank in range(layout.ranks):
+        begin = end = rank * layout.weight_bytes
+        for tensor, deal in sorted(tensors.items(), key=lambda entry: entry[1].offset):
+            destination[end : begin + deal.offset] = 0
+            end = begin + deal.offset + deal.held(rank, tensor.items) * item
+        destination[end : begin + layout.weight_bytes] = 0
 
 
-def _content(layout: Layout, tensors: Mapping[FileTensor, int], digests: Sequence[Sequence[bytes]]) -> str:
+def _content(layout: Layout, tensors: Mapping[FileTensor, Deal], digests: Sequence[Sequence[bytes]]) -> str:
     """BLAKE3, 32 hex digits, over the files' bytes, where their tensors are in them and where in the image."""
     places = [(layout.files.index(t.file), t.offset, t.nbytes, t.dtype, to) for t, to in tensors.items()]
     whole = blake3(repr((_dtype(layout), layout.weight_bytes, places)).encode())

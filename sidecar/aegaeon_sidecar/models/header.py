@@ -33,6 +33,10 @@ class FileTensor:
     dtype: str
     shape: tuple[int, ...]
 
+    @property
+    def items(self) -> int:
+        return self.nbytes // ITEM_BYTES[self.dtype]
+
 
 def read_header(path: Path) -> list[FileTensor]:
     """The tensors of a file in the order of their bytes. Raises WeightsError for anything that does not add up."""

@@ -14,6 +14,7 @@ from aegaeon_sidecar.backends import Layout, TensorPlace
 from aegaeon_sidecar.errors import BackendError
 from aegaeon_sidecar.models.config import DecoderSpec, read_spec, serve_length
 from aegaeon_sidecar.models.files import find_tensors
+from aegaeon_sidecar.models.sharding import part_of
 from aegaeon_sidecar.models.tensors import tensor_shapes
 
 ALIGNMENT = 256
@@ -70,16 +71,17 @@ def place_tensors(spec: DecoderSpec, dtype: str) -> tuple[TensorPlace, ...]:
     return tuple(places)
 
 
-def plan(directory: Path, max_model_len: int, dtype: str, block_tokens: int) -> Layout:
-    """Read and check a model directory and lay it out for an engine that computes in `dtype`.
+def plan(directory: Path, max_model_len: int, dtype: str, block_tokens: int, ranks: int = 1) -> Layout:
+    """Read and check a model directory and lay it out for an engine of so many ranks that computes in `dtype`.
 
     Raises ModelError. Reads config.json and the headers, no byte of the weights.
     """
     spec = read_spec(directory)
     length = serve_length(spec, directory, max_model_len)
     tensors = find_tensors(directory, spec)
-    places = place_tensors(spec, dtype)
-    shape = kv_shape(spec, dtype, block_tokens)
+    part = part_of(spec, ranks, directory)
+    places = place_tensors(part, dtype)
+    shape = kv_shape(part, dtype, block_tokens)
     last = places[-1]
     return Layout(
         weight_bytes=-(-(last.offset + last.nbytes) // ALIGNMENT) * ALIGNMENT,
@@ -89,4 +91,5 @@ def plan(directory: Path, max_model_len: int, dtype: str, block_tokens: int) -> 
         kv_block_tokens=block_tokens,
         max_model_len=length,
         files=tuple(sorted({tensor.file for tensor in tensors.values()})),
+        ranks=ranks,
     )

@@ -61,15 +61,22 @@ class HostCache:
         self._guard = threading.Lock()
 
     def obtain(
-        self, identity: str, nbytes: int, fill: Fill, *, give_up: Callable[[], bool] = lambda: False, evict: bool = True
+        self,
+        identity: str,
+        nbytes: int,
+        fill: Fill,
+        *,
+        give_up: Callable[[], bool] = lambda: False,
+        evict: bool = True,
+        spare: Collection[str] = (),
     ) -> Image:
         """The pinned image of the files named by `identity`; `fill(uint8[nbytes]) -> content` unless some sidecar did.
 
         One sidecar fills, the others wait for it. Raises CacheFullError with the numbers, FillCancelledError, and
         whatever `fill` raises; nothing is left behind then. `give_up` is asked while waiting. Without `evict` only free
-        room is used.
+        room is used; `spare` as for `draft`.
         """
-        while (draft := self.draft(identity, nbytes, evict=evict)) is None:
+        while (draft := self.draft(identity, nbytes, evict=evict, spare=spare)) is None:
             if (image := self.find(identity, nbytes)) is not None:
                 return image
             if give_up():

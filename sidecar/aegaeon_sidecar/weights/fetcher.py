@@ -173,7 +173,7 @@ class Fetcher:
 
         try:
             image = self._cache.obtain(
-                identity(layout), layout.weight_bytes, bring, give_up=self._gives_up(model), evict=False
+                identity(layout), layout.image_bytes, bring, give_up=self._gives_up(model), evict=False
             )
         except CacheFullError as error:
             log.warning("model %s will be loaded from its files: %s", model.name, error)
@@ -211,14 +211,15 @@ class Fetcher:
         pool = self._state.device.pool
         slabs = -(-layout.weight_bytes // pool.slab_bytes)
         weights = Range(pool, slabs)
-        self._backend.register(model.name, directory, layout, weights.dlpack(0, layout.weight_bytes))
+        parts = [weights.dlpack(0, layout.weight_bytes, rank) for rank in range(pool.ranks)]
+        self._backend.register(model.name, directory, layout, *parts)
         seed = seed_of(model.content, (directory / "config.json").read_bytes())
         with self._state.changed:
             known = self._state.device.has_shape(layout.kv_shape)
             blocks = self._state.device.add_shape(layout.kv_shape, layout.kv_block_bytes)
             self._state.host.add_shape(layout.kv_shape, layout.kv_block_bytes)
         if not known:
-            self._backend.bind_kv(layout.kv_shape, blocks.dlpack())
+            self._backend.bind_kv(layout.kv_shape, *(blocks.dlpack(rank) for rank in range(pool.ranks)))
         with self._state.changed:
             model.layout, model.range, model.kv_seed = layout, weights, seed
             settle_pins(self._state)

@@ -13,7 +13,7 @@ from aegaeon_sidecar.state import Command, State
 from aegaeon_sidecar.weights.cache import Draft, HostCache
 from aegaeon_sidecar.weights.image import Image
 from aegaeon_sidecar.weights.models import Model
-from aegaeon_sidecar.weights.ring import StageRing
+from aegaeon_sidecar.weights.ring import Bytes, StageRing
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,27 @@ class Images:
         self._cache = cache
         self._ring = ring
 
-    def pinned(self, model: Model) -> Image | None:
+    def image(self, command: Command, model: Model, past_host: bool) -> Image | None:
+        """What is to be copied to the slabs, pinned. None: nothing, `stream` reads the files into them.
+
+        They are not read into the slabs of several ranks: what the host cache lacks is brought into it first. With
+        `past_host` nothing is evicted that the catalog names. Raises EngineError, CancelledError.
+        """
+        image, layout = self._pinned(model), model.layout
+        assert layout is not None  # it is registered
+        if image is not None or layout.ranks == 1:
+            return image
+        with _as_engine_error(model):
+            found = self._cache.obtain(
+                identity(layout),
+                layout.image_bytes,
+                lambda target: self._read(command, model, [target]),
+                give_up=self._gives_up(command, model),
+                spare=self._spared(past_host),
+            )
+        return self._adopt(model, found)
+
+    def _pinned(self, model: Model) -> Image | None:
         """The host cache's copy, ours or one that another sidecar made since ours was evicted. Raises EngineError."""
         with self._state.changed:
             if model.image is not None and (model.pinned or model.image.pin()):
@@ -38,7 +58,7 @@ class Images:
         layout = model.layout
         assert layout is not None  # it is registered
         with _as_engine_error(model):
-            image = self._cache.find(identity(layout), layout.weight_bytes)
+            image = self._cache.find(identity(layout), layout.image_bytes)
         return self._adopt(model, image)
 
     def stream(self, command: Command, model: Model, past_host: bool) -> None:
@@ -50,7 +70,7 @@ class Images:
         with _as_engine_error(model):
             draft = self._draft(model.layout, past_host)
             try:
-                content = self._fill(command, model, model.layout, draft)
+                content = self._read_to_slabs(command, model, model.layout, draft)
             except BaseException:
                 if draft is not None:
                     self._cache.discard(draft)
@@ -58,30 +78,43 @@ class Images:
             if draft is not None:
                 self._adopt(model, self._cache.publish(draft, content))
 
-    def _fill(self, command: Command, model: Model, layout: Layout, draft: Draft | None) -> str:
-        located, weights = model.located, model.range
-        assert located is not None  # it is registered
-        assert weights is not None
-        on_gpu = self._ring.gpu is not None
+    def _read_to_slabs(self, command: Command, model: Model, layout: Layout, draft: Draft | None) -> str:
+        weights, on_gpu = model.range, self._ring.gpu is not None
+        assert weights is not None  # it is registered
         slabs = [] if on_gpu else [weights.view(0, layout.weight_bytes)]
+        targets = [*slabs, *([draft.view] if draft else [])]
+        return self._read(command, model, targets, weights.address if on_gpu else 0, hashed=draft is not None)
+
+    def _read(
+        self, command: Command, model: Model, targets: list[Bytes], on_device: int = 0, hashed: bool = True
+    ) -> str:
+        located, layout = model.located, model.layout
+        assert located is not None  # it is registered
+        assert layout is not None
         return fill(
             located.directory,
             layout,
-            [*slabs, *([draft.view] if draft else [])],
+            targets,
             self._ring,
-            on_device=weights.address if on_gpu else 0,
-            hashed=draft is not None,
-            cancelled=lambda: command.cancelled or model.forgotten or self._state.stopping,
+            on_device=on_device,
+            hashed=hashed,
+            cancelled=self._gives_up(command, model),
         )
 
+    def _gives_up(self, command: Command, model: Model) -> Callable[[], bool]:
+        return lambda: command.cancelled or model.forgotten or self._state.stopping
+
     def _draft(self, layout: Layout, past_host: bool) -> Draft | None:
-        with self._state.changed:
-            served = {model.content for model in self._state.models.values()} if past_host else set()
         try:
-            return self._cache.draft(identity(layout), layout.weight_bytes, spare=served)
+            return self._cache.draft(identity(layout), layout.image_bytes, spare=self._spared(past_host))
         except CacheFullError as error:
             log.info("a load goes past the host cache: %s", error)
             return None
+
+    def _spared(self, past_host: bool) -> set[str]:
+        """Contents that may not be evicted for it."""
+        with self._state.changed:
+            return {model.content for model in self._state.models.values()} if past_host else set()
 
     def _adopt(self, model: Model, image: Image | None) -> Image | None:
         with self._state.changed:
@@ -99,5 +132,5 @@ def _as_engine_error(model: Model) -> Iterator[None]:
         yield
     except FillCancelledError as error:
         raise CancelledError(f"the load of {model.name} was cancelled") from error
-    except (ModelError, OSError) as error:
+    except (ModelError, CacheFullError, OSError) as error:
         raise EngineError(f"{model.name}: {error}") from error

@@ -25,17 +25,15 @@ LEAF_BYTES = 1 << 20  # files are hashed in leaves of this size, so that a hash 
 _FORMATS = {name: place for place, name in enumerate(NativeRing.formats())}
 
 Bytes = NDArray[np.uint8]
+Parts = NDArray[np.uint64]  # rows of (byte of the file, bytes, format, byte of the image)
+NO_PARTS: Parts = np.empty((0, 4), dtype=np.uint64)
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """`nbytes` of a tensor at byte `at` of the file, of `dtype` (F32, F16, BF16); they go to byte `to` of the image."""
-
-    at: int
-    nbytes: int
-    dtype: str
-    to: int
+def parts_of(at: NDArray[np.int64], nbytes: NDArray[np.int64], dtype: str, to: NDArray[np.int64]) -> Parts:
+    """Pieces of a tensor: `nbytes` at byte `at` of the file, of `dtype` (F32, F16, BF16); they go to byte `to` of the
+    image."""
+    return np.column_stack((at, nbytes, np.full_like(at, _FORMATS[dtype]), to)).astype(np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class Read:
     file: Path
     begin: int
     nbytes: int
-    parts: tuple[Part, ...]
+    parts: Parts
 
 
 @dataclass(slots=True)
@@ -107,7 +105,7 @@ class StageRing:
             whole = self._ring.run(
                 [str(file) for file in files],
                 _table((files[read.file], read.begin, read.nbytes, len(read.parts)) for read in job.reads),
-                _table((p.at, p.nbytes, _FORMATS[p.dtype], p.to) for read in job.reads for p in read.parts),
+                np.concatenate([NO_PARTS, *(read.parts for read in job.reads)]),
                 [destination.ctypes.data for destination in job.destinations],
                 job.on_device,
                 _FORMATS[job.dtype],

@@ -19,15 +19,16 @@ from aegaeon_sidecar.backends import Launched, Layout, Sampled, StepInput
 from aegaeon_sidecar.backends.torch.attention import Gathered
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.choose import choose
-from aegaeon_sidecar.backends.torch.decoder import Decoder
-from aegaeon_sidecar.backends.torch.device import drained_on_error, open_device, recorded
+from aegaeon_sidecar.backends.torch.decoder import Decoder, Given, Part
+from aegaeon_sidecar.backends.torch.device import drained_on_error, open_devices, recorded
 from aegaeon_sidecar.backends.torch.draws import FOLLOWED, on_device
 from aegaeon_sidecar.backends.torch.parameters import Parameters
 from aegaeon_sidecar.backends.torch.plan import Planner
 from aegaeon_sidecar.backends.torch.rows import row_tile
 from aegaeon_sidecar.errors import BackendError
-from aegaeon_sidecar.models.config import read_spec
+from aegaeon_sidecar.models.config import DecoderSpec, read_spec
 from aegaeon_sidecar.models.layout import ENGINE_DTYPES, KvShape, kv_shape, place_tensors, plan
+from aegaeon_sidecar.models.sharding import part_of
 from aegaeon_sidecar.models.tensors import tensor_shapes
 from aegaeon_sidecar.sampling import SamplerState
 
@@ -37,10 +38,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Shell:
-    """`decodes`: made at the first decode, where decodes are paged."""
+    """`planners`: of each rank; `decodes`: made at the first decode, where decodes are paged."""
 
     decoder: Decoder
-    planner: Planner
+    planners: tuple[Planner, ...]
     shape: KvShape
     max_model_len: int
     decodes: Decodes | None = None
@@ -51,6 +52,7 @@ class Told:
     """A step whose tokens were known when it was launched. `over`: behind its kernels; None when they were waited for.
 
     A chunk of a prompt chooses no token, so on a GPU nothing else tells that its weights and blocks are still in use.
+    It is the first rank's: whatever reads weights or writes blocks on another one is for a part of a sum made there.
     """
 
     sampled: list[Sampled | None]
@@ -79,12 +81,15 @@ class TorchBackend:
     `paged`: decodes run at one fixed shape over the blocks where they lie (see `decodes`), which is how a GPU's are
     batch-invariant, and may be launched before the tokens of the step before are known to the host; None: on a GPU.
     Elsewhere it needs Triton's interpreter.
+
+    `ranks`: devices that share every model, from `device` on. They take their steps together, from one thread.
     """
 
     def __init__(
         self,
         *,
         device: str = "cpu",
+        ranks: int = 1,
         dtype: str = "float32",
         block_tokens: int = 16,
         batch_invariant: bool = True,
@@ -92,14 +97,15 @@ class TorchBackend:
     ) -> None:
         if dtype not in ENGINE_DTYPES:
             raise BackendError(f"dtype is {dtype!r}; allowed: {', '.join(ENGINE_DTYPES)}")
-        self._device = open_device(device)
+        self._devices = open_devices(device, ranks)
+        self._device = self._devices[0]
         self._paged = self._device.type == "cuda" if paged is None else paged
         self._dtype_name = dtype
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._block_tokens = block_tokens
         self._wants_invariance = batch_invariant
         self._shells: dict[str, _Shell] = {}
-        self._caches: dict[str, KvCache] = {}
+        self._caches: dict[str, tuple[KvCache, ...]] = {}
 
     @property
     def row_tile(self) -> int:
@@ -110,27 +116,37 @@ class TorchBackend:
 
     def describe(self, directory: Path, max_model_len: int) -> Layout:
         """See Backend."""
-        return plan(directory, max_model_len, self._dtype_name, self._block_tokens)
+        return plan(directory, max_model_len, self._dtype_name, self._block_tokens, len(self._devices))
 
-    def register(self, model: str, directory: Path, layout: Layout, weights: DeviceBytes) -> None:
+    def register(self, model: str, directory: Path, layout: Layout, *weights: DeviceBytes) -> None:
         """See Backend. Touches no byte of `weights`. Raises BackendError when layout and directory disagree."""
         spec = read_spec(directory)
-        shape = kv_shape(spec, self._dtype_name, self._block_tokens)
-        if layout.tensors != place_tensors(spec, self._dtype_name) or layout.kv_shape != shape.key:
+        part = part_of(spec, len(self._devices), directory)
+        shape = kv_shape(part, self._dtype_name, self._block_tokens)
+        if layout.tensors != place_tensors(part, self._dtype_name) or layout.kv_shape != shape.key:
             raise BackendError(f"{directory}: changed since it was described, or described by another backend")
-        memory = from_dlpack(weights)
-        if len(memory) < layout.weight_bytes:
-            raise BackendError(f"{model}: its range has {len(memory)} bytes, {layout.weight_bytes} are needed")
-        tile = self.row_tile
+        memories = [from_dlpack(memory) for memory in weights]
+        if len(memories) != len(self._devices) or any(len(memory) < layout.weight_bytes for memory in memories):
+            given = [len(memory) for memory in memories]
+            raise BackendError(
+                f"{model}: its ranges have {given} bytes, {layout.weight_bytes} are needed on each of "
+                f"{len(self._devices)} ranks"
+            )
         with torch.inference_mode():
-            parameters = Parameters(layout, tensor_shapes(spec), self._dtype, memory, tile or 1)
-            decoder = Decoder(spec, parameters, self._dtype, self._device)
-        planner = Planner(shape, spec.windows, spec.vocab_size, self._device, invariant=tile > 0)
-        self._shells[model] = _Shell(decoder, planner, shape, layout.max_model_len)
+            parts = [self._part(part, layout, memory, rank) for rank, memory in enumerate(memories)]
+        planners = [
+            Planner(shape, spec.windows, spec.vocab_size, device, invariant=self.row_tile > 0)
+            for device in self._devices
+        ]
+        self._shells[model] = _Shell(Decoder(spec, parts), tuple(planners), shape, layout.max_model_len)
 
-    def bind_kv(self, kv_shape: str, blocks: DeviceBytes) -> None:
+    def _part(self, part: DecoderSpec, layout: Layout, memory: Tensor, rank: int) -> Part:
+        parameters = Parameters(layout, tensor_shapes(part), self._dtype, memory, self.row_tile or 1)
+        return Part(part, parameters, self._dtype, rank, len(self._devices))
+
+    def bind_kv(self, kv_shape: str, *blocks: DeviceBytes) -> None:
         """See Backend. Touches no byte of `blocks`."""
-        self._caches[kv_shape] = KvCache(KvShape.parse(kv_shape), blocks)
+        self._caches[kv_shape] = tuple(KvCache(KvShape.parse(kv_shape), each) for each in blocks)
 
     def forget(self, model: str) -> None:
         """See Backend. Unknown names are fine."""
@@ -144,7 +160,7 @@ class TorchBackend:
         """
         if after is None and any(part.follows is not None for part in inputs):
             raise BackendError("an input follows a step that was not launched")
-        with torch.inference_mode(), drained_on_error(self._device):
+        with torch.inference_mode(), drained_on_error(self._devices):
             if self._paged and _are_decodes(inputs):
                 return self._decodes(model).launch(inputs, after)
             return self._told(model, inputs)
@@ -176,29 +192,31 @@ class TorchBackend:
     def _decodes(self, model: str) -> Decodes:
         from aegaeon_sidecar.backends.torch.decodes import Decodes
 
-        shell, cache = self._shell(model)
+        shell, caches = self._shell(model)
         if shell.decodes is None:
-            capture = self._device.type == "cuda"
-            shell.decodes = Decodes(shell.decoder, cache, shell.max_model_len, self._device, capture)
+            shell.decodes = Decodes(shell.decoder, caches, shell.max_model_len, self._devices)
         return shell.decodes
 
     def _forward(self, model: str, inputs: Seq[StepInput], wanted: Seq[int]) -> Tensor:
-        shell, cache = self._shell(model)
+        shell, caches = self._shell(model)
         if not inputs:
             return torch.empty(0, shell.decoder.spec.vocab_size)
-        plan = shell.planner.plan(inputs, wanted, cache.capacity)
-        if plan.fresh is not None:
-            cache.blocks.index_fill_(0, plan.fresh, 0.0)
-        return shell.decoder.forward(plan.tokens, plan.positions, Gathered(plan, cache), plan.last)
+        given = []
+        for planner, cache in zip(shell.planners, caches, strict=True):
+            plan = planner.plan(inputs, wanted, cache.capacity)
+            if plan.fresh is not None:
+                cache.blocks.index_fill_(0, plan.fresh, 0.0)
+            given.append(Given(plan.tokens, plan.positions, Gathered(plan, cache), plan.last))
+        return shell.decoder.forward(given)
 
-    def _shell(self, model: str) -> tuple[_Shell, KvCache]:
+    def _shell(self, model: str) -> tuple[_Shell, tuple[KvCache, ...]]:
         shell = self._shells.get(model)
         if shell is None:
             raise BackendError(f"model {model!r} is not registered; register it first")
-        cache = self._caches.get(shell.shape.key)
-        if cache is None:
+        caches = self._caches.get(shell.shape.key)
+        if caches is None:
             raise BackendError(f"KV shape {shell.shape.key} has no blocks; bind them first")
-        return shell, cache
+        return shell, caches
 
 
 def _are_decodes(inputs: Seq[StepInput]) -> bool:

@@ -1,9 +1,13 @@
 """The decoder: Llama's, with the switches that make it Mistral, Qwen2 and Qwen3. Read it from `forward` down.
 
-Source of every formula: the models' own papers; checked against transformers in tests/backend.
+Source of every formula: the models' own papers; checked against transformers in tests/backend. An engine of several
+ranks has a part of every layer on each (models/sharding.py): they compute side by side up to the next sum.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,28 +19,98 @@ from aegaeon_sidecar.backends.torch.rope import Rotary, rotate
 from aegaeon_sidecar.models.config import DecoderSpec
 from aegaeon_sidecar.models.tensors import EMBEDDING, FINAL_NORM, HEAD, layer_name
 
+Angles = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A step as one rank gets it, on its device: tokens at their positions, and its way to keys and values.
+
+    `last`: the rows whose logits are wanted; None: every row.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    attention: Attention
+    last: Tensor | None
+
 
 class Decoder:
-    """A model's shell: the graph over parameters that may or may not be in memory just now."""
+    """A model's shell: the graph over parameters that may or may not be in memory just now.
 
-    def __init__(self, spec: DecoderSpec, parameters: Parameters, dtype: torch.dtype, device: torch.device) -> None:
+    `spec`: of the whole model; `parts`: what each rank has of it.
+    """
+
+    def __init__(self, spec: DecoderSpec, parts: Seq[Part]) -> None:
         self.spec = spec
-        self._embedding = parameters.tensor(EMBEDDING)
-        self._head = parameters.linear((EMBEDDING if spec.tied_embeddings else HEAD).removesuffix(".weight"))
-        self._norm = Norm(parameters.tensor(FINAL_NORM), spec.norm_eps)
-        self._rotary = Rotary(spec.rope, spec.head_dim, dtype, device)
-        self._layers = [Layer(spec, parameters, layer) for layer in range(spec.layers)]
+        self._parts = parts
 
-    def forward(self, tokens: Tensor, positions: Tensor, attention: Attention, last: Tensor | None) -> Tensor:
-        """Logits float32 [rows of `last` (None: every row), vocab_size] of a step's tokens at their positions.
+    def forward(self, given: Seq[Given]) -> Tensor:
+        """Logits float32 [rows of `last`, vocab_size], on the first rank's device. `given`: one for each rank.
 
         Writes the step's keys and values by way of `attention`.
         """
-        hidden = embedding(tokens, self._embedding)
-        angles = self._rotary.angles(positions)
-        for layer in self._layers:
-            hidden = layer.forward(hidden, angles, attention)
-        return self._head(self._norm(hidden if last is None else hidden[last])).float()
+        ranks = list(zip(self._parts, given, strict=True))
+        hidden = _everywhere(_sum([part.embed(step.tokens) for part, step in ranks]), given)
+        angles = [part.angles(step.positions) for part, step in ranks]
+        for number in range(self.spec.layers):
+            layers = [part.layers[number] for part in self._parts]
+            steps = zip(layers, hidden, angles, given, strict=True)
+            attended = [layer.attend(mine, turned, step.attention) for layer, mine, turned, step in steps]
+            hidden = _everywhere(hidden[0] + _sum(attended), given)
+            fed = [layer.feed(mine) for layer, mine in zip(layers, hidden, strict=True)]
+            hidden = _everywhere(hidden[0] + _sum(fed), given)
+        logits = [part.logits(mine, step.last) for (part, step), mine in zip(ranks, hidden, strict=True)]
+        return _side_by_side(logits)[:, : self.spec.vocab_size].float()
+
+
+def _sum(parts: list[Tensor]) -> Tensor:
+    """On the first rank's device, added up in the order of ranks: the same bits in any batch."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part.to(total.device, non_blocking=True)
+    return total
+
+
+def _everywhere(whole: Tensor, given: Seq[Given]) -> list[Tensor]:
+    """The same on each rank's device."""
+    return [whole.to(step.tokens.device, non_blocking=True) for step in given]
+
+
+def _side_by_side(logits: list[Tensor]) -> Tensor:
+    """Those of neighbouring parts of the vocabulary, on the first rank's device."""
+    if len(logits) == 1:
+        return logits[0]
+    return torch.cat([part.to(logits[0].device, non_blocking=True) for part in logits], dim=-1)
+
+
+class Part:
+    """What a rank has of a decoder, of which `spec` says the sizes: with one rank, all of it."""
+
+    def __init__(self, spec: DecoderSpec, parameters: Parameters, dtype: torch.dtype, rank: int, ranks: int) -> None:
+        embedded = parameters.tensor(EMBEDDING)
+        self._embedding = embedded
+        self._from_token = rank * len(embedded) if ranks > 1 else None
+        self._head = parameters.linear((EMBEDDING if spec.tied_embeddings else HEAD).removesuffix(".weight"))
+        self._norm = Norm(parameters.tensor(FINAL_NORM), spec.norm_eps)
+        self._rotary = Rotary(spec.rope, spec.head_dim, dtype, embedded.device)
+        self.layers = [Layer(spec, parameters, layer) for layer in range(spec.layers)]
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """[tokens, hidden_size]; zeros for tokens of other ranks' parts of the vocabulary."""
+        if self._from_token is None:
+            return embedding(tokens, self._embedding)
+        row = tokens - self._from_token
+        elsewhere = (row < 0) | (row >= len(self._embedding))
+        return embedding(row.masked_fill(elsewhere, 0), self._embedding).masked_fill(elsewhere[:, None], 0.0)
+
+    def angles(self, positions: Tensor) -> Angles:
+        """What this step's queries and keys are rotated by."""
+        return self._rotary.angles(positions)
+
+    def logits(self, hidden: Tensor, last: Tensor | None) -> Tensor:
+        """Of its part of the vocabulary."""
+        return self._head(self._norm(hidden if last is None else hidden[last]))
 
 
 class Norm:
@@ -52,7 +126,8 @@ class Norm:
 
 
 class Layer:
-    """Attention and feed-forward, each behind a norm and added to the residual stream [tokens, hidden_size]."""
+    """Attention and feed-forward, each behind a norm; what they give is added to the residual stream [tokens,
+    hidden_size]: all of it, or this rank's part of the sum."""
 
     def __init__(self, spec: DecoderSpec, parameters: Parameters, layer: int) -> None:
         def norm(part: str) -> Norm:
@@ -72,16 +147,15 @@ class Layer:
         self._gate_up = parameters.linear(name("mlp.gate_proj"), name("mlp.up_proj"))
         self._down = parameters.linear(name("mlp.down_proj"))
 
-    def forward(self, hidden: Tensor, angles: tuple[Tensor, Tensor], attention: Attention) -> Tensor:
-        hidden = hidden + self._attention(self._before_attention(hidden), angles, attention)
-        gate, up = self._gate_up(self._before_mlp(hidden)).chunk(2, dim=-1)
-        return hidden + self._down(silu(gate) * up)
-
-    def _attention(self, x: Tensor, angles: tuple[Tensor, Tensor], attention: Attention) -> Tensor:
-        qkv = self._qkv(x).view(len(x), -1, self._head_dim)
+    def attend(self, hidden: Tensor, angles: Angles, attention: Attention) -> Tensor:
+        qkv = self._qkv(self._before_attention(hidden)).view(len(hidden), -1, self._head_dim)
         rotated = rotate(self._normed(qkv[:, : self._heads + self._kv_heads]), *angles)
         queries, keys, values = rotated[:, : self._heads], rotated[:, self._heads :], qkv[:, -self._kv_heads :]
         return self._output(attention.attend(self._layer, self._window, queries, keys, values))
+
+    def feed(self, hidden: Tensor) -> Tensor:
+        gate, up = self._gate_up(self._before_mlp(hidden)).chunk(2, dim=-1)
+        return self._down(silu(gate) * up)
 
     def _normed(self, heads: Tensor) -> Tensor:
         """QK-norm (Qwen3): over each head, before the rotation."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from aegaeon_sidecar.backends import Launched, Sampled, StepInput
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.choose import choose
-from aegaeon_sidecar.backends.torch.decoder import Decoder
+from aegaeon_sidecar.backends.torch.decoder import Decoder, Given
 from aegaeon_sidecar.backends.torch.device import recorded
 from aegaeon_sidecar.backends.torch.draws import COLUMNS, FOLLOWED, numbers, on_device, pick
 from aegaeon_sidecar.backends.torch.paged import Paged
@@ -67,17 +67,21 @@ class Decoded:
 
 
 class Decodes:
-    """The decode steps of one model. Not thread-safe. `capture` False: eagerly, as on a CPU."""
+    """The decode steps of one model. Not thread-safe.
 
-    def __init__(
-        self, decoder: Decoder, cache: KvCache, max_model_len: int, device: torch.device, capture: bool
-    ) -> None:
+    `caches`, `devices`: of each rank. Tokens are chosen on the first one's, where the results of all come together. One
+    rank's steps are captured on a GPU; those of several, which span devices, run eagerly, as on a CPU.
+    """
+
+    def __init__(self, decoder: Decoder, caches: Seq[KvCache], max_model_len: int, devices: Seq[torch.device]) -> None:
         self._decoder = decoder
-        self._cache = cache
-        self._device = device
-        self._capture = capture
+        self._caches = caches
+        self._devices = devices
+        self._shape, self._capacity = caches[0].shape, caches[0].capacity
+        device = self._device = devices[0]
+        self._capture = device.type == "cuda" and len(devices) == 1
         self._graph: torch.cuda.CUDAGraph | None = None
-        blocks = -(-max_model_len // cache.shape.block_tokens)
+        blocks = -(-max_model_len // self._shape.block_tokens)
         pinned = device.type == "cuda"
         self._stages = [torch.zeros(ROWS, _HEAD + blocks, dtype=torch.int32, pin_memory=pinned) for _ in range(_STAGES)]
         self._drawn = [torch.zeros(ROWS, COLUMNS, dtype=torch.float64, pin_memory=pinned) for _ in range(_STAGES)]
@@ -127,7 +131,7 @@ class Decodes:
         host = stage.numpy()
         host[:, :_HEAD] = 0
         host[:, 1] = -1
-        size, (capacity, width) = self._cache.shape.block_tokens, (self._cache.capacity, host.shape[1] - _HEAD)
+        size, (capacity, width) = self._shape.block_tokens, (self._capacity, host.shape[1] - _HEAD)
         for row, part in zip(host, inputs, strict=False):
             count = part.position // size + 1
             blocks = np.asarray(part.blocks[:count])
@@ -173,10 +177,15 @@ class Decodes:
         """All rows, whoever they are; ends with the likeliest tokens in `_chosen`."""
         given, follows, lengths = (self._state[:, column] for column in range(_HEAD))
         tokens = torch.where(follows >= 0, self._before[follows.clamp(min=0).long()], given.long())
-        attention = Paged(self._cache, lengths.contiguous(), self._state[:, _HEAD:].contiguous())
         positions = (lengths - 1).clamp(min=0).long()
-        self._logits.copy_(self._decoder.forward(tokens, positions, attention, None))
+        ranks = zip(self._caches, self._devices, strict=True)
+        steps = [self._given(tokens.to(device), positions.to(device), cache) for cache, device in ranks]
+        self._logits.copy_(self._decoder.forward(steps))
         self._chosen.copy_(self._logits.argmax(dim=-1))
+
+    def _given(self, tokens: Tensor, positions: Tensor, cache: KvCache) -> Given:
+        state = self._state.to(tokens.device)
+        return Given(tokens, positions, Paged(cache, state[:, 2].contiguous(), state[:, _HEAD:].contiguous()), None)
 
     def _choose(self, samplers: tuple[SamplerState | None, ...], drawn: bool) -> tuple[Sampled | None, ...] | None:
         """What greedy does not cover: draws stay on the device; None. Penalties and logprobs are told at once."""

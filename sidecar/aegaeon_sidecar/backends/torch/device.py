@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
 from aegaeon_sidecar.errors import BackendError
+from aegaeon_sidecar.ranks import devices_of
 
 
 def open_device(name: str) -> torch.device:
@@ -27,6 +28,16 @@ def open_device(name: str) -> torch.device:
     return device
 
 
+def open_devices(name: str, ranks: int) -> tuple[torch.device, ...]:
+    """The devices of so many ranks, `name` being the first one's. Raises BackendError."""
+    return tuple(open_device(each) for each in devices_of(name, ranks))
+
+
+def on(device: torch.device) -> AbstractContextManager[object]:
+    """Triton launches on the current device, whatever its arguments are on."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
 def recorded(device: torch.device) -> torch.cuda.Event | None:
     """An event behind all that is launched so far; None on a CPU, where nothing is pending."""
     if device.type != "cuda":
@@ -37,11 +48,12 @@ def recorded(device: torch.device) -> torch.cuda.Event | None:
 
 
 @contextmanager
-def drained_on_error(device: torch.device) -> Iterator[None]:
+def drained_on_error(devices: tuple[torch.device, ...]) -> Iterator[None]:
     """Whoever fails in here has nothing under way afterwards: memory that its kernels read may be given away."""
     try:
         yield
     except BaseException:
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()
+        for device in devices:
+            if device.type == "cuda":
+                torch.cuda.current_stream(device).synchronize()
         raise

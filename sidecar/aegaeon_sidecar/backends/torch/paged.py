@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from aegaeon_sidecar.backends.torch.cache import KvCache
+from aegaeon_sidecar.backends.torch.device import on
 from aegaeon_sidecar.backends.torch.plan import Window
 
 SPLIT_TOKENS = 256  # of one program; a context of 4096 tokens keeps 16 of them busy
@@ -165,6 +166,10 @@ class Paged:
 
     def attend(self, layer: int, window: Window, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """See Attention; one token each."""
+        with on(queries.device):
+            return self._attend(layer, window, queries, keys, values)
+
+    def _attend(self, layer: int, window: Window, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         shape, (rows, heads, dim) = self.cache.shape, queries.shape
         kv_heads, reach = shape.kv_heads, 2**30 if window is None else window
         width = kv_heads * dim

@@ -57,11 +57,12 @@ def _configure(pool: Pool) -> None:
     from aegaeon_sidecar.backends.torch import configure_threads
 
     spec = pool.gpu_pool.spec
-    if spec.accelerator.device != "cpu":
-        raise BadFileError(
-            f"GpuPool {pool.gpu_pool.metadata.name}: spec.accelerator.device {spec.accelerator.device} cannot be "
-            f"measured; allowed: cpu"
-        )
+    for field, given, allowed in (("device", spec.accelerator.device, "cpu"), ("count", spec.accelerator.count, 1)):
+        if given != allowed:
+            raise BadFileError(
+                f"GpuPool {pool.gpu_pool.metadata.name}: spec.accelerator.{field} {given} cannot be measured; "
+                f"allowed: {allowed}"
+            )
     configure_threads(spec.tuning.threads)
 
 

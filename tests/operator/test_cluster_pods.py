@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from aegaeon_gateway.config import load_config as read_gateway_config
 from aegaeon_operator.errors import SettingsError
 from aegaeon_operator.kube.controller import read_files
 from aegaeon_operator.reconcile.cluster.desired import desired
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Platform, RedisAt
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, ModelFacts, Platform, RedisAt, SchedulerFacts
 from aegaeon_operator.reconcile.cluster.report import reports
 
 MODELS = model_pool("red", "llama", gateway={"parentRefs": [{"name": "public"}]})
@@ -38,6 +39,27 @@ def test_images_of_the_pool_take_the_place_of_the_operators() -> None:
     assert gateway["containers"][0]["image"] == PLATFORM.control_image
     assert gateway["containers"][0]["imagePullPolicy"] == "Always"
     assert engine["imagePullSecrets"] == gateway["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_an_engine_asks_for_as_many_accelerators_as_share_its_models() -> None:
+    accelerator = {"device": "cuda:0", "resourceName": "nvidia.com/gpu", "count": 4}
+    found = made(accelerator=accelerator, podTemplate={"resources": {"requests": {"cpu": 2}}})
+    (engine,) = pod(found, "pool-engine")["spec"]["containers"]
+    assert engine["resources"]["requests"] == {"cpu": "2", "nvidia.com/gpu": "4"}
+    assert engine["resources"]["limits"] == {"nvidia.com/gpu": "4"}
+    config = next(one for key, one in found.items() if key.kind == "Secret" and key.name == "pool-config")
+    told = json.loads(entry(config, "engine.json"))
+    assert (told["device"], told["ranks"]) == ("cuda:0", 4)
+
+
+def test_gpus_are_counted_by_accelerator_and_a_large_model_would_need_several_of_its_own() -> None:
+    accelerator = {"resourceName": "nvidia.com/gpu", "count": 2}
+    seen = observed(gpu_pool(accelerator=accelerator, engines={"replicas": 3}), MODELS)
+    facts = SchedulerFacts("1", models={"llama": ModelFacts(weight_bytes=12 << 20)})  # on each of two, which have 13 Mi
+    (status,) = [
+        one.status for one in reports(replace(seen, scheduler=facts), desired(seen), {}) if "gpus" in one.status
+    ]
+    assert status["gpus"] == {"used": 6, "dedicated": 2}
 
 
 def test_each_overlay_reaches_its_own_pods_and_never_the_labels_that_select_them() -> None:

@@ -78,6 +78,12 @@ BAD_GPU = [
     ("threads: 1", "threads: '1'", "spec.tuning.threads: '1' is not allowed; expected a whole number"),
     ("threads: 1", "threads: 0", "spec.tuning.threads: 0 is out of range; allowed: at least 1"),
     ("device: cpu", "device: gpu", "spec.accelerator.device: 'gpu' is not allowed; allowed: cpu or cuda:N"),
+    ("device: cpu", "count: 9", "spec.accelerator.count: 9 is out of range; allowed: at most 8"),
+    (
+        "    dtype: float32\n  engines:\n    replicas: 2\n  memory:\n    deviceBytes: 13Mi\n    slabSize: 256Ki\n",
+        "    count: 8\n  engines:\n    replicas: 2\n  memory:\n    deviceBytes: 13Mi\n    slabSize: 2Mi\n",
+        "spec: memory.hostKv 12Mi holds no slab of 2Mi for each of 8 accelerators; raise hostKv or lower slabSize",
+    ),
     ("  engines:\n", "  decode:\n", "spec: decode needs prefill beside it; or use engines"),
     (
         "name: quickstart",

@@ -57,6 +57,27 @@ def test_a_gpu_that_is_not_there_is_named_before_anything_starts(pool: Pool, pla
     assert "use device cpu" in str(refused.value)
 
 
+def test_every_gpu_of_an_engine_is_looked_for_and_the_memory_of_each_on_a_cpu_counts(
+    pool: Pool, plan: LocalPlan
+) -> None:
+    def shared(**accelerator: object) -> Pool:
+        made = pool.gpu_pool.spec.accelerator.model_copy(update={"count": 2, **accelerator})
+        spec = pool.gpu_pool.spec.model_copy(update={"accelerator": made})
+        return replace(pool, gpu_pool=pool.gpu_pool.model_copy(update={"spec": spec}))
+
+    with pytest.raises(PreflightError) as refused:
+        preflight(shared(device="cuda:90"), plan, AMPLE)
+    assert [problem.split(" cannot")[0][-7:] for problem in refused.value.problems] == [
+        "cuda:90", "cuda:91", "cuda:92", "cuda:93",
+    ]  # fmt: skip
+    memory = pool.gpu_pool.spec.memory
+    needed = 2 * memory.host_kv + memory.host_model_cache + 4 * memory.device_bytes
+    preflight(shared(), plan, Machine(Path("/dev/shm"), 1 << 40, needed))
+    assert f"needs {needed >> 20}Mi for 2 engines" in complaint(
+        shared(), plan, Machine(Path("/dev/shm"), 1 << 40, needed - 1)
+    )
+
+
 def test_a_machine_with_everything_passes(pool: Pool, plan: LocalPlan) -> None:
     preflight(pool, plan, AMPLE)
 

@@ -140,6 +140,12 @@ def test_engines_of_every_role_take_gpus_in_order() -> None:
     ]
 
 
+def test_engines_of_several_gpus_each_take_the_next_ones_and_share_models_over_them() -> None:
+    pool = with_spec(quickstart(), accelerator={"device": "cuda:1", "count": 3}, engines={"replicas": 2})
+    sidecars = [pod.config for pod in pods(pool).values() if pod.role is PodRole.SIDECAR]
+    assert [(config["device"], config["ranks"]) for config in sidecars] == [("cuda:1", 3), ("cuda:4", 3)]
+
+
 def test_a_hub_model_keeps_its_revision(tmp_path: Path) -> None:
     text = (QUICKSTART / "modelpool.yaml").read_text("utf-8")
     hub = "{huggingFace: {repository: org/model, revision: v1}}"

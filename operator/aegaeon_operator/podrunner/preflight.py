@@ -58,7 +58,8 @@ def _too_little(pool: Pool, plan: LocalPlan, machine: Machine) -> list[str]:
     engines = sum(pod.role is PodRole.SIDECAR for pod in reconcile(pool, plan))
     shared = engines * memory.host_kv + memory.host_model_cache
     on_cpu = pool.gpu_pool.spec.accelerator.device == "cpu"
-    whole = shared + (engines * memory.device_bytes if on_cpu else 0)
+    ranks = pool.gpu_pool.spec.accelerator.count
+    whole = shared + (engines * ranks * memory.device_bytes if on_cpu else 0)
     name, problems = pool.gpu_pool.metadata.name, []
     if shared > machine.shared_memory_free:
         problems.append(
@@ -93,11 +94,12 @@ def _no_gpu(pool: Pool, plan: LocalPlan) -> list[str]:
         kind, _, ordinal = str(pod.config.get("device", "")).partition(":")
         if kind != "cuda":
             continue
-        try:
-            CudaDevice(int(ordinal))
-        except NativeError as error:
-            name = pool.gpu_pool.metadata.name
-            problems.append(f"GpuPool {name}: spec.accelerator.device {kind}:{ordinal} cannot be used: {error}")
+        name, count = pool.gpu_pool.metadata.name, pool.gpu_pool.spec.accelerator.count
+        for number in range(int(ordinal), int(ordinal) + count):
+            try:
+                CudaDevice(number)
+            except NativeError as error:
+                problems.append(f"GpuPool {name}: spec.accelerator.device {kind}:{number} cannot be used: {error}")
     return problems
 
 

@@ -58,7 +58,7 @@ def gateway_port(pool: Pool, plan: LocalPlan) -> int:
 
 
 def _engines(spec: GpuPoolSpec) -> Iterator[tuple[str, str, str]]:
-    """(instance, role, device) of every engine; GPUs are given out in order."""
+    """(instance, role, first device) of every engine; GPUs are given out in order."""
     wanted = (
         ("engine", "unified", spec.engines),
         ("prefill", "prefill", spec.prefill),
@@ -69,7 +69,7 @@ def _engines(spec: GpuPoolSpec) -> Iterator[tuple[str, str, str]]:
     for name, role, replicas in wanted:
         for index in range(replicas.replicas if replicas else 0):
             yield f"{name}-{index}", role, kind if not first else f"{kind}:{int(first) + count}"
-            count += 1
+            count += spec.accelerator.count
 
 
 def _pod(

@@ -63,6 +63,7 @@ def sidecar_settings(role: str, spec: GpuPoolSpec) -> Json:
     return {
         "role": role,
         "backend": spec.backend,
+        "ranks": spec.accelerator.count,
         "dtype": spec.accelerator.dtype,
         "memory": {
             "device_bytes": memory.device_bytes,

@@ -55,13 +55,18 @@ class Accelerator(Strict):
 
     device: Annotated[str, Field(pattern=r"^(cpu|cuda:[0-9]+)$")] = Field(
         default="cpu",
-        description="`cpu`, or `cuda:N`: the first engine takes GPU N, the next one GPU N+1, and so on; on Kubernetes "
-        "each takes the GPU that it is given.",
+        description="`cpu`, or `cuda:N`: the first engine takes GPU N and those after it, as many as `count`, the next "
+        "engine the ones after those, and so on; on Kubernetes each takes the GPUs that it is given.",
+    )
+    count: Annotated[int, Field(ge=1, le=8)] = Field(
+        default=1,
+        description="Accelerators of one engine, on one node. They share every model (tensor parallelism), so that one "
+        "fits that is too large for one of them, and its attention heads must divide among them.",
     )
     resource_name: QualifiedName | None = Field(
         default=None,
-        description="Extended resource of which every engine's pod asks for one, for example nvidia.com/gpu; left out: "
-        "none.",
+        description="Extended resource of which every engine's pod asks for `count`, for example nvidia.com/gpu; left "
+        "out: none.",
     )
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32", description="Number format of weights and KV cache."
@@ -139,7 +144,7 @@ class PoolMemory(Strict):
     )
 
     device_bytes: Quantity = Field(
-        description="Device memory of one engine for weights and KV cache together, for example 60Gi."
+        description="Device memory of each accelerator for weights and KV cache together, for example 60Gi."
     )
     slab_size: Quantity = Field(
         default=32 << 20,
@@ -229,6 +234,12 @@ class GpuPoolSpec(Strict):
             "has(self.engines) || has(self.prefill)",
             "no engines asked for; give engines.replicas, or prefill.replicas and decode.replicas",
         ),
+        (
+            "quantity(string(self.memory.hostKv)).asApproximateFloat() >= "
+            "quantity(string(self.memory.slabSize)).asApproximateFloat() * double(self.accelerator.count)",
+            "memory.hostKv, which the accelerators of an engine share, holds no slab for each of them; raise hostKv or "
+            "lower slabSize",
+        ),
     )
 
     backend: Literal["torch"] = Field(default="torch", description="What executes models.")
@@ -262,6 +273,16 @@ class GpuPoolSpec(Strict):
             raise ValueError(f"{given} needs {lacking} beside it; or use engines, which do both")
         if self.engines is None and self.prefill is None:
             raise ValueError("no engines asked for; give engines.replicas, or prefill.replicas and decode.replicas")
+        return self
+
+    @model_validator(mode="after")
+    def _host_kv_for_each_accelerator(self) -> Self:
+        count, memory = self.accelerator.count, self.memory
+        if memory.host_kv < memory.slab_size * count:
+            raise ValueError(
+                f"memory.hostKv {format_quantity(memory.host_kv)} holds no slab of {format_quantity(memory.slab_size)} "
+                f"for each of {count} accelerators; raise hostKv or lower slabSize"
+            )
         return self
 
 

@@ -30,7 +30,8 @@ def admitted(
             return no(
                 _KIND,
                 "ModelTooLarge",
-                f"{model.name} has {size:,} bytes of weights, an engine has {device_bytes:,}; raise memory.deviceBytes",
+                f"{model.name} has {size:,} bytes of weights on each accelerator of an engine, which has "
+                f"{device_bytes:,} there; raise memory.deviceBytes, or accelerator.count",
             )
     if engines == 0:
         return no(_KIND, "NoEngines", "the pool has no engines; raise their replicas")

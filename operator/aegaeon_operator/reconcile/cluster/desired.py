@@ -80,7 +80,7 @@ def _serves(attached: Attached, uid: str) -> bool:
 def _configs(key: Key, spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]:
     """By component, without models and tenants: those come and go while pods run."""
     target = scheduler_target(key)
-    device = "cpu" if spec.accelerator.device == "cpu" else "cuda:0"  # the one that the pod was given
+    device = "cpu" if spec.accelerator.device == "cpu" else "cuda:0"  # the first that the pod was given
     found: dict[str, Json] = {
         "scheduler": {
             **scheduler_settings(key.name, spec, ()),

@@ -103,7 +103,7 @@ def picker_pod(key: Key, spec: GpuPoolSpec, platform: Platform) -> Json:
 
 
 def engine_pod(key: Key, role: str, spec: GpuPoolSpec, platform: Platform, config: Json) -> Json:
-    """One engine: the accelerator, the node's shared memory, and what the platform team laid over it."""
+    """One engine: its accelerators, the node's shared memory, and what the platform team laid over it."""
     component, image = COMPONENTS[role], _image(spec, platform, "engine")
     made = configured(component, image, http_probes("/readyz", "/healthz", ENGINE_HTTP), "aegaeon_sidecar")
     made["command"] += ["--instance", "$(POD_NAME)", "--node", "$(NODE_NAME)"]
@@ -113,8 +113,8 @@ def engine_pod(key: Key, role: str, spec: GpuPoolSpec, platform: Platform, confi
         {"name": "OMP_NUM_THREADS", "value": str(spec.tuning.threads)},
     ]
     made["ports"] = ports(http=ENGINE_HTTP)
-    accelerator = {spec.accelerator.resource_name: "1"} if spec.accelerator.resource_name else {}
-    made["resources"] = amounts(spec.pod_template, {}, accelerator)
+    resource = spec.accelerator.resource_name
+    made["resources"] = amounts(spec.pod_template, {}, {resource: str(spec.accelerator.count)} if resource else {})
     shared = [_segments(key, spec), *_disk(spec)]
     volumes = [
         *everybody(key, component),

@@ -46,7 +46,7 @@ def _gpu_pool(observed: Observed, wanted: Desired, pool: Live[GpuPool], failures
         conditions.append(_deployment(observed, "PickerReady", "picker", picker.replicas))
     conditions.append(summary(conditions, tuple(one.type for one in conditions)))
     conditions.append(_progressing(conditions, _rolling(observed)))
-    used = total if spec.accelerator.resource_name else 0
+    used = total * spec.accelerator.count if spec.accelerator.resource_name else 0
     component = COMPONENTS["unified"] if spec.engines else COMPONENTS["decode"]
     return Report(
         pool,
@@ -74,9 +74,10 @@ def _engines(observed: Observed, spec: GpuPoolSpec) -> dict[str, tuple[int, int]
 
 
 def _dedicated(observed: Observed, wanted: Desired, spec: GpuPoolSpec) -> int:
-    """One accelerator for each model, more for one that does not fit."""
+    """One accelerator for each model, more for one that does not fit. Its weights are known as each rank has them."""
     facts = observed.scheduler.models if observed.scheduler else {}
-    sizes = (facts.get(name, ModelFacts()).weight_bytes for name in wanted.attached.models)
+    count = spec.accelerator.count
+    sizes = (facts.get(name, ModelFacts()).weight_bytes * count for name in wanted.attached.models)
     return sum(max(1, -(-size // spec.memory.device_bytes)) for size in sizes)
 
 

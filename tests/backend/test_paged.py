@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -77,7 +81,7 @@ def test_a_row_does_not_depend_on_its_company() -> None:
 
 
 def decoded(
-    rig: type, directory: object, prompt: list[int], samplers: list[SamplerState], *, paged: bool
+    rig: Callable[..., Any], directory: object, prompt: list[int], samplers: list[SamplerState], *, paged: bool
 ) -> list[list[int]]:
     """STEPS tokens for each sampler, each step fed with the tokens of the one before."""
     tiny = rig(directory, paged=paged)
@@ -114,6 +118,11 @@ def test_paged_decodes_give_the_tokens_of_gathered_ones(
     directory = tiny_models[architecture]
     usual = decoded(rig, directory, prompt, some_samplers(), paged=False)
     assert decoded(rig, directory, prompt, some_samplers(), paged=True) == usual
+
+
+def test_paged_decodes_of_two_ranks_do_too(rig: type, tiny_models: dict[str, object], prompt: list[int]) -> None:
+    usual = decoded(rig, tiny_models["llama"], prompt, some_samplers(), paged=False)
+    assert decoded(partial(rig, ranks=2), tiny_models["llama"], prompt, some_samplers(), paged=True) == usual
 
 
 def test_steps_launched_ahead_give_the_tokens_of_steps_waited_for(

@@ -88,3 +88,49 @@ def test_a_closed_range_refuses_maps() -> None:
 def test_a_slab_size_that_no_page_fits_is_refused() -> None:
     with pytest.raises(NativeError, match="multiple of the page size"):
         SlabPool.private("odd", 5000, 1)
+
+
+def test_a_gang_is_one_pool_whose_slabs_are_mapped_alike_on_every_rank() -> None:
+    pool = SlabPool.gang([SlabPool.private(f"rank-{rank}", SLAB, 4) for rank in range(3)])
+    assert (pool.ranks, pool.total, pool.free) == (3, 4, 4)
+    place, blocks = Range(pool, 2), BlockPool(pool, 5000, 4)
+    slabs = pool.take(2)
+    place.map(0, slabs)
+    held = blocks.allocate(14, 2)  # more than a slab holds
+    for rank in range(3):
+        place.view(0, 2 * SLAB, rank)[:] = rank
+        blocks.view(rank).reshape(-1, 5000)[held] = 10 + rank
+    place.unmap(0, 2)
+    place.map(0, slabs[::-1])
+    for rank in range(3):
+        assert (place.view(0, 2 * SLAB, rank) == rank).all()
+        assert (blocks.view(rank).reshape(-1, 5000)[held] == 10 + rank).all()
+        assert place.addresses[rank] == place.view(0, 1, rank).ctypes.data
+    blocks.release(held)
+    pool.give(place.unmap(0, 2))
+    pool.check()
+    blocks.check()
+    assert pool.free == 4
+    with pytest.raises(IndexError):
+        place.view(0, 1, 3)
+
+
+def test_a_gang_maps_on_all_ranks_or_on_none() -> None:
+    first, second = SlabPool.private("first", SLAB, 2), SlabPool.private("second", SLAB, 2)
+    pool = SlabPool.gang([first, second])
+    place, slabs = Range(pool, 2), pool.take(2)
+    second.close()  # its memory is gone
+    with pytest.raises(NativeError, match="closed"):
+        place.map(0, slabs)
+    assert place.mapped == 0
+    place.close()
+
+
+def test_pools_that_are_not_alike_or_are_used_make_no_gang() -> None:
+    used = SlabPool.private("used", SLAB, 2)
+    used.take(1)
+    for other in (SlabPool.private("more", SLAB, 3), SlabPool.private("smaller", 4096, 2), used):
+        with pytest.raises(NativeError, match="alike, and unused"):
+            SlabPool.gang([SlabPool.private("one", SLAB, 2), other])
+    with pytest.raises(NativeError, match="at least one"):
+        SlabPool.gang([])

@@ -23,12 +23,13 @@ from pathlib import Path
 from aegaeon_native import SlabPool
 from aegaeon_native.leases import locked
 from aegaeon_sidecar.kv.lending import Lending
-from aegaeon_sidecar.memory.segments import leases_path, segment_path
+from aegaeon_sidecar.memory.segments import leases_path, segment_files, segment_path
 from aegaeon_sidecar.weights.cache import HostCache
 folder = Path(sys.argv[1])
 segment = segment_path(folder, sys.argv[2], "1")
 with locked(folder):
-    lending, pool = Lending(leases_path(segment)), SlabPool.shared(str(segment), 65536, 2)
+    lending = Lending(leases_path(segment))
+    pool = SlabPool.gang([SlabPool.shared(str(file), 65536, 2) for file in segment_files(segment, 2)])
 draft = HostCache(folder, 1 << 20).draft(sys.argv[2], 4096)
 lease = lending.lend()
 print(*lease.handle, flush=True)
@@ -38,7 +39,7 @@ sys.stdin.read()
 
 @contextmanager
 def life(folder: Path, instance: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that holds a segment, a lease and a half-filled image."""
+    """A process that holds a segment for each of two ranks, a lease and a half-filled image."""
     command = [sys.executable, "-c", LIFE, str(folder), instance]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -57,14 +58,15 @@ def test_what_a_killed_life_left_is_swept_and_what_a_living_one_holds_is_not(tmp
         dead.wait(timeout=60)
         found = by_name(survey(tmp_path))
         orphans = {name for name, item in found.items() if item.orphaned}
-        assert orphans == {"dead@1.kv", "dead@1.leases", "dead.partial"}
+        assert orphans == {"dead@1.kv", "dead@1.1.kv", "dead@1.leases", "dead.partial"}
         assert found["alive@1.kv"].pids == (alive.pid,)
         assert found["alive@1.kv"].detail == "2 slabs of 65536 bytes, with memory behind them: none"
         assert found["alive@1.leases"].detail == "1 sequences lent, 0 being read"
         assert found["weights.lock"].kind is Kind.NOTE
         assert {path.name for path in sweep(tmp_path)} == orphans
         assert sweep(tmp_path) == []
-        assert set(by_name(survey(tmp_path))) == {"alive@1.kv", "alive@1.leases", "alive.partial", "weights.lock"}
+        segments = {"alive@1.kv", "alive@1.1.kv", "alive@1.leases"}
+        assert set(by_name(survey(tmp_path))) == {*segments, "alive.partial", "weights.lock"}
 
 
 def test_images_and_what_is_not_ours_stay(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class Engine:
         self._sweeper = Sweeper(config.segments, self._tidy)
         self._events = EventTable.private(_EVENTS * config.ranks)
         self._copiers = {lane: Copier(lane.value, self._events, gpus, urgency) for lane, urgency in _URGENCY.items()}
-        self._cache = HostCache(config.segments, config.memory.host_cache_bytes, gpus[0])
+        self._cache = HostCache(config.segments, config.memory.host_cache_bytes, gpus[0])  # locks pages for all of them
         self._held = Held(self.state, self._cache)
         self._ring = _ring(config, gpus[0] if config.ranks == 1 else None)
         self._fetcher = Fetcher(

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from sidecar.rig import SLAB, Link, Rig, config, inside, scrub, seq, spec
 
@@ -148,23 +147,31 @@ async def test_what_an_engine_of_another_number_of_ranks_holds_is_not_adopted(
         assert "has KV shape l2-t16-h4-d16-float32, its model l2-t16-h2-d16-float32" in refused.reason
 
 
-@pytest.mark.parametrize("room", [True, False])
-async def test_weights_come_by_way_of_the_host_cache_or_not_at_all(
-    scheduler: Rig, folder: Path, make_model: Callable[..., Path], room: bool
+async def test_weights_that_were_evicted_come_again_by_way_of_the_host_cache(
+    scheduler: Rig, folder: Path, make_model: Callable[..., Path]
 ) -> None:
     models = {name: make_model("llama", seed=seed) for seed, name in enumerate(("first", "second"))}
-    async with inside(two(folder, host_cache_bytes=400_000 if room else 100_000), pair()) as engine:
+    async with inside(two(folder, host_cache_bytes=400_000), pair()) as engine:  # it holds one at a time
         link = await serving(scheduler, "a", models)
-        for name in ("second", "first", "second") if room else ():  # the cache holds one at a time
+        for name in ("second", "first", "second"):
             await link.done(link.send(pb.Load(model=name, slabs=32)))
             link.send(scheduler.open(name, name, HEAD, max_tokens=2))
             await prefill(link, name, [name], 2)
             assert_likeliest(models[name], HEAD, await scheduler.received_tokens(name, 2))
             await link.done(link.send(pb.Unload(model=name)))
             scrub(engine)
-        if not room:
-            refused = await link.refused(link.send(pb.Load(model="first", slabs=32)))
-            assert refused.kind == pb.FAILURE_KIND_ENGINE
-            assert "first: the weights need" in refused.reason
-            assert "raise it or serve fewer models" in refused.reason
+        await link.done(link.send(pb.Load(model="first", slabs=32)))
+        refused = await link.refused(link.send(pb.Load(model="second", slabs=32)))
+        assert refused.kind == pb.FAILURE_KIND_ENGINE, "the other one is pinned"
+        assert "second: the weights need" in refused.reason
+        await link.done(link.send(pb.Unload(model="first")))
         assert_empty(engine)
+
+
+async def test_weights_that_the_host_cache_never_has_room_for_are_refused(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    async with inside(two(folder, host_cache_bytes=100_000), pair()):
+        state = (await serving(scheduler, "a", {"m": tiny_models["llama"]})).models["m"]
+        assert state.phase == mpb.MODEL_PHASE_FAILED
+        assert "by way of which they come, 100000; raise host_cache_bytes" in state.reason

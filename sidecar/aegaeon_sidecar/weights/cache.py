@@ -55,7 +55,7 @@ class HostCache:
     def __init__(self, folder: Path, budget_bytes: int, gpu: CudaDevice | None = None) -> None:
         """`gpu`: what the images are copied to; their pages are locked for it as soon as they are opened."""
         self._folder = folder
-        self._budget_bytes = budget_bytes
+        self.budget_bytes = budget_bytes
         self._gpu = gpu
         self._page_locked: weakref.WeakSet[Image] = weakref.WeakSet()
         self._guard = threading.Lock()
@@ -232,12 +232,12 @@ class HostCache:
     def _make_room(self, nbytes: int, evict: bool, spare: Collection[str]) -> None:
         used = self._sweep()
         images = sorted(self._folder.glob(f"*{IMAGE_SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)
-        for path in images if evict and nbytes <= self._budget_bytes else []:
-            if used + nbytes > self._budget_bytes and path.name.removesuffix(IMAGE_SUFFIX) not in spare:
+        for path in images if evict and nbytes <= self.budget_bytes else []:
+            if used + nbytes > self.budget_bytes and path.name.removesuffix(IMAGE_SUFFIX) not in spare:
                 used -= _remove_if_unused(path)
-        if used + nbytes > self._budget_bytes:
+        if used + nbytes > self.budget_bytes:
             raise CacheFullError(
-                f"the weights need {nbytes} bytes; host_cache_bytes is {self._budget_bytes}, of which {used} are in "
+                f"the weights need {nbytes} bytes; host_cache_bytes is {self.budget_bytes}, of which {used} are in "
                 "use by other models; raise it or serve fewer models on this node"
             )
 
@@ -251,7 +251,7 @@ class HostCache:
             free, size = system.f_bavail * system.f_frsize, system.f_blocks * system.f_frsize
             raise CacheFullError(
                 f"{self._folder}: the weights need {nbytes} bytes, its file system has {free} free of {size}, though "
-                f"host_cache_bytes is {self._budget_bytes}; make the tmpfs larger (of a container: --shm-size, or an "
+                f"host_cache_bytes is {self.budget_bytes}; make the tmpfs larger (of a container: --shm-size, or an "
                 "emptyDir of medium Memory) or host_cache_bytes smaller"
             ) from error
 

@@ -198,7 +198,15 @@ class Fetcher:
             log.info("model %s: %s", model.name, model.pace)
 
     def _check_fits(self, layout: Layout) -> None:
-        """Beside the weights a slab for KV blocks must be left, or no step could ever run. Raises ModelError."""
+        """Beside the weights a slab for KV blocks must be left, or no step could ever run. Raises ModelError.
+
+        The weights of several ranks come by way of the host cache.
+        """
+        if layout.ranks > 1 and layout.image_bytes > self._cache.budget_bytes:
+            raise ModelError(
+                f"the weights for {layout.ranks} accelerators have {layout.image_bytes} bytes, and the host cache, by "
+                f"way of which they come, {self._cache.budget_bytes}; raise host_cache_bytes"
+            )
         pool = self._state.device.pool
         slabs = -(-layout.weight_bytes // pool.slab_bytes)
         if slabs >= pool.total:

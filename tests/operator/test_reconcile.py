@@ -76,6 +76,7 @@ def test_a_sidecar_is_told_its_role_memory_and_where_its_scheduler_is() -> None:
         "scheduler": "unix:/run/aegaeon/q/scheduler.sock",
         "backend": "torch",
         "device": "cpu",
+        "ranks": 1,
         "dtype": "float32",
         "memory": {
             "device_bytes": memory.device_bytes,

@@ -64,3 +64,20 @@ TEST(Range, FaultsAfterCloseInsteadOfReadingOthersMemory) {
   EXPECT_THROW(range.map(0, std::vector<Slab>{0}), NativeError);
   EXPECT_DEATH(*reinterpret_cast<volatile char*>(range.address()) = 1, "");
 }
+
+TEST(Range, OfAGangIsMappedAlikeOnEveryRankOrOnNone) {
+  const auto first = SlabPool::create_private("first", kSlab, 4);
+  const auto second = SlabPool::create_private("second", kSlab, 4);
+  Range range(SlabPool::gang({first, second}), 2);
+  range.map(0, std::vector<Slab>{3, 1});
+  *reinterpret_cast<char*>(range.address(0)) = 'a';
+  *reinterpret_cast<char*>(range.address(1)) = 'b';
+  range.unmap(0, 2);
+  range.map(1, std::vector<Slab>{3});
+  EXPECT_EQ(reinterpret_cast<char*>(range.address(0))[kSlab], 'a');
+  EXPECT_EQ(reinterpret_cast<char*>(range.address(1))[kSlab], 'b');
+  second->close();
+  EXPECT_THROW(range.map(0, std::vector<Slab>{1}), NativeError);
+  EXPECT_EQ(range.mapped(), 1u);
+  EXPECT_DEATH(*reinterpret_cast<volatile char*>(range.address(0)) = 1, "");
+}

@@ -46,6 +46,7 @@ def definitions() -> dict[str, Json]:
         column("Engines", ".status.replicas", "integer"),
         column("Prefill", ".spec.prefill.replicas", "integer"),
         column("Decode", ".spec.decode.replicas", "integer"),
+        column("Accelerators", ".spec.accelerator.count", "integer", priority=1),
         column("Policy", ".spec.scheduling.policy", "string", priority=1),
     ]
     model_columns = [

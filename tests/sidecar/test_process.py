@@ -104,10 +104,11 @@ async def test_a_second_signal_ends_a_drain_at_once(scheduler: Rig, folder: Path
             assert await process.wait() == 0
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
 async def test_one_process_goes_on_with_the_kv_cache_that_another_computed(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], ranks: int
 ) -> None:
-    async with outside(config(folder, "p"), folder), outside(config(folder, "d"), folder):
+    async with outside(config(folder, "p", ranks=ranks), folder), outside(config(folder, "d", ranks=ranks), folder):
         p, d = await scheduler.link("p"), await scheduler.link("d")
         for link in (p, d):
             link.send(pb.Catalog(models=[spec("m", tiny_models["llama"])]))
@@ -127,12 +128,14 @@ async def test_one_process_goes_on_with_the_kv_cache_that_another_computed(
         assert await scheduler.received_tokens("moved", 40) == await scheduler.received_tokens("stayed", 40)
 
 
-async def test_the_next_life_removes_the_segment_of_one_that_was_killed(scheduler: Rig, folder: Path) -> None:
+async def test_the_next_life_removes_the_segments_of_all_ranks_of_one_that_was_killed(
+    scheduler: Rig, folder: Path
+) -> None:
     for life in (1, 2):
-        async with outside(config(folder), folder) as process:
+        async with outside(config(folder, ranks=2), folder) as process:
             link = await scheduler.link("a", attachments=life)
-            files = [path.name for path in (folder / "segments").glob("*.kv")]
-            assert files == [f"a@{link.hello.incarnation}.kv"]
+            files = {path.name for path in (folder / "segments").glob("*.kv")}
+            assert files == {f"a@{link.hello.incarnation}.kv", f"a@{link.hello.incarnation}.1.kv"}
             process.kill()
             await process.wait()
 

@@ -80,6 +80,7 @@ std::shared_ptr<SlabPool> attach(const std::string& path, const SharedDevice& de
 template <typename Class>
 std::vector<std::uintptr_t> addresses(const Class& memory) {
   std::vector<std::uintptr_t> found;
+  found.reserve(memory.ranks());
   for (std::size_t rank = 0; rank < memory.ranks(); ++rank) found.push_back(memory.address(rank));
   return found;
 }

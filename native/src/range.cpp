@@ -14,6 +14,7 @@ std::vector<std::shared_ptr<std::byte>> reserve(const SlabPool& pool, std::size_
     throw NativeError("a range of " + std::to_string(slabs) + " slabs: at least one, and at most 64 TiB in all");
   }
   std::vector<std::shared_ptr<std::byte>> bases;
+  bases.reserve(pool.ranks());
   for (std::size_t rank = 0; rank < pool.ranks(); ++rank) {
     bases.push_back(pool.store(rank).reserve(pool.slab_bytes() * slabs));
   }

@@ -1,0 +1,51 @@
+"""Copies of an engine of two GPUs, on the double of the driver: each has its part of weights and blocks."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+from sidecar.driver_double import DriverDouble
+
+from aegaeon_native import BlockPool, EventTable, Range
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_sidecar.copying import Copier, await_copy
+from aegaeon_sidecar.memory.gpu import device_pool, host_pool
+from aegaeon_sidecar.memory.segments import segment_files, segment_path
+from aegaeon_sidecar.program import Lane
+from aegaeon_sidecar.state import Command
+
+SLAB = 2 << 20
+BLOCK = 96 << 10  # some cross the border of a slab
+
+
+def test_weights_and_blocks_reach_the_memory_of_each_rank(folder: Path, driver: DriverDouble) -> None:
+    gpus = (driver.gpu, driver.gpu)
+    device = device_pool(gpus, "device", SLAB, 6)
+    host = host_pool(gpus, segment_files(segment_path(folder, "a", "1"), 2), SLAB, 3)
+    assert driver.locked == 2, "the host tier's file of each rank"
+    copier = Copier("test", EventTable.private(8), gpus)
+    random = np.random.default_rng(0)
+
+    part = SLAB + 4096
+    image = random.integers(0, 256, size=2 * part, dtype=np.uint8)
+    weights, nobody = Range(device, 2), Command(1, Lane.WEIGHTS, (), pb.Unload(), 0)
+    weights.map(0, device.take(2)[::-1])
+    copier.copy_image(nobody, weights, image.ctypes.data, part, 0)
+    copier.finish()
+    for rank, address in enumerate(weights.addresses):
+        assert ctypes.string_at(address, part) == image[rank * part : (rank + 1) * part].tobytes()
+
+    here, there = BlockPool(device, BLOCK, 4), BlockPool(host, BLOCK, 3)
+    to, of = here.allocate(30, 4), there.allocate(30, 3)
+    for rank in range(2):
+        there.view(rank)[: 30 * BLOCK] = random.integers(0, 256, size=30 * BLOCK, dtype=np.uint8)
+    await_copy(copier.begin(here, to, there, of))
+    for rank, address in enumerate(here.addresses):
+        assert ctypes.string_at(address, 30 * BLOCK) == there.view(rank)[: 30 * BLOCK].tobytes()
+
+    copier.close()
+    weights.close()
+    for pool in (here, there, device, host):
+        pool.close()

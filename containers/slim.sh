@@ -16,12 +16,12 @@ if [ "$1" = control ]; then
   PYTHONDONTWRITEBYTECODE=1 /opt/aegaeon/bin/python3 - <<'END'
 import sys
 from importlib.metadata import files
-from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as imported
+from envoy.service.ext_proc.v3 import external_processor_pb2 as imported
 used = {getattr(module, "__file__", None) for module in sys.modules.values()}
 for file in files("xds-protos"):
     if file.suffix == ".py" and str(file.locate()) not in used:
         file.locate().unlink()
 END
 fi
-find $site \( -name 'tokenizers*.so' -o -name '_rust*.so' -o -name '_http_*.so' \) -exec strip --strip-unneeded {} +
+find $site \( -name 'tokenizers*.so' -o -name '_rust*.so' -o -name '_http_*.so' -o -path '*/uvloop/loop*.so' \) -exec strip --strip-unneeded {} +
 python3 -m compileall -q --invalidation-mode unchecked-hash -x '/(transformers/models|pygments/lexers)/' $site

@@ -9,6 +9,7 @@ import sys
 from functools import partial
 
 import click
+import uvloop
 from prometheus_client import start_http_server
 
 from aegaeon_kube.errors import KubeError
@@ -17,7 +18,7 @@ from aegaeon_picker.errors import PickerError
 from aegaeon_picker.fleet import Endpoint, Fleet
 from aegaeon_picker.metrics import Metrics
 from aegaeon_picker.server import Picker, Served, serve
-from aegaeon_picker.tls import server_credentials
+from aegaeon_picker.tls import server_context
 from aegaeon_picker.watch import follow
 
 log = logging.getLogger("aegaeon_picker")
@@ -37,8 +38,8 @@ def main(**options: object) -> None:
     """Pick the gateway pod for each request of a stock inference gateway."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        asyncio.run(_run(**options))  # type: ignore[arg-type]  # click gives what _run declares
-    except (PickerError, KubeError, RuntimeError, OSError) as error:
+        uvloop.run(_run(**options))  # type: ignore[arg-type]  # click gives what _run declares
+    except (PickerError, KubeError, OSError) as error:
         log.error("%s", error)
         sys.exit(2)
 
@@ -59,8 +60,8 @@ async def _run(
     fixed = [_parse(each) for each in endpoints.split(",") if each] if endpoints is not None else None
     fleet = Fleet()
     metrics = Metrics(fleet)
-    served = await serve(Picker(fleet, metrics, conformance), listen, health_listen, server_credentials(tls))
-    log.info("picking on port %d, health on port %d", served.port, served.health_port)
+    served = await serve(Picker(fleet, metrics, conformance), listen, health_listen, server_context(tls))
+    log.info("picking on port %d, health on port %d", served.main.port, served.probes.port)
     if metrics_port:
         start_http_server(metrics_port, registry=metrics.registry)
     stop = asyncio.Event()
@@ -79,7 +80,7 @@ async def _know(fleet: Fleet, served: Served, endpoints: list[Endpoint]) -> None
     """Take the newest list; from the first one on requests can be routed."""
     if fleet.update(endpoints):
         log.info("endpoints: %s", ", ".join(map(str, fleet.endpoints)) or "none")
-        await served.ready(True)
+        served.health.set_ready(True)
 
 
 async def _follow_until(stop: asyncio.Event, fleet: Fleet, served: Served, namespace: str, pool: str) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import os
+import ssl
 from pathlib import Path
 
-import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -17,12 +18,21 @@ _VALID = datetime.timedelta(days=3650)
 _SKEW = datetime.timedelta(hours=1)  # a peer's clock may be behind ours
 
 
-def server_credentials(mode: str) -> grpc.ServerCredentials | None:
+def server_context(mode: str) -> ssl.SSLContext | None:
     """`off`: none; `selfSigned`: made now; else a folder with tls.crt and tls.key. Raises PickerError."""
     if mode == "off":
         return None
-    key, certificate = self_signed() if mode == "selfSigned" else _read(Path(mode))
-    return grpc.ssl_server_credentials([(key, certificate)])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_alpn_protocols(["h2"])
+    if mode == "selfSigned":
+        _load(context, *self_signed())
+        return context
+    folder = Path(mode)
+    try:
+        context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    except OSError as error:
+        raise PickerError(f"{folder}: tls.key and tls.crt cannot be read: {error.strerror or error}") from error
+    return context
 
 
 def self_signed() -> tuple[bytes, bytes]:
@@ -46,8 +56,11 @@ def self_signed() -> tuple[bytes, bytes]:
     return private, certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _read(folder: Path) -> tuple[bytes, bytes]:
+def _load(context: ssl.SSLContext, key: bytes, certificate: bytes) -> None:
+    """From a file in memory: a context takes files alone, and the key is to be on no disk."""
+    file = os.memfd_create("picker-tls")
     try:
-        return (folder / "tls.key").read_bytes(), (folder / "tls.crt").read_bytes()
-    except OSError as error:
-        raise PickerError(f"{folder}: tls.key and tls.crt cannot be read: {error.strerror}") from error
+        os.write(file, key + certificate)
+        context.load_cert_chain(f"/proc/self/fd/{file}")
+    finally:
+        os.close(file)

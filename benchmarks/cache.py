@@ -19,7 +19,6 @@ from benchmarks.report import Row, report
 
 from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.image import Image
-from aegaeon_sidecar.weights.ring import Bytes
 
 MODELS, ROOM, USES = 50, 10, 3000
 IMAGE_BYTES = 64 << 10
@@ -50,9 +49,9 @@ class Counted:
         self.held: deque[Image] = deque()
 
     def use(self, model: int) -> None:
-        def fill(target: Bytes) -> str:
+        def fill(file: int) -> str:
             self.fills += 1
-            target[:] = model
+            os.pwrite(file, bytes([model]) * IMAGE_BYTES, 0)
             return f"content-{model}"
 
         self.held.append(self.cache.obtain(f"model-{model}", IMAGE_BYTES, fill))

@@ -8,24 +8,15 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from benchmarks.gpu_rig import SLAB_BYTES, gpu
-from benchmarks.load import ROUNDS, Peak, dd, write_model
+from benchmarks.load import ROUNDS, Peak, dd, load, write_model
 from benchmarks.report import Row, report
 
 from aegaeon_native import CudaDevice, Range, SlabPool
 from aegaeon_sidecar.backends import Layout
-from aegaeon_sidecar.models.fill import fill
 from aegaeon_sidecar.weights.ring import READERS, StageRing
-
-
-def load(directory: Path, layout: Layout, weights: Range, ring: StageRing) -> float:
-    """Bytes per second."""
-    begin = time.perf_counter()
-    fill(directory, layout, [], ring, on_device=weights.address, hashed=False)
-    return layout.weight_bytes / (time.perf_counter() - begin)
 
 
 def rows(device: CudaDevice, directory: Path, layout: Layout) -> list[Row]:
@@ -39,7 +30,7 @@ def rows(device: CudaDevice, directory: Path, layout: Layout) -> list[Row]:
         ring = StageRing(gpu=device)
         for _ in range(ROUNDS):
             disk.append(max(dd(layout.files[0], readers) for readers in {1, READERS}))
-            loads.append(load(directory, layout, weights, ring))
+            loads.append(load(directory, layout, ring, on_device=weights.address))
     weights.close()
     limit = statistics.median(disk) / 1e9
     return [

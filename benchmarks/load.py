@@ -83,10 +83,10 @@ def dd(file: Path, readers: int) -> float:
     return size / (time.perf_counter() - begin)
 
 
-def load(directory: Path, layout: Layout, target: NDArray[np.uint8], ring: StageRing) -> float:
-    """Bytes per second of a load from disk into slabs."""
+def load(directory: Path, layout: Layout, ring: StageRing, *targets: NDArray[np.uint8], on_device: int = 0) -> float:
+    """Bytes per second of a load from disk into slabs: of host memory, or of the ring's GPU from this address on."""
     begin = time.perf_counter()
-    fill(directory, layout, [target], ring, hashed=False)
+    fill(directory, layout, targets, ring, on_device=on_device, hashed=False)
     return layout.weight_bytes / (time.perf_counter() - begin)
 
 
@@ -96,7 +96,7 @@ def first_load(folder: Path, directory: Path, layout: Layout, target: NDArray[np
     cache = HostCache(folder, 4 << 30)
     draft = cache.draft(identity(layout), layout.weight_bytes)
     assert draft is not None
-    image = cache.publish(draft, fill(directory, layout, [target, draft.view], StageRing()))
+    image = cache.publish(draft, fill(directory, layout, [target], StageRing(), into_file=draft.file))
     return layout.weight_bytes / (time.perf_counter() - begin), image
 
 
@@ -118,9 +118,9 @@ def sizes(shm: Path, directory: Path, layout: Layout, target: NDArray[np.uint8])
         rates["load: memcpy into slabs"].append(copy_rate(target, source))
         for mib, depth, readers in GRID:
             ring = StageRing(mib << 20, depth, readers)
-            rates[ring_name(mib, depth, readers)].append(load(directory, layout, target, ring))
+            rates[ring_name(mib, depth, readers)].append(load(directory, layout, ring, target))
         with BusyPython():
-            rates["load: the chosen ring while Python computes"].append(load(directory, layout, target, StageRing()))
+            rates["load: the chosen ring while Python computes"].append(load(directory, layout, StageRing(), target))
         rates[FIRST].append(rate_of_first_load(shm, directory, layout, target))
     middle = {name: statistics.median(seen) / 1e9 for name, seen in rates.items()}
     limit = max(rate for name, rate in middle.items() if "dd from disk" in name)

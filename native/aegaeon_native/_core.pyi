@@ -14,6 +14,9 @@ class NativeError(RuntimeError):
 class OutOfSlabs(NativeError):  # noqa: N818 - the name says what happened
     """The pool, or the grant given with the call, has too few free slabs. Nothing changed."""
 
+class OutOfRoom(NativeError):  # noqa: N818 - the name says what happened
+    """A file system is full; what was to be written is there in part."""
+
 @final
 class CudaDevice:
     """One GPU, through NVIDIA's driver alone. Shares the context of the CUDA runtime, hence of torch. Thread-safe."""
@@ -356,6 +359,7 @@ class StageRing:
         chunks: NDArray[np.uint64],
         parts: NDArray[np.uint64],
         destinations: Sequence[int],
+        into_file: int,
         on_device: int,
         format: int,
         inspect: Callable[[int, NDArray[np.uint8]], None] | None,
@@ -363,10 +367,12 @@ class StageRing:
     ) -> bool:
         """Read chunks and copy their parts, converted to `format`, to every destination. One run at a time.
 
-        `destinations` are addresses of this machine's memory, `on_device` is one of the device's, or 0.
+        `destinations` are addresses of this machine's memory, `into_file` is a file's descriptor, or -1, `on_device` an
+        address of the device's, or 0.
 
         `chunks`: rows of (file, first byte, bytes, number of parts); `parts`, in the chunks' order: rows of (byte of
         the file, bytes, format, byte of the destination). `inspect(chunk, bytes)` is called by several threads at once,
         before the chunk is copied; `watch(bytes done)` by this one a few times a second, at the start and at the end:
-        False stops it. Returns whether it was not stopped; raises NativeError when a file cannot be read or ends early.
+        False stops it. Returns whether it was not stopped; raises NativeError when a file cannot be read or ends early,
+        OutOfRoom when that of `into_file` cannot grow.
         """

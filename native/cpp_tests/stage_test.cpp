@@ -1,6 +1,8 @@
 #include "aegaeon/stage.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -76,6 +78,23 @@ TEST_F(Stage, EveryDestinationIsWritten) {
   EXPECT_TRUE(StageRing(kChunk, 2, 1).run(read));
   EXPECT_EQ(image_, source_);
   EXPECT_EQ(other, source_);
+}
+
+TEST_F(Stage, AFileIsWrittenAtTheSamePlaces) {
+  StageJob read = job(10 * kChunk + 5, 77);
+  const aegaeon::Fd file(::memfd_create("image", MFD_CLOEXEC));
+  read.into_file = file.get();
+  EXPECT_TRUE(StageRing(kChunk, 2, 1).run(read));
+  std::string written(source_.size(), 1);
+  EXPECT_EQ(::pread(file.get(), written.data(), written.size(), 0), static_cast<ssize_t>(written.size()));
+  EXPECT_EQ(written, image_);
+}
+
+TEST_F(Stage, AFullFileSystemEndsTheRun) {
+  StageJob read = job(10 * kChunk);
+  const aegaeon::Fd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  read.into_file = full.get();
+  EXPECT_THROW(StageRing(kChunk, 2, 1).run(read), aegaeon::OutOfRoom);
 }
 
 TEST_F(Stage, WatchSeesTheStartAndTheEnd) {

@@ -38,12 +38,13 @@ std::vector<StageChunk> chunks_of(const Table& chunks, const Table& parts) {
 }
 
 bool run(StageRing& ring, std::vector<std::string> files, const Table& chunks, const Table& parts,
-         const std::vector<std::uintptr_t>& destinations, std::uintptr_t on_device, std::uint64_t format,
+         const std::vector<std::uintptr_t>& destinations, int into_file, std::uintptr_t on_device, std::uint64_t format,
          const nb::object& inspect, const nb::callable& watch) {
   StageJob job;
   job.files = std::move(files);
   job.chunks = chunks_of(chunks, parts);
   for (const std::uintptr_t address : destinations) job.destinations.push_back(reinterpret_cast<std::byte*>(address));
+  job.into_file = into_file;
   job.on_device = reinterpret_cast<std::byte*>(on_device);
   job.format = format_of(format);
   if (!inspect.is_none()) {
@@ -69,6 +70,6 @@ void bind_stage(nb::module_& m) {
       .def(nb::init<std::size_t, std::size_t, std::size_t, SharedDevice, int>(), "chunk_bytes"_a, "depth"_a,
            "readers"_a, "device"_a = nb::none(), "priority"_a = 0)
       .def_static("formats", [] { return std::vector<std::string>(kFormats.begin(), kFormats.end()); })
-      .def("run", &run, "files"_a, "chunks"_a, "parts"_a, "destinations"_a, "on_device"_a, "format"_a,
+      .def("run", &run, "files"_a, "chunks"_a, "parts"_a, "destinations"_a, "into_file"_a, "on_device"_a, "format"_a,
            "inspect"_a.none(), "watch"_a);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "aegaeon/cuda/stream_mover.hpp"
+#include "aegaeon/files.hpp"
 
 namespace aegaeon {
 
@@ -45,6 +46,7 @@ void StageOut::convert_and_copy(const StagePart& part, const std::byte* src) {
 void StageOut::copy(std::uint64_t to, const std::byte* src, std::size_t bytes) {
   if (device_) device_->copy(job_.on_device + to, src, bytes, bytes);
   for (std::byte* destination : job_.destinations) memory_->copy(destination + to, src, bytes, bytes);
+  if (job_.into_file >= 0) write_at(job_.into_file, src, bytes, to);
 }
 
 void StageOut::finish() {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from aegaeon_sidecar.backends.torch import TorchBackend
-from aegaeon_sidecar.errors import FillCancelledError, WeightsError
+from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, WeightsError
 from aegaeon_sidecar.models.config import read_spec
 from aegaeon_sidecar.models.files import find_tensors
 from aegaeon_sidecar.models.fill import chunks, fill, identity
@@ -294,6 +294,20 @@ def test_files_that_changed_after_they_were_described_are_refused(copy, tiny_mod
     layout = plan(tiny_models["llama"], 0, "float32", 16)
     with pytest.raises(WeightsError, match="changed since the model was laid out"):
         read_in(copy, layout, ring)
+
+
+def test_a_file_gets_the_same_image(copy, ring, tmp_path):
+    layout = plan(copy, 0, "float16", 16)
+    content, image = read_in(copy, layout, ring)
+    with (tmp_path / "image").open("w+b") as file:
+        file.truncate(layout.image_bytes)
+        assert fill(copy, layout, [], ring, into_file=file.fileno()) == content
+        assert file.read() == image[: layout.image_bytes].tobytes()
+
+
+def test_a_full_file_system_is_no_fault_of_the_files(copy, ring):
+    with open("/dev/full", "wb") as full, pytest.raises(CacheFullError, match="filled up meanwhile"):
+        fill(copy, plan(copy, 0, "float32", 16), [], ring, into_file=full.fileno())
 
 
 def test_files_that_change_while_they_are_read_are_refused(copy, ring):

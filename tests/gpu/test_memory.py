@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native import BlockPool, CopyLane, CudaDevice, EventTable, NativeError, Range, SlabPool
@@ -111,8 +111,8 @@ def test_an_event_comes_after_the_bytes(gpu: CudaDevice, host: SlabPool, lane: C
 
 
 def test_an_image_of_the_host_cache_is_locked_and_copied_whole(gpu: CudaDevice, tmp_path: Path, lane: CopyLane) -> None:
-    def fill(target: NDArray[np.uint8]) -> str:
-        target[:] = np.arange(len(target), dtype=np.uint32).astype(np.uint8)
+    def fill(file: int) -> str:
+        os.pwrite(file, np.arange(SLAB, dtype=np.uint32).astype(np.uint8).data, 0)
         return "content"
 
     image = HostCache(tmp_path, 2 * SLAB, gpu).obtain("identity", SLAB, fill)

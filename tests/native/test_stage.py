@@ -34,7 +34,7 @@ def test_a_number_is_rounded_as_torch_rounds_it(tmp_path: Path, of: str, to: str
     table = np.array([[0, 0, raw.nbytes, 1]], dtype=np.uint64)
     parts = np.array([[0, raw.nbytes, formats.index(of), 0]], dtype=np.uint64)
     ring = StageRing(raw.nbytes, 1, 1)
-    assert ring.run([str(path)], table, parts, [target.data_ptr()], 0, formats.index(to), None, lambda done: True)
+    assert ring.run([str(path)], table, parts, [target.data_ptr()], -1, 0, formats.index(to), None, lambda done: True)
     expected = source.to(DTYPES[to])
     assert torch.equal(target.isnan(), expected.isnan())
     bits = torch.int32 if to == "F32" else torch.int16
@@ -54,7 +54,7 @@ def test_what_a_callback_raises_comes_out_of_run(tmp_path: Path) -> None:
 
     ring = StageRing(4096, 2, 1)
     with pytest.raises(KeyError):
-        ring.run([str(tmp_path / "file")], table, nothing, [], 0, 0, refuse, lambda done: True)
+        ring.run([str(tmp_path / "file")], table, nothing, [], -1, 0, 0, refuse, lambda done: True)
     with pytest.raises(InterruptedError):
-        ring.run([str(tmp_path / "file")], table, nothing, [], 0, 0, None, halt)
-    assert ring.run([str(tmp_path / "file")], table, nothing, [], 0, 0, None, lambda done: True)
+        ring.run([str(tmp_path / "file")], table, nothing, [], -1, 0, 0, None, halt)
+    assert ring.run([str(tmp_path / "file")], table, nothing, [], -1, 0, 0, None, lambda done: True)

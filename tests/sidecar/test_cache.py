@@ -20,16 +20,15 @@ from sidecar.mounts import small_tmpfs
 from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, WeightsError
 from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.image import Image
-from aegaeon_sidecar.weights.ring import Bytes
 
 KB = 1024
 HOLDER = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 from aegaeon_sidecar.weights.cache import HostCache
 folder, what = Path(sys.argv[1]), sys.argv[2]
-def fill(target):
-    target[:] = 1
+def fill(file):
+    os.pwrite(file, b"1" * 40 * 1024, 0)
     if what == "filling":
         print("ready", flush=True)
         time.sleep(60)
@@ -48,16 +47,21 @@ def files(folder: Path, suffix: str = "weights") -> list[str]:
     return sorted(path.stem for path in folder.glob(f"*.{suffix}"))
 
 
-def ones(target: Bytes) -> str:
-    target[:] = 1
+def write(file: int, name: str) -> None:
+    """All of it."""
+    os.pwrite(file, name[0].encode() * os.fstat(file).st_size, 0)
+
+
+def ones(file: int) -> str:
+    write(file, "1")
     return "ones"
 
 
 def put(host: HostCache, name: str, nbytes: int = 40 * KB) -> Image:
     """An image whose identity and content are called alike."""
 
-    def fill(target: Bytes) -> str:
-        target[:] = ord(name[0])
+    def fill(file: int) -> str:
+        write(file, name)
         return name
 
     return host.obtain(name, nbytes, fill)
@@ -71,9 +75,9 @@ def drop(image: Image) -> None:
 def test_an_image_is_filled_once_by_however_many_sidecars(folder: Path) -> None:
     fills, made = [], []
 
-    def fill(target: Bytes) -> str:
+    def fill(file: int) -> str:
         fills.append(threading.get_ident())
-        return ones(target)
+        return ones(file)
 
     def obtain() -> None:
         made.append(cache(folder).obtain("i", 8 * KB, fill))
@@ -92,7 +96,7 @@ def test_an_image_is_filled_once_by_however_many_sidecars(folder: Path) -> None:
 def test_different_images_are_filled_side_by_side(folder: Path) -> None:
     both = threading.Barrier(2, timeout=10)
 
-    def fill(target: Bytes) -> str:
+    def fill(file: int) -> str:
         both.wait()  # broken unless the other one is being filled as well
         return f"c{threading.get_ident()}"
 
@@ -117,7 +121,7 @@ def test_equal_content_under_two_names_is_kept_once(folder: Path) -> None:
 
 
 def test_a_fill_that_fails_leaves_nothing_behind_and_the_next_one_succeeds(folder: Path) -> None:
-    def broken(target: Bytes) -> str:
+    def broken(file: int) -> str:
         raise WeightsError("truncated")
 
     with pytest.raises(WeightsError, match="truncated"):
@@ -185,10 +189,10 @@ def test_what_does_not_fit_at_all_evicts_nothing(folder: Path) -> None:
 
 
 def test_waiting_for_another_sidecar_can_be_given_up(folder: Path) -> None:
-    def fill(target: Bytes) -> str:
+    def fill(file: int) -> str:
         with pytest.raises(FillCancelledError, match="gave up waiting"):
             cache(folder).obtain("i", 8 * KB, ones, give_up=lambda: True)
-        return ones(target)
+        return ones(file)
 
     cache(folder).obtain("i", 8 * KB, fill).close()
 
@@ -209,6 +213,36 @@ def test_a_tmpfs_that_is_too_small_is_named_with_what_to_do(tmp_path: Path) -> N
             put(cache(small), "a", 80 * KB)
         assert files(small, "partial") == []
         put(cache(small), "b", 16 * KB).close()
+
+
+def test_room_that_a_draft_is_yet_to_fill_is_not_promised_twice(tmp_path: Path) -> None:
+    with small_tmpfs(tmp_path / "shm", "64k") as small:
+        draft = cache(small).draft("a", 40 * KB)
+        assert draft is not None
+        with pytest.raises(CacheFullError, match=f"has {24 * KB} free"):
+            cache(small).draft("b", 40 * KB)
+        os.pwrite(draft.file, bytes(40 * KB), 0)
+        cache(small).publish(draft, "a").close()
+        put(cache(small), "b", 24 * KB).close()
+
+
+def test_what_was_never_written_has_memory_once_it_is_published(folder: Path) -> None:
+    image = cache(folder).obtain("i", 40 * KB, lambda file: f"{os.pwrite(file, b'x', 20 * KB)}")
+    assert os.fstat(image._file).st_blocks * 512 == 40 * KB
+    assert bytes(np.frombuffer(image._map, np.uint8)) == bytes(20 * KB) + b"x" + bytes(20 * KB - 1)
+    image.close()
+
+
+def test_an_image_whose_last_pages_find_no_room_is_not_published(tmp_path: Path) -> None:
+    with small_tmpfs(tmp_path / "shm", "64k") as small:
+
+        def fill(file: int) -> str:
+            (small / "other").write_bytes(bytes(40 * KB))
+            return "c"
+
+        with pytest.raises(CacheFullError, match="no room for its last pages"):
+            cache(small).obtain("i", 40 * KB, fill)
+        assert {path.name for path in small.iterdir()} == {"weights.lock", "other"}
 
 
 @pytest.mark.parametrize("what", ["filling", "pinning"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sidecar.mounts import enlarge, small_tmpfs
@@ -21,6 +23,12 @@ async def settled(link: Link, *names: str) -> None:
     """Each is cached or failed."""
     fetching = mpb.MODEL_PHASE_FETCHING
     await link.until(lambda: all(name in link.models and link.models[name].phase != fetching for name in names))
+
+
+def fill_up(folder: Path) -> None:
+    with (folder / "others").open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
 
 
 async def serves(scheduler: Rig, link: Link, model: str, request: str) -> None:
@@ -95,3 +103,27 @@ async def test_a_model_that_shared_memory_has_no_room_for_is_served_from_its_fil
             assert not any(found.orphaned for found in survey(small / "segments"))
         assert [path.suffix for path in (small / "segments").glob("*.*s")].count(".weights") == 1
         assert not list((small / "segments").glob("*.partial"))
+
+
+async def test_shared_memory_that_others_fill_during_a_load_sends_it_past_the_cache(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("llama", "qwen2")
+    with small_tmpfs(folder / "small", str(65 * SLAB + 600 * 1024)) as small:
+        settings = config(folder, segments=str(small / "segments"), memory={"host_cache_bytes": 500_000})
+        async with inside(settings) as engine:
+            link = await scheduler.link("a")
+            link.send(pb.Catalog(models=[spec(name, tiny_models[name]) for name in names]))
+            await settled(link, *names)
+            draft = engine._cache.draft
+
+            def crowded(*given: Any, **named: Any) -> Any:
+                made = draft(*given, **named)
+                fill_up(small)
+                return made
+
+            monkeypatch.setattr(engine._cache, "draft", crowded)
+            await serves(scheduler, link, "qwen2", "r")
+            assert (small / "others").exists()
+            engine.check()
+        assert not [path for path in (small / "segments").iterdir() if path.suffix in (".weights", ".partial")]

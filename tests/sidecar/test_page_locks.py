@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +15,13 @@ from aegaeon_sidecar.kv.lending import Lending
 from aegaeon_sidecar.memory.segments import Attachments, leases_path, segment_path
 from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.image import Image
-from aegaeon_sidecar.weights.ring import Bytes
 
 MB = 1 << 20
 
 
 def put(cache: HostCache, name: str) -> Image:
-    def fill(target: Bytes) -> str:
-        target[:] = ord(name)
+    def fill(file: int) -> str:
+        os.pwrite(file, name.encode() * MB, 0)
         return name
 
     return cache.obtain(name, MB, fill)

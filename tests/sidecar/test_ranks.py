@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from sidecar.rig import SLAB, Link, Rig, config, inside, scrub, seq, spec
 
+from aegaeon_cli.demo.verify import verify
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.backends.torch import TorchBackend
@@ -16,7 +16,6 @@ from aegaeon_sidecar.engine import Engine
 
 HEAD = [5 + 7 * i % 300 for i in range(32)]  # two blocks
 LENGTH = 24
-TIE = 1e-4
 
 
 def two(folder: Path, instance: str = "a", **memory: int) -> dict[str, Any]:
@@ -58,13 +57,9 @@ async def switch(link: Link, leaves: str, sequences: list[str], comes: str) -> N
 
 def assert_likeliest(directory: Path, prompt: list[int], output: list[int]) -> None:
     """transformers, fed with our tokens, finds none likelier than ours."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
-    with torch.no_grad():
-        logits = model(torch.tensor([prompt + output]), use_cache=False).logits[0, len(prompt) - 1 : -1]
-    ours = logits.gather(1, torch.tensor(output)[:, None])[:, 0]
-    assert (logits.amax(dim=-1) - ours).max() < TIE
+    found = verify(directory, prompt, output)
+    assert found.identical, found
+    assert found.positions == len(output) > 0
 
 
 def assert_empty(engine: Engine) -> None:

@@ -1,4 +1,4 @@
-// The native core's error tree: NativeError, and below it OutOfSlabs, which callers handle apart.
+// The native core's error tree: NativeError, and below it OutOfSlabs and OutOfRoom, which callers handle apart.
 #pragma once
 
 #include <cerrno>
@@ -15,6 +15,12 @@ class NativeError : public std::runtime_error {
 
 // Nothing changed; the caller may wait, evict or ask for a larger grant.
 class OutOfSlabs : public NativeError {
+ public:
+  using NativeError::NativeError;
+};
+
+// A file system is full; what was to be written is there in part.
+class OutOfRoom : public NativeError {
  public:
   using NativeError::NativeError;
 };

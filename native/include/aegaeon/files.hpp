@@ -11,6 +11,9 @@ namespace aegaeon {
 
 std::size_t page_bytes();
 
+// All of them at byte `at` of the file. Throws OutOfRoom when its file system is full.
+void write_at(int fd, const std::byte* src, std::size_t bytes, std::uint64_t at);
+
 class Fd {
  public:
   explicit Fd(int fd = -1) : fd_(fd) {}

@@ -37,6 +37,7 @@ struct StageJob {
   std::vector<std::string> files;
   std::vector<StageChunk> chunks;
   std::vector<std::byte*> destinations;  // in this machine's memory
+  int into_file = -1;                    // a file that is written at the same places, its pages made on the way
   std::byte* on_device = nullptr;        // and one in that of the ring's GPU, if any
   Float format = Float::kF32;
   // Sees a chunk's bytes before they are copied: in any order, from several threads at once. May be empty.
@@ -53,7 +54,8 @@ class StageRing {
             int priority = 0);
 
   // One at a time. True: every destination is whole. False: `watch` stopped it. Throws NativeError when a file cannot
-  // be read or ends early, and whatever `inspect` and `watch` throw. No copy is under way afterwards in any case.
+  // be read or ends early, OutOfRoom, and whatever `inspect` and `watch` throw. No copy is under way afterwards in any
+  // case.
   bool run(const StageJob& job);
 
  private:

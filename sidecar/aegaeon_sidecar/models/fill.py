@@ -34,17 +34,19 @@ def fill(
     ring: StageRing,
     *,
     on_device: int = 0,
+    into_file: int = -1,
     hashed: bool = True,
     progress: Progress = lambda done, total: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> str:
     """Write every tensor at its place in each of `destinations` (uint8, at least layout.image_bytes), padding zeroed.
 
-    And on the ring's GPU from the address `on_device` on, unless it is 0; its padding stays as it is.
+    And on the ring's GPU from the address `on_device` on, unless it is 0, and in the new file `into_file`, unless it is
+    -1: padding stays as it is there.
     Returns the content hash when `hashed`, else "". Equal content means equal bytes in the image: it covers the bytes
     of the tensors, their places and their types. `progress(done, total)` in bytes of the files; a tensor of another
-    dtype than the engine's is rounded to nearest even. Raises FillCancelledError, or WeightsError when the files
-    changed since `layout` was made.
+    dtype than the engine's is rounded to nearest even. Raises FillCancelledError, CacheFullError when `into_file`
+    cannot grow, or WeightsError when the files changed since `layout` was made.
     """
     for destination in destinations:
         if destination.nbytes < layout.image_bytes:
@@ -55,7 +57,7 @@ def fill(
     for destination in destinations:
         _zero_padding(layout, tensors, destination)
     reads = _cut(tensors, layout, ring.chunk_bytes)
-    job = Job(reads, destinations, FILE_DTYPES[_dtype(layout)], hashed, progress, cancelled, on_device)
+    job = Job(reads, destinations, FILE_DTYPES[_dtype(layout)], hashed, progress, cancelled, on_device, into_file)
     ring.run(job)
     if identity(layout) != before:
         raise WeightsError(f"{directory}: the files changed while they were read; try again when they are complete")
@@ -69,14 +71,10 @@ def _places(directory: Path, layout: Layout) -> dict[FileTensor, Deal]:
     to: dict[FileTensor, Deal] = {}
     for place in layout.tensors:
         tensor = found.get(place.name)
-        deal = (
-            None
-            if tensor is None
-            else Deal.of(place.name, tensor.shape, place.offset, layout.ranks, layout.weight_bytes)
-        )
-        if tensor is None or deal is None or deal.held(0, tensor.items) != place.nbytes // item:
+        if tensor is not None:
+            to[tensor] = Deal.of(place.name, tensor.shape, place.offset, layout.ranks, layout.weight_bytes)
+        if tensor is None or to[tensor].held(0, tensor.items) != place.nbytes // item:
             raise WeightsError(f"{place.name}: the files changed since the model was laid out; describe it again")
-        to[tensor] = deal
     return dict(sorted(to.items(), key=lambda entry: (entry[0].file, entry[0].offset)))
 
 

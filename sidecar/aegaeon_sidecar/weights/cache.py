@@ -7,7 +7,6 @@ and half-filled images do not count. Symbolic links (`*.known`) remember the con
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import mmap
 import os
@@ -19,12 +18,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from aegaeon_native import CudaDevice
 from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, WeightsError
 from aegaeon_sidecar.weights.image import Image, try_lock
-from aegaeon_sidecar.weights.ring import Bytes
 
 IMAGE_SUFFIX = ".weights"
 DRAFT_SUFFIX = ".partial"
@@ -35,17 +31,16 @@ _POLL_S = 0.05
 _POPULATE_BYTES = 64 << 20  # page tables made in one go, during which Python stands still
 _MADV_POPULATE_READ = 22
 
-Fill = Callable[[Bytes], str]
+Fill = Callable[[int], str]
 
 
 @dataclass(slots=True, eq=False)
 class Draft:
-    """Room for an image, its budget taken: fill `view`, then `publish` or `discard` it."""
+    """Room for an image, its budget taken: write to `file`, all zeros now, then `publish` or `discard` it."""
 
     identity: str
     nbytes: int
     path: Path
-    view: Bytes
     file: int
 
 
@@ -70,7 +65,7 @@ class HostCache:
         evict: bool = True,
         spare: Collection[str] = (),
     ) -> Image:
-        """The pinned image of the files named by `identity`; `fill(uint8[nbytes]) -> content` unless some sidecar did.
+        """The pinned image of the files named by `identity`; `fill(descriptor) -> content` unless some sidecar did.
 
         One sidecar fills, the others wait for it. Raises CacheFullError with the numbers, FillCancelledError, and
         whatever `fill` raises; nothing is left behind then. `give_up` is asked while waiting. Without `evict` only free
@@ -83,7 +78,7 @@ class HostCache:
                 raise FillCancelledError(f"{self._folder}: gave up waiting for another sidecar to fill the cache")
             time.sleep(_POLL_S)  # another process fills it; a blocking lock could not be given up
         try:
-            content = fill(draft.view)
+            content = fill(draft.file)
         except BaseException:
             self.discard(draft)
             raise
@@ -120,24 +115,20 @@ class HostCache:
             if cached is not None or self._being_filled(path):
                 return None
             self._make_room(nbytes, evict, spare)
+            self._check_room(nbytes)
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(handle, fcntl.LOCK_EX)
-            os.truncate(handle, nbytes)  # from here on it counts
-        try:
-            self.unlock_evicted()  # so that they do not take memory beside what comes instead of them
-            self._allocate(handle, nbytes)
-            return Draft(identity, nbytes, path, np.frombuffer(mmap.mmap(handle, nbytes), dtype=np.uint8), handle)
-        except BaseException:
-            with self._locked():
-                path.unlink()
-                os.close(handle)
-            raise
+            os.truncate(handle, nbytes)  # from here on it counts; its pages are made as they are written
+        self.unlock_evicted()  # so that they do not take memory beside what comes instead of them
+        return Draft(identity, nbytes, path, handle)
 
     def publish(self, draft: Draft, content: str) -> Image:
         """Make a filled draft the pinned image of `content`, or drop it when another one has come first.
 
-        Raises WeightsError when the same files, unchanged by their looks, were once of another content.
+        Raises WeightsError when the same files, unchanged by their looks, were once of another content, CacheFullError
+        when nothing was written somewhere and there is no room for it any more.
         """
+        self._make_whole(draft)
         with self._locked():
             known = self._known(draft.identity)
             if known not in (None, content):
@@ -241,27 +232,37 @@ class HostCache:
                 "use by other models; raise it or serve fewer models on this node"
             )
 
-    def _allocate(self, handle: int, nbytes: int) -> None:
-        try:
-            os.posix_fallocate(handle, 0, nbytes)
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            system = os.statvfs(self._folder)
-            free, size = system.f_bavail * system.f_frsize, system.f_blocks * system.f_frsize
+    def _check_room(self, nbytes: int) -> None:
+        """In the file system, beside what the drafts of others are yet to take of it (folder's lock held)."""
+        system = os.statvfs(self._folder)
+        promised = sum(_missing_bytes(path.stat()) for path in self._folder.glob(f"*{DRAFT_SUFFIX}"))
+        free, size = system.f_bavail * system.f_frsize - promised, system.f_blocks * system.f_frsize
+        if size and nbytes > free:  # 0: a tmpfs without a limit
             raise CacheFullError(
                 f"{self._folder}: the weights need {nbytes} bytes, its file system has {free} free of {size}, though "
                 f"host_cache_bytes is {self.budget_bytes}; make the tmpfs larger (of a container: --shm-size, or an "
                 "emptyDir of medium Memory) or host_cache_bytes smaller"
-            ) from error
+            )
+
+    def _make_whole(self, draft: Draft) -> None:
+        """Pages that nothing was written to, for padding: who reads one that is not there may end with SIGBUS."""
+        try:
+            if _missing_bytes(os.fstat(draft.file)):
+                os.posix_fallocate(draft.file, 0, draft.nbytes)
+        except OSError as error:
+            self.discard(draft)
+            raise CacheFullError(f"{draft.path}: {error.strerror}; there is no room for its last pages") from error
 
 
 def _drop(draft: Draft) -> None:
-    """Unmap, unlock and, unless it has been published, remove (folder's lock held)."""
-    draft.view = np.empty(0, dtype=np.uint8)
+    """Unlock and, unless it has been published, remove (folder's lock held)."""
     draft.path.unlink(missing_ok=True)
-    fcntl.flock(draft.file, fcntl.LOCK_UN)  # a map that still lives somewhere has a duplicate of the handle
     os.close(draft.file)
+
+
+def _missing_bytes(stat: os.stat_result) -> int:
+    """Of the file, without memory behind them."""
+    return max(stat.st_size - stat.st_blocks * 512, 0)
 
 
 def _populate(image: Image) -> None:

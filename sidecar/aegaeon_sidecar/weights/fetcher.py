@@ -26,7 +26,7 @@ from aegaeon_sidecar.state import State
 from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.models import Model
 from aegaeon_sidecar.weights.pins import settle_pins
-from aegaeon_sidecar.weights.ring import Bytes, StageRing
+from aegaeon_sidecar.weights.ring import StageRing
 from aegaeon_sidecar.weights.sources import Located, Sources
 from aegaeon_sidecar.weights.stays import drop
 
@@ -165,8 +165,9 @@ class Fetcher:
         """Into the host cache where there is room; else a Load will read the files. Returns what people should know."""
         begin = time.monotonic()
 
-        def bring(target: Bytes) -> str:
-            return fill(directory, layout, [target], self._ring, progress=noted, cancelled=self._gives_up(model))
+        def bring(file: int) -> str:
+            cancelled = self._gives_up(model)
+            return fill(directory, layout, [], self._ring, into_file=file, progress=noted, cancelled=cancelled)
 
         def noted(done: int, total: int) -> None:
             self._note(model, done, total)

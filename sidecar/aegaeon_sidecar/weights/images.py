@@ -42,7 +42,7 @@ class Images:
             found = self._cache.obtain(
                 identity(layout),
                 layout.image_bytes,
-                lambda target: self._read(command, model, [target]),
+                lambda file: self._read(command, model, [], into_file=file),
                 give_up=self._gives_up(command, model),
                 spare=self._spared(past_host),
             )
@@ -70,23 +70,34 @@ class Images:
         with _as_engine_error(model):
             draft = self._draft(model.layout, past_host)
             try:
-                content = self._read_to_slabs(command, model, model.layout, draft)
-            except BaseException:
-                if draft is not None:
-                    self._cache.discard(draft)
-                raise
-            if draft is not None:
-                self._adopt(model, self._cache.publish(draft, content))
+                self._read_to_slabs(command, model, model.layout, draft)
+            except CacheFullError as error:  # others have filled the file system since the draft was made
+                log.info("a load goes past the host cache: %s", error)
+                self._read_to_slabs(command, model, model.layout, None)
 
-    def _read_to_slabs(self, command: Command, model: Model, layout: Layout, draft: Draft | None) -> str:
+    def _read_to_slabs(self, command: Command, model: Model, layout: Layout, draft: Draft | None) -> None:
         weights, on_gpu = model.range, self._ring.gpu is not None
         assert weights is not None  # it is registered
         slabs = [] if on_gpu else [weights.view(0, layout.weight_bytes)]
-        targets = [*slabs, *([draft.view] if draft else [])]
-        return self._read(command, model, targets, weights.address if on_gpu else 0, hashed=draft is not None)
+        address = weights.address if on_gpu else 0
+        if draft is None:
+            self._read(command, model, slabs, address, hashed=False)
+            return
+        try:
+            content = self._read(command, model, slabs, address, draft.file)
+        except BaseException:
+            self._cache.discard(draft)
+            raise
+        self._adopt(model, self._cache.publish(draft, content))
 
     def _read(
-        self, command: Command, model: Model, targets: list[Bytes], on_device: int = 0, hashed: bool = True
+        self,
+        command: Command,
+        model: Model,
+        slabs: list[Bytes],
+        on_device: int = 0,
+        into_file: int = -1,
+        hashed: bool = True,
     ) -> str:
         located, layout = model.located, model.layout
         assert located is not None  # it is registered
@@ -94,9 +105,10 @@ class Images:
         return fill(
             located.directory,
             layout,
-            targets,
+            slabs,
             self._ring,
             on_device=on_device,
+            into_file=into_file,
             hashed=hashed,
             cancelled=self._gives_up(command, model),
         )

@@ -14,9 +14,9 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from aegaeon_native import CudaDevice, NativeError
+from aegaeon_native import CudaDevice, NativeError, OutOfRoom
 from aegaeon_native import StageRing as NativeRing
-from aegaeon_sidecar.errors import FillCancelledError, WeightsError
+from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, WeightsError
 
 CHUNK_BYTES = 4 << 20  # chunk, depth and readers: measured by benchmarks/load.py
 DEPTH = 4
@@ -50,7 +50,8 @@ class Read:
 class Job:
     """What is to be read, and where to: every place of `destinations` is one of the image in `dtype` (F32, F16, BF16).
 
-    So is `on_device`, an address in the memory of the ring's GPU, or 0.
+    So are `on_device`, an address in the memory of the ring's GPU, or 0, and the bytes of `into_file`, which is written
+    instead of mapped: faults for all its new pages cost more than hash and copy together. It is a descriptor, or -1.
     `progress(done, total)` in bytes of the files; `cancelled` is asked a few times a second. `digests`: when `hashed`,
     the BLAKE3 of each leaf of each read: three times as fast as SHA-256 on a core, which would be slower than the disk.
     """
@@ -62,6 +63,7 @@ class Job:
     progress: Progress
     cancelled: Callable[[], bool]
     on_device: int = 0
+    into_file: int = -1
     digests: list[list[bytes]] = field(default_factory=list, init=False)
 
 
@@ -87,8 +89,8 @@ class StageRing:
     def run(self, job: Job) -> None:
         """Carry out every read into every destination, which are whole when it returns.
 
-        Raises FillCancelledError, and WeightsError when a file ends early or cannot be read: destinations are then half
-        written, and no copy into them is under way.
+        Raises FillCancelledError, CacheFullError when `into_file` has no room, and WeightsError when a file ends early
+        or cannot be read: destinations are then half written, and no copy into them is under way.
         """
         total = sum(read.nbytes for read in job.reads)
         job.digests = [[] for _ in job.reads]
@@ -107,11 +109,14 @@ class StageRing:
                 _table((files[read.file], read.begin, read.nbytes, len(read.parts)) for read in job.reads),
                 np.concatenate([NO_PARTS, *(read.parts for read in job.reads)]),
                 [destination.ctypes.data for destination in job.destinations],
+                job.into_file,
                 job.on_device,
                 _FORMATS[job.dtype],
                 inspect if job.hashed else None,
                 watch,
             )
+        except OutOfRoom as error:
+            raise CacheFullError(f"the host cache's file system filled up meanwhile: {error}") from error
         except NativeError as error:
             raise WeightsError(f"{error}; check the disk, or fetch the model again") from error
         if not whole:

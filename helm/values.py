@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 Json = dict[str, Any]
+Port = Annotated[int, Field(ge=1, le=65535)]
 DnsLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 
 
@@ -117,6 +118,11 @@ class NetworkPolicy(Values):
 
     enabled: bool = Field(
         default=True, description="Let nobody in but for metrics, nothing out but to API server and DNS."
+    )
+    api_server_ports: Annotated[list[Port], Field(min_length=1)] = Field(
+        default=[443, 6443],
+        description="Ports of the API server itself (`kubectl get endpointslices kubernetes`): MicroK8s, for example, "
+        "has 16443.",
     )
 
 

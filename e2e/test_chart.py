@@ -13,7 +13,7 @@ from kubernetes import client
 
 from e2e.cluster import definitions
 from e2e.cluster.errors import ClusterError
-from e2e.kubectl import REPOSITORY, helm, kubectl
+from e2e.kubectl import REPOSITORY, define, helm, kubectl
 
 CHART = REPOSITORY / "helm" / "aegaeon"
 NAMESPACE = "aegaeon-chart"
@@ -23,6 +23,7 @@ MATRIX: dict[str, dict[str, Any]] = {
     "monitored": {
         "metrics": {"monitors": True, "rules": True, "dashboard": True, "labels": {"release": "prometheus"}},
     },
+    "an API server on a port of its own": {"networkPolicy": {"apiServerPorts": [16443]}},
     "definitions by someone else": {"crds": {"install": False}, "networkPolicy": {"enabled": False}},
     "private registry": {
         "images": {"control": "registry.example:5000/a/control", "tag": "1.2", "pullSecrets": ["registry"]},
@@ -52,7 +53,7 @@ MATRIX: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def server(kubeconfig: Path, api: client.ApiClient) -> Iterator[Path]:
     """With the definitions that monitors need."""
-    kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", *_f(definitions.files(definitions.PROMETHEUS)))
+    define(kubeconfig, definitions.files(definitions.PROMETHEUS))
     kubectl(kubeconfig, "create", "namespace", NAMESPACE)
     yield kubeconfig
     kubectl(kubeconfig, "delete", "namespace", NAMESPACE)
@@ -130,7 +131,3 @@ def _values(folder: Path, values: dict[str, Any]) -> tuple[str, str]:
 
 def _objects(rendered: str) -> list[dict[str, Any]]:
     return [one for one in yaml.safe_load_all(rendered) if one]
-
-
-def _f(files: list[Path]) -> list[str]:
-    return [word for file in files for word in ("-f", str(file))]

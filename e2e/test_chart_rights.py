@@ -20,7 +20,7 @@ from aegaeon_kube.errors import KubeError
 from aegaeon_kube.server import connect
 from e2e.cluster import definitions
 from e2e.cluster.errors import ClusterError
-from e2e.kubectl import REPOSITORY, helm, kubectl
+from e2e.kubectl import REPOSITORY, define, helm, kubectl
 from e2e.polling import poll
 
 NAMESPACE, OTHER = "aegaeon-rights", "aegaeon-rights-other"
@@ -51,8 +51,7 @@ MODES: dict[str, dict[str, Any]] = {
 def server(kubeconfig: Path, api: object) -> Iterator[Path]:
     """With the kinds of Gateways, and two namespaces."""
     for of in (definitions.GATEWAY_API, definitions.INFERENCE_POOL):
-        files = [word for file in definitions.files(of) for word in ("-f", str(file))]
-        kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", *files)
+        define(kubeconfig, definitions.files(of))
     for name in (NAMESPACE, OTHER):
         kubectl(kubeconfig, "create", "namespace", name)
     yield kubeconfig

@@ -23,7 +23,7 @@ from aegaeon_picker.fleet import Endpoint
 from aegaeon_picker.watch import follow
 from e2e.cluster import definitions
 from e2e.envoy import free_ports
-from e2e.kubectl import kubectl
+from e2e.kubectl import define, filenames, kubectl
 
 NAMESPACE = "aegaeon-picker"
 LABELS = {"app": "gateway"}
@@ -43,9 +43,9 @@ WAIT_S = 20.0
 @pytest.fixture(scope="module")
 def core(kubeconfig: Path, api: client.ApiClient) -> Iterator[Any]:
     """A namespace with the pool and no pods."""
-    crds = [word for file in definitions.files(definitions.INFERENCE_POOL) for word in ("-f", str(file))]
-    kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", *crds)
-    kubectl(kubeconfig, "wait", "--for=condition=Established", "--timeout=30s", *crds)
+    crds = definitions.files(definitions.INFERENCE_POOL)
+    define(kubeconfig, crds)
+    kubectl(kubeconfig, "wait", "--for=condition=Established", "--timeout=30s", *filenames(crds))
     kubectl(kubeconfig, "create", "namespace", NAMESPACE)
     core: Any = client.CoreV1Api(api)
     if not core.list_namespaced_service_account(NAMESPACE, field_selector="metadata.name=default").items:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import tempfile
 import tomllib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,6 +23,7 @@ REPOSITORY = Path(__file__).parents[2]
 VERSION = str(tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]["version"])
 _CONTROL, _ENGINE = "localhost/aegaeon-control", "localhost/aegaeon-engine"
 _COREDNS = "localhost/coredns:1"
+_NOBODY = 65532
 BASE = "localhost/aegaeon-base:2"
 REDIS = "localhost/aegaeon-redis:1"
 _BUILD = "localhost/aegaeon-build:bookworm"
@@ -54,7 +57,7 @@ int main(void) {
 
 def system_images(layout: Layout) -> list[Path]:
     """Archives of what the cluster itself runs: the pause process and DNS."""
-    return [_pause(layout), _coredns(layout)]
+    return [_pause(layout), of_program(layout, _COREDNS, layout.binaries / "coredns", user=0)]  # of its port, 53
 
 
 def product_images(layout: Layout) -> list[Path]:
@@ -115,6 +118,13 @@ def ensure_base(layout: Layout, name: str) -> None:
         _buildah(layout, "bud", "-q", "--timestamp=0", "-t", name, "-f", str(containerfile), scratch)
 
 
+def of_program(layout: Layout, name: str, program: Path, user: int = _NOBODY, options: Sequence[str] = ()) -> Path:
+    """An image of one static program, which is what it starts, with these options before those of a pod."""
+    start = json.dumps([f"/{program.name}", *options])
+    text = f"FROM scratch\nCOPY {program.name} /\nENV PATH=/\nUSER {user}:{user}\nENTRYPOINT {start}\n"
+    return of_files(layout, name, text, program)
+
+
 def of_files(layout: Layout, name: str, containerfile: str, *files: Path) -> Path:
     """An image of these files, the first of which names the archive; built once for each content."""
     layout.images.mkdir(parents=True, exist_ok=True)
@@ -171,10 +181,4 @@ def _pause(layout: Layout) -> Path:
     program = layout.images / "pause"
     if not program.exists():
         run("cc", "-static", "-Os", "-s", "-o", str(program), "-x", "c", "-", stdin=_PAUSE_SOURCE)
-    text = 'FROM scratch\nCOPY pause /pause\nUSER 65535:65535\nENTRYPOINT ["/pause"]\n'
-    return of_files(layout, PAUSE, text, program)
-
-
-def _coredns(layout: Layout) -> Path:
-    text = 'FROM scratch\nCOPY coredns /coredns\nENTRYPOINT ["/coredns"]\n'
-    return of_files(layout, _COREDNS, text, layout.binaries / "coredns")
+    return of_program(layout, PAUSE, program)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +9,7 @@ from e2e.cluster import images
 from e2e.cluster.binaries import CONFORMANCE, REFERENCE_PICKER, build, source
 from e2e.cluster.layout import Layout
 from e2e.conformance.manifests import Named
-from e2e.kubectl import kubectl
+from e2e.kubectl import define, filenames, kubectl
 
 Picker = Literal["aegaeon", "reference"]
 
@@ -49,7 +48,7 @@ def load(layout: Layout, named: Named, picker: Picker) -> None:
     """Onto every node, under the names of the suite's manifests."""
     build(CONFORMANCE)
     made = _ours(layout, named.picker_image) if picker == "aegaeon" else _reference(layout, named.picker_image)
-    images.load(layout, [made, _echo(layout, named.echo_image)])
+    images.load(layout, [made, images.of_program(layout, named.echo_image, layout.binaries / "echo-basic")])
 
 
 def reference_kinds() -> list[Path]:
@@ -60,14 +59,14 @@ def reference_kinds() -> list[Path]:
 
 def prepare_reference(kubeconfig: Path, namespace: str) -> None:
     """Kinds and rights that the suite's manifests do not bring for GIE's older picker."""
-    kubectl(kubeconfig, "apply", "--server-side", *(f"--filename={file}" for file in reference_kinds()))
+    define(kubeconfig, reference_kinds())
     kubectl(kubeconfig, "create", "namespace", namespace)
     kubectl(kubeconfig, "-n", namespace, "apply", "-f", "-", stdin=_REFERENCE_RIGHTS)
 
 
 def forget_reference(kubeconfig: Path) -> None:
     """The kinds; rights go with their namespace."""
-    kubectl(kubeconfig, "delete", "--ignore-not-found", *(f"--filename={file}" for file in reference_kinds()))
+    kubectl(kubeconfig, "delete", "--ignore-not-found", *filenames(reference_kinds()))
 
 
 def _ours(layout: Layout, name: str) -> Path:
@@ -81,11 +80,5 @@ def _ours(layout: Layout, name: str) -> Path:
 
 def _reference(layout: Layout, name: str) -> Path:
     build((REFERENCE_PICKER,))
-    start = [f"/{REFERENCE_PICKER}", *REFERENCE_OPTIONS, "--config-text", _REFERENCE_CONFIG]
-    text = f"FROM scratch\nCOPY {REFERENCE_PICKER} /\nUSER 65532:65532\nENTRYPOINT {json.dumps(start)}\n"
-    return images.of_files(layout, name, text, layout.binaries / REFERENCE_PICKER)
-
-
-def _echo(layout: Layout, name: str) -> Path:
-    text = 'FROM scratch\nCOPY echo-basic /\nUSER 65532:65532\nENTRYPOINT ["/echo-basic"]\n'
-    return images.of_files(layout, name, text, layout.binaries / "echo-basic")
+    options = (*REFERENCE_OPTIONS, "--config-text", _REFERENCE_CONFIG)
+    return images.of_program(layout, name, layout.binaries / REFERENCE_PICKER, options=options)

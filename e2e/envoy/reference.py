@@ -15,7 +15,7 @@ from e2e.cluster.binaries import REFERENCE_PICKER, find
 from e2e.cluster.layout import default_layout
 from e2e.conformance.pickers import REFERENCE_OPTIONS, forget_reference, reference_kinds
 from e2e.envoy import Way, free_ports, way_of
-from e2e.kubectl import kubectl
+from e2e.kubectl import define, kubectl
 
 _NAMESPACE, _NAME = "reference-picker", "pool"
 _LABELS = {"app": "server"}
@@ -55,8 +55,7 @@ async def reference_way(reference: Reference, folder: Path, port: int) -> AsyncI
 @contextmanager
 def _pool_of(kubeconfig: Path, port: int) -> Iterator[None]:
     """An InferencePool with a pod that nobody runs; its status says that it is ready at 127.0.0.1."""
-    kinds = [*definitions.files(definitions.INFERENCE_POOL), *reference_kinds()]
-    kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", *(f"--filename={file}" for file in kinds))
+    define(kubeconfig, [*definitions.files(definitions.INFERENCE_POOL), *reference_kinds()])
     kubectl(kubeconfig, "create", "namespace", _NAMESPACE)
     inside = ("-n", _NAMESPACE)
     try:

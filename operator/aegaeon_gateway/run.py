@@ -100,8 +100,10 @@ async def _http(config: GatewayConfig, gateway: Gateway) -> AsyncIterator[int]:
         await site.start()
         port = runner.addresses[0][1]
         log.info("listening on http://%s:%d", host, port)
-        yield port
-        await leaving.leave(config.withdraw_s, config.drain_s, site.stop)
+        try:
+            yield port
+        finally:
+            await leaving.leave(config.withdraw_s, config.drain_s, site.stop)
     finally:
         await runner.cleanup()
 

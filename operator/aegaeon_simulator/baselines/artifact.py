@@ -229,5 +229,4 @@ class ArtifactPool:
         while self._silent and now - self._silent[0].arrival_s > PATIENCE_S:
             job = self._silent.popleft()
             if job.done == 0:
-                job.state = State.FAILED
                 self._given_up.add(job.order)

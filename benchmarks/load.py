@@ -96,7 +96,7 @@ def first_load(folder: Path, directory: Path, layout: Layout, target: NDArray[np
     cache = HostCache(folder, 4 << 30)
     draft = cache.draft(identity(layout), layout.weight_bytes)
     assert draft is not None
-    image = cache.publish(draft, fill(directory, layout, [target], StageRing(), into_file=draft.file))
+    image = cache.complete(draft, lambda file: fill(directory, layout, [target], StageRing(), into_file=file))
     return layout.weight_bytes / (time.perf_counter() - begin), image
 
 

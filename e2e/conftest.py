@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes import client
+from kubernetes import client, config
 
 from aegaeon_cli.models import make_models
 from e2e.cluster import images
 from e2e.cluster.layout import default_layout
-from e2e.kubectl import CHART, REPOSITORY, api_client, define, filenames, helm, kubectl
+from e2e.kubectl import CHART, REPOSITORY, define, filenames, helm, kubectl
 from e2e.manifests import BLUE, GREEN, MODELS, POOL, RED, gpu_pool, keys, model_pool
 from e2e.operating import NAMESPACE
 from e2e.pool import PodsOfPool
@@ -40,7 +40,7 @@ def kubeconfig() -> Path:
 @pytest.fixture(scope="session")
 def api(kubeconfig: Path) -> Iterator[client.ApiClient]:
     """A client with all rights; the CRDs are there."""
-    with api_client(kubeconfig) as made:
+    with config.new_client_from_config(str(kubeconfig)) as made:
         crds = sorted((REPOSITORY / "crds").glob("*.yaml"))
         define(kubeconfig, crds)  # a chart may have brought them
         kubectl(kubeconfig, "wait", "--for=condition=Established", "--timeout=30s", *filenames(crds))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
-
-from kubernetes import client, config
 
 from e2e.cluster.layout import default_layout
 from e2e.cluster.processes import run
@@ -28,13 +25,6 @@ def filenames(files: Iterable[Path]) -> list[str]:
 def define(kubeconfig: Path, files: Iterable[Path]) -> None:
     """Bring definitions of kinds, whoever brought others of that name before. Raises ClusterError."""
     kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", *filenames(files))
-
-
-@contextmanager
-def api_client(kubeconfig: Path) -> Iterator[client.ApiClient]:
-    """For what asks too often, or too much, for kubectl."""
-    with config.new_client_from_config(str(kubeconfig)) as made:  # type: ignore[no-untyped-call]  # its stubs leave this one out
-        yield made
 
 
 def helm(kubeconfig: Path, *words: str) -> str:

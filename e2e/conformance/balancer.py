@@ -8,9 +8,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from kubernetes import client
-
-from e2e.kubectl import api_client
+from kubernetes import client, config
 
 _POLL_S = 0.3
 
@@ -19,7 +17,7 @@ _POLL_S = 0.3
 def load_balancer(kubeconfig: Path, namespaces: tuple[str, ...]) -> Iterator[None]:
     """For Services of type LoadBalancer in these namespaces, for the time of a `with`."""
     stop = Event()
-    with api_client(kubeconfig) as api:
+    with config.new_client_from_config(str(kubeconfig)) as api:
         thread = Thread(target=_serve, args=(client.CoreV1Api(api), namespaces, stop), name="load-balancer")
         thread.start()
         try:

@@ -14,7 +14,7 @@ class NativeError(RuntimeError):
 class OutOfSlabs(NativeError):  # noqa: N818 - the name says what happened
     """The pool, or the grant given with the call, has too few free slabs. Nothing changed."""
 
-class OutOfRoom(NativeError):  # noqa: N818 - the name says what happened
+class FileSystemFullError(NativeError):
     """A file system is full; what was to be written is there in part."""
 
 @final
@@ -374,5 +374,5 @@ class StageRing:
         the file, bytes, format, byte of the destination). `inspect(chunk, bytes)` is called by several threads at once,
         before the chunk is copied; `watch(bytes done)` by this one a few times a second, at the start and at the end:
         False stops it. Returns whether it was not stopped; raises NativeError when a file cannot be read or ends early,
-        OutOfRoom when that of `into_file` cannot grow.
+        FileSystemFullError when that of `into_file` cannot grow.
         """

@@ -94,7 +94,7 @@ TEST_F(Stage, AFullFileSystemEndsTheRun) {
   StageJob read = job(10 * kChunk);
   const aegaeon::Fd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
   read.into_file = full.get();
-  EXPECT_THROW(StageRing(kChunk, 2, 1).run(read), aegaeon::OutOfRoom);
+  EXPECT_THROW(StageRing(kChunk, 2, 1).run(read), aegaeon::FileSystemFullError);
 }
 
 TEST_F(Stage, WatchSeesTheStartAndTheEnd) {

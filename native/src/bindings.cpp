@@ -8,7 +8,7 @@ NB_MODULE(_core, m) {
   nb::set_leak_warnings(false);  // views that live until the interpreter ends are no leak
   const auto native_error = nb::exception<aegaeon::NativeError>(m, "NativeError", PyExc_RuntimeError);
   nb::exception<aegaeon::OutOfSlabs>(m, "OutOfSlabs", native_error);
-  nb::exception<aegaeon::OutOfRoom>(m, "OutOfRoom", native_error);
+  nb::exception<aegaeon::FileSystemFullError>(m, "FileSystemFullError", native_error);
   bind_cuda(m);
   bind_memory(m);
   bind_lanes(m);

@@ -23,7 +23,7 @@ void write_at(int fd, const std::byte* src, std::size_t bytes, std::uint64_t at)
   for (std::size_t done = 0; done < bytes;) {
     const ssize_t count = ::pwrite(fd, src + done, bytes - done, static_cast<off_t>(at + done));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && errno == ENOSPC) throw OutOfRoom("pwrite: the file system is full");
+    if (count < 0 && errno == ENOSPC) throw FileSystemFullError("pwrite: the file system is full");
     if (count < 0) throw_errno("pwrite");
     done += static_cast<std::size_t>(count);
   }

@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 from functools import partial
+from typing import Any
 
 import click
 import uvloop
@@ -34,11 +35,11 @@ log = logging.getLogger("aegaeon_picker")
 @click.option("--tls", default="selfSigned", show_default=True, help="`selfSigned`, `off`, or a folder with tls.crt.")
 @click.option("--grace", default=130.0, show_default=True, help="Seconds that open streams have at the end.")
 @click.option("--conformance", is_flag=True, help="Obey the headers of GIE's conformance suite. Never in production.")
-def main(**options: object) -> None:
+def main(**options: Any) -> None:
     """Pick the gateway pod for each request of a stock inference gateway."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        uvloop.run(_run(**options))  # type: ignore[arg-type]  # click gives what _run declares
+        uvloop.run(_run(**options))
     except (PickerError, KubeError, OSError) as error:
         log.error("%s", error)
         sys.exit(2)
@@ -57,10 +58,11 @@ async def _run(
 ) -> None:
     if (pool is None) == (endpoints is None):
         raise PickerError("give either --pool or --endpoints")
-    fixed = [_parse(each) for each in endpoints.split(",") if each] if endpoints is not None else None
+    fixed = [_parse("--endpoints", each) for each in endpoints.split(",") if each] if endpoints is not None else None
     fleet = Fleet()
     metrics = Metrics(fleet)
-    served = await serve(Picker(fleet, metrics, conformance), listen, health_listen, server_context(tls))
+    ports = _parse("--listen", listen), _parse("--health-listen", health_listen)
+    served = await serve(Picker(fleet, metrics, conformance), *ports, server_context(tls))
     log.info("picking on port %d, health on port %d", served.main.port, served.probes.port)
     if metrics_port:
         start_http_server(metrics_port, registry=metrics.registry)
@@ -91,10 +93,10 @@ async def _follow_until(stop: asyncio.Event, fleet: Fleet, served: Served, names
         following.cancel()
 
 
-def _parse(text: str) -> Endpoint:
+def _parse(option: str, text: str) -> Endpoint:
     ip, colon, port = text.strip().rpartition(":")
     if not colon or not port.isdigit():
-        raise PickerError(f"--endpoints: {text!r} is not ip:port")
+        raise PickerError(f"{option}: {text!r} is not ip:port")
     return Endpoint(ip.strip("[]"), int(port))
 
 

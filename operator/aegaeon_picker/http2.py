@@ -23,7 +23,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
-from h2.settings import SettingCodes, Settings
+from h2.settings import SettingCodes
 from hyperframe.frame import GoAwayFrame
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 MAX_MESSAGE = 4 << 20  # bytes, as gRPC's libraries have it
 _PREFIX = 5  # bytes before each message: whether it is compressed, and its length
 _MAX_WINDOW = 2**31 - 1  # of a connection; each stream has its own, 64 KiB, so that bounds what is held
-_HELD = 1 << 14  # bytes of it that are given back together
+_GIVEN_BACK = 1 << 14  # bytes of it and of a stream's that are given back together
 _MAX_STREAM_ID = 2**31 - 1
 _KEEPALIVE_S = 60  # then a peer that is gone is asked for, so that its open calls end
 
@@ -92,8 +92,8 @@ class Connection(asyncio.Protocol):
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
         # A call lasts as long as the answer of a model, so that a gateway has very many open.
-        unbounded = {SettingCodes.MAX_CONCURRENT_STREAMS: _MAX_STREAM_ID}
-        self._h2.local_settings = Settings(client=False, initial_values=unbounded)
+        self._h2.local_settings[SettingCodes.MAX_CONCURRENT_STREAMS] = _MAX_STREAM_ID
+        self._h2.local_settings.acknowledge()  # so that it is among those that the client is told first
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -119,8 +119,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc  # what it was, its calls are over
-        for stream in list(self._streams.values()):
-            self._forget(stream.id)
+        for stream in self._streams.values():
+            self._close_call(stream)
+        self._streams.clear()
         self._open_ones.discard(self)
         self.closed.set_result(None)
 
@@ -145,6 +146,8 @@ class Connection(asyncio.Protocol):
                 self._half_closed(event.stream_id)
             case events.StreamReset():
                 self._forget(event.stream_id)
+            case events.ConnectionTerminated():  # by the client; h2 sends nothing any more from here on
+                self._transport.close()
             case events.WindowUpdated(stream_id=number) if number in self._streams:
                 self._push(self._streams[number])
             case events.WindowUpdated(stream_id=0) | events.RemoteSettingsChanged():
@@ -210,7 +213,7 @@ class Connection(asyncio.Protocol):
             del unsent[:room]
         if unsent:
             return
-        if stream.held >= _HELD:
+        if stream.held >= _GIVEN_BACK:
             h2.acknowledge_received_data(stream.held, stream.id)
             stream.held = 0
         if stream.end is not None:
@@ -261,11 +264,10 @@ class Server:
         self._connections: set[Connection] = set()
         self.port = 0
 
-    async def start(self, listen: str) -> None:
-        """At `ip:port`; port 0: any, see `port`. Raises OSError when it is taken."""
-        host, _, port = listen.rpartition(":")
+    async def start(self, host: str, port: int) -> None:
+        """At that address; port 0: any, see `port`. Raises OSError when it is taken."""
         made = asyncio.get_running_loop().create_server(
-            lambda: Connection(self._methods, self._connections), host.strip("[]"), int(port), ssl=self._tls
+            lambda: Connection(self._methods, self._connections), host, port, ssl=self._tls
         )
         self._listening = await made
         self.port = self._listening.sockets[0].getsockname()[1]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 
 from aegaeon_picker.exchange import Exchange
-from aegaeon_picker.fleet import Fleet
+from aegaeon_picker.fleet import Endpoint, Fleet
 from aegaeon_picker.health import Health
 from aegaeon_picker.http2 import Methods, Send, Server
 from aegaeon_picker.metrics import Metrics
@@ -58,10 +58,10 @@ class Served:
         await self.probes.stop(0)
 
 
-async def serve(picker: Picker, listen: str, health_listen: str, tls: ssl.SSLContext | None) -> Served:
+async def serve(picker: Picker, listen: Endpoint, probes: Endpoint, tls: ssl.SSLContext | None) -> Served:
     """Start both; probes have no TLS, as kubelet speaks none. Raises OSError when a port is taken."""
     health = Health()
     served = Served(Server({**picker.methods, **health.methods}, tls), Server(health.methods), health)
-    await served.main.start(listen)
-    await served.probes.start(health_listen)
+    await served.main.start(listen.ip, listen.port)
+    await served.probes.start(probes.ip, probes.port)
     return served

@@ -106,7 +106,8 @@ async def test_health_answers_to_the_names_that_gateways_probe_and_ends_first(tm
     ("options", "said"),
     [
         ((), "either --pool or --endpoints"),
-        (("--endpoints", "here"), "'here' is not ip:port"),
+        (("--endpoints", "here"), "--endpoints: 'here' is not ip:port"),
+        (("--endpoints", "127.0.0.1:1", "--listen", "here"), "--listen: 'here' is not ip:port"),
         (("--endpoints", "127.0.0.1:1", "--tls", "/nowhere"), "/nowhere: tls.key and tls.crt cannot be read"),
     ],
 )

@@ -27,7 +27,7 @@ class Asked:
 async def asked() -> AsyncIterator[Asked]:
     health = Health()
     server = Server(health.methods)
-    await server.start("127.0.0.1:0")
+    await server.start("127.0.0.1", 0)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         yield Asked(health, channel, health_pb2_grpc.HealthStub(channel))
     await server.stop(0)

@@ -7,10 +7,13 @@ from contextlib import asynccontextmanager, suppress
 
 import grpc
 import pytest
+from h2.connection import H2Connection
 
+from aegaeon_picker.health import Health
 from aegaeon_picker.http2 import MAX_MESSAGE, CallError, Methods, Send, Server, Status
 from aegaeon_picker.tls import server_context
 
+WATCH = "/grpc.health.v1.Health/Watch"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
@@ -19,6 +22,7 @@ class Echo:
 
     lasting = False
     open = 0
+    closed: asyncio.Queue[None]  # of the running test
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -34,10 +38,12 @@ class Echo:
 
     def close(self) -> None:
         Echo.open -= 1
+        Echo.closed.put_nowait(None)
 
 
 @pytest.fixture(autouse=True)
 def every_call_is_closed() -> Iterator[None]:
+    Echo.closed = asyncio.Queue()
     yield
     assert Echo.open == 0
 
@@ -45,15 +51,15 @@ def every_call_is_closed() -> Iterator[None]:
 @asynccontextmanager
 async def served(methods: Methods | None = None, tls: str = "off") -> AsyncIterator[Server]:
     server = Server(methods or {"/test/Echo": Echo}, server_context(tls))
-    await server.start("127.0.0.1:0")
+    await server.start("127.0.0.1", 0)
     try:
         yield server
     finally:
         await server.stop(0)
 
 
-def echo_of(channel: grpc.aio.Channel, path: str = "/test/Echo") -> Callable[..., grpc.aio.StreamStreamCall]:
-    return channel.stream_stream(path)
+def echo_of(channel: grpc.aio.Channel) -> Callable[..., grpc.aio.StreamStreamCall]:
+    return channel.stream_stream("/test/Echo")
 
 
 def to(server: Server) -> grpc.aio.Channel:
@@ -143,8 +149,9 @@ async def test_a_cancelled_call_and_a_lost_connection_are_closed() -> None:
                 await call.read()
             assert Echo.open == 2
             gone.cancel()
-            await until(lambda: Echo.open == 1)
-        await until(lambda: Echo.open == 0)
+            await asyncio.wait_for(Echo.closed.get(), 5)
+            assert Echo.open == 1
+        await asyncio.wait_for(Echo.closed.get(), 5)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +195,24 @@ async def test_a_call_that_outlasts_the_grace_is_cut_off() -> None:
         assert await call.code() == grpc.StatusCode.UNAVAILABLE
 
 
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not true():  # noqa: ASYNC110  # what is asked for has no event
-            await asyncio.sleep(0.01)
+async def test_a_client_that_goes_away_leaves_nobody_to_be_told() -> None:
+    """It says so (GOAWAY) while it watches; what changes afterwards reaches the others."""
+    health = Health()
+    async with served(health.methods) as server:
+        gone = H2Connection()
+        gone.initiate_connection()
+        gone.send_headers(1, [(":method", "POST"), (":scheme", "http"), (":path", WATCH), (":authority", "x")])
+        gone.send_data(1, b"\0\0\0\0\0")
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(gone.data_to_send())
+        async with to(server) as channel:
+            watch = channel.unary_stream(WATCH)(b"")
+            told = await watch.read()
+            gone.close_connection()
+            writer.write(gone.data_to_send())
+            await asyncio.wait_for(reader.read(), 5)
+            health.set_ready(True)
+            assert await watch.read() != told
+            watch.cancel()
+        writer.close()
+        await writer.wait_closed()

@@ -1,4 +1,5 @@
-// The native core's error tree: NativeError, and below it OutOfSlabs and OutOfRoom, which callers handle apart.
+// The native core's error tree: NativeError, and below it OutOfSlabs and FileSystemFullError, which callers handle
+// apart.
 #pragma once
 
 #include <cerrno>
@@ -20,7 +21,7 @@ class OutOfSlabs : public NativeError {
 };
 
 // A file system is full; what was to be written is there in part.
-class OutOfRoom : public NativeError {
+class FileSystemFullError : public NativeError {
  public:
   using NativeError::NativeError;
 };

@@ -11,7 +11,7 @@ namespace aegaeon {
 
 std::size_t page_bytes();
 
-// All of them at byte `at` of the file. Throws OutOfRoom when its file system is full.
+// All of them at byte `at` of the file. Throws FileSystemFullError when its file system is full.
 void write_at(int fd, const std::byte* src, std::size_t bytes, std::uint64_t at);
 
 class Fd {

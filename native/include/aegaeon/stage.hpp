@@ -54,8 +54,8 @@ class StageRing {
             int priority = 0);
 
   // One at a time. True: every destination is whole. False: `watch` stopped it. Throws NativeError when a file cannot
-  // be read or ends early, OutOfRoom, and whatever `inspect` and `watch` throw. No copy is under way afterwards in any
-  // case.
+  // be read or ends early, FileSystemFullError, and whatever `inspect` and `watch` throw. No copy is under way
+  // afterwards in any case.
   bool run(const StageJob& job);
 
  private:

@@ -22,7 +22,7 @@ from aegaeon_sidecar.models.files import find_tensors
 from aegaeon_sidecar.models.header import FILE_DTYPES, ITEM_BYTES, FileTensor
 from aegaeon_sidecar.models.layout import ENGINE_DTYPES, KvShape
 from aegaeon_sidecar.models.sharding import Deal
-from aegaeon_sidecar.weights.ring import NO_PARTS, Bytes, Job, Parts, Progress, Read, StageRing, parts_of
+from aegaeon_sidecar.weights.ring import NO_FILE, NO_PARTS, Bytes, Job, Parts, Progress, Read, StageRing, parts_of
 
 _SETTLED_NS = 20_000_000  # a younger file may change again within the same tick of its file system's clock
 
@@ -34,7 +34,7 @@ def fill(
     ring: StageRing,
     *,
     on_device: int = 0,
-    into_file: int = -1,
+    into_file: int = NO_FILE,
     hashed: bool = True,
     progress: Progress = lambda done, total: None,
     cancelled: Callable[[], bool] = lambda: False,
@@ -42,7 +42,7 @@ def fill(
     """Write every tensor at its place in each of `destinations` (uint8, at least layout.image_bytes), padding zeroed.
 
     And on the ring's GPU from the address `on_device` on, unless it is 0, and in the new file `into_file`, unless it is
-    -1: padding stays as it is there.
+    NO_FILE: padding stays as it is there.
     Returns the content hash when `hashed`, else "". Equal content means equal bytes in the image: it covers the bytes
     of the tensors, their places and their types. `progress(done, total)` in bytes of the files; a tensor of another
     dtype than the engine's is rounded to nearest even. Raises FillCancelledError, CacheFullError when `into_file`

@@ -7,6 +7,7 @@ and half-filled images do not count. Symbolic links (`*.known`) remember the con
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -77,6 +78,13 @@ class HostCache:
             if give_up():
                 raise FillCancelledError(f"{self._folder}: gave up waiting for another sidecar to fill the cache")
             time.sleep(_POLL_S)  # another process fills it; a blocking lock could not be given up
+        return self.complete(draft, fill)
+
+    def complete(self, draft: Draft, fill: Fill) -> Image:
+        """The draft filled by `fill(descriptor) -> content` and published, or discarded when that fails.
+
+        Raises whatever `fill` and `publish` raise.
+        """
         try:
             content = fill(draft.file)
         except BaseException:
@@ -251,6 +259,8 @@ class HostCache:
                 os.posix_fallocate(draft.file, 0, draft.nbytes)
         except OSError as error:
             self.discard(draft)
+            if error.errno != errno.ENOSPC:
+                raise
             raise CacheFullError(f"{draft.path}: {error.strerror}; there is no room for its last pages") from error
 
 

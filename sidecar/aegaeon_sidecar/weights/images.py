@@ -6,14 +6,13 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from aegaeon_sidecar.backends import Layout
 from aegaeon_sidecar.errors import CacheFullError, CancelledError, EngineError, FillCancelledError, ModelError
 from aegaeon_sidecar.models.fill import fill, identity
 from aegaeon_sidecar.state import Command, State
-from aegaeon_sidecar.weights.cache import Draft, HostCache
+from aegaeon_sidecar.weights.cache import Fill, HostCache
 from aegaeon_sidecar.weights.image import Image
 from aegaeon_sidecar.weights.models import Model
-from aegaeon_sidecar.weights.ring import Bytes, StageRing
+from aegaeon_sidecar.weights.ring import NO_FILE, StageRing
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ class Images:
             found = self._cache.obtain(
                 identity(layout),
                 layout.image_bytes,
-                lambda file: self._read(command, model, [], into_file=file),
+                self._reader(command, model, to_slabs=False),
                 give_up=self._gives_up(command, model),
                 spare=self._spared(past_host),
             )
@@ -66,62 +65,41 @@ class Images:
 
         With `past_host` nothing is evicted that the catalog names. Raises EngineError, CancelledError.
         """
-        assert model.layout is not None  # it is registered
+        layout, read = model.layout, self._reader(command, model, to_slabs=True)
+        assert layout is not None  # it is registered
         with _as_engine_error(model):
-            draft = self._draft(model.layout, past_host)
             try:
-                self._read_to_slabs(command, model, model.layout, draft)
-            except CacheFullError as error:  # others have filled the file system since the draft was made
+                draft = self._cache.draft(identity(layout), layout.image_bytes, spare=self._spared(past_host))
+                if draft is not None:
+                    self._adopt(model, self._cache.complete(draft, read))
+                    return
+            except CacheFullError as error:  # or others have filled the file system since the draft was made
                 log.info("a load goes past the host cache: %s", error)
-                self._read_to_slabs(command, model, model.layout, None)
+            read(NO_FILE)
 
-    def _read_to_slabs(self, command: Command, model: Model, layout: Layout, draft: Draft | None) -> None:
-        weights, on_gpu = model.range, self._ring.gpu is not None
-        assert weights is not None  # it is registered
-        slabs = [] if on_gpu else [weights.view(0, layout.weight_bytes)]
-        address = weights.address if on_gpu else 0
-        if draft is None:
-            self._read(command, model, slabs, address, hashed=False)
-            return
-        try:
-            content = self._read(command, model, slabs, address, draft.file)
-        except BaseException:
-            self._cache.discard(draft)
-            raise
-        self._adopt(model, self._cache.publish(draft, content))
-
-    def _read(
-        self,
-        command: Command,
-        model: Model,
-        slabs: list[Bytes],
-        on_device: int = 0,
-        into_file: int = -1,
-        hashed: bool = True,
-    ) -> str:
-        located, layout = model.located, model.layout
+    def _reader(self, command: Command, model: Model, *, to_slabs: bool) -> Fill:
+        """Reads the model's files into the file it is called with and, if so, into the model's slabs."""
+        located, layout, weights, on_gpu = model.located, model.layout, model.range, self._ring.gpu is not None
         assert located is not None  # it is registered
         assert layout is not None
-        return fill(
-            located.directory,
-            layout,
-            slabs,
-            self._ring,
-            on_device=on_device,
-            into_file=into_file,
-            hashed=hashed,
-            cancelled=self._gives_up(command, model),
-        )
+        assert weights is not None
+
+        def read(file: int) -> str:
+            return fill(
+                located.directory,
+                layout,
+                [weights.view(0, layout.weight_bytes)] if to_slabs and not on_gpu else [],
+                self._ring,
+                on_device=weights.address if to_slabs and on_gpu else 0,
+                into_file=file,
+                hashed=file != NO_FILE,
+                cancelled=self._gives_up(command, model),
+            )
+
+        return read
 
     def _gives_up(self, command: Command, model: Model) -> Callable[[], bool]:
         return lambda: command.cancelled or model.forgotten or self._state.stopping
-
-    def _draft(self, layout: Layout, past_host: bool) -> Draft | None:
-        try:
-            return self._cache.draft(identity(layout), layout.image_bytes, spare=self._spared(past_host))
-        except CacheFullError as error:
-            log.info("a load goes past the host cache: %s", error)
-            return None
 
     def _spared(self, past_host: bool) -> set[str]:
         """Contents that may not be evicted for it."""

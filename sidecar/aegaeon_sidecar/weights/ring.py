@@ -14,7 +14,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from aegaeon_native import CudaDevice, NativeError, OutOfRoom
+from aegaeon_native import CudaDevice, FileSystemFullError, NativeError
 from aegaeon_native import StageRing as NativeRing
 from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, WeightsError
 
@@ -26,6 +26,7 @@ _FORMATS = {name: place for place, name in enumerate(NativeRing.formats())}
 
 Bytes = NDArray[np.uint8]
 Parts = NDArray[np.uint64]  # rows of (byte of the file, bytes, format, byte of the image)
+NO_FILE = -1
 NO_PARTS: Parts = np.empty((0, 4), dtype=np.uint64)
 Progress = Callable[[int, int], None]
 
@@ -51,7 +52,7 @@ class Job:
     """What is to be read, and where to: every place of `destinations` is one of the image in `dtype` (F32, F16, BF16).
 
     So are `on_device`, an address in the memory of the ring's GPU, or 0, and the bytes of `into_file`, which is written
-    instead of mapped: faults for all its new pages cost more than hash and copy together. It is a descriptor, or -1.
+    instead of mapped: faults for its new pages cost more than hash and copy together. It is a descriptor, or NO_FILE.
     `progress(done, total)` in bytes of the files; `cancelled` is asked a few times a second. `digests`: when `hashed`,
     the BLAKE3 of each leaf of each read: three times as fast as SHA-256 on a core, which would be slower than the disk.
     """
@@ -63,7 +64,7 @@ class Job:
     progress: Progress
     cancelled: Callable[[], bool]
     on_device: int = 0
-    into_file: int = -1
+    into_file: int = NO_FILE
     digests: list[list[bytes]] = field(default_factory=list, init=False)
 
 
@@ -115,7 +116,7 @@ class StageRing:
                 inspect if job.hashed else None,
                 watch,
             )
-        except OutOfRoom as error:
+        except FileSystemFullError as error:
             raise CacheFullError(f"the host cache's file system filled up meanwhile: {error}") from error
         except NativeError as error:
             raise WeightsError(f"{error}; check the disk, or fetch the model again") from error

@@ -2,6 +2,8 @@
 
 dd reads past the page cache in blocks of one chunk: alone, and as many at a time as the ring has readers. The faster of
 both is the limit. A load does that and copies into slabs as well, so memcpy measured in the same run stands beside it.
+A first load also takes new memory, whose price is the machine's (a hypervisor that takes back what is free makes it the
+dearest part). So dd from disk to a new file where the host cache is stands beside it too.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ SLAB = 32 << 20
 ROUNDS = 5
 GRID = [(1, 8, 2), (2, 8, 2), (4, 4, 1), (4, 4, 2), (4, 4, 4), (4, 8, 2), (8, 4, 2), (16, 2, 2)]  # MiB, slots, readers
 FIRST = "load: from disk for the first time, hashed, into slabs and host cache"
+DD_NEW = "load: dd from disk to a new file of the host cache's file system"
 CHOSEN = (CHUNK_BYTES >> 20, DEPTH, READERS)
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -71,16 +74,23 @@ def write_model(directory: Path) -> Layout:
     return plan(directory, 0, "float32", 16)
 
 
-def dd(file: Path, readers: int) -> float:
-    """Bytes per second of reading the file, a part of it by each reader, in chunks."""
+def dd(file: Path, readers: int, to: Path | None = None) -> float:
+    """Bytes per second of reading the file, a part of it by each reader, in chunks, into a new file or to nowhere."""
     size = file.stat().st_size
     count = -(-size // (CHUNK_BYTES * readers))
-    command = ["dd", f"if={file}", "of=/dev/null", f"bs={CHUNK_BYTES}", "iflag=direct", f"count={count}"]
+    command = ["dd", f"if={file}", f"of={to or '/dev/null'}", f"bs={CHUNK_BYTES}", "iflag=direct", "conv=notrunc"]
+    parts = [[*command, f"count={count}", f"skip={i * count}", f"seek={i * count}"] for i in range(readers)]
     begin = time.perf_counter()
-    parts = [subprocess.Popen([*command, f"skip={i * count}"], stderr=subprocess.DEVNULL) for i in range(readers)]
-    if any(part.wait() for part in parts):
+    running = [subprocess.Popen(part, stderr=subprocess.DEVNULL) for part in parts]
+    if {process.wait() for process in running} != {0}:
         raise RuntimeError(f"{' '.join(command)} failed; run it by hand")
     return size / (time.perf_counter() - begin)
+
+
+def dd_into_new_memory(shm: Path, file: Path, readers: int) -> float:
+    """Bytes per second from disk into a file that is made, where the host cache is, and goes again."""
+    with tempfile.TemporaryDirectory(dir=shm) as folder:
+        return dd(file, readers, Path(folder) / "image")
 
 
 def load(directory: Path, layout: Layout, ring: StageRing, *targets: NDArray[np.uint8], on_device: int = 0) -> float:
@@ -115,18 +125,24 @@ def sizes(shm: Path, directory: Path, layout: Layout, target: NDArray[np.uint8])
     for _ in range(ROUNDS):
         for readers in {1, READERS}:
             rates[f"load: dd from disk to nowhere, {readers} at a time"].append(dd(layout.files[0], readers))
+            rates[f"{DD_NEW}, {readers} at a time"].append(dd_into_new_memory(shm, layout.files[0], readers))
+        rates[FIRST].append(rate_of_first_load(shm, directory, layout, target))  # memory was freed before it, as for dd
         rates["load: memcpy into slabs"].append(copy_rate(target, source))
         for mib, depth, readers in GRID:
             ring = StageRing(mib << 20, depth, readers)
             rates[ring_name(mib, depth, readers)].append(load(directory, layout, ring, target))
         with BusyPython():
             rates["load: the chosen ring while Python computes"].append(load(directory, layout, StageRing(), target))
-        rates[FIRST].append(rate_of_first_load(shm, directory, layout, target))
     middle = {name: statistics.median(seen) / 1e9 for name, seen in rates.items()}
-    limit = max(rate for name, rate in middle.items() if "dd from disk" in name)
+    limit = max(rate for name, rate in middle.items() if "dd from disk to nowhere" in name)
     chosen = Row("load: from disk, the chosen ring (limit: dd)", middle[ring_name(*CHOSEN)], "GB/s", limit, ">=", 0.9)
-    first = Row(f"{FIRST} (limit: dd)", middle.pop(FIRST), "GB/s", limit, ">=", 0.9)
-    return [chosen, first, *(Row(name, rate, "GB/s") for name, rate in middle.items())]
+    new = max(rate for name, rate in middle.items() if name.startswith(DD_NEW))
+    first = middle.pop(FIRST)
+    firsts = [
+        Row(f"{FIRST} (limit: dd)", first, "GB/s", limit, ">=", 0.9),
+        Row(f"{FIRST} (limit: dd to a new file)", first, "GB/s", new, ">=", 0.9),
+    ]
+    return [chosen, *firsts, *(Row(name, rate, "GB/s") for name, rate in middle.items())]
 
 
 def ring_name(mib: int, depth: int, readers: int) -> str:

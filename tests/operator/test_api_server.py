@@ -44,7 +44,7 @@ async def test_pools_that_were_seen_before_a_list_broke_off_are_looked_at_after_
             await list_all(config, Cluster(api), store, queue)
         await list_all(config, Cluster(api), store, queue)
         work = asyncio.create_task(queue.run())
-        assert await asyncio.wait_for(looked.get(), 10) == KEY
+        assert await asyncio.wait_for(looked.get(), 60) == KEY
         work.cancel()
 
 
@@ -97,7 +97,7 @@ async def test_who_leads_ends_before_its_lease_does_also_when_the_server_answers
 
     async with api_server(handler) as api:
         try:
-            await asyncio.wait_for(Leadership(Cluster(api), settings).keep(), 5)
+            await asyncio.wait_for(Leadership(Cluster(api), settings).keep(), 60)
         finally:
             over.set()
 

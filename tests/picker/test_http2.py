@@ -14,6 +14,7 @@ from aegaeon_picker.http2 import MAX_MESSAGE, CallError, Methods, Send, Server, 
 from aegaeon_picker.tls import server_context
 
 WATCH = "/grpc.health.v1.Health/Watch"
+PATIENCE_S = 60
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
@@ -149,9 +150,9 @@ async def test_a_cancelled_call_and_a_lost_connection_are_closed() -> None:
                 await call.read()
             assert Echo.open == 2
             gone.cancel()
-            await asyncio.wait_for(Echo.closed.get(), 5)
+            await asyncio.wait_for(Echo.closed.get(), PATIENCE_S)
             assert Echo.open == 1
-        await asyncio.wait_for(Echo.closed.get(), 5)
+        await asyncio.wait_for(Echo.closed.get(), PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ async def test_who_speaks_no_http2_is_told_and_cut_off(garbage: bytes) -> None:
     async with served() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(garbage)
-        told = await asyncio.wait_for(reader.read(), 5)
+        told = await asyncio.wait_for(reader.read(), PATIENCE_S)
         assert told[3] == 4  # our settings came first
         writer.close()
         await writer.wait_closed()
@@ -174,7 +175,7 @@ async def test_a_server_that_stops_lets_open_calls_end_and_takes_no_others() -> 
         call = echo_of(channel)()
         await call.write(b"before")
         await call.read()
-        stopping = asyncio.create_task(server.stop(10))
+        stopping = asyncio.create_task(server.stop(PATIENCE_S))
         await asyncio.sleep(0.1)
         with pytest.raises(OSError, match="Connect call failed"):
             await asyncio.open_connection("127.0.0.1", server.port)
@@ -183,7 +184,7 @@ async def test_a_server_that_stops_lets_open_calls_end_and_takes_no_others() -> 
         assert not stopping.done()
         await call.done_writing()
         assert await call.code() == grpc.StatusCode.OK
-        await asyncio.wait_for(stopping, 5)
+        await asyncio.wait_for(stopping, PATIENCE_S)
 
 
 async def test_a_call_that_outlasts_the_grace_is_cut_off() -> None:
@@ -210,7 +211,7 @@ async def test_a_client_that_goes_away_leaves_nobody_to_be_told() -> None:
             told = await watch.read()
             gone.close_connection()
             writer.write(gone.data_to_send())
-            await asyncio.wait_for(reader.read(), 5)
+            await asyncio.wait_for(reader.read(), PATIENCE_S)
             health.set_ready(True)
             assert await watch.read() != told
             watch.cancel()

@@ -120,7 +120,7 @@ async def test_a_silent_sidecar_is_gone_and_told_to_connect_anew(serve: Any, bra
     async with serve(brain, heartbeat_timeout_s=0.3) as stack:
         sidecar = await stack.sidecar()
         await brain.told_of(events.InstanceDown)
-        assert 0.3 <= brain.times[-1] - brain.times[1] < 2
+        assert 0.3 <= brain.times[-1] - brain.times[1] < 10
         assert (await sidecar.ended())[0] is grpc.StatusCode.UNAVAILABLE
 
 

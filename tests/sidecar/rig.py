@@ -29,7 +29,7 @@ from aegaeon_sidecar.server import Attachment
 from aegaeon_sidecar.sink import Sinks
 
 PATIENCE_S = 60.0  # against what hangs; on a machine that is busy with much else, all takes long
-START_S = 90.0  # of a process that imports torch while others use the processors: 2 s alone
+START_S = 150.0  # of a process that imports torch while others use the processors: 2 s alone
 SLAB = 64 * 1024
 NO_FINISH = mpb.FINISH_REASON_UNSPECIFIED
 

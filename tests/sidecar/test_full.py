@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from sidecar.mounts import enlarge, small_tmpfs
-from sidecar.rig import SLAB, Link, Rig, config, inside, outside, seq, spec
+from sidecar.rig import SLAB, START_S, Link, Rig, config, inside, outside, seq, spec
 from sidecar.web import Server
 
 from aegaeon_proto.v1 import engine_pb2 as pb
@@ -71,7 +71,7 @@ async def test_shared_memory_that_has_no_room_for_the_host_tier_ends_the_process
 ) -> None:
     with small_tmpfs(folder / "small", "1m") as small:
         settings = config(folder, segments=str(small / "segments"))
-        async with outside(settings, folder) as process, asyncio.timeout(60):
+        async with outside(settings, folder) as process, asyncio.timeout(START_S):
             assert await process.wait() == 2
         error = capfd.readouterr().err
         assert f"needs {64 * SLAB + 4096} bytes, its file system has" in error

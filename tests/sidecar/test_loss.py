@@ -15,13 +15,16 @@ from aegaeon_sidecar.engine import Engine
 
 PROMPT = [5, 17, 23, 42, 8, 99, 140, 7, 61, 12, 33]
 LENGTH = 60
-LEASE_S = 0.3
+SHORT_LEASE_S = 0.3
+LONG_LEASE_S = 60.0
 
 
 @pytest.fixture
-async def engine(scheduler: Rig, folder: Path, tiny_models: dict[str, Path]) -> AsyncIterator[Engine]:
+async def engine(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], request: pytest.FixtureRequest
+) -> AsyncIterator[Engine]:
     """A sidecar with one model resident, and `whole`, a sequence that ran alone from beginning to end."""
-    async with inside(config(folder, lease_s=LEASE_S)) as made:
+    async with inside(config(folder, lease_s=getattr(request, "param", LONG_LEASE_S))) as made:
         link = await scheduler.link("a")
         link.send(pb.Catalog(models=[spec("m", tiny_models["mistral"])]))
         await link.until(lambda: "m" in link.models)
@@ -82,6 +85,7 @@ async def test_a_turn_goes_on_while_nobody_is_attached_and_its_tokens_arrive_lat
     assert await scheduler.received_tokens("r", LENGTH) == scheduler.output("whole")
 
 
+@pytest.mark.parametrize("engine", [SHORT_LEASE_S], indirect=True)
 async def test_after_the_lease_kv_is_parked_on_the_host_and_held(scheduler: Rig, engine: Engine) -> None:
     await run(scheduler, scheduler.links["a"], "r", steps=20)
     await scheduler.vanish()
@@ -90,7 +94,7 @@ async def test_after_the_lease_kv_is_parked_on_the_host_and_held(scheduler: Rig,
     def parked() -> bool:
         with state.changed:
             return state.changed.wait_for(
-                lambda: all(s.host_blocks.size and not s.blocks.size for s in state.sequences), 9
+                lambda: all(s.host_blocks.size and not s.blocks.size for s in state.sequences), 60
             )
 
     assert await asyncio.to_thread(parked)

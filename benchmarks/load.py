@@ -38,6 +38,7 @@ SLAB = 32 << 20
 ROUNDS = 5
 GRID = [(1, 8, 2), (2, 8, 2), (4, 4, 1), (4, 4, 2), (4, 4, 4), (4, 8, 2), (8, 4, 2), (16, 2, 2)]  # MiB, slots, readers
 FIRST = "load: from disk for the first time, hashed, into slabs and host cache"
+DD_NOWHERE = "load: dd from disk to nowhere"
 DD_NEW = "load: dd from disk to a new file of the host cache's file system"
 CHOSEN = (CHUNK_BYTES >> 20, DEPTH, READERS)
 CONFIG = {
@@ -124,7 +125,7 @@ def sizes(shm: Path, directory: Path, layout: Layout, target: NDArray[np.uint8])
     source = np.ones_like(target)
     for _ in range(ROUNDS):
         for readers in {1, READERS}:
-            rates[f"load: dd from disk to nowhere, {readers} at a time"].append(dd(layout.files[0], readers))
+            rates[f"{DD_NOWHERE}, {readers} at a time"].append(dd(layout.files[0], readers))
             rates[f"{DD_NEW}, {readers} at a time"].append(dd_into_new_memory(shm, layout.files[0], readers))
         rates[FIRST].append(rate_of_first_load(shm, directory, layout, target))  # memory was freed before it, as for dd
         rates["load: memcpy into slabs"].append(copy_rate(target, source))
@@ -134,7 +135,7 @@ def sizes(shm: Path, directory: Path, layout: Layout, target: NDArray[np.uint8])
         with BusyPython():
             rates["load: the chosen ring while Python computes"].append(load(directory, layout, StageRing(), target))
     middle = {name: statistics.median(seen) / 1e9 for name, seen in rates.items()}
-    limit = max(rate for name, rate in middle.items() if "dd from disk to nowhere" in name)
+    limit = max(rate for name, rate in middle.items() if name.startswith(DD_NOWHERE))
     chosen = Row("load: from disk, the chosen ring (limit: dd)", middle[ring_name(*CHOSEN)], "GB/s", limit, ">=", 0.9)
     new = max(rate for name, rate in middle.items() if name.startswith(DD_NEW))
     first = middle.pop(FIRST)

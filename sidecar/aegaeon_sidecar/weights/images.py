@@ -78,7 +78,7 @@ class Images:
             read(NO_FILE)
 
     def _reader(self, command: Command, model: Model, *, to_slabs: bool) -> Fill:
-        """Reads the model's files into the file it is called with and, if so, into the model's slabs."""
+        """Reads the model's files into the file it is called with, or NO_FILE, and, with `to_slabs`, into its slabs."""
         located, layout, weights, on_gpu = model.located, model.layout, model.range, self._ring.gpu is not None
         assert located is not None  # it is registered
         assert layout is not None

@@ -58,7 +58,7 @@ class SlabPool:
 
     @staticmethod
     def private(name: str, slab_bytes: int, slabs: int) -> SlabPool:
-        """Device tier on a CPU: an anonymous memfd; pages appear when first touched."""
+        """Device tier on a CPU: an anonymous memfd; pages appear when first touched, or by `prefault`."""
 
     @staticmethod
     def shared(path: str, slab_bytes: int, slabs: int, device: CudaDevice | None = None) -> SlabPool:
@@ -110,6 +110,12 @@ class SlabPool:
 
     def reclaim(self, ticket: int) -> list[int]:
         """Take back the kept slabs that nobody took meanwhile: the first ones, in order. A ticket is good once."""
+
+    def prefault(self, slab: int) -> None:
+        """Memory behind a slab, free or taken, from now on instead of from its first use; what is in it stays.
+
+        Raises NativeError for one that is not of this pool, and on a closed pool. Nothing to do on a GPU.
+        """
 
     def check(self) -> None:
         """Conservation: every slab is free or taken, exactly once. Raises NativeError with the difference."""

@@ -110,6 +110,7 @@ void bind_slab_pool(nb::module_& m) {
       .def(
           "keep", [](SlabPool& pool, const Int32s& slabs) { return pool.keep(slabs); }, "slabs"_a)
       .def("reclaim", &SlabPool::reclaim, "ticket"_a)
+      .def("prefault", &SlabPool::prefault, "slab"_a, GilFree())
       .def("check", &SlabPool::check)
       .def("close", &SlabPool::close);
 }

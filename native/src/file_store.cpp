@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -12,11 +13,22 @@ namespace aegaeon {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
 constexpr int kNothing = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 std::byte* aligned(std::byte* base) {
   const auto address = reinterpret_cast<std::uintptr_t>(base);
   return base + (kHugePage - address % kHugePage) % kHugePage;
+}
+
+// Every page is there, and mapped. In steps, between which others map and unmap: MAP_POPULATE would keep them from it
+// until all is done. Kernels before 5.14 cannot; there a page comes when it is first used.
+void populate(std::byte* base, std::size_t bytes) {
+  for (std::size_t done = 0; done < bytes; done += kHugePage) {
+    static_cast<void>(::madvise(base + done, std::min(kHugePage, bytes - done), MADV_POPULATE_READ));
+  }
 }
 
 }  // namespace
@@ -42,16 +54,29 @@ void FileStore::map(std::byte* where, std::size_t first, std::size_t count) {
   const auto memory = file();
   const int protection = memory->writable() ? PROT_READ | PROT_WRITE : PROT_READ;
   const auto offset = static_cast<off_t>(first * slab_bytes_);
-  const int flags = MAP_SHARED | MAP_FIXED | MAP_POPULATE;
-  if (::mmap(where, count * slab_bytes_, protection, flags, memory->fd(), offset) == MAP_FAILED) {
+  const std::size_t bytes = count * slab_bytes_;
+  if (::mmap(where, bytes, protection, MAP_SHARED | MAP_FIXED, memory->fd(), offset) == MAP_FAILED) {
     throw_errno("mmap of " + std::to_string(count) + " slabs from " + std::to_string(first));
   }
+  ask_for_huge_pages(where, bytes);
+  populate(where, bytes);
 }
 
 void FileStore::unmap(std::byte* where, std::size_t count) {
   if (::mmap(where, count * slab_bytes_, PROT_NONE, kNothing | MAP_FIXED, -1, 0) == MAP_FAILED) {
     throw_errno("mmap to unmap " + std::to_string(count) + " slabs");
   }
+}
+
+void FileStore::prefault(std::size_t first, std::size_t count) {
+  const auto memory = file();
+  const auto offset = static_cast<off_t>(first * slab_bytes_);
+  const std::size_t bytes = count * slab_bytes_;
+  void* base = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, memory->fd(), offset);
+  if (base == MAP_FAILED) throw_errno("mmap of " + std::to_string(count) + " slabs to prefault");
+  const Mapping window(base, bytes);
+  ask_for_huge_pages(window.base(), bytes);
+  populate(window.base(), bytes);
 }
 
 std::byte* FileStore::linear() const {

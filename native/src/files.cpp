@@ -19,6 +19,10 @@ std::size_t page_bytes() {
   return bytes;
 }
 
+void ask_for_huge_pages(std::byte* base, std::size_t bytes) noexcept {
+  static_cast<void>(::madvise(base, bytes, MADV_HUGEPAGE));
+}
+
 void write_at(int fd, const std::byte* src, std::size_t bytes, std::uint64_t at) {
   for (std::size_t done = 0; done < bytes;) {
     const ssize_t count = ::pwrite(fd, src + done, bytes - done, static_cast<off_t>(at + done));
@@ -139,6 +143,7 @@ void MemoryFile::map_linear(std::size_t bytes, const std::string& path) {
   void* base = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd(), 0);
   if (base == MAP_FAILED) throw_errno("mmap " + path);
   linear_ = Mapping(base, bytes);
+  ask_for_huge_pages(linear_.base(), bytes);
 }
 
 void MemoryFile::remove() noexcept {

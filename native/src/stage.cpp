@@ -36,8 +36,9 @@ std::uint64_t round_up(std::uint64_t bytes) { return (bytes + kDirect - 1) / kDi
 Mapping pages_of(std::size_t bytes) {
   void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) throw_errno("mmap of " + std::to_string(bytes) + " bytes for the stage ring");
-  (void)::madvise(base, bytes, MADV_HUGEPAGE);  // it works without them as well
-  return {base, bytes};
+  Mapping pages(base, bytes);
+  ask_for_huge_pages(pages.base(), bytes);
+  return pages;
 }
 
 // Past the page cache, or through it where the file system knows no other way.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import click
 
 _GIB = 1 << 30
 _SHARED_MEMORY = Path("/dev/shm")
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 _ENOUGH_MEMORY = 2 * _GIB
 _ENOUGH_SHARED_MEMORY = 128 << 20
 _PACKAGES = ("aiohttp", "grpcio", "protobuf", "tokenizers", "transformers")
@@ -97,6 +99,7 @@ def examine() -> Iterator[Finding]:
     yield _python()
     yield Finding("cores", str(len(os.sched_getaffinity(0))), Verdict.GOOD)
     yield from _memory()
+    yield from huge_pages(_HUGE_PAGES)
     yield from _packages()
     yield _native()
     yield _torch()
@@ -131,6 +134,18 @@ def _size(what: str, free: int, enough: int, remedy: str) -> Finding:
     if free >= enough:
         return Finding(what, found, Verdict.GOOD)
     return Finding(what, found, Verdict.NOTE, f"the quickstart wants {enough / _GIB:.2g} GiB: {remedy}")
+
+
+def huge_pages(setting: Path) -> Iterator[Finding]:
+    """Of memory that is a file, which an engine on the CPU maps in another order at every load."""
+    if not setting.is_file():
+        return  # a kernel without them
+    value = re.search(r"\[(\w+)\]", setting.read_text())
+    if value is None or value[1] in ("never", "deny"):
+        remedy = f"engines on the CPU map weights in a tenth of the time and less with: echo advise > {setting}"
+        yield Finding("huge pages", "not for shared memory", Verdict.NOTE, remedy)
+    else:
+        yield Finding("huge pages", f"{value[1]}, for shared memory", Verdict.GOOD)
 
 
 def _packages() -> Iterator[Finding]:

@@ -25,6 +25,7 @@ from aegaeon_sidecar.kv.moves import KvMoves
 from aegaeon_sidecar.kv.reuse import PrefixReuse
 from aegaeon_sidecar.lanes import Lanes
 from aegaeon_sidecar.memory.gpu import Gpus, device_pool, host_pool, open_gpus
+from aegaeon_sidecar.memory.prefault import Prefaulter
 from aegaeon_sidecar.memory.segments import Attachments, leases_path, segment_files, segment_path
 from aegaeon_sidecar.memory.sweeper import Sweeper, sweep
 from aegaeon_sidecar.memory.tiers import Tier
@@ -77,6 +78,7 @@ class Engine:
             self.state = _state(config, self._segment, self._lending, gpus)
         self._attachments = Attachments(config.segments, gpus)
         self._sweeper = Sweeper(config.segments, self._tidy)
+        self._prefaulter = Prefaulter(self.state.device.pool, self.state.host.pool)
         self._events = EventTable.private(_EVENTS * config.ranks)
         self._copiers = {lane: Copier(lane.value, self._events, gpus, urgency) for lane, urgency in _URGENCY.items()}
         self._cache = HostCache(config.segments, config.memory.host_cache_bytes, gpus[0])  # locks pages for all of them
@@ -95,10 +97,15 @@ class Engine:
         self._lanes = Lanes(self.state, self._switch(backend, push).carry_out, self._post, crashed)
 
     def start(self) -> None:
-        """Start the lanes and the fetcher."""
+        """Start the lanes and all that goes on beside them."""
         self._lanes.start()
         self._fetcher.start()
         self._sweeper.start()
+        self._prefaulter.start()
+
+    def await_memory(self) -> None:
+        """Until there is memory behind all slabs: for whoever measures what comes after."""
+        self._prefaulter.join()
 
     def apply(self, command: pb.Command, attachment: int) -> None:
         """A command of the scheduler; see Dispatcher."""
@@ -158,6 +165,7 @@ class Engine:
                     self._copiers[item.lane].cancel(item)
             self.state.changed.notify_all()
         self._sweeper.stop()
+        self._prefaulter.stop()
         fetched = self._fetcher.stop(timeout_s)
         ended = self._lanes.join(timeout_s) and fetched
         if ended:

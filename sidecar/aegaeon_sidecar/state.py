@@ -1,7 +1,7 @@
 """What the lanes share: memory, sequences, models and the program, behind one lock.
 
 The lock is held for bookkeeping alone, never during a step or a copy. Whoever changes something that another lane may
-wait for notifies.
+wait for notifies. What a command has changed is told once, by its end: every lane that is woken costs the others time.
 """
 
 from __future__ import annotations

@@ -113,7 +113,6 @@ class Switch:
             model.resident = False
             leave(self._state, model)
             settle_pins(self._state)
-            self._state.changed.notify_all()
         return Outcome()
 
     # -- B comes ----------------------------------------------------------------------------------------------------
@@ -186,7 +185,6 @@ class Switch:
             drop(self._state, model)
             model.shown, model.moving = [], False
             settle_pins(self._state)
-            self._state.changed.notify_all()
 
     def _settle(self, command: Command, model: Model) -> None:
         with self._state.changed:
@@ -194,7 +192,6 @@ class Switch:
                 raise CancelledError(f"the load of {model.name} was cancelled")
             model.moving, model.resident = False, True
             settle_pins(self._state)
-            self._state.changed.notify_all()
 
     def _swap_in(self, command: Command, swap: pb.SwapIn) -> Outcome:
         """This sidecar's host to its device, mapping at most `swap.slabs` further slabs; the host blocks are freed."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aegaeon_cli.doctor import Verdict, examine
+from aegaeon_cli.doctor import Verdict, examine, huge_pages
 from aegaeon_cli.main import main
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
@@ -184,6 +184,21 @@ def test_doctor_looks_at_everything_that_is_needed() -> None:
     code, output = run("doctor")
     assert code == any(finding.verdict is Verdict.MISSING for finding in found.values())
     assert "/dev/shm" in output
+
+
+@pytest.mark.parametrize(
+    ("setting", "word"),
+    [
+        ("always within_size advise [never] deny force\n", "a tenth of the time"),
+        ("always within_size [advise] never deny force\n", ""),
+    ],
+)
+def test_doctor_says_how_huge_pages_are_had(tmp_path: Path, setting: str, word: str) -> None:
+    (tmp_path / "shmem_enabled").write_text(setting)
+    (found,) = huge_pages(tmp_path / "shmem_enabled")
+    assert (found.verdict is Verdict.NOTE) == bool(word)
+    assert word in found.remedy
+    assert list(huge_pages(tmp_path / "of-another-kernel")) == []
 
 
 def test_doctor_says_where_models_would_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

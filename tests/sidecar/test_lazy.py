@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from sidecar.rig import SLAB, Link, Rig, config, inside, seq, spec
 
 from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_sidecar.memory.sweeper import Kind, survey
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 LONG = PROMPT * 20
@@ -26,6 +28,14 @@ async def tokens(scheduler: Rig, link: Link, request: str, model: str) -> list[i
     parts = [pb.PrefillPart(seq=seq(request), tokens=len(PROMPT))]
     await link.done(link.send(pb.Turn(model=model, prefill=parts, decode=[seq(request)], steps=5, slabs=8)))
     return await scheduler.received_tokens(request, 5)
+
+
+async def test_memory_is_behind_all_slabs_soon_after_the_start(folder: Path) -> None:
+    async with inside(config(folder)) as engine:
+        await asyncio.to_thread(engine.await_memory)
+        (segment,) = [found for found in survey(folder / "segments") if found.kind is Kind.SEGMENT]
+        assert segment.detail == f"64 slabs of {SLAB} bytes, with memory behind them: 0-63"
+        engine.check()
 
 
 async def test_a_model_whose_slabs_nobody_took_comes_back_for_nothing(

@@ -17,6 +17,7 @@ class FileStore final : public SlabStore {
   std::shared_ptr<std::byte> reserve(std::size_t bytes) override;
   void map(std::byte* where, std::size_t first, std::size_t count) override;
   void unmap(std::byte* where, std::size_t count) override;
+  void prefault(std::size_t first, std::size_t count) override;
   std::byte* linear() const override;
   void close() override;
 

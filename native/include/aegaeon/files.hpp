@@ -11,6 +11,9 @@ namespace aegaeon {
 
 std::size_t page_bytes();
 
+// Of these addresses, where the kernel has some to give; it works without them as well.
+void ask_for_huge_pages(std::byte* base, std::size_t bytes) noexcept;
+
 // All of them at byte `at` of the file. Throws FileSystemFullError when its file system is full.
 void write_at(int fd, const std::byte* src, std::size_t bytes, std::uint64_t at);
 

@@ -49,6 +49,8 @@ class SlabPool {
   // has taken, which are the first ones of `slabs`, in order; none for a ticket that is used up.
   std::uint64_t keep(std::span<const Slab> slabs);
   std::vector<Slab> reclaim(std::uint64_t ticket);
+  // Memory behind a slab, free or taken, from now on instead of from its first use; what is in it stays.
+  void prefault(Slab slab) const;
   void check() const;
   void close();
 
@@ -61,6 +63,7 @@ class SlabPool {
 
   SlabPool(Stores stores, std::size_t slab_bytes, std::size_t slabs, bool owner);
 
+  std::size_t first_of(Slab first, std::size_t count) const;
   void give_up_kept();
   void put(std::span<const Slab> slabs, Bitmap& into, const char* call);
 

@@ -19,6 +19,9 @@ class SlabStore {
   virtual void map(std::byte* where, std::size_t first, std::size_t count) = 0;
   // What was mapped at `where`: the addresses stay reserved. Works on a closed store.
   virtual void unmap(std::byte* where, std::size_t count) = 0;
+  // Memory behind these slabs from now on instead of from their first use; what is in them stays. The default is for
+  // stores that have all of it from the beginning.
+  virtual void prefault(std::size_t /*first*/, std::size_t /*count*/) {}
   // Slab 0 of all slabs in a row. Throws where they are not mapped so.
   virtual std::byte* linear() const = 0;
   // The GPU's number, or kHost.

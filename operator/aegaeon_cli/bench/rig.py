@@ -207,6 +207,7 @@ async def one_engine(
     outbox, backend, sinks = TimedOutbox(loop), TimedBackend(device, dtype), Sinks("bench", loop, lambda target: True)
     engine = Engine(config, "life", backend, outbox, sinks.push, lambda: None)
     engine.start()
+    await asyncio.to_thread(engine.await_memory)
     engine.hello(1)
     try:
         yield OneEngine(engine, backend, outbox, target)

@@ -52,7 +52,6 @@ class KvMoves:
         free = self._state.wait(lambda: not (sequence.busy or sequence.moving), command)
         sequence.wanted -= 1
         if not free:
-            self._state.changed.notify_all()
             raise CancelledError(f"the copy of {seq.request}/{seq.choice} was cancelled")
         return self._state.sequences.require(key, epoch)
 
@@ -69,7 +68,6 @@ class KvMoves:
             self._state.sequences.publish(self._state.host if kept is Place.HOST else self._state.device, sequence)
         closed = sequence.closed
         self._state.sequences.settle(sequence)
-        self._state.changed.notify_all()
         if command.cancelled or closed:
             raise CancelledError(f"the copy of {sequence.key.request}/{sequence.key.choice} was cancelled")
 

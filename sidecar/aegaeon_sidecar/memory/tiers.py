@@ -108,10 +108,12 @@ class Tier:
         except OutOfSlabs:
             pool.release(shared)
             raise
-        new = np.setdiff1d(np.arange(count), np.fromiter(found, dtype=np.intp))
+        held = np.fromiter(found, dtype=np.intp)
+        free = np.ones(count, dtype=np.bool_)
+        free[held] = False
         blocks = np.empty(count, dtype=np.int32)
-        blocks[list(found)], blocks[new] = shared, fresh
-        return blocks, new
+        blocks[held], blocks[free] = shared, fresh
+        return blocks, np.flatnonzero(free)
 
     def release(self, kv_shape: str, blocks: Blocks, published: int, block_s: float) -> None:
         """Drop a reference to each; of the first `published` the content stays. See PrefixIndex.used for `block_s`."""

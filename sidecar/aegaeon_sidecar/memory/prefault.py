@@ -1,0 +1,51 @@
+"""Memory behind every slab soon after the start, so that no command waits for it.
+
+A page of a file in memory appears when it is first used: the kernel clears it, and under a hypervisor the host has to
+find it first. For 8 MiB that was measured at 3 to 30 ms, while the engine's lock was held; mapping them takes 0.2 ms
+when the pages are there. The budget is the sidecar's either way.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+from aegaeon_native import NativeError, SlabPool
+
+log = logging.getLogger(__name__)
+
+_NICE = 19  # steps and copies go first
+
+
+class Prefaulter:
+    """Goes once over the slabs of these pools, in the order in which they are handed out, in a thread of its own."""
+
+    def __init__(self, *pools: SlabPool) -> None:
+        self._pools = pools
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="prefault", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait until there is memory behind all slabs."""
+        self._thread.join()
+
+    def stop(self) -> None:
+        """End it after the slab that it is at. Idempotent; the pools may be closed then."""
+        self._stopping = True
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        try:
+            for pool in self._pools:
+                for slab in range(pool.total):
+                    if self._stopping:
+                        return
+                    pool.prefault(slab)
+        except NativeError as error:
+            log.warning("memory is taken when it is first used, which is slower: %s", error)

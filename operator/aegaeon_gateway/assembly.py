@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aegaeon_proto.v1.gateway_pb2 import Token
-from aegaeon_proto.v1.model_pb2 import FinishReason
+from aegaeon_proto.v1.model_pb2 import FINISH_REASON_ERROR, FinishReason
 
 
 class Assembly:
@@ -51,7 +51,7 @@ class Assembly:
 
     def _take(self, token: Token) -> None:
         self.cached_tokens = max(self.cached_tokens, token.cached_tokens)
-        if token.finish != FinishReason.FINISH_REASON_ERROR:  # which carries no token
+        if token.finish != FINISH_REASON_ERROR:  # which carries no token
             self.tokens.append(token.token)
         if token.finish:
             self.finish = token.finish

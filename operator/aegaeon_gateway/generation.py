@@ -15,7 +15,7 @@ from aegaeon_gateway.errors import ApiError, EngineError
 from aegaeon_gateway.metrics import ModelMetrics
 from aegaeon_gateway.output import ChoiceOutput, Delta
 from aegaeon_proto.v1 import gateway_pb2 as pb
-from aegaeon_proto.v1.model_pb2 import FinishReason, Limits, Sampling
+from aegaeon_proto.v1.model_pb2 import FINISH_REASON_ERROR, Limits, Sampling
 
 MAX_LOSSES = 8
 """losses in a row without a single new token, after which a request is taken for one that kills engines"""
@@ -107,7 +107,7 @@ class Generation:
         choice.fresh.extend((one, now) for one in ordered)
         choice.losses = 0
         self.progress_at = now
-        if choice.assembly.finish == FinishReason.FINISH_REASON_ERROR:
+        if choice.assembly.finish == FINISH_REASON_ERROR:
             self.gives_up_at = now + 0.5  # the scheduler is about to say why
         return True
 

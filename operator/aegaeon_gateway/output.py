@@ -9,9 +9,9 @@ from typing import TypedDict
 from aegaeon_gateway.detokenize import Vocabulary
 from aegaeon_gateway.stops import StopScanner
 from aegaeon_proto.v1.gateway_pb2 import Token
-from aegaeon_proto.v1.model_pb2 import FinishReason
+from aegaeon_proto.v1.model_pb2 import FINISH_REASON_ERROR, FINISH_REASON_LENGTH, FINISH_REASON_STOP
 
-_FINISH = {FinishReason.FINISH_REASON_STOP: "stop", FinishReason.FINISH_REASON_LENGTH: "length"}
+_FINISH = {FINISH_REASON_STOP: "stop", FINISH_REASON_LENGTH: "length"}
 UNLIKELY = -9999.0
 """what OpenAI writes for a logprob of minus infinity"""
 
@@ -79,11 +79,11 @@ class ChoiceOutput:
 
     def feed(self, token: Token) -> None:
         """Take the next token. After the end, and for the engine's error marker, nothing happens."""
-        if self.finish is not None or token.finish == FinishReason.FINISH_REASON_ERROR:
+        if self.finish is not None or token.finish == FINISH_REASON_ERROR:
             return
         self.tokens += 1
         self._delta.tokens.append(token.token)
-        if token.finish == FinishReason.FINISH_REASON_STOP:  # its last token is the stop id, which makes no text
+        if token.finish == FINISH_REASON_STOP:  # its last token is the stop id, which makes no text
             text = self._detokenizer.flush()
         else:
             if token.HasField("logprob"):

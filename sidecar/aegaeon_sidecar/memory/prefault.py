@@ -1,7 +1,7 @@
 """Memory behind every slab soon after the start, so that no command waits for it.
 
 A page of a file in memory appears when it is first used: the kernel clears it, and under a hypervisor the host has to
-find it first. For 8 MiB that was measured at 3 to 30 ms, while the engine's lock was held; mapping them takes 0.2 ms
+find it first. For 8 MiB that was measured at 3 to 30 ms, while the engine's lock was held; mapping them takes 0.5 ms
 when the pages are there. The budget is the sidecar's either way.
 """
 

@@ -92,8 +92,9 @@ class Attachment:
         await asyncio.to_thread(self._engine.quiesce)
         self._number += 1
         call: Call = rpc.EngineStub(channel).Attach()
-        await _write(call, self._engine.hello(self._number))
-        self._attached = True
+        hello = self._engine.hello(self._number)
+        self._attached = True  # before the scheduler can know, who may ask at once
+        await _write(call, hello)
         if self._draining:
             self._outbox.post(pb.Report(draining=pb.Draining()))
         log.info("attached to %s", self._scheduler)

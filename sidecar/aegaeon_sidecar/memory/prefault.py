@@ -8,18 +8,18 @@ when the pages are there. The budget is the sidecar's either way.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 
 from aegaeon_native import NativeError, SlabPool
 
 log = logging.getLogger(__name__)
 
-_NICE = 19  # steps and copies go first
-
 
 class Prefaulter:
-    """Goes once over the slabs of these pools, in the order in which they are handed out, in a thread of its own."""
+    """Goes once over the slabs of these pools, in the order in which they are handed out, in a thread of its own.
+
+    Of no lower priority than others: between slabs it has the interpreter's lock, and all would wait for it.
+    """
 
     def __init__(self, *pools: SlabPool) -> None:
         self._pools = pools
@@ -40,7 +40,6 @@ class Prefaulter:
             self._thread.join()
 
     def _run(self) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         try:
             for pool in self._pools:
                 for slab in range(pool.total):

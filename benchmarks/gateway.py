@@ -140,7 +140,7 @@ async def clients(port: int, streams: int) -> None:
     sys.stdout.write(json.dumps(seen))
 
 
-async def read_all(port: int, streams: int) -> asyncio.subprocess.Process:
+async def start_clients(port: int, streams: int) -> asyncio.subprocess.Process:
     """Start the client process."""
     arguments = ("-m", "benchmarks.gateway", "--clients", str(port), str(streams))
     return await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
@@ -165,7 +165,7 @@ async def measure_direct(streams: int, rate: float) -> float:
         opened.put_nowait(writer)
 
     async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
-        reader = await read_all(server.sockets[0].getsockname()[1], streams)
+        reader = await start_clients(server.sockets[0].getsockname()[1], streams)
         writers = [await opened.get() for _ in range(streams)]
         pushed: list[float] = []
         async for step in paced(rate):
@@ -190,7 +190,7 @@ class Plateau:
 
 async def measure(source: Source, sink: str, port: int, pid: int, streams: int, rate: float) -> Plateau:
     """Run one load to its end. Raises RuntimeError when a token is missing, repeated or out of order."""
-    reader = await read_all(port, streams)
+    reader = await start_clients(port, streams)
     pushed, cpu, seconds = await source.run(sink, streams, rate, pid)
     delays = await delays_s(reader, pushed)
     tokens = streams * (STEPS - WARM_STEPS)

@@ -23,9 +23,11 @@ std::byte* aligned(std::byte* base) {
   return base + (kHugePage - address % kHugePage) % kHugePage;
 }
 
-// Every page is there, and mapped. In steps, between which others map and unmap: MAP_POPULATE would keep them from it
-// until all is done. Kernels before 5.14 cannot; there a page comes when it is first used.
+// Every page is there, and mapped, in huge ones where the kernel has them. In steps, between which others map and
+// unmap: MAP_POPULATE would keep them from it until all is done. Kernels before 5.14 cannot; there pages come at first
+// use.
 void populate(std::byte* base, std::size_t bytes) {
+  ask_for_huge_pages(base, bytes);
   for (std::size_t done = 0; done < bytes; done += kHugePage) {
     static_cast<void>(::madvise(base + done, std::min(kHugePage, bytes - done), MADV_POPULATE_READ));
   }
@@ -58,7 +60,6 @@ void FileStore::map(std::byte* where, std::size_t first, std::size_t count) {
   if (::mmap(where, bytes, protection, MAP_SHARED | MAP_FIXED, memory->fd(), offset) == MAP_FAILED) {
     throw_errno("mmap of " + std::to_string(count) + " slabs from " + std::to_string(first));
   }
-  ask_for_huge_pages(where, bytes);
   populate(where, bytes);
 }
 
@@ -75,7 +76,6 @@ void FileStore::prefault(std::size_t first, std::size_t count) {
   void* base = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, memory->fd(), offset);
   if (base == MAP_FAILED) throw_errno("mmap of " + std::to_string(count) + " slabs to prefault");
   const Mapping window(base, bytes);
-  ask_for_huge_pages(window.base(), bytes);
   populate(window.base(), bytes);
 }
 

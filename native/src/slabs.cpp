@@ -178,7 +178,7 @@ void SlabPool::close() {
 }
 
 // Where `count` slabs from `first` on begin in each store.
-std::size_t SlabPool::first_of(Slab first, std::size_t count) const {
+std::size_t SlabPool::index_of(Slab first, std::size_t count) const {
   const auto begin = static_cast<std::size_t>(first);
   if (first < 0 || begin > total_ || count > total_ - begin) {
     throw NativeError("slab " + std::to_string(first) + " is not of this pool of " + std::to_string(total_));
@@ -187,14 +187,14 @@ std::size_t SlabPool::first_of(Slab first, std::size_t count) const {
 }
 
 void SlabPool::prefault(Slab slab) const {
-  const std::size_t begin = first_of(slab, 1);
+  const std::size_t begin = index_of(slab, 1);
   for (const auto& store : stores_) store->prefault(begin, 1);
 }
 
 // All ranks or none.
 void SlabPool::map_at(std::span<const std::shared_ptr<std::byte>> bases, std::size_t offset, Slab first,
                       std::size_t count) const {
-  const std::size_t begin = first_of(first, count);
+  const std::size_t begin = index_of(first, count);
   std::size_t rank = 0;
   try {
     for (; rank < stores_.size(); ++rank) stores_[rank]->map(bases[rank].get() + offset, begin, count);

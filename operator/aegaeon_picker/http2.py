@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
                 stream.call.message(message)
         except CallError as error:
             self._finish(stream, error.status, str(error))
-        except Exception as error:  # a bug of one call's service: logged, told to its client; the other calls go on
+        except Exception as error:  # raised on, asyncio would end the connection and all its calls for one call's bug
             log.exception("a call failed")
             self._finish(stream, Status.INTERNAL, f"{type(error).__name__}: {error}")
         else:

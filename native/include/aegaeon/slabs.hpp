@@ -63,7 +63,7 @@ class SlabPool {
 
   SlabPool(Stores stores, std::size_t slab_bytes, std::size_t slabs, bool owner);
 
-  std::size_t first_of(Slab first, std::size_t count) const;
+  std::size_t index_of(Slab first, std::size_t count) const;
   void give_up_kept();
   void put(std::span<const Slab> slabs, Bitmap& into, const char* call);
 

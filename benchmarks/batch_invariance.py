@@ -22,6 +22,7 @@ from transformers.utils.logging import disable_progress_bar
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
 from aegaeon_sidecar.models.fill import fill
+from aegaeon_sidecar.models.weight_files import look
 from aegaeon_sidecar.weights.ring import StageRing
 
 BATCH = 8
@@ -59,7 +60,7 @@ def prefilled(directory: Path, batch_invariant: bool) -> TorchBackend:
     layout = engine.describe(directory, 0)
     weights = np.empty(layout.weight_bytes, dtype=np.uint8)
     engine.register("model", directory, layout, weights)
-    fill(directory, layout, [weights], StageRing())
+    fill(look(directory, layout), [weights], StageRing())
     engine.bind_kv(layout.kv_shape, np.zeros(BATCH * BLOCKS * layout.kv_block_bytes, dtype=np.uint8))
     generator = np.random.default_rng(1)
     for i, length in enumerate(LENGTHS):

@@ -27,9 +27,10 @@ from numpy.typing import NDArray
 from aegaeon_native import Range, SlabPool
 from aegaeon_sidecar.backends import Layout
 from aegaeon_sidecar.models.config import read_spec
-from aegaeon_sidecar.models.fill import fill, identity
+from aegaeon_sidecar.models.fill import fill
 from aegaeon_sidecar.models.layout import plan
 from aegaeon_sidecar.models.tensors import tensor_shapes
+from aegaeon_sidecar.models.weight_files import look
 from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.image import Image
 from aegaeon_sidecar.weights.ring import CHUNK_BYTES, DEPTH, READERS, StageRing
@@ -96,8 +97,9 @@ def dd_into_new_memory(shm: Path, file: Path, readers: int) -> float:
 
 def load(directory: Path, layout: Layout, ring: StageRing, *targets: NDArray[np.uint8], on_device: int = 0) -> float:
     """Bytes per second of a load from disk into slabs: of host memory, or of the ring's GPU from this address on."""
+    files = look(directory, layout)
     begin = time.perf_counter()
-    fill(directory, layout, targets, ring, on_device=on_device, hashed=False)
+    fill(files, targets, ring, on_device=on_device, hashed=False)
     return layout.weight_bytes / (time.perf_counter() - begin)
 
 
@@ -105,9 +107,10 @@ def first_load(folder: Path, directory: Path, layout: Layout, target: NDArray[np
     """Of a model that was never read: bytes per second into the slabs and, hashed on the way, into a new host cache."""
     begin = time.perf_counter()
     cache = HostCache(folder, 4 << 30)
-    draft = cache.draft(identity(layout), layout.weight_bytes)
+    files = look(directory, layout)
+    draft = cache.draft(files.identity, layout.weight_bytes)
     assert draft is not None
-    image = cache.complete(draft, lambda file: fill(directory, layout, [target], StageRing(), into_file=file))
+    image = cache.complete(draft, lambda file: fill(files, [target], StageRing(), into_file=file))
     return layout.weight_bytes / (time.perf_counter() - begin), image
 
 
@@ -204,7 +207,7 @@ def memory(folder: Path, directory: Path, layout: Layout, target: NDArray[np.uin
     with Peak() as peak:
         _, image = first_load(segments, directory, layout, target)
     begin = time.perf_counter()
-    again = HostCache(segments, 4 << 30).find(identity(layout), layout.weight_bytes)
+    again = HostCache(segments, 4 << 30).find(look(directory, layout).identity, layout.weight_bytes)
     took = time.perf_counter() - begin
     assert again is not None
     image.close()

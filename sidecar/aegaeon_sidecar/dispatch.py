@@ -80,7 +80,7 @@ class Dispatcher:
         elif kind == "cancel":
             self._cancel(command.cancel.id)
         elif kind == "catalog":
-            self._fetcher.follow(command.catalog.models)
+            self._fetcher.follow(command.catalog.models, command.catalog.retry)
         else:
             raise EngineError(
                 "the command has no body that this version knows; use sidecar and scheduler of one version"
@@ -88,8 +88,9 @@ class Dispatcher:
 
     def _open(self, command: pb.Open) -> None:
         model = self._state.models.get(command.model)
-        if model is None or model.layout is None:
-            raise UnknownError(f"model {command.model} is not served here (not in the catalog, or not cached yet)")
+        if model is None or model.layout is None or model.phase == model_pb.MODEL_PHASE_FAILED:
+            why = "not in the catalog" if model is None else model.reason or "not cached yet"
+            raise UnknownError(f"model {command.model} is not served here ({why})")
         held = self._state.sequences.get(key_of(command.seq))
         if held is not None and command.epoch < held.epoch:
             raise StaleError(f"sequence {command.seq.request} is at epoch {held.epoch}, not {command.epoch}")

@@ -41,6 +41,8 @@ from aegaeon_sidecar.weights.disk import DiskTier
 from aegaeon_sidecar.weights.fetcher import Fetcher
 from aegaeon_sidecar.weights.held import Held
 from aegaeon_sidecar.weights.images import Images
+from aegaeon_sidecar.weights.phases import Phases
+from aegaeon_sidecar.weights.retries import Retries
 from aegaeon_sidecar.weights.ring import StageRing
 from aegaeon_sidecar.weights.sources import Sources
 from aegaeon_sidecar.wire import seq_of
@@ -84,15 +86,10 @@ class Engine:
         self._cache = HostCache(config.segments, config.memory.host_cache_bytes, gpus[0])  # locks pages for all of them
         self._held = Held(self.state, self._cache)
         self._ring = _ring(config, gpus[0] if config.ranks == 1 else None)
-        self._fetcher = Fetcher(
-            self.state,
-            backend,
-            self._cache,
-            _ring(config),
-            Sources(config.hub_cache, _disk(config)),
-            self._report,
-            crashed,
-        )
+        self._phases = Phases(self.state, self._report, _hidden(config))
+        sources = Sources(config.hub_cache, _disk(config))
+        self._fetcher = Fetcher(self.state, backend, self._cache, _ring(config), sources, self._phases, crashed)
+        self._retries = Retries(self.state, self._fetcher.again, crashed)
         self._dispatcher = Dispatcher(self.state, self._fetcher, self._copiers, push, self._post)
         self._lanes = Lanes(self.state, self._switch(backend, push).carry_out, self._post, crashed)
 
@@ -100,6 +97,7 @@ class Engine:
         """Start the lanes and all that goes on beside them."""
         self._lanes.start()
         self._fetcher.start()
+        self._retries.start()
         self._sweeper.start()
         self._prefaulter.start()
 
@@ -166,7 +164,7 @@ class Engine:
             self.state.changed.notify_all()
         self._sweeper.stop()
         self._prefaulter.stop()
-        fetched = self._fetcher.stop(timeout_s)
+        fetched = self._retries.stop(timeout_s) & self._fetcher.stop(timeout_s)
         ended = self._lanes.join(timeout_s) and fetched
         if ended:
             self._close()
@@ -207,15 +205,19 @@ class Engine:
             PrefixReuse(self.state, self._copiers[Lane.KV_IN]),
             config.prefill_chunk_tokens,
         )
-
-        images = Images(
-            self.state,
-            self._cache,
-            self._ring,
-            lambda model: self._report(model.state()),
-        )
+        images = Images(self.state, self._cache, self._ring, self._phases)
         kv = KvMoves(self.state, config.node, self._segment.name, self._attachments)
         return Switch(self.state, images, kv, compute, self._copiers)
+
+
+def _hidden(config: SidecarConfig) -> dict[Path, str]:
+    """Folders of this machine, and what tenants read instead."""
+    hidden = {config.segments: "the host cache"}
+    if config.disk.folder is not None:
+        hidden[config.disk.folder] = "the disk tier"
+    if config.hub_cache is not None:
+        hidden[config.hub_cache] = "the hub's folder"
+    return hidden
 
 
 def _disk(config: SidecarConfig) -> DiskTier | None:

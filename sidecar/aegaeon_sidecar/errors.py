@@ -4,6 +4,10 @@ SidecarError
 ├── ModelError          this model cannot be served; the others go on
 │   ├── ConfigError     config.json
 │   └── WeightsError    *.safetensors
+│       ├── FilesMissingError   one is not there
+│       ├── FilesChangedError   they are not as they were when they were last looked at
+│       ├── OtherWeightsError   they hold something else than what was served
+│       └── UnreadableError     the system cannot read them
 ├── FillCancelledError  reading the weights was given up on request
 ├── BackendError        a step or registration that breaks the backend's contract
 ├── SettingsError       the --config file
@@ -34,6 +38,22 @@ class ConfigError(ModelError):
 
 class WeightsError(ModelError):
     """The weight files are missing, truncated, pickled, or do not hold what config.json promises."""
+
+
+class FilesMissingError(WeightsError):
+    """A file that was there is there no more."""
+
+
+class FilesChangedError(WeightsError):
+    """A file's size, inode or times differ; whether its bytes do is not known."""
+
+
+class OtherWeightsError(WeightsError):
+    """The model was served with other weights, or with another config.json, than the files hold."""
+
+
+class UnreadableError(WeightsError):
+    """The disk or the mount has a fault: the same files may be readable again without a change."""
 
 
 class FillCancelledError(SidecarError):

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 
 from aegaeon_native import NativeError, Range
 from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.backends import Layout
 from aegaeon_sidecar.compute import Compute
 from aegaeon_sidecar.copying import Copier
@@ -238,7 +239,7 @@ class Switch:
 
     def _registered(self, name: str) -> Model:
         model = self._state.models.get(name)
-        if model is None or model.range is None:
+        if model is None or model.range is None or model.phase == mpb.MODEL_PHASE_FAILED:
             phase = "not in the catalog" if model is None else f"not ready ({model.reason or 'on its way'})"
             raise UnknownError(f"model {name} is {phase}")
         return model

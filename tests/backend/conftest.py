@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend
 from aegaeon_sidecar.models.fill import fill
+from aegaeon_sidecar.models.weight_files import look
 from aegaeon_sidecar.sampling import SamplerState
 from aegaeon_sidecar.weights.ring import StageRing
 
@@ -33,7 +34,7 @@ class Rig:
         starts = [rank * self.layout.weight_bytes for rank in range(self.layout.ranks)]
         parts = [self.weights[start : start + self.layout.weight_bytes] for start in starts]
         self.backend.register("model", directory, self.layout, *parts)
-        fill(directory, self.layout, [self.weights], StageRing())
+        fill(look(directory, self.layout), [self.weights], StageRing())
         self.kv: NDArray[np.uint8] = np.full((len(parts), kv_blocks * self.layout.kv_block_bytes), 255, dtype=np.uint8)
         self.backend.bind_kv(self.layout.kv_shape, *self.kv)
         self._free = np.random.default_rng(0).permutation(kv_blocks).astype(np.int32)

@@ -13,13 +13,20 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from aegaeon_sidecar.backends.torch import TorchBackend
-from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, WeightsError
+from aegaeon_sidecar.errors import (
+    CacheFullError,
+    FilesChangedError,
+    FilesMissingError,
+    FillCancelledError,
+    WeightsError,
+)
 from aegaeon_sidecar.models.config import read_spec
 from aegaeon_sidecar.models.files import find_tensors
-from aegaeon_sidecar.models.fill import chunks, fill, identity
+from aegaeon_sidecar.models.fill import chunks, fill
 from aegaeon_sidecar.models.header import read_header
 from aegaeon_sidecar.models.layout import plan
 from aegaeon_sidecar.models.sharding import Deal
+from aegaeon_sidecar.models.weight_files import look
 from aegaeon_sidecar.weights.ring import Job, StageRing
 
 
@@ -219,7 +226,7 @@ def test_buffers_of_old_checkpoints_are_ignored(copy):
 
 def read_in(directory, layout, ring, **options):
     image = np.full(layout.weight_bytes + 5, 9, dtype=np.uint8)
-    return fill(directory, layout, [image], ring, **options), image
+    return fill(look(directory, layout), [image], ring, **options), image
 
 
 @pytest.fixture
@@ -242,11 +249,14 @@ def test_the_content_hash_follows_the_bytes_and_not_the_name(copy, tiny_models, 
 
 def test_the_identity_of_files_follows_their_looks_without_reading_them(copy, tiny_models):
     layout = plan(copy, 0, "float32", 16)
-    before = identity(layout)
-    assert before == identity(plan(copy, 0, "float32", 16))
-    assert before != identity(plan(tiny_models["qwen2"], 0, "float32", 16))
+    before = look(copy, layout).identity
+    assert before == look(copy, plan(copy, 0, "float32", 16)).identity
+    original = tiny_models["qwen2"]
+    assert before != look(original, plan(original, 0, "float32", 16)).identity
+    os.utime(copy / "config.json")
+    assert look(copy, layout).identity == before
     os.utime(copy / "model.safetensors")
-    assert identity(layout) != before
+    assert look(copy, layout).identity != before
 
 
 @pytest.mark.parametrize("file_dtype", ["float32", "bfloat16", "float16"])
@@ -301,22 +311,86 @@ def test_a_file_gets_the_same_image(copy, ring, tmp_path):
     content, image = read_in(copy, layout, ring)
     with (tmp_path / "image").open("w+b") as file:
         file.truncate(layout.image_bytes)
-        assert fill(copy, layout, [], ring, into_file=file.fileno()) == content
+        assert fill(look(copy, layout), [], ring, into_file=file.fileno()) == content
         assert file.read() == image[: layout.image_bytes].tobytes()
 
 
 def test_a_full_file_system_is_no_fault_of_the_files(copy, ring):
     with open("/dev/full", "wb") as full, pytest.raises(CacheFullError, match="filled up meanwhile"):
-        fill(copy, plan(copy, 0, "float32", 16), [], ring, into_file=full.fileno())
+        fill(look(copy, plan(copy, 0, "float32", 16)), [], ring, into_file=full.fileno())
 
 
 def test_files_that_change_while_they_are_read_are_refused(copy, ring):
     layout = plan(copy, 0, "float32", 16)
-    with pytest.raises(WeightsError, match="changed while they were read"):
+    with pytest.raises(FilesChangedError, match="changed while it was read"):
         read_in(copy, layout, ring, progress=lambda done, total: os.utime(layout.files[0]))
+
+
+def zero(path):
+    """In place; size, inode and time of modification stay."""
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(before.st_size // 2)
+        file.write(bytes(100))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def swap(path):
+    """For a file of equal bytes."""
+    other = path.with_suffix(".other")
+    other.write_bytes(path.read_bytes())
+    other.rename(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (zero, FilesChangedError, "was written to"),
+        (os.utime, FilesChangedError, "was written to, or its attributes"),
+        (swap, FilesChangedError, "is another file"),
+        (lambda path: os.truncate(path, 1000), FilesChangedError, "has 1000 bytes, had"),
+        (os.unlink, FilesMissingError, "missing"),
+    ],
+)
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_files_are_read_as_they_were_looked_at_or_not_at_all(copy, ring, name, change, error, words):
+    files = look(copy, plan(copy, 0, "float32", 16))
+    image = np.zeros(files.layout.weight_bytes, dtype=np.uint8)
+    assert fill(files, [image], ring) == fill(files, [], ring)
+    if name == "config.json" and words.startswith("has"):
+        (copy / name).write_bytes(bytes(5000))
+    change(copy / name)
+    with pytest.raises(error, match=f"{name}: {words}"):
+        fill(files, [image], ring)
+
+
+def test_a_file_cut_short_while_it_is_read_is_said_to_have_changed(copy):
+    files = look(copy, plan(copy, 0, "float32", 16))
+    image = np.zeros(files.layout.weight_bytes, dtype=np.uint8)
+    ring = StageRing(chunk_bytes=4096, depth=1, readers=1)
+    with pytest.raises(FilesChangedError, match=r"has 1000 bytes, had .* changed while it was read"):
+        fill(files, [image], ring, progress=lambda done, total: os.truncate(files.layout.files[0], 1000))
+
+
+def test_what_is_read_is_the_file_that_was_compared_whatever_its_path_names_meanwhile(copy, tiny_models, ring):
+    """A folder that is swapped for another and back changes no file."""
+    layout = plan(copy, 0, "float32", 16)
+    files = look(copy, layout)
+    expected = fill(files, [], ring)
+    elsewhere = copy.with_name("elsewhere")
+
+    def progress(done, total):
+        if not done:
+            copy.rename(elsewhere)
+            copy.mkdir()
+        elif done == total:
+            copy.rmdir()
+            elsewhere.rename(copy)
+
+    assert fill(files, [], ring, progress=progress) == expected
 
 
 def test_an_image_that_is_too_small_is_refused(copy, ring):
     layout = plan(copy, 0, "float32", 16)
     with pytest.raises(WeightsError, match="the image needs"):
-        fill(copy, layout, [np.empty(layout.weight_bytes - 1, np.uint8)], ring)
+        fill(look(copy, layout), [np.empty(layout.weight_bytes - 1, np.uint8)], ring)

@@ -7,16 +7,17 @@ from safetensors.torch import load_file
 
 from aegaeon_sidecar.errors import ConfigError
 from aegaeon_sidecar.models.config import read_spec
-from aegaeon_sidecar.models.fill import fill, identity
+from aegaeon_sidecar.models.fill import fill
 from aegaeon_sidecar.models.layout import plan
 from aegaeon_sidecar.models.sharding import Split, part_of, split_of
 from aegaeon_sidecar.models.tensors import tensor_shapes
+from aegaeon_sidecar.models.weight_files import look
 from aegaeon_sidecar.weights.ring import StageRing
 
 
 def image_of(directory, layout, chunk_bytes=8192):
     image = np.full(layout.image_bytes, 9, dtype=np.uint8)
-    return image, fill(directory, layout, [image], StageRing(chunk_bytes=chunk_bytes, depth=3))
+    return image, fill(look(directory, layout), [image], StageRing(chunk_bytes=chunk_bytes, depth=3))
 
 
 def parts_of(directory, layout, image, name, dtype=torch.float32):
@@ -77,7 +78,7 @@ def test_each_rank_has_its_share_and_no_second_copy_of_the_whole(tiny_models):
 def test_images_for_other_numbers_of_ranks_are_other_images(tiny_models):
     directory = tiny_models["llama"]
     one, two = (plan(directory, 0, "float32", 16, ranks) for ranks in (1, 2))
-    assert identity(one) != identity(two)
+    assert look(directory, one).identity != look(directory, two).identity
     assert image_of(directory, one)[1] != image_of(directory, two)[1]
 
 

@@ -7,8 +7,9 @@ import torch
 from aegaeon_sidecar.backends import Sampled, StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend
 from aegaeon_sidecar.errors import BackendError
-from aegaeon_sidecar.models.fill import fill, identity
+from aegaeon_sidecar.models.fill import fill
 from aegaeon_sidecar.models.layout import KvShape
+from aegaeon_sidecar.models.weight_files import look
 from aegaeon_sidecar.sampling import SamplerState
 from aegaeon_sidecar.weights.ring import StageRing
 
@@ -107,7 +108,7 @@ def test_parameters_are_views_that_survive_another_models_bytes(rig, make_model,
     before = tiny.logits(prompt, 0, tiny.table(60))
     own = tiny.weights.copy()
     layout = tiny.backend.describe(other, 0)
-    fill(other, layout, [tiny.weights], StageRing())
+    fill(look(other, layout), [tiny.weights], StageRing())
     assert not torch.equal(tiny.logits(prompt, 0, tiny.table(60)), before)
     tiny.weights[:] = own
     assert torch.equal(tiny.logits(prompt, 0, tiny.table(60)), before)
@@ -149,7 +150,7 @@ def test_layouts_are_aligned_ordered_and_sized_by_the_dtype(tiny_models):
         assert ends[-1] <= layout.weight_bytes
         assert layout.kv_block_bytes == 2 * 2 * 16 * 4 * 16 * item
         assert layout.max_model_len == 100
-    assert identity(half) != identity(full)
+    assert look(tiny_models["qwen2"], half).identity != look(tiny_models["qwen2"], full).identity
 
 
 def test_a_kv_shapes_key_says_everything_and_parses_back():

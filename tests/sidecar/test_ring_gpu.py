@@ -14,6 +14,7 @@ from aegaeon_native import Range, SlabPool
 from aegaeon_sidecar.backends import Layout
 from aegaeon_sidecar.models.fill import fill
 from aegaeon_sidecar.models.layout import plan
+from aegaeon_sidecar.models.weight_files import look
 from aegaeon_sidecar.weights.ring import StageRing
 
 SLAB = 2 << 20
@@ -37,10 +38,10 @@ def test_a_model_arrives_on_the_device_as_it_does_in_host_memory(
     assert driver.locked == 1
     host = np.zeros(layout.weight_bytes, np.uint8)
 
-    content = fill(directory, layout, [host], ring, on_device=weights.address)
+    content = fill(look(directory, layout), [host], ring, on_device=weights.address)
     both = ctypes.string_at(weights.address, layout.weight_bytes)
     ctypes.memset(weights.address, 0, layout.weight_bytes)
-    fill(directory, layout, [], ring, on_device=weights.address, hashed=False)
+    fill(look(directory, layout), [], ring, on_device=weights.address, hashed=False)
     alone = ctypes.string_at(weights.address, layout.weight_bytes)
 
     assert content

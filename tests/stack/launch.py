@@ -23,13 +23,14 @@ def manifests(
     engines: int = 0,
     device: str = "16Mi",
     host_kv: str = "32Mi",
+    host_cache: str = "64Mi",
     **scheduling: Any,
 ) -> str:
     """A GpuPool and a ModelPool for these model directories."""
     roles: dict[str, Any] = {"engines": {"replicas": engines}} if engines else {}
     if prefill:
         roles |= {"prefill": {"replicas": prefill}, "decode": {"replicas": decode}}
-    memory = {"deviceBytes": device, "slabSize": "64Ki", "hostModelCache": "64Mi", "hostKv": host_kv}
+    memory = {"deviceBytes": device, "slabSize": "64Ki", "hostModelCache": host_cache, "hostKv": host_kv}
     pool = {
         **_head("GpuPool"),
         "spec": {**roles, "memory": memory, "scheduling": {"qMax": "200ms", **scheduling}},

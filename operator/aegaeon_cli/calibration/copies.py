@@ -106,9 +106,10 @@ def _lane(slab_bytes: int, slabs: int) -> Iterator[tuple[CopyLane, int, int]]:
 def _disk_bytes_per_s(directory: Path, layout: Layout, rounds: int) -> float:
     """The rate at which the stage ring fills memory from the model's files, past the page cache."""
     from aegaeon_sidecar.models.fill import fill
+    from aegaeon_sidecar.models.weight_files import look
     from aegaeon_sidecar.weights.ring import StageRing
 
     target = np.zeros(layout.weight_bytes, np.uint8)
-    ring = StageRing()
-    seconds = median_seconds(lambda: fill(directory, layout, [target], ring, hashed=False), min(rounds, 3))
+    files, ring = look(directory, layout), StageRing()
+    seconds = median_seconds(lambda: fill(files, [target], ring, hashed=False), min(rounds, 3))
     return layout.weight_bytes / seconds

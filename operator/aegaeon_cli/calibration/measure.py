@@ -58,12 +58,13 @@ class _Bench:
 
     def __init__(self, backend: TorchBackend, layout: Layout, directory: Path, blocks: int) -> None:
         from aegaeon_sidecar.models.fill import fill
+        from aegaeon_sidecar.models.weight_files import look
         from aegaeon_sidecar.weights.ring import StageRing
 
         self._backend = backend
         self._block_tokens = layout.kv_block_tokens
         self._weights = np.zeros(layout.weight_bytes, np.uint8)
-        fill(directory, layout, [self._weights], StageRing(), hashed=False)
+        fill(look(directory, layout), [self._weights], StageRing(), hashed=False)
         backend.register("model", directory, layout, self._weights)
         self._kv = np.zeros(blocks * layout.kv_block_bytes, np.uint8)
         backend.bind_kv(layout.kv_shape, self._kv)

@@ -495,19 +495,26 @@ Global___CancelCommand: _TypeAlias = CancelCommand  # noqa: Y015
 
 @_typing.final
 class Catalog(_message.Message):
+    """The whole list: what is missing from it is forgotten. Models that failed are tried again; with `retry`, somebody asks
+    for them as their files now are, and files that changed while they were served are taken as they are.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MODELS_FIELD_NUMBER: _builtins.int
+    RETRY_FIELD_NUMBER: _builtins.int
+    retry: _builtins.bool
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.ModelSpec]: ...
     def __init__(
         self,
         *,
         models: _abc.Iterable[_model_pb2.ModelSpec] | None = ...,
+        retry: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["models", b"models"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["models", b"models", "retry", b"retry"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

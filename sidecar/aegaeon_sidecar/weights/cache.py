@@ -155,6 +155,11 @@ class HostCache:
         self._make_ready(image)
         return image
 
+    def learn(self, identity: str, content: str) -> None:
+        """Files of another identity were found to be of a known content as well."""
+        with self._locked():
+            self._remember(identity, content)
+
     def _make_ready(self, image: Image) -> None:
         _populate(image)
         if self._gpu is not None:

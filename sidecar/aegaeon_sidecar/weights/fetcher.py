@@ -14,19 +14,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 from aegaeon_native import NativeError, Range
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.backends import Backend, Layout
 from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, ModelError, SidecarError
 from aegaeon_sidecar.memory.prefix import seed_of
-from aegaeon_sidecar.models.fill import fill, identity
+from aegaeon_sidecar.models.fill import fill
+from aegaeon_sidecar.models.weight_files import WeightFiles, look
 from aegaeon_sidecar.state import State
 from aegaeon_sidecar.weights.cache import HostCache
-from aegaeon_sidecar.weights.models import Model
+from aegaeon_sidecar.weights.models import Model, Served
+from aegaeon_sidecar.weights.phases import Phases
 from aegaeon_sidecar.weights.pins import settle_pins
-from aegaeon_sidecar.weights.ring import StageRing
+from aegaeon_sidecar.weights.ring import NO_FILE, StageRing
 from aegaeon_sidecar.weights.sources import Located, Sources
 from aegaeon_sidecar.weights.stays import drop
 
@@ -40,8 +41,8 @@ _LOG_EVERY_S = 5.0
 
 
 class Fetcher:
-    """Follows the catalog. `report` is called with a ModelState whenever one changes, `crashed` when a defect ends
-    a thread; both from any thread."""
+    """Follows the catalog. `phases` is told how far each model is; `crashed` is called, from the thread, when a defect
+    ends one."""
 
     def __init__(
         self,
@@ -50,13 +51,13 @@ class Fetcher:
         cache: HostCache,
         ring: StageRing,
         sources: Sources,
-        report: Callable[[pb.ModelState], None],
+        phases: Phases,
         crashed: Callable[[], None],
     ) -> None:
         self._state = state
         self._backend = backend
         self._sources = sources
-        self._report = report
+        self._phases = phases
         self._crashed = crashed
         self._stop = threading.Event()
         self._cache = cache
@@ -82,24 +83,38 @@ class Fetcher:
         self._thread.join(max(deadline - time.monotonic(), 0.1))
         return not any(thread.is_alive() for thread in (self._thread, *self._getters))
 
-    def follow(self, catalog: Iterable[pb.ModelSpec]) -> None:
+    def follow(self, catalog: Iterable[pb.ModelSpec], retry: bool = False) -> None:
         """The whole list (engine's lock held): new or changed models are fetched, missing ones forgotten.
 
-        A model that failed is tried again: whoever sends the list anew may have mended its source.
+        A model that failed is tried again, as what it was served as; with `retry` as what its files now hold, because
+        somebody says so.
         """
         wanted = {spec.name: spec for spec in catalog}
         for name, model in list(self._state.models.items()):
-            if name not in wanted or model.phase == pb.MODEL_PHASE_FAILED or not _same(wanted[name], model.spec):
+            if name not in wanted or not _same(wanted[name], model.spec):
                 self._withdraw(model)
+            elif model.phase == pb.MODEL_PHASE_FAILED and (retry or not model.trying):
+                self._withdraw(model)
+                self._begin(Model(wanted[name], served=None if retry else model.served))
             else:
                 model.spec = wanted[name]
+                if retry:  # what the scheduler thinks of it may have to be put right
+                    self._phases.tell(model)
         for name, spec in wanted.items():
             if name not in self._state.models:
-                model = self._state.models[name] = Model(spec)
-                self._report(model.state())
-                jobs = self._jobs if spec.source.HasField("directory") else self._far
-                jobs.put(partial(self._locate, model))
+                self._begin(Model(spec))
         settle_pins(self._state)
+
+    def again(self, model: Model) -> None:
+        """Try a failed model (engine's lock held). It counts as failed until it can be served as it was."""
+        self._withdraw(model)
+        self._begin(Model(model.spec, model.phase, model.reason, trying=True, served=model.served))
+
+    def _begin(self, model: Model) -> None:
+        self._state.models[model.name] = model
+        self._phases.tell(model)
+        jobs = self._jobs if model.spec.source.HasField("directory") else self._far
+        jobs.put(partial(self._locate, model))
 
     def _withdraw(self, model: Model) -> None:
         model.forgotten = True
@@ -143,11 +158,14 @@ class Fetcher:
         with self._told(model):
             with located.reading() as directory:
                 layout = self._backend.describe(directory, model.spec.max_model_len)
+                files = look(directory, layout)
+                if model.served is not None:
+                    model.served.check(files)
             self._check_fits(layout)
             with located.reading():
-                note = self._cache_weights(model, directory, layout)
-            self._register(model, directory, layout)
-            self._set(model, pb.MODEL_PHASE_CACHED, note)
+                note = self._cache_weights(model, files)
+            self._register(model, files)
+            self._phases.cached(model, note)
 
     @contextmanager
     def _told(self, model: Model) -> Iterator[None]:
@@ -157,30 +175,38 @@ class Fetcher:
         except FillCancelledError:
             model.let_go()
         except (SidecarError, NativeError, OSError, MemoryError) as error:
-            log.warning("model %s cannot be served: %s", model.name, error)
+            self._phases.failed(model, error)
             model.let_go()
-            self._set(model, pb.MODEL_PHASE_FAILED, f"{model.name}: {error}")
 
-    def _cache_weights(self, model: Model, directory: Path, layout: Layout) -> str:
-        """Into the host cache where there is room; else a Load will read the files. Returns what people should know."""
+    def _cache_weights(self, model: Model, files: WeightFiles) -> str:
+        """Into the host cache where there is room; else a Load will read the files. Returns what people should know.
+
+        Raises OtherWeightsError when the model was served with others.
+        """
         begin = time.monotonic()
 
         def bring(file: int) -> str:
-            cancelled = self._gives_up(model)
-            return fill(directory, layout, [], self._ring, into_file=file, progress=noted, cancelled=cancelled)
+            content = fill(files, [], self._ring, into_file=file, progress=noted, cancelled=self._gives_up(model))
+            if model.served is not None:
+                model.served.check(files, content)
+            return content
 
         def noted(done: int, total: int) -> None:
             self._note(model, done, total)
 
         try:
             image = self._cache.obtain(
-                identity(layout), layout.image_bytes, bring, give_up=self._gives_up(model), evict=False
+                files.identity, files.layout.image_bytes, bring, give_up=self._gives_up(model), evict=False
             )
         except CacheFullError as error:
             log.warning("model %s will be loaded from its files: %s", model.name, error)
+            if model.served is not None:
+                model.content = bring(NO_FILE)
             return f"not in the host cache: {error}"
         with self._state.changed:
             model.image, model.content, model.pinned = image, image.content, True
+        if model.served is not None:
+            model.served.check(files, image.content)
         log.info("model %s: %d bytes cached in %.2f s", model.name, image.nbytes, time.monotonic() - begin)
         return ""
 
@@ -193,7 +219,7 @@ class Fetcher:
         now = time.monotonic()
         if now >= model.next_report_s:
             model.next_report_s = now + _REPORT_EVERY_S
-            self._report(model.state())
+            self._phases.tell(model)
         if now >= model.next_log_s:
             model.next_log_s = now + _LOG_EVERY_S
             log.info("model %s: %s", model.name, model.pace)
@@ -216,8 +242,8 @@ class Fetcher:
                 "raise device_bytes"
             )
 
-    def _register(self, model: Model, directory: Path, layout: Layout) -> None:
-        pool = self._state.device.pool
+    def _register(self, model: Model, files: WeightFiles) -> None:
+        pool, directory, layout = self._state.device.pool, files.directory, files.layout
         slabs = -(-layout.weight_bytes // pool.slab_bytes)
         weights = Range(pool, slabs)
         parts = [weights.dlpack(0, layout.weight_bytes, rank) for rank in range(pool.ranks)]
@@ -231,16 +257,8 @@ class Fetcher:
             self._backend.bind_kv(layout.kv_shape, *(blocks.dlpack(rank) for rank in range(pool.ranks)))
         with self._state.changed:
             model.layout, model.range, model.kv_seed = layout, weights, seed
+            model.files, model.served, model.trying = files, Served(model.content, files.config), False
             settle_pins(self._state)
-
-    def _set(self, model: Model, phase: pb.ModelPhase.ValueType, reason: str) -> None:
-        with self._state.changed:
-            model.phase, model.reason = phase, reason
-            if phase == pb.MODEL_PHASE_CACHED and model.layout is not None:
-                model.pace.note(model.layout.weight_bytes, model.layout.weight_bytes)
-            state = model.state()
-        if not model.forgotten:
-            self._report(state)
 
     def _forget(self, model: Model) -> None:
         """Drop a withdrawn model once no step and no load uses its range."""

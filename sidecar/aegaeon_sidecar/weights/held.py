@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from threading import Lock
 
-from aegaeon_sidecar.errors import WeightsError
-from aegaeon_sidecar.models.fill import identity
 from aegaeon_sidecar.state import State
 from aegaeon_sidecar.weights.cache import HostCache
 
@@ -40,15 +37,13 @@ class Held:
 
     def _look(self) -> list[str] | None:
         with self._state.changed:
-            layouts = {name: model.layout for name, model in self._state.models.items() if model.layout is not None}
+            files = {
+                name: model.files.identity for name, model in self._state.models.items() if model.files is not None
+            }
         changed_ns = self._cache.changed_ns()
-        seen = (changed_ns, tuple(layouts))
+        seen = (changed_ns, files)
         if seen == self._seen:
             return None
         self._seen = seen if time.time_ns() - changed_ns > _SETTLED_NS else None
-        identities: dict[str, str] = {}
-        for name, layout in layouts.items():
-            with suppress(WeightsError):  # its files are gone: a Load will say so
-                identities[name] = identity(layout)
-        there = self._cache.held(identities.values())
-        return [name for name, files in identities.items() if files in there]
+        there = self._cache.held(files.values())
+        return [name for name, identity in files.items() if identity in there]

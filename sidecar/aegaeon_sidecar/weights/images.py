@@ -1,4 +1,8 @@
-"""Where the bytes of a load come from: the host cache, or the model's files by way of the stage ring."""
+"""Where the bytes of a load come from: the host cache, or the model's files by way of the stage ring.
+
+An image of the host cache is trusted. Files are read only as they were when they last held what is served; when they
+are not, they are read with their hash, and other bytes fail the model.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,23 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from aegaeon_sidecar.errors import CacheFullError, CancelledError, EngineError, FillCancelledError, ModelError
-from aegaeon_sidecar.models.fill import fill, identity
+from aegaeon_sidecar.errors import (
+    CacheFullError,
+    CancelledError,
+    EngineError,
+    FilesChangedError,
+    FillCancelledError,
+    ModelError,
+    OtherWeightsError,
+    WeightsError,
+)
+from aegaeon_sidecar.models.fill import fill
+from aegaeon_sidecar.models.weight_files import WeightFiles, look
 from aegaeon_sidecar.state import Command, State
 from aegaeon_sidecar.weights.cache import Fill, HostCache
 from aegaeon_sidecar.weights.image import Image
-from aegaeon_sidecar.weights.models import Model
+from aegaeon_sidecar.weights.models import Model, Served
+from aegaeon_sidecar.weights.phases import Phases
 from aegaeon_sidecar.weights.ring import NO_FILE, StageRing
 
 log = logging.getLogger(__name__)
@@ -20,9 +35,9 @@ log = logging.getLogger(__name__)
 class Images:
     """Asked by the weights lane's thread for registered models."""
 
-    def __init__(self, state: State, cache: HostCache, ring: StageRing, report: Callable[[Model], None]) -> None:
-        """`ring`: of the device. `report` is called when the content of a model has become known, lock held."""
-        self._report = report
+    def __init__(self, state: State, cache: HostCache, ring: StageRing, phases: Phases) -> None:
+        """`ring`: of the device. `phases`: told when the content of a model has become known, and when it fails."""
+        self._phases = phases
         self._state = state
         self._cache = cache
         self._ring = ring
@@ -33,14 +48,13 @@ class Images:
         They are not read into the slabs of several ranks: what the host cache lacks is brought into it first. With
         `past_host` nothing is evicted that the catalog names. Raises EngineError, CancelledError.
         """
-        image, layout = self._pinned(model), model.layout
-        assert layout is not None  # it is registered
-        if image is not None or layout.ranks == 1:
+        image, files = self._pinned(model), _files(model)
+        if image is not None or files.layout.ranks == 1:
             return image
-        with _as_engine_error(model):
+        with self._reading(model):
             found = self._cache.obtain(
-                identity(layout),
-                layout.image_bytes,
+                files.identity,
+                files.layout.image_bytes,
                 self._reader(command, model, to_slabs=False),
                 give_up=self._gives_up(command, model),
                 spare=self._spared(past_host),
@@ -48,55 +62,76 @@ class Images:
         return self._adopt(model, found)
 
     def _pinned(self, model: Model) -> Image | None:
-        """The host cache's copy, ours or one that another sidecar made since ours was evicted. Raises EngineError."""
+        """The host cache's copy, ours or one that another sidecar made since ours was evicted."""
         with self._state.changed:
             if model.image is not None and (model.pinned or model.image.pin()):
                 model.pinned = True
                 return model.image
             model.drop_image()
-        layout = model.layout
-        assert layout is not None  # it is registered
-        with _as_engine_error(model):
-            image = self._cache.find(identity(layout), layout.image_bytes)
-        return self._adopt(model, image)
+        files = _files(model)
+        return self._adopt(model, self._cache.find(files.identity, files.layout.image_bytes))
 
     def stream(self, command: Command, model: Model, past_host: bool) -> None:
         """From the files into the slabs and, where others may be evicted for it, into the host cache on the way.
 
         With `past_host` nothing is evicted that the catalog names. Raises EngineError, CancelledError.
         """
-        layout, read = model.layout, self._reader(command, model, to_slabs=True)
-        assert layout is not None  # it is registered
-        with _as_engine_error(model):
+        files, read = _files(model), self._reader(command, model, to_slabs=True)
+        with self._reading(model):
             try:
-                draft = self._cache.draft(identity(layout), layout.image_bytes, spare=self._spared(past_host))
+                draft = self._cache.draft(files.identity, files.layout.image_bytes, spare=self._spared(past_host))
                 if draft is not None:
                     self._adopt(model, self._cache.complete(draft, read))
                     return
             except CacheFullError as error:  # or others have filled the file system since the draft was made
                 log.info("a load goes past the host cache: %s", error)
-            read(NO_FILE)
+            self._know(model, read(NO_FILE))
 
     def _reader(self, command: Command, model: Model, *, to_slabs: bool) -> Fill:
-        """Reads the model's files into the file it is called with, or NO_FILE, and, with `to_slabs`, into its slabs."""
-        located, layout, weights, on_gpu = model.located, model.layout, model.range, self._ring.gpu is not None
-        assert located is not None  # it is registered
-        assert layout is not None
-        assert weights is not None
+        """Reads the model's files into the file it is called with, or NO_FILE, and, with `to_slabs`, into its slabs.
 
-        def read(file: int) -> str:
-            return fill(
-                located.directory,
-                layout,
-                [weights.view(0, layout.weight_bytes)] if to_slabs and not on_gpu else [],
+        Returns the content where it was hashed. Raises OtherWeightsError when it is not what is served.
+        """
+        weights, on_gpu = model.range, self._ring.gpu is not None
+        assert weights is not None  # it is registered
+
+        def bring(files: WeightFiles, file: int, hashed: bool) -> str:
+            content = fill(
+                files,
+                [weights.view(0, files.layout.weight_bytes)] if to_slabs and not on_gpu else [],
                 self._ring,
                 on_device=weights.address if to_slabs and on_gpu else 0,
                 into_file=file,
-                hashed=file != NO_FILE,
+                hashed=hashed,
                 cancelled=self._gives_up(command, model),
             )
+            _check(model, files, content)
+            return content
+
+        def read(file: int) -> str:
+            try:
+                return bring(_files(model), file, file != NO_FILE or not model.content)
+            except FilesChangedError as error:
+                change = error
+            return self._again(model, change, lambda files: bring(files, file, True))
 
         return read
+
+    def _again(self, model: Model, change: FilesChangedError, bring: Callable[[WeightFiles], str]) -> str:
+        """The files are not as they were: read them once more with their hash, which says whether their bytes are."""
+        known = _files(model)
+        try:
+            files = look(known.directory, known.layout)
+            content = bring(files)
+        except OtherWeightsError as error:
+            raise OtherWeightsError(f"{change}; {error}") from error
+        except WeightsError as error:
+            raise WeightsError(f"{change}; {error}") from error
+        log.info("model %s: %s; its content did not", model.name, change)
+        self._cache.learn(files.identity, content)
+        with self._state.changed:
+            model.files = files
+        return content
 
     def _gives_up(self, command: Command, model: Model) -> Callable[[], bool]:
         return lambda: command.cancelled or model.forgotten or self._state.stopping
@@ -109,18 +144,39 @@ class Images:
     def _adopt(self, model: Model, image: Image | None) -> Image | None:
         with self._state.changed:
             model.image, model.pinned = image, image is not None
-            if image is not None and model.content != image.content:
-                model.content = image.content
-                self._report(model)
+        if image is not None:
+            self._know(model, image.content)
         return image
 
+    def _know(self, model: Model, content: str) -> None:
+        """The files have been read whole for the first time, or have their image in the host cache."""
+        if content in ("", model.content):
+            return
+        with self._state.changed:
+            model.content, model.served = content, Served(content, _files(model).config)
+        self._phases.tell(model)
 
-@contextmanager
-def _as_engine_error(model: Model) -> Iterator[None]:
-    """What the files or the host cache can fail with, as what a command fails with."""
-    try:
-        yield
-    except FillCancelledError as error:
-        raise CancelledError(f"the load of {model.name} was cancelled") from error
-    except (ModelError, CacheFullError, OSError) as error:
-        raise EngineError(f"{model.name}: {error}") from error
+    @contextmanager
+    def _reading(self, model: Model) -> Iterator[None]:
+        """What the files can fail with fails the model; what the host cache can, the command alone."""
+        assert model.located is not None  # it is registered
+        try:
+            with model.located.reading():
+                yield
+        except FillCancelledError as error:
+            raise CancelledError(f"the load of {model.name} was cancelled") from error
+        except CacheFullError as error:
+            raise EngineError(f"{model.name}: {error}") from error
+        except (ModelError, OSError) as error:
+            self._phases.failed(model, error)
+            raise EngineError(model.reason) from error
+
+
+def _files(model: Model) -> WeightFiles:
+    assert model.files is not None  # it is registered
+    return model.files
+
+
+def _check(model: Model, files: WeightFiles, content: str) -> None:
+    if model.served is not None:
+        model.served.check(files, content)

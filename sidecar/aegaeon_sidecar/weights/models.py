@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from aegaeon_native import Range, SlabPool
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.backends import Layout
+from aegaeon_sidecar.errors import OtherWeightsError
+from aegaeon_sidecar.models.weight_files import CONFIG, WeightFiles
 from aegaeon_sidecar.weights.image import Image
 from aegaeon_sidecar.weights.pace import Pace
 from aegaeon_sidecar.weights.sources import Located
@@ -34,11 +36,30 @@ class Stay:
         return bool(self.slabs)
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a name stands for while it is served: hashes of the weights, "" while not known, and of config.json."""
+
+    content: str
+    config: str
+
+    def check(self, files: WeightFiles, content: str = "") -> None:
+        """Raises OtherWeightsError when the files, of this content if it is known, are not what was served."""
+        if files.config != self.config:
+            raise OtherWeightsError(f"{CONFIG}: is not what was served")
+        if content and self.content and content != self.content:
+            names = [file.name for file in files.layout.files]
+            which = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
+            raise OtherWeightsError(f"{which}: other weights than those that were served")
+
+
 @dataclass(slots=True, eq=False)
 class Model:
     """One entry of the catalog. Guarded by the engine's lock, but for what is set once by the fetcher.
 
-    `located`: where its files are; `content`: hash of its weights, "" while they were never read whole;
+    `transient`: what it failed of need not show in its files; `trying`: it is failed, and being tried again;
+    `served`: what it must be, because it was served so; `located`: where its files are; `files`: as they were when they
+    last held what is served; `content`: hash of its weights, "" while they were never read whole;
     `image`: None while they are not on the host, and to be pinned before it is read; `pinned`: it is.
     `resident`: its weights are in; `moving`: they come or go just now; `stay`: where they are, or were the last time;
     `shown`: slabs that its range is mapped to, its own or not any more;
@@ -49,7 +70,11 @@ class Model:
     spec: pb.ModelSpec
     phase: pb.ModelPhase.ValueType = pb.MODEL_PHASE_FETCHING
     reason: str = ""
+    transient: bool = False
+    trying: bool = False
+    served: Served | None = None
     located: Located | None = None
+    files: WeightFiles | None = None
     pace: Pace = field(default_factory=Pace)
     next_report_s: float = 0.0
     next_log_s: float = field(default_factory=lambda: time.monotonic() + 5.0)

@@ -6,7 +6,7 @@ first time, and whether to go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from aegaeon_native import CudaDevice, FileSystemFullError, NativeError
 from aegaeon_native import StageRing as NativeRing
-from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, WeightsError
+from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, UnreadableError
 
 CHUNK_BYTES = 4 << 20  # chunk, depth and readers: measured by benchmarks/load.py
 DEPTH = 4
@@ -53,6 +53,7 @@ class Job:
 
     So are `on_device`, an address in the memory of the ring's GPU, or 0, and the bytes of `into_file`, which is written
     instead of mapped: faults for its new pages cost more than hash and copy together. It is a descriptor, or NO_FILE.
+    `opened`: descriptors of files, which are read instead of what their paths name.
     `progress(done, total)` in bytes of the files; `cancelled` is asked a few times a second. `digests`: when `hashed`,
     the BLAKE3 of each leaf of each read: three times as fast as SHA-256 on a core, which would be slower than the disk.
     """
@@ -65,6 +66,7 @@ class Job:
     cancelled: Callable[[], bool]
     on_device: int = 0
     into_file: int = NO_FILE
+    opened: Mapping[Path, int] = field(default_factory=dict)
     digests: list[list[bytes]] = field(default_factory=list, init=False)
 
 
@@ -90,8 +92,8 @@ class StageRing:
     def run(self, job: Job) -> None:
         """Carry out every read into every destination, which are whole when it returns.
 
-        Raises FillCancelledError, CacheFullError when `into_file` has no room, and WeightsError when a file ends early
-        or cannot be read: destinations are then half written, and no copy into them is under way.
+        Raises FillCancelledError, CacheFullError when `into_file` has no room, and UnreadableError when a file ends
+        early or cannot be read: destinations are then half written, and no copy into them is under way.
         """
         total = sum(read.nbytes for read in job.reads)
         job.digests = [[] for _ in job.reads]
@@ -106,7 +108,7 @@ class StageRing:
 
         try:
             whole = self._ring.run(
-                [str(file) for file in files],
+                [_name_of(file, job.opened) for file in files],
                 _table((files[read.file], read.begin, read.nbytes, len(read.parts)) for read in job.reads),
                 np.concatenate([NO_PARTS, *(read.parts for read in job.reads)]),
                 [destination.ctypes.data for destination in job.destinations],
@@ -119,9 +121,22 @@ class StageRing:
         except FileSystemFullError as error:
             raise CacheFullError(f"the host cache's file system filled up meanwhile: {error}") from error
         except NativeError as error:
-            raise WeightsError(f"{error}; check the disk, or fetch the model again") from error
+            text = _named(str(error), job.opened)
+            raise UnreadableError(f"{text}; check the disk, or fetch the model again") from error
         if not whole:
             raise FillCancelledError("reading the weights was cancelled")
+
+
+def _name_of(file: Path, opened: Mapping[Path, int]) -> str:
+    """By which the ring opens it anew, past the page cache: the very file that is open, whatever its path names now."""
+    return f"/proc/self/fd/{opened[file]}" if file in opened else str(file)
+
+
+def _named(text: str, opened: Mapping[Path, int]) -> str:
+    """What the ring says of a file that it knows by a descriptor."""
+    for file in opened:
+        text = text.replace(f"{_name_of(file, opened)}:", f"{file}:")
+    return text
 
 
 def _leaves(begin: int, data: Bytes) -> Iterator[Bytes]:

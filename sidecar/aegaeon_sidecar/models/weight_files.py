@@ -1,0 +1,109 @@
+"""The files of one model as they were when somebody looked at them; they are read as these or not at all.
+
+What is read more than once would else differ without anybody's notice: a model whose weights are not in the host cache
+is read from its files at every load.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from aegaeon_sidecar.backends import Layout
+from aegaeon_sidecar.errors import FilesChangedError, UnreadableError, WeightsError
+from aegaeon_sidecar.models.config import read_spec
+from aegaeon_sidecar.models.files import find_tensors
+from aegaeon_sidecar.models.header import FileTensor
+from aegaeon_sidecar.models.layout import ENGINE_DTYPES, KvShape
+from aegaeon_sidecar.models.sharding import Deal
+from aegaeon_sidecar.models.states import Descriptors, FileState, opened, states_of
+
+CONFIG = "config.json"
+_SETTLED_NS = 20_000_000  # a younger file may change again within the same tick of its file system's clock
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFiles:
+    """`states` are those of config.json and the weight files, in order; `places`: every tensor in the order of the
+    files' bytes, and where it goes in the image; `config`: hash of config.json.
+
+    `identity`: a name for the weight files as they are and for what is made of them, 32 hex digits.
+    """
+
+    directory: Path
+    layout: Layout
+    states: tuple[FileState, ...]
+    places: Mapping[FileTensor, Deal]
+    config: str
+    identity: str
+
+    @contextmanager
+    def opened(self) -> Iterator[Descriptors]:
+        """The files, open for reading; what is read is theirs if the block ends without an error.
+
+        Raises FilesChangedError when one is not as it was, at the beginning or at the end, and the errors of `opened`.
+        """
+        with opened(_watched(self.directory, self.layout)) as files:
+            self._check(files, "changed since it was last read")
+            try:
+                yield files
+            except UnreadableError:
+                self._check(files, "changed while it was read")  # which is why, if it did
+                raise
+            self._check(files, "changed while it was read")
+
+    def _check(self, files: Descriptors, when: str) -> None:
+        for path, before, now in zip(files, self.states, states_of(files), strict=True):
+            if change := before.change_to(now):
+                raise FilesChangedError(f"{path}: {change}; it {when}")
+
+
+def look(directory: Path, layout: Layout) -> WeightFiles:
+    """The files as they are now, which must be those that `layout` was made of. Reads no tensor.
+
+    Raises WeightsError when they are not, ConfigError, and FilesChangedError when they change at this moment.
+    """
+    paths = _watched(directory, layout)
+    with opened(paths) as files:
+        _let_settle(states_of(files))
+        states, places = states_of(files), _places(directory, layout)
+        config = sha256((directory / CONFIG).read_bytes()).hexdigest()
+        with opened(paths) as again:  # what was read by its name is what was compared
+            for path, before, now in zip(paths, states, states_of(again), strict=True):
+                if change := before.change_to(now):
+                    raise FilesChangedError(f"{path}: {change} just now; try again when it is complete")
+    named = repr((states[1:], layout.tensors, layout.ranks, dtype_of(layout)))
+    return WeightFiles(directory, layout, states, places, config, sha256(named.encode()).hexdigest()[:32])
+
+
+def dtype_of(layout: Layout) -> str:
+    """What the engine computes in."""
+    return KvShape.parse(layout.kv_shape).dtype
+
+
+def _watched(directory: Path, layout: Layout) -> tuple[Path, ...]:
+    return (directory / CONFIG, *layout.files)
+
+
+def _places(directory: Path, layout: Layout) -> dict[FileTensor, Deal]:
+    found = find_tensors(directory, read_spec(directory))
+    item = ENGINE_DTYPES[dtype_of(layout)]
+    to: dict[FileTensor, Deal] = {}
+    for place in layout.tensors:
+        tensor = found.get(place.name)
+        if tensor is not None:
+            to[tensor] = Deal.of(place.name, tensor.shape, place.offset, layout.ranks, layout.weight_bytes)
+        if tensor is None or to[tensor].held(0, tensor.items) != place.nbytes // item:
+            raise WeightsError(f"{place.name}: the files changed since the model was laid out; describe it again")
+    return dict(sorted(to.items(), key=lambda entry: (entry[0].file, entry[0].offset)))
+
+
+def _let_settle(states: tuple[FileState, ...]) -> None:
+    """Wait until a later change of the files is sure to show in their times."""
+    age_ns = time.time_ns() - max(max(state.modified_ns, state.changed_ns) for state in states)
+    if 0 <= age_ns < _SETTLED_NS:
+        time.sleep((_SETTLED_NS - age_ns) / 1e9)  # a file system's clock is coarser than ours

@@ -1,0 +1,78 @@
+"""What is said of each model: whether it can be served, and else why, in words that its owner may read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from aegaeon_proto.v1 import model_pb2 as pb
+from aegaeon_sidecar.errors import ModelError, OtherWeightsError, UnreadableError
+from aegaeon_sidecar.state import State
+from aegaeon_sidecar.weights.models import Model
+
+log = logging.getLogger(__name__)
+
+_CHANGED = "weights changed while served: "
+_MEND = "; it is loaded again by itself when that is mended"
+_PUT_BACK = "; put the former files back and it is loaded again by itself, or apply it anew to serve these"
+
+
+class Phases:
+    """Sets phases and reasons and has them reported, from any thread. `hidden`: folders of this machine that are no
+    business of those who read reasons, each with what it is called instead."""
+
+    def __init__(self, state: State, report: Callable[[pb.ModelState], None], hidden: Mapping[Path, str]) -> None:
+        self._state = state
+        self._report = report
+        self._hidden = {str(folder): hidden[folder] for folder in sorted(hidden, key=lambda folder: -len(str(folder)))}
+
+    def tell(self, model: Model) -> None:
+        """Report it as it is."""
+        with self._state.changed:
+            state, forgotten = model.state(), model.forgotten
+        if not forgotten:
+            self._report(state)
+
+    def cached(self, model: Model, note: str) -> None:
+        """It can be served; `note`: what people should know of it."""
+        with self._state.changed:
+            model.phase, model.reason, model.transient = pb.MODEL_PHASE_CACHED, self._public(model, note), False
+            if model.layout is not None:
+                model.pace.note(model.layout.weight_bytes, model.layout.weight_bytes)
+        self.tell(model)
+
+    def failed(self, model: Model, error: Exception) -> None:
+        """It cannot be served. Whoever waits for it is told at once, because the scheduler is."""
+        log.warning("model %s cannot be served: %s", model.name, error)
+        reason = self._reason(model, error)
+        with self._state.changed:
+            model.phase, model.reason, model.trying = pb.MODEL_PHASE_FAILED, reason, False
+            model.transient = not isinstance(error, ModelError) or isinstance(error, UnreadableError)
+        self.tell(model)
+
+    def _reason(self, model: Model, error: Exception) -> str:
+        text = self._public(model, str(error))
+        if model.served is None or not isinstance(error, ModelError):
+            return f"{model.name}: {text}"
+        before = "" if isinstance(error, UnreadableError) else _CHANGED
+        return f"{model.name}: {before}{text}{_PUT_BACK if isinstance(error, OtherWeightsError) else _MEND}"
+
+    def _public(self, model: Model, text: str) -> str:
+        """With names of files, and the source as the catalog has it, in place of where they lie on this machine."""
+        if model.located is not None:
+            directory = str(model.located.directory)
+            text = text.replace(f"{directory}/", "").replace(directory, written(model.spec.source))
+        for folder, name in self._hidden.items():
+            text = text.replace(folder, name)
+        return text
+
+
+def written(source: pb.ModelSource) -> str:
+    """A source in the words of who wrote it."""
+    kind = source.WhichOneof("kind")
+    if kind == "hub":
+        return source.hub.repository
+    if kind == "s3":
+        return f"s3://{source.s3.bucket}/{source.s3.prefix}"
+    return source.http.url if kind == "http" else source.directory

@@ -1,0 +1,130 @@
+"""Failed models are tried again without anybody's word: a mended file, a mount or a server that is back.
+
+A look at a folder costs a stat of each of its files, a try may cost reading all of them. So a model of a folder is
+tried when the folder has changed since the last try and keeps still, one from afar after pauses that grow.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from aegaeon_proto.v1 import model_pb2 as pb
+from aegaeon_sidecar.models.states import FileState
+from aegaeon_sidecar.state import State
+from aegaeon_sidecar.weights.models import Model
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+FIRST_PAUSE_S = {True: 5.0, False: 1.0}  # by whether the source is far
+MOST_PAUSE_S = {True: 300.0, False: 30.0}
+_CALM_S = 60.0  # a model that was served for so long begins anew with short pauses
+_WATCHED = (".json", ".safetensors")
+
+Looks = tuple[object, ...]
+
+
+@dataclass(slots=True)
+class Tries:
+    """Of one model: how its folder looked before the last try and at the last look. Times are of one clock, seconds."""
+
+    far: bool
+    jitter: Callable[[], float]
+    tried: Looks | None = None
+    seen: Looks | None = None
+    count: int = 0
+    due_s: float = 0.0
+    failed_s: float = 0.0
+
+    def due(self, now_s: float, looks: Looks, *, transient: bool) -> bool:
+        """Whether to try now. `transient`: what it failed of need not show in the files."""
+        still, self.seen, self.failed_s = looks == self.seen, looks, now_s
+        if not self.due_s:  # failed just now
+            self.due_s = now_s + self._pause_s()
+        if now_s < self.due_s or not still:
+            return False
+        return self.far or transient or looks != self.tried
+
+    def tries(self, now_s: float) -> None:
+        """It is being tried, as it looks."""
+        self.tried = self.seen
+        self.count += 1
+        self.due_s = now_s + self._pause_s()
+
+    def _pause_s(self) -> float:
+        return min(FIRST_PAUSE_S[self.far] * 2.0**self.count, MOST_PAUSE_S[self.far]) * self.jitter()
+
+
+class Retries:
+    """A thread that watches the failed models. `again` is called for one that is to be tried, lock held; `crashed` when
+    a defect ends the thread."""
+
+    def __init__(self, state: State, again: Callable[[Model], None], crashed: Callable[[], None]) -> None:
+        self._state = state
+        self._again = again
+        self._crashed = crashed
+        self._stop = threading.Event()
+        self._tries: dict[str, Tries] = {}
+        self._thread = threading.Thread(target=self._run, name="retries", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """True when the thread has ended."""
+        self._stop.set()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(LOOK_S * _jitter()):
+                self._round(time.monotonic())
+        except BaseException:
+            log.exception("nobody tries failed models any more; the sidecar ends")
+            self._crashed()
+            raise
+
+    def _round(self, now_s: float) -> None:
+        with self._state.changed:
+            failed = [m for m in self._state.models.values() if m.phase == pb.MODEL_PHASE_FAILED and not m.trying]
+        for model in failed:
+            self._look_after(model, now_s)
+        for name in [name for name, tries in self._tries.items() if now_s - tries.failed_s > _CALM_S]:
+            del self._tries[name]
+
+    def _look_after(self, model: Model, now_s: float) -> None:
+        source = model.spec.source
+        far = not source.HasField("directory")
+        tries = self._tries.setdefault(model.name, Tries(far, _jitter))
+        if tries.far is not far:  # another source under the same name
+            tries = self._tries[model.name] = Tries(far, _jitter)
+        looks = () if far else looks_of(Path(source.directory))
+        if not tries.due(now_s, looks, transient=model.transient):
+            return
+        with self._state.changed:
+            if self._state.models.get(model.name) is model and not self._state.stopping:
+                tries.tries(now_s)
+                log.info("model %s is tried again, time %d", model.name, tries.count)
+                self._again(model)
+
+
+def looks_of(directory: Path) -> Looks:
+    """What a stat tells of the files that a model is made of; of a folder that cannot be listed, why."""
+    try:
+        with os.scandir(directory) as entries:
+            names = sorted(entry.name for entry in entries if entry.name.endswith(_WATCHED))
+        return tuple((name, FileState.of((directory / name).stat())) for name in names)
+    except OSError as error:
+        return (error.errno,)
+
+
+def _jitter() -> float:
+    return random.uniform(0.8, 1.2)

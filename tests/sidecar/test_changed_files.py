@@ -1,0 +1,269 @@
+"""Files that change under a sidecar: what is served is what was served, or the model fails with the true reason."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from sidecar.rig import PATIENCE_S, Link, Rig, config, inside, scrub, spec
+from sidecar.test_cache_engine import resident_bytes
+from sidecar.web import Server
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.engine import Engine
+from aegaeon_sidecar.weights import retries
+from aegaeon_sidecar.weights.retries import Tries, looks_of
+
+NOTHING = {"host_cache_bytes": 1000}  # holds no model
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture
+def mine(folder: Path, tiny_models: dict[str, Path]) -> Path:
+    """A model whose files may be changed."""
+    return shutil.copytree(tiny_models["llama"], folder / "mine")
+
+
+@dataclass
+class Sidecar:
+    """One that serves `m`, past the host cache unless told otherwise."""
+
+    engine: Engine
+    link: Link
+
+    async def load(self) -> bytes:
+        """Read it anew; what is on the device then."""
+        await self.unload()
+        await self.link.done(self.link.send(pb.Load(model="m", slabs=32)))
+        return resident_bytes(self.engine, "m")
+
+    async def refused(self) -> str:
+        """Read it anew, which must fail it; its reason as everybody sees it."""
+        await self.unload()
+        failed = await self.link.refused(self.link.send(pb.Load(model="m", slabs=32)))
+        state = self.link.models["m"]
+        assert state.phase == mpb.MODEL_PHASE_FAILED
+        assert failed.reason == state.reason
+        assert failed.memory.slabs_free + failed.memory.slabs_kept >= 64
+        return state.reason
+
+    async def unload(self) -> None:
+        await self.link.outcome(self.link.send(pb.Unload(model="m")))
+        scrub(self.engine)
+
+    async def phase(self, phase: mpb.ModelPhase.ValueType) -> None:
+        await self.link.until(lambda: self.link.models["m"].phase == phase)
+
+
+@asynccontextmanager
+async def serving(scheduler: Rig, folder: Path, model: mpb.ModelSpec, **settings: object) -> AsyncIterator[Sidecar]:
+    async with inside(config(folder, **({"memory": NOTHING} | settings))) as engine:
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=[model]))
+        await link.until(lambda: "m" in link.models)
+        await link.cached("m")
+        yield Sidecar(engine, link)
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def zero(file: Path) -> None:
+    """In place; all that its owner can set stays."""
+    before = file.stat()
+    with file.open("r+b") as opened:
+        opened.seek(before.st_size // 2)
+        opened.write(bytes(1000))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def truncate(file: Path) -> None:
+    os.truncate(file, 5000)
+
+
+def other_version(file: Path) -> None:
+    made = file.with_suffix(".new")
+    made.write_bytes(file.read_bytes()[:-4] + b"\x01\x02\x03\x04")
+    made.rename(file)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (zero, "model.safetensors: was written to"),
+        (truncate, "model.safetensors: has 5000 bytes, had"),
+        (Path.unlink, "model.safetensors: missing"),
+        (other_version, "model.safetensors: is another file"),
+    ],
+)
+async def test_weights_that_changed_fail_the_model_at_once_and_put_back_are_loaded_by_themselves(
+    scheduler: Rig, folder: Path, mine: Path, change: Callable[[Path], None], words: str
+) -> None:
+    whole = (mine / WEIGHTS).read_bytes()
+    async with serving(scheduler, folder, spec("m", mine)) as sidecar:
+        expected = await sidecar.load()
+        change(mine / WEIGHTS)
+        reason = await sidecar.refused()
+        assert reason.startswith("m: weights changed while served: ")
+        assert words in reason
+        assert "loaded again by itself" in reason
+        assert str(folder) not in reason
+        refused = await sidecar.link.refused(sidecar.link.send(pb.Load(model="m", slabs=32)))
+        assert words in refused.reason
+        (mine / WEIGHTS).write_bytes(whole)
+        await sidecar.phase(mpb.MODEL_PHASE_CACHED)
+        assert await sidecar.load() == expected
+
+
+async def test_a_model_with_a_place_in_the_host_cache_is_served_from_it_whatever_becomes_of_its_files(
+    scheduler: Rig, folder: Path, mine: Path
+) -> None:
+    async with serving(scheduler, folder, spec("m", mine), memory={}) as sidecar:
+        expected = await sidecar.load()
+        zero(mine / WEIGHTS)
+        assert await sidecar.load() == expected
+        shutil.rmtree(mine)
+        assert await sidecar.load() == expected
+        assert sidecar.link.models["m"].phase == mpb.MODEL_PHASE_CACHED
+
+
+async def test_files_that_were_touched_or_copied_are_read_once_more_and_served_on(
+    scheduler: Rig, folder: Path, mine: Path
+) -> None:
+    async with serving(scheduler, folder, spec("m", mine)) as sidecar:
+        expected = await sidecar.load()
+        states = [sidecar.engine.state.models["m"].files]
+        for touched in (WEIGHTS, "config.json"):
+            os.utime(mine / touched)
+            assert await sidecar.load() == expected
+            states.append(sidecar.engine.state.models["m"].files)
+            assert states[-1] != states[-2]
+        copy = shutil.copytree(mine, mine.with_name("copy"))
+        shutil.move(mine, mine.with_name("former"))
+        shutil.move(copy, mine)
+        assert await sidecar.load() == expected
+
+
+async def test_another_config_fails_the_model(scheduler: Rig, folder: Path, mine: Path) -> None:
+    async with serving(scheduler, folder, spec("m", mine)) as sidecar:
+        await sidecar.load()
+        text = (mine / "config.json").read_text()
+        (mine / "config.json").write_text(text.replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05') + "\n")
+        assert "config.json: is not what was served" in await sidecar.refused()
+        (mine / "config.json").write_text(text)
+        await sidecar.phase(mpb.MODEL_PHASE_CACHED)
+
+
+async def test_other_weights_are_served_when_somebody_asks_for_them_and_not_before(
+    scheduler: Rig, folder: Path, mine: Path
+) -> None:
+    catalog = [spec("m", mine)]
+    async with serving(scheduler, folder, catalog[0]) as sidecar:
+        before = await sidecar.load()
+        zero(mine / WEIGHTS)
+        await sidecar.refused()
+        sidecar.link.send(pb.Catalog(models=catalog))  # another model may have come
+        await sidecar.phase(mpb.MODEL_PHASE_FETCHING)
+        await sidecar.phase(mpb.MODEL_PHASE_FAILED)
+        assert "model.safetensors: other weights than those that were served" in sidecar.link.models["m"].reason
+        sidecar.link.send(pb.Catalog(models=catalog, retry=True))
+        await sidecar.phase(mpb.MODEL_PHASE_CACHED)
+        assert await sidecar.load() != before
+
+
+async def test_a_model_that_never_could_be_served_is_once_its_files_can(
+    scheduler: Rig, folder: Path, mine: Path
+) -> None:
+    shutil.move(mine, folder / "away")
+    async with inside(config(folder)):
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=[spec("m", mine)]))
+        await link.until(lambda: "m" in link.models and link.models["m"].phase == mpb.MODEL_PHASE_FAILED)
+        assert "no directory on this machine" in link.models["m"].reason
+        shutil.move(folder / "away", mine)
+        await link.until(lambda: link.models["m"].phase == mpb.MODEL_PHASE_CACHED)
+
+
+async def test_a_file_of_the_disk_tier_that_was_changed_is_fetched_anew(
+    web: Server, scheduler: Rig, folder: Path, mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(retries.FIRST_PAUSE_S, True, 0.5)
+    web.files = files_of(mine)
+    model = mpb.ModelSpec(name="m", source=mpb.ModelSource(http=mpb.HttpSource(url=web.address)))
+    disk = {"folder": str(folder / "disk"), "budget_bytes": 1 << 30}
+    async with serving(scheduler, folder, model, disk=disk) as sidecar:
+        expected = await sidecar.load()
+        (file,) = (folder / "disk").glob(f"*/{WEIGHTS}")
+        zero(file)
+        reason = await sidecar.refused()
+        assert "weights changed while served: model.safetensors" in reason
+        assert str(folder) not in reason
+        await sidecar.phase(mpb.MODEL_PHASE_CACHED)
+        assert await sidecar.load() == expected
+
+
+async def test_a_disk_that_cannot_be_read_for_a_while_fails_the_model_for_a_while(
+    scheduler: Rig, folder: Path, mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(scheduler, folder, spec("m", mine)) as sidecar:
+        expected = await sidecar.load()
+        real, broken = os.open, [True]
+
+        def failing(path: object, *given: int, **named: int | None) -> int:
+            if broken[0] and str(path).endswith(WEIGHTS):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            return real(path, *given, **named)  # type: ignore[call-overload, no-any-return]
+
+        monkeypatch.setattr("os.open", failing)
+        reason = await sidecar.refused()
+        assert "model.safetensors: cannot be read: Input/output error" in reason
+        broken[0] = False
+        await sidecar.phase(mpb.MODEL_PHASE_CACHED)
+        assert await sidecar.load() == expected
+
+
+def tries(*, far: bool) -> Tries:
+    return Tries(far, lambda: 1.0)
+
+
+def test_a_folder_is_tried_once_after_a_failure_and_then_when_it_has_changed_and_keeps_still() -> None:
+    made = tries(far=False)
+    assert [made.due(now, ("a",), transient=False) for now in (10.0, 10.5, 11.0)] == [False, False, True]
+    made.tries(11.0)
+    assert not any(made.due(float(now), ("a",), transient=False) for now in range(12, 100))
+    assert [made.due(100.0 + n, (look,), transient=False) for n, look in enumerate("bcdd")] == [False] * 3 + [True]
+
+
+@pytest.mark.parametrize("far", [True, False])
+def test_pauses_grow_to_their_most_while_nothing_shows(far: bool) -> None:
+    made, at = tries(far=far), []
+    for now in range(1, 3000):
+        if made.due(float(now), (), transient=True):
+            made.tries(float(now))
+            at.append(now)
+    pauses = [later - earlier for earlier, later in pairwise(at)]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == retries.MOST_PAUSE_S[far]
+    assert len(at) < 3000 / retries.MOST_PAUSE_S[far] + 10
+
+
+def test_looks_tell_a_change_of_any_file_of_a_model_and_why_a_folder_cannot_be_read(tmp_path: Path) -> None:
+    assert looks_of(tmp_path / "nowhere") == (errno.ENOENT,)
+    seen = [looks_of(tmp_path)]
+    for name in ("config.json", WEIGHTS, "model.safetensors.index.json"):
+        (tmp_path / name).write_text("x")
+        seen.append(looks_of(tmp_path))
+    (tmp_path / "README.md").write_text("x")
+    assert looks_of(tmp_path) == seen[-1]
+    zero(tmp_path / WEIGHTS)
+    assert len({*seen, looks_of(tmp_path)}) == 5
+    assert max(retries.MOST_PAUSE_S[False], 1) < PATIENCE_S  # so that the tests above may wait for any try

@@ -207,7 +207,7 @@ class Engine:
         )
         images = Images(self.state, self._cache, self._ring, self._phases)
         kv = KvMoves(self.state, config.node, self._segment.name, self._attachments)
-        return Switch(self.state, images, kv, compute, self._copiers)
+        return Switch(self.state, images, self._phases, kv, compute, self._copiers)
 
 
 def _hidden(config: SidecarConfig) -> dict[Path, str]:

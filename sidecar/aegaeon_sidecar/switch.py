@@ -16,7 +16,7 @@ from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.backends import Layout
 from aegaeon_sidecar.compute import Compute
 from aegaeon_sidecar.copying import Copier
-from aegaeon_sidecar.errors import CancelledError, EngineError, UnknownError
+from aegaeon_sidecar.errors import CancelledError, CommandError, EngineError, UnknownError
 from aegaeon_sidecar.kv.handles import resume, units
 from aegaeon_sidecar.kv.moves import KvMoves
 from aegaeon_sidecar.outcome import Outcome
@@ -26,6 +26,7 @@ from aegaeon_sidecar.sequences import Place
 from aegaeon_sidecar.state import Command, State
 from aegaeon_sidecar.weights.images import Images
 from aegaeon_sidecar.weights.models import Model
+from aegaeon_sidecar.weights.phases import Phases
 from aegaeon_sidecar.weights.pins import settle_pins
 from aegaeon_sidecar.weights.stays import drop, leave, share, take
 
@@ -49,10 +50,17 @@ class Switch:
     """
 
     def __init__(
-        self, state: State, images: Images, kv: KvMoves, compute: Compute, copiers: Mapping[Lane, Copier]
+        self,
+        state: State,
+        images: Images,
+        phases: Phases,
+        kv: KvMoves,
+        compute: Compute,
+        copiers: Mapping[Lane, Copier],
     ) -> None:
         self._state = state
         self._images = images
+        self._phases = phases
         self._kv = kv
         self._compute = compute
         self._copiers = copiers
@@ -65,7 +73,7 @@ class Switch:
             case pb.Unload() as unload:
                 return self._unload(command, unload)
             case pb.Load() as load:
-                return self._load(command, load)
+                return self._load_or_tell(command, load)
             case pb.SwapIn() as swap:
                 return self._swap_in(command, swap)
             case pb.Adopt() as adopt:
@@ -117,6 +125,17 @@ class Switch:
         return Outcome()
 
     # -- B comes ----------------------------------------------------------------------------------------------------
+
+    def _load_or_tell(self, command: Command, load: pb.Load) -> Outcome:
+        """A model that cannot be loaded again and again is failed, so that nobody goes on waiting for it."""
+        try:
+            return self._load(command, load)
+        except CancelledError:
+            raise
+        except (CommandError, NativeError) as error:
+            if (model := self._state.models.get(load.model)) is not None:
+                self._phases.not_loaded(model, error)
+            raise
 
     def _load(self, command: Command, load: pb.Load) -> Outcome:
         """Make a model resident with at most `load.slabs` slabs; nothing happens when it is already.
@@ -191,7 +210,7 @@ class Switch:
         with self._state.changed:
             if command.cancelled or model.forgotten:
                 raise CancelledError(f"the load of {model.name} was cancelled")
-            model.moving, model.resident = False, True
+            model.moving, model.resident, model.misses = False, True, 0
             settle_pins(self._state)
 
     def _swap_in(self, command: Command, swap: pb.SwapIn) -> Outcome:

@@ -97,7 +97,11 @@ async def test_a_sidecar_hears_the_list_again_when_failed_models_are_to_be_tried
     async with serve(brain) as stack:
         sidecar = await stack.sidecar()
         await set_catalog(stack, A, B, retry=True)
-        assert await next_catalog(sidecar) == ["tiny-a", "tiny-b"]
+        catalog = (await sidecar.next()).catalog
+        assert [model.name for model in catalog.models] == ["tiny-a", "tiny-b"]
+        assert catalog.retry
+        await set_catalog(stack, A, B, C)
+        assert not (await sidecar.next()).catalog.retry
 
 
 async def test_another_source_of_a_served_name_is_refused_and_nothing_is_changed(serve: Any, brain: Any) -> None:
@@ -267,3 +271,21 @@ async def test_every_life_of_a_scheduler_has_a_name_of_its_own(serve: Any, brain
             await stack.sidecar(memory=engine_pb2.Memory())
             seen.add((await (await admin(stack)).Status(admin_pb2.AdminStatusRequest())).incarnation)
     assert len(seen) == 2
+
+
+async def test_a_model_that_some_engines_cannot_serve_is_served_and_the_reason_shown(serve: Any, brain: Any) -> None:
+    async with serve(brain) as stack:
+        first, second, gateway = await stack.sidecar("e0"), await stack.sidecar("e1"), await stack.gateway()
+        states = {
+            first: model_pb2.ModelState(model="tiny-a", phase=CACHED),
+            second: model_pb2.ModelState(model="tiny-a", phase=FAILED, reason="tiny-a: file.safetensors: missing"),
+        }
+        for sidecar, state in states.items():
+            await sidecar.report(model=state)
+        while (model := (await gateway.next("catalog")).models[0]).phase != CACHED or not model.reason:
+            pass
+        assert model.reason == "1 of 2 engines cannot serve it: tiny-a: file.safetensors: missing"
+        await first.report(model=states[second])
+        while (model := (await gateway.next("catalog")).models[0]).phase != FAILED:
+            pass
+        assert model.reason == "tiny-a: file.safetensors: missing"

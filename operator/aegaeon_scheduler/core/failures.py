@@ -80,11 +80,11 @@ class Failures:
             self.model_failed(inst, model, reason)
 
     def model_failed(self, inst: Instance, model: Model, reason: str) -> None:
-        """The model cannot run here: its sequences go elsewhere."""
+        """The model cannot run here: its sequences go elsewhere, or end with the reason when it runs nowhere."""
         inst.phases[model.name] = Phase.FAILED
         model.failed[inst.id] = reason
         for seq in [s for s in inst.sequences.values() if s.model is model]:
-            self._life.lose(seq, f"{model.name} failed on {inst.id}: {reason}")
+            self._life.model_failed(seq, f"{model.name} failed on {inst.id}: {reason}")
         self._handoff.place_waiting(model)
 
     def _unload_failed(self, inst: Instance, issued: Issued, kind: FailureKind | None) -> None:

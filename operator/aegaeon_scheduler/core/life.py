@@ -85,13 +85,23 @@ class Life:
         inst = self._policy.place(seq, self._pool.now)
         if inst is None:
             if not self._anywhere(model) and model.failed:
-                self.reject(seq, RejectCode.MODEL_FAILED, f"{model.name}: {next(iter(model.failed.values()))}")
+                self._model_failed(seq)
             else:
                 model.waiting[seq.id] = seq
             return
         seq.home = inst
         inst.sequences[seq.id] = seq
         self.wake(inst)
+
+    def model_failed(self, seq: Sequence, reason: str) -> None:
+        """Its model cannot run where it is: elsewhere, or it ends with what is wrong with the model."""
+        if self._anywhere(seq.model):
+            self.lose(seq, reason)
+        else:
+            self._model_failed(seq)
+
+    def _model_failed(self, seq: Sequence) -> None:
+        self.reject(seq, RejectCode.MODEL_FAILED, next(iter(seq.model.failed.values())))
 
     def hold(self, seq: Sequence) -> None:
         """It waits from now on; when nothing is done for it in time, it ends with an answer (see Admission)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.config import ModelEntry, SourceEntry
@@ -98,9 +98,12 @@ class Catalog:
         """What the core is told of the models."""
         return CatalogChanged(tuple(_config(spec) for spec in self._specs.values()))
 
-    def command(self) -> engine_pb2.Command:
-        """What a sidecar is told first, and whenever the list changes. Its id is 0: nothing waits for it."""
-        catalog = engine_pb2.Catalog(models=self._specs.values())
+    def command(self, retry: bool = False) -> engine_pb2.Command:
+        """What a sidecar is told first, and whenever the list changes. Its id is 0: nothing waits for it.
+
+        `retry`: somebody asks for the models that failed, with what their files hold now.
+        """
+        catalog = engine_pb2.Catalog(models=self._specs.values(), retry=retry)
         return engine_pb2.Command(reason="the models of this pool", catalog=catalog)
 
     def serves(self, model: str) -> bool:
@@ -126,8 +129,9 @@ class Catalog:
 
     def model(self, name: str) -> gateway_pb2.ModelStatus:
         """One model; without a phase when no sidecar has spoken of it. `name` must be in the catalog."""
-        best = max(self._states[name].values(), key=_merit, default=model_pb2.ModelState())
-        reason = _ENDING if name in self._withdrawing else best.reason
+        states = self._states[name].values()
+        best = max(states, key=_merit, default=model_pb2.ModelState())
+        reason = _ENDING if name in self._withdrawing else _reason(best, states)
         return gateway_pb2.ModelStatus(
             spec=self._specs[name],
             phase=best.phase,
@@ -143,6 +147,15 @@ class Catalog:
         """The models on their way to a host cache, one state for each: the furthest."""
         best = (max(states.values(), key=_merit) for states in self._states.values() if states)
         return [state for state in best if state.phase == model_pb2.MODEL_PHASE_FETCHING]
+
+
+def _reason(best: model_pb2.ModelState, states: Collection[model_pb2.ModelState]) -> str:
+    """What people should know of the model: of one that is served, also where it is not."""
+    failed = [state for state in states if state.phase == model_pb2.MODEL_PHASE_FAILED]
+    if not failed or best.phase == model_pb2.MODEL_PHASE_FAILED:
+        return best.reason
+    some = f"{len(failed)} of {len(states)} engines cannot serve it: {failed[0].reason}"
+    return f"{best.reason}; {some}" if best.reason else some
 
 
 def _merit(state: model_pb2.ModelState) -> tuple[int, float]:

@@ -20,9 +20,12 @@ _LOOK_S = 0.1
 
 
 class CatalogChanges:
-    """Carries lists into the catalog, the core and, by `tell_engines`, the sidecars; gateways hear by themselves."""
+    """Carries lists into the catalog, the core and, by `tell_engines`, the sidecars; gateways hear by themselves.
 
-    def __init__(self, catalog: Catalog, driver: Driver, tell_engines: Callable[[], None]) -> None:
+    `tell_engines` is called with whether somebody asks for models that failed, with what their files hold now.
+    """
+
+    def __init__(self, catalog: Catalog, driver: Driver, tell_engines: Callable[[bool], None]) -> None:
         self._catalog = catalog
         self._driver = driver
         self._tell_engines = tell_engines
@@ -41,7 +44,7 @@ class CatalogChanges:
             self._ends.pop(name, None)
         self._withdraw(reply.removed, max(request.drain_s, 0.0))
         if reply.added or reply.changed or request.retry:
-            self._tell()
+            self._tell(request.retry)
         return reply
 
     def stop(self) -> None:
@@ -89,7 +92,7 @@ class CatalogChanges:
         over = [n for n, end in self._ends.items() if now >= end or not self._driver.sequences.any_of_model(n)]
         if over:
             self._drop(over)
-            self._tell_engines()
+            self._tell_engines(False)
         if self._ends:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 
@@ -99,9 +102,9 @@ class CatalogChanges:
             self._ends.pop(name, None)
         self._driver.handle(self._catalog.event())
 
-    def _tell(self) -> None:
+    def _tell(self, retry: bool) -> None:
         self._driver.handle(self._catalog.event())
-        self._tell_engines()
+        self._tell_engines(retry)
 
 
 def _checked(models: Iterable[model_pb2.ModelSpec]) -> dict[str, model_pb2.ModelSpec]:

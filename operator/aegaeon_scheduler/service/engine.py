@@ -88,10 +88,11 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         """Sidecars that count as alive."""
         return len(self._attached)
 
-    def send_catalog(self) -> None:
-        """The catalog changed: tell every sidecar. One that is away hears of it first when it is back."""
+    def send_catalog(self, retry: bool = False) -> None:
+        """The catalog changed, or failed models are to be tried again (`retry`): tell every sidecar. One that is away
+        hears of it first when it is back."""
         for attachment in self._attached.values():
-            attachment.send(self._catalog.command())
+            attachment.send(self._catalog.command(retry))
 
     def stop(self) -> None:
         """Close every stream once what waits for it is written; judge nobody any more."""

@@ -58,6 +58,7 @@ class Model:
     """One entry of the catalog. Guarded by the engine's lock, but for what is set once by the fetcher.
 
     `transient`: what it failed of need not show in its files; `trying`: it is failed, and being tried again;
+    `misses`: loads of it in a row that did not succeed;
     `served`: what it must be, because it was served so; `located`: where its files are; `files`: as they were when they
     last held what is served; `content`: hash of its weights, "" while they were never read whole;
     `image`: None while they are not on the host, and to be pinned before it is read; `pinned`: it is.
@@ -72,6 +73,7 @@ class Model:
     reason: str = ""
     transient: bool = False
     trying: bool = False
+    misses: int = 0
     served: Served | None = None
     located: Located | None = None
     files: WeightFiles | None = None

@@ -13,6 +13,7 @@ from aegaeon_sidecar.weights.models import Model
 
 log = logging.getLogger(__name__)
 
+_MOST_MISSES = 3  # less than SchedulerConfig.max_failures + 1
 _CHANGED = "weights changed while served: "
 _MEND = "; it is loaded again by itself when that is mended"
 _PUT_BACK = "; put the former files back and it is loaded again by itself, or apply it anew to serve these"
@@ -50,6 +51,17 @@ class Phases:
             model.phase, model.reason, model.trying = pb.MODEL_PHASE_FAILED, reason, False
             model.transient = not isinstance(error, ModelError) or isinstance(error, UnreadableError)
         self.tell(model)
+
+    def not_loaded(self, model: Model, error: Exception) -> None:
+        """One more load of it did not succeed, of whatever: too many in a row, and it is failed.
+
+        Fewer than after which the scheduler gives it up here, which would say so to nobody else.
+        """
+        with self._state.changed:
+            model.misses += 1
+            enough = model.misses >= _MOST_MISSES and model.phase == pb.MODEL_PHASE_CACHED
+        if enough:
+            self.failed(model, error)
 
     def _reason(self, model: Model, error: Exception) -> str:
         text = self._public(model, str(error))

@@ -58,7 +58,7 @@ class SlackPolicy:
 
     def _joinable(self, seq: Sequence, kind: Kind, now: float) -> Group | None:
         model = seq.model
-        groups = [g for g in groups_of(model) if g.kind is kind and not (g.inst and self._closed(g.inst, seq))]
+        groups = [g for g in groups_of(model) if g.kind is kind and not (g.inst and self._closed(g, g.inst, seq))]
         if not groups or model.footprint is None:
             return groups[0] if groups else None
         utils = [self._util(g, now) for g in groups]
@@ -66,8 +66,8 @@ class SlackPolicy:
         group = groups[utils.index(util)]
         return None if self._hot(group, util, now) else group
 
-    def _closed(self, inst: Instance, seq: Sequence) -> bool:
-        return inst.closed or self._too_small(inst, seq)
+    def _closed(self, group: Group, inst: Instance, seq: Sequence) -> bool:
+        return not group.may_go(inst) or self._too_small(inst, seq)
 
     def _too_small(self, inst: Instance, seq: Sequence) -> bool:
         return too_small(self._pool, inst, seq.model, tokens(seq))

@@ -1,0 +1,91 @@
+"""A model that fails on an instance: another takes its sequences; where there is none they end with the reason."""
+
+from __future__ import annotations
+
+import pytest
+from scheduler_core.test_scheduler import E0, E1, FOOTPRINT, M, of, submitted, up
+
+from aegaeon_scheduler.core import commands as cmd
+from aegaeon_scheduler.core import events as ev
+from aegaeon_scheduler.core.config import PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.model import FailureKind, InstanceId, ModelConfig, Phase, RejectCode, Slo
+from aegaeon_scheduler.core.scheduler import Scheduler
+
+REASON = "m: weights changed while served: model.safetensors: missing"
+
+
+class Brain:
+    """A core that passes over its pool whenever it wants to; checks its tables."""
+
+    def __init__(self, policy: str, *instances: InstanceId) -> None:
+        self.core = Scheduler(SchedulerConfig(policy=PolicySettings(name=policy)))
+        self.now = 0.0
+        self.on(ev.CatalogChanged((ModelConfig(M, Slo(1.0, 0.1)),)))
+        for instance in instances:
+            self.on(up(instance=instance))
+            self.on(cached(instance))
+        self.now = 100.0  # whoever held sequences when it began has told so by now
+
+    def on(self, event: ev.Event) -> list[cmd.Command]:
+        out = []
+        for one in (event, ev.Tick()):
+            self.now += 0.05
+            out += self.core.on(self.now, one)
+            self.core.check()
+        return out
+
+
+def cached(instance: InstanceId = E0) -> ev.ModelReported:
+    return ev.ModelReported(instance, M, Phase.CACHED, FOOTPRINT)
+
+
+def failed(instance: InstanceId = E0, reason: str = REASON) -> ev.ModelReported:
+    return ev.ModelReported(instance, M, Phase.FAILED, reason=reason)
+
+
+def loads(commands: list[cmd.Command]) -> list[tuple[InstanceId, int]]:
+    return [(c.instance, c.id) for c in commands if isinstance(c, cmd.Send) and isinstance(c.body, cmd.Load)]
+
+
+def rejects(commands: list[cmd.Command]) -> list[tuple[str, RejectCode, str]]:
+    return [(reject.seq.request, reject.code, reject.reason) for reject in of(commands, cmd.Reject)]
+
+
+policies = pytest.mark.parametrize("policy", ["paper", "aegaeon"])
+
+
+@policies
+def test_who_waits_for_a_load_of_a_model_that_fails_everywhere_ends_with_its_reason_and_so_do_later_ones(policy):
+    brain = Brain(policy, E0)
+    ((where, load),) = loads(brain.on(submitted("a")) + brain.on(submitted("b")))
+    out = brain.on(failed(where))
+    assert rejects(out) == [(name, RejectCode.MODEL_FAILED, REASON) for name in "ab"]
+    assert not of(out, cmd.SequenceLost)
+    brain.on(ev.CommandFailed(where, load, FailureKind.ENGINE, REASON))
+    for name in ("c", "d"):
+        assert rejects(brain.on(submitted(name))) == [(name, RejectCode.MODEL_FAILED, REASON)]
+
+
+@policies
+def test_a_model_that_fails_on_one_instance_runs_on_the_other_one(policy):
+    brain = Brain(policy, E0, E1)
+    ((first, load),) = loads(brain.on(submitted("a")))
+    out = brain.on(failed(first)) + brain.on(ev.CommandFailed(first, load, FailureKind.ENGINE, REASON))
+    assert not rejects(out)
+    if of(out, cmd.SequenceLost):
+        out += brain.on(submitted("a", epoch=2))
+    (second,) = {instance for instance, _ in loads(out)}
+    assert second != first
+    assert {instance for instance, _ in loads(brain.on(submitted("b")))} <= {second}
+    out = brain.on(failed(second, "m: cannot be read"))
+    assert {name for name, code, _ in rejects(out) if code is RejectCode.MODEL_FAILED} == {"a", "b"}
+
+
+@policies
+def test_a_model_that_is_mended_runs_again(policy):
+    brain = Brain(policy, E0)
+    brain.on(failed())
+    assert rejects(brain.on(submitted("a")))
+    brain.on(cached())
+    out = brain.on(submitted("b"))
+    assert [instance for instance, _ in loads(out)] == [E0]

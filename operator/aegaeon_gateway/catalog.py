@@ -44,6 +44,10 @@ class Catalog:
     def models(self) -> list[ModelStatus]:
         return list(self._models.values())
 
+    def find(self, name: str) -> ModelStatus | None:
+        """None: it is not served (any more)."""
+        return self._models.get(name)
+
     def get(self, name: str) -> ModelStatus:
         """Raises ModelNotFoundError."""
         try:

@@ -26,6 +26,7 @@ from aegaeon_gateway.tenancy import Tenants
 from aegaeon_proto.channels import TlsError, open_channel, why
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.gateway_pb2_grpc import FrontendStub
+from aegaeon_proto.v1.model_pb2 import ModelPhase
 
 log = logging.getLogger(__name__)
 
@@ -202,9 +203,16 @@ class SchedulerLink:
         if generation.gives_up_at is not None and now >= generation.gives_up_at:
             generation.fail(EngineError("The engine could not go on with this request."))
         elif now - generation.progress_at > self._hold_s and not (generation.accepted and self.connected):
-            generation.fail(overloaded("No engine took the request in time; try again.", self._hold_s / 4))
+            generation.fail(self._not_taken(generation.job.model))
         elif generation.retry_at is not None and now >= generation.retry_at:
             self._submit(generation, generation.open_choices)
+
+    def _not_taken(self, model: str) -> ApiError:
+        """Nobody answered: because of the model, if that is known."""
+        status = self._catalog.find(model)
+        if status is not None and status.phase == ModelPhase.MODEL_PHASE_FAILED:
+            return model_failed(model, status.reason)
+        return overloaded("No engine took the request in time; try again.", self._hold_s / 4)
 
 
 async def _drain(outbox: asyncio.Queue[pb.GatewayMessage]) -> AsyncIterator[pb.GatewayMessage]:

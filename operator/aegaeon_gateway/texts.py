@@ -88,8 +88,9 @@ class Tokenizers:
         return await asyncio.shield(self._task(source))
 
     def keep(self, models: Sequence[ModelStatus]) -> None:
-        """Load ahead what the catalog serves (once its files are there) and drop what it no longer names."""
-        keys = {_key(model.spec.source) for model in models}
+        """Load ahead what the catalog serves (once its files are there) and drop what it does not serve any more."""
+        failed = ModelPhase.MODEL_PHASE_FAILED  # when it is mended, its texts may be others
+        keys = {_key(model.spec.source) for model in models if model.phase != failed}
         for key in self._loading.keys() - keys:
             del self._loading[key]
         for model in models:

@@ -61,6 +61,7 @@ class Peer(FrontendServicer):
     finish: model_pb2.FinishReason.ValueType = model_pb2.FINISH_REASON_STOP
     lose_after: list[int] = field(default_factory=list)
     reject: list[pb.Rejected | None] = field(default_factory=list)
+    silent: bool = False
     submits: list[pb.Submit] = field(default_factory=list)
     cancels: list[pb.CancelRequest] = field(default_factory=list)
     acks: list[int] = field(default_factory=list)
@@ -141,6 +142,8 @@ class Peer(FrontendServicer):
             await self.changed.wait_for(condition)
 
     async def _answer(self, submit: pb.Submit) -> None:
+        if self.silent:
+            return
         if self.reject and (rejected := self.reject.pop(0)) is not None:
             rejected.request = submit.request
             self.reply(rejected=rejected)

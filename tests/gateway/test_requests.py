@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import aiohttp
 import pytest
+from tests.gateway.conftest import Pool, gateway_config, model_status
 
+from aegaeon_gateway.config import GatewayConfig
+from aegaeon_gateway.run import serve
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
 
@@ -219,6 +223,23 @@ async def test_the_schedulers_other_refusals_have_their_own_status(pool: Any) ->
     answers = [await pool.chat() for _ in range(3)]
     assert [status for status, _, _ in answers] == [404, 503, 400]
     assert "bad shard" in answers[1][1]["error"]["message"]
+
+
+async def test_a_request_that_nobody_takes_is_answered_with_what_is_wrong_with_its_model(
+    peer: Any, tokenizer: Any, model_directory: Any
+) -> None:
+    async with serve(GatewayConfig(**gateway_config(peer, hold_s=0.5))) as served, aiohttp.ClientSession() as http:
+        pool = Pool(peer, served, http, tokenizer, model_directory)
+        while (await pool.chat())[0] != 200:  # its tokenizer may take longer than a request is held
+            pass
+        peer.submits.clear()
+        peer.silent = True
+        asked = asyncio.create_task(pool.chat())
+        await peer.until(lambda: bool(peer.submits))
+        peer.publish([model_status("tiny", model_directory, model_pb2.MODEL_PHASE_FAILED, reason="bad shard")])
+        status, body, _ = await asked
+        assert (status, body["error"]["code"]) == (503, "model_failed")
+        assert "bad shard" in body["error"]["message"]
 
 
 async def test_metrics_count_by_model_and_outcome(pool: Any) -> None:

@@ -11,12 +11,12 @@ from aegaeon_gateway.prepare import prepare
 from aegaeon_gateway.schema import CompletionRequest
 from aegaeon_gateway.texts import Tokenizers
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
-from aegaeon_proto.v1.model_pb2 import ModelSource, ModelSpec
+from aegaeon_proto.v1.model_pb2 import ModelPhase, ModelSource, ModelSpec
 
 PROGRAM = """
 import asyncio, sys
 from aegaeon_gateway.texts import Tokenizers
-from aegaeon_proto.v1.model_pb2 import ModelSource
+from aegaeon_proto.v1.model_pb2 import ModelPhase, ModelSource
 
 async def main():
     tokenizers = Tokenizers(None)
@@ -47,3 +47,17 @@ async def test_sampling_defaults_are_the_models_own_where_the_client_says_nothin
     request = CompletionRequest.model_validate({"model": "m", "prompt": "x", "top_k": 3, "max_tokens": 4})
     sampling = (await prepare("r", request, status, text, 0.0)).jobs[0].sampling
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.25, 3, 1.0)
+
+
+async def test_texts_of_a_model_that_failed_are_read_anew_when_it_is_back(
+    tiny_models: dict[str, Path], tmp_path: Path
+) -> None:
+    directory = Path(shutil.copytree(tiny_models["llama"], tmp_path / "model"))
+    status = ModelStatus(spec=ModelSpec(name="m", source=ModelSource(directory=str(directory))))
+    tokenizers, positions = Tokenizers(None), []
+    for length, phase in ((100, ModelPhase.MODEL_PHASE_CACHED), (200, ModelPhase.MODEL_PHASE_FAILED)):
+        (directory / "config.json").write_text(f'{{"max_position_embeddings": {length}}}')
+        status.phase = phase
+        tokenizers.keep([status])
+        positions.append((await tokenizers.get(status.spec.source)).max_positions)
+    assert positions == [100, 200]

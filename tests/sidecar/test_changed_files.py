@@ -171,10 +171,10 @@ async def test_other_weights_are_served_when_somebody_asks_for_them_and_not_befo
         before = await sidecar.load()
         zero(mine / WEIGHTS)
         await sidecar.refused()
-        sidecar.link.send(pb.Catalog(models=catalog))  # another model may have come
-        await sidecar.phase(mpb.MODEL_PHASE_FETCHING)
-        await sidecar.phase(mpb.MODEL_PHASE_FAILED)
-        assert "model.safetensors: other weights than those that were served" in sidecar.link.models["m"].reason
+        sidecar.link.send(pb.Catalog(models=[*catalog, spec("another", mine)]))
+        await sidecar.link.until(lambda: "another" in sidecar.link.models)
+        await sidecar.link.cached("another")
+        assert "model.safetensors: other weights than those that were served" in await sidecar.refused()
         sidecar.link.send(pb.Catalog(models=catalog, retry=True))
         await sidecar.phase(mpb.MODEL_PHASE_CACHED)
         assert await sidecar.load() != before
@@ -238,7 +238,7 @@ def tries(*, far: bool) -> Tries:
 def test_a_folder_is_tried_once_after_a_failure_and_then_when_it_has_changed_and_keeps_still() -> None:
     made = tries(far=False)
     assert [made.due(now, ("a",), transient=False) for now in (10.0, 10.5, 11.0)] == [False, False, True]
-    made.tries(11.0)
+    made.begin(11.0, transient=False)
     assert not any(made.due(float(now), ("a",), transient=False) for now in range(12, 100))
     assert [made.due(100.0 + n, (look,), transient=False) for n, look in enumerate("bcdd")] == [False] * 3 + [True]
 
@@ -248,7 +248,7 @@ def test_pauses_grow_to_their_most_while_nothing_shows(far: bool) -> None:
     made, at = tries(far=far), []
     for now in range(1, 3000):
         if made.due(float(now), (), transient=True):
-            made.tries(float(now))
+            made.begin(float(now), transient=True)
             at.append(now)
     pauses = [later - earlier for earlier, later in pairwise(at)]
     assert pauses == sorted(pauses)
@@ -258,6 +258,7 @@ def test_pauses_grow_to_their_most_while_nothing_shows(far: bool) -> None:
 
 def test_looks_tell_a_change_of_any_file_of_a_model_and_why_a_folder_cannot_be_read(tmp_path: Path) -> None:
     assert looks_of(tmp_path / "nowhere") == (errno.ENOENT,)
+    assert looks_of(tmp_path / "no\0path") == ("embedded null byte",)
     seen = [looks_of(tmp_path)]
     for name in ("config.json", WEIGHTS, "model.safetensors.index.json"):
         (tmp_path / name).write_text("x")

@@ -276,7 +276,7 @@ async def test_a_model_that_leaves_no_slab_for_kv_blocks_is_failed(
         assert (link.models["m"].phase == mpb.MODEL_PHASE_FAILED) == bool(word)
 
 
-async def test_a_failed_model_is_tried_again_with_the_next_catalog_and_another_objective_changes_nothing(
+async def test_a_failed_model_is_tried_again_when_a_catalog_asks_for_it_and_another_objective_changes_nothing(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     async with inside(config(folder)):
@@ -290,7 +290,7 @@ async def test_a_failed_model_is_tried_again_with_the_next_catalog_and_another_o
         (folder / "late").symlink_to(tiny_models["qwen3"])
         faster = spec("m", tiny_models["llama"])
         faster.tbt_s = 0.01
-        link.send(pb.Catalog(models=[late, faster]))
+        link.send(pb.Catalog(models=[late, faster], retry=True))
         await link.until(lambda: link.models["late"].phase == mpb.MODEL_PHASE_CACHED)
         assert (await link.done(link.send(pb.Load(model="m", slabs=32)))).done.bytes == 0  # it was resident all along
 

@@ -86,16 +86,15 @@ class Fetcher:
     def follow(self, catalog: Iterable[pb.ModelSpec], retry: bool = False) -> None:
         """The whole list (engine's lock held): new or changed models are fetched, missing ones forgotten.
 
-        A model that failed is tried again, as what it was served as; with `retry` as what its files now hold, because
-        somebody says so.
+        With `retry` a model that failed is tried at once and as its files are now, because somebody says so.
         """
         wanted = {spec.name: spec for spec in catalog}
         for name, model in list(self._state.models.items()):
             if name not in wanted or not _same(wanted[name], model.spec):
                 self._withdraw(model)
-            elif model.phase == pb.MODEL_PHASE_FAILED and (retry or not model.trying):
+            elif retry and model.phase == pb.MODEL_PHASE_FAILED:
                 self._withdraw(model)
-                self._begin(Model(wanted[name], served=None if retry else model.served))
+                self._begin(Model(wanted[name]))
             else:
                 model.spec = wanted[name]
                 if retry:  # what the scheduler thinks of it may have to be put right

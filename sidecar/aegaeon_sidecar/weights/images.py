@@ -62,14 +62,20 @@ class Images:
         return self._adopt(model, found)
 
     def _pinned(self, model: Model) -> Image | None:
-        """The host cache's copy, ours or one that another sidecar made since ours was evicted."""
+        """The host cache's copy, ours or one that another sidecar made since ours was evicted. Raises EngineError."""
         with self._state.changed:
             if model.image is not None and (model.pinned or model.image.pin()):
                 model.pinned = True
                 return model.image
             model.drop_image()
         files = _files(model)
-        return self._adopt(model, self._cache.find(files.identity, files.layout.image_bytes))
+        try:
+            found = self._cache.find(files.identity, files.layout.image_bytes)
+        except OSError as error:
+            raise EngineError(
+                f"{model.name}: its image in the host cache cannot be opened: {error.strerror}"
+            ) from error
+        return self._adopt(model, found)
 
     def stream(self, command: Command, model: Model, past_host: bool) -> None:
         """From the files into the slabs and, where others may be evicted for it, into the host cache on the way.

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 FIRST_PAUSE_S = {True: 5.0, False: 1.0}  # by whether the source is far
 MOST_PAUSE_S = {True: 300.0, False: 30.0}
+WRONG_PAUSE_S = 3600.0  # of what a far source itself has wrong: a try may fetch all of it
 _CALM_S = 60.0  # a model that was served for so long begins anew with short pauses
 _WATCHED = (".json", ".safetensors")
 
@@ -47,19 +48,20 @@ class Tries:
         """Whether to try now. `transient`: what it failed of need not show in the files."""
         still, self.seen, self.failed_s = looks == self.seen, looks, now_s
         if not self.due_s:  # failed just now
-            self.due_s = now_s + self._pause_s()
+            self.due_s = now_s + self._pause_s(transient)
         if now_s < self.due_s or not still:
             return False
         return self.far or transient or looks != self.tried
 
-    def tries(self, now_s: float) -> None:
+    def begin(self, now_s: float, *, transient: bool) -> None:
         """It is being tried, as it looks."""
         self.tried = self.seen
         self.count += 1
-        self.due_s = now_s + self._pause_s()
+        self.due_s = now_s + self._pause_s(transient)
 
-    def _pause_s(self) -> float:
-        return min(FIRST_PAUSE_S[self.far] * 2.0**self.count, MOST_PAUSE_S[self.far]) * self.jitter()
+    def _pause_s(self, transient: bool) -> float:
+        most_s = WRONG_PAUSE_S if self.far and not transient else MOST_PAUSE_S[self.far]
+        return min(FIRST_PAUSE_S[self.far] * 2.0 ** min(self.count, 16), most_s) * self.jitter()
 
 
 class Retries:
@@ -111,7 +113,7 @@ class Retries:
             return
         with self._state.changed:
             if self._state.models.get(model.name) is model and not self._state.stopping:
-                tries.tries(now_s)
+                tries.begin(now_s, transient=model.transient)
                 log.info("model %s is tried again, time %d", model.name, tries.count)
                 self._again(model)
 
@@ -124,6 +126,8 @@ def looks_of(directory: Path) -> Looks:
         return tuple((name, FileState.of((directory / name).stat())) for name in names)
     except OSError as error:
         return (error.errno,)
+    except ValueError as error:  # what is no path at all
+        return (str(error),)
 
 
 def _jitter() -> float:

@@ -91,6 +91,8 @@ async def test_a_twin_that_is_not_there_or_not_the_same_is_refused_and_nothing_c
         for loaded in (None, "foreign"):
             if loaded is not None:
                 await link.done(link.send(pb.Load(model=loaded, slabs=64)))
+            await link.done(link.send(pb.Load(model="other", slabs=64)))  # one that never can be loaded is failed
+            await link.done(link.send(pb.Unload(model="other")))
             free = link.memory.slabs_free
             for twin in ("one", "foreign", "nobody"):
                 refused = await link.refused(link.send(pb.Load(model="other", slabs=64, twin=twin)))

@@ -13,7 +13,7 @@ from aegaeon_sidecar.weights.models import Model
 
 log = logging.getLogger(__name__)
 
-_MOST_MISSES = 3  # less than SchedulerConfig.max_failures + 1
+_MOST_MISSES = 4  # after as many the scheduler gives it up here: SchedulerConfig.max_failures + 1
 _CHANGED = "weights changed while served: "
 _MEND = "; it is loaded again by itself when that is mended"
 _PUT_BACK = "; put the former files back and it is loaded again by itself, or apply it anew to serve these"
@@ -55,7 +55,7 @@ class Phases:
     def not_loaded(self, model: Model, error: Exception) -> None:
         """One more load of it did not succeed, of whatever: too many in a row, and it is failed.
 
-        Fewer than after which the scheduler gives it up here, which would say so to nobody else.
+        The scheduler gives it up here after as many, but would say so to nobody else, nor ever try again.
         """
         with self._state.changed:
             model.misses += 1

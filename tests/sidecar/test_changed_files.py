@@ -19,8 +19,13 @@ from sidecar.web import Server
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.engine import Engine
+from aegaeon_sidecar.errors import SourceError, WeightsError
+from aegaeon_sidecar.state import State
 from aegaeon_sidecar.weights import retries
+from aegaeon_sidecar.weights.models import Model
+from aegaeon_sidecar.weights.phases import Phases
 from aegaeon_sidecar.weights.retries import Tries, looks_of
+from aegaeon_sidecar.weights.sources import Located
 
 NOTHING = {"host_cache_bytes": 1000}  # holds no model
 WEIGHTS = "model.safetensors"
@@ -241,6 +246,30 @@ async def test_a_disk_that_cannot_be_read_for_a_while_fails_the_model_for_a_whil
         broken[0] = False
         await sidecar.phase(mpb.MODEL_PHASE_CACHED)
         assert await sidecar.load() == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (mpb.ModelSource(directory="/models/a"), "/models/a"),
+        (mpb.ModelSource(hub=mpb.HubSource(repository="org/a", revision="x")), "org/a"),
+        (mpb.ModelSource(s3=mpb.S3Source(bucket="b", prefix="a/c")), "s3://b/a/c"),
+        (mpb.ModelSource(http=mpb.HttpSource(url="https://host/a")), "https://host/a"),
+    ],
+)
+def test_a_reason_names_files_and_the_source_as_it_was_written_and_no_folder_of_the_machine(
+    source: mpb.ModelSource, words: str
+) -> None:
+    told: list[mpb.ModelState] = []
+    state = State(device=None, host=None, sequences=None)  # type: ignore[arg-type]  # it needs the lock alone
+    phases = Phases(state, told.append, {Path("/var/disk"): "the disk tier", Path("/var"): "the machine"})
+    model = Model(mpb.ModelSpec(name="m", source=source), located=Located(Path("/var/disk/0123")))
+    phases.failed(model, WeightsError("/var/disk/0123/a.safetensors: missing"))
+    phases.failed(model, SourceError("/var/disk/0123: /var/disk is full, /var/run is not"))
+    assert [state.reason for state in told] == [
+        "m: a.safetensors: missing",
+        f"m: {words}: the disk tier is full, the machine/run is not",
+    ]
 
 
 def tries(*, far: bool) -> Tries:

@@ -55,6 +55,7 @@ async def test_a_model_that_the_disk_has_no_room_for_fails_with_the_numbers_and_
             assert link.models["far"].phase == mpb.MODEL_PHASE_FAILED
             assert "bytes, the disk has" in link.models["far"].reason
             assert "make room" in link.models["far"].reason
+            assert str(small) not in link.models["far"].reason
             await serves(scheduler, link, "near", "r")
             enlarge(small, "4m")
             catalog.retry = True
@@ -95,6 +96,7 @@ async def test_a_model_that_shared_memory_has_no_room_for_is_served_from_its_fil
             reasons = [link.models[name].reason for name in names]
             assert reasons[0] == ""
             assert "make the tmpfs larger" in reasons[1]
+            assert str(small) not in reasons[1]  # which tenants read
             for name in (*names, *names):
                 await serves(scheduler, link, name, f"{name}-{link.last_id}")
                 await link.done(link.send(pb.Unload(model=name)))

@@ -20,12 +20,15 @@ from aegaeon_picker.fleet import Endpoint, Fleet
 from aegaeon_picker.metrics import Metrics
 from aegaeon_picker.server import Picker, Served, serve
 from aegaeon_picker.tls import server_context
+from aegaeon_picker.transport.limits import Limits
 from aegaeon_picker.watch import follow
 
 log = logging.getLogger("aegaeon_picker")
+_LIMITS = Limits()
+_COUNT = click.IntRange(1, 1 << 20)
 
 
-@click.command()
+@click.command(context_settings={"auto_envvar_prefix": "AEGAEON_PICKER"})
 @click.option("--pool", help="InferencePool whose pods are picked from.")
 @click.option("--namespace", default="default", show_default=True, help="Its namespace.")
 @click.option("--endpoints", help="Fixed endpoints `ip:port,ip:port` in place of a pool.")
@@ -34,18 +37,54 @@ log = logging.getLogger("aegaeon_picker")
 @click.option("--metrics-port", default=9090, show_default=True, help="Prometheus metrics; 0: none.")
 @click.option("--tls", default="selfSigned", show_default=True, help="`selfSigned`, `off`, or a folder with tls.crt.")
 @click.option("--grace", default=130.0, show_default=True, help="Seconds that open streams have at the end.")
+@click.option(
+    "--max-connections", default=_LIMITS.connections, show_default=True, type=_COUNT, help="Connections together."
+)
+@click.option(
+    "--max-connections-per-address",
+    default=_LIMITS.connections_per_address,
+    show_default=True,
+    type=_COUNT,
+    help="Connections of one address; an Envoy has one or more for each of its worker threads.",
+)
+@click.option("--max-streams", default=_LIMITS.streams, show_default=True, type=_COUNT, help="Open requests together.")
+@click.option(
+    "--max-streams-per-connection",
+    default=_LIMITS.streams_per_connection,
+    show_default=True,
+    type=_COUNT,
+    help="Open requests of one connection; an Envoy opens a further connection beyond.",
+)
+@click.option(
+    "--max-buffered-mib",
+    default=_LIMITS.buffered_bytes >> 20,
+    show_default=True,
+    type=_COUNT,
+    help="Incomplete messages and answers that were not taken yet, together.",
+)
 @click.option("--conformance", is_flag=True, help="Obey the headers of GIE's conformance suite. Never in production.")
 def main(**options: Any) -> None:
-    """Pick the gateway pod for each request of a stock inference gateway."""
+    """Pick the gateway pod for each request of a stock inference gateway.
+
+    Each option may stand in the environment as well: AEGAEON_PICKER_MAX_STREAMS for --max-streams.
+    """
+    limits = Limits(
+        connections=options.pop("max_connections"),
+        connections_per_address=options.pop("max_connections_per_address"),
+        streams=options.pop("max_streams"),
+        streams_per_connection=options.pop("max_streams_per_connection"),
+        buffered_bytes=options.pop("max_buffered_mib") << 20,
+    )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        uvloop.run(_run(**options))
+        uvloop.run(_run(limits, **options))
     except (PickerError, KubeError, OSError) as error:
         log.error("%s", error)
         sys.exit(2)
 
 
 async def _run(
+    limits: Limits,
     pool: str | None,
     namespace: str,
     endpoints: str | None,
@@ -62,7 +101,7 @@ async def _run(
     fleet = Fleet()
     metrics = Metrics(fleet)
     ports = _parse("--listen", listen), _parse("--health-listen", health_listen)
-    served = await serve(Picker(fleet, metrics, conformance), *ports, server_context(tls))
+    served = await serve(Picker(fleet, metrics, conformance), metrics, *ports, server_context(tls), limits)
     log.info("picking on port %d, health on port %d", served.main.port, served.probes.port)
     if metrics_port:
         start_http_server(metrics_port, registry=metrics.registry)

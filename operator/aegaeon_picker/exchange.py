@@ -15,9 +15,10 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest as Request
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingResponse as Response
 from envoy.type.v3.http_status_pb2 import HttpStatus
-from google.protobuf.struct_pb2 import Struct
+from google.protobuf.struct_pb2 import ListValue, Struct
 
 from aegaeon_picker.fleet import Fleet
+from aegaeon_picker.transport.errors import CallError, Status
 
 DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"
@@ -27,6 +28,8 @@ TEST_SELECTION = "test-epp-endpoint-selection"
 TEST_SERVED = "x-conformance-test-served-endpoint"
 
 MAX_PIECE = 62_000  # bytes of body in one message: Envoy's own limit is 64 KiB with its frame
+_MAX_SUBSET = 4096  # endpoints
+_MAX_ENDPOINT = 64  # characters of "[ip]:port"
 
 _OVERWRITE = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
@@ -41,7 +44,7 @@ class Exchange:
         self.refused = False
 
     def answer(self, request: Request) -> Iterator[Response]:
-        """What Envoy is told in return."""
+        """What Envoy is told in return. Raises CallError for what Envoy would not ask."""
         match request.WhichOneof("request"):
             case "request_headers":
                 yield self._route(request)
@@ -82,15 +85,19 @@ class Exchange:
         if self._conformance:
             for header in request.request_headers.headers.headers:
                 if header.key == TEST_SELECTION:
-                    return _split((header.raw_value or header.value.encode()).decode())
+                    return _split((header.raw_value or header.value.encode()).decode("utf-8", "replace"))
         hint = _metadata(request, "envoy.lb.subset_hint", SUBSET)
         if hint is None:
             return None
-        return _split(hint) if isinstance(hint, str) else [str(each) for each in hint]
+        if isinstance(hint, str):
+            return _split(hint)
+        if not isinstance(hint, ListValue) or len(hint) > _MAX_SUBSET:
+            raise CallError(Status.INVALID_ARGUMENT, f"{SUBSET} is no list of at most {_MAX_SUBSET} endpoints")
+        return [str(each) for each in hint]
 
     def _arrived(self, request: Request) -> Response:
         served = _metadata(request, "envoy.lb", SERVED)
-        if isinstance(served, str) and served:
+        if isinstance(served, str) and 0 < len(served) <= _MAX_ENDPOINT:
             self._count_at(served)
         common = ext_proc.CommonResponse()
         if self._conformance:  # the suite asks whether the gateway says it, so what was picked is no answer
@@ -117,12 +124,11 @@ def _split(value: str) -> list[str]:
 
 
 def _metadata(request: Request, namespace: str, key: str) -> Any | None:
-    """A value of the metadata that Envoy forwards; None when it is not there."""
+    """A value of the metadata that Envoy forwards, of any kind that a Struct holds; None when it is not there."""
     filters = request.metadata_context.filter_metadata
     if namespace not in filters or key not in filters[namespace].fields:
         return None
-    value = filters[namespace][key]
-    return value if isinstance(value, str) else list(value)
+    return filters[namespace][key]
 
 
 def _pieces(body: ext_proc.HttpBody) -> Iterator[ext_proc.BodyResponse]:

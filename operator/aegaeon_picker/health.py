@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from aegaeon_picker.http2 import CallError, Methods, Send, Status
+from aegaeon_picker.transport.calls import Methods, Send, parse
+from aegaeon_picker.transport.errors import CallError, Status
 
 NAMES = ("", "liveness", "readiness", "inference-extension", "envoy.service.ext_proc.v3.ExternalProcessor")
 ALIVE = "liveness"
@@ -45,9 +46,9 @@ class _Check:
         self._health, self._send = health, send
 
     def message(self, data: bytes) -> None:
-        name = HealthCheckRequest.FromString(data).service
+        name = parse(HealthCheckRequest, data).service
         if name not in NAMES:
-            raise CallError(Status.NOT_FOUND, f"no service {name!r}; there are {NAMES}")
+            raise CallError(Status.NOT_FOUND, f"no service {name[:40]!r}; there are {NAMES}")
         self._send(self._health.answer(name).SerializeToString())
 
     def close(self) -> None:
@@ -62,7 +63,7 @@ class _Watch:
         self._name, self._told = "", b""
 
     def message(self, data: bytes) -> None:
-        self._name = HealthCheckRequest.FromString(data).service
+        self._name = parse(HealthCheckRequest, data).service
         self._watches.add(self)
         self.tell()
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 
-from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
-
 from aegaeon_picker.exchange import Exchange
 from aegaeon_picker.fleet import Endpoint, Fleet
 from aegaeon_picker.health import Health
-from aegaeon_picker.http2 import Methods, Send, Server
 from aegaeon_picker.metrics import Metrics
+from aegaeon_picker.requests import read_request
+from aegaeon_picker.transport.calls import Methods, Send
+from aegaeon_picker.transport.limits import Limits
+from aegaeon_picker.transport.server import Server
 
 
 class Picker:
@@ -35,7 +36,7 @@ class _Process:
         self._exchange, self._metrics, self._send = exchange, metrics, send
 
     def message(self, data: bytes) -> None:
-        for response in self._exchange.answer(ProcessingRequest.FromString(data)):
+        for response in self._exchange.answer(read_request(data)):
             self._send(response.SerializeToString())
 
     def close(self) -> None:
@@ -58,10 +59,20 @@ class Served:
         await self.probes.stop(0)
 
 
-async def serve(picker: Picker, listen: Endpoint, probes: Endpoint, tls: ssl.SSLContext | None) -> Served:
+async def serve(
+    picker: Picker,
+    metrics: Metrics,
+    listen: Endpoint,
+    probes: Endpoint,
+    tls: ssl.SSLContext | None,
+    limits: Limits | None = None,
+) -> Served:
     """Start both; probes have no TLS, as kubelet speaks none. Raises OSError when a port is taken."""
     health = Health()
-    served = Served(Server({**picker.methods, **health.methods}, tls), Server(health.methods), health)
-    await served.main.start(listen.ip, listen.port)
+    limits = limits or Limits()
+    main = Server({**picker.methods, **health.methods}, tls, limits, metrics.rejected)
+    served = Served(main, Server(health.methods, None, limits, metrics.rejected), health)
+    metrics.watch(main)
+    await main.start(listen.ip, listen.port)
     await served.probes.start(probes.ip, probes.port)
     return served

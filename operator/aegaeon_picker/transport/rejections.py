@@ -1,0 +1,45 @@
+"""What was refused or ended, counted each time and told in the log once in a while."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Literal
+
+from aegaeon_picker.transport.limits import Clock, Reason
+
+log = logging.getLogger(__name__)
+
+Scope = Literal["connection", "stream"]
+Count = Callable[[Scope, Reason], None]
+_EVERY_S = 10.0  # a line for each scope and reason
+
+
+class Rejections:
+    """Of one port."""
+
+    def __init__(self, count: Count, clock: Clock) -> None:
+        self._count, self._clock = count, clock
+        self._next: dict[tuple[Scope, Reason], float] = {}
+        self._silent: Counter[tuple[Scope, Reason]] = Counter()
+
+    def add(self, scope: Scope, reason: Reason, peer: str, message: str, bug: BaseException | None = None) -> None:
+        """`bug`: it is ours; its traceback is logged."""
+        self._count(scope, reason)
+        key, now = (scope, reason), self._clock()
+        if now < self._next.get(key, now):
+            self._silent[key] += 1
+            return
+        self._next[key] = now + _EVERY_S
+        level = logging.ERROR if bug else logging.WARNING
+        log.log(
+            level,
+            "%s of %s: %s: %s (%d before it)",
+            scope,
+            peer,
+            reason,
+            message,
+            self._silent.pop(key, 0),
+            exc_info=bug,
+        )

@@ -18,6 +18,7 @@ _HOSTNAME = r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9
 _HEADER = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"
 _PATH = r"^/[-A-Za-z0-9._~/]*[-A-Za-z0-9._~]$"
 _NAMESPACE = r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$"
+_CIDR = r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"
 
 QualifiedName = Annotated[str, Field(min_length=1, max_length=253, pattern=_QUALIFIED)]
 NamespaceOrAll = Annotated[str, Field(min_length=1, max_length=63, pattern=_NAMESPACE)]
@@ -113,6 +114,45 @@ class PickerService(Strict):
     port: Annotated[int, Field(ge=1, le=65535)] = Field(default=9002, description="Its gRPC port.")
 
 
+class PickerPeer(Strict):
+    """Pods, or addresses outside of the cluster, that may connect to the picker."""
+
+    model_config = rules(
+        (
+            "has(self.cidr) != (has(self.__namespace__) || (has(self.podLabels) && size(self.podLabels) > 0))",
+            "give either cidr, or namespace and podLabels or one of the two",
+        ),
+    )
+
+    namespace: ObjectName | None = Field(default=None, description="Namespace of the pods; left out: any.")
+    pod_labels: _Labels = Field(default={}, description="Labels of the pods; left out: all of the namespace.")
+    cidr: Annotated[str, Field(min_length=1, max_length=49, pattern=_CIDR)] | None = Field(
+        default=None, description="Addresses, for a gateway that does not run in the cluster, for example 10.0.0.0/8."
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.cidr is not None) == bool(self.namespace or self.pod_labels):
+            raise ValueError("give either cidr, or namespace and podLabels or one of the two")
+        return self
+
+
+class PickerLimits(Strict):
+    """What all peers of a picker's pod together, and each of them, may take of it."""
+
+    connections: Annotated[int, Field(ge=1, le=65536)] = Field(default=512, description="Connections together.")
+    connections_per_address: Annotated[int, Field(ge=1, le=65536)] = Field(
+        default=128, description="Connections of one address; an Envoy has one or more for each worker thread."
+    )
+    streams: Annotated[int, Field(ge=1, le=1 << 20)] = Field(default=16384, description="Open requests together.")
+    streams_per_connection: Annotated[int, Field(ge=1, le=1 << 20)] = Field(
+        default=1024, description="Open requests of one connection; an Envoy opens a further connection beyond."
+    )
+    buffered_mib: Annotated[int, Field(ge=1, le=65536)] = Field(
+        default=128, description="MiB of incomplete messages and of answers that were not taken yet, together."
+    )
+
+
 class EndpointPicker(Strict):
     """Who picks the gateway pod of a request for an inference gateway."""
 
@@ -126,6 +166,12 @@ class EndpointPicker(Strict):
         default="FailOpen",
         description="What an inference gateway does without it; any gateway pod can take any request.",
     )
+    allowed_from: Annotated[tuple[PickerPeer, ...], Field(min_length=1, max_length=16)] | None = Field(
+        default=None,
+        description="Who may connect to port 9002 (NetworkPolicy); left out: pods that carry the label of the proxies "
+        "of a Gateway (gateway.networking.k8s.io/gateway-name, or Envoy Gateway's).",
+    )
+    limits: PickerLimits = Field(default=PickerLimits(), description="Bounds of each pod of our own picker.")
 
 
 class PoolImages(Strict):

@@ -16,10 +16,12 @@ from aegaeon_operator.reconcile.cluster.names import (
 )
 from aegaeon_operator.reconcile.cluster.pods import picker_pod
 from aegaeon_operator.reconcile.cluster.workloads import budget, deployment, policy, reachable, service
-from aegaeon_operator.spec.kubernetes import EndpointPicker, PickerService
+from aegaeon_operator.spec.kubernetes import EndpointPicker, PickerPeer, PickerService
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec
 
 _RBAC = "rbac.authorization.k8s.io"
+# Labels of a Gateway's proxies: the Gateway API's own (GEP-1762; Istio, kgateway, NGINX), and Envoy Gateway's.
+_PROXIES = ("gateway.networking.k8s.io/gateway-name", "gateway.envoyproxy.io/owning-gateway-name")
 
 
 def picker(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec) -> Iterator[Json]:
@@ -31,10 +33,10 @@ def picker(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec) -> Iterat
     yield _inference_pool(key, pool, asked)
     if asked.service is None:
         yield from _account(observed, pool)
-        yield deployment(key, pool, "picker", asked.replicas, picker_pod(key, spec, observed.platform))
+        yield deployment(key, pool, "picker", asked.replicas, picker_pod(key, spec, asked.limits, observed.platform))
         yield _service(key, pool)
         yield budget(key, pool, "picker")
-        yield policy(key, pool, "picker", [reachable([], PICKER_PORT), reachable([], PICKER_METRICS)])
+        yield policy(key, pool, "picker", [reachable(_allowed(asked), PICKER_PORT), reachable([], PICKER_METRICS)])
         if observed.platform.provider == "istio":
             yield _unchecked(key, pool)
 
@@ -53,6 +55,26 @@ def _inference_pool(key: Key, pool: Live[GpuPool], asked: EndpointPicker) -> Jso
             "failureMode": asked.failure_mode,
         },
     }
+    return found
+
+
+def _allowed(asked: EndpointPicker) -> list[Json]:
+    """Peers of the NetworkPolicy: proxies of Gateways, wherever they run, or whom the pool names."""
+    if asked.allowed_from is None:
+        return [
+            {"namespaceSelector": {}, "podSelector": {"matchExpressions": [{"key": label, "operator": "Exists"}]}}
+            for label in _PROXIES
+        ]
+    return [_peer(each) for each in asked.allowed_from]
+
+
+def _peer(named: PickerPeer) -> Json:
+    if named.cidr is not None:
+        return {"ipBlock": {"cidr": named.cidr}}
+    within = {"kubernetes.io/metadata.name": named.namespace} if named.namespace else {}
+    found: Json = {"namespaceSelector": {"matchLabels": within} if within else {}}
+    if named.pod_labels:
+        found["podSelector"] = {"matchLabels": dict(named.pod_labels)}
     return found
 
 

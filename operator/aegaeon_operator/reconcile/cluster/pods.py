@@ -41,6 +41,7 @@ from aegaeon_operator.reconcile.cluster.template import (
     spread,
     template,
 )
+from aegaeon_operator.spec.kubernetes import PickerLimits
 from aegaeon_operator.spec.resources import GpuPoolSpec
 
 # Streams get so long to end; then the pod goes, whatever happens.
@@ -86,10 +87,12 @@ def gateway_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json) -
     return found
 
 
-def picker_pod(key: Key, spec: GpuPoolSpec, platform: Platform) -> Json:
+def picker_pod(key: Key, spec: GpuPoolSpec, limits: PickerLimits, platform: Platform) -> Json:
     """The endpoint picker. It alone asks the API server: for the pool's gateway pods."""
     command = ["python3", "-m", "aegaeon_picker", "--pool", key.name, "--namespace", key.namespace]
     command += ["--grace", str(_PICKER_DRAIN_S)]
+    for name, value in limits.model_dump(exclude_defaults=True).items():
+        command += [f"--max-{name.replace('_', '-')}", str(value)]
     probes = grpc_probes("readiness", "liveness", PICKER_HEALTH)
     made = container("picker", _image(spec, platform, "control"), command, probes)
     made["ports"] = ports(grpc=PICKER_PORT, health=PICKER_HEALTH, http=PICKER_METRICS)

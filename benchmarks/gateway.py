@@ -122,7 +122,8 @@ def cpu_s(pid: int) -> float:
 async def read_stream(port: int) -> list[tuple[int, float]]:
     """One HTTP request; (step, time of its arrival) of every token."""
     body = json.dumps({"model": "bench", "prompt": [1, 2, 3], "max_tokens": STEPS, "stream": True}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: b\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(head.encode() + body)
     seen: list[tuple[int, float]] = []

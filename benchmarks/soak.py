@@ -56,10 +56,11 @@ def census(stack: Stack, status: PoolStatus) -> dict[str, Holdings]:
     return {name: holdings(stack.pod(name)) for name in pods}
 
 
-async def open_streams(url: str) -> int:
+async def open_streams(run_folder: Path) -> int:
     """Requests that the gateway is answering, by its own metrics, which are up to a second old."""
     await asyncio.sleep(METRICS_S)
-    async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
+    connector = aiohttp.UnixConnector(str(run_folder / "gateway-metrics.sock"))
+    async with aiohttp.ClientSession(connector=connector) as session, session.get("http://gateway/metrics") as response:
         lines = (await response.text()).splitlines()
     return round(sum(float(line.split()[-1]) for line in lines if line.startswith("aegaeon_gateway_open_streams{")))
 
@@ -153,7 +154,7 @@ async def soaked(stack: Stack, visits: Visits, arguments: argparse.Namespace) ->
     seconds = time.monotonic() - began
     status = await idle(scheduler)
     after = census(stack, status)
-    rows = traffic_rows(warm + endings, seconds) + pool_rows(status, await open_streams(stack.state.url))
+    rows = traffic_rows(warm + endings, seconds) + pool_rows(status, await open_streams(stack.state.folder))
     return rows + slab_rows(at_first, status, after) + growth(before, after, Slack())
 
 

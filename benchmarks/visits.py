@@ -135,7 +135,8 @@ class Visitor:
             return Ending(visit, wrong=f"{type(error).__name__}: {error}")
 
     async def _whole(self, visit: Visit) -> Ending:
-        async with self._session.post(self._url + visit.path, data=visit.body) as response:
+        json_headers = {"Content-Type": "application/json"}
+        async with self._session.post(self._url + visit.path, data=visit.body, headers=json_headers) as response:
             text = await response.read()
             if response.status != visit.status:
                 return Ending(visit, wrong=f"HTTP {response.status} instead of {visit.status}: {text[:300]!r}")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from aegaeon_gateway.config import GatewayConfig, load_config
 from aegaeon_gateway.errors import ConfigError
+from aegaeon_gateway.log_limit import LineLimit
 from aegaeon_gateway.run import run
 from aegaeon_proto.channels import TlsError
 
@@ -29,7 +30,11 @@ def main() -> int:
     parser.add_argument("--name", help="instead of the file's: what differs from pod to pod")
     parser.add_argument("--sink", metavar="HOST:PORT", help="instead of the file's")
     given = {key: value for key, value in vars(parser.parse_args()).items() if value is not None}
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.addFilter(LineLimit())
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[handler]
+    )
     try:
         asyncio.run(_until_signal(load_config(given.pop("config"), given)))
     except (ConfigError, TlsError, OSError, RuntimeError) as error:

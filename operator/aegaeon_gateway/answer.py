@@ -44,6 +44,11 @@ class Gateway:
     limits: Limits
     started: int  # unix seconds
 
+    @property
+    def known(self) -> bool:
+        """The scheduler has told which models there are and who may use them."""
+        return self.catalog.known and self.tenants.known
+
 
 class Answerer:
     """Handlers of POST /v1/chat/completions and POST /v1/completions."""

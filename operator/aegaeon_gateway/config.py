@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +30,39 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "redis": (str, type(None)),
     "redis_password_file": (str, type(None)),
     "redis_ca_file": (str, type(None)),
+    "metrics_listen": (str, type(None)),
+    "http": (dict,),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What clients' connections may take. Nobody's time-outs are disabled by 0: every figure is above it."""
+
+    connections: int = 4096
+    """in all; beyond them idle ones are closed, then new ones are refused with 503"""
+    connections_per_address: int = 1024
+    """of one IPv4 address or IPv6 /64; beyond them its own idle ones are closed, then new ones refused with 429"""
+    trusted_proxies: tuple[str, ...] = ()
+    """networks whose connections are not counted by address and may be idle for longer than proxies keep theirs"""
+    requests_per_connection: int = 1000
+    """the last of them is answered with Connection: close, so that clients spread over gateways"""
+    idle_s: float = 75.0
+    """seconds that a connection may wait for the next request"""
+    header_s: float = 10.0
+    """seconds from the first byte of a header to its last"""
+    header_bytes: int = 32 << 10
+    """of request line and header together; a field has 8190 at most, and there are 100 at most"""
+    body_s: float = 20.0
+    """seconds that a body may take, and one more for every `body_bytes_per_s` received"""
+    body_bytes_per_s: int = 16 << 10
+    """slower bodies are refused with 408"""
+    bodies_bytes: int = 256 << 20
+    """of incomplete bodies of all connections; beyond it the largest of them is refused with 503"""
+    write_s: float = 30.0
+    """seconds in which a client that does not keep up must take the 64 KiB that are buffered for it"""
+    allowed_hosts: tuple[str, ...] = ()
+    """names, besides localhost, under which a gateway that listens on a loopback address serves"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +101,10 @@ class GatewayConfig:
     """file of its password, read again for every connection"""
     redis_ca_file: str | None = None
     """certificate authorities to check a rediss:// server against; None: the system's"""
+    metrics_listen: str | None = None
+    """host:port or unix:PATH of GET /healthz, /readyz and /metrics; None: nowhere"""
+    http: HttpLimits = HttpLimits()
+    """bounds on what clients' connections may take"""
 
     @property
     def tls_folder(self) -> Path | None:
@@ -106,7 +143,37 @@ def _checked(data: dict[str, Any]) -> GatewayConfig:
             raise ConfigError(f"key {key!r} has the wrong type {type(value).__name__}")
         if isinstance(value, int | float) and value < 0:
             raise ConfigError(f"key {key!r} must not be negative")
-    host, _, port = data["listen"].rpartition(":")
+    _check_address("listen", data["listen"])
+    if (pages := data.get("metrics_listen")) is not None and not pages.startswith("unix:"):
+        _check_address("metrics_listen", pages)
+    return GatewayConfig(**{**data, "http": _http_limits(data.get("http", {}))})
+
+
+def _check_address(key: str, value: str) -> None:
+    host, _, port = value.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"key 'listen' must be host:port, not {data['listen']!r}")
-    return GatewayConfig(**data)
+        raise ConfigError(f"key {key!r} must be host:port, not {value!r}")
+
+
+def _http_limits(data: dict[str, Any]) -> HttpLimits:
+    defaults = {field.name: field.default for field in dataclasses.fields(HttpLimits)}
+    checked: dict[str, Any] = {}
+    for key, value in data.items():
+        if key not in defaults:
+            raise ConfigError(f"unknown key 'http.{key}'; allowed are {', '.join(defaults)}")
+        kind = type(defaults[key])
+        if kind is tuple:
+            good = isinstance(value, list) and all(isinstance(one, str) for one in value)
+        else:
+            good = isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
+            if good and value <= 0:
+                raise ConfigError(f"key 'http.{key}' must be above 0")
+        if not good:
+            raise ConfigError(f"key 'http.{key}' has the wrong type {type(value).__name__}")
+        checked[key] = tuple(value) if kind is tuple else value
+    try:
+        for network in checked.get("trusted_proxies", ()):
+            ipaddress.ip_network(network)
+    except ValueError as error:
+        raise ConfigError(f"key 'http.trusted_proxies': {error}") from error
+    return HttpLimits(**checked)

@@ -5,11 +5,13 @@ GatewayError
 ├── TokenizerError           this model's tokenizer cannot be loaded; the others go on
 └── ApiError                 has an HTTP status and an OpenAI-shaped body
     ├── InvalidRequestError  400, names the parameter
+    │   └── HttpError        400, 403, 404, 405, 408, 413 to 417, 431: wrong before anybody reads the body
     ├── UnauthorizedError    401, no key or a wrong one
     ├── ModelNotFoundError   404, also for a model of another tenant
     ├── ModelWithdrawnError  404, also in the middle of a stream
     ├── BodyTooLargeError    413
     ├── RateLimitedError     429 with Retry-After
+    ├── ConnectionsError     429, too many connections of one address
     ├── EngineError          500
     └── UnavailableError     503, with or without Retry-After
 """
@@ -17,7 +19,7 @@ GatewayError
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -50,7 +52,8 @@ class ApiError(GatewayError):
         return {}
 
     def body(self) -> dict[str, Any]:
-        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+        message = self.message.encode(errors="replace").decode()  # a path may hold what is no UTF-8
+        return {"error": {"message": message, "type": self.kind, "param": self.param, "code": self.code}}
 
 
 class InvalidRequestError(ApiError):
@@ -58,6 +61,33 @@ class InvalidRequestError(ApiError):
 
     status = 400
     kind = "invalid_request_error"
+
+
+class HttpError(InvalidRequestError):
+    """The request is wrong as HTTP, whatever its body says; `status` says how."""
+
+    def __init__(self, message: str, *, status: int, code: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message, code=code)
+        self.status = status
+        self._headers = dict(headers or {})
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return self._headers
+
+
+class ConnectionsError(ApiError):
+    """One address has more connections than it may."""
+
+    status = 429
+
+    def __init__(self) -> None:
+        super().__init__("There are too many connections from your address; close some.", code="too_many_connections")
+        self.kind = "requests"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Retry-After": "1"}
 
 
 class UnauthorizedError(ApiError):
@@ -152,3 +182,14 @@ def overloaded(message: str, retry_after_s: float = 1.0) -> UnavailableError:
 def model_failed(model: str, reason: str) -> UnavailableError:
     """503 for a model that cannot be served until somebody repairs it."""
     return UnavailableError(f"The model {model!r} cannot be served: {reason}", code="model_failed")
+
+
+def too_slow(part: str) -> HttpError:
+    """408: the header or the body did not come in time."""
+    return HttpError(f"The request's {part} did not arrive in time.", status=408, code="request_timeout")
+
+
+def header_too_large(limit_bytes: int) -> HttpError:
+    """431: the header as a whole."""
+    message = f"The request's header is larger than {limit_bytes} bytes; send less."
+    return HttpError(message, status=431, code="header_too_large")

@@ -9,11 +9,10 @@ their clients came back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from aiohttp import web
-
-from aegaeon_gateway.server import Handler
+from aiohttp.typedefs import Handler
 
 COME_BACK_S = 0.5  # until who got the end of an answer has sent the next request, if it is sent at once
 CUT_S = 1.0  # for what is cancelled to end
@@ -28,12 +27,16 @@ class Leaving:
         self._empty = asyncio.Event()
         self._empty.set()
 
+    @property
+    def begun(self) -> bool:
+        return self._begun
+
     def attach(self, app: web.Application) -> None:
         """Look at every request of `app`, which has not been started."""
         app.middlewares.insert(0, self._count)
         app.on_response_prepare.append(self._say)
 
-    async def leave(self, withdraw_s: float, drain_s: float, refuse: Callable[[], Awaitable[None]]) -> None:
+    async def leave(self, withdraw_s: float, drain_s: float, refuse: Callable[[], None]) -> None:
         """Serve on for `withdraw_s`, `refuse` new connections then, and return when nobody is inside any more.
 
         That is `drain_s` later at most; who is inside then is to be cut.
@@ -41,7 +44,7 @@ class Leaving:
         self._begun = True
         may_come_back = not self._empty.is_set()
         await asyncio.sleep(withdraw_s)
-        await refuse()
+        refuse()
         try:
             async with asyncio.timeout(drain_s):
                 while may_come_back or self._inside:

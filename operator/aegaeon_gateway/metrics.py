@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _TTFT_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30)
 _TBT_BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 4)
-_FRESH_S = 1.0  # a rendering may be this old: many scrapers cost no more than one
-
 
 # What stock endpoint pickers read: the model server protocol of the Gateway API Inference Extension. One series each,
 # live at every scrape, since a picker that sees none for 200 ms takes the pod for full.
@@ -90,12 +87,23 @@ class Metrics:
             ["tenant", "model", "kind"],
             registry=registry,
         )
+        self.refused = Counter(
+            f"{prefix}refused",
+            "Requests that were not served, by endpoint, HTTP status and code of the error",
+            ["endpoint", "status", "code"],
+            registry=registry,
+        )
+        self.connections = Gauge(f"{prefix}connections", "Connections of clients", registry=registry)
+        self._connections_ended = Counter(
+            f"{prefix}connections_ended",
+            "Connections that this side refused or ended, by reason",
+            ["reason"],
+            registry=registry,
+        )
         self.open_streams = Gauge(f"{prefix}open_streams", "Requests being answered", by_model, registry=registry)
         self.scheduler_up = Gauge(f"{prefix}scheduler_up", "1 while attached to the scheduler", registry=registry)
         self.kv_used = 0.0  # of the pool, as the scheduler says
         self._models: dict[str, ModelMetrics] = {}
-        self._rendered = (float("-inf"), b"")
-        self._rendering = asyncio.Lock()
 
     def of(self, model: str) -> ModelMetrics:
         """The metrics of a model of the catalog (never of a name that a client made up)."""
@@ -103,11 +111,14 @@ class Metrics:
             self._models[model] = ModelMetrics(self, model)
         return self._models[model]
 
-    async def render(self, waiting: int, running: int) -> bytes:
-        """The text format: what stock pickers read as of now, the rest made in a thread and at most once a second."""
-        async with self._rendering:
-            if time.monotonic() - self._rendered[0] > _FRESH_S:
-                text = await asyncio.to_thread(generate_latest, self.registry)
-                self._rendered = (time.monotonic(), text)
-        picker = _PICKER.format(waiting=waiting, running=running, kv_used=self.kv_used)
-        return picker.encode() + self._rendered[1]
+    def connection_ended(self, reason: str) -> None:
+        """A connection was refused or ended by this side."""
+        self._connections_ended.labels(reason).inc()
+
+    def picker_page(self, waiting: int, running: int) -> bytes:
+        """What stock endpoint pickers read, as of now: it names no model and no tenant."""
+        return _PICKER.format(waiting=waiting, running=running, kv_used=self.kv_used).encode()
+
+    async def render(self) -> bytes:
+        """Everything, in the text format."""
+        return await asyncio.to_thread(generate_latest, self.registry)

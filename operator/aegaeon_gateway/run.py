@@ -15,14 +15,17 @@ from aiohttp import web
 from aegaeon_gateway.answer import Gateway
 from aegaeon_gateway.catalog import Catalog
 from aegaeon_gateway.config import GatewayConfig
+from aegaeon_gateway.connections import Connections
 from aegaeon_gateway.leaving import CUT_S, Leaving
 from aegaeon_gateway.link import SchedulerLink
 from aegaeon_gateway.metrics import Metrics
 from aegaeon_gateway.open_requests import OpenRequests
+from aegaeon_gateway.refusals import Refusals
 from aegaeon_gateway.server import make_app
 from aegaeon_gateway.sink import start_sink
 from aegaeon_gateway.tenancy import Limits, Tenants, TenantsFile, connect
 from aegaeon_gateway.texts import Tokenizers, warm
+from aegaeon_proto.pages import Pages
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +82,8 @@ async def serve(config: GatewayConfig) -> AsyncIterator[Served]:
     tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.sweep())]
     warming = asyncio.create_task(asyncio.to_thread(warm))
     try:
-        async with _http(config, gateway) as port:
+        leaving = Leaving()
+        async with _pages(config, gateway, leaving), _http(config, gateway, leaving) as port:
             yield Served(port, open_, gateway, tasks)
     finally:
         await warming
@@ -88,28 +92,60 @@ async def serve(config: GatewayConfig) -> AsyncIterator[Served]:
 
 
 @asynccontextmanager
-async def _http(config: GatewayConfig, gateway: Gateway) -> AsyncIterator[int]:
+async def _http(config: GatewayConfig, gateway: Gateway, leaving: Leaving) -> AsyncIterator[int]:
     """Serve HTTP; yields the port. On leaving: see Leaving; what is left then is cut."""
-    app, leaving = make_app(gateway), Leaving()
+    refusals = Refusals(gateway.metrics)
+    app, connections = make_app(gateway, refusals), Connections(config.http, gateway.metrics, refusals)
     leaving.attach(app)
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=CUT_S)
+    connections.attach(app)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=CUT_S)
     await runner.setup()
+    sweeping = asyncio.create_task(connections.sweep())
     try:
-        host, port = config.address
-        site = web.TCPSite(runner, host, port)
-        await site.start()
-        port = runner.addresses[0][1]
-        log.info("listening on http://%s:%d", host, port)
+        server = await _listen(config, connections, runner)
+        port = server.sockets[0].getsockname()[1]
+        log.info("listening on http://%s:%d", config.address[0], port)
         try:
             yield port
         finally:
-            await leaving.leave(config.withdraw_s, config.drain_s, site.stop)
+            await leaving.leave(config.withdraw_s, config.drain_s, server.close)
     finally:
         await runner.cleanup()
+        await _cancel([sweeping])
+
+
+async def _listen(config: GatewayConfig, connections: Connections, runner: web.AppRunner) -> asyncio.Server:
+    host, port = config.address
+    handlers = runner.server
+    assert handlers is not None, "the runner is set up"
+    return await asyncio.get_running_loop().create_server(lambda: connections.make(handlers), host, port, backlog=128)
+
+
+@asynccontextmanager
+async def _pages(config: GatewayConfig, gateway: Gateway, leaving: Leaving) -> AsyncIterator[None]:
+    """Serve metrics and probes on a port of their own."""
+    if config.metrics_listen is None:
+        yield
+        return
+
+    def ready() -> bool:
+        return gateway.known and not leaving.begun
+
+    unready = "about to end, or the scheduler has not said which models and tenants there are"
+    pages = Pages(config.metrics_listen, ready, unready, gateway.metrics.render)
+    await pages.start()
+    try:
+        yield
+    finally:
+        await pages.stop()
 
 
 async def _stop(tasks: list[asyncio.Task[None]], sink: grpc.aio.Server) -> None:
+    await _cancel(tasks)
+    await sink.stop(grace=0.1)
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    await sink.stop(grace=0.1)

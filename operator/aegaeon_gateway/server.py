@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
+import time
 import uuid
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
 from aiohttp import web
-from aiohttp.typedefs import Middleware
+from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from aegaeon_gateway.answer import REQUEST_ID, TENANT, Answerer, Gateway
 from aegaeon_gateway.catalog import phase_name, served_length
-from aegaeon_gateway.errors import ApiError, EngineError, InvalidRequestError, overloaded
+from aegaeon_gateway.errors import ApiError, EngineError, overloaded
+from aegaeon_gateway.openapi import description
+from aegaeon_gateway.refusals import Refusals, malformed, of_aiohttp, respond
+from aegaeon_gateway.request_rules import request_rules
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
 log = logging.getLogger(__name__)
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _CLIENT_ID: web.RequestKey[str | None] = web.RequestKey("client_id", str)
 _ACCEPTED_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
-def make_app(gateway: Gateway) -> web.Application:
+def make_app(gateway: Gateway, refusals: Refusals) -> web.Application:
     """The application with all routes."""
     answerer = Answerer(gateway)
     pages = _Pages(gateway)
-    app = web.Application(middlewares=[_shape, _identifier(gateway)], client_max_size=gateway.config.max_body_bytes)
+    middlewares = [_shaped(refusals), request_rules(gateway.config), _identifier(gateway)]
+    app = web.Application(middlewares=middlewares, client_max_size=gateway.config.max_body_bytes)
     app.on_response_prepare.append(_name_request)
     app.router.add_post("/v1/chat/completions", answerer.chat)
     app.router.add_post("/v1/completions", answerer.completions)
@@ -38,6 +41,7 @@ def make_app(gateway: Gateway) -> web.Application:
     app.router.add_get("/v1/models/{id:.+}", pages.model)
     app.router.add_get("/health", pages.health)
     app.router.add_get("/metrics", pages.metrics)
+    app.router.add_get("/openapi.json", pages.openapi)
     return app
 
 
@@ -62,13 +66,17 @@ class _Pages:
 
     async def health(self, http: web.Request) -> web.Response:
         """503 until the scheduler has told which models there are and who may use them; after that 200 in any case."""
-        known = self._gateway.catalog.known and self._gateway.tenants.known
+        known = self._gateway.known
         scheduler = "attached" if self._gateway.link.connected else "away"
         return _json({"status": "ok" if known else "starting", "scheduler": scheduler}, status=200 if known else 503)
 
     async def metrics(self, http: web.Request) -> web.Response:
-        text = await self._gateway.metrics.render(*self._gateway.link.load())
+        """For endpoint pickers alone; what names models and tenants is on the port for metrics."""
+        text = self._gateway.metrics.picker_page(*self._gateway.link.load())
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def openapi(self, http: web.Request) -> web.Response:
+        return web.Response(body=description(), content_type="application/json")
 
     def _need_catalog(self) -> None:
         if not self._gateway.catalog.known:
@@ -89,31 +97,65 @@ class _Pages:
         }
 
 
-def _json(data: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(body=orjson.dumps(data), status=status, headers=headers, content_type="application/json")
+def _json(data: Any, *, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(data), status=status, content_type="application/json")
 
 
 async def _name_request(http: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = "aegaeon"
     response.headers["X-Request-Id"] = http.get(_CLIENT_ID) or http.get(REQUEST_ID, "")
 
 
-@web.middleware
-async def _shape(request: web.Request, handler: Handler) -> web.StreamResponse:
-    request[REQUEST_ID] = uuid.uuid4().hex
-    claimed = request.headers.get("X-Request-Id", "")
-    request[_CLIENT_ID] = claimed if _ACCEPTED_ID.fullmatch(claimed) else None
-    try:
-        return await handler(request)
-    except ApiError as error:
-        return _refuse(error)
-    except web.HTTPException as error:
-        return _refuse(_wrong_route(request, error), status=error.status, headers=_allow(error))
-    except ConnectionResetError:
-        log.info("%s: the client left", request[REQUEST_ID])
-        raise
-    except Exception:  # whatever it is, its client gets an answer and the log the traceback
-        log.exception("%s: a fault of the gateway", request[REQUEST_ID])
-        return _refuse(EngineError(f"The gateway failed on this request ({request[REQUEST_ID]}); its log says why."))
+def _shaped(refusals: Refusals) -> Middleware:
+    """Every request gets an id, and whatever goes wrong an answer of one shape and a line of log."""
+
+    @web.middleware
+    async def shape(request: web.Request, handler: Handler) -> web.StreamResponse:
+        began = time.monotonic()
+        request[REQUEST_ID] = uuid.uuid4().hex
+        claimed = request.headers.get("X-Request-Id", "")
+        request[_CLIENT_ID] = client_id = claimed if _ACCEPTED_ID.fullmatch(claimed) else None
+        ids = f"{request[REQUEST_ID]} (client's {client_id or '-'})"
+        try:
+            response = await handler(request)
+            if request.method == "POST":
+                seconds = time.monotonic() - began
+                log.info("%s: %s %d after %.3f s", ids, _endpoint(request), response.status, seconds)
+            return response
+        except (asyncio.CancelledError, ConnectionError):
+            log.info("%s: %s, the client left", ids, _endpoint(request))
+            raise
+        except (ApiError, web.HTTPException, web.RequestPayloadError) as error:
+            refused = _as_api_error(request, error)
+        except Exception:  # whatever it is, its client gets an answer and the log the traceback
+            log.exception("%s: a fault of the gateway", ids)
+            refused = EngineError(f"The gateway failed on this request ({request[REQUEST_ID]}); its log says why.")
+        refusals.refused(
+            refused,
+            endpoint=_endpoint(request),
+            address=request.remote or "",
+            request=request[REQUEST_ID],
+            client_id=client_id,
+        )
+        return respond(refused)
+
+    return shape
+
+
+def _as_api_error(request: web.Request, error: ApiError | web.HTTPException | web.RequestPayloadError) -> ApiError:
+    match error:
+        case ApiError():
+            return error
+        case web.HTTPException():
+            return of_aiohttp(error, f"{request.method} {request.path}")
+        case _:
+            return malformed(error)
+
+
+def _endpoint(request: web.Request) -> str:
+    """The route as it is written here, never what the client wrote."""
+    resource = request.match_info.route.resource
+    return resource.canonical if resource else "unknown"
 
 
 def _identifier(gateway: Gateway) -> Middleware:
@@ -126,16 +168,3 @@ def _identifier(gateway: Gateway) -> Middleware:
         return await handler(request)
 
     return identify
-
-
-def _refuse(error: ApiError, *, status: int | None = None, headers: dict[str, str] | None = None) -> web.Response:
-    return _json(error.body(), status=status or error.status, headers={**error.headers, **(headers or {})})
-
-
-def _wrong_route(http: web.Request, error: web.HTTPException) -> InvalidRequestError:
-    code = error.reason.lower().replace(" ", "_")
-    return InvalidRequestError(f"{http.method} {http.path}: {error.reason}", code=code)
-
-
-def _allow(error: web.HTTPException) -> dict[str, str]:
-    return {"Allow": ", ".join(sorted(error.allowed_methods))} if isinstance(error, web.HTTPMethodNotAllowed) else {}

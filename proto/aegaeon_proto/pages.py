@@ -15,8 +15,8 @@ _FRESH_S = 1.0  # a rendering may be this old: many scrapers cost no more than o
 class Pages:
     """GET /healthz, /readyz and /metrics. In the event loop itself, so that an answer is a sign of the loop's life.
 
-    `listen` is "host:port". `ready` says whether the process serves and is not about to end, `unready` what /readyz
-    answers with 503 when it does not. `render` makes the text of /metrics, once a second at most.
+    `listen` is "host:port" or "unix:PATH". `ready` says whether the process serves and is not about to end, `unready`
+    what /readyz answers with 503 when it does not. `render` makes the text of /metrics, once a second at most.
     """
 
     def __init__(
@@ -32,17 +32,22 @@ class Pages:
         app.router.add_get("/healthz", self._alive)
         app.router.add_get("/readyz", self._is_ready)
         app.router.add_get("/metrics", self._scrape)
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
 
     async def start(self) -> None:
         """Raises OSError, with a sentence as its text, when the port is taken."""
-        host, _, port = self._listen.rpartition(":")
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, host.strip("[]"), int(port), shutdown_timeout=0.2).start()
+            await self._site().start()
         except OSError as error:
             await self._runner.cleanup()
             raise OSError(f"metrics_listen: cannot serve on {self._listen}: {error.strerror}") from error
+
+    def _site(self) -> web.BaseSite:
+        if self._listen.startswith("unix:"):
+            return web.UnixSite(self._runner, self._listen.removeprefix("unix:"))
+        host, _, port = self._listen.rpartition(":")
+        return web.TCPSite(self._runner, host.strip("[]"), int(port))
 
     async def stop(self) -> None:
         """Close the port."""

@@ -18,7 +18,7 @@ import grpc
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from aegaeon_gateway.config import GatewayConfig
+from aegaeon_gateway.config import GatewayConfig, HttpLimits
 from aegaeon_gateway.run import Served, serve
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
@@ -233,6 +233,26 @@ class Pool:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.served.port}"
 
+    async def metrics(self) -> str:
+        """What Prometheus reads, on the socket for metrics."""
+        connector = aiohttp.UnixConnector(str(self.peer.directory / "metrics.sock"))
+        async with aiohttp.ClientSession(connector=connector) as http, http.get("http://gateway/metrics") as response:
+            assert response.status == 200
+            return await response.text()
+
+    async def raw(self, *pieces: bytes, half_close: bool = False) -> bytes:
+        """Send bytes, read until the gateway closes."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.served.port)
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        if half_close:
+            writer.write_eof()
+        try:
+            return await reader.read()
+        finally:
+            writer.close()
+
     async def until_models(self, condition: Callable[[dict[str, pb.ModelStatus]], bool]) -> None:
         """Wait until the gateway has been told of models that meet the condition."""
         catalog = self.served.catalog
@@ -308,7 +328,14 @@ async def peer(tmp_path: Path, model_directory: Path, tokenizer: Tokenizer) -> A
 
 
 @pytest.fixture
-async def pool(peer: Peer, tokenizer: Tokenizer, model_directory: Path) -> AsyncIterator[Pool]:
-    async with serve(GatewayConfig(**gateway_config(peer))) as served, aiohttp.ClientSession() as http:
+def limits(request: pytest.FixtureRequest) -> HttpLimits:
+    """Bounds of connections; a test that wants others parametrizes this fixture indirectly."""
+    return HttpLimits(**getattr(request, "param", {}))
+
+
+@pytest.fixture
+async def pool(peer: Peer, tokenizer: Tokenizer, model_directory: Path, limits: HttpLimits) -> AsyncIterator[Pool]:
+    config = GatewayConfig(**gateway_config(peer, http=limits, metrics_listen=f"unix:{peer.directory}/metrics.sock"))
+    async with serve(config) as served, aiohttp.ClientSession() as http:
         yield Pool(peer, served, http, tokenizer, model_directory)
         assert len(served.open) == 0, "open requests are left behind"

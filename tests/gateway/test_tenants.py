@@ -46,7 +46,11 @@ def gateways(peer: Peer, tokenizer: Tokenizer, model_directory: Path) -> Callabl
 
     @asynccontextmanager
     async def start(tenants: Path | None, **changes: Any) -> AsyncIterator[Pool]:
-        config = GatewayConfig(**gateway_config(peer, tenants=tenants and str(tenants), **changes))
+        changes = {
+            "tenants": tenants and str(tenants),
+            "metrics_listen": f"unix:{peer.directory}/metrics.sock",
+        } | changes
+        config = GatewayConfig(**gateway_config(peer, **changes))
         async with serve(config) as served, aiohttp.ClientSession() as http:
             yield Pool(peer, served, http, tokenizer, model_directory)
             assert len(served.open) == 0
@@ -175,8 +179,7 @@ async def test_output_is_charged_to_the_quota_of_tokens(gateways: Callable[..., 
         assert refusal["error"]["type"] == "tokens"
         used = answer["usage"]["total_tokens"] + answer["usage"]["prompt_tokens"]
         assert int(headers["Retry-After"]) == pytest.approx((used - 20) * 60 / 20, abs=2)
-        async with pool.http.get(pool.url + "/metrics") as response:
-            text = await response.text()
+        text = await pool.metrics()
         assert (
             f'used_tokens_total{{kind="output",model="tiny",tenant="red"}} {answer["usage"]["completion_tokens"]}'
             in text

@@ -110,6 +110,7 @@ def test_the_gateway_is_told_where_to_listen() -> None:
         "max_body_bytes": 16 << 20,
         "hub_cache": None,
         "fetched": "/run/aegaeon/q/tokenizers",
+        "metrics_listen": "unix:/run/aegaeon/q/gateway-metrics.sock",
         "hold_s": 30.0,
         "tenants": "/run/aegaeon/q/tenants.json",
     }

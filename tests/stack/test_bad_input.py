@@ -81,7 +81,7 @@ async def api(stack: Stack) -> AsyncIterator[aiohttp.ClientSession]:
 async def ask(api: aiohttp.ClientSession, body: Any, path: str = "/v1/completions") -> tuple[int, dict[str, Any]]:
     """Status and body of a POST; a body that is bytes goes as it is."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    async with api.post(path, data=io.BytesIO(data)) as answer:
+    async with api.post(path, data=io.BytesIO(data), headers={"Content-Type": "application/json"}) as answer:
         return answer.status, await answer.json()
 
 

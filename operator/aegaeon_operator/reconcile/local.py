@@ -41,6 +41,11 @@ class LocalPlan:
         return f"unix:{self.scheduler_socket}"
 
     @property
+    def gateway_metrics(self) -> Path:
+        """Where the gateway serves its metrics: a socket, which web pages cannot reach."""
+        return self.run_folder / "gateway-metrics.sock"
+
+    @property
     def sink_target(self) -> str:
         return f"unix:{self.run_folder / 'sink.sock'}"
 
@@ -127,6 +132,7 @@ def _gateway(pool: Pool, plan: LocalPlan) -> DesiredPod:
         "hub_cache": _text(plan.hub_cache),
         "fetched": str(plan.run_folder / "tokenizers"),
         "tenants": str(file),
+        "metrics_listen": f"unix:{plan.gateway_metrics}",
     }
     return DesiredPod(
         *_pod("gateway", PodRole.GATEWAY, "aegaeon_gateway", config, plan),

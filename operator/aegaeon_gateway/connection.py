@@ -1,0 +1,322 @@
+"""One client's connection: what it may send before it is served, and how long it may take for it.
+
+aiohttp bounds single header fields and nothing in time but the idle connection. This subclass bounds the header as a
+whole, header, body and reader in time, and requests sent ahead; it also serves clients that close their sending half.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from typing import TYPE_CHECKING
+
+from aiohttp import HttpVersion11, web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
+
+from aegaeon_gateway.errors import ApiError, header_too_large, too_slow
+from aegaeon_gateway.refusals import malformed, of_aiohttp, raw_answer, respond
+
+if TYPE_CHECKING:
+    from aegaeon_gateway.connections import Connections
+
+PROXY_IDLE_S = 3630.0  # longer than proxies keep theirs (Envoy: an hour): they close first, so no request meets the end
+LINGER_S = 5.0  # the rest of a refused body is read and dropped for so long, so that its client sees the answer
+PROBE_S = 5.0  # between two looks whether a client that closed its sending half still holds the other
+MAX_AHEAD = 8  # requests on one connection that are not answered
+MAX_HEADERS = 100
+MAX_FIELD_BYTES = 8190
+
+_NEVER_S = 86400.0
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"  # allowed any number of times before an answer; clients skip it
+_COMMENT = b"3\r\n:\n\n\r\n"  # a chunk that readers of server-sent events skip
+_TCP_CLOSE = 7  # the kernel's state of a connection that the other side has reset
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
+
+
+class Connection(web.RequestHandler):
+    """Made by Connections, which calls `look` every second or more often."""
+
+    __slots__ = (
+        "_all",
+        "_answered",
+        "_begun",
+        "_body_since",
+        "_closing_since",
+        "_half_closed",
+        "_header_bytes",
+        "_header_since",
+        "_idle_s",
+        "_interim",
+        "_let_in",
+        "_payload",
+        "_probed_at",
+        "_raw",
+        "_stalled_since",
+        "address",
+        "body_bytes",
+        "quiet_since",
+    )
+
+    def __init__(self, connections: Connections, server: web.Server) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]  # aiohttp's own runners say so as well
+            keepalive_timeout=_NEVER_S,  # `look` closes idle connections
+            max_line_size=MAX_FIELD_BYTES,
+            max_field_size=MAX_FIELD_BYTES,
+            max_headers=MAX_HEADERS,
+            lingering_time=LINGER_S,
+            auto_decompress=False,
+        )
+        self._all = connections
+        self.address = ""
+        """what connections are counted by; empty for proxies in front and unix sockets"""
+        self.quiet_since = self._loop.time()
+        """when the last request came or was answered"""
+        self.body_bytes = 0
+        """received of a body that is not complete"""
+        self._payload: StreamReader = EMPTY_PAYLOAD  # of the last request
+        self._answered = 0
+        self._header_bytes = 0
+        self._header_since = self._body_since = self._probed_at = 0.0
+        self._stalled_since: float | None = None
+        self._closing_since: float | None = None
+        self._begun: web.StreamResponse | None = None
+        self._half_closed = self._interim = False
+        self._let_in = False
+
+    @property
+    def busy(self) -> bool:
+        """A request has been received and not been answered."""
+        return self._request_count > self._answered
+
+    @property
+    def idle(self) -> bool:
+        """Without a whole request header, so that closing it harms nobody who is served."""
+        return not self.busy and self._payload.is_eof() and not self._raw.is_closing()
+
+    # ---- what asyncio calls ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._raw = transport
+        peer = transport.get_extra_info("peername")
+        host = peer[0] if isinstance(peer, tuple) else ""
+        proxy = not host or self._all.trusted(host)
+        self._idle_s = PROXY_IDLE_S if proxy else self._all.limits.idle_s
+        self.address = "" if proxy else _network_of(host)
+        if error := self._all.enter(self, self._loop.time()):
+            transport.write(raw_answer(error))
+            transport.close()
+            return
+        self._let_in = True
+        super().connection_made(transport)
+        if host:
+            for option, value in _KEEPALIVE:
+                transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, option, value)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if not self._let_in:
+            return
+        self._forget_body()
+        self._all.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        before = self._request_count
+        body = not self._payload.is_eof()
+        super().data_received(data)
+        now = self._loop.time()
+        if self._request_count != before:
+            self._on_request(len(data), now)
+        elif body:
+            self._on_body(len(data))
+        elif data:
+            self._on_header(len(data), now)
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio's contract; aiohttp's own never keeps it open
+        """The client sends nothing any more. It may still read: True keeps the connection until it has its answer."""
+        if not (self.busy and self._payload.is_eof() and self._payload.exception() is None):
+            return False
+        self._half_closed = True
+        self._probe(self._loop.time())
+        return True
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled_since = self._loop.time()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stalled_since = None
+
+    # ---- what aiohttp calls ----------------------------------------------------------------------------------------
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Every answer passes here; aiohttp's own errors, raised outside of all middlewares, get OpenAI's shape."""
+        if isinstance(resp, web.HTTPException):
+            error = of_aiohttp(resp)
+            self._all.refusals.refused(error, endpoint="malformed", address=self.address)
+            resp = respond(error, close=True)
+        if self._payload.exception() is not None:
+            self._lingering_time = 0.0  # nothing is to come of this body
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            self._answered += 1
+            self._begun = None
+            self.quiet_since = self._loop.time()
+            if self._half_closed and not self.busy:
+                self.close()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What is no HTTP request, or a fault outside of all middlewares. Raises ConnectionError in mid-answer."""
+        if request.writer.output_size > 0 or isinstance(exc, ConnectionError):
+            raise ConnectionError("nobody reads an answer, or one has begun")
+        if not isinstance(exc, HttpProcessingError):
+            self.log_exception("a fault of the gateway", exc_info=exc)
+        error = malformed(exc)
+        self._all.refusals.refused(error, endpoint="malformed", address=self.address)
+        return respond(error, close=True)
+
+    def begin(self, response: web.StreamResponse) -> None:
+        """An answer is about to be written."""
+        self._begun = response
+        last = self._answered + 1 >= self._all.limits.requests_per_connection
+        if last or (self._half_closed and not self._messages):
+            response.force_close()
+            response.headers["Connection"] = "close"
+
+    # ---- what Connections calls ------------------------------------------------------------------------------------
+
+    def look(self, now: float) -> None:
+        """End this connection when its client is overdue."""
+        if self._raw.is_closing():
+            self._finish_closing(now)
+        elif self._stalled_since is not None and now - self._stalled_since > self._all.limits.write_s:
+            self.end("slow_reader")
+        elif not self._payload.is_eof():
+            self._look_at_body(now)
+        elif self._half_closed:
+            self._look_at_half(now)
+        elif not self.busy:
+            self._look_at_header(now)
+
+    def refuse_body(self, reason: str, error: ApiError) -> None:
+        """The request whose body is coming is answered with an error; a second time the connection ends."""
+        self._forget_body()
+        if self._payload.exception() is None and self.busy:
+            self._all.metrics.connection_ended(reason)
+            self._payload.set_exception(error)
+        else:
+            self.end(reason)
+
+    def close_idle(self, reason: str) -> None:
+        """Close while nothing is being answered."""
+        self._all.metrics.connection_ended(reason)
+        self.force_close()
+
+    def end(self, reason: str, error: ApiError | None = None) -> None:
+        """Close, with an answer where none is being written; what is open for this client is cancelled."""
+        if error is None:
+            self._all.metrics.connection_ended(reason)
+            self._raw.abort()
+        else:
+            self._raw.write(raw_answer(error))
+            self._all.refusals.refused(error, endpoint="connection", address=self.address)
+            self.close_idle(reason)
+
+    # ---- what the client sent --------------------------------------------------------------------------------------
+
+    def _on_request(self, size: int, now: float) -> None:
+        self._forget_body()
+        message, self._payload = self._messages[-1]
+        self._interim = getattr(message, "version", None) == HttpVersion11  # HTTP/1.0 knows no interim answers
+        self._header_bytes = 0
+        self._body_since = self.quiet_since = now
+        if self._request_count - self._answered > MAX_AHEAD:
+            self.end("ahead")
+        else:
+            self._on_body(size)  # what came with the header; the header itself is little beside it
+
+    def _on_body(self, size: int) -> None:
+        if self._payload.is_eof():
+            self._forget_body()
+        elif size:
+            self.body_bytes += size
+            self._all.hold(size)
+
+    def _on_header(self, size: int, now: float) -> None:
+        if not self._header_bytes:
+            self._header_since = now
+        self._header_bytes += size
+        if self._header_bytes <= self._all.limits.header_bytes:
+            return
+        if self.busy:
+            self.end("ahead")
+        else:
+            self.end("header_size", header_too_large(self._all.limits.header_bytes))
+
+    def _forget_body(self) -> None:
+        if self.body_bytes:
+            self._all.hold(-self.body_bytes)
+            self.body_bytes = 0
+
+    # ---- what is overdue -------------------------------------------------------------------------------------------
+
+    def _look_at_body(self, now: float) -> None:
+        limits = self._all.limits
+        if not self._raw.is_reading():  # it is this side that does not take more
+            self._body_since = now
+        elif now - self._body_since > limits.body_s + self.body_bytes / limits.body_bytes_per_s:
+            self.refuse_body("body_time", too_slow("body"))
+
+    def _look_at_header(self, now: float) -> None:
+        if self._header_bytes:
+            if now - self._header_since > self._all.limits.header_s:
+                self.end("header_time", too_slow("header"))
+        elif now - self.quiet_since > self._idle_s:
+            self.close_idle("idle")
+
+    def _look_at_half(self, now: float) -> None:
+        state = self._raw.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+        if state[0] == _TCP_CLOSE:
+            self._raw.abort()
+        elif now - self._probed_at > PROBE_S:
+            self._probe(now)
+
+    def _probe(self, now: float) -> None:
+        """Send something without a meaning: where nobody is left to read it, the kernel there resets the connection."""
+        self._probed_at = now
+        if self._begun is None:
+            if self._interim:
+                self._raw.write(_CONTINUE)
+        elif "Transfer-Encoding" in self._begun.headers and self._begun.content_type == "text/event-stream":
+            self._raw.write(_COMMENT)
+
+    def _finish_closing(self, now: float) -> None:
+        if self._closing_since is None:
+            self._closing_since = now
+        elif now - self._closing_since > self._all.limits.write_s:
+            self._raw.abort()
+
+
+def _network_of(host: str) -> str:
+    """An IPv4 address, or the /64 that one IPv6 client has."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    if address.ipv4_mapped:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, 64), strict=False))

@@ -1,0 +1,146 @@
+"""How many connections there are, by address and in all, and what incomplete bodies hold of the memory.
+
+Whoever waits for its client gives way first: at a limit the connection that has been without a whole request for the
+longest is closed, so that silent connections cannot keep others out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import resource
+from collections import Counter
+
+from aiohttp import web
+
+from aegaeon_gateway.config import HttpLimits
+from aegaeon_gateway.connection import Connection
+from aegaeon_gateway.errors import ApiError, ConnectionsError, overloaded
+from aegaeon_gateway.metrics import Metrics
+from aegaeon_gateway.refusals import Refusals
+
+log = logging.getLogger(__name__)
+
+SCAN_S = 0.1  # between two searches for idle connections to close, when there are too many
+RESERVED_FILES = 128  # descriptors that are not clients' connections
+
+
+class Connections:
+    """All connections of a gateway. Owner of the counts; `sweep` ends those that are overdue."""
+
+    def __init__(self, limits: HttpLimits, metrics: Metrics, refusals: Refusals) -> None:
+        self.limits = limits
+        self.metrics = metrics
+        self.refusals = refusals
+        self.total = _within_descriptors(limits.connections)
+        self._proxies = [ipaddress.ip_network(network) for network in limits.trusted_proxies]
+        self._open: set[Connection] = set()
+        self._by_address: Counter[str] = Counter()
+        self._idle: list[Connection] = []  # the longest idle last
+        self._scanned_at = float("-inf")
+        self._bodies_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def attach(self, app: web.Application) -> None:
+        """Hear of every answer that begins."""
+        app.on_response_prepare.append(_begin)
+
+    def make(self, server: web.Server) -> Connection:
+        """A protocol for asyncio's create_server."""
+        return Connection(self, server)
+
+    def hold(self, body_bytes: int) -> None:
+        """Count bytes of incomplete bodies (negative: not any more); at the limit the largest body is refused."""
+        self._bodies_bytes += body_bytes
+        if self._bodies_bytes > self.limits.bodies_bytes:
+            largest = max(self._open, key=lambda one: one.body_bytes)
+            largest.refuse_body("bodies", overloaded("The gateway is receiving too much at once; try again."))
+
+    def enter(self, connection: Connection, now: float) -> ApiError | None:
+        """Count a connection; an error: there is no room for it, even after idle ones are closed."""
+        address = connection.address
+        if address and self._by_address[address] >= self.limits.connections_per_address:
+            if not self._evict(now, address):
+                return self._turn_away(address, "too_many_of_address", ConnectionsError())
+        elif len(self._open) >= self.total and not self._evict(now):
+            full = overloaded("The gateway has as many connections as it takes; try again.")
+            return self._turn_away(address, "too_many", full)
+        self._open.add(connection)
+        self._by_address[address] += 1
+        self.metrics.connections.set(len(self._open))
+        return None
+
+    def _turn_away(self, address: str, reason: str, error: ApiError) -> ApiError:
+        self.metrics.connection_ended(reason)
+        self.refusals.refused(error, endpoint="connection", address=address)
+        return error
+
+    def leave(self, connection: Connection) -> None:
+        """Uncount a connection that was let in."""
+        self._open.remove(connection)
+        self._by_address[connection.address] -= 1
+        if not self._by_address[connection.address]:
+            del self._by_address[connection.address]
+        self.metrics.connections.set(len(self._open))
+
+    def trusted(self, address: str) -> bool:
+        """A proxy in front of this gateway, whose address says nothing about its clients."""
+        if not self._proxies:
+            return False
+        parsed = ipaddress.ip_address(address)
+        return any(parsed in network for network in self._proxies)
+
+    async def sweep(self) -> None:
+        """End what is overdue, for ever."""
+        limits = self.limits
+        shortest = min(limits.header_s, limits.body_s, limits.write_s, limits.idle_s)
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(1.0, shortest / 4))
+            now = loop.time()
+            for connection in list(self._open):
+                connection.look(now)
+
+    def _evict(self, now: float, address: str = "") -> bool:
+        """Close the connection (of `address`, if given) that has waited longest without a whole request."""
+        if address:
+            idle = (one for one in self._open if one.address == address and one.idle)
+            oldest = min(idle, key=lambda one: one.quiet_since, default=None)
+        else:
+            oldest = self._longest_idle(now)
+        if oldest is None:
+            return False
+        oldest.close_idle("evicted")
+        return True
+
+    def _longest_idle(self, now: float) -> Connection | None:
+        while True:
+            while self._idle:
+                candidate = self._idle.pop()
+                if candidate in self._open and candidate.idle:
+                    return candidate
+            if now - self._scanned_at < SCAN_S:
+                return None
+            self._scanned_at = now
+            self._idle = sorted((one for one in self._open if one.idle), key=lambda one: -one.quiet_since)
+
+
+async def _begin(http: web.Request, response: web.StreamResponse) -> None:
+    if isinstance(http.protocol, Connection):
+        http.protocol.begin(response)
+
+
+def _within_descriptors(connections: int) -> int:
+    """Not more connections than this process may have descriptors for, whose soft limit is raised to the hard one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + RESERVED_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft < wanted:
+            log.warning("http.connections is %d, but %d descriptors allow %d", connections, soft, soft - RESERVED_FILES)
+            return max(1, soft - RESERVED_FILES)
+    return connections

@@ -1,0 +1,2 @@
+def description() -> bytes:
+    return b"{}"

@@ -1,0 +1,80 @@
+"""What a request must be before anybody reads its body: JSON, as it is, from a program and not from a web page.
+
+A web page may make its visitor's browser send a POST of a few simple content types anywhere, and reach a server on
+localhost under a name of its own (DNS rebinding). Both end here; no Access-Control header is ever sent.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+
+from aiohttp import HttpVersion10, HttpVersion11, web
+from aiohttp.typedefs import Handler, Middleware
+from yarl import URL
+
+from aegaeon_gateway.config import GatewayConfig
+from aegaeon_gateway.errors import BodyTooLargeError, HttpError
+
+_HINT = "send the JSON as it is with Content-Type: application/json"
+
+
+def request_rules(config: GatewayConfig) -> Middleware:
+    """The middleware that raises HttpError or BodyTooLargeError."""
+    local = _is_local(config.address[0])
+    names = frozenset(name.lower() for name in config.http.allowed_hosts)
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.version not in (HttpVersion10, HttpVersion11):
+            raise HttpError("Only HTTP/1.1 and HTTP/1.0 are spoken here.", status=505, code="http_version")
+        if local:
+            _check_names(request, names)
+        if request.method == "POST" and request.match_info.http_exception is None:
+            _check_body(request, config.max_body_bytes)
+        return await handler(request)
+
+    return check
+
+
+def _check_body(request: web.Request, max_body_bytes: int) -> None:
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding != "identity":
+        message = f"Compressed bodies are not read; {_HINT}."
+        raise HttpError(message, status=415, code="unsupported_encoding", headers={"Accept-Encoding": "identity"})
+    charset = request.charset or "utf-8"
+    if request.content_type != "application/json" or charset.lower() not in {"utf-8", "utf8", "us-ascii"}:
+        message = f"Only bodies of type application/json in UTF-8 are read; {_HINT}."
+        raise HttpError(message, status=415, code="unsupported_media_type", headers={"Accept": "application/json"})
+    if (request.content_length or 0) > max_body_bytes:
+        raise BodyTooLargeError(max_body_bytes)
+
+
+def _check_names(request: web.Request, names: Collection[str]) -> None:
+    """Under which name the client reached this machine, and whose page it is."""
+    host = request.headers.get("Host", "")
+    if host and not _is_known(f"//{host}", names):
+        message = "This gateway listens on localhost and is not known by this name (http.allowed_hosts)."
+        raise HttpError(message, status=403, code="unknown_host")
+    origin = request.headers.get("Origin")
+    if origin is not None and not _is_known(origin, names):
+        message = "Pages of other sites may not use this gateway (http.allowed_hosts)."
+        raise HttpError(message, status=403, code="foreign_origin")
+
+
+def _is_known(url: str, names: Collection[str]) -> bool:
+    try:
+        host = (URL(url).host or "").lower()
+    except ValueError:
+        return False
+    return _is_local(host) or host in names
+
+
+def _is_local(host: str) -> bool:
+    """localhost, a name below it, or a loopback address."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False

@@ -1,7 +1,7 @@
 """Token ids to text, piece by piece: the pieces joined are what decoding everything at once gives.
 
 A character may be spread over several tokens; it is shown when it is whole. Byte-level vocabularies (GPT-2, Llama 3,
-Qwen) are decoded exactly through their bytes; for all others a short window is decoded again with every token.
+Qwen) are decoded through their bytes, all others by the stages in `decoders`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import Protocol
 
 from tokenizers import Tokenizer
 
+from aegaeon_gateway.decoders import Stage, byte_level_bytes, stages_of
+
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_REPLACEMENT = "\ufffd"
-_MAX_HELD_TOKENS = 16  # a character has at most 4 bytes; what is held longer is not going to become one
 
 
 class Detokenizer(Protocol):
@@ -31,18 +31,11 @@ class Detokenizer(Protocol):
         ...
 
 
-@lru_cache(maxsize=1)
-def _byte_of_char() -> dict[str, int]:
-    """GPT-2's alphabet: printable bytes stand for themselves, the others for code points from 256 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    table = {chr(byte): byte for byte in printable}
-    others = (byte for byte in range(256) if byte not in set(printable))
-    table.update({chr(256 + offset): byte for offset, byte in enumerate(others)})
-    return table
-
-
 class Vocabulary:
-    """The bytes of every token and the detokenizer that fits the tokenizer's decoder."""
+    """The bytes of every token and the detokenizer that fits the tokenizer's decoder.
+
+    Raises TokenizerError for a decoder that is not known.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -50,13 +43,23 @@ class Vocabulary:
         added = tokenizer.get_added_tokens_decoder()
         self.special = frozenset(token for token, content in added.items() if content.special)
         self._added = frozenset(added)
-        decoder = json.loads(tokenizer.to_str()).get("decoder") or {}
-        self._byte_level = decoder.get("type") == "ByteLevel"
+        decoder = json.loads(tokenizer.to_str()).get("decoder")
+        self._byte_level = decoder is not None and decoder.get("type") == "ByteLevel"
+        self._stages = () if self._byte_level else stages_of(decoder)
         self._bytes: dict[int, bytes] = {}
+        self._pieces: dict[int, str | None] = {}
 
     def detokenizer(self) -> Detokenizer:
         """A fresh state. Special tokens make no text."""
-        return ByteLevelDetokenizer(self) if self._byte_level else WindowDetokenizer(self.tokenizer)
+        if self._byte_level:
+            return ByteLevelDetokenizer(self)
+        return StagedDetokenizer(self, [make() for make in self._stages])
+
+    def piece_of(self, token: int) -> str | None:
+        """What decoders are given for a token; None for special tokens and ids without one."""
+        if token not in self._pieces:
+            self._pieces[token] = None if token in self.special else self.tokenizer.id_to_token(token)
+        return self._pieces[token]
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes that a token stands for, special tokens by their name; empty for an id without a token."""
@@ -70,20 +73,12 @@ class Vocabulary:
         if content is None:
             return b""
         if self._byte_level:
-            return _byte_level_bytes(content)
+            return byte_level_bytes(content)
         if token in self._added:
             return content.encode()
         if match := _BYTE_TOKEN.fullmatch(content):
             return bytes([int(match[1], 16)])
         return content.replace("\u2581", " ").encode()
-
-
-def _byte_level_bytes(content: str) -> bytes:
-    table = _byte_of_char()
-    try:
-        return bytes(table[char] for char in content)
-    except KeyError:  # an added token with characters outside the alphabet stands for itself
-        return content.encode()
 
 
 class ByteLevelDetokenizer:
@@ -104,38 +99,27 @@ class ByteLevelDetokenizer:
         return self._decode(b"", True)
 
 
-class WindowDetokenizer:
-    """For any decoder: decodes the last shown tokens together with the new ones and shows the difference.
+class StagedDetokenizer:
+    """For the other decoders: each token passes through a stage for each decoder."""
 
-    The shown tokens are the context that decides, for example, whether a leading space is kept. They move on only when
-    they make text themselves, so a special token in between does not cost the next word its space.
-    """
+    __slots__ = ("_stages", "_vocabulary")
 
-    __slots__ = ("_context", "_context_text", "_new", "_tokenizer")
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._context: list[int] = []
-        self._context_text = ""
-        self._new: list[int] = []
+    def __init__(self, vocabulary: Vocabulary, stages: Sequence[Stage]) -> None:
+        self._vocabulary = vocabulary
+        self._stages = stages
 
     def feed(self, token: int) -> str:
-        self._new.append(token)
-        text = self._window()
-        if text.endswith(_REPLACEMENT) and len(self._new) < _MAX_HELD_TOKENS:
-            return ""
-        return self._show(text)
+        piece = self._vocabulary.piece_of(token)
+        return "" if piece is None else _through(self._stages, (piece,))
 
     def flush(self) -> str:
-        return self._show(self._window()) if self._new else ""
+        text = ""
+        for number, stage in enumerate(self._stages):
+            text += _through(self._stages[number + 1 :], stage.flush())
+        return text
 
-    def _window(self) -> str:
-        return self._tokenizer.decode(self._context + self._new, skip_special_tokens=True)
 
-    def _show(self, text: str) -> str:
-        if len(text) <= len(self._context_text):
-            return ""
-        piece = text[len(self._context_text) :]
-        self._context, self._new = self._new, []
-        self._context_text = self._tokenizer.decode(self._context, skip_special_tokens=True)
-        return piece
+def _through(stages: Sequence[Stage], pieces: Sequence[str]) -> str:
+    for stage in stages:
+        pieces = stage.feed(pieces[0]) if len(pieces) == 1 else [out for piece in pieces for out in stage.feed(piece)]
+    return "".join(pieces)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from aegaeon_gateway.detokenize import Vocabulary
+from aegaeon_gateway.errors import TokenizerError
 
 SAMPLE = "Größe 🙂👩‍👩‍👧 数字 naïve  two  spaces\n\ttabs “quotes” عربى"
 
@@ -58,19 +61,108 @@ def test_joined_pieces_of_any_text_are_the_text_decoded_at_once(name: str, text:
     assert "\ufffd" in text or not any("\ufffd" in piece for piece in pieces)
 
 
-@given(tokens=st.lists(st.integers(0, TOKENIZERS["byte-level"].get_vocab_size() - 1)))
-@settings(max_examples=300, deadline=None)
-def test_any_byte_level_tokens_give_the_same_text_as_at_once_broken_characters_included(tokens: list[int]) -> None:
-    assert "".join(pieces_of("byte-level", tokens)) == TOKENIZERS["byte-level"].decode(tokens)
+WORDS = (
+    "▁the",
+    "▁",
+    "e",
+    "Gr",
+    "ö",
+    "▁▁a▁",
+    "▁🙂",
+    " ",
+    "",
+    "a ",
+    " .",
+    "don't",
+    " do not",
+    "##ing",
+    "##",
+    "x</w>",
+    "</w>",
+)
 
 
-@given(tokens=st.lists(st.integers(0, TOKENIZERS["sentencepiece"].get_vocab_size() - 1)))
+def any_vocabulary(decoder: Any) -> Tokenizer:
+    """Byte tokens, and words that mean something to one decoder or another; added tokens look like either."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *WORDS]
+    tokenizer = Tokenizer(models.BPE({piece: at for at, piece in enumerate(pieces)}, [], byte_fallback=True))
+    if decoder is not None:
+        tokenizer.decoder = decoder
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in ("<think>", " 数字 ")])
+    return tokenizer
+
+
+def sequence(*parts: Any) -> Any:
+    return decoders.Sequence(list(parts))
+
+
+SPACES, BYTES, FUSE = decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()
+DECODERS = {
+    "none": None,
+    "Llama 2": sequence(SPACES, BYTES, FUSE, decoders.Strip(" ", 1, 0)),
+    "Gemma": sequence(SPACES, BYTES, FUSE),
+    "not joined": sequence(SPACES, BYTES, decoders.Strip(" ", 1, 0)),
+    "bytes alone": BYTES,
+    "bytes and Metaspace": sequence(BYTES, decoders.Metaspace()),
+    "Metaspace": decoders.Metaspace(),
+    "Metaspace, first": decoders.Metaspace(prepend_scheme="first"),
+    "Metaspace, never": decoders.Metaspace(prepend_scheme="never"),
+    "WordPiece": decoders.WordPiece(),
+    "WordPiece as it is": decoders.WordPiece(cleanup=False),
+    "BPE": decoders.BPEDecoder(),
+    "ByteLevel": decoders.ByteLevel(),
+    "ByteLevel among others": sequence(decoders.Replace("e", "a"), decoders.ByteLevel(), decoders.Strip(" ", 1, 0)),
+    "Replace behind": sequence(BYTES, FUSE, SPACES),
+    "regular expression": sequence(decoders.Replace(Regex("[ae]+"), "-"), FUSE),
+    "nothing replaced": decoders.Replace("", "-"),
+}
+ANY = {name: any_vocabulary(decoder) for name, decoder in DECODERS.items()}
+LAST_BYTE, SIZE = 258, ANY["none"].get_vocab_size()
+IDS = st.one_of(st.integers(0, SIZE + 2), st.integers(3, LAST_BYTE), st.integers(LAST_BYTE + 1, SIZE - 1))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@given(tokens=st.lists(IDS, max_size=40))
+@settings(max_examples=100, deadline=None)
+def test_any_tokens_of_any_decoder_give_the_same_text_as_at_once(name: str, tokens: list[int]) -> None:
+    """Broken characters, special tokens in between and ids without a token included, to wherever the output ends."""
+    detokenizer = Vocabulary(ANY[name]).detokenizer()
+    pieces = [*(detokenizer.feed(token) for token in tokens), detokenizer.flush()]
+    assert "".join(pieces) == ANY[name].decode(tokens, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(data=st.data())
 @settings(max_examples=300, deadline=None)
-def test_broken_bytes_of_byte_fallback_never_stop_the_text(tokens: list[int]) -> None:
-    words = [token for token in tokens if token > 258]
-    pieces = "".join(pieces_of("sentencepiece", tokens))
-    for word in words:
-        assert VOCABULARIES["sentencepiece"].bytes_of(word).decode().strip() in pieces
+def test_any_tokens_give_the_same_text_as_at_once(name: str, data: st.DataObject) -> None:
+    tokens = data.draw(st.lists(st.integers(0, TOKENIZERS[name].get_vocab_size() - 1)))
+    assert "".join(pieces_of(name, tokens)) == TOKENIZERS[name].decode(tokens)
+
+
+def test_both_ends_are_stripped_as_far_as_asked() -> None:
+    """On its own: the library's decode panics where this leaves nothing of a text."""
+    detokenizer = Vocabulary(any_vocabulary(sequence(SPACES, FUSE, decoders.Strip(" ", 1, 2)))).detokenizer()
+    space, word = LAST_BYTE + 1 + WORDS.index("▁"), LAST_BYTE + 1 + WORDS.index("e")
+    pieces = [detokenizer.feed(token) for token in (space, space, word, space, space, word, space, space, space)]
+    assert pieces == ["", "", " e", "", "", "  e", "", "", " "]
+    assert detokenizer.flush() == ""
+
+
+def test_an_unknown_decoder_is_refused_by_name() -> None:
+    with pytest.raises(TokenizerError, match="CTC"):
+        Vocabulary(any_vocabulary(decoders.CTC()))
+    with pytest.raises(TokenizerError, match="Replace behind a Fuse"):
+        Vocabulary(any_vocabulary(sequence(FUSE, decoders.Replace("do", "not"))))
+
+
+def test_a_token_costs_the_same_at_the_end_of_a_long_run_of_bytes() -> None:
+    """Nothing of a run is decoded again with each of its tokens."""
+    vocabulary = Vocabulary(ANY["Llama 2"])
+    detokenizer = vocabulary.detokenizer()
+    run = ANY["Llama 2"].encode("ዐ").ids[-3:] * 50_000
+    assert [detokenizer.feed(token) for token in run] == [""] * len(run)
+    assert detokenizer.flush() == "ዐ" * 50_000
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -84,7 +176,8 @@ def test_special_tokens_make_no_text_and_cost_no_space(name: str) -> None:
 
 def test_an_emoji_of_four_tokens_comes_whole() -> None:
     tokens = TOKENIZERS["sentencepiece"].encode("🙃").ids
-    assert [piece for piece in pieces_of("sentencepiece", tokens[-4:]) if piece] == ["🙃"]
+    [word] = [at for at in range(266) if TOKENIZERS["sentencepiece"].id_to_token(at) == "e"]
+    assert pieces_of("sentencepiece", [*tokens[-4:], word]) == ["", "", "", "", "🙃e", ""]
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)

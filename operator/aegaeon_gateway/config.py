@@ -40,9 +40,9 @@ class HttpLimits:
     """What clients' connections may take. Nobody's time-outs are disabled by 0: every figure is above it."""
 
     connections: int = 4096
-    """in all; beyond them idle ones are closed, then new ones are refused with 503"""
+    """in all; beyond them those without a whole request are closed, then new ones are refused with 503"""
     connections_per_address: int = 1024
-    """of one IPv4 address or IPv6 /64; beyond them its own idle ones are closed, then new ones refused with 429"""
+    """of one IPv4 address or IPv6 /64; beyond them as above, of that address, and 429"""
     trusted_proxies: tuple[str, ...] = ()
     """networks whose connections are not counted by address and may be idle for longer than proxies keep theirs"""
     requests_per_connection: int = 1000

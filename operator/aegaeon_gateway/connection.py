@@ -94,9 +94,9 @@ class Connection(web.RequestHandler):
         return self._request_count > self._answered
 
     @property
-    def idle(self) -> bool:
-        """Without a whole request header, so that closing it harms nobody who is served."""
-        return not self.busy and self._payload.is_eof() and not self._raw.is_closing()
+    def incomplete(self) -> bool:
+        """There is no whole request here, so that closing it harms nobody who is served."""
+        return not (self.busy and self._payload.is_eof()) and not self._raw.is_closing()
 
     # ---- what asyncio calls ----------------------------------------------------------------------------------------
 
@@ -221,6 +221,13 @@ class Connection(web.RequestHandler):
             self._payload.set_exception(error)
         else:
             self.end(reason)
+
+    def evict(self) -> None:
+        """Make room for another connection."""
+        if self.busy:
+            self.end("evicted")
+        else:
+            self.close_idle("evicted")
 
     def close_idle(self, reason: str) -> None:
         """Close while nothing is being answered."""

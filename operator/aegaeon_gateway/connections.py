@@ -22,7 +22,7 @@ from aegaeon_gateway.refusals import Refusals
 
 log = logging.getLogger(__name__)
 
-SCAN_S = 0.1  # between two searches for idle connections to close, when there are too many
+SCAN_S = 0.1  # between two searches for connections to close, when there are too many
 RESERVED_FILES = 128  # descriptors that are not clients' connections
 
 
@@ -37,7 +37,7 @@ class Connections:
         self._proxies = [ipaddress.ip_network(network) for network in limits.trusted_proxies]
         self._open: set[Connection] = set()
         self._by_address: Counter[str] = Counter()
-        self._idle: list[Connection] = []  # the longest idle last
+        self._incomplete: list[Connection] = []  # the one that waits longest last
         self._scanned_at = float("-inf")
         self._bodies_bytes = 0
 
@@ -107,25 +107,25 @@ class Connections:
     def _evict(self, now: float, address: str = "") -> bool:
         """Close the connection (of `address`, if given) that has waited longest without a whole request."""
         if address:
-            idle = (one for one in self._open if one.address == address and one.idle)
-            oldest = min(idle, key=lambda one: one.quiet_since, default=None)
+            waiting = (one for one in self._open if one.address == address and one.incomplete)
+            oldest = min(waiting, key=lambda one: one.quiet_since, default=None)
         else:
-            oldest = self._longest_idle(now)
+            oldest = self._longest_incomplete(now)
         if oldest is None:
             return False
-        oldest.close_idle("evicted")
+        oldest.evict()
         return True
 
-    def _longest_idle(self, now: float) -> Connection | None:
+    def _longest_incomplete(self, now: float) -> Connection | None:
         while True:
-            while self._idle:
-                candidate = self._idle.pop()
-                if candidate in self._open and candidate.idle:
+            while self._incomplete:
+                candidate = self._incomplete.pop()
+                if candidate in self._open and candidate.incomplete:
                     return candidate
             if now - self._scanned_at < SCAN_S:
                 return None
             self._scanned_at = now
-            self._idle = sorted((one for one in self._open if one.idle), key=lambda one: -one.quiet_since)
+            self._incomplete = sorted((one for one in self._open if one.incomplete), key=lambda one: -one.quiet_since)
 
 
 async def _begin(http: web.Request, response: web.StreamResponse) -> None:

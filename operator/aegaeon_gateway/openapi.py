@@ -1,2 +1,177 @@
+"""The gateway's own OpenAPI description: requests from the types that check them, answers as `render` writes them.
+
+`_requests` alone knows which library the request types are of.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+from aegaeon_gateway.schema import UNSUPPORTED, ChatRequest, CompletionRequest
+
+Json = dict[str, Any]
+
+_COMPONENTS = "#/components/schemas/"
+_STRING: Json = {"type": "string"}
+_COUNT: Json = {"type": "integer", "minimum": 0}
+_IDS: Json = {"type": "array", "items": _COUNT}
+_FINISH: Json = {"enum": ["stop", "length", None]}
+_ERRORS = {
+    "400": "The request is not well-formed, or a parameter is wrong; `param` names it.",
+    "401": "No key where one is needed, or a wrong one.",
+    "403": "The gateway listens on localhost, and the request names another host or comes from another site's page.",
+    "404": "No such route or model, or none that this key may use.",
+    "405": "No such method here; `Allow` names those that there are.",
+    "408": "Header or body did not arrive in time.",
+    "413": "The body is too large.",
+    "415": "The body is no application/json in UTF-8, or is compressed.",
+    "417": "Expectations other than 100-continue are not met.",
+    "429": "A quota is used up, or there are too many connections from this address; see `Retry-After`.",
+    "431": "The header is too large.",
+    "500": "The engine or the gateway failed on this request.",
+    "503": "No room at present (`Retry-After` says when to come back), or the model cannot be served.",
+    "505": "Not HTTP/1.0 or HTTP/1.1.",
+}
+
+
+@cache
 def description() -> bytes:
-    return b"{}"
+    """The document of GET /openapi.json."""
+    schemas = _requests() | _answers()
+    completions = {"requestBody": _body("CompletionRequest"), "responses": _completion_answers("Completion")}
+    chat = {"requestBody": _body("ChatRequest"), "responses": _completion_answers("ChatCompletion")}
+    model_id = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    paths = {
+        "/v1/chat/completions": {"post": _operation("createChatCompletion", "Answer a chat.", chat)},
+        "/v1/completions": {"post": _operation("createCompletion", "Continue texts.", completions)},
+        "/v1/models": {"get": _operation("listModels", "The models that the key may use.", _get("ModelList"))},
+        "/v1/models/{id}": {
+            "get": _operation("getModel", "One model.", {"parameters": [model_id], **_get("Model")}),
+        },
+        "/health": {"get": _operation("health", "Whether requests are served.", {"responses": _health()})},
+    }
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "Aegaeon gateway", "version": "1", "description": "OpenAI's API of an Aegaeon pool."},
+        "paths": paths,
+        "components": {"schemas": schemas, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "security": [{"key": []}, {}],
+    }
+    return json.dumps(document).encode()  # orjson refuses the bounds of a seed
+
+
+def _requests() -> dict[str, Json]:
+    """The schemas of both request bodies and what they name."""
+    schemas: dict[str, Json] = {}
+    for kind in (ChatRequest, CompletionRequest):
+        schema = kind.model_json_schema(ref_template=_COMPONENTS + "{model}")
+        schemas |= schema.pop("$defs", {})
+        properties = schema["properties"]
+        for name in properties.keys() - set(schema["required"]):
+            properties[name] = {"anyOf": [properties[name], {"type": "null"}]}  # null is as if it were left out
+        properties["logit_bias"]["anyOf"][0]["propertyNames"] = {"pattern": "^[0-9]{1,9}$"}
+        properties |= {name: {"enum": list(neutral)} for name, neutral in UNSUPPORTED.items()}
+        schemas[kind.__name__] = schema
+    return schemas
+
+
+def _answers() -> dict[str, Json]:
+    usage = _object(
+        prompt_tokens=_COUNT,
+        completion_tokens=_COUNT,
+        total_tokens=_COUNT,
+        prompt_tokens_details=_object(cached_tokens=_COUNT),
+    )
+    error = _object(message=_STRING, type=_STRING, param=_or_null(_STRING), code=_or_null(_STRING))
+    state = _object(phase=_STRING, reason=_STRING)
+    model = _object(
+        id=_STRING, object={"const": "model"}, created=_COUNT, owned_by=_STRING, root=_STRING,
+        parent={"type": "null"}, max_model_len=_or_null(_COUNT), aegaeon=state,
+    )  # fmt: skip
+    return {
+        "Error": _object(error=error),
+        "Usage": usage,
+        "ChatCompletion": _completion("chat.completion", _chat_choice()),
+        "Completion": _completion("text_completion", _text_choice()),
+        "Model": model,
+        "ModelList": _object(object={"const": "list"}, data={"type": "array", "items": _ref("Model")}),
+        "Health": _object(status={"enum": ["ok", "starting"]}, scheduler={"enum": ["attached", "away"]}),
+    }
+
+
+def _completion(kind: str, choice: Json) -> Json:
+    whole = _object(
+        id=_STRING, object={"const": kind}, created=_COUNT, model=_STRING,
+        choices={"type": "array", "items": choice}, usage=_ref("Usage"),
+    )  # fmt: skip
+    whole["properties"]["prompt_token_ids"] = _IDS
+    return whole
+
+
+def _chat_choice() -> Json:
+    message = _object(role={"const": "assistant"}, content=_STRING, refusal={"type": "null"})
+    likely = _object(token=_STRING, logprob={"type": "number"}, bytes=_or_null(_IDS))
+    token = {**likely, "properties": {**likely["properties"], "top_logprobs": {"type": "array", "items": likely}}}
+    logprobs = {"type": "object", "properties": {"content": {"type": "array", "items": token}}}
+    choice = _object(index=_COUNT, message=message, logprobs=_or_null(logprobs), finish_reason=_FINISH)
+    choice["properties"]["token_ids"] = _IDS
+    return choice
+
+
+def _text_choice() -> Json:
+    numbers = {"type": "array", "items": _or_null({"type": "number"})}
+    likely = {"type": "object", "additionalProperties": {"type": "number"}}
+    logprobs = _object(
+        tokens={"type": "array", "items": _STRING}, token_logprobs=numbers, text_offset=_IDS,
+        top_logprobs={"anyOf": [{"type": "array", "items": _or_null(likely)}, {"type": "null"}]},
+    )  # fmt: skip
+    choice = _object(index=_COUNT, text=_STRING, logprobs=_or_null(logprobs), finish_reason=_FINISH)
+    choice["properties"] |= {"token_ids": _IDS, "prompt_token_ids": _or_null(_IDS)}
+    return choice
+
+
+def _object(**properties: Json) -> Json:
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _or_null(schema: Json) -> Json:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _ref(name: str) -> Json:
+    return {"$ref": _COMPONENTS + name}
+
+
+def _operation(name: str, summary: str, more: Json) -> Json:
+    return {"operationId": name, "summary": summary, **more}
+
+
+def _body(name: str) -> Json:
+    return {"required": True, "content": {"application/json": {"schema": _ref(name)}}}
+
+
+def _completion_answers(name: str) -> Json:
+    content = {"application/json": {"schema": _ref(name)}, "text/event-stream": {"schema": _STRING}}
+    return {
+        "200": {"description": "The answer; with `stream`, as server-sent events.", "content": content},
+        **_errors(),
+    }
+
+
+def _get(name: str) -> Json:
+    return {"responses": {"200": _answer("The answer.", name), **_errors()}}
+
+
+def _health() -> Json:
+    starting = "Nobody has told yet which models there are."
+    return {"200": _answer("It serves.", "Health"), **_errors(), "503": _answer(starting, "Health")}
+
+
+def _answer(text: str, name: str) -> Json:
+    return {"description": text, "content": {"application/json": {"schema": _ref(name)}}}
+
+
+def _errors() -> Json:
+    return {status: _answer(text, "Error") for status, text in _ERRORS.items()}

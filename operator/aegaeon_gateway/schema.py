@@ -17,7 +17,7 @@ from aegaeon_gateway.errors import InvalidRequestError
 MAX_CHOICES = 128
 """choices of one HTTP request: prompts times n"""
 
-_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     # name -> values that ask for nothing
     "audio": (None,),
     "best_of": (None, 1),
@@ -220,7 +220,7 @@ def parse(kind: type[RequestT], body: bytes) -> RequestT:
         raise InvalidRequestError(f"The body is not valid JSON: {error}", code="invalid_json") from error
     if not isinstance(data, dict):
         raise InvalidRequestError("The body must be a JSON object", code="invalid_json")
-    for name in data.keys() & _UNSUPPORTED.keys():
+    for name in data.keys() & UNSUPPORTED.keys():
         _refuse_unless_neutral(name, data.pop(name))
     try:
         return kind.model_validate(data)
@@ -229,7 +229,7 @@ def parse(kind: type[RequestT], body: bytes) -> RequestT:
 
 
 def _refuse_unless_neutral(name: str, value: Any) -> None:
-    if not any(type(value) is type(neutral) and value == neutral for neutral in _UNSUPPORTED[name]):
+    if not any(type(value) is type(neutral) and value == neutral for neutral in UNSUPPORTED[name]):
         raise InvalidRequestError(
             f"{name} is not supported here; leave it out", param=name, code="unsupported_parameter"
         )

@@ -50,6 +50,7 @@ class _Pages:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._description = description()
 
     async def models(self, http: web.Request) -> web.Response:
         self._need_catalog()
@@ -76,7 +77,7 @@ class _Pages:
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def openapi(self, http: web.Request) -> web.Response:
-        return web.Response(body=description(), content_type="application/json")
+        return web.Response(body=self._description, content_type="application/json")
 
     def _need_catalog(self) -> None:
         if not self._gateway.catalog.known:

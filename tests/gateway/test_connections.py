@@ -123,6 +123,20 @@ async def test_idle_connections_make_room_and_busy_ones_do_not(pool: Any) -> Non
         writer.close()
 
 
+@limited(connections=3)
+async def test_bodies_that_drip_make_room(pool: Any) -> None:
+    await pool.until_models(lambda models: "tiny" in models)
+    dripping = [await asyncio.open_connection("127.0.0.1", pool.served.port) for _ in range(3)]
+    for _, writer in dripping:
+        writer.write(post(length=50_000))
+        await asyncio.sleep(0.05)  # they came one after another
+    for _ in range(3):
+        assert answer(await pool.raw(post(BODY, "Connection: close")))[0] == 200
+    await ended(pool, "evicted")
+    for _, writer in dripping:
+        writer.close()
+
+
 @limited(connections=3, trusted_proxies=["127.0.0.0/8"], connections_per_address=1)
 async def test_a_proxy_is_not_counted_by_address_but_in_all(pool: Any) -> None:
     pool.peer.serve_tokens = False

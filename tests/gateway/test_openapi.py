@@ -1,0 +1,71 @@
+"""The gateway against its own description: schemathesis asks for what it says, and for what it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHECKS = (
+    "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,"
+    "response_schema_conformance,negative_data_rejection,unsupported_method"
+)
+
+
+async def schemathesis(pool: Any, folder: Path, seconds: int, examples: int, seed: int) -> None:
+    """Its command line in a process of its own: what it found wrong is the message of the failure.
+
+    It is told the model's name, so that what it draws gets further than to 404.
+    """
+    document = await described(pool)
+    for kind in ("ChatRequest", "CompletionRequest"):
+        document["components"]["schemas"][kind]["properties"]["model"] = {"enum": ["tiny", "nothing"]}
+    (folder / "openapi.json").write_text(json.dumps(document))
+    run = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "schemathesis.cli", "run", "openapi.json", "--url", pool.url, "--no-color"),
+        *("--max-time", str(seconds), "--max-examples", str(examples), "--seed", str(seed)),
+        *("--checks", CHECKS, "--generation-database", "none", "--continue-on-failure", "--no-shrink"),
+        *("--request-timeout", "60", "--suppress-health-check", "all", "--warnings", "off"),
+        cwd=folder,
+        env=os.environ,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    told, _ = await run.communicate()
+    assert run.returncode == 0, told.decode()[-6000:]
+    assert "Tested: 5" in told.decode(), told.decode()[-2000:]
+
+
+async def described(pool: Any) -> Any:
+    async with pool.http.get(f"{pool.url}/openapi.json") as response:
+        assert response.status == 200
+        return await response.json()
+
+
+async def test_every_route_and_every_parameter_is_described(pool: Any) -> None:
+    document = await described(pool)
+    assert set(document["paths"]) == {
+        "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{id}", "/health",
+    }  # fmt: skip
+    chat = document["components"]["schemas"]["ChatRequest"]
+    assert chat["required"] == ["model", "messages"]
+    assert {"temperature", "logit_bias", "max_completion_tokens", "tools", "repetition_penalty"} <= set(
+        chat["properties"]
+    )
+    assert not chat["additionalProperties"]
+
+
+async def test_requests_drawn_from_the_description_are_answered_as_it_says(pool: Any, tmp_path: Path) -> None:
+    await pool.until_models(lambda models: "tiny" in models)
+    await schemathesis(pool, tmp_path, seconds=20, examples=20, seed=0)
+
+
+@pytest.mark.slow
+async def test_many_requests_drawn_from_the_description_are_answered_as_it_says(pool: Any, tmp_path: Path) -> None:
+    await pool.until_models(lambda models: "tiny" in models)
+    await schemathesis(pool, tmp_path, seconds=int(os.environ.get("SCHEMATHESIS_S", "120")), examples=1000, seed=1)

@@ -57,7 +57,7 @@ class HttpLimits:
     """seconds that a body may take, and one more for every `body_bytes_per_s` received"""
     body_bytes_per_s: int = 16 << 10
     """slower bodies are refused with 408"""
-    bodies_bytes: int = 256 << 20
+    bodies_bytes: int = 128 << 20
     """of incomplete bodies of all connections; beyond it the largest of them is refused with 503"""
     write_s: float = 30.0
     """seconds in which a client that does not keep up must take the 64 KiB that are buffered for it"""

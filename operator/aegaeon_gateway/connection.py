@@ -16,7 +16,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from aegaeon_gateway.errors import ApiError, header_too_large, too_slow
-from aegaeon_gateway.refusals import malformed, of_aiohttp, raw_answer, respond
+from aegaeon_gateway.refusals import drop_frames, malformed, of_aiohttp, raw_answer, respond
 
 if TYPE_CHECKING:
     from aegaeon_gateway.connections import Connections
@@ -170,6 +170,8 @@ class Connection(web.RequestHandler):
         finally:
             self._answered += 1
             self._begun = None
+            if (error := self._payload.exception()) is not None:
+                drop_frames(error)
             self.quiet_since = self._loop.time()
             if self._half_closed and not self.busy:
                 self.close()
@@ -260,7 +262,7 @@ class Connection(web.RequestHandler):
     def _on_body(self, size: int) -> None:
         if self._payload.is_eof():
             self._forget_body()
-        elif size:
+        elif size and self._payload.exception() is None:  # of a refused body nothing is kept
             self.body_bytes += size
             self._all.hold(size)
 

@@ -34,6 +34,14 @@ class Refusals:
         log.info("%s (client's %s) from %s: %s %d %s", request, client_id or "-", address, endpoint, error.status, code)
 
 
+def drop_frames(error: BaseException) -> None:
+    """Free what the frames of a handled error hold: the body, until the garbage collector comes round to the cycle."""
+    chain: BaseException | None = error
+    while chain is not None:
+        chain.__traceback__ = None
+        chain = chain.__cause__ or chain.__context__
+
+
 def respond(error: ApiError, *, close: bool = False) -> web.Response:
     """The answer to a refused request; `close`: the connection cannot be used after it."""
     response = web.Response(

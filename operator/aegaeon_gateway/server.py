@@ -18,7 +18,7 @@ from aegaeon_gateway.answer import REQUEST_ID, TENANT, Answerer, Gateway
 from aegaeon_gateway.catalog import phase_name, served_length
 from aegaeon_gateway.errors import ApiError, EngineError, overloaded
 from aegaeon_gateway.openapi import description
-from aegaeon_gateway.refusals import Refusals, malformed, of_aiohttp, respond
+from aegaeon_gateway.refusals import Refusals, drop_frames, malformed, of_aiohttp, respond
 from aegaeon_gateway.request_rules import request_rules
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
@@ -128,6 +128,7 @@ def _shaped(refusals: Refusals) -> Middleware:
             raise
         except (ApiError, web.HTTPException, web.RequestPayloadError) as error:
             refused = _as_api_error(request, error)
+            drop_frames(error)
         except Exception:  # whatever it is, its client gets an answer and the log the traceback
             log.exception("%s: a fault of the gateway", ids)
             refused = EngineError(f"The gateway failed on this request ({request[REQUEST_ID]}); its log says why.")

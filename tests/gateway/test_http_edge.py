@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from gateway.test_connections import BODY, TEXT, answer, post
 
+from aegaeon_gateway.errors import HttpError
 from aegaeon_gateway.log_limit import BURST_LINES, LINES_PER_S, LineLimit
+from aegaeon_gateway.refusals import drop_frames
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -182,3 +184,17 @@ def test_lines_above_the_rate_are_left_out_and_the_next_one_says_how_many() -> N
     now[0] += 1 / LINES_PER_S
     assert told() == "refused 7 (50 lines before it left out)"
     assert told() is None
+
+
+def test_an_error_that_was_answered_holds_no_frames() -> None:
+    """They hold bodies, for as long as the garbage collector leaves the cycle alone."""
+    try:
+        try:
+            raise ValueError("inner")
+        except ValueError as inner:
+            raise HttpError("outer", status=400, code="x") from inner
+    except HttpError as error:
+        drop_frames(error)
+        assert error.__traceback__ is None
+        assert error.__cause__ is not None
+        assert error.__cause__.__traceback__ is None

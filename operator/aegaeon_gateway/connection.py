@@ -170,8 +170,8 @@ class Connection(web.RequestHandler):
         finally:
             self._answered += 1
             self._begun = None
-            if (error := self._payload.exception()) is not None:
-                drop_frames(error)
+            if (broken := self._payload.exception()) is not None:
+                drop_frames(broken)
             self.quiet_since = self._loop.time()
             if self._half_closed and not self.busy:
                 self.close()

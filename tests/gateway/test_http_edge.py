@@ -189,11 +189,15 @@ def test_lines_above_the_rate_are_left_out_and_the_next_one_says_how_many() -> N
 def test_an_error_that_was_answered_holds_no_frames() -> None:
     """They hold bodies, for as long as the garbage collector leaves the cycle alone."""
     with pytest.raises(HttpError) as caught:
-        try:
-            raise ValueError("inner")
-        except ValueError as inner:
-            raise HttpError("outer", status=400, code="x") from inner
+        _fail()
     drop_frames(caught.value)
     assert caught.value.__traceback__ is None
     assert caught.value.__cause__ is not None
     assert caught.value.__cause__.__traceback__ is None
+
+
+def _fail() -> None:
+    try:
+        raise ValueError("inner")
+    except ValueError as inner:
+        raise HttpError("outer", status=400, code="x") from inner

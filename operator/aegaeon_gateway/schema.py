@@ -20,7 +20,7 @@ MAX_CHOICES = 128
 """choices of one HTTP request: prompts times n"""
 
 _NULL = Raw(b"null")
-_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     # name -> values that ask for nothing
     "audio": (None,),
     "best_of": (None, 1),
@@ -230,7 +230,7 @@ def model_of(body: bytes | bytearray) -> str:
 def parse(kind: type[RequestT], body: bytes | bytearray) -> RequestT:
     """Check a request body. Raises InvalidRequestError naming the parameter."""
     request: RequestT = _decode(kind, body)
-    for name, neutral in _UNSUPPORTED.items():
+    for name, neutral in UNSUPPORTED.items():
         _refuse_unless_neutral(name, getattr(request, name), neutral)
     _check_common(request)
     if isinstance(request, ChatRequest):

@@ -76,10 +76,11 @@ class Texts:
                 for name in names}  # fmt: skip
 
     def keep(self, models: Sequence[ModelStatus]) -> None:
-        """Load ahead what the catalog serves (once its files are there) and drop what it no longer names."""
+        """Load ahead what the catalog serves (once its files are there) and drop what it does not serve any more."""
         self._names = {}
         for model in models:
-            self._names.setdefault(_key(model.spec.source), []).append(model.spec.name)
+            if model.phase != ModelPhase.MODEL_PHASE_FAILED:  # when it is mended, its texts may be others
+                self._names.setdefault(_key(model.spec.source), []).append(model.spec.name)
         for key in (self._loading.keys() | self._failed.keys()) - self._names.keys():
             self._failed.pop(key, None)
             if self._loading.pop(key, None) is not None:

@@ -12,14 +12,13 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import orjson
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from aegaeon_gateway.errors import InvalidRequestError
 
 MAX_CHOICES = 128
 """choices of one HTTP request: prompts times n"""
 
-_NULL = Raw(b"null")
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     # name -> values that ask for nothing
     "audio": (None,),
@@ -130,22 +129,22 @@ class CommonRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     prompt_cache_key: str | None = None
 
     # refused unless they ask for nothing
-    audio: Raw = _NULL
-    best_of: Raw = _NULL
-    function_call: Raw = _NULL
-    functions: Raw = _NULL
-    guided_json: Raw = _NULL
-    modalities: Raw = _NULL
-    parallel_tool_calls: Raw = _NULL
-    prediction: Raw = _NULL
-    reasoning_effort: Raw = _NULL
-    response_format: Raw = _NULL
-    store: Raw = _NULL
-    suffix: Raw = _NULL
-    tool_choice: Raw = _NULL
-    tools: Raw = _NULL
-    verbosity: Raw = _NULL
-    web_search_options: Raw = _NULL
+    audio: Raw | UnsetType = UNSET
+    best_of: Raw | UnsetType = UNSET
+    function_call: Raw | UnsetType = UNSET
+    functions: Raw | UnsetType = UNSET
+    guided_json: Raw | UnsetType = UNSET
+    modalities: Raw | UnsetType = UNSET
+    parallel_tool_calls: Raw | UnsetType = UNSET
+    prediction: Raw | UnsetType = UNSET
+    reasoning_effort: Raw | UnsetType = UNSET
+    response_format: Raw | UnsetType = UNSET
+    store: Raw | UnsetType = UNSET
+    suffix: Raw | UnsetType = UNSET
+    tool_choice: Raw | UnsetType = UNSET
+    tools: Raw | UnsetType = UNSET
+    verbosity: Raw | UnsetType = UNSET
+    web_search_options: Raw | UnsetType = UNSET
 
     @property
     def n(self) -> int:
@@ -231,7 +230,8 @@ def parse(kind: type[RequestT], body: bytes | bytearray) -> RequestT:
     """Check a request body. Raises InvalidRequestError naming the parameter."""
     request: RequestT = _decode(kind, body)
     for name, neutral in UNSUPPORTED.items():
-        _refuse_unless_neutral(name, getattr(request, name), neutral)
+        if isinstance(value := getattr(request, name), Raw):
+            _refuse_unless_neutral(name, bytes(value), neutral)
     _check_common(request)
     if isinstance(request, ChatRequest):
         _check_chat(request)
@@ -251,8 +251,8 @@ def _decode(kind: type[Struct], body: bytes | bytearray) -> Any:
         raise InvalidRequestError("The body is nested too deeply; send less", code="invalid_json") from error
 
 
-def _refuse_unless_neutral(name: str, raw: Raw, neutral: tuple[Any, ...]) -> None:
-    value = orjson.loads(bytes(raw)) if len(bytes(raw)) <= _NEUTRAL_BYTES else ...
+def _refuse_unless_neutral(name: str, raw: bytes, neutral: tuple[Any, ...]) -> None:
+    value = orjson.loads(raw) if len(raw) <= _NEUTRAL_BYTES else ...
     if not any(type(value) is type(one) and value == one for one in neutral):
         raise InvalidRequestError(
             f"{name} is not supported here; leave it out", param=name, code="unsupported_parameter"

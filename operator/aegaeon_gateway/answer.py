@@ -8,22 +8,34 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from aegaeon_gateway.catalog import Catalog
+from aegaeon_gateway.admission import (
+    PEEK_BYTES,
+    UNKNOWN_BODY_BYTES,
+    Client,
+    Endpoint,
+    body_bytes,
+    check_body,
+)
+from aegaeon_gateway.catalog import Catalog, served_length
 from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.errors import ApiError, BodyTooLargeError, TokenizerError, model_failed, overloaded
 from aegaeon_gateway.exchange import Exchange
+from aegaeon_gateway.intake import TOKEN_BYTES, Holding, Intake, read_body
 from aegaeon_gateway.link import SchedulerLink
 from aegaeon_gateway.metrics import Metrics, ModelMetrics
 from aegaeon_gateway.output import Delta
-from aegaeon_gateway.prepare import Prepared, prepare
+from aegaeon_gateway.prepare import Prepared, prepared_from
 from aegaeon_gateway.render import DONE, ChatRenderer, CompletionRenderer, Renderer, error_event
-from aegaeon_gateway.schema import ChatRequest, CompletionRequest, parse
+from aegaeon_gateway.schema import model_of
 from aegaeon_gateway.tenancy import Limits, Tenant, Tenants
-from aegaeon_gateway.texts import ModelText, Tokenizers
+from aegaeon_gateway.texts import ModelText, Texts
+from aegaeon_gateway.workers.pool import WorkerPool
+from aegaeon_gateway.workers.wire import Job as WorkerJob
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
 REQUEST_ID = web.RequestKey("id", str)
 TENANT = web.RequestKey("tenant", Tenant)
+_PREFIXES: dict[Endpoint, str] = {"chat": "chatcmpl", "completions": "cmpl"}
 _STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache, no-transform",
@@ -37,7 +49,9 @@ class Gateway:
 
     config: GatewayConfig
     catalog: Catalog
-    tokenizers: Tokenizers
+    texts: Texts
+    workers: WorkerPool
+    intake: Intake
     link: SchedulerLink
     metrics: Metrics
     tenants: Tenants
@@ -57,42 +71,59 @@ class Answerer:
         self._gateway = gateway
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
-        arrived = time.monotonic()
-        request = parse(ChatRequest, await self._body(http))
-        prepared = await self._prepare(f"chatcmpl-{http[REQUEST_ID]}", request, arrived, http[TENANT])
-        return await self._answer(http, prepared, ChatRenderer(prepared))
+        return await self._serve(http, "chat")
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
+        return await self._serve(http, "completions")
+
+    async def _serve(self, http: web.Request, endpoint: Endpoint) -> web.StreamResponse:
         arrived = time.monotonic()
-        request = parse(CompletionRequest, await self._body(http))
-        prepared = await self._prepare(f"cmpl-{http[REQUEST_ID]}", request, arrived, http[TENANT])
-        return await self._answer(http, prepared, CompletionRenderer(prepared, echo=request.echo))
+        client = Client(http[TENANT], self._gateway.tenants.current())
+        with self._gateway.intake.request(client.owner, shared=client.shared) as holding:
+            prepared = await self._prepared(http, endpoint, client, holding, arrived)
+            holding.hold(prepared.prompt_tokens * TOKEN_BYTES)
+            renderer = ChatRenderer(prepared) if endpoint == "chat" else CompletionRenderer(prepared)
+            return await self._answer(http, prepared, renderer)
 
-    async def _body(self, http: web.Request) -> bytes:
-        try:
-            return await http.read()
-        except web.HTTPRequestEntityTooLarge as error:
-            raise BodyTooLargeError(self._gateway.config.max_body_bytes) from error
-
-    async def _prepare(
-        self, request_id: str, request: ChatRequest | CompletionRequest, arrived: float, tenant: Tenant
+    async def _prepared(
+        self, http: web.Request, endpoint: Endpoint, client: Client, holding: Holding, arrived: float
     ) -> Prepared:
-        hold_s = self._gateway.config.hold_s
+        """The order of checks: what costs least first, and nothing of the body before it is known who may use what."""
+        body = await read_body(http, self._most_bytes(http, client, endpoint), holding)
+        name = await self._model_of(client, body)
         served = (model.spec.name for model in self._gateway.catalog.models())
-        self._gateway.tenants.current().check(tenant, request.model, served)
-        model = await self._gateway.catalog.ready(request.model, hold_s)
+        client.directory.check(client.tenant, name, served)
+        model = await self._gateway.catalog.ready(name, self._gateway.config.hold_s)
         try:
-            text = await self._text(model, arrived + hold_s)
-            return await prepare(request_id, request, model, text, arrived)
+            text = await self._text(model, arrived + self._gateway.config.hold_s)
+            length = served_length(model) or text.max_positions
+            check_body(body, length, endpoint)
+            job = WorkerJob(text.key, endpoint, name, length)
+            done = await self._gateway.workers.prepare(client.owner_of(name), job, body)
         except ApiError as error:
-            self._gateway.metrics.of(request.model).ended(_outcome(error))
+            self._gateway.metrics.of(name).ended(_outcome(error))
             raise
+        return prepared_from(f"{_PREFIXES[endpoint]}-{http[REQUEST_ID]}", model, text, done, arrived)
+
+    def _most_bytes(self, http: web.Request, client: Client, endpoint: Endpoint) -> int:
+        """Of a body of this client: what the longest of its models could use. Raises UnauthorizedError without any."""
+        client.check_any()
+        if (http.content_length or 0) > (configured := self._gateway.config.max_body_bytes):
+            raise BodyTooLargeError(configured)
+        mine = [m for m in self._gateway.catalog.models() if client.directory.visible(client.tenant, m.spec.name)]
+        longest = max((body_bytes(served_length(model), endpoint) for model in mine), default=UNKNOWN_BODY_BYTES)
+        return min(longest, configured)
+
+    async def _model_of(self, client: Client, body: bytearray) -> str:
+        if len(body) <= PEEK_BYTES:
+            return model_of(body)
+        return await self._gateway.workers.model_of(client.owner_of(""), body)
 
     async def _text(self, model: ModelStatus, until: float) -> ModelText:
         name = model.spec.name
         try:
             async with asyncio.timeout(max(until - time.monotonic(), 0.1)):
-                return await self._gateway.tokenizers.get(model.spec.source)
+                return await self._gateway.texts.get(model.spec.source)
         except TimeoutError:
             raise overloaded(f"The tokenizer of {name!r} is still loading; try again.") from None
         except TokenizerError as error:
@@ -117,7 +148,7 @@ class Answerer:
         """Within the quotas; what was generated is charged however it ended."""
         tenant, model, limits = http[TENANT], prepared.model, self._gateway.limits
         quota = self._gateway.tenants.current().quota_of(model)
-        await limits.admit(tenant, model, quota, sum(len(job.prompt) for job in prepared.jobs))
+        await limits.admit(tenant, model, quota, prepared.prompt_tokens)
         async with Exchange(prepared, self._gateway.link, metrics) as exchange:
             try:
                 return await _exchange(http, exchange, prepared, renderer)

@@ -20,6 +20,11 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "sink": (str,),
     "tls": (str, type(None)),
     "max_body_bytes": (int,),
+    "max_open_requests": (int,),
+    "request_memory_bytes": (int,),
+    "workers": (int,),
+    "worker_cpu_s": (int, float),
+    "worker_memory_bytes": (int,),
     "hub_cache": (str, type(None)),
     "fetched": (str, type(None)),
     "hold_s": (int, float),
@@ -81,6 +86,16 @@ class GatewayConfig:
     """folder of ca.crt, tls.crt and tls.key: mutual TLS with scheduler and sidecars; None: plaintext"""
     max_body_bytes: int = 8 << 20
     """a larger request body is refused with 413"""
+    max_open_requests: int = 4096
+    """requests that are being read, worked on and answered at a time; more are answered with 503"""
+    request_memory_bytes: int = 256 << 20
+    """of their bodies and prompts, without the first 64 KiB of each; what does not fit is answered with 503"""
+    workers: int = 2
+    """processes that check, render and tokenize small requests, and as many at the lowest priority for large ones"""
+    worker_cpu_s: float = 10.0
+    """CPU time that checking, rendering and tokenizing one large request may take"""
+    worker_memory_bytes: int = 1 << 30
+    """and memory, beyond the models' tokenizers, which all workers share"""
     hub_cache: str | None = None
     """folder for tokenizer files of hub models; None: the library's own"""
     fetched: str | None = None
@@ -143,6 +158,8 @@ def _checked(data: dict[str, Any]) -> GatewayConfig:
             raise ConfigError(f"key {key!r} has the wrong type {type(value).__name__}")
         if isinstance(value, int | float) and value < 0:
             raise ConfigError(f"key {key!r} must not be negative")
+    if min(data.get("workers", 1), data.get("max_open_requests", 1)) < 1:
+        raise ConfigError("keys 'workers' and 'max_open_requests' must be above 0")
     _check_address("listen", data["listen"])
     if (pages := data.get("metrics_listen")) is not None and not pages.startswith("unix:"):
         _check_address("metrics_listen", pages)

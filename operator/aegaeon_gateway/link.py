@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 import grpc
@@ -44,7 +44,7 @@ class SchedulerLink:
     """Keeps one Serve stream alive for ever and is the only one that talks on it.
 
     `hold_s`: a request without any progress for so long, while the scheduler is away or has not accepted it, is
-    answered 503.
+    answered 503. `unusable`: the models whose tokenizer or template this gateway cannot use, and why.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class SchedulerLink:
         catalog: Catalog,
         tenants: Tenants,
         metrics: Metrics,
+        unusable: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._hello = pb.GatewayMessage(hello=pb.GatewayHello(gateway=name, sink=sink))
         self._target = target
@@ -68,6 +69,7 @@ class SchedulerLink:
         self._catalog = catalog
         self._tenants = tenants
         self._metrics = metrics
+        self._unusable = unusable
         self._outbox: asyncio.Queue[pb.GatewayMessage] | None = None
         self._unsent_cancels: list[pb.CancelRequest] = []
 
@@ -99,6 +101,11 @@ class SchedulerLink:
             self._unsent_cancels.append(message)
         else:
             self._outbox.put_nowait(pb.GatewayMessage(cancel=message))
+
+    def text_status(self, model: str, reason: str) -> None:
+        """Tell the scheduler why a model's text cannot be used here; an empty reason: it can."""
+        if self._outbox is not None:
+            self._outbox.put_nowait(pb.GatewayMessage(text=pb.TextStatus(model=model, reason=reason)))
 
     async def run(self) -> None:
         """Connect, serve, and connect again until cancelled."""
@@ -147,6 +154,8 @@ class SchedulerLink:
         cancels, self._unsent_cancels = self._unsent_cancels, []
         for cancel in cancels:
             outbox.put_nowait(pb.GatewayMessage(cancel=cancel))
+        for model, reason in self._unusable().items():
+            self.text_status(model, reason)
         for generation in self._open:
             self._submit(generation, generation.open_choices)
 

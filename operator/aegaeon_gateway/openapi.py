@@ -9,6 +9,8 @@ import json
 from functools import cache
 from typing import Any
 
+import msgspec
+
 from aegaeon_gateway.schema import UNSUPPORTED, ChatRequest, CompletionRequest
 
 Json = dict[str, Any]
@@ -63,17 +65,14 @@ def description() -> bytes:
 
 
 def _requests() -> dict[str, Json]:
-    """The schemas of both request bodies and what they name."""
-    schemas: dict[str, Json] = {}
-    for kind in (ChatRequest, CompletionRequest):
-        schema = kind.model_json_schema(ref_template=_COMPONENTS + "{model}")
-        schemas |= schema.pop("$defs", {})
-        properties = schema["properties"]
-        for name in properties.keys() - set(schema["required"]):
-            properties[name] = {"anyOf": [properties[name], {"type": "null"}]}  # null is as if it were left out
+    """The schemas of both request bodies and what they name, with what their types cannot say."""
+    kinds = (ChatRequest, CompletionRequest)
+    _, schemas = msgspec.json.schema_components(kinds, ref_template=_COMPONENTS + "{name}")
+    for kind in kinds:
+        properties = schemas[kind.__name__]["properties"]
         properties["logit_bias"]["anyOf"][0]["propertyNames"] = {"pattern": "^[0-9]{1,9}$"}
+        properties["seed"]["anyOf"][0] |= {"minimum": -(2**63), "exclusiveMaximum": 2**64}
         properties |= {name: {"enum": list(neutral)} for name, neutral in UNSUPPORTED.items()}
-        schemas[kind.__name__] = schema
     return schemas
 
 
@@ -153,9 +152,9 @@ def _body(name: str) -> Json:
 
 
 def _completion_answers(name: str) -> Json:
-    content = {"application/json": {"schema": _ref(name)}, "text/event-stream": {"schema": _STRING}}
+    content = {"application/json": {"schema": _ref(name)}, "text/event-stream": {"schema": _object(data=_STRING)}}
     return {
-        "200": {"description": "The answer; with `stream`, as server-sent events.", "content": content},
+        "200": {"description": "The answer; with `stream`, as server-sent events, each with `data` alone.", "content": content},
         **_errors(),
     }
 

@@ -138,9 +138,9 @@ class ChatRenderer:
 class CompletionRenderer:
     """text_completion, whole and in chunks."""
 
-    def __init__(self, prepared: Prepared, *, echo: bool) -> None:
+    def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
-        self._echo = echo
+        self._echo = prepared.request.echo
         self._count = prepared.request.logprob_count
         self._ids = prepared.request.return_token_ids
         after = ',"logprobs":null,"finish_reason":null}]'

@@ -16,6 +16,7 @@ from aegaeon_gateway.answer import Gateway
 from aegaeon_gateway.catalog import Catalog
 from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.connections import Connections
+from aegaeon_gateway.intake import Intake
 from aegaeon_gateway.leaving import CUT_S, Leaving
 from aegaeon_gateway.link import SchedulerLink
 from aegaeon_gateway.metrics import Metrics
@@ -24,7 +25,9 @@ from aegaeon_gateway.refusals import Refusals
 from aegaeon_gateway.server import make_app
 from aegaeon_gateway.sink import start_sink
 from aegaeon_gateway.tenancy import Limits, Tenants, TenantsFile, connect
-from aegaeon_gateway.texts import Tokenizers, warm
+from aegaeon_gateway.texts import Texts
+from aegaeon_gateway.workers.pool import PoolConfig, Starter, WorkerPool, start_process
+from aegaeon_gateway.workers.wire import Limit
 from aegaeon_proto.pages import Pages
 
 log = logging.getLogger(__name__)
@@ -50,17 +53,21 @@ class Served:
         self.open = open_
         self.catalog = gateway.catalog
         self.limits = gateway.limits
+        self.intake = gateway.intake
+        self.texts = gateway.texts
         self.tasks = tasks
 
 
 @asynccontextmanager
-async def serve(config: GatewayConfig) -> AsyncIterator[Served]:
+async def serve(config: GatewayConfig, start_workers: Starter = start_process) -> AsyncIterator[Served]:
     """Start everything; on leaving take no more connections after withdraw_s, let what is open end, then stop.
 
     Raises OSError or RuntimeError when an address cannot be used.
     """
-    open_, metrics, tokenizers = OpenRequests(), Metrics(), Tokenizers(config.hub_cache, config.fetched)
-    catalog = Catalog(on_change=tokenizers.keep)
+    open_, metrics = OpenRequests(), Metrics()
+    workers = WorkerPool(_pool_config(config), start_workers)
+    texts = Texts(workers, config.hub_cache, config.fetched)
+    catalog = Catalog(on_change=texts.keep)
     tenants = Tenants(
         TenantsFile(Path(config.tenants) if config.tenants else None), by_scheduler=config.tenants_by_scheduler
     )
@@ -74,21 +81,31 @@ async def serve(config: GatewayConfig) -> AsyncIterator[Served]:
         catalog=catalog,
         tenants=tenants,
         metrics=metrics,
+        unusable=texts.failures,
     )
+    texts.report = link.text_status
     buckets = connect(config.redis, config.redis_password_file, config.redis_ca_file)
     limits = Limits(buckets, config.hold_s)
-    gateway = Gateway(config, catalog, tokenizers, link, metrics, tenants, limits, int(time.time()))
+    intake = Intake(config.max_open_requests, config.request_memory_bytes)
+    started = int(time.time())
+    gateway = Gateway(config, catalog, texts, workers, intake, link, metrics, tenants, limits, started)
+    await workers.start()
     sink = await start_sink(config.sink, config.tls_folder, open_)
     tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.sweep())]
-    warming = asyncio.create_task(asyncio.to_thread(warm))
     try:
         leaving = Leaving()
         async with _pages(config, gateway, leaving), _http(config, gateway, leaving) as port:
             yield Served(port, open_, gateway, tasks)
     finally:
-        await warming
         await _stop(tasks, sink)
+        await texts.stop()
+        await workers.stop()
         await buckets.close()
+
+
+def _pool_config(config: GatewayConfig) -> PoolConfig:
+    limit = Limit(config.worker_cpu_s, config.worker_memory_bytes)
+    return PoolConfig(config.workers, limit, max(config.hold_s, 4 * config.worker_cpu_s))
 
 
 @asynccontextmanager

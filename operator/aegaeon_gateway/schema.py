@@ -1,6 +1,7 @@
 """What a request may hold. Nothing that would change the answer is ignored: what is not served here is refused by name.
 
-Types are strict (no "0.5" for 0.5), unknown names are errors, and every error carries the parameter.
+Types are strict (no "0.5" for 0.5), unknown names are errors, and every error carries the parameter. msgspec checks
+while it reads and stops at the first error, so a hostile body costs no more than a valid one of its length.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
+import msgspec
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from aegaeon_gateway.errors import InvalidRequestError
 
@@ -36,35 +38,43 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "verbosity": (None,),
     "web_search_options": (None,),
 }
+_NEUTRAL_BYTES = 64  # every neutral value is shorter; what is longer is not even parsed
 
-_UNION_MESSAGES = {
+_MESSAGES = {
+    # by parameter, or by the last name of its path: where msgspec's own words say less
     "prompt": "must be a text, a list of texts, a list of token ids or a list of such lists",
+    "role": "must be system, developer, user or assistant",
+    "service_tier": "must be auto or default",
     "stop": "must be a text or a list of at most 16 texts",
+    "type": "must be text; other kinds of content are not served",
 }
 
-TokenId = Annotated[int, Field(ge=0, lt=2**32)]
-StopString = Annotated[str, Field(min_length=1, max_length=512)]
+TokenId = Annotated[int, Meta(ge=0, lt=2**32)]
+StopString = Annotated[str, Meta(min_length=1, max_length=512)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+TokenCount = Annotated[int, Meta(ge=1, lt=2**31)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class StreamOptions(_Strict):
+class StreamOptions(Struct, forbid_unknown_fields=True, frozen=True):
     """`include_usage`: one more chunk with the usage before the end."""
 
-    include_usage: bool = False
-    include_obfuscation: Literal[False] = False
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.include_obfuscation:
+            raise ValueError("include_obfuscation is not supported here")
 
 
-class TextPart(_Strict):
+class TextPart(Struct, forbid_unknown_fields=True, frozen=True):
     """A content part; other kinds (images, audio) are not served."""
 
     type: Literal["text"]
     text: str
 
 
-class Message(_Strict):
+class Message(Struct, forbid_unknown_fields=True, frozen=True):
     """One message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant"]
@@ -72,11 +82,9 @@ class Message(_Strict):
     name: str | None = None
     refusal: None = None
 
-    @model_validator(mode="after")
-    def _has_content(self) -> Message:
+    def __post_init__(self) -> None:
         if self.content is None and self.role != "assistant":
             raise ValueError("content is missing")
-        return self
 
     @property
     def text(self) -> str:
@@ -86,29 +94,32 @@ class Message(_Strict):
         return self.content or ""
 
 
-class CommonRequest(_Strict):
-    """What both endpoints take. Ranges are OpenAI's; top_k, min_p and below are known extensions."""
+class CommonRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """What both endpoints take. Ranges are OpenAI's; top_k, min_p and below are known extensions.
+
+    None is what a client says that leaves a parameter out, or gives null.
+    """
 
     model: str
-    temperature: float = Field(1.0, ge=0, le=2)
-    top_p: float = Field(1.0, gt=0, le=1)
-    n: int = Field(1, ge=1, le=MAX_CHOICES)
-    presence_penalty: float = Field(0.0, ge=-2, le=2)
-    frequency_penalty: float = Field(0.0, ge=-2, le=2)
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = Field(default_factory=dict)
-    seed: int | None = Field(None, ge=-(2**63), lt=2**64)
-    stop: StopString | Annotated[list[StopString], Field(max_length=16)] | None = None
-    max_tokens: int | None = Field(None, ge=1, lt=2**31)
-    stream: bool = False
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    choices: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = msgspec.field(default=None, name="n")
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    seed: int | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
+    max_tokens: TokenCount | None = None
+    stream: bool | None = None
     stream_options: StreamOptions | None = None
 
-    top_k: int = Field(0, ge=-1, lt=2**31)
-    min_p: float = Field(0.0, ge=0, le=1)
-    repetition_penalty: float = Field(1.0, gt=0, le=10)
-    stop_token_ids: list[TokenId] = Field(default_factory=list, max_length=128)
-    min_tokens: int = Field(0, ge=0, lt=2**31)
-    ignore_eos: bool = False
-    return_token_ids: bool = False
+    top_k: Annotated[int, Meta(ge=-1, lt=2**31)] | None = None
+    min_p: Share | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=128)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
+    ignore_eos: bool | None = None
+    return_token_ids: bool | None = None
 
     # accepted: they do not change the answer
     user: str | None = None
@@ -117,24 +128,27 @@ class CommonRequest(_Strict):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, data: Any) -> Any:
-        return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
+    # refused unless they ask for nothing
+    audio: Raw | UnsetType = UNSET
+    best_of: Raw | UnsetType = UNSET
+    function_call: Raw | UnsetType = UNSET
+    functions: Raw | UnsetType = UNSET
+    guided_json: Raw | UnsetType = UNSET
+    modalities: Raw | UnsetType = UNSET
+    parallel_tool_calls: Raw | UnsetType = UNSET
+    prediction: Raw | UnsetType = UNSET
+    reasoning_effort: Raw | UnsetType = UNSET
+    response_format: Raw | UnsetType = UNSET
+    store: Raw | UnsetType = UNSET
+    suffix: Raw | UnsetType = UNSET
+    tool_choice: Raw | UnsetType = UNSET
+    tools: Raw | UnsetType = UNSET
+    verbosity: Raw | UnsetType = UNSET
+    web_search_options: Raw | UnsetType = UNSET
 
-    @field_validator("logit_bias")
-    @classmethod
-    def _keys_are_token_ids(cls, bias: dict[str, float]) -> dict[str, float]:
-        for key in bias:
-            if not key.isdecimal() or not key.isascii() or len(key) > 9:
-                raise ValueError(f"{key!r} is not a token id")
-        return bias
-
-    @model_validator(mode="after")
-    def _stream_options_need_stream(self) -> CommonRequest:
-        if self.stream_options is not None and not self.stream:
-            raise InvalidRequestError("stream_options is allowed only with stream: true", param="stream_options")
-        return self
+    @property
+    def n(self) -> int:
+        return self.choices or 1
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -144,7 +158,7 @@ class CommonRequest(_Strict):
 
     @property
     def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     @property
     def output_limit(self) -> int | None:
@@ -152,19 +166,13 @@ class CommonRequest(_Strict):
         return self.max_tokens
 
 
-class ChatRequest(CommonRequest):
+class ChatRequest(CommonRequest, frozen=True, kw_only=True):
     """POST /v1/chat/completions."""
 
-    messages: list[Message] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(None, ge=1, lt=2**31)
-    logprobs: bool = False
-    top_logprobs: int | None = Field(None, ge=0, le=20)
-
-    @model_validator(mode="after")
-    def _top_needs_logprobs(self) -> ChatRequest:
-        if self.top_logprobs is not None and not self.logprobs:
-            raise InvalidRequestError("top_logprobs is allowed only with logprobs: true", param="top_logprobs")
-        return self
+    messages: Annotated[list[Message], Meta(min_length=1)]
+    max_completion_tokens: TokenCount | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
     @property
     def output_limit(self) -> int | None:
@@ -175,85 +183,136 @@ class ChatRequest(CommonRequest):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
-class CompletionRequest(CommonRequest):
+class CompletionRequest(CommonRequest, frozen=True, kw_only=True):
     """POST /v1/completions. `prompt`: text, texts, token ids or lists of token ids."""
 
-    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
-    max_tokens: int | None = Field(16, ge=1, lt=2**31)
-    logprobs: int | None = Field(None, ge=0, le=5)
-    echo: bool = False
+    prompt: str | list[str | TokenId | Annotated[list[TokenId], Meta(min_length=1)]]
+    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+    echo: bool | None = None
 
-    @model_validator(mode="after")
-    def _combinations(self) -> CompletionRequest:
-        if self.echo and self.logprobs is not None:
-            raise InvalidRequestError("echo together with logprobs is not supported", param="logprobs")
-        if not self.prompt and self.prompt != "":
-            raise InvalidRequestError("prompt must not be an empty list", param="prompt")
-        if len(self.prompts) * self.n > MAX_CHOICES:
-            message = f"{len(self.prompts)} prompts with n = {self.n} are more than {MAX_CHOICES} choices"
-            raise InvalidRequestError(message, param="n")
-        return self
+    @property
+    def output_limit(self) -> int:
+        return 16 if self.max_tokens is None else self.max_tokens
 
     @property
     def prompts(self) -> Sequence[str | list[int]]:
-        match self.prompt:
-            case str():
-                return [self.prompt]
-            case [int(), *_]:
-                return [[token for token in self.prompt if isinstance(token, int)]]
-            case _:
-                return [prompt for prompt in self.prompt if not isinstance(prompt, int)]
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if self.prompt and isinstance(self.prompt[0], int):
+            return [[token for token in self.prompt if isinstance(token, int)]]
+        return [prompt for prompt in self.prompt if not isinstance(prompt, int)]
 
     @property
     def logprob_count(self) -> int | None:
         return self.logprobs
 
 
+class _ModelOnly(Struct):
+    model: str
+
+
 RequestT = TypeVar("RequestT", ChatRequest, CompletionRequest)
+_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind) for kind in (ChatRequest, CompletionRequest, _ModelOnly)
+}
+_PLACE = re.compile(r"(?s)(.*?)(?: - at `(?:key in )?\$(.*)`)?")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
 
 
-def parse(kind: type[RequestT], body: bytes) -> RequestT:
+def model_of(body: bytes | bytearray) -> str:
+    """The model that a body names, everything else skipped over (some ns a byte). Raises InvalidRequestError."""
+    model: str = _decode(_ModelOnly, body).model
+    return model
+
+
+def parse(kind: type[RequestT], body: bytes | bytearray) -> RequestT:
     """Check a request body. Raises InvalidRequestError naming the parameter."""
+    request: RequestT = _decode(kind, body)
+    for name, neutral in UNSUPPORTED.items():
+        if isinstance(value := getattr(request, name), Raw):
+            _refuse_unless_neutral(name, bytes(value), neutral)
+    _check_common(request)
+    if isinstance(request, ChatRequest):
+        _check_chat(request)
+    else:
+        _check_completion(request)
+    return request
+
+
+def _decode(kind: type[Struct], body: bytes | bytearray) -> Any:
     try:
-        data = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        return _DECODERS[kind].decode(body)
+    except msgspec.ValidationError as error:
+        raise _as_api_error(str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"The body is not valid JSON: {error}", code="invalid_json") from error
-    if not isinstance(data, dict):
-        raise InvalidRequestError("The body must be a JSON object", code="invalid_json")
-    for name in data.keys() & UNSUPPORTED.keys():
-        _refuse_unless_neutral(name, data.pop(name))
-    try:
-        return kind.model_validate(data)
-    except ValidationError as error:
-        raise _as_api_error(error) from error
+    except RecursionError as error:
+        raise InvalidRequestError("The body is nested too deeply; send less", code="invalid_json") from error
 
 
-def _refuse_unless_neutral(name: str, value: Any) -> None:
-    if not any(type(value) is type(neutral) and value == neutral for neutral in UNSUPPORTED[name]):
+def _refuse_unless_neutral(name: str, raw: bytes, neutral: tuple[Any, ...]) -> None:
+    value = orjson.loads(raw) if len(raw) <= _NEUTRAL_BYTES else ...
+    if not any(type(value) is type(one) and value == one for one in neutral):
         raise InvalidRequestError(
             f"{name} is not supported here; leave it out", param=name, code="unsupported_parameter"
         )
 
 
-def _as_api_error(error: ValidationError) -> InvalidRequestError:
-    first = max(error.errors(include_url=False, include_context=False), key=lambda item: len(item["loc"]))
-    param = "prompt" if first["loc"][:1] == ("prompt",) else _path(first["loc"])  # a union of lists has no one path
-    if first["type"] == "extra_forbidden":
-        return InvalidRequestError(
-            f"{param} is not a parameter known here; leave it out", param=param, code="unsupported_parameter"
-        )
-    if first["type"] == "missing":
-        return InvalidRequestError(f"{param} is missing", param=param, code="missing_parameter")
-    message = _UNION_MESSAGES.get(param) or first["msg"].removeprefix("Value error, ")
+def _check_common(request: CommonRequest) -> None:
+    for key in request.logit_bias or ():
+        if not key.isdecimal() or not key.isascii() or len(key) > 9:
+            raise _invalid("logit_bias", f"{key[:32]!r} is not a token id")
+    if request.seed is not None and not -(2**63) <= request.seed < 2**64:
+        raise _invalid("seed", "must be an integer of 64 bits")
+    if request.stream_options is not None and not request.stream:
+        raise InvalidRequestError("stream_options is allowed only with stream: true", param="stream_options")
+
+
+def _check_chat(request: ChatRequest) -> None:
+    if request.top_logprobs is not None and not request.logprobs:
+        raise InvalidRequestError("top_logprobs is allowed only with logprobs: true", param="top_logprobs")
+
+
+def _check_completion(request: CompletionRequest) -> None:
+    if request.echo and request.logprobs is not None:
+        raise InvalidRequestError("echo together with logprobs is not supported", param="logprobs")
+    if not request.prompt and request.prompt != "":
+        raise InvalidRequestError("prompt must not be an empty list", param="prompt")
+    if isinstance(request.prompt, list) and len(set(map(type, request.prompt))) != 1:
+        raise _invalid("prompt", _MESSAGES["prompt"])
+    if len(request.prompts) * request.n > MAX_CHOICES:
+        message = f"{len(request.prompts)} prompts with n = {request.n} are more than {MAX_CHOICES} choices"
+        raise InvalidRequestError(message, param="n")
+
+
+def _invalid(param: str, message: str) -> InvalidRequestError:
     return InvalidRequestError(f"{param}: {message}", param=param, code="invalid_value")
 
 
-def _path(loc: tuple[int | str, ...]) -> str:
-    """`messages[0].content[1].type` from pydantic's location, without the names of union members."""
-    path = ""
-    for part in loc:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif re.fullmatch(r"[a-z_0-9]+", part) and part not in {"str", "int", "float", "list", "dict", "constrained"}:
-            path += f".{part}" if path else part
-    return path
+def _as_api_error(error: str) -> InvalidRequestError:
+    """msgspec says "Expected `str`, got `int` - at `$.messages[0].role`"; clients get the parts."""
+    match = _PLACE.fullmatch(error)
+    message, place = (match[1], match[2] or "") if match else (error, "")
+    place = place.replace("[...]", "").removeprefix(".")
+    if unknown := _UNKNOWN.fullmatch(message):
+        return _unknown_name(_joined(place, unknown[1][:128]))
+    if missing := _MISSING.fullmatch(message):
+        param = _joined(place, missing[1])
+        return InvalidRequestError(f"{param} is missing", param=param, code="missing_parameter")
+    if not place:
+        return InvalidRequestError("The body must be a JSON object", code="invalid_json")
+    if place.startswith("prompt"):  # a union of lists has no one path
+        place = "prompt"
+    plain = message.replace(" | null", "").replace("`", "")
+    return _invalid(place, _MESSAGES.get(place.rpartition(".")[2], plain))
+
+
+def _unknown_name(param: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"{param} is not a parameter known here; leave it out", param=param, code="unsupported_parameter"
+    )
+
+
+def _joined(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name

@@ -85,6 +85,7 @@ class _Pages:
 
     def _model(self, model: ModelStatus) -> dict[str, Any]:
         source = model.spec.source
+        unusable = self._gateway.texts.failure(source)
         root = source.hub.repository if source.WhichOneof("kind") == "hub" else model.spec.name
         return {
             "id": model.spec.name,
@@ -94,7 +95,10 @@ class _Pages:
             "root": root,
             "parent": None,
             "max_model_len": served_length(model) or None,
-            "aegaeon": {"phase": phase_name(model), "reason": model.reason},
+            "aegaeon": {
+                "phase": "failed" if unusable else phase_name(model),
+                "reason": unusable or model.reason,
+            },
         }
 
 

@@ -1,151 +1,149 @@
-"""Tokenizers and chat templates as transformers has them, loaded in threads and kept.
-
-transformers is imported in a thread beside the start: it takes a second, and nothing else here needs it.
-"""
+"""The text side of models: where their files are, whether their workers could load them, and their vocabularies."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import threading
-from collections.abc import Sequence
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from jinja2.exceptions import TemplateError
 
 from aegaeon_gateway.detokenize import Vocabulary
-from aegaeon_gateway.errors import InvalidRequestError, TokenizerError
+from aegaeon_gateway.errors import ApiError, TokenizerError
 from aegaeon_gateway.remote import fetch
+from aegaeon_gateway.vocabulary import TokenTable
+from aegaeon_gateway.workers.pool import WorkerPool
 from aegaeon_proto.credentials import CredentialsError, token_of
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase, ModelSource
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+log = logging.getLogger(__name__)
 
 _TOKENIZER_FILES = ["tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.jinja"]
 _CONFIG_FILES = ["config.json", "generation_config.json"]
-_GENERIC_CLASSES = {"PreTrainedTokenizerFast", "TokenizersBackend"}
-# transformers finds its classes at first use, and not safely in several threads at once.
-_TRANSFORMERS = threading.Lock()
-_LONG_TEXT = 8192  # characters; longer texts are tokenized in a thread, so that no stream waits for them
+_RETRY_S = 10.0
+"""a model that failed to load is not tried again sooner: to load costs time, also where it fails"""
+
+Reporter = Callable[[str, str], None]
+"""is told of a model by name, and why its text cannot be used; an empty reason: it can be"""
 
 
+@dataclass(frozen=True, slots=True)
 class ModelText:
-    """Everything about one model that concerns text."""
+    """What the gateway's loop has of a model: the rest is with the workers, under `key`."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        if backend is None:
-            raise TokenizerError(f"{directory}: no fast tokenizer; add a tokenizer.json")
-        backend.no_truncation()
-        backend.no_padding()
-        self._hf = tokenizer
-        self._backend = backend
-        self.vocabulary = Vocabulary(backend)
-        self.eos_ids = _eos_ids(tokenizer, directory)
-        self.max_positions = _positions(directory)
-        self.defaults = _sampling_defaults(directory)
-
-    def render(self, messages: Sequence[dict[str, Any]]) -> str:
-        """Apply the chat template. Raises InvalidRequestError when it refuses the messages or there is none."""
-        if not self._hf.chat_template:
-            raise InvalidRequestError(
-                "This model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"
-            )
-        try:
-            return str(self._hf.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
-        except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
-            message = f"The model's chat template refuses these messages: {error}"
-            raise InvalidRequestError(message, param="messages", code="chat_template") from error
-
-    async def encode(self, text: str, *, special: bool) -> list[int]:
-        """Token ids of `text`; `special`: with what the tokenizer puts around a text (BOS)."""
-        if len(text) < _LONG_TEXT:
-            return self._encode(text, special)
-        return await asyncio.to_thread(self._encode, text, special)
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of a whole token list, special tokens left out."""
-        return str(self._backend.decode(list(tokens), skip_special_tokens=True))
-
-    def _encode(self, text: str, special: bool) -> list[int]:
-        ids: list[int] = self._backend.encode(text, add_special_tokens=special).ids
-        return ids
+    key: bytes
+    vocabulary: Vocabulary
+    max_positions: int
 
 
-class Tokenizers:
-    """One ModelText per source. A model that failed to load is tried again at its next request."""
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    reason: str
+    at: float
 
-    def __init__(self, hub_cache: str | None, fetched: str | None = None) -> None:
+
+class Texts:
+    """One ModelText per source. A model that failed to load is tried again at a later request."""
+
+    def __init__(self, pool: WorkerPool, hub_cache: str | None = None, fetched: str | None = None) -> None:
+        self._pool = pool
+        self.report: Reporter | None = None
         self._hub_cache = hub_cache
         self._fetched = fetched
         self._loading: dict[bytes, asyncio.Task[ModelText]] = {}
+        self._failed: dict[bytes, _Failure] = {}
+        self._names: dict[bytes, list[str]] = {}
+        self._ahead: dict[bytes, ModelSource] = {}
+        self._preloading: asyncio.Task[None] | None = None
 
     async def get(self, source: ModelSource) -> ModelText:
-        """Raises TokenizerError."""
+        """Raises TokenizerError, UnavailableError."""
+        failure = self._failed.get(_key(source))
+        if failure is not None and time.monotonic() - failure.at < _RETRY_S:
+            raise TokenizerError(failure.reason)
         return await asyncio.shield(self._task(source))
+
+    def failure(self, source: ModelSource) -> str:
+        """Why the text of a source cannot be used; empty when it can, or nobody has tried."""
+        failure = self._failed.get(_key(source))
+        return failure.reason if failure else ""
+
+    def failures(self) -> dict[str, str]:
+        """The reason by model."""
+        return {name: self._failed[key].reason for key, names in self._names.items() if key in self._failed
+                for name in names}  # fmt: skip
 
     def keep(self, models: Sequence[ModelStatus]) -> None:
         """Load ahead what the catalog serves (once its files are there) and drop what it does not serve any more."""
-        failed = ModelPhase.MODEL_PHASE_FAILED  # when it is mended, its texts may be others
-        keys = {_key(model.spec.source) for model in models if model.phase != failed}
-        for key in self._loading.keys() - keys:
-            del self._loading[key]
+        self._names = {}
         for model in models:
-            if model.phase == ModelPhase.MODEL_PHASE_CACHED:
-                self._task(model.spec.source)
+            if model.phase != ModelPhase.MODEL_PHASE_FAILED:  # when it is mended, its texts may be others
+                self._names.setdefault(_key(model.spec.source), []).append(model.spec.name)
+        for key in (self._loading.keys() | self._failed.keys()) - self._names.keys():
+            self._failed.pop(key, None)
+            if self._loading.pop(key, None) is not None:
+                self._pool.drop(key)
+        cached = [model.spec.source for model in models if model.phase == ModelPhase.MODEL_PHASE_CACHED]
+        self._ahead = {key: source for source in cached if (key := _key(source)) not in self._loading | self._failed}
+        if self._ahead and self._preloading is None:
+            self._preloading = asyncio.create_task(self._preload())
+
+    async def stop(self) -> None:
+        """Wait for nothing more."""
+        tasks = [*self._loading.values(), *([self._preloading] if self._preloading else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _preload(self) -> None:
+        """One after another, so that a request for another model never waits for more than one."""
+        while self._ahead:
+            _, source = self._ahead.popitem()
+            await asyncio.wait([self._task(source)])
+        self._preloading = None
 
     def _task(self, source: ModelSource) -> asyncio.Task[ModelText]:
         """The loading of a source, begun unless it is loaded or loading."""
         key = _key(source)
         task = self._loading.get(key)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = asyncio.create_task(asyncio.to_thread(self._load, source))
+            task = self._loading[key] = asyncio.create_task(self._load(key, source))
             task.add_done_callback(_observe)
-            self._loading[key] = task
         return task
 
-    def _load(self, source: ModelSource) -> ModelText:
+    async def _load(self, key: bytes, source: ModelSource) -> ModelText:
         try:
-            directory = _directory(source, self._hub_cache, self._fetched)
+            text = await self._loaded(key, source)
+        except TokenizerError as error:
+            self._failed[key] = _Failure(str(error), time.monotonic())
+            self._tell(key, str(error))
+            raise
+        if self._loading.get(key) is not asyncio.current_task():
+            self._pool.drop(key)  # the catalog has dropped the model in the meantime
+        if self._failed.pop(key, None) is not None:
+            self._tell(key, "")
+        return text
+
+    def _tell(self, key: bytes, reason: str) -> None:
+        for name in self._names.get(key, []):
+            log.warning("%s: %s", name, reason or "its tokenizer can be loaded again")
+            if self.report is not None:
+                self.report(name, reason)
+
+    async def _loaded(self, key: bytes, source: ModelSource) -> ModelText:
+        try:
+            directory = await asyncio.to_thread(_directory, source, self._hub_cache, self._fetched)
         except CredentialsError as error:
             raise TokenizerError(str(error)) from error
-        if not directory.is_dir():
-            raise TokenizerError(f"{directory}: no such folder")
         try:
-            with _TRANSFORMERS:
-                return ModelText(_tokenizer(directory), directory)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, ImportError) as error:
-            raise TokenizerError(f"{directory}: the tokenizer cannot be loaded: {error}") from error
-
-
-def warm() -> None:
-    """Import what loading a tokenizer needs, so that no first request waits for it."""
-    with _TRANSFORMERS:
-        from transformers import PreTrainedTokenizerFast as _  # noqa: F401 - imported for its cost alone
-
-
-def _tokenizer(directory: Path) -> PreTrainedTokenizerBase:
-    """tokenizer.json as it is, where the model declares the generic class; else as AutoTokenizer gives it.
-
-    AutoTokenizer imports torch, and for some types of models it takes a class of its own in place of the generic one,
-    which cuts text in another way than the model was trained with.
-    """
-    generic = _json(directory / "tokenizer_config.json").get("tokenizer_class") in _GENERIC_CLASSES
-    if generic and (directory / "tokenizer.json").is_file():
-        from transformers import PreTrainedTokenizerFast
-
-        loader: Any = PreTrainedTokenizerFast
-    else:
-        from transformers import AutoTokenizer
-
-        loader = AutoTokenizer
-    tokenizer: PreTrainedTokenizerBase = loader.from_pretrained(
-        directory, local_files_only=True, trust_remote_code=False
-    )
-    return tokenizer
+            loaded, strings = await self._pool.load(key, str(directory))
+        except TokenizerError as error:
+            raise TokenizerError(f"{directory}: {error}") from error
+        table = await asyncio.to_thread(TokenTable, loaded, strings)
+        vocabulary = Vocabulary(table)  # type: ignore[arg-type]  # it answers all that a Vocabulary asks
+        return ModelText(key, vocabulary, loaded.max_positions)
 
 
 def _key(source: ModelSource) -> bytes:
@@ -154,8 +152,8 @@ def _key(source: ModelSource) -> bytes:
 
 def _observe(task: asyncio.Task[ModelText]) -> None:
     """A failure of a preload is told to the next request, not to the log of lost exceptions."""
-    if not task.cancelled():
-        task.exception()
+    if not task.cancelled() and isinstance(error := task.exception(), ApiError):
+        log.warning("a tokenizer was not loaded: %s", error)
 
 
 def _directory(source: ModelSource, hub_cache: str | None, fetched: str | None) -> Path:
@@ -184,40 +182,3 @@ def _from_hub(source: ModelSource, hub_cache: str | None) -> Path:
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         raise TokenizerError(f"{source.hub.repository}: the tokenizer cannot be fetched: {error}") from error
     return Path(path)
-
-
-def _eos_ids(tokenizer: PreTrainedTokenizerBase, directory: Path) -> tuple[int, ...]:
-    """Every id that ends an answer: of generation_config.json, config.json and the tokenizer."""
-    found: set[int] = set()
-    for name in _CONFIG_FILES:
-        value = _json(directory / name).get("eos_token_id")
-        found.update(value if isinstance(value, list) else [] if value is None else [value])
-    if isinstance(tokenizer.eos_token_id, int):
-        found.add(tokenizer.eos_token_id)
-    return tuple(sorted(found))
-
-
-def _sampling_defaults(directory: Path) -> dict[str, float]:
-    """The sampling that the model's makers recommend, by parameter."""
-    config = _json(directory / "generation_config.json")
-    return {
-        name: float(config[name])
-        for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-        if isinstance(config.get(name), int | float)
-    }
-
-
-def _positions(directory: Path) -> int:
-    """Tokens that config.json allows; 0 when it does not say."""
-    value = _json(directory / "config.json").get("max_position_embeddings")
-    return value if isinstance(value, int) else 0
-
-
-def _json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        data = json.loads(path.read_text())
-    except ValueError as error:
-        raise TokenizerError(f"{path}: not valid JSON: {error}") from error
-    return data if isinstance(data, dict) else {}

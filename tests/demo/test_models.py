@@ -10,8 +10,7 @@ import pytest
 from aegaeon_cli.models import MODEL_NAMES, is_current, make_models, questions, training
 from aegaeon_cli.models.errors import ForeignError, TextError
 from aegaeon_cli.models.text import LESSON, entries, lesson, prose
-from aegaeon_gateway.texts import Tokenizers
-from aegaeon_proto.v1.model_pb2 import ModelSource
+from aegaeon_gateway.workers.model import load
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +61,14 @@ def test_transformers_loads_what_was_made(made: tuple[Path, list[str]]) -> None:
     assert len(shapes) >= 2
 
 
-async def test_a_question_is_the_same_tokens_to_the_gateway_and_to_the_check(made: tuple[Path, list[str]]) -> None:
+def test_a_question_is_the_same_tokens_to_the_gateway_and_to_the_check(made: tuple[Path, list[str]]) -> None:
     from aegaeon_cli.demo.verify import chat_ids
 
     for name, asked in questions(made[0]).items():
-        text = await Tokenizers(None).get(ModelSource(directory=str(made[0] / name)))
+        text = load(made[0] / name)
         for question in asked:
             prompt = text.render([{"role": "user", "content": question}])
-            assert await text.encode(prompt, special=False) == chat_ids(made[0] / name, question)
+            assert text.encode(prompt, special=False).tolist() == chat_ids(made[0] / name, question)
 
 
 def test_the_chat_template_is_in_the_tokenizers_configuration(made: tuple[Path, list[str]]) -> None:

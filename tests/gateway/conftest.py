@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +16,12 @@ from typing import Any
 import aiohttp
 import grpc
 import pytest
+from gateway.forks import forking_starter
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from aegaeon_gateway.config import GatewayConfig, HttpLimits
 from aegaeon_gateway.run import Served, serve
+from aegaeon_gateway.workers.pool import Starter
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
 from aegaeon_proto.v1.gateway_pb2_grpc import FrontendServicer, TokenSinkStub, add_FrontendServicer_to_server
@@ -64,6 +66,7 @@ class Peer(FrontendServicer):
     silent: bool = False
     submits: list[pb.Submit] = field(default_factory=list)
     cancels: list[pb.CancelRequest] = field(default_factory=list)
+    texts: list[pb.TextStatus] = field(default_factory=list)
     acks: list[int] = field(default_factory=list)
     hello: pb.GatewayHello | None = None
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -125,6 +128,8 @@ class Peer(FrontendServicer):
                 case "submit":
                     self.submits.append(message.submit)
                     await self._answer(message.submit)
+                case "text":
+                    self.texts.append(message.text)
                 case "cancel":
                     self.cancels.append(message.cancel)
             self.changed.notify_all()
@@ -260,6 +265,11 @@ class Pool:
             while not (catalog.known and condition({model.spec.name: model for model in catalog.models()})):
                 await catalog.changed()
 
+    async def until_loaded(self, name: str) -> None:
+        """Wait until the workers can take requests of a model."""
+        await self.until_models(lambda models: name in models)
+        await self.served.texts.get(self.served.catalog.get(name).spec.source)
+
     async def post(self, path: str, body: Any, **options: Any) -> tuple[int, dict[str, Any], Any]:
         """Status, body and headers."""
         async with self.http.post(self.url + path, json=body, **options) as response:
@@ -314,6 +324,7 @@ def gateway_config(peer: Peer, **changes: Any) -> dict[str, Any]:
         "max_body_bytes": 100_000,
         "hold_s": 60.0,
         "drain_s": 5.0,
+        "worker_cpu_s": 1.0,
         **changes,
     }
 
@@ -327,6 +338,13 @@ async def peer(tmp_path: Path, model_directory: Path, tokenizer: Tokenizer) -> A
     await peer.stop()
 
 
+@pytest.fixture(scope="session")
+def start_workers() -> Iterator[Starter]:
+    """Starts fork servers as forks of one process, so that transformers is imported once."""
+    with forking_starter() as start:
+        yield start
+
+
 @pytest.fixture
 def limits(request: pytest.FixtureRequest) -> HttpLimits:
     """Bounds of connections; a test that wants others parametrizes this fixture indirectly."""
@@ -334,8 +352,11 @@ def limits(request: pytest.FixtureRequest) -> HttpLimits:
 
 
 @pytest.fixture
-async def pool(peer: Peer, tokenizer: Tokenizer, model_directory: Path, limits: HttpLimits) -> AsyncIterator[Pool]:
+async def pool(
+    peer: Peer, tokenizer: Tokenizer, model_directory: Path, limits: HttpLimits, start_workers: Starter
+) -> AsyncIterator[Pool]:
     config = GatewayConfig(**gateway_config(peer, http=limits, metrics_listen=f"unix:{peer.directory}/metrics.sock"))
-    async with serve(config) as served, aiohttp.ClientSession() as http:
+    async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
         yield Pool(peer, served, http, tokenizer, model_directory)
         assert len(served.open) == 0, "open requests are left behind"
+    served.intake.check()

@@ -20,6 +20,7 @@ from aegaeon_gateway.errors import ConfigError, UnauthorizedError
 from aegaeon_gateway.run import serve
 from aegaeon_gateway.tenancy import TenantsFile
 from aegaeon_gateway.tenancy.model import digest
+from aegaeon_gateway.workers.pool import Starter
 from aegaeon_proto.v1 import gateway_pb2 as pb
 
 RED = {"name": "red", "models": ["tiny"], "key_files": ["red.key"]}
@@ -40,7 +41,7 @@ def write(folder: Path, tenants: Sequence[dict[str, Any]], **more: Any) -> Path:
 
 
 @pytest.fixture
-def gateways(peer: Peer, tokenizer: Tokenizer, model_directory: Path) -> Callable[..., Any]:
+def gateways(peer: Peer, tokenizer: Tokenizer, model_directory: Path, start_workers: Starter) -> Callable[..., Any]:
     """Start a gateway with tenants; peers serve `tiny` and `other`."""
     peer.models = [model_status("tiny", model_directory), model_status("other", model_directory)]
 
@@ -51,7 +52,7 @@ def gateways(peer: Peer, tokenizer: Tokenizer, model_directory: Path) -> Callabl
             "metrics_listen": f"unix:{peer.directory}/metrics.sock",
         } | changes
         config = GatewayConfig(**gateway_config(peer, **changes))
-        async with serve(config) as served, aiohttp.ClientSession() as http:
+        async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
             yield Pool(peer, served, http, tokenizer, model_directory)
             assert len(served.open) == 0
 
@@ -172,6 +173,7 @@ async def test_a_short_wait_for_the_quota_is_waited_out(gateways: Callable[..., 
 async def test_output_is_charged_to_the_quota_of_tokens(gateways: Callable[..., Any], tmp_path: Path) -> None:
     red = {**RED, "quota": {"tokens_per_minute": 20}}
     async with gateways(write(tmp_path, [red]), hold_s=0.2) as pool:
+        await pool.until_loaded("tiny")
         body = {"model": "tiny", "messages": [HI]}
         first, answer, _ = await pool.post("/v1/chat/completions", body, **key("sk-red"))
         second, refusal, headers = await pool.post("/v1/chat/completions", body, **key("sk-red"))

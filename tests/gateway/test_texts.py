@@ -1,63 +1,93 @@
-"""Tokenizers of several models load side by side, also in a process that has not imported transformers yet."""
+"""Tokenizers of several models, loaded one after another by a fork server of its own."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import shutil
-import subprocess
-import sys
+import socket
+from array import array
+from collections.abc import AsyncIterator
 from pathlib import Path
 
-from aegaeon_gateway.prepare import prepare
-from aegaeon_gateway.schema import CompletionRequest
-from aegaeon_gateway.texts import Tokenizers
+import pytest
+
+from aegaeon_gateway.texts import Texts
+from aegaeon_gateway.workers.pool import PoolConfig, Starter, Stopped, WorkerPool, start_process
+from aegaeon_gateway.workers.wire import Job, Limit
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
-from aegaeon_proto.v1.model_pb2 import ModelPhase, ModelSource, ModelSpec
+from aegaeon_proto.v1.model_pb2 import ModelPhase, ModelSource, ModelSpec, Sampling
 
-PROGRAM = """
-import asyncio, sys
-from aegaeon_gateway.texts import Tokenizers
-from aegaeon_proto.v1.model_pb2 import ModelPhase, ModelSource
-
-async def main():
-    tokenizers = Tokenizers(None)
-    loads = (tokenizers.get(ModelSource(directory=folder)) for folder in sys.argv[1:])
-    for text in await asyncio.gather(*loads):
-        print(text.decode(await text.encode("quick fox", special=False)))
-
-asyncio.run(main())
-"""
+CONFIG = PoolConfig(2, Limit(10.0, 512 << 20), 60.0)
 
 
-def test_tokenizers_of_four_models_load_at_the_same_time(tiny_models: dict[str, Path]) -> None:
-    folders = [str(path) for path in tiny_models.values()]
-    process = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *folders], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert process.returncode == 0, process.stderr
-    assert process.stdout.split("\n")[:-1] == ["quick fox"] * len(folders)
+@pytest.fixture
+async def workers(start_workers: Starter) -> AsyncIterator[WorkerPool]:
+    workers = WorkerPool(CONFIG, start_workers)
+    yield workers
+    await workers.stop()
+
+
+async def tokens_of(workers: WorkerPool, texts: Texts, folder: Path, **body: object) -> tuple[array[int], Sampling]:
+    text = await texts.get(ModelSource(directory=str(folder)))
+    whole = json.dumps({"model": "m", "prompt": "quick fox", "max_tokens": 4, **body}).encode()
+    done, tail = await workers.prepare("me", Job(text.key, "completions", "m", 0), whole)
+    return array("I", tail), Sampling.FromString(done.sampling)
+
+
+async def test_tokenizers_of_four_models_are_asked_for_at_the_same_time(tiny_models: dict[str, Path]) -> None:
+    workers = WorkerPool(CONFIG, start_process)
+    texts = Texts(workers)
+    sources = [ModelSource(directory=str(path)) for path in tiny_models.values()]
+    loaded = await asyncio.gather(*map(texts.get, sources))
+    for text, folder in zip(loaded, tiny_models.values(), strict=True):
+        tokens, _ = await tokens_of(workers, texts, folder)
+        detokenizer = text.vocabulary.detokenizer()
+        assert "".join(map(detokenizer.feed, tokens)) + detokenizer.flush() == "quick fox"
+    await workers.stop()
 
 
 async def test_sampling_defaults_are_the_models_own_where_the_client_says_nothing(
-    tiny_models: dict[str, Path], tmp_path: Path
+    tiny_models: dict[str, Path], tmp_path: Path, workers: WorkerPool
 ) -> None:
     directory = Path(shutil.copytree(tiny_models["llama"], tmp_path / "model"))
     (directory / "generation_config.json").write_text('{"temperature": 0.25, "top_k": 7, "top_p": null}')
-    text = await Tokenizers(None).get(ModelSource(directory=str(directory)))
-    status = ModelStatus(spec=ModelSpec(name="m", ttft_s=1, tbt_s=1))
-    request = CompletionRequest.model_validate({"model": "m", "prompt": "x", "top_k": 3, "max_tokens": 4})
-    sampling = (await prepare("r", request, status, text, 0.0)).jobs[0].sampling
+    _, sampling = await tokens_of(workers, Texts(workers), directory, top_k=3)
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.25, 3, 1.0)
 
 
-async def test_texts_of_a_model_that_failed_are_read_anew_when_it_is_back(
-    tiny_models: dict[str, Path], tmp_path: Path
+async def test_a_fork_server_that_has_ended_is_started_anew_and_knows_its_models(
+    model_directory: Path, start_workers: Starter
 ) -> None:
-    directory = Path(shutil.copytree(tiny_models["llama"], tmp_path / "model"))
+    ends: list[socket.socket] = []
+
+    async def start(sock: socket.socket) -> Stopped:
+        ends.append(sock.dup())
+        return await start_workers(sock)
+
+    workers = WorkerPool(CONFIG, start)
+    texts = Texts(workers)
+    before, _ = await tokens_of(workers, texts, model_directory)
+    ends[0].shutdown(socket.SHUT_RDWR)
+    ends[0].close()
+    for padding in ("", "x" * 100_000):  # for either lane
+        after, _ = await tokens_of(workers, texts, model_directory, user=padding)
+        assert after == before
+    assert len(ends) == 2
+    await workers.stop()
+    for end in ends[1:]:
+        end.close()
+
+
+async def test_the_texts_of_a_model_that_failed_are_read_anew_when_it_is_mended(
+    model_directory: Path, tmp_path: Path, workers: WorkerPool
+) -> None:
+    directory, texts = Path(shutil.copytree(model_directory, tmp_path / "model")), Texts(workers)
     status = ModelStatus(spec=ModelSpec(name="m", source=ModelSource(directory=str(directory))))
-    tokenizers, positions = Tokenizers(None), []
-    for length, phase in ((100, ModelPhase.MODEL_PHASE_CACHED), (200, ModelPhase.MODEL_PHASE_FAILED)):
-        (directory / "config.json").write_text(f'{{"max_position_embeddings": {length}}}')
+    assert (await texts.get(status.spec.source)).max_positions == 256
+    (directory / "config.json").write_text('{"model_type": "llama", "max_position_embeddings": 512}')
+    for phase in (ModelPhase.MODEL_PHASE_FETCHING, ModelPhase.MODEL_PHASE_FAILED):
+        assert (await texts.get(status.spec.source)).max_positions == 256
         status.phase = phase
-        tokenizers.keep([status])
-        positions.append((await tokenizers.get(status.spec.source)).max_positions)
-    assert positions == [100, 200]
+        texts.keep([status])
+    assert (await texts.get(status.spec.source)).max_positions == 512

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from typing import Any
 
@@ -289,3 +290,23 @@ async def test_a_model_that_some_engines_cannot_serve_is_served_and_the_reason_s
         while (model := (await gateway.next("catalog")).models[0]).phase != FAILED:
             pass
         assert model.reason == "tiny-a: file.safetensors: missing"
+
+
+async def test_what_every_gateway_says_of_a_models_text_is_in_the_catalog_for_operators(serve: Any, brain: Any) -> None:
+    async def until(phase: model_pb2.ModelPhase.ValueType, reason: str) -> None:
+        async with asyncio.timeout(60):
+            while True:
+                [model, _] = (await (await admin(stack)).Status(admin_pb2.AdminStatusRequest())).catalog.models
+                if model.phase == phase and reason in model.reason and bool(reason) == bool(model.reason):
+                    return
+
+    async with serve(brain) as stack:
+        await stack.sidecar(models=[model_pb2.ModelState(model="tiny-a", phase=model_pb2.MODEL_PHASE_CACHED)])
+        one, two = await stack.gateway("gw-1"), await stack.gateway("gw-2")
+        await one.send(text=gateway_pb2.TextStatus(model="tiny-a", reason="too large"))
+        await until(model_pb2.MODEL_PHASE_CACHED, "gateway gw-1 cannot use its tokenizer")
+        await two.send(text=gateway_pb2.TextStatus(model="tiny-a", reason="too large"))
+        await until(model_pb2.MODEL_PHASE_FAILED, "too large")
+        await one.send(text=gateway_pb2.TextStatus(model="tiny-a"))
+        await two.send(text=gateway_pb2.TextStatus(model="tiny-a"))
+        await until(model_pb2.MODEL_PHASE_CACHED, "")

@@ -55,7 +55,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return admin_pb2.AdminStatus(
             incarnation=self._incarnation,
             pool=self._status(),
-            catalog=self._catalog.status(),
+            catalog=self._frontend.catalog(),
             withdrawing=sorted(self._catalog.withdrawing),
             gateways=self._frontend.gateways(),
             tenants_known=self._frontend.tenants_known,

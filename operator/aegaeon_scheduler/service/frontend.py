@@ -21,6 +21,7 @@ from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.outbox import Outbox
 from aegaeon_scheduler.service.sequences import Origin
 from aegaeon_scheduler.service.stream import converse
+from aegaeon_scheduler.service.texts import TextStates
 
 # Replies that may wait for one gateway: the loss of an engine answers all its open requests at once.
 _OUTBOX_LIMIT = 65536
@@ -71,6 +72,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         self._announcement: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
         self._tenants: gateway_pb2.Tenants | None = None
+        self._texts = TextStates()
 
     # The stub speaks of a generator; a coroutine that writes sees its own cancellation, so its end is never late.
     async def Serve(  # type: ignore[override]  # the stub is for sync servers as well
@@ -128,6 +130,11 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             for name, line in self._lines.items()
         ]
 
+    def catalog(self) -> gateway_pb2.CatalogStatus:
+        """The catalog with what the attached gateways say of it, for whoever runs the pool."""
+        attached = [name for name, line in self._lines.items() if not line.outbox.closed]
+        return self._texts.merged(self._catalog.status(), attached)
+
     def stop(self) -> None:
         """End every stream once what waits for it is written."""
         self._stopped.set()
@@ -165,6 +172,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             before.end()
             line.timer = self._later(self._grace_s, self._driver.cancel_older, line.origin)
         self._lines[gateway] = line
+        self._texts.forget(gateway)
         self._driver.gateways[gateway] = line.outbox.put
         line.outbox.put(gateway_pb2.GatewayReply(catalog=self._catalog.status()))
         if self._tenants is not None:
@@ -183,6 +191,8 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             self._submit(line.origin, message.submit)
         elif kind == "cancel":
             self._driver.cancel(message.cancel.request, message.cancel.choices)
+        elif kind == "text":
+            self._texts.tell(line.origin.gateway, message.text)
         elif kind == "hello":
             raise ProtocolError(f"{line.origin.gateway}: GatewayHello twice on one stream")
 
@@ -204,6 +214,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
 
     def _gone(self, gateway: GatewayId) -> None:
         self._lines.pop(gateway)
+        self._texts.forget(gateway)
         self._driver.gateway_down(gateway)
 
     def _later(self, seconds: float, call: Callable[..., None], *arguments: object) -> asyncio.TimerHandle:

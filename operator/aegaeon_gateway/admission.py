@@ -1,0 +1,72 @@
+"""Who asks, and how large a body may be before anybody looks into it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from aegaeon_gateway.errors import ApiError, UnauthorizedError
+from aegaeon_gateway.schema import MAX_CHOICES
+from aegaeon_gateway.tenancy import Directory, Tenant
+from aegaeon_gateway.workers.bounds import BYTES_PER_TOKEN
+
+Endpoint = Literal["chat", "completions"]
+
+PEEK_BYTES = 1 << 20
+"""a body up to this is skimmed for its model on the loop, 3 ms at worst; a larger one by a worker"""
+_SLACK_BYTES = 64 << 10
+"""for what is in a body beside the prompt"""
+UNKNOWN_BODY_BYTES = 1 << 40
+"""where no length is known only the configured limit counts"""
+
+
+class BodyTooLongError(ApiError):
+    """413: no prompt of this size can fit the model."""
+
+    status = 413
+    kind = "invalid_request_error"
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A tenant, or whoever has no key, and what it may use now."""
+
+    tenant: Tenant
+    directory: Directory
+
+    @property
+    def owner(self) -> str:
+        """Whose share of the gateway's memory a request takes."""
+        return self.tenant.name
+
+    @property
+    def shared(self) -> bool:
+        """Whether others need room too."""
+        return self.directory.open_models is not None
+
+    def owner_of(self, model: str) -> str:
+        """Whose turn at the workers a request takes: clients without a key are told apart by their model."""
+        return self.tenant.name or f"\0{model}"
+
+    def check_any(self) -> None:
+        """Raises UnauthorizedError when there is no model that the client may use."""
+        if self.tenant.anonymous and self.shared and not self.directory.open_models:
+            raise UnauthorizedError("Models need an API key; send it as `Authorization: Bearer KEY`.")
+
+
+def body_bytes(length: int, endpoint: Endpoint) -> int:
+    """What a body for a model of `length` tokens may have; a completion's may have many prompts."""
+    if not length:
+        return UNKNOWN_BODY_BYTES
+    return _SLACK_BYTES + length * BYTES_PER_TOKEN * (1 if endpoint == "chat" else MAX_CHOICES)
+
+
+def check_body(body: bytes | bytearray, length: int, endpoint: Endpoint) -> None:
+    """Raises BodyTooLongError before anything of the body is looked at but its model."""
+    if len(body) > (most := body_bytes(length, endpoint)):
+        message = (
+            f"The body has {len(body)} bytes, but this model's maximum context length is {length} tokens, for which "
+            f"{most} bytes are allowed; send less."
+        )
+        param = "messages" if endpoint == "chat" else "prompt"
+        raise BodyTooLongError(message, param=param, code="context_length_exceeded")

@@ -1,0 +1,79 @@
+"""The gateway's ends of the sockets to its fork server and workers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from contextlib import suppress
+
+from aegaeon_gateway.workers.wire import HEADER, Message, Ready, Reply, WireError, decode, frame, lengths
+
+_READY_S = 60.0
+"""for the first message of a worker: the fork server may still be importing"""
+
+
+async def receive(sock: socket.socket) -> tuple[Message, bytes]:
+    """A message and its tail. Raises WireError, also at the end."""
+    loop = asyncio.get_running_loop()
+    head, tail = lengths(await _exactly(loop, sock, HEADER.size))
+    message = decode(await _exactly(loop, sock, head))
+    return message, await _exactly(loop, sock, tail) if tail else b""
+
+
+async def _exactly(loop: asyncio.AbstractEventLoop, sock: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    try:
+        while len(data) < size:
+            piece = await loop.sock_recv(sock, min(size - len(data), 1 << 18))
+            if not piece:
+                raise WireError("the other side has ended")
+            data += piece
+    except OSError as error:
+        raise WireError(str(error)) from error
+    return bytes(data)
+
+
+class Worker:
+    """One worker process. `generation`: of the fork server that forked it."""
+
+    def __init__(self, sock: socket.socket, generation: int) -> None:
+        self.generation = generation
+        self._sock = sock
+        self._pid = 0
+
+    async def ready(self) -> None:
+        """Until it has begun. Raises WireError."""
+        if self._pid:
+            return
+        try:
+            async with asyncio.timeout(_READY_S):
+                message, _ = await receive(self._sock)
+        except TimeoutError:
+            raise WireError("the worker did not begin") from None
+        if not isinstance(message, Ready):
+            raise WireError(f"the worker began with {type(message).__name__}")
+        self._pid = message.pid
+
+    async def do(self, message: Message, body: bytes | bytearray) -> tuple[Reply, bytes]:
+        """One job. Raises WireError when the worker has ended."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.sock_sendall(self._sock, frame(message, body))
+            await loop.sock_sendall(self._sock, body)
+        except OSError as error:
+            raise WireError(str(error)) from error
+        reply, tail = await receive(self._sock)
+        return reply, tail  # type: ignore[return-value]  # whoever asked looks at the type
+
+    def close(self) -> None:
+        """An idle worker ends by itself."""
+        self._sock.close()
+
+    def kill(self) -> None:
+        """It has ended, or is in the middle of a job that nobody waits for any more."""
+        if self._pid:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+        self._sock.close()

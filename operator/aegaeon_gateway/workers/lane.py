@@ -1,0 +1,134 @@
+"""Workers of one kind and the jobs that wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from aegaeon_gateway.workers.client import Worker
+from aegaeon_gateway.workers.fair import Bounds, FairQueue, Share
+from aegaeon_gateway.workers.wire import Exceeded, Job, Limit, Message, Peek, Reply, Spawn, WireError
+
+Spawner = Callable[[Spawn], Worker]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneConfig:
+    """`workers`: processes at most. `wall_s`: a job that takes longer is given up, whatever it waits for.
+
+    `once`: a worker ends after one job; `low`: it has the lowest priority.
+    """
+
+    workers: int
+    limit: Limit
+    wall_s: float
+    once: bool
+    low: bool
+    waiting: int = 1024
+    waiting_each: int = 128
+
+    @property
+    def spawn(self) -> Spawn:
+        return Spawn(self.limit, once=self.once, low=self.low)
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(max(1, self.workers - 1), self.waiting, self.waiting_each)
+
+
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    message: Job | Peek
+    body: bytes | bytearray
+    answer: asyncio.Future[tuple[Reply, bytes]]
+    task: asyncio.Task[None] | None = field(default=None)
+
+
+class Lane:
+    """Owner of its workers. `spawn` forks one, `generation` says which workers know all models."""
+
+    def __init__(self, config: LaneConfig, spawn: Spawner, generation: Callable[[], int]) -> None:
+        self._config = config
+        self._spawn = spawn
+        self._generation = generation
+        self._idle: list[Worker] = []
+        self._queue: FairQueue[_Waiting] = FairQueue(config.bounds)
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def do(self, share: Share, message: Job | Peek, body: bytes | bytearray) -> tuple[Reply, bytes]:
+        """The worker's reply; Exceeded also for one that died of it.
+
+        Raises QueueFullError, TimeoutError, and WireError when there is no worker to be had.
+        """
+        waiting = _Waiting(message, body, asyncio.get_running_loop().create_future())
+        self._queue.put(share, waiting)
+        self._dispatch()
+        try:
+            return await waiting.answer
+        except asyncio.CancelledError:
+            if not self._queue.discard(share, waiting) and waiting.task is not None and self._config.once:
+                waiting.task.cancel()  # others' workers are worth more than the rest of a short job
+            raise
+
+    def refresh(self) -> None:
+        """Idle workers of older generations end."""
+        old = [worker for worker in self._idle if worker.generation != self._generation()]
+        self._idle = [worker for worker in self._idle if worker.generation == self._generation()]
+        for worker in old:
+            worker.close()
+
+    async def stop(self) -> None:
+        """End every worker, whatever it does."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        for worker in self._idle:
+            worker.close()
+        self._idle.clear()
+
+    def _dispatch(self) -> None:
+        while len(self._running) < self._config.workers and (found := self._queue.next()) is not None:
+            share, waiting = found
+            waiting.task = asyncio.create_task(self._run(share, waiting))
+            self._running.add(waiting.task)
+            waiting.task.add_done_callback(self._ran)
+
+    def _ran(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._dispatch()
+
+    async def _run(self, share: Share, waiting: _Waiting) -> None:
+        try:
+            answer = await self._with_worker(waiting.message, waiting.body)
+            if not waiting.answer.done():
+                waiting.answer.set_result(answer)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer of whoever waits
+            if not waiting.answer.done():
+                waiting.answer.set_exception(error)
+        finally:
+            self._queue.ended(share)
+            waiting.answer.cancel()
+
+    async def _with_worker(self, message: Message, body: bytes | bytearray) -> tuple[Reply, bytes]:
+        worker = self._idle.pop() if self._idle else self._spawn(self._config.spawn)
+        healthy = False
+        try:
+            await worker.ready()
+            try:
+                async with asyncio.timeout(self._config.wall_s):
+                    reply, tail = await worker.do(message, body)
+            except WireError:
+                return Exceeded(""), b""
+            healthy = not isinstance(reply, Exceeded) and not self._config.once
+            return reply, tail
+        finally:
+            self._release(worker, healthy=healthy)
+
+    def _release(self, worker: Worker, *, healthy: bool) -> None:
+        if healthy and worker.generation == self._generation():
+            self._idle.append(worker)
+        elif healthy:
+            worker.close()
+        else:
+            worker.kill()

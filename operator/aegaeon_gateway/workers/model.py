@@ -1,0 +1,154 @@
+"""Tokenizer and chat template of one model as transformers has them, in a process with limits."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aegaeon_gateway.errors import InvalidRequestError, TokenizerError
+from aegaeon_gateway.workers.bounds import check_decoder, check_files, check_vocabulary
+from aegaeon_gateway.workers.wire import Loaded
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_CONFIG_FILES = ["config.json", "generation_config.json"]
+_GENERIC_CLASSES = {"PreTrainedTokenizerFast", "TokenizersBackend"}
+
+
+class ModelText:
+    """Everything about one model that concerns text."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise TokenizerError("no fast tokenizer; add a tokenizer.json")
+        backend.no_truncation()
+        backend.no_padding()
+        self._hf = tokenizer
+        self._backend = backend
+        self.size: int = backend.get_vocab_size(with_added_tokens=True)
+        self.eos_ids = _eos_ids(tokenizer, directory)
+        self.max_positions = _positions(directory)
+        self.defaults = _sampling_defaults(directory)
+
+    def render(self, messages: Sequence[dict[str, Any]]) -> str:
+        """Apply the chat template. Raises InvalidRequestError when it refuses the messages or there is none."""
+        if not self._hf.chat_template:
+            raise InvalidRequestError(
+                "This model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"
+            )
+        try:
+            return str(self._hf.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+        except MemoryError:
+            raise
+        except Exception as error:  # a template is a stranger's program: it may raise anything
+            message = f"The model's chat template refuses these messages: {str(error)[:500]}"
+            raise InvalidRequestError(message, param="messages", code="chat_template") from error
+
+    def encode(self, text: str, *, special: bool) -> array[int]:
+        """Token ids of `text`; `special`: with what the tokenizer puts around a text (BOS)."""
+        return array("I", self._backend.encode(text, add_special_tokens=special).ids)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of a whole token list, special tokens left out."""
+        return str(self._backend.decode(list(tokens), skip_special_tokens=True))
+
+    def described(self, key: bytes) -> tuple[Loaded, bytes]:
+        """What the gateway needs of it, with the tokens' strings. Raises TokenizerError when it may not run there."""
+        decoder = json.loads(self._backend.to_str()).get("decoder")
+        check_decoder(decoder)
+        vocabulary = self._backend.get_vocab(with_added_tokens=True)
+        check_vocabulary(vocabulary.items())
+        strings, lengths = _table(vocabulary)
+        added = self._backend.get_added_tokens_decoder()
+        loaded = Loaded(
+            key=key,
+            size=self.size,
+            lengths=lengths,
+            special=sorted(token for token, content in added.items() if content.special),
+            added=sorted(added),
+            decoder=json.dumps(decoder),
+            max_positions=self.max_positions,
+        )
+        return loaded, strings
+
+
+def load(directory: Path) -> ModelText:
+    """Raises TokenizerError."""
+    if not directory.is_dir():
+        raise TokenizerError("no such folder")
+    try:
+        check_files(directory)
+        return ModelText(_tokenizer(directory), directory)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ImportError, RecursionError) as error:
+        raise TokenizerError(f"the tokenizer cannot be loaded: {str(error)[:500]}") from error
+
+
+def _table(vocabulary: dict[str, int]) -> tuple[bytes, bytes]:
+    """All tokens' strings by id, one after another, and their lengths in bytes, four bytes each; 0: no such token."""
+    spelled = [b""] * (max(vocabulary.values(), default=-1) + 1)
+    for text, token in vocabulary.items():
+        spelled[token] = text.encode()
+    return b"".join(spelled), array("I", map(len, spelled)).tobytes()
+
+
+def _tokenizer(directory: Path) -> PreTrainedTokenizerBase:
+    """tokenizer.json as it is, where the model declares the generic class; else as AutoTokenizer gives it.
+
+    AutoTokenizer imports torch, and for some types of models it takes a class of its own in place of the generic one,
+    which cuts text in another way than the model was trained with.
+    """
+    generic = _json(directory / "tokenizer_config.json").get("tokenizer_class") in _GENERIC_CLASSES
+    if generic and (directory / "tokenizer.json").is_file():
+        from transformers import PreTrainedTokenizerFast
+
+        loader: Any = PreTrainedTokenizerFast
+    else:
+        from transformers import AutoTokenizer
+
+        loader = AutoTokenizer
+    tokenizer: PreTrainedTokenizerBase = loader.from_pretrained(
+        directory, local_files_only=True, trust_remote_code=False
+    )
+    return tokenizer
+
+
+def _eos_ids(tokenizer: PreTrainedTokenizerBase, directory: Path) -> tuple[int, ...]:
+    """Every id that ends an answer: of generation_config.json, config.json and the tokenizer."""
+    found: set[int] = set()
+    for name in _CONFIG_FILES:
+        value = _json(directory / name).get("eos_token_id")
+        found.update(value if isinstance(value, list) else [] if value is None else [value])
+    if isinstance(tokenizer.eos_token_id, int):
+        found.add(tokenizer.eos_token_id)
+    return tuple(sorted(found))
+
+
+def _sampling_defaults(directory: Path) -> dict[str, float]:
+    """The sampling that the model's makers recommend, by parameter."""
+    config = _json(directory / "generation_config.json")
+    return {
+        name: float(config[name])
+        for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+        if isinstance(config.get(name), int | float)
+    }
+
+
+def _positions(directory: Path) -> int:
+    """Tokens that config.json allows; 0 when it does not say."""
+    value = _json(directory / "config.json").get("max_position_embeddings")
+    return value if isinstance(value, int) else 0
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        data = json.loads(path.read_text())
+    except ValueError as error:
+        raise TokenizerError(f"{path}: not valid JSON: {error}") from error
+    return data if isinstance(data, dict) else {}

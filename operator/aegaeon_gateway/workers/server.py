@@ -1,0 +1,188 @@
+"""The fork server: `python -m aegaeon_gateway.workers FD`. It holds every model's text and forks workers.
+
+A model is loaded in a fork as well, under limits. When that has succeeded, the fork is the fork server from then on
+and this one ends with its last worker; when it has failed, nothing has happened here. So a hostile file never meets a
+process that others depend on, and no file is read twice. Nobody forks with more than one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aegaeon_gateway.errors import TokenizerError
+from aegaeon_gateway.workers import limits
+from aegaeon_gateway.workers.bounds import check_resident
+from aegaeon_gateway.workers.model import ModelText, load
+from aegaeon_gateway.workers.wire import Drop, Failed, Load, Loaded, Spawn, WireError, receive, send
+from aegaeon_gateway.workers.worker import work
+
+_REAP_S = 1.0
+_TOO_MUCH = "loading its tokenizer takes more than {:g} s of CPU time or {} MiB of memory"
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A fork that loads a model. `said`: where it says that it has."""
+
+    pid: int
+    said: socket.socket
+    order: Load
+
+
+@dataclass(slots=True)
+class ForkServer:
+    """`control`: the socket to the gateway, whose end is the end of all."""
+
+    control: socket.socket
+    models: dict[bytes, ModelText] = field(default_factory=dict)
+    workers: set[int] = field(default_factory=set)
+    candidate: Candidate | None = None
+
+    def serve(self) -> None:
+        """Until the gateway is gone, or a fork has taken over and every worker of this one has ended."""
+        while True:
+            self._reap()
+            waiting = [self.control, *([self.candidate.said] if self.candidate else [])]
+            ready, _, _ = select.select(waiting, [], [], _REAP_S)
+            if self.candidate is not None and self.candidate.said in ready and self._candidate_spoke():
+                return self._retire()
+            if self.control in ready and not self._obey():
+                return self._end()
+
+    def _obey(self) -> bool:
+        """One order of the gateway; False when it is gone."""
+        try:
+            received = receive(self.control)
+        except (WireError, OSError):
+            return False
+        if received is None:
+            return False
+        order, _, descriptors = received
+        if isinstance(order, Spawn):
+            self._spawn(order, descriptors[0])
+        elif isinstance(order, Load):
+            self._load(order)
+        elif isinstance(order, Drop):
+            self.models.pop(order.key, None)
+        return True
+
+    # ---- workers -----------------------------------------------------------------------------------------------------
+
+    def _spawn(self, order: Spawn, descriptor: int) -> None:
+        pid = os.fork()
+        if pid:
+            os.close(descriptor)
+            self.workers.add(pid)
+            return
+        try:
+            limits.die_with_parent()
+            os.closerange(3, descriptor)
+            os.closerange(descriptor + 1, descriptor + 256)
+            work(socket.socket(fileno=descriptor), order, self.models)
+        finally:
+            os._exit(0)  # whatever it was: the gateway sees the end of the socket
+
+    def _reap(self) -> None:
+        self.workers = {pid for pid in self.workers if os.waitpid(pid, os.WNOHANG) == (0, 0)}
+
+    # ---- models ------------------------------------------------------------------------------------------------------
+
+    def _load(self, order: Load) -> None:
+        """Fork; the fork returns from here as a fork server too, once it has loaded and was let."""
+        if self.candidate is not None:
+            self._candidate_spoke()  # the gateway knows already that it failed: it is about to end
+        here, there = socket.socketpair()
+        pid = os.fork()
+        if pid:
+            there.close()
+            self.candidate = Candidate(pid, here, order)
+            return
+        here.close()
+        self.workers = set()
+        loaded, strings = _loaded(self.control, order, self.models)
+        there.send(b"!")
+        if not there.recv(1):
+            os._exit(0)
+        there.close()
+        send(self.control, loaded, strings)
+
+    def _candidate_spoke(self) -> bool:
+        """Let it take over; False when it has ended instead."""
+        assert self.candidate is not None
+        if not self.candidate.said.recv(1):
+            return self._candidate_ended()
+        self.candidate.said.send(b"!")
+        return True
+
+    def _candidate_ended(self) -> bool:
+        """It has said why, or was killed by its limits."""
+        candidate, self.candidate = self.candidate, None
+        assert candidate is not None
+        candidate.said.close()
+        _, status = os.waitpid(candidate.pid, 0)
+        if status:
+            limit = candidate.order.limit
+            send(self.control, Failed(candidate.order.key, _TOO_MUCH.format(limit.cpu_s, limit.memory_bytes >> 20)))
+        return False
+
+    # ---- the end -----------------------------------------------------------------------------------------------------
+
+    def _retire(self) -> None:
+        """A fork has taken over. Workers of this one end when the gateway closes their sockets."""
+        self.control.close()
+        for pid in self.workers:
+            os.waitpid(pid, 0)
+
+    def _end(self) -> None:
+        for pid in {*self.workers, *([self.candidate.pid] if self.candidate else [])}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _loaded(control: socket.socket, order: Load, models: dict[bytes, ModelText]) -> tuple[Loaded, bytes]:
+    """Load within the order's limit. When it fails, tell the gateway and end; over the limit, end with a status."""
+    reason, before = "", limits.resident()
+    try:
+        limits.catch_timer()
+        limits.more_memory(order.limit.memory_bytes)
+        with limits.cpu_time(order.limit.cpu_s):
+            text = load(Path(order.directory))
+            described = text.described(order.key)
+        gc.collect()
+        check_resident(limits.resident() - before)
+        limits.any_memory()
+        models[order.key] = text
+        gc.freeze()  # what is there is not touched by collections of forks, so its pages stay shared
+        return described
+    except (limits.TimeLimitReached, MemoryError):
+        os._exit(1)
+    except TokenizerError as error:
+        reason = str(error)
+    except BaseException as error:  # noqa: BLE001 - a panic of native code on a stranger's file is none of Exception
+        reason = f"the tokenizer cannot be loaded: {type(error).__name__}: {str(error)[:500]}"
+    send(control, Failed(order.key, reason))
+    os._exit(0)
+
+
+def import_what_loading_needs() -> None:
+    """Before the first fork, so that no fork does it again."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # no threads in a process that forks
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the gateway drains; its end is ours
+    from transformers import PreTrainedTokenizerFast as _  # noqa: F401 - imported for its cost alone
+
+    gc.freeze()
+
+
+def main(descriptor: int) -> None:
+    """Serve the gateway at the other end of a socket."""
+    import_what_loading_needs()
+    ForkServer(socket.socket(fileno=descriptor)).serve()
+    os._exit(0)

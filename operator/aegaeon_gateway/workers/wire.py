@@ -1,0 +1,208 @@
+"""What a gateway, its fork server and its workers say to each other, over unix sockets.
+
+A message is eight bytes (two lengths), a msgpack head with a type, and a tail of raw bytes: request bodies and token
+ids are never copied into objects on the way. Nothing is pickled: a worker that was taken over can send bytes alone.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+HEADER = struct.Struct("<II")
+LONGEST_BYTES = 256 << 20
+"""of a head or a tail; whoever sends more is not one of us"""
+
+
+class Limit(Struct, frozen=True):
+    """What a piece of work may take: seconds of CPU time, and bytes over what the process has."""
+
+    cpu_s: float
+    memory_bytes: int
+
+
+# ---- gateway -> fork server ------------------------------------------------------------------------------------------
+
+
+class Spawn(Struct, frozen=True, tag=True):
+    """Fork a worker that serves the socket sent along. `once`: it ends after one job. `low`: at the lowest priority."""
+
+    limit: Limit
+    once: bool
+    low: bool
+
+
+class Load(Struct, frozen=True, tag=True):
+    """Load the text files of a folder under a key; answered by Loaded or Failed."""
+
+    key: bytes
+    directory: str
+    limit: Limit
+
+
+class Drop(Struct, frozen=True, tag=True):
+    """Forget a key."""
+
+    key: bytes
+
+
+Order: TypeAlias = Spawn | Load | Drop
+
+
+# ---- fork server -> gateway ------------------------------------------------------------------------------------------
+
+
+class Loaded(Struct, frozen=True, tag=True):
+    """What the gateway needs on its loop. The tail holds the tokens' strings one after another, see `vocabulary`."""
+
+    key: bytes
+    size: int
+    lengths: bytes
+    special: list[int]
+    added: list[int]
+    decoder: str
+    max_positions: int
+
+
+class Failed(Struct, frozen=True, tag=True):
+    """The files cannot be used."""
+
+    key: bytes
+    reason: str
+
+
+# ---- gateway -> worker -----------------------------------------------------------------------------------------------
+
+
+class Peek(Struct, frozen=True, tag=True):
+    """Which model does the body (the tail) name?"""
+
+
+class Job(Struct, frozen=True, tag=True):
+    """Make a request of the body (the tail). `length`: tokens of prompt and output that are served, 0: not known."""
+
+    key: bytes
+    endpoint: Literal["chat", "completions"]
+    model: str
+    length: int
+
+
+# ---- worker -> gateway -----------------------------------------------------------------------------------------------
+
+
+class Ready(Struct, frozen=True, tag=True):
+    """A worker's first message."""
+
+    pid: int
+
+
+class Peeked(Struct, frozen=True, tag=True):
+    """The model that the body names."""
+
+    model: str
+
+
+class Options(Struct, frozen=True):
+    """What the gateway itself has to know of a request."""
+
+    n: int
+    stops: tuple[str, ...]
+    stream: bool
+    include_usage: bool
+    echo: bool
+    logprob_count: int | None
+    return_token_ids: bool
+
+
+class Done(Struct, frozen=True, tag=True):
+    """A request that may be submitted. The tail holds all prompts' token ids, four bytes each.
+
+    `sampling` and `limits` (one for each prompt) are protobuf messages; `prompts` are texts, for echo alone.
+    """
+
+    options: Options
+    sampling: bytes
+    limits: list[bytes]
+    tokens: list[int]
+    prompts: list[str]
+
+
+class Refused(Struct, frozen=True, tag=True):
+    """400: the request is wrong."""
+
+    message: str
+    param: str | None
+    code: str | None
+
+
+class Exceeded(Struct, frozen=True, tag=True):
+    """The job took more than its limit. `stage`: checking, rendering or tokenizing."""
+
+    stage: str
+
+
+Reply: TypeAlias = Ready | Peeked | Done | Refused | Exceeded
+Answer: TypeAlias = Loaded | Failed
+Message: TypeAlias = Order | Answer | Peek | Job | Reply
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(Message)
+
+
+class WireError(Exception):
+    """The other side ended in the middle of a message, or sent none of ours."""
+
+
+def frame(message: Message, tail: bytes | bytearray = b"") -> bytes:
+    """Header and head of a message whose tail follows."""
+    head = _encode(message)
+    return HEADER.pack(len(head), len(tail)) + head
+
+
+def lengths(header: bytes) -> tuple[int, int]:
+    """Of head and tail. Raises WireError."""
+    head, tail = HEADER.unpack(header)
+    if max(head, tail) > LONGEST_BYTES:
+        raise WireError(f"a message of {head} + {tail} bytes")
+    return head, tail
+
+
+def decode(head: bytes) -> Message:
+    """Raises WireError."""
+    try:
+        message: Message = _decoder.decode(head)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise WireError(str(error)) from error
+    return message
+
+
+def send(sock: socket.socket, message: Message, tail: bytes = b"") -> None:
+    """Blocking, for the children."""
+    sock.sendall(frame(message, tail))
+    if tail:
+        sock.sendall(tail)
+
+
+def receive(sock: socket.socket) -> tuple[Message, bytes, list[int]] | None:
+    """Blocking: a message, its tail, and file descriptors that came along. None at the end. Raises WireError."""
+    header, descriptors, _, _ = socket.recv_fds(sock, HEADER.size, 1)
+    if not header:
+        return None
+    header += _exactly(sock, HEADER.size - len(header))
+    head, tail = lengths(header)
+    return decode(_exactly(sock, head)), _exactly(sock, tail), descriptors
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        got = sock.recv_into(view)
+        if not got:
+            raise WireError("the other side ended in the middle of a message")
+        view = view[got:]
+    return bytes(data)

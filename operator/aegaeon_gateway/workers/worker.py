@@ -1,0 +1,47 @@
+"""A worker's life: one job after another from its socket, each within its limit, until the socket ends."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+
+from aegaeon_gateway.errors import InvalidRequestError
+from aegaeon_gateway.schema import model_of
+from aegaeon_gateway.workers import limits
+from aegaeon_gateway.workers.model import ModelText
+from aegaeon_gateway.workers.wire import Exceeded, Job, Peek, Peeked, Ready, Refused, Reply, Spawn, receive, send
+from aegaeon_gateway.workers.work import run
+
+
+def work(sock: socket.socket, spawn: Spawn, models: Mapping[bytes, ModelText]) -> None:
+    """Serve until the gateway closes the socket, or a limit was exceeded: what is left behind then is not reused."""
+    if spawn.low:
+        limits.lower_priority()
+    limits.be_first_to_go()
+    limits.catch_timer()
+    limits.more_memory(spawn.limit.memory_bytes)
+    send(sock, Ready(os.getpid()))
+    while (received := receive(sock)) is not None:
+        message, body, _ = received
+        assert isinstance(message, Job | Peek)
+        reply, tail = _within(spawn.limit.cpu_s, message, body, models)
+        send(sock, reply, tail)
+        if spawn.once or isinstance(reply, Exceeded):
+            return
+
+
+def _within(cpu_s: float, message: Job | Peek, body: bytes, models: Mapping[bytes, ModelText]) -> tuple[Reply, bytes]:
+    stages = ["checking"]
+    try:
+        with limits.cpu_time(cpu_s):
+            if isinstance(message, Peek):
+                return Peeked(model_of(body)), b""
+            return run(message, body, models[message.key], stages.append)
+    except InvalidRequestError as error:
+        return Refused(error.message, error.param, error.code), b""
+    except (limits.TimeLimitReached, MemoryError):
+        return Exceeded(stages[-1]), b""
+    except BaseException as error:  # noqa: BLE001 - a panic of the tokenizer's native code is none of Exception
+        reason = f"This model's tokenizer fails on the request: {type(error).__name__}: {str(error)[:500]}"
+        return Refused(reason, None, "tokenizer"), b""

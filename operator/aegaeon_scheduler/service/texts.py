@@ -1,0 +1,39 @@
+"""What gateways say of models' tokenizers and chat templates, which they alone load. Operators read it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from aegaeon_proto.v1 import gateway_pb2, model_pb2
+from aegaeon_scheduler.core.model import GatewayId
+
+
+class TextStates:
+    """Owner of the reasons why a gateway cannot use a model's text, by gateway and model."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[GatewayId, dict[str, str]] = {}
+
+    def tell(self, gateway: GatewayId, status: gateway_pb2.TextStatus) -> None:
+        """A gateway's newest word on a model."""
+        reasons = self._reasons.setdefault(gateway, {})
+        reasons.pop(status.model, None)
+        if status.reason:
+            reasons[status.model] = status.reason
+
+    def forget(self, gateway: GatewayId) -> None:
+        """The gateway is gone, or attaches anew and says everything again."""
+        self._reasons.pop(gateway, None)
+
+    def merged(self, catalog: gateway_pb2.CatalogStatus, gateways: Collection[GatewayId]) -> gateway_pb2.CatalogStatus:
+        """The catalog with these reasons. A cached model that none of the gateways can use is failed."""
+        merged = gateway_pb2.CatalogStatus()
+        merged.CopyFrom(catalog)
+        for model in merged.models:
+            told = {one: reason for one in gateways if (reason := self._reasons.get(one, {}).get(model.spec.name))}
+            if told and model.phase == model_pb2.MODEL_PHASE_CACHED:
+                gateway, reason = next(iter(told.items()))
+                model.reason = f"gateway {gateway} cannot use its tokenizer or chat template: {reason}"
+                if len(told) == len(gateways):
+                    model.phase = model_pb2.MODEL_PHASE_FAILED
+        return merged

@@ -145,7 +145,8 @@ class SchedulerConfig(_Frozen):
     """All that `python -m aegaeon_scheduler` needs to know."""
 
     listen: str = Field(min_length=1)  # gRPC target to serve on: "unix:/run/scheduler.sock", "127.0.0.1:7000"
-    tls: Path | None = None  # folder of ca.crt, tls.crt and tls.key: mutual TLS on `listen`; None: plaintext
+    admin_listen: str | None = Field(default=None, min_length=1)  # gRPC target of service Admin; None: not served
+    tls: Path | None = None  # folder of ca.crt, tls.crt and tls.key: mutual TLS on both; None: plaintext
     pool: str = "default"
     policy: PolicyEntry = PolicyEntry()
     models: tuple[ModelEntry, ...]

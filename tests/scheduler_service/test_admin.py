@@ -32,7 +32,7 @@ C = spec("tiny-c")
 
 
 async def admin(stack: Any) -> admin_pb2_grpc.AdminAsyncStub:
-    return admin_pb2_grpc.AdminStub(await stack.channel())
+    return await stack.admin()
 
 
 async def set_catalog(stack: Any, *models: model_pb2.ModelSpec, **options: Any) -> admin_pb2.SetCatalogReply:

@@ -177,8 +177,11 @@ def test_wherever_it_was_interrupted_the_rest_is_what_was_missing(applied: set[i
 
 def test_what_is_wanted_no_more_goes_and_certificates_stay() -> None:
     old = {"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "infra", "name": "pool-old"}}
-    tls = {"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "infra", "name": "pool-tls"}}
-    assert decided(*POOLS, old, tls).leftovers == (ChildKey("Service", "infra", "pool-old"),)
+    tls = [
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "infra", "name": f"pool-{part}"}}
+        for part in ("ca", "scheduler-tls", "gateway-tls", "engine-tls")
+    ]
+    assert decided(*POOLS, old, *tls).leftovers == (ChildKey("Service", "infra", "pool-old"),)
 
 
 def test_a_status_that_says_nothing_new_is_not_written_and_numbers_alone_once_a_minute() -> None:

@@ -19,6 +19,7 @@ from aegaeon_proto.servers import add_port, make_server
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc
 
 NOW = datetime.now(UTC)
+LIFE = timedelta(days=1)
 ALONE = (("grpc.use_local_subchannel_pool", 1),)
 
 

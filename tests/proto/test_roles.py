@@ -193,10 +193,12 @@ async def test_a_unix_socket_serves_whoever_may_open_it_and_changes_are_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with serving(None, f"unix:{tmp_path}/s") as target:
-        async with open_channel(target, None, Role.SCHEDULER, ALONE) as channel:
-            for method in CALLERS:
-                assert (await answer(channel, method))[0] is grpc.StatusCode.OK
+    async with (
+        serving(None, f"unix:{tmp_path}/s") as target,
+        open_channel(target, None, Role.SCHEDULER, ALONE) as channel,
+    ):
+        for method in CALLERS:
+            assert (await answer(channel, method))[0] is grpc.StatusCode.OK
     assert "audit: whoever opened the socket at unix:" in caplog.text
     assert "called Admin.SetTenants" in caplog.text
 

@@ -11,15 +11,19 @@ from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, 
 from aegaeon_operator.reconcile.cluster.names import (
     APPLIED,
     CACHE,
+    CERTIFICATES,
     COMPONENTS,
-    ENGINE_HTTP,
+    ENGINE_METRICS,
+    GATEWAY_METRICS,
     GATEWAY_PORT,
     REDIS,
-    SCHEDULER_HTTP,
+    SCHEDULER_ADMIN,
+    SCHEDULER_METRICS,
     SCHEDULER_PORT,
     SEGMENTS,
     SINK_PORT,
     TLS,
+    certificates,
     child,
     fingerprint,
     manifest,
@@ -33,7 +37,7 @@ from aegaeon_operator.reconcile.processes import gateway_settings, model_entry, 
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec
 
 # Made by whoever carries decisions out, since they are random: decided things never name them as leftovers.
-_NOT_DECIDED = ("tls", "ca")
+_NOT_DECIDED = ("ca", *sorted({certificates(role) for role in CERTIFICATES.values()}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,8 @@ def _configs(key: Key, spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]
             **scheduler_settings(key.name, spec, ()),
             "listen": f"0.0.0.0:{SCHEDULER_PORT}",
             "tls": TLS,
-            "metrics_listen": f"0.0.0.0:{SCHEDULER_HTTP}",
+            "admin_listen": f"0.0.0.0:{SCHEDULER_ADMIN}",
+            "metrics_listen": f"0.0.0.0:{SCHEDULER_METRICS}",
         },
         "gateway": {
             **gateway_settings(spec),
@@ -94,6 +99,7 @@ def _configs(key: Key, spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]
             "listen": f"0.0.0.0:{GATEWAY_PORT}",
             "scheduler": target,
             "sink": f"0.0.0.0:{SINK_PORT}",
+            "metrics_listen": f"0.0.0.0:{GATEWAY_METRICS}",
             "tls": TLS,
             "hub_cache": f"{CACHE}/hub",
             "fetched": f"{CACHE}/tokenizers",
@@ -113,7 +119,7 @@ def _configs(key: Key, spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]
             "segments": SEGMENTS,
             "hub_cache": f"{CACHE}/hub",  # where there is no disk tier
             "tls": TLS,
-            "metrics_listen": f"0.0.0.0:{ENGINE_HTTP}",
+            "metrics_listen": f"0.0.0.0:{ENGINE_METRICS}",
             "drain_s": ENGINE_DRAIN_S,
         }
     return found

@@ -55,6 +55,7 @@ class SourceEntry(_Frozen):
     """Where a model's files are: exactly one of them."""
 
     directory: str | None = None
+    root: str = ""  # of `directory`: symbolic links may not lead out of this folder; empty: anywhere
     hub: HubEntry | None = None
     s3: S3Entry | None = None
     http: HttpEntry | None = None

@@ -103,6 +103,11 @@ def _usable(
             )
         return _with_source(model, source.model_copy(update={"host_path": path})), None
     guarded = source.guarded
+    if guarded and guarded.credentials_file:  # it would name files of the pods, other tenants' credentials among them
+        return None, Refusal(
+            "CredentialsFileNotHere",
+            f"{model.name}: credentialsFile is for `aegaeon up`; give credentialsSecretRef",
+        )
     if guarded is None or guarded.credentials_secret_ref is None:
         return model, None
     ref = guarded.credentials_secret_ref
@@ -128,7 +133,7 @@ def _with_source(model: ServedModel, source: Source) -> ServedModel:
 @lru_cache(4096)  # the same for every look at the same model
 def _inside(folder: str | None, given: str) -> str | None:
     """An absolute path without `..` below the models' folder, or None."""
-    if folder is None or ".." in PurePosixPath(given).parts or given.startswith("~"):
+    if folder is None or ".." in PurePosixPath(given).parts or given.startswith("~") or not given.isprintable():
         return None
     path = PurePosixPath(folder) / given
     return str(path) if path.is_relative_to(folder) else None

@@ -34,7 +34,7 @@ from aegaeon_operator.reconcile.cluster.pods import ENGINE_DRAIN_S, GATEWAY_DRAI
 from aegaeon_operator.reconcile.cluster.routes import routes
 from aegaeon_operator.reconcile.cluster.workloads import workloads
 from aegaeon_operator.reconcile.processes import gateway_settings, model_entry, scheduler_settings, sidecar_settings
-from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec
+from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ServedModel
 
 # Made by whoever carries decisions out, since they are random: decided things never name them as leftovers.
 _NOT_DECIDED = ("ca", *sorted({certificates(role) for role in CERTIFICATES.values()}))
@@ -59,7 +59,7 @@ def desired(observed: Observed) -> Desired:
         return Desired(attached)
     spec = pool.value.spec
     configs = _configs(observed.key, spec, observed.platform)
-    catalog = tuple(model_entry(model) for model in attached.served)
+    catalog = tuple(_model(spec, model) for model in attached.served)
     scheduler = {**configs["scheduler"], "models": list(catalog), "tenants": attached.tenants}
     accepted = [one for one in observed.model_pools if _serves(attached, one.uid)]
     said = (
@@ -75,6 +75,14 @@ def desired(observed: Observed) -> Desired:
     kept = {ChildKey("Secret", observed.key.namespace, child(observed.key, part)) for part in _NOT_DECIDED}
     leftovers = tuple(sorted(set(observed.children) - wanted - kept))
     return Desired(attached, manifests, leftovers, catalog, attached.tenants)
+
+
+def _model(spec: GpuPoolSpec, model: ServedModel) -> Json:
+    """A model of the catalog; files of the nodes stay within the folder that the GpuPool gives to models."""
+    entry = model_entry(model)
+    if model.source.host_path is not None and spec.volumes.models is not None:
+        entry["source"] = {"directory": model.source.host_path, "root": spec.volumes.models.path}
+    return entry
 
 
 def _serves(attached: Attached, uid: str) -> bool:

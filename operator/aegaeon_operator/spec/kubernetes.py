@@ -225,7 +225,7 @@ class ModelsVolume(Strict):
 
     path: Annotated[str, Field(min_length=2, max_length=1024, pattern=_PATH), AfterValidator(_free)] = Field(
         json_schema_extra=_MODELS_PATH,
-        description="Folder in the pods; models' hostPath is inside it. Without a claim it is the node's own folder."
+        description="Folder in the pods; models' hostPath is inside it. Without a claim it is the node's own folder.",
     )
     claim: ObjectName | None = Field(
         default=None, description="PersistentVolumeClaim that holds it; left out: the same path of the node."

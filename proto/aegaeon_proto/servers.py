@@ -20,7 +20,7 @@ from aegaeon_proto.roles import AUDITED, CALLERS, Role, role_of
 _log = logging.getLogger(__name__)
 _KIB, _SECOND_MS = 1 << 10, 1000
 # Peers of a scheduler or gateway are some thousand engines and gateways at most, each with one or two streams.
-HANDSHAKE_S = 5
+HANDSHAKE_S = 10  # a scheduler that starts is dialled by all at once, perhaps on a busy node
 BOUNDS: Options = (
     ("grpc.so_reuseport", 0),  # a second server on the same address is an error, not a second listener
     ("grpc.max_allowed_incoming_connections", 4096),

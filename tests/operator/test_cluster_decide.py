@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_objects import by_key, entry, gpu_pool, model_pool, observed
 
@@ -160,11 +160,13 @@ def test_what_is_as_wanted_is_not_written_and_what_somebody_changed_is() -> None
     assert as_wanted({"kind": "Pod", "cpu": "2"}, {"kind": "Pod", "cpu": "2000m"})
 
 
+@settings(deadline=None)
 @given(st.permutations([*POOLS, model_pool("late", "llama", created=9)]))
 def test_the_order_in_which_objects_are_seen_changes_nothing(objects: list[Json]) -> None:
     assert decided(*objects) == decided(*POOLS, model_pool("late", "llama", created=9))
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, 40)))
 def test_wherever_it_was_interrupted_the_rest_is_what_was_missing(applied: set[int]) -> None:
     """A crash after any subset of writes: the next look finds those as wanted, and decides the same for the rest."""

@@ -19,6 +19,7 @@ SPLIT = {"engines": None, "prefill": {"replicas": 1}, "decode": {"replicas": 1}}
 HUB = {"huggingFace": {"repository": "org/one", "credentialsSecretRef": {"name": "hub", "key": "token"}}}
 WEB = {"http": {"url": "https://models.example/two", "credentialsSecretRef": {"name": "hub", "key": "token"}}}
 ANYWHERE = "anywhere"
+PROXIES = "gateway.networking.k8s.io/gateway-name; gateway.envoyproxy.io/owning-gateway-name"
 ENGINES = "decode,engine,prefill"
 
 
@@ -87,7 +88,10 @@ def test_keys_of_tenants_reach_no_pod_and_credentials_of_sources_no_configuratio
 
 def who(peer: Json) -> Iterator[str]:
     """A peer of a NetworkPolicy in a word for each component or namespace."""
-    if "namespaceSelector" in peer:
+    if peer.get("namespaceSelector") == {}:
+        (label,) = peer["podSelector"]["matchExpressions"]
+        yield label["key"]
+    elif "namespaceSelector" in peer:
         yield f"namespace {peer['namespaceSelector']['matchLabels']['kubernetes.io/metadata.name']}"
     else:
         assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "pool"
@@ -120,7 +124,7 @@ def test_each_port_is_reached_by_those_alone_who_have_something_to_say_there() -
         ("engine", 7101): monitoring,
         ("prefill", 7101): monitoring,
         ("decode", 7101): monitoring,
-        ("picker", 9002): ANYWHERE,
+        ("picker", 9002): PROXIES,
         ("picker", 9090): monitoring,
     }
 

@@ -18,7 +18,6 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "listen": (str,),
     "scheduler": (str,),
     "sink": (str,),
-    "metrics_listen": (str, type(None)),
     "tls": (str, type(None)),
     "max_body_bytes": (int,),
     "hub_cache": (str, type(None)),
@@ -78,8 +77,6 @@ class GatewayConfig:
     """gRPC target of the scheduler"""
     sink: str
     """gRPC target under which this gateway serves TokenSink; sidecars dial it"""
-    metrics_listen: str | None = None
-    """host:port or unix:PATH of GET /healthz, /readyz and /metrics; None: nowhere"""
     tls: str | None = None
     """folder of ca.crt, tls.crt and tls.key: mutual TLS with scheduler and sidecars; None: plaintext"""
     max_body_bytes: int = 8 << 20

@@ -72,7 +72,7 @@ def scheduler_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json)
 
 def gateway_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json) -> Json:
     """The OpenAI API."""
-    made = configured("gateway", _image(spec, platform, "control"), http_probes("/health", "/health", GATEWAY_PORT))
+    made = configured("gateway", _image(spec, platform, "control"), http_probes("/readyz", "/healthz", GATEWAY_METRICS))
     made["command"] += ["--name", "$(POD_NAME)", "--sink", f"$(POD_IP):{SINK_PORT}"]
     made["env"] = [from_field("POD_NAME", "metadata.name"), from_field("POD_IP", "status.podIP")]
     made["ports"] = ports(http=GATEWAY_PORT, sink=SINK_PORT, metrics=GATEWAY_METRICS)

@@ -21,7 +21,13 @@ MATRIX: dict[str, dict[str, Any]] = {
     "as it comes": {},
     "one namespace": {"operator": {"watchNamespaces": [NAMESPACE], "replicas": 1}},
     "monitored": {
-        "metrics": {"monitors": True, "rules": True, "dashboard": True, "labels": {"release": "prometheus"}},
+        "metrics": {
+            "monitors": True,
+            "rules": True,
+            "dashboard": True,
+            "labels": {"release": "prometheus"},
+            "namespaces": ["*"],
+        },
     },
     "an API server on a port of its own": {"networkPolicy": {"apiServerPorts": [16443]}},
     "definitions by someone else": {"crds": {"install": False}, "networkPolicy": {"enabled": False}},

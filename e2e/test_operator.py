@@ -33,7 +33,11 @@ def test_it_makes_a_pool_and_then_rests(namespace: str, kubeconfig: Path) -> Non
         names = {
             (one["kind"], one["metadata"]["name"]) for one in objects(kubeconfig, "deploy,sts,svc,netpol,pdb,secret")
         }
-        assert {("Deployment", "demo-scheduler"), ("StatefulSet", "demo-engine"), ("Secret", "demo-tls")} <= names
+        assert {
+            ("Deployment", "demo-scheduler"),
+            ("StatefulSet", "demo-engine"),
+            ("Secret", "demo-engine-tls"),
+        } <= names
         time.sleep(3)  # controllers of the cluster fill in what is theirs
         before = writes(kubeconfig)
         kubectl(kubeconfig, "-n", NAMESPACE, "annotate", "gpool", "demo", "touched=yes")
@@ -74,7 +78,7 @@ def test_what_a_pool_asks_for_no_more_is_taken_away(namespace: str, kubeconfig: 
 
 def test_what_somebody_else_made_under_a_name_of_ours_stays_theirs(namespace: str, kubeconfig: Path) -> None:
     mine = ("-n", NAMESPACE, "create")
-    kubectl(kubeconfig, *mine, "secret", "generic", "demo-tls", "--from-literal=tls.crt=mine")
+    kubectl(kubeconfig, *mine, "secret", "generic", "demo-gateway-tls", "--from-literal=tls.crt=mine")
     kubectl(kubeconfig, *mine, "service", "clusterip", "demo-gateway", "--tcp=9999:9999")
     apply(kubeconfig, pool("demo"), models("red", "demo", "llama"))
 
@@ -84,11 +88,11 @@ def test_what_somebody_else_made_under_a_name_of_ours_stays_theirs(namespace: st
         return next((one["message"] for one in conditions if one["reason"] == "ApplyFailed"), "")
 
     with operator(kubeconfig):
-        poll("it says so", lambda: "demo-tls" in said() and "demo-gateway" in said(), 30, said)
+        poll("it says so", lambda: "demo-gateway-tls" in said() and "Service demo-gateway" in said(), 30, said)
         assert said().count("was not made by us") == 2
         theirs = [one for one in objects(kubeconfig, "services,secrets") if "ownerReferences" not in one["metadata"]]
-        assert {one["metadata"]["name"] for one in theirs} == {"demo-tls", "demo-gateway"}
-        kubectl(kubeconfig, "-n", NAMESPACE, "delete", "secret/demo-tls", "service/demo-gateway")
+        assert {one["metadata"]["name"] for one in theirs} == {"demo-gateway-tls", "demo-gateway"}
+        kubectl(kubeconfig, "-n", NAMESPACE, "delete", "secret/demo-gateway-tls", "service/demo-gateway")
         poll("both are accepted", lambda: accepted(kubeconfig, "gpupools,modelpools") == 2, 60)
 
 

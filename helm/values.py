@@ -11,6 +11,8 @@ Json = dict[str, Any]
 Port = Annotated[int, Field(ge=1, le=65535)]
 DnsLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 
+NamespaceOrAll = Annotated[str, Field(pattern=r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$", max_length=63)]
+
 
 class Values(BaseModel):
     """Unknown values are errors."""
@@ -108,6 +110,10 @@ class Metrics(Values):
     monitors: bool = Field(default=False, description="PodMonitors of schedulers, gateways, pickers, engines.")
     rules: bool = Field(default=False, description="A PrometheusRule with alerts.")
     dashboard: bool = Field(default=False, description="A ConfigMap with a dashboard, found by Grafana's sidecar.")
+    namespaces: list[NamespaceOrAll] = Field(
+        default=["monitoring"],
+        description="Namespaces whose pods may scrape pools; `*` for all. Metrics name models and tenants.",
+    )
     labels: dict[str, str] = Field(
         default={}, description="Labels by which your Prometheus selects monitors and rules."
     )

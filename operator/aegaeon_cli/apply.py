@@ -17,6 +17,7 @@ from aegaeon_operator.reconcile import DesiredPod, LocalPlan, PodRole, needs_res
 from aegaeon_operator.reconcile.pods import Json
 from aegaeon_operator.spec import Pool, load_manifests
 from aegaeon_proto.channels import open_channel
+from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc
 from aegaeon_scheduler.config import ModelEntry
 from aegaeon_scheduler.service.catalog import spec_of
@@ -49,7 +50,7 @@ def apply(*, manifests: Path, run: Path | None, drain_s: float) -> None:
     if problems := needs_restart(_running(pods, state.folder), pods):
         raise RefusedError("\n".join([*problems, "end `aegaeon up` and start it again for that; nothing was changed"]))
     scheduler = next(pod for pod in pods if pod.role is PodRole.SCHEDULER)
-    reply = asyncio.run(_set_catalog(state.scheduler, scheduler.config, drain_s))
+    reply = asyncio.run(_set_catalog(state.admin, scheduler.config, drain_s))
     for pod in pods:
         for file, content in {pod.config_file: pod.config, **pod.files}.items():
             _replace(file, content)
@@ -91,7 +92,7 @@ async def _set_catalog(target: str, config: Json, drain_s: float) -> admin_pb2.S
     assert isinstance(models, list)
     specs = [spec_of(ModelEntry.model_validate(model)) for model in models]
     request = admin_pb2.SetCatalogRequest(models=specs, drain_s=drain_s, retry=True)
-    async with open_channel(target, None) as channel:
+    async with open_channel(target, None, Role.SCHEDULER) as channel:
         try:
             return await admin_pb2_grpc.AdminStub(channel).SetCatalog(request)
         except grpc.aio.AioRpcError as error:

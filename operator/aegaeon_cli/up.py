@@ -174,6 +174,7 @@ async def _bring_up(pool: Pool, plan: LocalPlan, runner: PodRunner, folder: RunF
         pid=os.getpid(),
         url=url,
         scheduler=plan.scheduler_target,
+        admin=plan.admin_target,
         segments=str(plan.segments),
         port=plan.port,
         record=_text(plan.record),

@@ -24,6 +24,7 @@ from aegaeon_gateway.metrics import Metrics
 from aegaeon_gateway.open_requests import OpenRequests
 from aegaeon_gateway.tenancy import Tenants
 from aegaeon_proto.channels import TlsError, open_channel, why
+from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.gateway_pb2_grpc import FrontendStub
 from aegaeon_proto.v1.model_pb2 import ModelPhase
@@ -136,7 +137,7 @@ class SchedulerLink:
                 self._look_after(generation, now)
 
     async def _serve(self) -> None:
-        async with open_channel(self._target, self._tls, _CHANNEL) as channel:
+        async with open_channel(self._target, self._tls, Role.SCHEDULER, _CHANNEL) as channel:
             outbox: asyncio.Queue[pb.GatewayMessage] = asyncio.Queue()
             call = FrontendStub(channel).Serve(_drain(outbox))
             outbox.put_nowait(self._hello)

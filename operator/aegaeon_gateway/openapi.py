@@ -154,7 +154,7 @@ def _body(name: str) -> Json:
 def _completion_answers(name: str) -> Json:
     content = {"application/json": {"schema": _ref(name)}, "text/event-stream": {"schema": _object(data=_STRING)}}
     return {
-        "200": {"description": "The answer; with `stream`, as server-sent events, each with `data` alone.", "content": content},
+        "200": {"description": "The answer; with `stream`, as server-sent events of `data` alone.", "content": content},
         **_errors(),
     }
 

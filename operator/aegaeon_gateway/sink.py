@@ -11,12 +11,12 @@ import grpc
 
 from aegaeon_gateway.generation import Generation
 from aegaeon_gateway.open_requests import OpenRequests
-from aegaeon_proto.channels import add_port
+from aegaeon_proto.servers import add_port, make_server
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.gateway_pb2_grpc import TokenSinkServicer, add_TokenSinkServicer_to_server
 
 _ACK_EVERY_S = 0.01  # one acknowledgement covers all batches of this time
-_SERVER = [("grpc.max_receive_message_length", 64 << 20), ("grpc.so_reuseport", 0)]
+_SERVER = (("grpc.max_receive_message_length", 64 << 20),)
 
 
 class TokenSink(TokenSinkServicer):
@@ -82,7 +82,7 @@ class _Acks:
 
 async def start_sink(target: str, tls: Path | None, open_: OpenRequests) -> grpc.aio.Server:
     """Serve TokenSink on a gRPC target. Raises RuntimeError when it is taken, TlsError without certificates."""
-    server = grpc.aio.server(options=_SERVER)
+    server = make_server(_SERVER)
     add_TokenSinkServicer_to_server(TokenSink(open_), server)
     add_port(server, target, tls)
     await server.start()

@@ -15,6 +15,7 @@ from aegaeon_gateway.remote import fetch
 from aegaeon_gateway.vocabulary import TokenTable
 from aegaeon_gateway.workers.pool import WorkerPool
 from aegaeon_proto.credentials import CredentialsError, token_of
+from aegaeon_proto.folders import OutsideError, check_within
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase, ModelSource
 
@@ -164,7 +165,14 @@ def _directory(source: ModelSource, hub_cache: str | None, fetched: str | None) 
         if fetched is None:
             raise TokenizerError(f"source.{kind} needs a folder for its tokenizer; set fetched in the configuration")
         return fetch(source, Path(fetched))
-    return Path(source.directory)
+    directory = Path(source.directory)
+    try:
+        check_within(directory, source.root)
+    except OutsideError as error:
+        raise TokenizerError(str(error)) from error
+    except OSError as error:
+        raise TokenizerError(f"{directory}: {error.strerror}") from error
+    return directory
 
 
 def _from_hub(source: ModelSource, hub_cache: str | None) -> Path:

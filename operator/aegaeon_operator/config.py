@@ -40,12 +40,17 @@ def from_environment(env: Mapping[str, str]) -> OperatorConfig:
         pull_policy=env.get("AEGAEON_IMAGE_PULL_POLICY") or "IfNotPresent",
         redis=_redis(env),
         namespace=env.get("POD_NAMESPACE") or "default",
+        metrics_namespaces=_names(env.get("AEGAEON_METRICS_NAMESPACES", "monitoring")),
         picker_role=env.get("AEGAEON_PICKER_ROLE") or "ClusterRole/aegaeon-operator-picker",
         provider=_provider(env.get("AEGAEON_GATEWAY_PROVIDER") or "none"),
     )
-    namespaces = tuple(one.strip() for one in env.get("AEGAEON_NAMESPACES", "").split(",") if one.strip())
+    namespaces = _names(env.get("AEGAEON_NAMESPACES", ""))
     holder = env.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}"
     return OperatorConfig(platform, namespaces, holder, int(env.get("AEGAEON_HEALTH_PORT") or 8080))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(one.strip() for one in text.split(",") if one.strip())
 
 
 def _redis(env: Mapping[str, str]) -> RedisAt | None:

@@ -1,7 +1,7 @@
 """Certificates of a pool's internal streams: one authority for each pool, and certificates that it issues.
 
-Everybody who holds a certificate of the pool's authority belongs to the pool, and is known by one name, so a
-certificate needs nothing of its pod. Keys are of curve P-256, which every TLS library takes.
+Who holds a certificate of the pool's authority belongs to the pool, in the one role that it names, so a certificate
+needs nothing of its pod. Keys are of curve P-256, which every TLS library takes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from aegaeon_proto.channels import PEER_NAME
+from aegaeon_proto.roles import Role
 
 AUTHORITY_LIFE = timedelta(days=3650)
 LIFE = timedelta(days=90)
@@ -56,19 +56,19 @@ def make_authority(pool: str, now: datetime) -> Pair:
     return _pair(builder.sign(key, hashes.SHA256()), key)
 
 
-def issue(authority: Pair, now: datetime, life: timedelta = LIFE) -> Pair:
-    """A certificate of the pool, for a server as well as for a client."""
+def issue(authority: Pair, role: Role, now: datetime, life: timedelta = LIFE) -> Pair:
+    """A certificate of the pool for one role, as a server and as a client."""
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     issuer_key = serialization.load_pem_private_key(authority.key, None)
     assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, PEER_NAME)])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, role.dns_name)])
     usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
     builder = (
         _certificate(subject, issuer.subject, key.public_key(), now, life)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(PEER_NAME)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(role.dns_name)]), critical=False)
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         .add_extension(identifier, critical=False)
     )
@@ -80,6 +80,16 @@ def is_due(certificate: bytes, now: datetime) -> bool:
     found = x509.load_pem_x509_certificate(certificate)
     life = found.not_valid_after_utc - found.not_valid_before_utc
     return now >= found.not_valid_before_utc + life * _RENEW_AT
+
+
+def is_of(certificate: bytes, role: Role) -> bool:
+    """Whether a certificate is of this role and no other."""
+    found = x509.load_pem_x509_certificate(certificate)
+    try:
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return False
+    return names.get_values_for_type(x509.DNSName) == [role.dns_name]
 
 
 def signed_by(certificate: bytes, authority: bytes) -> bool:

@@ -55,6 +55,7 @@ class SourceEntry(_Frozen):
     """Where a model's files are: exactly one of them."""
 
     directory: str | None = None
+    root: str = ""  # of `directory`: symbolic links may not lead out of this folder; empty: anywhere
     hub: HubEntry | None = None
     s3: S3Entry | None = None
     http: HttpEntry | None = None
@@ -145,7 +146,8 @@ class SchedulerConfig(_Frozen):
     """All that `python -m aegaeon_scheduler` needs to know."""
 
     listen: str = Field(min_length=1)  # gRPC target to serve on: "unix:/run/scheduler.sock", "127.0.0.1:7000"
-    tls: Path | None = None  # folder of ca.crt, tls.crt and tls.key: mutual TLS on `listen`; None: plaintext
+    admin_listen: str | None = Field(default=None, min_length=1)  # gRPC target of service Admin; None: not served
+    tls: Path | None = None  # folder of ca.crt, tls.crt and tls.key: mutual TLS on both; None: plaintext
     pool: str = "default"
     policy: PolicyEntry = PolicyEntry()
     models: tuple[ModelEntry, ...]

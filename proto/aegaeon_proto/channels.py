@@ -1,7 +1,7 @@
 """How processes reach each other: plaintext where a unix socket guards itself, else mutual TLS within a pool.
 
 A folder of `ca.crt`, `tls.crt` and `tls.key` (a Kubernetes Secret of type kubernetes.io/tls, mounted) makes one of the
-pool. It is read again for every new connection, so certificates are renewed without a restart.
+pool, in one role. It is read again for every new connection, so certificates are renewed without a restart.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import grpc
 
-PEER_NAME = "aegaeon.internal"  # the DNS name in every certificate of a pool; clients check for it, wherever they dial
+from aegaeon_proto.roles import Role
+
 Options = Sequence[tuple[str, Any]]
 
 _log = logging.getLogger(__name__)
@@ -30,14 +31,17 @@ class _Files(NamedTuple):
     key: bytes
 
 
-def open_channel(target: str, tls: Path | None, options: Options = ()) -> grpc.aio.Channel:
-    """A channel of its own to a gRPC target; `tls` is the folder, None: plaintext. Raises TlsError."""
+def open_channel(target: str, tls: Path | None, peer: Role, options: Options = ()) -> grpc.aio.Channel:
+    """A channel of its own to a gRPC target; `tls` is the folder, None: plaintext. Raises TlsError.
+
+    With certificates whoever answers must have the role `peer`, wherever the target leads.
+    """
     if tls is None:
         return grpc.aio.insecure_channel(target, options=options)
     files = _read(tls)
     credentials = grpc.ssl_channel_credentials(files.authority, files.key, files.certificate)
     return grpc.aio.secure_channel(
-        target, credentials, options=(*options, ("grpc.ssl_target_name_override", PEER_NAME))
+        target, credentials, options=(*options, ("grpc.ssl_target_name_override", peer.dns_name))
     )
 
 
@@ -56,6 +60,8 @@ def why(error: grpc.aio.AioRpcError, tls: Path | None) -> str:
     details = error.details() or error.code().name
     if "CERTIFICATE_VERIFY_FAILED" in details:
         return f"its certificate is not one of this pool: {_cause(details)}; compare ca.crt in {tls} on both sides"
+    if "Hostname Verification Check failed" in details:
+        return "its certificate is of this pool, but not of the role dialled; does the address lead to another process?"
     if tls is not None and "Socket closed" in details:
         return "it closed the connection: it may not take the certificate shown to it; its log says why"
     if "WRONG_VERSION_NUMBER" in details:
@@ -67,14 +73,7 @@ def _cause(details: str) -> str:
     return details.rpartition("CERTIFICATE_VERIFY_FAILED:")[2].removesuffix(": OK").strip()
 
 
-def add_port(server: grpc.aio.Server, target: str, tls: Path | None) -> int:
-    """Serve on a gRPC target. Raises TlsError, and RuntimeError when the target cannot be had."""
-    if tls is None:
-        return server.add_insecure_port(target)
-    return server.add_secure_port(target, _server_credentials(tls))
-
-
-def _server_credentials(folder: Path) -> grpc.ServerCredentials:
+def server_credentials(folder: Path) -> grpc.ServerCredentials:
     """What is in the folder when a client knocks; what cannot be read leaves it as it was."""
     used = _read(folder)
 

@@ -12,6 +12,7 @@ import logging
 import grpc
 
 from aegaeon_proto.channels import TlsError, connect, open_channel, why
+from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import engine_pb2_grpc as rpc
 from aegaeon_sidecar.backoff import CHANNEL_OPTIONS, Backoff
@@ -66,7 +67,7 @@ class Attachment:
         try:
             while True:
                 try:
-                    async with open_channel(self._scheduler, self._tls, CHANNEL_OPTIONS) as channel:
+                    async with self._channel() as channel:
                         await connect(channel, _CONNECT_S)
                         lease.cancel()
                         backoff = Backoff()
@@ -86,6 +87,9 @@ class Attachment:
         finally:
             lease.cancel()
             self._ended.set()
+
+    def _channel(self) -> grpc.aio.Channel:
+        return open_channel(self._scheduler, self._tls, Role.SCHEDULER, CHANNEL_OPTIONS)
 
     async def _attach(self, channel: grpc.aio.Channel) -> None:
         """One attachment, until its stream breaks."""

@@ -16,6 +16,7 @@ from pathlib import Path
 import grpc
 
 from aegaeon_proto.channels import TlsError, open_channel, why
+from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import gateway_pb2_grpc as rpc
 from aegaeon_sidecar.backoff import CHANNEL_OPTIONS, Backoff
@@ -127,7 +128,7 @@ class _Sink:
 
     async def stream(self) -> None:
         """One Push stream until it breaks. Raises AioRpcError; returns when the gateway ends it."""
-        async with open_channel(self.target, self._tls, CHANNEL_OPTIONS) as channel:
+        async with open_channel(self.target, self._tls, Role.GATEWAY, CHANNEL_OPTIONS) as channel:
             call: Call = rpc.TokenSinkStub(channel).Push()
             reader = asyncio.create_task(self._acknowledgements(call))
             writer = asyncio.create_task(self._batches(call))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_objects import by_key, entry, gpu_pool, model_pool, observed
 
@@ -160,11 +160,13 @@ def test_what_is_as_wanted_is_not_written_and_what_somebody_changed_is() -> None
     assert as_wanted({"kind": "Pod", "cpu": "2"}, {"kind": "Pod", "cpu": "2000m"})
 
 
+@settings(deadline=None)
 @given(st.permutations([*POOLS, model_pool("late", "llama", created=9)]))
 def test_the_order_in_which_objects_are_seen_changes_nothing(objects: list[Json]) -> None:
     assert decided(*objects) == decided(*POOLS, model_pool("late", "llama", created=9))
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, 40)))
 def test_wherever_it_was_interrupted_the_rest_is_what_was_missing(applied: set[int]) -> None:
     """A crash after any subset of writes: the next look finds those as wanted, and decides the same for the rest."""
@@ -177,8 +179,11 @@ def test_wherever_it_was_interrupted_the_rest_is_what_was_missing(applied: set[i
 
 def test_what_is_wanted_no_more_goes_and_certificates_stay() -> None:
     old = {"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "infra", "name": "pool-old"}}
-    tls = {"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "infra", "name": "pool-tls"}}
-    assert decided(*POOLS, old, tls).leftovers == (ChildKey("Service", "infra", "pool-old"),)
+    tls = [
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "infra", "name": f"pool-{part}"}}
+        for part in ("ca", "scheduler-tls", "gateway-tls", "engine-tls")
+    ]
+    assert decided(*POOLS, old, *tls).leftovers == (ChildKey("Service", "infra", "pool-old"),)
 
 
 def test_a_status_that_says_nothing_new_is_not_written_and_numbers_alone_once_a_minute() -> None:

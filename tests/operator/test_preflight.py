@@ -128,7 +128,7 @@ def test_this_machine_can_be_measured() -> None:
     assert machine.memory_free > 0
 
 
-STATE = RunState("q", 1, "http://127.0.0.1:8000", "unix:/x", "/dev/shm/x")
+STATE = RunState("q", 1, "http://127.0.0.1:8000", "unix:/x", "unix:/y", "/dev/shm/x")
 
 
 @pytest.fixture

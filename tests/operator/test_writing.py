@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -18,8 +20,10 @@ from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.gather import live
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.kube.writing import Writer
+from aegaeon_operator.pki import is_of
 from aegaeon_operator.reconcile.cluster.desired import desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey
+from aegaeon_proto.roles import Role
 
 Json = dict[str, Any]
 
@@ -116,15 +120,15 @@ async def test_a_status_or_event_that_is_refused_holds_up_nobody_elses() -> None
 
 
 async def test_certificates_that_cannot_be_made_stand_in_the_status() -> None:
-    path = "/api/v1/namespaces/infra/secrets/pool-tls"
-    server, store = Server(there={path: {"metadata": {"name": "pool-tls", "labels": {}}, "data": {}}}), Store()
+    path = "/api/v1/namespaces/infra/secrets/pool-gateway-tls"
+    server, store = Server(there={path: {"metadata": {"name": "pool-gateway-tls", "labels": {}}, "data": {}}}), Store()
     store.put(gpu_pool())
     async with api_server(server.answer) as api:
         await Controller(Cluster(api), store, PLATFORM).reconcile(KEY)
     status = server.there["/apis/serving.aegaeon.io/v1alpha1/namespaces/infra/gpupools/pool/status"]["status"]
     (accepted,) = (one for one in status["conditions"] if one["type"] == "Accepted")
     assert accepted["reason"] == "ApplyFailed"
-    assert "Secret pool-tls: one of this name is there and was not made by us" in accepted["message"]
+    assert "Secret pool-gateway-tls: one of this name is there and was not made by us" in accepted["message"]
     assert server.there[path]["data"] == {}
 
 
@@ -138,14 +142,48 @@ async def test_a_pool_that_is_made_anew_keeps_its_authority_and_broken_certifica
 
     async with api_server(server.answer) as api:
         cluster = Cluster(api)
-        first, _ = await certificates.ensure(cluster, KEY, live(old), {}, NOW)
-        second, written = await certificates.ensure(cluster, KEY, live(new), children(), NOW)
-        assert first["ca.crt"] == second["ca.crt"]
-        assert {one["metadata"]["ownerReferences"][0]["uid"] for one in written} == {"another"}
-        assert await certificates.ensure(cluster, KEY, live(new), children(), NOW) == (second, [])
-        del server.there["/api/v1/namespaces/infra/secrets/pool-tls"]["data"]["tls.key"]
-        third, _ = await certificates.ensure(cluster, KEY, live(new), children(), NOW)
-        assert third["tls.key"]
+        first = await certificates.ensure(cluster, KEY, live(old), {}, NOW, {})
+        second = await certificates.ensure(cluster, KEY, live(new), children(), NOW, first.own)
+        assert first.own == second.own
+        assert {one["metadata"]["ownerReferences"][0]["uid"] for one in second.written} == {"another"}
+        third = await certificates.ensure(cluster, KEY, live(new), children(), NOW, first.own)
+        assert (third.own, third.written) == (first.own, [])
+        del server.there["/api/v1/namespaces/infra/secrets/pool-gateway-tls"]["data"]["tls.key"]
+        fourth = await certificates.ensure(cluster, KEY, live(new), children(), NOW, first.own)
+        assert [one["metadata"]["name"] for one in fourth.written] == ["pool-gateway-tls"]
+        assert fourth.written[0]["data"]["tls.key"]
         server.there["/api/v1/namespaces/infra/secrets/pool-ca"]["data"] = {}
         with pytest.raises(KubeError, match=r"pool-ca cannot be read .* delete it"):
-            await certificates.ensure(cluster, KEY, live(new), children(), NOW)
+            await certificates.ensure(cluster, KEY, live(new), children(), NOW, {})
+
+
+async def test_each_role_has_a_secret_of_its_own_and_the_operators_certificate_is_in_none() -> None:
+    server = Server()
+    async with api_server(server.answer) as api:
+        made = await certificates.ensure(Cluster(api), KEY, live(gpu_pool()), {}, NOW, {})
+    secrets = {one["metadata"]["name"]: one["data"] for one in made.written}
+    assert secrets.keys() == {"pool-ca", "pool-scheduler-tls", "pool-gateway-tls", "pool-engine-tls"}
+    for role in (Role.SCHEDULER, Role.GATEWAY, Role.ENGINE):
+        certificate = base64.b64decode(secrets[f"pool-{role}-tls"]["tls.crt"])
+        assert [one for one in Role if is_of(certificate, one)] == [role]
+    assert is_of(made.own["tls.crt"], Role.OPERATOR)
+    assert base64.b64encode(made.own["tls.key"]).decode() not in str(secrets)
+
+
+@pytest.mark.parametrize("days", [0, 61])
+async def test_a_secret_with_another_roles_certificate_or_an_old_one_is_written_anew(days: int) -> None:
+    server = Server()
+    there = "/api/v1/namespaces/infra/secrets/pool-"
+
+    async def ensure(now: datetime, own: certificates.Files) -> certificates.Certified:
+        children = {ChildKey.of(one): one for one in server.there.values()}
+        return await certificates.ensure(Cluster(api), KEY, live(gpu_pool()), children, now, own)
+
+    async with api_server(server.answer) as api:
+        first = await ensure(NOW, {})
+        server.there[f"{there}engine-tls"]["data"] = server.there[f"{there}gateway-tls"]["data"]
+        second = await ensure(NOW + timedelta(days=days), first.own)
+        assert "pool-engine-tls" in {one["metadata"]["name"] for one in second.written}
+        certificate = base64.b64decode(server.there[f"{there}engine-tls"]["data"]["tls.crt"])
+        assert is_of(certificate, Role.ENGINE)
+        assert (second.own == first.own) == (days == 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -11,12 +10,16 @@ from typing import Any
 
 import grpc
 import pytest
+from pool_certificates import mount
 
 from aegaeon_operator.pki import Pair, is_due, issue, make_authority, signed_by
-from aegaeon_proto.channels import TlsError, add_port, connect, open_channel, why
+from aegaeon_proto.channels import TlsError, connect, open_channel, why
+from aegaeon_proto.roles import Role
+from aegaeon_proto.servers import add_port, make_server
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc
 
 NOW = datetime.now(UTC)
+LIFE = timedelta(days=1)
 ALONE = (("grpc.use_local_subchannel_pool", 1),)
 
 
@@ -26,17 +29,6 @@ class Answering(admin_pb2_grpc.AdminServicer):
     async def Status(self, request: Any, context: Any) -> admin_pb2.AdminStatus:
         (name,) = context.auth_context().get("x509_common_name", [b"nobody"])
         return admin_pb2.AdminStatus(incarnation=name.decode())
-
-
-def mount(folder: Path, authority: Pair, pair: Pair) -> Path:
-    """A folder as kubelet mounts a Secret: its files change all together, by one link."""
-    version = folder / f"..{len(list(folder.glob('..*')))}" if folder.exists() else folder / "..0"
-    version.mkdir(parents=True)
-    for name, content in (("ca.crt", authority.certificate), ("tls.crt", pair.certificate), ("tls.key", pair.key)):
-        (version / name).write_bytes(content)
-    (folder / "..new").symlink_to(version)
-    os.replace(folder / "..new", folder / "..data")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +43,7 @@ def stranger() -> Pair:
 
 @asynccontextmanager
 async def serving(tls: Path | None) -> AsyncIterator[str]:
-    server = grpc.aio.server()
+    server = make_server()
     admin_pb2_grpc.add_AdminServicer_to_server(Answering(), server)
     port = add_port(server, "127.0.0.1:0", tls)
     await server.start()
@@ -62,7 +54,7 @@ async def serving(tls: Path | None) -> AsyncIterator[str]:
 
 
 async def ask(target: str, tls: Path | None) -> str:
-    async with open_channel(target, tls, ALONE) as channel:
+    async with open_channel(target, tls, Role.SCHEDULER, ALONE) as channel:
         await connect(channel, 10)
         return (await admin_pb2_grpc.AdminStub(channel).Status(admin_pb2.AdminStatusRequest())).incarnation
 
@@ -73,18 +65,18 @@ async def refusal(target: str, tls: Path | None) -> str:
     return why(error.value, tls)
 
 
-async def test_who_holds_a_certificate_of_the_pool_is_known_by_its_name(tmp_path: Path, authority: Pair) -> None:
-    server = mount(tmp_path / "server", authority, issue(authority, NOW))
-    client = mount(tmp_path / "client", authority, issue(authority, NOW))
+async def test_who_holds_a_certificate_of_the_pool_is_known_by_its_role(tmp_path: Path, authority: Pair) -> None:
+    server = mount(tmp_path / "server", authority, issue(authority, Role.SCHEDULER, NOW))
+    client = mount(tmp_path / "client", authority, issue(authority, Role.OPERATOR, NOW))
     async with serving(server) as target:
-        assert await ask(target, client) == "aegaeon.internal"
+        assert await ask(target, client) == "operator.aegaeon.internal"
 
 
 async def test_a_server_of_another_pool_is_refused_with_a_sentence(
     tmp_path: Path, authority: Pair, stranger: Pair
 ) -> None:
-    server = mount(tmp_path / "server", stranger, issue(stranger, NOW))
-    client = mount(tmp_path / "client", authority, issue(authority, NOW))
+    server = mount(tmp_path / "server", stranger, issue(stranger, Role.SCHEDULER, NOW))
+    client = mount(tmp_path / "client", authority, issue(authority, Role.OPERATOR, NOW))
     async with serving(server) as target:
         sentence = await refusal(target, client)
     assert sentence.startswith("its certificate is not one of this pool: unable to get local issuer certificate")
@@ -94,23 +86,25 @@ async def test_a_server_of_another_pool_is_refused_with_a_sentence(
 async def test_a_client_of_another_pool_is_refused_and_both_sides_say_so(
     tmp_path: Path, authority: Pair, stranger: Pair, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    server = mount(tmp_path / "server", authority, issue(authority, NOW))
-    client = mount(tmp_path / "client", authority, issue(stranger, NOW))
+    server = mount(tmp_path / "server", authority, issue(authority, Role.SCHEDULER, NOW))
+    client = mount(tmp_path / "client", authority, issue(stranger, Role.OPERATOR, NOW))
     async with serving(server) as target:
         assert "may not take the certificate" in await refusal(target, client)
     assert "CERTIFICATE_VERIFY_FAILED" in capfd.readouterr().err  # gRPC's own word, in the server's log
 
 
 async def test_an_expired_certificate_and_none_at_all_are_refused(tmp_path: Path, authority: Pair) -> None:
-    server = mount(tmp_path / "server", authority, issue(authority, NOW))
-    old = mount(tmp_path / "old", authority, issue(authority, NOW - timedelta(days=9), timedelta(days=1)))
+    server = mount(tmp_path / "server", authority, issue(authority, Role.SCHEDULER, NOW))
+    old = mount(
+        tmp_path / "old", authority, issue(authority, Role.OPERATOR, NOW - timedelta(days=9), timedelta(days=1))
+    )
     async with serving(server) as target:
         assert "may not take the certificate" in await refusal(target, old)
         await refusal(target, None)
 
 
 async def test_a_client_with_certificates_is_told_that_the_other_side_has_none(tmp_path: Path, authority: Pair) -> None:
-    client = mount(tmp_path / "client", authority, issue(authority, NOW))
+    client = mount(tmp_path / "client", authority, issue(authority, Role.OPERATOR, NOW))
     async with serving(None) as target:
         assert "does not speak TLS" in await refusal(target, client)
 
@@ -118,34 +112,34 @@ async def test_a_client_with_certificates_is_told_that_the_other_side_has_none(t
 async def test_certificates_are_renewed_while_streams_stand_and_nothing_is_restarted(
     tmp_path: Path, authority: Pair, stranger: Pair
 ) -> None:
-    server = mount(tmp_path / "server", authority, issue(authority, NOW))
-    client = mount(tmp_path / "client", authority, issue(authority, NOW))
-    async with serving(server) as target, open_channel(target, client, ALONE) as before:
+    server = mount(tmp_path / "server", authority, issue(authority, Role.SCHEDULER, NOW))
+    client = mount(tmp_path / "client", authority, issue(authority, Role.OPERATOR, NOW))
+    async with serving(server) as target, open_channel(target, client, Role.SCHEDULER, ALONE) as before:
         status = admin_pb2_grpc.AdminStub(before).Status
-        assert (await status(admin_pb2.AdminStatusRequest())).incarnation == "aegaeon.internal"
+        assert (await status(admin_pb2.AdminStatusRequest())).incarnation == "operator.aegaeon.internal"
         both = Pair(authority.certificate + stranger.certificate, authority.key)
-        mount(server, both, issue(stranger, NOW))  # a new authority; the old one is still believed
-        assert (await status(admin_pb2.AdminStatusRequest())).incarnation == "aegaeon.internal"
+        mount(server, both, issue(stranger, Role.SCHEDULER, NOW))  # a new authority; the old one is still believed
+        assert (await status(admin_pb2.AdminStatusRequest())).incarnation == "operator.aegaeon.internal"
         assert "not one of this pool" in await refusal(target, client)
-        mount(client, both, issue(authority, NOW))
-        assert await ask(target, client) == "aegaeon.internal"
+        mount(client, both, issue(authority, Role.OPERATOR, NOW))
+        assert await ask(target, client) == "operator.aegaeon.internal"
 
 
 async def test_what_cannot_be_read_leaves_the_server_as_it_was(
     tmp_path: Path, authority: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = mount(tmp_path / "server", authority, issue(authority, NOW))
-    client = mount(tmp_path / "client", authority, issue(authority, NOW))
+    server = mount(tmp_path / "server", authority, issue(authority, Role.SCHEDULER, NOW))
+    client = mount(tmp_path / "client", authority, issue(authority, Role.OPERATOR, NOW))
     async with serving(server) as target:
         (server / "..data" / "tls.key").unlink()
-        assert await ask(target, client) == "aegaeon.internal"
+        assert await ask(target, client) == "operator.aegaeon.internal"
     assert "certificates stay as they were" in caplog.text
     with pytest.raises(TlsError, match=r"tls\.key: cannot be read"):
-        open_channel("127.0.0.1:1", server)
+        open_channel("127.0.0.1:1", server, Role.SCHEDULER)
 
 
 def test_certificates_say_when_they_are_due_and_whose_they_are(authority: Pair, stranger: Pair) -> None:
-    pair = issue(authority, NOW, timedelta(days=90))
+    pair = issue(authority, Role.SCHEDULER, NOW, timedelta(days=90))
     assert not is_due(pair.certificate, NOW + timedelta(days=59))
     assert is_due(pair.certificate, NOW + timedelta(days=61))
     assert signed_by(pair.certificate, authority.certificate)

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import pytest
 
-from aegaeon_proto.v1 import engine_pb2, engine_pb2_grpc, gateway_pb2, gateway_pb2_grpc, model_pb2
+from aegaeon_proto.v1 import admin_pb2_grpc, engine_pb2, engine_pb2_grpc, gateway_pb2, gateway_pb2_grpc, model_pb2
 from aegaeon_scheduler.config import SchedulerConfig
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.snapshot import Snapshot
@@ -129,6 +129,14 @@ class Stack:
             grpc.aio.insecure_channel(self.target, options=(("grpc.use_local_subchannel_pool", 1),))
         )
 
+    async def admin(self) -> admin_pb2_grpc.AdminAsyncStub:
+        """A client of the admin socket, which lies beside the other."""
+        options = (("grpc.use_local_subchannel_pool", 1),)
+        target = self.target.removesuffix("s.sock") + "admin.sock"
+        return admin_pb2_grpc.AdminStub(
+            await self._exits.enter_async_context(grpc.aio.insecure_channel(target, options=options))
+        )
+
     async def attach(self) -> Sidecar:
         return Sidecar(await self.channel())
 
@@ -176,7 +184,15 @@ def serve(folder: Path) -> Callable[..., Any]:
     @asynccontextmanager
     async def serving(brain: Any, first_base: int = 1000, observers: Any = (), **changes: Any) -> AsyncIterator[Stack]:
         target = f"unix:{folder}/s.sock"
-        settings = {"listen": target, "pool": "test", "models": MODELS, "reattach_s": 0.1, "gateway_grace_s": 0.2}
+        admin = f"unix:{folder}/admin.sock"
+        settings = {
+            "listen": target,
+            "admin_listen": admin,
+            "pool": "test",
+            "models": MODELS,
+            "reattach_s": 0.1,
+            "gateway_grace_s": 0.2,
+        }
         bases = itertools.count(first_base, 1000).__next__
         service = Service(SchedulerConfig.model_validate(settings | changes), brain, time.monotonic, bases, observers)
         await service.start()
@@ -222,7 +238,8 @@ def configured(folder: Path) -> Callable[..., Path]:
 
     def write(**changes: Any) -> Path:
         path = folder / "config.json"
-        settings = {"listen": f"unix:{folder}/s.sock", "pool": "test", "models": MODELS}
+        admin = f"unix:{folder}/admin.sock"
+        settings = {"listen": f"unix:{folder}/s.sock", "admin_listen": admin, "pool": "test", "models": MODELS}
         path.write_text(json.dumps(settings | changes))
         return path
 

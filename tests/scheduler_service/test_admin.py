@@ -33,7 +33,20 @@ C = spec("tiny-c")
 
 
 async def admin(stack: Any) -> admin_pb2_grpc.AdminAsyncStub:
-    return admin_pb2_grpc.AdminStub(await stack.channel())
+    return await stack.admin()
+
+
+async def test_admin_is_served_on_its_own_address_alone_and_nothing_else_is_there(serve: Any, brain: Any) -> None:
+    async with serve(brain) as stack:
+        wrong: admin_pb2_grpc.AdminAsyncStub = admin_pb2_grpc.AdminStub(await stack.channel())
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await wrong.SetTenants(admin_pb2.SetTenantsRequest())
+        assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert (await (await stack.admin()).Status(admin_pb2.AdminStatusRequest())).incarnation
+    async with serve(brain, admin_listen=None) as stack:
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await (await stack.admin()).Status(admin_pb2.AdminStatusRequest())
+        assert error.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 async def set_catalog(stack: Any, *models: model_pb2.ModelSpec, **options: Any) -> admin_pb2.SetCatalogReply:

@@ -194,6 +194,21 @@ async def test_one_refused_choice_ends_its_request_and_cancels_the_others(
         assert len(stack.service.driver.sequences) == 0
 
 
+async def test_a_gateway_cannot_cancel_or_take_over_what_another_one_asked(serve: Any, brain: Any, submit: Any) -> None:
+    async with serve(brain) as stack:
+        mine, other = await stack.gateway("mine"), await stack.gateway("other")
+        await mine.send(submit=submit("r1"))
+        await brain.told_of(events.Submitted)
+        await other.send(cancel=gateway_pb2.CancelRequest(request="r1"))
+        await other.send(submit=submit("r1", epoch=9))
+        rejected = await other.next("rejected")
+        assert (rejected.request, rejected.reason) == ("r1", "request r1 is open for another gateway")
+        assert len(brain.all_of(events.Submitted)) == 1
+        assert brain.all_of(events.Cancelled) == []
+        await mine.send(cancel=gateway_pb2.CancelRequest(request="r1"))
+        assert (await brain.told_of(events.Cancelled)).seq == SEQ
+
+
 async def test_a_reader_that_left_cancels_the_choices_it_names_or_all(serve: Any, brain: Any, submit: Any) -> None:
     async with serve(brain) as stack:
         gateway = await stack.gateway()

@@ -23,10 +23,12 @@ from google.protobuf.json_format import MessageToDict
 
 from aegaeon_operator.pki import Pair, issue, make_authority
 from aegaeon_proto.channels import open_channel
+from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, gateway_pb2, model_pb2
 
 START_S = 150  # on a machine that is busy with much else; where it is not, seconds
 KEY = "sk-red"
+_FILES = ("ca.crt", "tls.crt", "tls.key")
 MEMORY = {"device_bytes": 8 << 20, "slab_bytes": 64 << 10, "host_kv_bytes": 32 << 20, "host_cache_bytes": 64 << 20}
 
 
@@ -55,7 +57,7 @@ class Pods:
         self.tls = base / "tls"
         self.authority = make_authority("test", datetime.now(UTC))
         self.write_certificates(self.authority)
-        self.ports = {name: free_port() for name in ("scheduler", "pages", "gateway", "sink")}
+        self.ports = {name: free_port() for name in ("scheduler", "admin", "pages", "gateway", "sink")}
         self.engine_pages: dict[str, int] = {}
         self.processes: dict[str, asyncio.subprocess.Process] = {}
         self._models = models
@@ -70,11 +72,13 @@ class Pods:
         return f"http://127.0.0.1:{self.ports['gateway']}"
 
     def write_certificates(self, authority: Pair, folder: Path | None = None) -> Path:
-        """Into the folder that all processes share, or into another one."""
-        pair, folder = issue(authority, datetime.now(UTC)), folder or self.tls
-        folder.mkdir(exist_ok=True)
-        for name, content in (("ca.crt", authority.certificate), ("tls.crt", pair.certificate), ("tls.key", pair.key)):
-            (folder / name).write_bytes(content)
+        """Of every role: into the folders that all processes of a role share, or into folders in another one."""
+        folder = folder or self.tls
+        for role in Role:
+            pair, files = issue(authority, role, datetime.now(UTC)), folder / role
+            files.mkdir(parents=True, exist_ok=True)
+            for name, content in zip(_FILES, (authority.certificate, pair.certificate, pair.key), strict=True):
+                (files / name).write_bytes(content)
         return folder
 
     async def start_scheduler(self) -> None:
@@ -84,7 +88,8 @@ class Pods:
         ]
         config = {
             "listen": self.scheduler,
-            "tls": str(self.tls),
+            "admin_listen": f"127.0.0.1:{self.ports['admin']}",
+            "tls": str(self.tls / Role.SCHEDULER),
             "policy": {"name": "aegaeon"},
             "metrics_listen": f"127.0.0.1:{self.ports['pages']}",
             "models": models,
@@ -103,7 +108,7 @@ class Pods:
         config = {
             "role": "unified",
             "scheduler": self.scheduler,
-            "tls": str(tls or self.tls),
+            "tls": str((tls or self.tls) / Role.ENGINE),
             "memory": self._memory,
             "segments": str(self.base / f"segments-{node}"),
             "metrics_listen": f"127.0.0.1:{port}",
@@ -115,7 +120,7 @@ class Pods:
         config = {
             "listen": f"127.0.0.1:{self.ports['gateway']}",
             "scheduler": self.scheduler,
-            "tls": str(self.tls),
+            "tls": str(self.tls / Role.GATEWAY),
             "tenants_by_scheduler": True,
         }
         sink = f"127.0.0.1:{self.ports['sink']}"
@@ -131,7 +136,8 @@ class Pods:
 
     @asynccontextmanager
     async def admin(self) -> AsyncIterator[admin_pb2_grpc.AdminAsyncStub]:
-        async with open_channel(self.scheduler, self.tls) as channel:
+        target = f"127.0.0.1:{self.ports['admin']}"
+        async with open_channel(target, self.tls / Role.OPERATOR, Role.SCHEDULER) as channel:
             yield admin_pb2_grpc.AdminStub(channel)
 
     async def status(self, until: Callable[[admin_pb2.AdminStatus], bool] = lambda _: True) -> admin_pb2.AdminStatus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from stack.pods import Pods, running, spec, tenants
 from stack.traffic import PROMPTS, stream
 
 from aegaeon_operator.pki import make_authority
+from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import admin_pb2, model_pb2
 
 Running = tuple[Pods, openai.AsyncOpenAI]
@@ -105,6 +107,12 @@ async def test_certificates_are_renewed_while_streams_run_and_strangers_are_refu
     stranger = pods.write_certificates(make_authority("stranger", datetime.now(UTC)), pods.base / "stranger")
     await pods.begin_engine("engine-1", stranger)
     await pods.said("engine-1", "its certificate is not one of this pool")
+    await pods.status(lambda s: {i.instance for i in s.pool.instances if i.alive} == {"engine-0"})
+    pods.write_certificates(pods.authority, stranger)
+    shutil.rmtree(stranger / Role.ENGINE)
+    shutil.copytree(stranger / Role.GATEWAY, stranger / Role.ENGINE)
+    await pods.said("engine-1", "a certificate of role gateway may not call Engine.Attach, which is for: engine")
+    await pods.said("scheduler", "audit: refused ipv4:127.0.0.1:")
     await pods.status(lambda s: {i.instance for i in s.pool.instances if i.alive} == {"engine-0"})
     pods.write_certificates(pods.authority, stranger)
     await pods.status(lambda s: {i.instance for i in s.pool.instances if i.alive} == {"engine-0", "engine-1"})

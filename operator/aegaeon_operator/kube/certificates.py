@@ -1,43 +1,87 @@
-"""The certificates of a pool: made once, renewed in time, kept in Secrets. The authority's key is mounted nowhere."""
+"""The certificates of a pool: made once, renewed in time, a Secret for each role whose pods mount it.
+
+The authority's key is mounted nowhere. The operator's own certificate is in no Secret at all: nobody who may read
+a pool's Secrets of certificates, or run its pods, can speak for the operator.
+"""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.kube.client import CONFLICT, SECRETS, Cluster
-from aegaeon_operator.pki import Pair, is_due, issue, make_authority, signed_by
+from aegaeon_operator.pki import Pair, is_due, is_of, issue, make_authority, signed_by
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live
-from aegaeon_operator.reconcile.cluster.names import child, manifest
+from aegaeon_operator.reconcile.cluster.names import CERTIFICATES, certificates, child, manifest
 from aegaeon_operator.spec.resources import GpuPool
+from aegaeon_proto.roles import Role
 
 _FILES = ("ca.crt", "tls.crt", "tls.key")
+Files = dict[str, bytes]
+"""Content of ca.crt, tls.crt and tls.key by name."""
+
+
+@dataclass(slots=True)
+class Certified:
+    """`own` are the operator's files; `written` and `failures` are about the Secrets of pods."""
+
+    own: Files
+    written: list[Json] = field(default_factory=list)
+    failures: dict[ChildKey, str] = field(default_factory=dict)
 
 
 async def ensure(
-    cluster: Cluster, key: Key, pool: Live[GpuPool], children: Mapping[ChildKey, Json], now: datetime
-) -> tuple[dict[str, bytes], list[Json]]:
-    """The files of the pool's certificates, and what was written for them. Raises KubeError."""
-    written: list[Json] = []
+    cluster: Cluster, key: Key, pool: Live[GpuPool], children: Mapping[ChildKey, Json], now: datetime, own: Files
+) -> Certified:
+    """Everybody's certificates as they should be; `own` are used as long as they will do.
+
+    Raises KubeError when the API server does not answer, or the authority cannot be had.
+    """
+    found = Certified(own)
+    authority = await _ensure_authority(cluster, key, pool, children, now, found)
+    for role in sorted(set(CERTIFICATES.values())):
+        at = _key(key, certificates(role))
+        secret = children.get(at)
+        if secret is None or not _owned(secret, pool) or _stale(_files(secret), role, authority, now):
+            try:
+                if secret is None:
+                    await cluster.claim_secret(at.namespace, at.name)
+                manifest = _secret(key, pool, certificates(role), _issued(authority, role, now))
+                found.written.append(await cluster.apply(manifest))
+            except KubeError as error:
+                if error.status == 0:
+                    raise
+                found.failures[at] = str(error)
+    if _stale(own, Role.OPERATOR, authority, now):
+        found.own = _issued(authority, Role.OPERATOR, now)
+    return found
+
+
+async def _ensure_authority(
+    cluster: Cluster,
+    key: Key,
+    pool: Live[GpuPool],
+    children: Mapping[ChildKey, Json],
+    now: datetime,
+    found: Certified,
+) -> Pair:
     held = children.get(_key(key, "ca"))
     if held is None:
         held = await _authority(cluster, key, pool, now)
-        written.append(held)
+        found.written.append(held)
     authority = _pair(held, key)
     if not _owned(held, pool):  # a pool made anew, before those of the old one were gone
         content = {"tls.crt": authority.certificate, "tls.key": authority.key}
-        written.append(await cluster.apply(_secret(key, pool, "ca", content)))
-    secret = children.get(_key(key, "tls"))
-    if secret is None:
-        await cluster.claim_secret(key.namespace, child(key, "tls"))
-    if secret is None or not _owned(secret, pool) or _stale(secret, authority, now):
-        pair = issue(authority, now)
-        content = {"ca.crt": authority.certificate, "tls.crt": pair.certificate, "tls.key": pair.key}
-        secret = await cluster.apply(_secret(key, pool, "tls", content))
-        written.append(secret)
-    return {name: _file(secret, name) for name in _FILES}, written
+        found.written.append(await cluster.apply(_secret(key, pool, "ca", content)))
+    return authority
+
+
+def _issued(authority: Pair, role: Role, now: datetime) -> Files:
+    pair = issue(authority, role, now)
+    return {"ca.crt": authority.certificate, "tls.crt": pair.certificate, "tls.key": pair.key}
 
 
 async def _authority(cluster: Cluster, key: Key, pool: Live[GpuPool], now: datetime) -> Json:
@@ -66,14 +110,14 @@ def _owned(secret: Json, pool: Live[GpuPool]) -> bool:
     return any(one["uid"] == pool.uid for one in secret["metadata"].get("ownerReferences", ()))
 
 
-def _stale(secret: Json, authority: Pair, now: datetime) -> bool:
-    try:
-        trusted, certificate, _ = (_file(secret, name) for name in _FILES)
-        if trusted != authority.certificate or is_due(certificate, now):
-            return True
-    except (KeyError, ValueError):  # somebody broke it
+def _stale(files: Files, role: Role, authority: Pair, now: datetime) -> bool:
+    if files.keys() != set(_FILES) or files["ca.crt"] != authority.certificate:
         return True
-    return not signed_by(certificate, authority.certificate)
+    certificate = files["tls.crt"]
+    try:
+        return is_due(certificate, now) or not (is_of(certificate, role) and signed_by(certificate, files["ca.crt"]))
+    except ValueError:  # somebody broke it
+        return True
 
 
 def _key(key: Key, part: str) -> ChildKey:
@@ -85,6 +129,14 @@ def _secret(key: Key, pool: Live[GpuPool], part: str, content: dict[str, bytes])
     found["type"] = "kubernetes.io/tls"
     found["data"] = {name: base64.b64encode(value).decode() for name, value in content.items()}
     return found
+
+
+def _files(secret: Json) -> Files:
+    """Those that are there and can be read."""
+    try:
+        return {name: _file(secret, name) for name in _FILES}
+    except (KeyError, ValueError):  # somebody broke it
+        return {}
 
 
 def _file(secret: Json, name: str) -> bytes:

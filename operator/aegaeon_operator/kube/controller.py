@@ -30,7 +30,7 @@ from aegaeon_operator.reconcile.cluster.facts import (
     Report,
     SchedulerFacts,
 )
-from aegaeon_operator.reconcile.cluster.names import MANAGER, child, scheduler_target
+from aegaeon_operator.reconcile.cluster.names import MANAGER, admin_target, child
 from aegaeon_operator.reconcile.cluster.report import reports
 from aegaeon_operator.spec.resources import API_VERSION
 
@@ -45,7 +45,7 @@ class _Memory:
 
     writer: Writer
     link: SchedulerLink | None = None
-    certificates: dict[str, bytes] = field(default_factory=dict)
+    certificates: certificates.Files = field(default_factory=dict)
     facts: SchedulerFacts | None = None
     scaler: Scaler = field(default_factory=Scaler)
     written: dict[str, float] = field(default_factory=dict)
@@ -102,16 +102,18 @@ class Controller:
         if pool is None or pool.value is None:
             return {}
         try:
-            files, written = await certificates.ensure(self._cluster, key, pool, observed.children, observed.now)
+            found = await certificates.ensure(
+                self._cluster, key, pool, observed.children, observed.now, memory.certificates
+            )
         except KubeError as error:
             if error.status == 0:
                 raise
-            return {ChildKey("Secret", key.namespace, child(key, "tls")): str(error)}
-        self._keep(written)
-        if files != memory.certificates:
+            return {ChildKey("Secret", key.namespace, child(key, "ca")): str(error)}
+        self._keep(found.written)
+        if found.own != memory.certificates:
             await self._disconnect(memory)
-            memory.certificates = files
-        return {}
+            memory.certificates = found.own
+        return found.failures
 
     def _again(self, observed: Observed) -> Observed:
         """With children as they are after what was written."""
@@ -125,7 +127,7 @@ class Controller:
         )
         if pool is None or pool.value is None or not (deployment.get("status") or {}).get("readyReplicas"):
             return None
-        memory.link = memory.link or SchedulerLink(scheduler_target(observed.key), memory.certificates)
+        memory.link = memory.link or SchedulerLink(admin_target(observed.key), memory.certificates)
         try:
             return await memory.link.exchange(wanted, pool.value.spec.memory.slab_size)
         except KubeError as error:

@@ -13,6 +13,7 @@ from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import EngineFacts, Json, ModelFacts, SchedulerFacts
 from aegaeon_operator.reconcile.cluster.names import fingerprint
 from aegaeon_proto.channels import open_channel
+from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, engine_pb2, gateway_pb2, model_pb2
 
 _TIMEOUT_S = 5.0
@@ -33,7 +34,7 @@ class SchedulerLink:
         self._folder = tempfile.TemporaryDirectory(prefix="aegaeon-tls-")
         for name, content in certificates.items():
             (Path(self._folder.name) / name).write_bytes(content)
-        self._channel = open_channel(target, Path(self._folder.name))
+        self._channel = open_channel(target, Path(self._folder.name), Role.SCHEDULER)
         self._admin: admin_pb2_grpc.AdminAsyncStub = admin_pb2_grpc.AdminStub(self._channel)
         self._told: tuple[str, str] = ("", "")
         self._refused = ""

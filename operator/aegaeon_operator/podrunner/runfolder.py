@@ -22,7 +22,7 @@ from aegaeon_native.leases import hold, holders, is_held, locked
 from aegaeon_operator.errors import RunnerError
 
 _SOCKET_PATH_LIMIT = 107
-_LONGEST_FILE = len("/scheduler.sock")
+_LONGEST_FILE = len("/gateway-metrics.sock")
 _LOCK = "lock"
 _STATE = "run.json"
 _LEASE = "run.lock"
@@ -30,12 +30,16 @@ _LEASE = "run.lock"
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What others may know of a run. `ready` once every pod was ready. The last four: what it was started with."""
+    """What others may know of a run. `ready` once every pod was ready. The last four: what it was started with.
+
+    `scheduler` and `admin` are gRPC targets of the same scheduler, `admin` of the service that changes the pool.
+    """
 
     pool: str
     pid: int
     url: str
     scheduler: str
+    admin: str
     segments: str
     ready: bool = False
     port: int | None = None

@@ -41,6 +41,11 @@ class LocalPlan:
         return f"unix:{self.scheduler_socket}"
 
     @property
+    def admin_target(self) -> str:
+        """Of service Admin: whoever may open this socket's file may change the pool."""
+        return f"unix:{self.run_folder / 'admin.sock'}"
+
+    @property
     def gateway_metrics(self) -> Path:
         """Where the gateway serves its metrics: a socket, which web pages cannot reach."""
         return self.run_folder / "gateway-metrics.sock"
@@ -90,6 +95,7 @@ def _scheduler(pool: Pool, plan: LocalPlan) -> DesiredPod:
     config: Json = {
         **scheduler_settings(pool.gpu_pool.metadata.name, spec, pool.models),
         "listen": plan.scheduler_target,
+        "admin_listen": plan.admin_target,
         "constants": _text(plan.constants),
         "record": _text(plan.record),
         "metrics_listen": f"{plan.host}:{port}" if port else None,

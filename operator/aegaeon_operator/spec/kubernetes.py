@@ -5,12 +5,14 @@ Descriptions are what `kubectl explain` prints.
 
 from __future__ import annotations
 
+import re
+from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from aegaeon_operator.spec.base import ObjectName, PositiveDuration, Strict
-from aegaeon_operator.spec.cel import VALIDATIONS, rules
+from aegaeon_operator.spec.cel import VALIDATIONS, field_rules, rules
 
 _QUALIFIED = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 _AMOUNT = r"^[0-9]{1,15}(\.[0-9]{1,9})?(m|[EPTGMK]i|[kMGTPE])?$"
@@ -198,11 +200,32 @@ class GatewayPods(Strict):
     )
 
 
+# Folders of pods that are not models': ModelPools name folders inside the path, and must not reach these by it.
+_TAKEN = ("/etc/aegaeon", "/var/cache/aegaeon", "/dev", "/proc", "/sys", "/tmp")
+_TAKEN_SAID = f"must have no `..`, and be neither inside nor around {', '.join(_TAKEN)}"
+_MODELS_PATH = field_rules(
+    (
+        f"!self.matches('(^|/)[.][.]?(/|$)|//') && !{list(_TAKEN)}.exists(one, self == one || "
+        "self.startsWith(one + '/') || one.startsWith(self + '/'))",
+        _TAKEN_SAID,
+    )
+)
+
+
+def _free(path: str) -> str:
+    parts = PurePosixPath(path)
+    taken = any(parts.is_relative_to(one) or PurePosixPath(one).is_relative_to(parts) for one in _TAKEN)
+    if taken or re.search(r"(^|/)[.][.]?(/|$)|//", path):
+        raise ValueError(_TAKEN_SAID)
+    return path
+
+
 class ModelsVolume(Strict):
     """Where models that are there already lie."""
 
-    path: Annotated[str, Field(min_length=2, max_length=1024, pattern=_PATH)] = Field(
-        description="Folder in the pods; models' hostPath is inside it. Without a claim it is the node's own folder."
+    path: Annotated[str, Field(min_length=2, max_length=1024, pattern=_PATH), AfterValidator(_free)] = Field(
+        json_schema_extra=_MODELS_PATH,
+        description="Folder in the pods; models' hostPath is inside it. Without a claim it is the node's own folder.",
     )
     claim: ObjectName | None = Field(
         default=None, description="PersistentVolumeClaim that holds it; left out: the same path of the node."

@@ -19,10 +19,19 @@ from aegaeon_operator.spec.base import (
     ServedName,
     Strict,
 )
-from aegaeon_operator.spec.cel import list_map, rules
+from aegaeon_operator.spec.cel import field_rules, list_map, rules
 from aegaeon_operator.spec.kubernetes import Access
 
-CredentialsFile = Annotated[str, Field(max_length=4096, pattern=r"^(/.*)?$")]
+# A path of a pod would name what others own there, so only `aegaeon up`, which does not ask an API server, takes one.
+_SECRETS_ALONE = field_rules(("size(self) == 0", "is for `aegaeon up`; on Kubernetes give credentialsSecretRef"))
+_KEYS_ALONE = field_rules(("size(self) == 0", "is for `aegaeon up`; on Kubernetes give keySecretRef"))
+_INSIDE = field_rules(
+    (
+        "!self.matches('(^|/)[.][.](/|$)') && !self.startsWith('~')",
+        "on Kubernetes must be a folder inside the GpuPool's volumes.models.path, without `..` or `~`",
+    )
+)
+CredentialsFile = Annotated[str, Field(max_length=4096, pattern=r"^(/.*)?$", json_schema_extra=_SECRETS_ALONE)]
 
 
 class Guarded(Strict):
@@ -101,6 +110,7 @@ class Source(Strict):
 
     host_path: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
         default=None,
+        json_schema_extra=_INSIDE,
         description="Folder on the machine. An absolute path or `~/...` is taken as it is; `./...` and `../...` "
         "start at the manifest's own folder; anything else is inside the models folder (`aegaeon up --models`). On "
         "Kubernetes: a folder inside the GpuPool's volumes.models.path.",
@@ -153,6 +163,7 @@ class Tenant(Strict):
     name: ObjectName = Field(description="Name of the tenant; in metrics and messages.")
     key_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
         default=None,
+        json_schema_extra=_KEYS_ALONE,
         description="File of its API keys, one a line (two during a rotation); read again when it changes. `./...` "
         "and `../...` start at the manifest's own folder.",
     )

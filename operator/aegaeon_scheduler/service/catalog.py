@@ -50,7 +50,7 @@ def _source(entry: SourceEntry) -> model_pb2.ModelSource:
         return model_pb2.ModelSource(s3=model_pb2.S3Source(**entry.s3.model_dump()))
     if entry.http:
         return model_pb2.ModelSource(http=model_pb2.HttpSource(**entry.http.model_dump()))
-    return model_pb2.ModelSource(directory=entry.directory or "")
+    return model_pb2.ModelSource(directory=entry.directory or "", root=entry.root)
 
 
 class Catalog:

@@ -19,7 +19,7 @@ from aegaeon_scheduler.service.alarm import Alarm
 from aegaeon_scheduler.service.codec import frontend as codec
 from aegaeon_scheduler.service.codec.commands import command_to
 from aegaeon_scheduler.service.handles import HandleBook
-from aegaeon_scheduler.service.sequences import Origin, SequenceBook
+from aegaeon_scheduler.service.sequences import OpenSequence, Origin, SequenceBook
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +106,10 @@ class Driver:
 
     def submit(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
         """A request, or what is left of one. One that makes no sense is refused here."""
-        if reason := codec.complaint(submit):
+        reason = codec.complaint(submit)
+        if not reason and any(one.origin.gateway != origin.gateway for one in self._of(submit.request)):
+            reason = f"request {submit.request} is open for another gateway"
+        if reason:
             self.refuse(origin, submit, RejectCode.ENGINE, reason)
             return
         self.sequences.add(origin, submit)
@@ -118,11 +121,11 @@ class Driver:
         verdict = commands.Reject(origin.gateway, SeqId(submit.request, 0), code, reason)
         self._reply(origin.gateway, codec.rejected(submit.request, verdict))
 
-    def cancel(self, request: str, choices: Iterable[int]) -> None:
-        """The reader of these choices (none named: of all) has left."""
+    def cancel(self, gateway: GatewayId, request: str, choices: Iterable[int]) -> None:
+        """The reader of these choices (none named: of all) has left. What is another gateway's goes on."""
         wanted = set(choices)
-        for seq in self.sequences.of_request(request):
-            if not wanted or seq.choice in wanted:
+        for seq, kept in self.sequences.of_request(request).items():
+            if kept.origin.gateway == gateway and (not wanted or seq.choice in wanted):
                 self.handle(events.Cancelled(seq))
 
     def cancel_older(self, origin: Origin) -> None:
@@ -154,6 +157,9 @@ class Driver:
     def stop(self) -> None:
         """No more ticks."""
         self._alarm.stop()
+
+    def _of(self, request: str) -> Iterable[OpenSequence]:
+        return self.sequences.of_request(request).values()
 
     def _step(self, event: events.Event) -> None:
         if isinstance(event, events.CommandFailed | events.CommandSkipped):

@@ -190,7 +190,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         if kind == "submit":
             self._submit(line.origin, message.submit)
         elif kind == "cancel":
-            self._driver.cancel(message.cancel.request, message.cancel.choices)
+            self._driver.cancel(line.origin.gateway, message.cancel.request, message.cancel.choices)
         elif kind == "text":
             self._texts.tell(line.origin.gateway, message.text)
         elif kind == "hello":

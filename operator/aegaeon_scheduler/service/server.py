@@ -1,4 +1,4 @@
-"""The whole service put together: one driver, two gRPC services, metrics; started, and drained at the end."""
+"""The whole service put together: one driver, two gRPC servers, metrics; started, and drained at the end."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 import uuid
 from collections.abc import Callable, Iterable
 
-import grpc
 from prometheus_client import CollectorRegistry, generate_latest
 
-from aegaeon_proto.channels import TlsError, add_port
+from aegaeon_proto.channels import TlsError
 from aegaeon_proto.pages import Pages
+from aegaeon_proto.servers import add_port, make_server
 from aegaeon_proto.v1 import admin_pb2_grpc, engine_pb2_grpc, gateway_pb2_grpc
 from aegaeon_scheduler.config import SchedulerConfig
 from aegaeon_scheduler.errors import ListenError
@@ -27,10 +27,7 @@ from aegaeon_scheduler.service.tenants import configured
 # What is still queued for a peer may be written within this time; the process is to end within 2 s of SIGTERM.
 _DRAIN_S = 0.5
 _OPTIONS = (
-    ("grpc.so_reuseport", 0),  # a second scheduler on the same address is an error, not a second listener
     ("grpc.max_receive_message_length", 64 << 20),  # a prompt of some million tokens
-    ("grpc.keepalive_time_ms", 10_000),  # a peer whose host vanished is noticed, also when nothing is sent
-    ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.max_send_message_length", 64 << 20),
 )
 
@@ -59,11 +56,15 @@ class Service:
             self.frontend.set_tenants(configured(config.tenants))
         self._changes = CatalogChanges(self.catalog, self.driver, self.engine.send_catalog)
         self._registry.register(PoolMetrics(view.snapshot, self.driver.instances))
-        self._server = grpc.aio.server(options=_OPTIONS)
-        engine_pb2_grpc.add_EngineServicer_to_server(self.engine, self._server)
-        gateway_pb2_grpc.add_FrontendServicer_to_server(self.frontend, self._server)
-        admin = AdminService(uuid.uuid4().hex[:12], self.catalog, self._changes, self.frontend, view.status)
-        admin_pb2_grpc.add_AdminServicer_to_server(admin, self._server)
+        server = make_server(_OPTIONS)
+        engine_pb2_grpc.add_EngineServicer_to_server(self.engine, server)
+        gateway_pb2_grpc.add_FrontendServicer_to_server(self.frontend, server)
+        self._servers = [("listen", config.listen, server)]
+        if config.admin_listen is not None:
+            admin = AdminService(uuid.uuid4().hex[:12], self.catalog, self._changes, self.frontend, view.status)
+            server = make_server(_OPTIONS)
+            admin_pb2_grpc.add_AdminServicer_to_server(admin, server)
+            self._servers.append(("admin_listen", config.admin_listen, server))
         self._serving = False
         listen = config.metrics_listen
         self._pages = Pages(listen, lambda: self._serving, "not serving", self._render) if listen else None
@@ -71,16 +72,18 @@ class Service:
     async def start(self) -> None:
         """Tell the core of the models, then serve. Raises ListenError when an address cannot be bound."""
         self.driver.handle(self.catalog.event())
-        try:
-            add_port(self._server, self._config.listen, self._config.tls)
-        except (RuntimeError, TlsError) as error:
-            raise ListenError(f"listen: cannot serve on {self._config.listen}: {error}") from error
+        for key, target, server in self._servers:
+            try:
+                add_port(server, target, self._config.tls)
+            except (RuntimeError, TlsError) as error:
+                raise ListenError(f"{key}: cannot serve on {target}: {error}") from error
         if self._pages:
             try:
                 await self._pages.start()
             except OSError as error:
                 raise ListenError(str(error)) from error
-        await self._server.start()
+        for _, _, server in self._servers:
+            await server.start()
         self._serving = True
 
     async def stop(self) -> None:
@@ -90,7 +93,7 @@ class Service:
         self.engine.stop()
         self.frontend.stop()
         self.driver.stop()
-        await self._server.stop(_DRAIN_S)
+        await asyncio.gather(*(server.stop(_DRAIN_S) for _, _, server in self._servers))
         if self._pages:
             await self._pages.stop()
 

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AdminStub:
-    """Whoever runs a pool (the operator, `aegaeon apply`) -> scheduler, on the scheduler's port. Nothing of it is kept over
+    """Whoever runs a pool (the operator, `aegaeon apply`) -> scheduler, on a port or socket of its own. Nothing of it is kept over
     a restart of the scheduler, whose configuration file has what it starts with: say it again when `incarnation` changes.
     """
 
@@ -54,7 +54,7 @@ class AdminStub:
 
 
 class AdminServicer:
-    """Whoever runs a pool (the operator, `aegaeon apply`) -> scheduler, on the scheduler's port. Nothing of it is kept over
+    """Whoever runs a pool (the operator, `aegaeon apply`) -> scheduler, on a port or socket of its own. Nothing of it is kept over
     a restart of the scheduler, whose configuration file has what it starts with: say it again when `incarnation` changes.
     """
 
@@ -103,7 +103,7 @@ def add_AdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Admin:
-    """Whoever runs a pool (the operator, `aegaeon apply`) -> scheduler, on the scheduler's port. Nothing of it is kept over
+    """Whoever runs a pool (the operator, `aegaeon apply`) -> scheduler, on a port or socket of its own. Nothing of it is kept over
     a restart of the scheduler, whose configuration file has what it starts with: say it again when `incarnation` changes.
     """
 

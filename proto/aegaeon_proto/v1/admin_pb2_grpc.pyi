@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AdminStub:
-    """Whoever runs a pool (the operator, `aegaeon apply`) -> scheduler, on the scheduler's port. Nothing of it is kept over
+    """Whoever runs a pool (the operator, `aegaeon apply`) -> scheduler, on a port or socket of its own. Nothing of it is kept over
     a restart of the scheduler, whose configuration file has what it starts with: say it again when `incarnation` changes.
     """
 
@@ -41,7 +41,7 @@ class AdminStub:
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
-    """Whoever runs a pool (the operator, `aegaeon apply`) -> scheduler, on the scheduler's port. Nothing of it is kept over
+    """Whoever runs a pool (the operator, `aegaeon apply`) -> scheduler, on a port or socket of its own. Nothing of it is kept over
     a restart of the scheduler, whose configuration file has what it starts with: say it again when `incarnation` changes.
     """
 
@@ -51,7 +51,7 @@ class AdminAsyncStub(AdminStub):
     Status: _aio.UnaryUnaryMultiCallable[_admin_pb2.AdminStatusRequest, _admin_pb2.AdminStatus]  # type: ignore[assignment]
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
-    """Whoever runs a pool (the operator, `aegaeon apply`) -> scheduler, on the scheduler's port. Nothing of it is kept over
+    """Whoever runs a pool (the operator, `aegaeon apply`) -> scheduler, on a port or socket of its own. Nothing of it is kept over
     a restart of the scheduler, whose configuration file has what it starts with: say it again when `incarnation` changes.
     """
 

@@ -208,8 +208,11 @@ class ModelSource(_message.Message):
     HUB_FIELD_NUMBER: _builtins.int
     S3_FIELD_NUMBER: _builtins.int
     HTTP_FIELD_NUMBER: _builtins.int
+    ROOT_FIELD_NUMBER: _builtins.int
     directory: _builtins.str
     """absolute path that holds config.json and *.safetensors"""
+    root: _builtins.str
+    """of `directory`: symbolic links may not lead out of this folder; empty: anywhere"""
     @_builtins.property
     def hub(self) -> Global___HubSource: ...
     @_builtins.property
@@ -223,10 +226,11 @@ class ModelSource(_message.Message):
         hub: Global___HubSource | None = ...,
         s3: Global___S3Source | None = ...,
         http: Global___HttpSource | None = ...,
+        root: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "http", b"http", "hub", b"hub", "kind", b"kind", "s3", b"s3"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "http", b"http", "hub", b"hub", "kind", b"kind", "s3", b"s3"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "http", b"http", "hub", b"hub", "kind", b"kind", "root", b"root", "s3", b"s3"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["directory", "hub", "s3", "http"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015

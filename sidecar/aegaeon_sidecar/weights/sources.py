@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aegaeon_proto.credentials import CredentialsError
+from aegaeon_proto.folders import OutsideError, check_within
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.errors import ModelError, SourceError, WeightsError
 from aegaeon_sidecar.weights.disk import DiskTier, Stored
@@ -54,7 +55,7 @@ class Sources:
     def _locate(self, source: pb.ModelSource, progress: Progress, cancelled: Callable[[], bool]) -> Located:
         kind = source.WhichOneof("kind")
         if kind in (None, "directory"):
-            return Located(_directory(source.directory))
+            return Located(_directory(source.directory, source.root))
         if self._disk is not None:
             stored = self._disk.obtain(_remote(source), progress, cancelled)
             return Located(stored.directory, stored)
@@ -69,10 +70,16 @@ def _remote(source: pb.ModelSource) -> Remote:
     return S3Remote(source.s3) if source.HasField("s3") else HttpRemote(source.http)
 
 
-def _directory(given: str) -> Path:
+def _directory(given: str, root: str) -> Path:
     directory = Path(given)
     if not directory.is_absolute():
         raise SourceError(f"source.directory {given!r} is not an absolute path; write the whole path")
     if not directory.is_dir():
         raise SourceError(f"source.directory {directory} is no directory on this machine; check the path and the mount")
+    try:
+        check_within(directory, root)
+    except OutsideError as error:
+        raise SourceError(f"source.directory: {error}") from error
+    except OSError as error:
+        raise SourceError(f"source.directory {directory} cannot be read: {error.strerror}") from error
     return directory

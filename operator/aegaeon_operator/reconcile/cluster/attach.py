@@ -13,6 +13,7 @@ from aegaeon_operator.reconcile.cluster.names import CREDENTIALS
 from aegaeon_operator.reconcile.processes import quota_entry
 from aegaeon_operator.spec.base import SecretRef
 from aegaeon_operator.spec.crosscheck import allows
+from aegaeon_operator.spec.model_pool import Guarded
 from aegaeon_operator.spec.resources import GpuPool, ModelPool, Quota, ServedModel, Source, Tenant
 
 _LONGEST_ENTRY = 253
@@ -102,18 +103,29 @@ def _usable(
                 else f"{model.name}: hostPath needs volumes.models in the GpuPool",
             )
         return _with_source(model, source.model_copy(update={"host_path": path})), None
-    guarded = source.guarded
-    if guarded is None or guarded.credentials_secret_ref is None:
-        return model, None
+    if source.guarded:
+        return _guarded(observed, pool, model, source.guarded, found)
+    return model, None
+
+
+def _guarded(
+    observed: Observed, pool: Live[ModelPool], model: ServedModel, guarded: Guarded, found: Attached
+) -> tuple[ServedModel | None, Refusal | None]:
+    """The model with the credentials that its own namespace has for it, as a file of the pods."""
+    if guarded.credentials_file:  # it would name files of the pods, other tenants' credentials among them
+        text = f"{model.name}: credentialsFile is for `aegaeon up`; give credentialsSecretRef"
+        return None, Refusal("CredentialsFileNotHere", text)
     ref = guarded.credentials_secret_ref
+    if ref is None:
+        return model, None
     content = _entry(observed, pool, ref)
     if content is None:
         return None, Refusal("SecretNotFound", f"{model.name}: {_missing(pool, ref)}")
     file = _file_name(f"{pool.namespace}.{ref.name}.{ref.key}")
     found.credentials[file] = content
     changed = guarded.model_copy(update={"credentials_file": f"{CREDENTIALS}/{file}", "credentials_secret_ref": None})
-    place = next(name for name in ("hugging_face", "s3", "http") if getattr(source, name))
-    return _with_source(model, source.model_copy(update={place: changed})), None
+    place = next(name for name in ("hugging_face", "s3", "http") if getattr(model.source, name))
+    return _with_source(model, model.source.model_copy(update={place: changed})), None
 
 
 def _file_name(name: str) -> str:
@@ -128,7 +140,7 @@ def _with_source(model: ServedModel, source: Source) -> ServedModel:
 @lru_cache(4096)  # the same for every look at the same model
 def _inside(folder: str | None, given: str) -> str | None:
     """An absolute path without `..` below the models' folder, or None."""
-    if folder is None or ".." in PurePosixPath(given).parts or given.startswith("~"):
+    if folder is None or ".." in PurePosixPath(given).parts or given.startswith("~") or not given.isprintable():
         return None
     path = PurePosixPath(folder) / given
     return str(path) if path.is_relative_to(folder) else None

@@ -11,15 +11,19 @@ from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, 
 from aegaeon_operator.reconcile.cluster.names import (
     APPLIED,
     CACHE,
+    CERTIFICATES,
     COMPONENTS,
-    ENGINE_HTTP,
+    ENGINE_METRICS,
+    GATEWAY_METRICS,
     GATEWAY_PORT,
     REDIS,
-    SCHEDULER_HTTP,
+    SCHEDULER_ADMIN,
+    SCHEDULER_METRICS,
     SCHEDULER_PORT,
     SEGMENTS,
     SINK_PORT,
     TLS,
+    certificates,
     child,
     fingerprint,
     manifest,
@@ -30,10 +34,10 @@ from aegaeon_operator.reconcile.cluster.pods import ENGINE_DRAIN_S, GATEWAY_DRAI
 from aegaeon_operator.reconcile.cluster.routes import routes
 from aegaeon_operator.reconcile.cluster.workloads import workloads
 from aegaeon_operator.reconcile.processes import gateway_settings, model_entry, scheduler_settings, sidecar_settings
-from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec
+from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ServedModel
 
 # Made by whoever carries decisions out, since they are random: decided things never name them as leftovers.
-_NOT_DECIDED = ("tls", "ca")
+_NOT_DECIDED = ("ca", *sorted({certificates(role) for role in CERTIFICATES.values()}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ def desired(observed: Observed) -> Desired:
         return Desired(attached)
     spec = pool.value.spec
     configs = _configs(observed.key, spec, observed.platform)
-    catalog = tuple(model_entry(model) for model in attached.served)
+    catalog = tuple(_model(spec, model) for model in attached.served)
     scheduler = {**configs["scheduler"], "models": list(catalog), "tenants": attached.tenants}
     accepted = [one for one in observed.model_pools if _serves(attached, one.uid)]
     said = (
@@ -73,6 +77,14 @@ def desired(observed: Observed) -> Desired:
     return Desired(attached, manifests, leftovers, catalog, attached.tenants)
 
 
+def _model(spec: GpuPoolSpec, model: ServedModel) -> Json:
+    """A model of the catalog; files of the nodes stay within the folder that the GpuPool gives to models."""
+    entry = model_entry(model)
+    if model.source.host_path is not None and spec.volumes.models is not None:
+        entry["source"] = {"directory": model.source.host_path, "root": spec.volumes.models.path}
+    return entry
+
+
 def _serves(attached: Attached, uid: str) -> bool:
     return any(pool.uid == uid for pool, _ in attached.models.values())
 
@@ -86,7 +98,8 @@ def _configs(key: Key, spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]
             **scheduler_settings(key.name, spec, ()),
             "listen": f"0.0.0.0:{SCHEDULER_PORT}",
             "tls": TLS,
-            "metrics_listen": f"0.0.0.0:{SCHEDULER_HTTP}",
+            "admin_listen": f"0.0.0.0:{SCHEDULER_ADMIN}",
+            "metrics_listen": f"0.0.0.0:{SCHEDULER_METRICS}",
         },
         "gateway": {
             **gateway_settings(spec),
@@ -94,6 +107,7 @@ def _configs(key: Key, spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]
             "listen": f"0.0.0.0:{GATEWAY_PORT}",
             "scheduler": target,
             "sink": f"0.0.0.0:{SINK_PORT}",
+            "metrics_listen": f"0.0.0.0:{GATEWAY_METRICS}",
             "tls": TLS,
             "hub_cache": f"{CACHE}/hub",
             "fetched": f"{CACHE}/tokenizers",
@@ -113,7 +127,7 @@ def _configs(key: Key, spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]
             "segments": SEGMENTS,
             "hub_cache": f"{CACHE}/hub",  # where there is no disk tier
             "tls": TLS,
-            "metrics_listen": f"0.0.0.0:{ENGINE_HTTP}",
+            "metrics_listen": f"0.0.0.0:{ENGINE_METRICS}",
             "drain_s": ENGINE_DRAIN_S,
         }
     return found

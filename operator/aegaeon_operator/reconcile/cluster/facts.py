@@ -77,7 +77,9 @@ class Platform:
     pull_policy: str = "IfNotPresent"
     redis: RedisAt | None = None
     namespace: str = "default"
-    """of the operator: it alone may reach the schedulers' ports from outside a pool"""
+    """of the operator: it alone may reach the schedulers' admin ports"""
+    metrics_namespaces: tuple[str, ...] = ("monitoring",)
+    """whose pods may reach the ports of metrics; `*`: all"""
     picker_role: str = "ClusterRole/picker"
     """kind and name of the role that endpoint pickers are given"""
     provider: Literal["none", "istio"] = "none"

@@ -8,6 +8,7 @@ from typing import Any
 
 from aegaeon_operator.reconcile.cluster.facts import Json, Key, Live
 from aegaeon_operator.spec.resources import API_VERSION, GROUP
+from aegaeon_proto.roles import Role
 
 MANAGER = "aegaeon-operator"
 INFERENCE = "inference.networking.k8s.io"
@@ -15,9 +16,9 @@ MANAGED = {"app.kubernetes.io/managed-by": MANAGER}
 POOL_NAMESPACE = f"{GROUP}/pool-namespace"
 CONFIG_HASH = f"{GROUP}/config"
 APPLIED = f"{GROUP}/applied"
-SCHEDULER_PORT, SCHEDULER_HTTP = 7000, 7001
-ENGINE_HTTP = 7101
-GATEWAY_PORT, SINK_PORT = 8000, 7200
+SCHEDULER_PORT, SCHEDULER_METRICS, SCHEDULER_ADMIN = 7000, 7001, 7002
+ENGINE_METRICS = 7101
+GATEWAY_PORT, SINK_PORT, GATEWAY_METRICS = 8000, 7200, 9090
 PICKER_PORT, PICKER_HEALTH, PICKER_METRICS = 9002, 9003, 9090
 CONFIG, TLS, CREDENTIALS = "/etc/aegaeon/config", "/etc/aegaeon/tls", "/etc/aegaeon/credentials"
 REDIS = "/etc/aegaeon/redis"
@@ -26,6 +27,12 @@ CACHE = "/var/cache/aegaeon"
 UID = 65532
 # Component of the pods of each role.
 COMPONENTS = {"unified": "engine", "prefill": "prefill", "decode": "decode"}
+# Whose certificates a component's pods have; the operator's are in no Secret, and a picker has none.
+CERTIFICATES = {
+    "scheduler": Role.SCHEDULER,
+    "gateway": Role.GATEWAY,
+    **dict.fromkeys(COMPONENTS.values(), Role.ENGINE),
+}
 
 
 def child(key: Key, part: str) -> str:
@@ -45,8 +52,18 @@ def labels(key: Key, component: str | None = None) -> dict[str, str]:
 
 
 def scheduler_target(key: Key) -> str:
-    """Where the pool's scheduler is reached."""
+    """Where the pool's scheduler is reached by engines and gateways."""
     return f"{child(key, 'scheduler')}.{key.namespace}.svc:{SCHEDULER_PORT}"
+
+
+def admin_target(key: Key) -> str:
+    """Where it is reached by the operator."""
+    return f"{child(key, 'scheduler')}.{key.namespace}.svc:{SCHEDULER_ADMIN}"
+
+
+def certificates(role: Role) -> str:
+    """The part of the pool (see `child`) that is the Secret of a role's certificate."""
+    return f"{role}-tls"
 
 
 def manifest(

@@ -15,7 +15,7 @@ from aegaeon_operator.reconcile.cluster.names import (
     selector,
 )
 from aegaeon_operator.reconcile.cluster.pods import picker_pod
-from aegaeon_operator.reconcile.cluster.workloads import budget, deployment, policy, reachable, service
+from aegaeon_operator.reconcile.cluster.workloads import budget, deployment, policy, reachable, scraped, service
 from aegaeon_operator.spec.kubernetes import EndpointPicker, PickerPeer, PickerService
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec
 
@@ -36,7 +36,8 @@ def picker(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec) -> Iterat
         yield deployment(key, pool, "picker", asked.replicas, picker_pod(key, spec, asked.limits, observed.platform))
         yield _service(key, pool)
         yield budget(key, pool, "picker")
-        yield policy(key, pool, "picker", [reachable(_allowed(asked), PICKER_PORT), reachable([], PICKER_METRICS)])
+        ingress = [reachable(_allowed(asked), PICKER_PORT), *scraped(observed.platform, PICKER_METRICS)]
+        yield policy(key, pool, "picker", ingress)
         if observed.platform.provider == "istio":
             yield _unchecked(key, pool)
 

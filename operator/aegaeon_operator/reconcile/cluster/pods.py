@@ -9,13 +9,15 @@ from aegaeon_operator.reconcile.cluster.names import (
     CACHE,
     COMPONENTS,
     CREDENTIALS,
-    ENGINE_HTTP,
+    ENGINE_METRICS,
+    GATEWAY_METRICS,
     GATEWAY_PORT,
     PICKER_HEALTH,
     PICKER_METRICS,
     PICKER_PORT,
     REDIS,
-    SCHEDULER_HTTP,
+    SCHEDULER_ADMIN,
+    SCHEDULER_METRICS,
     SCHEDULER_PORT,
     SEGMENTS,
     SINK_PORT,
@@ -59,9 +61,9 @@ _HAND_OVER = "import os, sys\nfor path in sys.argv[1:]:\n    os.chown(path, -1, 
 def scheduler_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json) -> Json:
     """One brain. `config` is what a change of must start it anew."""
     made = configured(
-        "scheduler", _image(spec, platform, "control"), http_probes("/readyz", "/healthz", SCHEDULER_HTTP)
+        "scheduler", _image(spec, platform, "control"), http_probes("/readyz", "/healthz", SCHEDULER_METRICS)
     )
-    made["ports"] = ports(grpc=SCHEDULER_PORT, http=SCHEDULER_HTTP)
+    made["ports"] = ports(grpc=SCHEDULER_PORT, admin=SCHEDULER_ADMIN, metrics=SCHEDULER_METRICS)
     made["lifecycle"] = _sleep(_SCHEDULER_LINGER_S)
     made["resources"] = amounts(spec.control_pod_template, _SMALL, {})
     volumes = [*everybody(key, "scheduler"), *scratch(tmp="/tmp")]
@@ -70,10 +72,10 @@ def scheduler_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json)
 
 def gateway_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json) -> Json:
     """The OpenAI API."""
-    made = configured("gateway", _image(spec, platform, "control"), http_probes("/health", "/health", GATEWAY_PORT))
+    made = configured("gateway", _image(spec, platform, "control"), http_probes("/readyz", "/healthz", GATEWAY_METRICS))
     made["command"] += ["--name", "$(POD_NAME)", "--sink", f"$(POD_IP):{SINK_PORT}"]
     made["env"] = [from_field("POD_NAME", "metadata.name"), from_field("POD_IP", "status.podIP")]
-    made["ports"] = ports(http=GATEWAY_PORT, sink=SINK_PORT)
+    made["ports"] = ports(http=GATEWAY_PORT, sink=SINK_PORT, metrics=GATEWAY_METRICS)
     made["resources"] = amounts(spec.control_pod_template, _SMALL, {})
     volumes = [
         *everybody(key, "gateway"),
@@ -95,7 +97,7 @@ def picker_pod(key: Key, spec: GpuPoolSpec, limits: PickerLimits, platform: Plat
         command += [f"--max-{name.replace('_', '-')}", str(value)]
     probes = grpc_probes("readiness", "liveness", PICKER_HEALTH)
     made = container("picker", _image(spec, platform, "control"), command, probes)
-    made["ports"] = ports(grpc=PICKER_PORT, health=PICKER_HEALTH, http=PICKER_METRICS)
+    made["ports"] = ports(grpc=PICKER_PORT, health=PICKER_HEALTH, metrics=PICKER_METRICS)
     made["lifecycle"] = _sleep(WITHDRAW_S)
     made["resources"] = amounts(spec.control_pod_template, {"cpu": "100m", "memory": "64Mi"}, {})
     grace_s = _PICKER_DRAIN_S + WITHDRAW_S + 5
@@ -108,14 +110,14 @@ def picker_pod(key: Key, spec: GpuPoolSpec, limits: PickerLimits, platform: Plat
 def engine_pod(key: Key, role: str, spec: GpuPoolSpec, platform: Platform, config: Json) -> Json:
     """One engine: its accelerators, the node's shared memory, and what the platform team laid over it."""
     component, image = COMPONENTS[role], _image(spec, platform, "engine")
-    made = configured(component, image, http_probes("/readyz", "/healthz", ENGINE_HTTP), "aegaeon_sidecar")
+    made = configured(component, image, http_probes("/readyz", "/healthz", ENGINE_METRICS), "aegaeon_sidecar")
     made["command"] += ["--instance", "$(POD_NAME)", "--node", "$(NODE_NAME)"]
     made["env"] = [
         from_field("POD_NAME", "metadata.name"),
         from_field("NODE_NAME", "spec.nodeName"),
         {"name": "OMP_NUM_THREADS", "value": str(spec.tuning.threads)},
     ]
-    made["ports"] = ports(http=ENGINE_HTTP)
+    made["ports"] = ports(metrics=ENGINE_METRICS)
     resource = spec.accelerator.resource_name
     made["resources"] = amounts(spec.pod_template, {}, {resource: str(spec.accelerator.count)} if resource else {})
     shared = [_segments(key, spec), *_disk(spec)]

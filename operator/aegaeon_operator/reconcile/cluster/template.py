@@ -7,11 +7,13 @@ from typing import Any
 
 from aegaeon_operator.reconcile.cluster.facts import Json, Key
 from aegaeon_operator.reconcile.cluster.names import (
+    CERTIFICATES,
     COMPONENTS,
     CONFIG,
     CONFIG_HASH,
     TLS,
     UID,
+    certificates,
     child,
     fingerprint,
     labels,
@@ -126,15 +128,17 @@ def template(
 
 
 def everybody(key: Key, component: str) -> list[Volume]:
-    """Its own configuration, nobody else's, and the pool's certificates."""
+    """Its own configuration and the certificate of its own role, nobody else's."""
     items = [{"key": f"{component}.json", "path": f"{component}.json"}]
     config = {"secret": {"secretName": child(key, "config"), "items": items, "defaultMode": 0o440}}
-    return [Volume("config", CONFIG, config, read_only=True), secret_volume(key, "tls", TLS)]
+    tls = secret_volume(key, certificates(CERTIFICATES[component]), TLS, "tls")
+    return [Volume("config", CONFIG, config, read_only=True), tls]
 
 
-def secret_volume(key: Key, part: str, path: str) -> Volume:
+def secret_volume(key: Key, part: str, path: str, name: str = "") -> Volume:
     """All of a Secret of the pool."""
-    return Volume(part, path, {"secret": {"secretName": child(key, part), "defaultMode": 0o440}}, read_only=True)
+    source = {"secret": {"secretName": child(key, part), "defaultMode": 0o440}}
+    return Volume(name or part, path, source, read_only=True)
 
 
 def scratch(**paths: str) -> list[Volume]:

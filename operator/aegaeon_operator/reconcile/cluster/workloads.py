@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aegaeon_operator.reconcile.cluster.facts import Json, Key, Live, Observed
+from aegaeon_operator.reconcile.cluster.facts import Json, Key, Live, Observed, Platform
 from aegaeon_operator.reconcile.cluster.names import (
     COMPONENTS,
-    ENGINE_HTTP,
+    ENGINE_METRICS,
+    GATEWAY_METRICS,
     GATEWAY_PORT,
-    SCHEDULER_HTTP,
+    SCHEDULER_ADMIN,
+    SCHEDULER_METRICS,
     SCHEDULER_PORT,
     SINK_PORT,
     child,
@@ -24,7 +26,7 @@ def workloads(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec, config
     """All of them; `configs` by component: what their pods are told at the start."""
     key, platform = observed.key, observed.platform
     yield deployment(key, pool, "scheduler", 1, scheduler_pod(key, spec, platform, configs["scheduler"]))
-    yield service(key, pool, "scheduler", grpc=SCHEDULER_PORT, http=SCHEDULER_HTTP)
+    yield service(key, pool, "scheduler", grpc=SCHEDULER_PORT, admin=SCHEDULER_ADMIN, metrics=SCHEDULER_METRICS)
     gateway = gateway_pod(key, spec, platform, configs["gateway"])
     yield deployment(key, pool, "gateway", spec.gateway.replicas, gateway)
     yield service(key, pool, "gateway", http=GATEWAY_PORT)
@@ -32,7 +34,7 @@ def workloads(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec, config
     for role, replicas in roles(observed, spec).items():
         component = COMPONENTS[role]
         yield _stateful_set(key, pool, component, replicas, engine_pod(key, role, spec, platform, configs[component]))
-        yield service(key, pool, component, headless=True, http=ENGINE_HTTP)
+        yield service(key, pool, component, headless=True, metrics=ENGINE_METRICS)
         yield budget(key, pool, component)
     yield from _policies(observed, pool)
 
@@ -94,16 +96,45 @@ def budget(key: Key, pool: Live[GpuPool], component: str) -> Json:
 
 
 def _policies(observed: Observed, pool: Live[GpuPool]) -> Iterator[Json]:
-    """In: the API and what Prometheus reads from anywhere, the operator to the scheduler, the pool among itself."""
-    key = observed.key
-    within = {"podSelector": {"matchLabels": selector(key)}}
-    operator = {
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": observed.platform.namespace}},
-    }
-    yield policy(key, pool, "gateway", [reachable([], GATEWAY_PORT), reachable([within], SINK_PORT)])
-    yield policy(key, pool, "scheduler", [reachable([within, operator], SCHEDULER_PORT), reachable([], SCHEDULER_HTTP)])
-    for component in ("engine", "prefill", "decode"):
-        yield policy(key, pool, component, [reachable([], ENGINE_HTTP)])
+    """In: the API from anywhere, the operator to the admin port, roles of the pool to whom they speak with."""
+    key, platform = observed.key, observed.platform
+    engines, peers = _pods(key, *COMPONENTS.values()), _pods(key, "gateway", *COMPONENTS.values())
+    yield policy(
+        key,
+        pool,
+        "gateway",
+        [reachable([], GATEWAY_PORT), reachable([engines], SINK_PORT), *scraped(platform, GATEWAY_METRICS)],
+    )
+    yield policy(
+        key,
+        pool,
+        "scheduler",
+        [
+            reachable([peers], SCHEDULER_PORT),
+            reachable([_namespace(platform.namespace)], SCHEDULER_ADMIN),
+            *scraped(platform, SCHEDULER_METRICS),
+        ],
+    )
+    for component in COMPONENTS.values():
+        yield policy(key, pool, component, scraped(platform, ENGINE_METRICS))
+
+
+def _pods(key: Key, *components: str) -> Json:
+    """Pods of the pool that are one of these."""
+    one_of = {"key": "app.kubernetes.io/component", "operator": "In", "values": sorted(components)}
+    return {"podSelector": {"matchLabels": selector(key), "matchExpressions": [one_of]}}
+
+
+def _namespace(name: str) -> Json:
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
+
+
+def scraped(platform: Platform, port: int) -> list[Json]:
+    """A port of metrics, which name models and tenants. Kubelet's probes pass a policy in any case."""
+    if "*" in platform.metrics_namespaces:
+        return [reachable([], port)]
+    peers = [_namespace(name) for name in platform.metrics_namespaces]
+    return [reachable(peers, port)] if peers else []
 
 
 def policy(key: Key, pool: Live[GpuPool], component: str, ingress: list[Json]) -> Json:

@@ -1,0 +1,35 @@
+"""Folders of models that tenants name: inside the folder that the platform gives to models, links followed.
+
+Whoever may write among the models could otherwise have a link read that leads to another pod's files, or to keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+
+class OutsideError(Exception):
+    """A folder, or a file in it, lies outside; the message says which and what to do."""
+
+
+def check_within(directory: Path, root: str) -> None:
+    """Raises OutsideError unless all of it lies below `root`, and OSError; an empty root is everywhere.
+
+    What is changed between this look and the reading is seen by nobody: mount the folder so that tenants only read it.
+    """
+    if not root:
+        return
+    top = Path(root).resolve()
+    for path in _read_from(directory):
+        if not path.resolve().is_relative_to(top):
+            raise OutsideError(f"{path} leads out of {root}, where the pool's models are; copy the files there")
+
+
+def _read_from(directory: Path) -> Iterator[Path]:
+    """The folder, what is in it, and what is in its own folders: no model is read from further down."""
+    yield directory
+    for path in directory.iterdir():
+        yield path
+        if path.is_dir() and not path.is_symlink():
+            yield from path.iterdir()

@@ -1,0 +1,48 @@
+"""Who may say what within a pool: a certificate names one role, and every call is for the roles listed here alone.
+
+Clients check the server's role, servers the caller's. Streams over a unix socket have no certificate: who may open the
+socket's file may call what is served there, so Admin has a socket of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+POOL_NAME = "aegaeon.internal"  # the domain of the DNS names in certificates; no name server knows it
+
+
+class Role(StrEnum):
+    """What a process of a pool is."""
+
+    OPERATOR = "operator"
+    SCHEDULER = "scheduler"
+    GATEWAY = "gateway"
+    ENGINE = "engine"
+
+    @property
+    def dns_name(self) -> str:
+        """The one name in the certificates of this role."""
+        return f"{self}.{POOL_NAME}"
+
+
+_OPERATOR, _GATEWAY, _ENGINE = (frozenset({one}) for one in (Role.OPERATOR, Role.GATEWAY, Role.ENGINE))
+
+# The whole table: a method that is not here is served to nobody over TLS.
+CALLERS: Mapping[str, frozenset[Role]] = {
+    "/aegaeon.v1.Admin/SetCatalog": _OPERATOR,
+    "/aegaeon.v1.Admin/SetTenants": _OPERATOR,
+    "/aegaeon.v1.Admin/Status": _OPERATOR,
+    "/aegaeon.v1.Frontend/Status": _OPERATOR,
+    "/aegaeon.v1.Frontend/Serve": _GATEWAY,
+    "/aegaeon.v1.Engine/Attach": _ENGINE,
+    "/aegaeon.v1.TokenSink/Push": _ENGINE,
+}
+# Calls that change a pool: each is logged, whoever made it.
+AUDITED = frozenset({"/aegaeon.v1.Admin/SetCatalog", "/aegaeon.v1.Admin/SetTenants"})
+
+
+def role_of(names: Iterable[str]) -> Role | None:
+    """The role that a certificate with these DNS names has; None without one, or with several."""
+    found = {role for role in Role if role.dns_name in names}
+    return found.pop() if len(found) == 1 else None

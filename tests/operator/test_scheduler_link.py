@@ -1,0 +1,84 @@
+"""The operator speaks to a real scheduler with the certificates that it makes, at the admin port alone."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from operator_objects import KEY, gpu_pool, model_pool, observed
+
+from aegaeon_kube.errors import KubeError
+from aegaeon_operator.kube import certificates
+from aegaeon_operator.kube.client import Cluster
+from aegaeon_operator.kube.gather import live
+from aegaeon_operator.kube.scheduler import SchedulerLink
+from aegaeon_operator.reconcile.cluster.desired import desired
+from aegaeon_scheduler.config import SchedulerConfig, core_config
+from aegaeon_scheduler.core.scheduler import Scheduler
+from aegaeon_scheduler.service.server import Service
+
+
+class Kept(Cluster):
+    """An API server that takes everything."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def claim_secret(self, namespace: str, name: str) -> None:
+        pass
+
+    async def create(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        return manifest
+
+    async def apply(self, manifest: dict[str, Any], subresource: str = "", force: bool = True) -> dict[str, Any]:
+        return manifest
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@asynccontextmanager
+async def scheduler(folder: Path, secret: dict[str, Any]) -> AsyncIterator[tuple[str, str]]:
+    """One with that Secret mounted; its address for engines and gateways, and that for the operator."""
+    for name, content in secret["data"].items():
+        (folder / name).write_bytes(base64.b64decode(content))
+    listen, admin = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    config = SchedulerConfig(listen=listen, admin_listen=admin, tls=folder, models=())
+    service = Service(config, Scheduler(core_config(config)), time.monotonic, count(1000, 1000).__next__)
+    await service.start()
+    try:
+        yield listen, admin
+    finally:
+        await service.stop()
+
+
+async def test_the_operator_is_known_by_its_own_certificate_and_no_pods_will_do(tmp_path: Path) -> None:
+    made = await certificates.ensure(Kept(), KEY, live(gpu_pool()), {}, datetime.now(UTC), {})
+    secrets = {one["metadata"]["name"]: one for one in made.written}
+    wanted = desired(observed(gpu_pool(), model_pool("red", "llama")))
+    async with scheduler(tmp_path, secrets["pool-scheduler-tls"]) as (listen, admin):
+        link = SchedulerLink(admin, made.own)
+        facts = await link.exchange(wanted, 1 << 20)
+        await link.close()
+        assert (set(facts.models), facts.refused) == ({"llama"}, "")
+        for name in ("pool-gateway-tls", "pool-engine-tls", "pool-scheduler-tls"):
+            files = {entry: base64.b64decode(content) for entry, content in secrets[name]["data"].items()}
+            link = SchedulerLink(admin, files)
+            with pytest.raises(KubeError, match=r"may not call Admin\.Status, which is for: operator"):
+                await link.exchange(wanted, 1 << 20)
+            await link.close()
+        link = SchedulerLink(listen, made.own)
+        with pytest.raises(KubeError, match="Method not found"):
+            await link.exchange(wanted, 1 << 20)
+        await link.close()

@@ -13,6 +13,7 @@ from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.generation import Job
 from aegaeon_gateway.schema import ChatRequest, CommonRequest, CompletionRequest
 from aegaeon_gateway.texts import ModelText
+from aegaeon_proto import sampling as bounds
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 from aegaeon_proto.v1.model_pb2 import Limits, Sampling
 
@@ -100,10 +101,13 @@ def _check_ids(request: CommonRequest, text: ModelText) -> None:
 
 
 def _sampling(request: ChatRequest | CompletionRequest, text: ModelText) -> Sampling:
-    """What the client says, else what the model's generation_config.json says, else OpenAI's defaults."""
+    """What the client says, else what the model's generation_config.json says, else OpenAI's defaults.
+
+    Judged as the engine will get it, in float32. Raises InvalidRequestError.
+    """
     seed = secrets.randbits(63) if request.seed is None else request.seed % 2**64
     said = {name: value for name, value in text.defaults.items() if name not in request.model_fields_set}
-    return Sampling(
+    sampling = Sampling(
         temperature=said.get("temperature", request.temperature),
         top_p=said.get("top_p", request.top_p),
         top_k=max(int(said.get("top_k", request.top_k)), 0),
@@ -115,6 +119,9 @@ def _sampling(request: ChatRequest | CompletionRequest, text: ModelText) -> Samp
         logit_bias={int(key): bias for key, bias in request.logit_bias.items()},
         logprobs=request.logprob_count,
     )
+    if (fault := bounds.fault(sampling)) is not None:
+        raise InvalidRequestError(fault.message, param=fault.param, code="invalid_value")
+    return sampling
 
 
 def _limits(

@@ -13,6 +13,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from aegaeon_gateway.errors import InvalidRequestError
+from aegaeon_proto import sampling
 
 MAX_CHOICES = 128
 """choices of one HTTP request: prompts times n"""
@@ -91,11 +92,13 @@ class CommonRequest(_Strict):
 
     model: str
     temperature: float = Field(1.0, ge=0, le=2)
-    top_p: float = Field(1.0, gt=0, le=1)
+    top_p: float = Field(1.0, ge=sampling.TOP_P.low, le=1)
     n: int = Field(1, ge=1, le=MAX_CHOICES)
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = Field(default_factory=dict)
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = Field(
+        default_factory=dict, max_length=sampling.MAX_LOGIT_BIAS
+    )
     seed: int | None = Field(None, ge=-(2**63), lt=2**64)
     stop: StopString | Annotated[list[StopString], Field(max_length=16)] | None = None
     max_tokens: int | None = Field(None, ge=1, lt=2**31)
@@ -104,7 +107,7 @@ class CommonRequest(_Strict):
 
     top_k: int = Field(0, ge=-1, lt=2**31)
     min_p: float = Field(0.0, ge=0, le=1)
-    repetition_penalty: float = Field(1.0, gt=0, le=10)
+    repetition_penalty: float = Field(1.0, ge=sampling.REPETITION_PENALTY.low, le=sampling.REPETITION_PENALTY.high)
     stop_token_ids: list[TokenId] = Field(default_factory=list, max_length=128)
     min_tokens: int = Field(0, ge=0, lt=2**31)
     ignore_eos: bool = False

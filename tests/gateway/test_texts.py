@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from aegaeon_gateway.errors import TokenizerError
 from aegaeon_gateway.prepare import prepare
 from aegaeon_gateway.schema import CompletionRequest
 from aegaeon_gateway.texts import Tokenizers
@@ -61,3 +64,40 @@ async def test_texts_of_a_model_that_failed_are_read_anew_when_it_is_back(
         tokenizers.keep([status])
         positions.append((await tokenizers.get(status.spec.source)).max_positions)
     assert positions == [100, 200]
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ('{"top_k": 1' + "0" * 400 + "}", "top_k must be a number from 0 to"),
+        ('{"top_k": 1' + "0" * 5000 + "}", "not valid JSON"),
+        ('{"top_k": 5.5}', "top_k must be an integer"),
+        ('{"top_k": true}', "top_k must be an integer"),
+        ('{"temperature": NaN}', "temperature must be a number from 0 to 2"),
+        ('{"temperature": 1e400}', "temperature must be a number from 0 to 2"),
+        ('{"temperature": "1"}', "temperature must be a number"),
+        ('{"top_p": 0}', "top_p must be a number from 1e-06 to 1"),
+        ('{"min_p": -0.1}', "min_p must be"),
+        ('{"repetition_penalty": 1e-40}', "repetition_penalty must be a number from 0.01 to 10"),
+        ('{"eos_token_id": [2, -1]}', "eos_token_id must be token ids"),
+        ('{"eos_token_id": 4294967296}', "eos_token_id must be token ids"),
+        ('{"eos_token_id": {}}', "eos_token_id must be token ids"),
+        (f'{{"eos_token_id": {list(range(1000))}}}', "eos_token_id names 10"),
+        ("[" * 100_000, "not valid JSON"),
+    ],
+)
+async def test_a_generation_config_that_no_engine_can_follow_fails_its_model_with_a_sentence(
+    tiny_models: dict[str, Path], tmp_path: Path, said: str, named: str
+) -> None:
+    directory = Path(shutil.copytree(tiny_models["llama"], tmp_path / "model"))
+    (directory / "generation_config.json").write_text(said)
+    with pytest.raises(TokenizerError, match=named) as raised:
+        await Tokenizers(None).get(ModelSource(directory=str(directory)))
+    assert len(str(raised.value)) < 500
+
+
+async def test_a_generation_config_may_switch_parameters_off(tiny_models: dict[str, Path], tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(tiny_models["llama"], tmp_path / "model"))
+    (directory / "generation_config.json").write_text('{"temperature": 0, "top_k": -1, "min_p": 0, "top_p": 1}')
+    text = await Tokenizers(None).get(ModelSource(directory=str(directory)))
+    assert text.defaults == {"temperature": 0.0, "top_k": -1.0, "min_p": 0.0, "top_p": 1.0}

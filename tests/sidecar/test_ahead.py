@@ -12,7 +12,7 @@ from sidecar.rig import Link, Rig, config, inside, seq, spec
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.backends import Launched, Sampled, StepInput
+from aegaeon_sidecar.backends import Chosen, Launched, StepInput
 from aegaeon_sidecar.engine import Engine
 
 PROMPT = [5, 17, 23, 42, 8, 99, 140, 7, 61, 12, 33]
@@ -32,7 +32,7 @@ class Gated(LateBackend):
         assert isinstance(late, Late)
         compute = late.compute
 
-        def held() -> list[Sampled | None]:
+        def held() -> list[Chosen]:
             self.free -= 1
             if self.free < 0:
                 self.waiting.set()
@@ -46,7 +46,7 @@ class Gated(LateBackend):
 class Lost:
     """A step whose results cannot be had."""
 
-    def results(self) -> list[Sampled | None]:
+    def results(self) -> list[Chosen]:
         raise RuntimeError("the device is unwell")
 
 

@@ -114,6 +114,8 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> ModelFactory:
 
 NAN_TOKEN = 300
 """In a `nan_model`, what a sequence with this token computes from there on is not a number."""
+FATAL_TOKEN = 301
+"""What engines of tests that die of a token die of; a `nan_model` chooses neither by itself."""
 
 
 @pytest.fixture(scope="session")
@@ -126,6 +128,7 @@ def nan_model(make_model: ModelFactory, tmp_path_factory: pytest.TempPathFactory
         (directory / file.name).write_bytes(file.read_bytes())
     tensors = load_file(directory / "model.safetensors")
     tensors["model.embed_tokens.weight"][NAN_TOKEN] = float("nan")
+    tensors["lm_head.weight"][[NAN_TOKEN, FATAL_TOKEN]] = 0.0
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     return directory
 

@@ -220,6 +220,7 @@ def test_picks_on_the_device_are_those_of_the_host(seed: int) -> None:
     assert pick(logits, rules).tolist() == [sampled.token for sampled in choose(logits, samplers)]
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter computes in numpy, which says so
 def test_rows_that_are_not_finite_are_refused_and_those_beside_them_are_as_without(
     rig: type, nan_model: object, prompt: list[int]
 ) -> None:

@@ -50,7 +50,9 @@ def tenants(*models: str) -> gateway_pb2.Tenants:
 class Pods:
     """A scheduler, a gateway and engines, started one by one. Each node has a folder of segments of its own."""
 
-    def __init__(self, models: dict[str, Path], base: Path, memory: dict[str, int]) -> None:
+    def __init__(
+        self, models: dict[str, Path], base: Path, memory: dict[str, int], engine: str = "aegaeon_sidecar"
+    ) -> None:
         self.base = base
         self.tls = base / "tls"
         self.authority = make_authority("test", datetime.now(UTC))
@@ -60,6 +62,7 @@ class Pods:
         self.processes: dict[str, asyncio.subprocess.Process] = {}
         self._models = models
         self._memory = memory
+        self._engine = engine  # the module that engines run
 
     @property
     def scheduler(self) -> str:
@@ -109,7 +112,12 @@ class Pods:
             "metrics_listen": f"127.0.0.1:{port}",
             "drain_s": 60,
         }
-        await self._run(name, "aegaeon_sidecar", config, "--instance", name, "--node", node)
+        await self._run(name, self._engine, config, "--instance", name, "--node", node)
+
+    @property
+    def pages(self) -> str:
+        """Where the scheduler's metrics are."""
+        return f"127.0.0.1:{self.ports['pages']}"
 
     async def start_gateway(self) -> None:
         config = {
@@ -160,7 +168,7 @@ class Pods:
         with (self.base / f"{name}.log").open("ab") as log:
             self.processes[name] = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", module, "--config", str(file), *arguments),
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
                 stdout=log,
                 stderr=log,
             )
@@ -186,11 +194,11 @@ class Pods:
 
 @asynccontextmanager
 async def running(
-    models: dict[str, Path], engines: int, memory: dict[str, int] = MEMORY
+    models: dict[str, Path], engines: int, memory: dict[str, int] = MEMORY, engine: str = "aegaeon_sidecar"
 ) -> AsyncIterator[tuple[Pods, openai.AsyncOpenAI]]:
     """All of them, and a client. What they wrote is printed when the test fails."""
     base = Path(tempfile.mkdtemp(prefix="aegaeon-pods-", dir="/dev/shm"))
-    pods = Pods(models, base, memory)
+    pods = Pods(models, base, memory, engine)
     try:
         async with AsyncExitStack() as exits:
             exits.push_async_callback(pods.kill)

@@ -63,6 +63,7 @@ class Pods:
         self._models = models
         self._memory = memory
         self._engine = engine  # the module that engines run
+        self.hold_s = 30.0  # a request waits for an engine, at most
 
     @property
     def scheduler(self) -> str:
@@ -90,6 +91,7 @@ class Pods:
             "tls": str(self.tls),
             "policy": {"name": "aegaeon"},
             "metrics_listen": f"127.0.0.1:{self.ports['pages']}",
+            "hold_s": self.hold_s,
             "models": models,
             "tenants": MessageToDict(tenants(*self._models), preserving_proto_field_name=True),
         }
@@ -125,6 +127,7 @@ class Pods:
             "scheduler": self.scheduler,
             "tls": str(self.tls),
             "tenants_by_scheduler": True,
+            "hold_s": self.hold_s,
         }
         sink = f"127.0.0.1:{self.ports['sink']}"
         await self._run("gateway", "aegaeon_gateway", config, "--name", "gateway", "--sink", sink)
@@ -194,11 +197,16 @@ class Pods:
 
 @asynccontextmanager
 async def running(
-    models: dict[str, Path], engines: int, memory: dict[str, int] = MEMORY, engine: str = "aegaeon_sidecar"
+    models: dict[str, Path],
+    engines: int,
+    memory: dict[str, int] = MEMORY,
+    engine: str = "aegaeon_sidecar",
+    hold_s: float = 30.0,
 ) -> AsyncIterator[tuple[Pods, openai.AsyncOpenAI]]:
     """All of them, and a client. What they wrote is printed when the test fails."""
     base = Path(tempfile.mkdtemp(prefix="aegaeon-pods-", dir="/dev/shm"))
     pods = Pods(models, base, memory, engine)
+    pods.hold_s = hold_s
     try:
         async with AsyncExitStack() as exits:
             exits.push_async_callback(pods.kill)

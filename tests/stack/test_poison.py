@@ -12,7 +12,7 @@ import aiohttp
 import openai
 import pytest
 from conftest import FATAL_TOKEN, NAN_TOKEN
-from stack.pods import Pods, running
+from stack.pods import START_S, Pods, running
 from stack.traffic import PROMPTS, stream
 
 Attack = Callable[[openai.AsyncOpenAI], Awaitable[Any]]
@@ -85,7 +85,8 @@ async def test_no_stream_of_a_tenant_fails_or_differs_beside_four_poison_clients
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_a_request_that_kills_engines_is_given_up_and_costs_nobody_else_an_answer(nan_model: Path) -> None:
-    async with running({MODEL: nan_model}, engines=2, engine="stack.mortal_engine") as (pods, client):
+    mortal: dict[str, Any] = {"engine": "stack.mortal_engine", "hold_s": START_S}
+    async with running({MODEL: nan_model}, engines=2, **mortal) as (pods, client):
         expected = [await stream(client, MODEL, prompt) for prompt in PROMPTS]
         deaths = 0
 

@@ -112,6 +112,27 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> ModelFactory:
     return make
 
 
+NAN_TOKEN = 300
+"""In a `nan_model`, what a sequence with this token computes from there on is not a number."""
+FATAL_TOKEN = 301
+"""What engines of tests that die of a token die of; a `nan_model` chooses neither by itself."""
+
+
+@pytest.fixture(scope="session")
+def nan_model(make_model: ModelFactory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A qwen2 like any other, but that one token's embedding is NaN: a damaged file, or a bad update of weights."""
+    from safetensors.torch import load_file, save_file
+
+    source, directory = make_model("qwen2", max_position_embeddings=2048), tmp_path_factory.mktemp("nan")
+    for file in source.iterdir():
+        (directory / file.name).write_bytes(file.read_bytes())
+    tensors = load_file(directory / "model.safetensors")
+    tensors["model.embed_tokens.weight"][NAN_TOKEN] = float("nan")
+    tensors["lm_head.weight"][[NAN_TOKEN, FATAL_TOKEN]] = 0.0
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    return directory
+
+
 @pytest.fixture(scope="session")
 def tiny_models(make_model: ModelFactory) -> dict[str, Path]:
     """The directories of four tiny float32 models, by architecture: llama, mistral, qwen2, qwen3."""

@@ -111,14 +111,17 @@ class Generation:
             self.gives_up_at = now + 0.5  # the scheduler is about to say why
         return True
 
-    def lose(self, number: int, epoch: int) -> Choice | None:
-        """The engine of a choice is gone; return the choice when it is to be submitted again."""
+    def lose(self, number: int, epoch: int, blameless: bool = False) -> Choice | None:
+        """The engine of a choice is gone; return the choice when it is to be submitted again.
+
+        `blameless`: the choice cannot have been the cause, so that others cannot use up its losses.
+        """
         if number >= len(self.choices):
             return None
         choice = self.choices[number]
         if not choice.open or epoch != choice.assembly.epoch:
             return None
-        choice.losses += 1
+        choice.losses += not blameless
         if choice.losses > MAX_LOSSES:
             self.fail(EngineError(f"The engine was lost {choice.losses} times in a row on this request."))
             return None

@@ -185,7 +185,7 @@ class SchedulerLink:
 
     def _on_lost(self, generation: Generation, lost: pb.Lost) -> None:
         log.warning("%s choice %d lost: %s", generation.request, lost.seq.choice, lost.reason)
-        if (choice := generation.lose(lost.seq.choice, lost.epoch)) is not None:
+        if (choice := generation.lose(lost.seq.choice, lost.epoch, lost.blameless)) is not None:
             self._submit(generation, [choice])
 
     def _on_rejected(self, generation: Generation, rejected: pb.Rejected) -> None:
@@ -206,6 +206,8 @@ class SchedulerLink:
                 return overloaded(rejected.reason or "The engines are full; try again.", rejected.retry_after_s)
             case pb.REJECT_CODE_TOO_LONG:
                 return InvalidRequestError(rejected.reason, code="context_length_exceeded")
+            case pb.REJECT_CODE_INVALID:
+                return InvalidRequestError(rejected.reason, code="invalid_value")
             case _:
                 return EngineError(rejected.reason or "The engine failed on this request.")
 

@@ -15,6 +15,7 @@ import orjson
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from aegaeon_gateway.errors import InvalidRequestError
+from aegaeon_proto import sampling
 
 MAX_CHOICES = 128
 """choices of one HTTP request: prompts times n"""
@@ -102,11 +103,13 @@ class CommonRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
 
     model: str
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(ge=sampling.TOP_P.low, le=1)] | None = None
     choices: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = msgspec.field(default=None, name="n")
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    logit_bias: (
+        Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=sampling.MAX_LOGIT_BIAS)] | None
+    ) = None
     seed: int | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
     max_tokens: TokenCount | None = None
@@ -115,7 +118,9 @@ class CommonRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
 
     top_k: Annotated[int, Meta(ge=-1, lt=2**31)] | None = None
     min_p: Share | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    repetition_penalty: (
+        Annotated[float, Meta(ge=sampling.REPETITION_PENALTY.low, le=sampling.REPETITION_PENALTY.high)] | None
+    ) = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=128)] | None = None
     min_tokens: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
     ignore_eos: bool | None = None

@@ -10,6 +10,7 @@ SidecarError
 │       └── UnreadableError     the system cannot read them
 ├── FillCancelledError  reading the weights was given up on request
 ├── BackendError        a step or registration that breaks the backend's contract
+├── DeviceLostError     the device takes no more work: the process ends, its successor begins with a fresh one
 ├── SettingsError       the --config file
 ├── CacheFullError      the node's host cache cannot hold a model's weights
 ├── SourceError         a model's files could not be fetched from where the catalog says they are
@@ -20,6 +21,7 @@ SidecarError
     ├── UnknownError    unknown model, sequence or handle
     ├── StaleError      an older epoch
     ├── CancelledError  given up on request
+    ├── InvalidError    what a request asks for cannot be computed; names the parameter
     └── EngineError     anything else
 """
 
@@ -64,6 +66,10 @@ class BackendError(SidecarError):
     """The caller broke the backend's contract: unknown model, unbound KV shape, too short a block table."""
 
 
+class DeviceLostError(SidecarError):
+    """A device whose context is broken, as by an assertion in a kernel: nothing that is launched there will run."""
+
+
 class SettingsError(SidecarError):
     """The configuration file cannot be read, or a field of it is wrong."""
 
@@ -102,6 +108,10 @@ class StaleError(CommandError):
 
 class CancelledError(CommandError):
     """The scheduler sent Cancel, or closed the sequence, while the command ran."""
+
+
+class InvalidError(CommandError):
+    """A request that no engine can compute. The message begins with the parameter, as clients know it."""
 
 
 class EngineError(CommandError):

@@ -13,7 +13,14 @@ from collections.abc import Callable
 
 from aegaeon_native import NativeError
 from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_sidecar.errors import CancelledError, CommandError, NoMemoryError, StaleError, UnknownError
+from aegaeon_sidecar.errors import (
+    CancelledError,
+    CommandError,
+    InvalidError,
+    NoMemoryError,
+    StaleError,
+    UnknownError,
+)
 from aegaeon_sidecar.outcome import Outcome
 from aegaeon_sidecar.program import Lane, Program, Skip
 from aegaeon_sidecar.state import Command, State, Work
@@ -28,6 +35,7 @@ _KINDS: tuple[tuple[type[CommandError], pb.FailureKind.ValueType], ...] = (
     (UnknownError, pb.FAILURE_KIND_UNKNOWN),
     (StaleError, pb.FAILURE_KIND_STALE),
     (CancelledError, pb.FAILURE_KIND_CANCELLED),
+    (InvalidError, pb.FAILURE_KIND_INVALID),
 )
 
 

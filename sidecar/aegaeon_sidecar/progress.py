@@ -34,8 +34,10 @@ class TurnProgress:
         sequence: Sequence,
         finish: model.FinishReason.ValueType = model.FINISH_REASON_UNSPECIFIED,
         starved: bool = False,
+        reason: str = "",
+        failure: pb.FailureKind.ValueType = pb.FAILURE_KIND_UNSPECIFIED,
     ) -> None:
-        """Where a sequence stands; an end or starvation is urgent."""
+        """Where a sequence stands; an end or starvation is urgent. `reason`, `failure`: of an end with an error."""
         self._changed[sequence.key] = pb.SeqProgress(
             seq=seq_of(sequence.key),
             epoch=sequence.epoch,
@@ -43,6 +45,8 @@ class TurnProgress:
             kv_tokens=sequence.kv_tokens,
             starved=starved,
             finish=finish,
+            reason=reason,
+            failure=failure,
         )
         self.urgent = self.urgent or starved or finish != model.FINISH_REASON_UNSPECIFIED
 

@@ -2,35 +2,54 @@
 
 Where the backend lets it (`may_follow`), a step is launched while the one before it still chooses its tokens. What ends
 by a stop id is then found one step late: the token too many is dropped, and its blocks stay until that step is over.
+
+A step that raises is computed again in halves until whoever raises again is alone: only that sequence ends, and the
+others get the tokens that they would have got. Their KV is as before the step, or is written again with the same.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Union
 
+from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import gateway_pb2 as gateway
 from aegaeon_proto.v1 import model_pb2 as model_pb
-from aegaeon_sidecar.backends import Backend, Launched, Sampled, StepInput
-from aegaeon_sidecar.errors import EngineError, SidecarError
+from aegaeon_sidecar.backends import Backend, Chosen, Launched, NotFinite, Sampled, StepInput
+from aegaeon_sidecar.errors import DeviceLostError, SidecarError
 from aegaeon_sidecar.plan import TurnPlan
 from aegaeon_sidecar.progress import TurnProgress
 from aegaeon_sidecar.sequences import Sequence
 from aegaeon_sidecar.state import State
 from aegaeon_sidecar.weights.models import Model
-from aegaeon_sidecar.wire import token_of
+from aegaeon_sidecar.wire import error_of, token_of
+
+log = logging.getLogger(__name__)
 
 PushTokens = Callable[[str, list[gateway.Token]], None]
-_STEP_ERRORS = (SidecarError, RuntimeError, ValueError, LookupError, MemoryError)
+# Whatever a request can make the backend raise. A device that is lost is nobody's alone: DeviceLostError goes through.
+_STEP_ERRORS = (SidecarError, RuntimeError, ValueError, LookupError, MemoryError, ArithmeticError, TypeError)
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a sequence ends without its next token."""
+
+    kind: pb.FailureKind.ValueType
+    reason: str
+
+
+Result = Union[Chosen, Failure]
+
+
+@dataclass(slots=True)
 class Step:
     """One forward pass: who takes part and how many tokens each (a chunk at prefill, one at decode).
 
-    `launched`: its parts, of at most `max_batch` sequences each.
+    `launched`: its parts, of at most `max_batch` sequences each; `failed`: why there is none of a part.
     """
 
     model: Model
@@ -38,6 +57,7 @@ class Step:
     tokens: int
     prefill: bool = False
     launched: list[Launched] = field(default_factory=list)
+    failed: Exception | None = None
 
 
 class Steps:
@@ -59,7 +79,7 @@ class Steps:
         if len(self._under_way) != 1:
             return len(self._under_way) > 1
         step = self._under_way[0]
-        if step.prefill or len(step.launched) != 1:
+        if step.prefill or len(step.launched) != 1 or step.failed is not None:
             return True
         return not self._backend.may_follow([sequence.sampler for sequence in step.sequences])
 
@@ -70,61 +90,111 @@ class Steps:
             sequence.busy += 1
 
     def launch(self, step: Step) -> None:
-        """Begin a claimed step. Raises EngineError: it is settled as far as it came by `drain`."""
+        """Begin a claimed step. What it fails with is seen to when it is settled. Raises DeviceLostError."""
         before = self._under_way[-1] if self._under_way else None
         self._under_way.append(step)
         rows = {} if before is None else {sequence: row for row, sequence in enumerate(before.sequences)}
         after = None if before is None else before.launched[0]
         inputs = [_input(sequence, step.tokens, rows.get(sequence)) for sequence in step.sequences]
         try:
-            for first in range(0, len(inputs), self._max_batch):
-                some = inputs[first : first + self._max_batch]
+            for some in self._parts(inputs):
                 step.launched.append(self._backend.launch(step.model.name, some, after))
+        except DeviceLostError:
+            raise
         except _STEP_ERRORS as error:
-            raise _failed(step, error) from error
+            step.failed = error
 
     def settle(self, plan: TurnPlan, progress: TurnProgress) -> Step:
-        """Wait for the oldest step under way: tokens to their sequences and gateways. Raises EngineError."""
+        """Wait for the oldest step under way: tokens to their sequences and gateways. Raises DeviceLostError."""
         step = self._under_way.popleft()
-        results: list[Sampled | None] = []
+        results: list[Result] = []
         try:
-            for part in step.launched:
-                results += part.results()
-        except _STEP_ERRORS as error:
-            self._abandon(plan, progress)
-            raise _failed(step, error) from error
+            results += self._results(step)
+            if step.failed is not None:
+                self._abandon(plan, progress)
+                results = self._apart(step, step.sequences, step.failed)
         finally:
             self._settle(step, results, plan, progress)
         return step
 
+    def _results(self, step: Step) -> list[Chosen]:
+        """Of those parts that have some. All are waited for: afterwards nothing of the step is under way."""
+        results: list[Chosen] = []
+        for part in step.launched:
+            try:
+                results += part.results()
+            except _STEP_ERRORS as error:
+                step.failed = error
+        return results
+
     def _abandon(self, plan: TurnPlan, progress: TurnProgress) -> None:
-        """Steps that began with tokens which will never be known: once they are over, nothing of them is kept."""
+        """Steps that began with tokens which are not known: once they are over, nothing of them is kept."""
         while self._under_way:
             step = self._under_way.popleft()
-            for part in step.launched:
-                with suppress(*_STEP_ERRORS):  # the failure before it is the one that is told
-                    part.results()
+            self._results(step)
             self._settle(step, [], plan, progress)
 
-    def drain(self, plan: TurnPlan, progress: TurnProgress) -> None:
-        """At a turn's end: steps are still under way where one behind them could not be launched."""
-        while self._under_way:
-            with suppress(EngineError):  # that failure is the one that is told
-                self.settle(plan, progress)
+    def _apart(self, step: Step, sequences: list[Sequence], error: Exception) -> list[Result]:
+        """A step with these sequences raised: what becomes of each when it is tried again. Raises DeviceLostError."""
+        log.warning("a step of %s with %d sequences failed: %s", step.model.name, len(sequences), error)
+        middle = (len(sequences) + 1) // 2
+        return self._again(step, sequences[:middle]) + self._again(step, sequences[middle:])
 
-    def _settle(self, step: Step, results: list[Sampled | None], plan: TurnPlan, progress: TurnProgress) -> None:
+    def _again(self, step: Step, sequences: list[Sequence]) -> list[Result]:
+        results: list[Result] = []
+        try:
+            for some in self._parts([_input(sequence, step.tokens, None) for sequence in sequences]):
+                results += self._backend.launch(step.model.name, some).results()
+        except DeviceLostError:
+            raise
+        except _STEP_ERRORS as error:
+            if len(sequences) > 1:
+                return self._apart(step, sequences, error)
+            return [Failure(pb.FAILURE_KIND_ENGINE, f"a step of {step.model.name} failed with it alone: {error}")]
+        return results
+
+    def _parts(self, inputs: list[StepInput]) -> list[list[StepInput]]:
+        return [inputs[first : first + self._max_batch] for first in range(0, len(inputs), self._max_batch)]
+
+    def drain(self, plan: TurnPlan, progress: TurnProgress) -> None:
+        """At a turn's end: steps are still under way where it was cancelled. Raises DeviceLostError."""
+        while self._under_way:
+            self.settle(plan, progress)
+
+    def _settle(self, step: Step, results: list[Result], plan: TurnPlan, progress: TurnProgress) -> None:
         with self._state.changed:
             step.model.users -= 1
             tokens: dict[str, list[gateway.Token]] = {}
             for sequence in step.sequences:
                 sequence.busy -= 1
                 self._state.sequences.settle(sequence)
-            for sequence, sampled in zip(step.sequences, results, strict=False):
-                if not sequence.closed:
-                    self._advance(sequence, step.tokens, sampled, plan, progress, tokens)
+            for sequence, result in zip(step.sequences, results, strict=False):
+                judged = _judged(step.model, result)
+                if sequence.closed:
+                    continue
+                if isinstance(judged, Failure):
+                    self._end(sequence, judged, plan, progress, tokens)
+                else:
+                    self._advance(sequence, step.tokens, judged, plan, progress, tokens)
             for target, some in tokens.items():
                 self._push(target, some)
             self._state.changed.notify_all()
+
+    def _end(
+        self,
+        sequence: Sequence,
+        failure: Failure,
+        plan: TurnPlan,
+        progress: TurnProgress,
+        tokens: dict[str, list[gateway.Token]],
+    ) -> None:
+        """It alone ends, and nothing of this step is kept of it. Steps may go better elsewhere: its gateway waits."""
+        log.warning("%s choice %d ends: %s", sequence.key.request, sequence.key.choice, failure.reason)
+        if failure.kind != pb.FAILURE_KIND_ENGINE:
+            tokens.setdefault(sequence.reply_to, []).append(error_of(sequence))
+        progress.note(sequence, model_pb.FINISH_REASON_ERROR, reason=failure.reason, failure=failure.kind)
+        plan.drop(sequence.key)
+        self._state.sequences.remove(sequence.key)
 
     def _advance(
         self,
@@ -157,8 +227,19 @@ def _input(sequence: Sequence, tokens: int, row: int | None) -> StepInput:
     return StepInput(sequence.tokens(tokens), sequence.kv_tokens, sequence.blocks, sequence.sampler if last else None)
 
 
-def _failed(step: Step, error: Exception) -> EngineError:
-    return EngineError(f"a step of {step.model.name} failed: {error}")
+def _judged(model: Model, result: Result) -> Sampled | Failure | None:
+    """What counts of a result: no id goes into a prompt or to a client that is not in the vocabulary."""
+    if isinstance(result, Sampled):
+        size = model.layout.vocab_size if model.layout is not None else 0
+        if result.token >= 0 and (result.token < size or not size):
+            return result
+        return Failure(pb.FAILURE_KIND_ENGINE, f"a step of {model.name} chose token {result.token} of {size}")
+    if not isinstance(result, NotFinite):
+        return result
+    if result.asked:
+        reason = "the logits are not finite with the penalties, logit_bias and min_tokens that were asked for"
+        return Failure(pb.FAILURE_KIND_INVALID, reason)
+    return Failure(pb.FAILURE_KIND_NOT_FINITE, f"the logits that {model.name} computed are not finite")
 
 
 def _finish(sequence: Sequence) -> model_pb.FinishReason.ValueType:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
+from aegaeon_proto.sampling import LEAST_TEMPERATURE, MAX_STOP_IDS, fault
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import gateway_pb2 as gateway
 from aegaeon_proto.v1 import model_pb2 as model
 from aegaeon_sidecar.backends import Layout
+from aegaeon_sidecar.errors import InvalidError
 from aegaeon_sidecar.sampling import SamplerState
 from aegaeon_sidecar.sequences import Place, SeqKey, Sequence
 
@@ -26,7 +30,11 @@ def seq_of(key: SeqKey) -> model.SeqId:
 
 
 def open_sequence(command: pb.Open, layout: Layout, seed: bytes = b"") -> Sequence:
-    """A sequence as Open tells of it, without KV: prompt and prefix are to be prefilled or adopted."""
+    """A sequence as Open tells of it, without KV: prompt and prefix are to be prefilled or adopted.
+
+    Raises InvalidError for what cannot be computed, whatever a gateway has checked before.
+    """
+    _check(command, layout)
     prompt = list(command.prompt)
     room = max(layout.max_model_len - len(prompt), 0)
     limit = command.limits.max_tokens or room
@@ -46,6 +54,19 @@ def open_sequence(command: pb.Open, layout: Layout, seed: bytes = b"") -> Sequen
     )
 
 
+def _check(command: pb.Open, layout: Layout) -> None:
+    found = fault(command.sampling)
+    if found is not None:
+        raise InvalidError(found.message)
+    if len(command.limits.stop_ids) > MAX_STOP_IDS:
+        raise InvalidError(f"stop_token_ids: {len(command.limits.stop_ids)} tokens are more than {MAX_STOP_IDS}")
+    if not command.prompt:
+        raise InvalidError("prompt: it is empty")
+    largest = max(chain(command.prompt, command.prefix))
+    if layout.vocab_size and largest >= layout.vocab_size:
+        raise InvalidError(f"prompt: token {largest} is outside the vocabulary of {layout.vocab_size} tokens")
+
+
 def token_of(sequence: Sequence, index: int, finish: model.FinishReason.ValueType) -> gateway.Token:
     """Output token `index`, which was sampled here, for the gateway."""
     sampled = sequence.sampled.get(index)
@@ -61,10 +82,21 @@ def token_of(sequence: Sequence, index: int, finish: model.FinishReason.ValueTyp
     )
 
 
+def error_of(sequence: Sequence) -> gateway.Token:
+    """The marker, without a token, that this sequence has ended with an error; the scheduler has the reason."""
+    return gateway.Token(
+        seq=seq_of(sequence.key),
+        epoch=sequence.epoch,
+        index=len(sequence.output),
+        finish=model.FINISH_REASON_ERROR,
+    )
+
+
 def _sampler(command: pb.Open) -> SamplerState:
     sampling, limits = command.sampling, command.limits
+    temperature = sampling.temperature
     return SamplerState(
-        temperature=sampling.temperature,
+        temperature=max(temperature, LEAST_TEMPERATURE) if temperature else 0.0,
         top_p=sampling.top_p,
         top_k=sampling.top_k,
         min_p=sampling.min_p,

@@ -9,7 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aegaeon_sidecar.backends.torch.choose import choose
+from aegaeon_sidecar.backends import NotFinite, Sampled
+from aegaeon_sidecar.backends.torch.choose import NO_TOKEN, choose
+from aegaeon_sidecar.backends.torch.draws import numbers, pick
 from aegaeon_sidecar.sampling import SamplerState
 from aegaeon_sidecar.sampling.state import uniform
 
@@ -228,3 +230,59 @@ def test_draws_are_uniform_and_differ_in_every_part_of_their_key():
 
 def test_draws_are_the_same_on_every_machine():
     assert [uniform(0, 0, 0), uniform(2**64 - 1, 3, 5)] == PINNED
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"temperature": 1.0},
+        {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.1},
+        {"logprobs": 2},
+        {"presence": 1.0, "output": [3]},
+    ],
+)
+def test_a_row_that_is_not_finite_is_refused_and_changes_no_other(bad, asked):
+    logits = random_logits(5)
+    samplers = [SamplerState(seed=7, choice=row, **asked) for row in range(5)]
+    whole = choose(logits, samplers)
+    for rows in ([0], [2, 3], range(5)):
+        poisoned = logits.clone()
+        for row in rows:
+            poisoned[row, 11] = bad
+        got = choose(poisoned, samplers)
+        assert got == [NotFinite() if row in rows else whole[row] for row in range(5)]
+        if set(asked) <= {"temperature", "top_k", "top_p", "min_p"}:
+            picked = pick(poisoned, torch.from_numpy(numbers(samplers, [0] * 5))).tolist()
+            assert picked == [NO_TOKEN if row in rows else whole[row].token for row in range(5)]
+
+
+def test_rows_of_nothing_but_minus_infinity_are_refused_too():
+    assert choose(torch.full((1, VOCAB), -math.inf), [SamplerState(temperature=1.0)]) == [NotFinite()]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"repetition": 1e-40, "prompt": range(VOCAB)},
+        {"repetition": 1e-40, "prompt": range(VOCAB), "temperature": 1.0},
+        {"frequency": math.nan, "output": [3]},
+        {"logit_bias": {4: math.inf}},
+        {"min_tokens": 3, "stop_ids": range(VOCAB)},
+    ],
+)
+def test_parameters_that_make_a_row_infinite_are_told_from_a_model_that_does(asked):
+    logits, plain = random_logits(2), SamplerState()
+    spoiled, other = choose(logits, [SamplerState(**asked), plain])
+    assert (spoiled, other) == (NotFinite(asked=True), choose(logits[1:], [plain])[0])
+    logits[0] = math.nan
+    assert choose(logits, [SamplerState(**asked), plain]) == [NotFinite(asked=False), other]
+
+
+def test_what_a_mask_hides_from_a_choice_is_not_told_as_a_probability():
+    logits = random_logits()
+    logits[0, 9] = math.nan
+    masked = SamplerState(min_tokens=2, stop_ids=[9])
+    assert isinstance(choose(logits, [masked])[0], Sampled)
+    assert choose(logits, [SamplerState(min_tokens=2, stop_ids=[9], logprobs=1)]) == [NotFinite()]

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import NAN_TOKEN
 
-from aegaeon_sidecar.backends import StepInput
+from aegaeon_sidecar.backends import NotFinite, StepInput
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.choose import choose
 from aegaeon_sidecar.backends.torch.decodes import ROWS
@@ -217,3 +218,39 @@ def test_picks_on_the_device_are_those_of_the_host(seed: int) -> None:
     logits = torch.from_numpy(random.normal(scale=3.0, size=(64, 200)).astype(np.float32))
     rules = torch.from_numpy(numbers(samplers, [0] * 64))
     assert pick(logits, rules).tolist() == [sampled.token for sampled in choose(logits, samplers)]
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter computes in numpy, which says so
+def test_rows_that_are_not_finite_are_refused_and_those_beside_them_are_as_without(
+    rig: type, nan_model: object, prompt: list[int]
+) -> None:
+    """Also in the step behind it, which is launched before anybody knows."""
+    tiny, samplers = rig(nan_model, paged=True), some_samplers()
+    tables, spoiled = [tiny.table(40) for _ in samplers], tiny.table(40)
+    for table in (*tables, spoiled):
+        tiny.logits(prompt[:4], 0, table)
+
+    def two_steps(parts: list[StepInput]) -> list[Any]:
+        first = tiny.backend.launch("model", parts)
+        ahead = [
+            StepInput((), part.position + 1, part.blocks, part.sampler, follows=row) for row, part in enumerate(parts)
+        ]
+        second = tiny.backend.launch("model", ahead, first)
+        return [*first.results(), *second.results()]
+
+    innocent = [tiny.input([prompt[4]], 4, table, sampler) for table, sampler in zip(tables, samplers, strict=True)]
+    alone = two_steps(innocent)
+    for asked in ({}, {"temperature": 1.0}):
+        poison = tiny.input([NAN_TOKEN], 4, spoiled, SamplerState(**asked))
+        results = two_steps([innocent[0], poison, *innocent[1:]])
+        assert [results.pop(5), results.pop(1)] == [NotFinite(), NotFinite()]
+        assert results == alone
+    poison = tiny.input([NAN_TOKEN], 4, spoiled, SamplerState(logit_bias={5: 1.0}))
+    assert tiny.backend.step("model", [poison, *innocent]) == [NotFinite(), *alone[:3]]
+
+
+def test_a_token_outside_the_vocabulary_never_gets_to_the_device(rig: type, tiny_models: dict[str, object]) -> None:
+    tiny = rig(tiny_models["llama"], paged=True)
+    for token in (384, 2**31, -1):
+        with pytest.raises(BackendError, match="token from 0 to 383"):
+            tiny.backend.launch("model", [StepInput([token], 0, tiny.table(1), SamplerState())])

@@ -62,6 +62,7 @@ class Peer(FrontendServicer):
     chaos: random.Random | None = None
     finish: model_pb2.FinishReason.ValueType = model_pb2.FINISH_REASON_STOP
     lose_after: list[int] = field(default_factory=list)
+    blameless: bool = False  # what is lost cannot have been the cause
     reject: list[pb.Rejected | None] = field(default_factory=list)
     silent: bool = False
     submits: list[pb.Submit] = field(default_factory=list)
@@ -161,7 +162,8 @@ class Peer(FrontendServicer):
             await self.push(tokens[: self.lose_after.pop(0)])
             for choice in submit.choices:
                 seq = model_pb2.SeqId(request=submit.request, choice=choice.choice)
-                self.reply(lost=pb.Lost(seq=seq, epoch=choice.epoch, reason="the test says so"))
+                lost = pb.Lost(seq=seq, epoch=choice.epoch, reason="the test says so", blameless=self.blameless)
+                self.reply(lost=lost)
         else:
             await self.push(tokens)
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from aegaeon_gateway.errors import ConfigError
 from aegaeon_gateway.tenancy.buckets import Buckets, MemoryBuckets, RedisBuckets, connect
 from aegaeon_operator.pki import issue, make_authority
+from aegaeon_proto.roles import Role
 
 needs_redis = pytest.mark.skipif(
     shutil.which("redis-server") is None, reason="redis-server is not installed; as root, apt-get install redis-server"
@@ -92,7 +93,7 @@ async def test_two_gateways_share_one_bucket_in_redis(redis_url: str) -> None:
 def guarded(tmp_path: Path) -> Iterator[tuple[str, Path, Path]]:
     """A server that wants TLS and a password: its URL, the file of the password, the file of its authority."""
     authority = make_authority("redis", datetime.now(UTC))
-    pair = issue(authority, datetime.now(UTC))
+    pair = issue(authority, Role.SCHEDULER, datetime.now(UTC))
     password, ca = tmp_path / "password", tmp_path / "ca.crt"
     password.write_text("a long secret\n")
     for path, content in ((ca, authority.certificate), (tmp_path / "c", pair.certificate), (tmp_path / "k", pair.key)):

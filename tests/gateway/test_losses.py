@@ -62,6 +62,18 @@ async def test_a_request_that_kills_every_engine_is_given_up(pool: Any) -> None:
     assert "lost" in body["error"]["message"]
 
 
+async def test_losses_that_others_caused_are_not_counted(pool: Any) -> None:
+    pool.peer.lose_after, pool.peer.blameless = [0] * 20, True
+    status, body, _ = await pool.chat()
+    assert (status, body["choices"][0]["message"]["content"]) == (200, TEXT)
+
+
+async def test_a_token_between_two_losses_begins_the_count_anew(pool: Any) -> None:
+    pool.peer.lose_after = [0, 0, 0, 0, 0, 0, 1] * 3
+    status, body, _ = await pool.chat()
+    assert (status, body["choices"][0]["message"]["content"]) == (200, TEXT)
+
+
 async def test_tokens_of_dead_engines_and_strangers_are_acknowledged_and_ignored(pool: Any) -> None:
     peer = pool.peer
     peer.serve_tokens = False

@@ -23,6 +23,7 @@ REFUSED_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"temperature": "0.5"}, "temperature"),
     ({"temperature": True}, "temperature"),
     ({"top_p": 0}, "top_p"),
+    ({"top_p": 1e-50}, "top_p"),
     ({"top_k": -2}, "top_k"),
     ({"min_p": 1.5}, "min_p"),
     ({"seed": 1.5}, "seed"),
@@ -36,6 +37,10 @@ REFUSED_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"presence_penalty": 2.5}, "presence_penalty"),
     ({"frequency_penalty": -2.5}, "frequency_penalty"),
     ({"repetition_penalty": 0}, "repetition_penalty"),
+    ({"repetition_penalty": 1e-40}, "repetition_penalty"),
+    ({"top_k": 10**18}, "top_k"),
+    ({"logit_bias": {"5": 1e39}}, "logit_bias.5"),
+    ({"logit_bias": dict.fromkeys(map(str, range(1025)), 1)}, "logit_bias"),
     ({"logit_bias": {"x": 1}}, "logit_bias"),
     ({"logit_bias": {"384": 1}}, "logit_bias"),
     ({"logprobs": 3}, "logprobs"),
@@ -220,9 +225,12 @@ async def test_the_schedulers_other_refusals_have_their_own_status(pool: Any) ->
         pb.Rejected(code=pb.REJECT_CODE_UNKNOWN_MODEL),
         pb.Rejected(code=pb.REJECT_CODE_MODEL_FAILED, reason="bad shard"),
         pb.Rejected(code=pb.REJECT_CODE_TOO_LONG, reason="300 tokens do not fit 256"),
+        pb.Rejected(code=pb.REJECT_CODE_INVALID, reason="logit_bias: the logits are not finite"),
+        pb.Rejected(code=pb.REJECT_CODE_ENGINE, reason="the logits that m computed are not finite"),
     ]
-    answers = [await pool.chat() for _ in range(3)]
-    assert [status for status, _, _ in answers] == [404, 503, 400]
+    answers = [await pool.chat() for _ in range(5)]
+    assert [status for status, _, _ in answers] == [404, 503, 400, 400, 500]
+    assert all("not finite" in body["error"]["message"] for _, body, _ in answers[3:])
     assert "bad shard" in answers[1][1]["error"]["message"]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from aegaeon_gateway.errors import TokenizerError
 from aegaeon_gateway.texts import Texts
 from aegaeon_gateway.workers.pool import PoolConfig, Starter, Stopped, WorkerPool, start_process
 from aegaeon_gateway.workers.wire import Job, Limit
@@ -91,3 +92,42 @@ async def test_the_texts_of_a_model_that_failed_are_read_anew_when_it_is_mended(
         status.phase = phase
         texts.keep([status])
     assert (await texts.get(status.spec.source)).max_positions == 512
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ('{"top_k": 1' + "0" * 400 + "}", "top_k must be a number from 0 to"),
+        ('{"top_k": 1' + "0" * 5000 + "}", "not valid JSON"),
+        ('{"top_k": 5.5}', "top_k must be an integer"),
+        ('{"top_k": true}', "top_k must be an integer"),
+        ('{"temperature": NaN}', "temperature must be a number from 0 to 2"),
+        ('{"temperature": 1e400}', "temperature must be a number from 0 to 2"),
+        ('{"temperature": "1"}', "temperature must be a number"),
+        ('{"top_p": 0}', "top_p must be a number from 1e-06 to 1"),
+        ('{"min_p": -0.1}', "min_p must be"),
+        ('{"repetition_penalty": 1e-40}', "repetition_penalty must be a number from 0.01 to 10"),
+        ('{"eos_token_id": [2, -1]}', "eos_token_id must be token ids"),
+        ('{"eos_token_id": 4294967296}', "eos_token_id must be token ids"),
+        ('{"eos_token_id": {}}', "eos_token_id must be token ids"),
+        (f'{{"eos_token_id": {list(range(1000))}}}', "eos_token_id names 10"),
+        ("[" * 100_000, "not valid JSON"),
+    ],
+)
+async def test_a_generation_config_that_no_engine_can_follow_fails_its_model_with_a_sentence(
+    model_directory: Path, tmp_path: Path, workers: WorkerPool, said: str, named: str
+) -> None:
+    directory = Path(shutil.copytree(model_directory, tmp_path / "model"))
+    (directory / "generation_config.json").write_text(said)
+    with pytest.raises(TokenizerError, match=named) as raised:
+        await Texts(workers).get(ModelSource(directory=str(directory)))
+    assert len(str(raised.value)) < 500
+
+
+async def test_a_generation_config_may_switch_parameters_off(
+    model_directory: Path, tmp_path: Path, workers: WorkerPool
+) -> None:
+    directory = Path(shutil.copytree(model_directory, tmp_path / "model"))
+    (directory / "generation_config.json").write_text('{"temperature": 0, "top_k": -1, "min_p": 0, "top_p": 1}')
+    _, sampling = await tokens_of(workers, Texts(workers), directory)
+    assert (sampling.temperature, sampling.top_k, sampling.min_p, sampling.top_p) == (0.0, 0, 0.0, 1.0)

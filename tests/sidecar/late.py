@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
-from aegaeon_sidecar.backends import Launched, Sampled, StepInput
+from aegaeon_sidecar.backends import Chosen, Launched, NotFinite, StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend
 from aegaeon_sidecar.backends.torch.draws import on_device
 from aegaeon_sidecar.errors import BackendError
@@ -21,10 +21,10 @@ from aegaeon_sidecar.sampling import SamplerState
 class Late:
     """`told`: None before the results were asked for."""
 
-    compute: Callable[[], list[Sampled | None]]
-    told: list[Sampled | None] | None = None
+    compute: Callable[[], list[Chosen]]
+    told: list[Chosen] | None = None
 
-    def results(self) -> list[Sampled | None]:
+    def results(self) -> list[Chosen]:
         if self.told is None:
             self.told = self.compute()
         return self.told
@@ -41,7 +41,7 @@ class LateBackend(TorchBackend):
         assert not follows or isinstance(after, Late)
         self.ahead += follows
 
-        def compute() -> list[Sampled | None]:
+        def compute() -> list[Chosen]:
             return super(LateBackend, self).launch(model, [known(part, after) for part in parts]).results()
 
         return Late(compute)
@@ -60,5 +60,6 @@ def known(part: StepInput, after: Launched | None) -> StepInput:
     before = after.told[part.follows]
     assert before is not None
     assert part.sampler is not None
-    part.sampler.accept(before.token)
-    return replace(part, tokens=[before.token], follows=None)
+    token = 0 if isinstance(before, NotFinite) else before.token  # as a device goes on: the row is thrown away
+    part.sampler.accept(token)
+    return replace(part, tokens=[token], follows=None)

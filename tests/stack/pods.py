@@ -52,7 +52,9 @@ def tenants(*models: str) -> gateway_pb2.Tenants:
 class Pods:
     """A scheduler, a gateway and engines, started one by one. Each node has a folder of segments of its own."""
 
-    def __init__(self, models: dict[str, Path], base: Path, memory: dict[str, int]) -> None:
+    def __init__(
+        self, models: dict[str, Path], base: Path, memory: dict[str, int], engine: str = "aegaeon_sidecar"
+    ) -> None:
         self.base = base
         self.tls = base / "tls"
         self.authority = make_authority("test", datetime.now(UTC))
@@ -62,6 +64,8 @@ class Pods:
         self.processes: dict[str, asyncio.subprocess.Process] = {}
         self._models = models
         self._memory = memory
+        self._engine = engine  # the module that engines run
+        self.hold_s = 30.0  # a request waits for an engine, at most
 
     @property
     def scheduler(self) -> str:
@@ -92,6 +96,7 @@ class Pods:
             "tls": str(self.tls / Role.SCHEDULER),
             "policy": {"name": "aegaeon"},
             "metrics_listen": f"127.0.0.1:{self.ports['pages']}",
+            "hold_s": self.hold_s,
             "models": models,
             "tenants": MessageToDict(tenants(*self._models), preserving_proto_field_name=True),
         }
@@ -114,7 +119,12 @@ class Pods:
             "metrics_listen": f"127.0.0.1:{port}",
             "drain_s": 60,
         }
-        await self._run(name, "aegaeon_sidecar", config, "--instance", name, "--node", node)
+        await self._run(name, self._engine, config, "--instance", name, "--node", node)
+
+    @property
+    def pages(self) -> str:
+        """Where the scheduler's metrics are."""
+        return f"127.0.0.1:{self.ports['pages']}"
 
     async def start_gateway(self) -> None:
         config = {
@@ -122,6 +132,7 @@ class Pods:
             "scheduler": self.scheduler,
             "tls": str(self.tls / Role.GATEWAY),
             "tenants_by_scheduler": True,
+            "hold_s": self.hold_s,
         }
         sink = f"127.0.0.1:{self.ports['sink']}"
         await self._run("gateway", "aegaeon_gateway", config, "--name", "gateway", "--sink", sink)
@@ -166,7 +177,7 @@ class Pods:
         with (self.base / f"{name}.log").open("ab") as log:
             self.processes[name] = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", module, "--config", str(file), *arguments),
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
                 stdout=log,
                 stderr=log,
             )
@@ -192,11 +203,16 @@ class Pods:
 
 @asynccontextmanager
 async def running(
-    models: dict[str, Path], engines: int, memory: dict[str, int] = MEMORY
+    models: dict[str, Path],
+    engines: int,
+    memory: dict[str, int] = MEMORY,
+    engine: str = "aegaeon_sidecar",
+    hold_s: float = 30.0,
 ) -> AsyncIterator[tuple[Pods, openai.AsyncOpenAI]]:
     """All of them, and a client. What they wrote is printed when the test fails."""
     base = Path(tempfile.mkdtemp(prefix="aegaeon-pods-", dir="/dev/shm"))
-    pods = Pods(models, base, memory)
+    pods = Pods(models, base, memory, engine)
+    pods.hold_s = hold_s
     try:
         async with AsyncExitStack() as exits:
             exits.push_async_callback(pods.kill)

@@ -21,7 +21,7 @@ from aegaeon_cli.bench.spans import Span
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.backends import Launched, Sampled, StepInput
+from aegaeon_sidecar.backends import Chosen, Launched, StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
 from aegaeon_sidecar.backends.torch.backend import Told
 from aegaeon_sidecar.config import SidecarConfig
@@ -42,7 +42,7 @@ class UnderWay:
     launched: Launched
     note: Callable[[], None]
 
-    def results(self) -> list[Sampled | None]:
+    def results(self) -> list[Chosen]:
         """See Launched."""
         results = self.launched.results()
         self.note()

@@ -6,16 +6,18 @@ import json
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from aegaeon_gateway.errors import InvalidRequestError, TokenizerError
 from aegaeon_gateway.workers.bounds import check_decoder, check_files, check_vocabulary
 from aegaeon_gateway.workers.wire import Loaded
+from aegaeon_proto.sampling import DEFAULTS, MAX_STOP_IDS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _CONFIG_FILES = ["config.json", "generation_config.json"]
+_MAX_EOS_IDS = MAX_STOP_IDS - 128  # clients may name 128 more
 _GENERIC_CLASSES = {"PreTrainedTokenizerFast", "TokenizersBackend"}
 
 
@@ -118,30 +120,46 @@ def _tokenizer(directory: Path) -> PreTrainedTokenizerBase:
 
 
 def _eos_ids(tokenizer: PreTrainedTokenizerBase, directory: Path) -> tuple[int, ...]:
-    """Every id that ends an answer: of generation_config.json, config.json and the tokenizer."""
+    """Every id that ends an answer: of generation_config.json, config.json and the tokenizer. Raises TokenizerError."""
     found: set[int] = set()
     for name in _CONFIG_FILES:
         value = _json(directory / name).get("eos_token_id")
-        found.update(value if isinstance(value, list) else [] if value is None else [value])
+        for token in value if isinstance(value, list) else [] if value is None else [value]:
+            if not _is_int(token) or not 0 <= token < 2**32:
+                raise TokenizerError(f"{name}: eos_token_id must be token ids, or a list of them")
+            found.add(token)
     if isinstance(tokenizer.eos_token_id, int):
         found.add(tokenizer.eos_token_id)
+    if len(found) > _MAX_EOS_IDS:
+        raise TokenizerError(f"eos_token_id names {len(found)} tokens; {_MAX_EOS_IDS} are allowed")
     return tuple(sorted(found))
 
 
 def _sampling_defaults(directory: Path) -> dict[str, float]:
-    """The sampling that the model's makers recommend, by parameter."""
-    config = _json(directory / "generation_config.json")
-    return {
-        name: float(config[name])
-        for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-        if isinstance(config.get(name), int | float)
-    }
+    """The sampling that the model's makers recommend, by parameter.
+
+    Raises TokenizerError for a value that no request may ask for: to put another in its place would change answers.
+    """
+    path = directory / "generation_config.json"
+    config = _json(path)
+    said = {name: config[name] for name in DEFAULTS if config.get(name) is not None}
+    for name, value in said.items():
+        integer = name == "top_k"
+        if not (_is_int(value) or (isinstance(value, float) and not integer)):
+            raise TokenizerError(f"{path.name}: {name} must be {'an integer' if integer else 'a number'}")
+        if not DEFAULTS[name].holds(value) and not (integer and value == -1):
+            raise TokenizerError(f"{path.name}: {name} must be a number {DEFAULTS[name]}")
+    return {name: float(value) for name, value in said.items()}
 
 
 def _positions(directory: Path) -> int:
     """Tokens that config.json allows; 0 when it does not say."""
     value = _json(directory / "config.json").get("max_position_embeddings")
-    return value if isinstance(value, int) else 0
+    return value if _is_int(value) and 0 < value < 2**31 else 0
+
+
+def _is_int(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -149,6 +167,6 @@ def _json(path: Path) -> dict[str, Any]:
         return {}
     try:
         data = json.loads(path.read_text())
-    except ValueError as error:
-        raise TokenizerError(f"{path}: not valid JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise TokenizerError(f"{path.name}: not valid JSON: {error}") from error
     return data if isinstance(data, dict) else {}

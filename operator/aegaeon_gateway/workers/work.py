@@ -13,6 +13,7 @@ from aegaeon_gateway.schema import ChatRequest, CommonRequest, CompletionRequest
 from aegaeon_gateway.workers.bounds import BYTES_PER_TOKEN
 from aegaeon_gateway.workers.model import ModelText
 from aegaeon_gateway.workers.wire import Done, Job, Options
+from aegaeon_proto import sampling as bounds
 from aegaeon_proto.v1.model_pb2 import Limits, Sampling
 
 _LENGTH_UNKNOWN = 4096  # output tokens when nobody says how long the model's context is
@@ -124,14 +125,17 @@ def _check_ids(request: CommonRequest, text: ModelText) -> None:
 
 
 def _sampling(request: Request, text: ModelText) -> Sampling:
-    """What the client says, else what the model's generation_config.json says, else OpenAI's defaults."""
+    """What the client says, else what the model's generation_config.json says, else OpenAI's defaults.
+
+    Judged as the engine will get it, in float32. Raises InvalidRequestError.
+    """
     seed = secrets.randbits(63) if request.seed is None else request.seed % 2**64
     default = text.defaults.get
 
     def said(value: float | None, name: str, otherwise: float) -> float:
         return default(name, otherwise) if value is None else value
 
-    return Sampling(
+    sampling = Sampling(
         temperature=said(request.temperature, "temperature", 1.0),
         top_p=said(request.top_p, "top_p", 1.0),
         top_k=max(int(said(request.top_k, "top_k", 0)), 0),
@@ -143,6 +147,9 @@ def _sampling(request: Request, text: ModelText) -> Sampling:
         logit_bias={int(key): bias for key, bias in (request.logit_bias or {}).items()},
         logprobs=request.logprob_count,
     )
+    if (fault := bounds.fault(sampling)) is not None:
+        raise InvalidRequestError(fault.message, param=fault.param, code="invalid_value")
+    return sampling
 
 
 def _limits(request: Request, context: Context, text: ModelText, prompt_tokens: int) -> Limits:

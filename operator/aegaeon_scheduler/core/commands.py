@@ -150,12 +150,16 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class SequenceLost:
-    """Its KV cache is gone: the gateway is to submit it again with the prefix it holds and a higher epoch."""
+    """Its KV cache is gone: the gateway is to submit it again with the prefix it holds and a higher epoch.
+
+    `blameless`: it cannot have been the cause, so however often that happens, the gateway goes on.
+    """
 
     gateway: GatewayId
     seq: SeqId
     epoch: int
     reason: str
+    blameless: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,12 @@ class SchedulerConfig:
     prefill_chunk_tokens: int = 512
     # Failures of commands that one sequence, or one model on one instance, may meet before it is given up.
     max_failures: int = 3
+    # Engines that died, or turns that failed, in a row while a sequence ran, after which it runs in turns of its own:
+    # one more is its own doing, and it is given up. See core.suspects.
+    suspect_after: int = 2
+    # Output tokens beyond what its client had that clear a sequence of its failures: more than its prefill alone makes,
+    # and than an engine makes between two reports.
+    clearing_tokens: int = 16
     # Turns in a row that may bring a sequence nothing (no memory) before it is given up on its instance.
     max_hungry_turns: int = 20
     # Turns on a compute lane: the current and the next, so that it never waits for the network.

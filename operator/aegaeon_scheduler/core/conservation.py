@@ -18,6 +18,8 @@ def check(pool: Pool) -> None:
         _same(seq.home is None or pool.instances.get(seq.home.id) is seq.home, f"{seq.id} lives on a gone instance")
         _same(seq.home is not None or not seq.opened, f"{seq.id} is open nowhere")
         _same(seq.stage is not Stage.DECODE or seq.policy is not None, f"{seq.id} decodes in no batch")
+    for seq in pool.suspects.values():
+        _same(pool.sequences.get(seq.id) is seq and seq.suspected > 0, f"{seq.id} is a suspect, but gone or cleared")
     queued = sum(1 for s in pool.sequences.values() if s.stage is Stage.QUEUED)
     _same(queued == pool.queued, f"{queued} sequences are queued, the counter says {pool.queued}")
     for model in pool.models.values():

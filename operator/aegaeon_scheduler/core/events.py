@@ -132,7 +132,10 @@ class CommandDone:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where one sequence of a turn stands. `output_tokens` and `kv_tokens` are totals."""
+    """Where one sequence of a turn stands. `output_tokens` and `kv_tokens` are totals.
+
+    `failure` and `reason`: of one that ended with an error, alone; see `Reports._failed`.
+    """
 
     seq: SeqId
     epoch: int
@@ -140,6 +143,8 @@ class Progress:
     kv_tokens: int
     starved: bool = False
     finish: Finish | None = None
+    failure: FailureKind | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

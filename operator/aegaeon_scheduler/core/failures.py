@@ -6,7 +6,7 @@ from aegaeon_scheduler.core.commands import Load, SwapOut, Turn, Unload
 from aegaeon_scheduler.core.events import CommandFailed, CommandSkipped
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
-from aegaeon_scheduler.core.model import FailureKind, Phase, Place
+from aegaeon_scheduler.core.model import FailureKind, Phase, Place, RejectCode
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.reports import Reports
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage
@@ -27,8 +27,11 @@ class Failures:
         opened = inst.opens.pop(event.id, None)
         if opened is not None and opened.open_id == event.id:
             opened.opened = False
-            blame = 0 if event.kind is FailureKind.STALE else 1
-            self._life.lose(opened, f"{inst.id} refused it: {event.reason}", blame)
+            if event.kind is FailureKind.INVALID:
+                self._life.reject(opened, RejectCode.INVALID, event.reason)
+            else:
+                blame = 0 if event.kind is FailureKind.STALE else 1
+                self._life.lose(opened, f"{inst.id} refused it: {event.reason}", blame)
         issued = inst.commands.pop(event.id, None)
         if issued is not None:
             inst.book.settle(issued)
@@ -62,7 +65,7 @@ class Failures:
             issued.weights.turns -= 1
         if kind in (FailureKind.ENGINE, FailureKind.UNKNOWN):
             for seq in list(issued.members.values()):
-                self._life.lose(seq, f"turn failed on {inst.id}: {reason}")
+                self._life.suspect(seq, f"turn failed on {inst.id}: {reason}")
         self._reports.replan(inst, issued)
 
     def _load_failed(self, inst: Instance, issued: Issued, kind: FailureKind | None, reason: str) -> None:

@@ -167,12 +167,13 @@ class Life:
     def reject(self, seq: Sequence, code: RejectCode, reason: str) -> None:
         """It ends here with an answer."""
         retry = self._pool.config.retry_after_s if code is RejectCode.OVERLOADED else 0.0
+        seq.model.poisoned += code in (RejectCode.ENGINE, RejectCode.INVALID)
         self._end(seq, reason, Reject(seq.gateway, seq.id, code, reason, retry))
 
     def lose(self, seq: Sequence, reason: str, blame: int = 1) -> None:
         """Its KV is gone: queue it again if no engine ever ran it, else its gateway is to submit it again.
 
-        `blame` is 0 when the sequence can have had no part in it (its instance went away).
+        `blame` is 0 when the sequence can have had no part in it (it did not run).
         """
         if seq.stage is Stage.LOST:
             return
@@ -187,7 +188,29 @@ class Life:
             return
         self.stage(seq, Stage.LOST)
         self._timers.lost(seq)
-        self._pool.out.append(SequenceLost(seq.gateway, seq.id, seq.epoch, reason))
+        self._pool.out.append(SequenceLost(seq.gateway, seq.id, seq.epoch, reason, blameless=not blame))
+
+    def suspect(self, seq: Sequence, reason: str) -> None:
+        """It ran when an engine died or a turn failed: lost, and after some of these in a row alone from then on.
+
+        What fails once more although it ran alone is given up: it is the cause as far as can be told.
+        """
+        if seq.stage is Stage.LOST:
+            return
+        seq.suspected += 1
+        if seq.id in self._pool.suspects:
+            self.reject(
+                seq, RejectCode.ENGINE, f"given up after {seq.suspected} failures, the last one alone: {reason}"
+            )
+            return
+        if seq.suspected >= self._pool.config.suspect_after:
+            self._pool.suspects[seq.id] = seq
+        self.lose(seq, reason)
+
+    def clear(self, seq: Sequence) -> None:
+        """It made progress: it is not the cause of what failed before."""
+        seq.failures = seq.suspected = 0
+        self._pool.suspects.pop(seq.id, None)
 
     def _end(self, seq: Sequence, reason: str, answer: Reject | None = None) -> None:
         if seq.home is not None:
@@ -197,6 +220,7 @@ class Life:
             self._pool.out.append(answer)
         self._count(seq.stage, seq, -1)
         del self._pool.sequences[seq.id]
+        self._pool.suspects.pop(seq.id, None)
         self._pool.out.append(SequenceEnded(seq.id, seq.epoch))
 
     def stage(self, seq: Sequence, stage: Stage) -> None:

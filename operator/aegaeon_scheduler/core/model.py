@@ -63,6 +63,7 @@ class RejectCode(Enum):
     OVERLOADED = "overloaded"
     TOO_LONG = "too_long"
     ENGINE = "engine"
+    INVALID = "invalid"
 
 
 class FailureKind(Enum):
@@ -73,6 +74,8 @@ class FailureKind(Enum):
     STALE = "stale"
     CANCELLED = "cancelled"
     ENGINE = "engine"
+    INVALID = "invalid"
+    NOT_FINITE = "not_finite"
 
 
 @dataclass(frozen=True, slots=True)

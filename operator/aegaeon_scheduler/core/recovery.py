@@ -105,7 +105,7 @@ class Recovery:
         inst = Instance(event, self._pool.tick() if old is None else old.order)
         if old is not None:
             restarted = old.incarnation != event.incarnation
-            self.down(old.id, "was restarted" if restarted else "attached anew")
+            self.down(old.id, "was restarted" if restarted else "attached anew", died=restarted)
             inst.switches, inst.loads = old.switches, old.loads
             inst.busy_s, inst.stall_s, inst.switch_s = old.busy_s, old.stall_s, old.switch_s
         inst.next_id = self._pool.next_ids.get(inst.id, 1)  # ids rise over attachments: no late report is mistaken
@@ -142,8 +142,11 @@ class Recovery:
                 self._life.lose(seq, f"nothing on the node of {inst.id} decodes", blame=0)
             self._pool.ask_pass()
 
-    def down(self, instance: InstanceId, why: str) -> None:
-        """A sidecar is gone. Sequences handed off from elsewhere and not yet adopted stay with their source."""
+    def down(self, instance: InstanceId, why: str, died: bool = True) -> None:
+        """A sidecar is gone. Sequences handed off from elsewhere and not yet adopted stay with their source.
+
+        One that `died` while it was not draining may have died of what it ran, and of nothing else that it held.
+        """
         inst = self._pool.instances.pop(instance, None)
         if inst is None:
             return
@@ -154,6 +157,9 @@ class Recovery:
         for held in inst.held.values():
             self._pool.held.get(held.seq, {}).pop(instance, None)
         self._policy.instance_down(inst)
+        if died and not inst.draining:
+            for seq in _ran(inst):
+                self._life.suspect(seq, f"{instance} {why} while it ran there")
         for seq in list(inst.sequences.values()):
             if seq.source is not None:
                 self._back_to_source(seq, seq.source)
@@ -264,3 +270,9 @@ class Recovery:
         """Its sequences have no reader."""
         for seq in [s for s in self._pool.sequences.values() if s.gateway == gateway]:
             self._life.cancel(seq, f"gateway {gateway} is gone")
+
+
+def _ran(inst: Instance) -> list[Sequence]:
+    """The sequences of all turns that are out: a report of which one is on may have been lost with the instance."""
+    members = (seq for turn in inst.turns for seq in turn.members.values())
+    return list({seq.id: seq for seq in members if seq.home is inst and seq.source is None}.values())

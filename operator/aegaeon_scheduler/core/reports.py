@@ -6,7 +6,7 @@ from aegaeon_scheduler.core.commands import Adopt, Load, SwapIn, SwapOut, Unload
 from aegaeon_scheduler.core.events import CommandDone, Progress, TurnProgress
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
-from aegaeon_scheduler.core.model import Memory, Place
+from aegaeon_scheduler.core.model import FailureKind, Finish, Memory, Place, RejectCode
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage
@@ -159,6 +159,9 @@ class Reports:
         seq.kv_tokens = p.kv_tokens
         if not seq.turns and seq.copy is None:
             seq.planned_kv = p.kv_tokens
+        if p.finish is Finish.ERROR:
+            self._failed(inst, seq, p)
+            return
         if p.finish is not None:
             self._life.finished(seq)
             return
@@ -169,10 +172,22 @@ class Reports:
             if p.output_tokens > seq.prefix_tokens:
                 self._handoff.prefilled(seq)
 
+    def _failed(self, inst: Instance, seq: Sequence, p: Progress) -> None:
+        """Its engine ended it, and it alone. What raised there may go better elsewhere; all else would come again."""
+        seq.opened = False  # its blocks are free
+        if p.failure is FailureKind.ENGINE:
+            self._life.suspect(seq, f"{inst.id}: {p.reason}")
+        elif p.failure is FailureKind.INVALID:
+            self._life.reject(seq, RejectCode.INVALID, p.reason)
+        else:
+            self._life.reject(seq, RejectCode.ENGINE, p.reason or f"{inst.id} could not go on with it")
+
     def _tokens(self, seq: Sequence, output_tokens: int) -> None:
         new = output_tokens - seq.output_tokens
         if new <= 0:
             return
+        if seq.failures and output_tokens >= seq.prefix_tokens + self._pool.config.clearing_tokens:
+            self._life.clear(seq)
         slo, now = seq.model.config.slo, self._pool.now
         if slo.tbt_s > 0:
             first_in_time = (now - seq.arrival - slo.ttft_s) / slo.tbt_s  # token k is on time when k >= this

@@ -98,11 +98,13 @@ class Residency:
         return load.weights
 
     def join(self, inst: Instance, seq: Sequence) -> None:
-        """Let a ready sequence join the outstanding turns of its batch at their next token boundary."""
+        """Let a ready sequence join the outstanding turns of its batch at their next token boundary; a suspect none."""
+        if seq.id in self._pool.suspects:
+            return
         fp = seq.model.fp
         for turn in inst.turns:
             left = turn.steps - turn.steps_done
-            if turn.model is not seq.model or turn.prefills or left <= 1 or seq.policy is not turn.tag:
+            if turn.model is not seq.model or turn.prefills or turn.alone or left <= 1 or seq.policy is not turn.tag:
                 continue
             if seq.id in turn.members or len(turn.members) >= inst.max_batch:
                 continue
@@ -135,6 +137,7 @@ class Residency:
             self._enlist(turn, seq, max(1, min(steps, seq.max_tokens - seq.output_tokens)))
         for seq in plan.prefill:
             self._enlist(turn, seq, seq.prompt_tokens + seq.prefix_tokens - seq.planned_kv)
+        turn.alone = any(seq in self._pool.suspects for seq in turn.members)
         weights = inst.weights[plan.model.name]
         turn.weights = weights
         weights.turns += 1

@@ -30,6 +30,7 @@ from aegaeon_scheduler.core.residency import Residency
 from aegaeon_scheduler.core.room import Room
 from aegaeon_scheduler.core.snapshot import Snapshot, kv_used, snapshot
 from aegaeon_scheduler.core.state import Instance
+from aegaeon_scheduler.core.suspects import isolate
 from aegaeon_scheduler.core.timers import Timers
 
 
@@ -150,9 +151,11 @@ class Scheduler:
             self._mover.settle(inst)
         barred: list[Plan] = []
         while len(inst.turns) < self._pool.config.lane_depth:
-            plan = self._policy.plan(inst, self._pool.now, barred)
-            if plan is None:
+            if inst.turns and inst.turns[-1].alone:
                 return
+            plan = self._policy.plan(inst, self._pool.now, barred)
+            if plan is None or (self._isolated(plan) and inst.turns):
+                return  # a suspect waits until the lane is empty
             turn = self._residency.run(inst, plan)
             if turn is not None:
                 self._policy.issued(inst, plan, turn)
@@ -162,6 +165,10 @@ class Scheduler:
             if inst.commands or inst.memory_due:
                 return  # a report will show more room
             barred.append(plan)
+
+    def _isolated(self, plan: Plan) -> bool:
+        suspects = self._pool.suspects
+        return bool(suspects) and isolate(plan, suspects, self._pool.config.clearing_tokens)
 
     def _give_up(self, inst: Instance, plan: Plan) -> None:
         """A plan that an empty instance could not hold either ends its oldest sequence with an answer."""

@@ -33,7 +33,8 @@ class InstanceView:
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """One model: sequences now, totals since the start. `loads` counts over all instances."""
+    """One model: sequences now, totals since the start. `loads` counts over all instances; `poisoned` counts sequences
+    that no engine could go on with, `suspects` those that run alone (see core.suspects)."""
 
     model: ModelName
     phase: Phase | None
@@ -47,6 +48,8 @@ class ModelView:
     busy_s: float
     stall_s: float
     switch_s: float
+    poisoned: int = 0
+    suspects: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +127,12 @@ def _instance(inst: Instance) -> InstanceView:
 
 def _model(pool: Pool, model: Model) -> ModelView:
     phases = [i.phases.get(model.name) for i in pool.instances.values()]
+    suspects = sum(seq.model is model for seq in pool.suspects.values())
     best = next((p for p in (Phase.CACHED, Phase.FETCHING, Phase.FAILED) if p in phases), None)
     reason = next(iter(model.failed.values()), "")
     return ModelView(
         model.name, best, reason, model.queued, model.running, model.ended, model.output_tokens, model.on_time,
-        model.loads, model.busy_s, model.stall_s, model.switch_s,
+        model.loads, model.busy_s, model.stall_s, model.switch_s, model.poisoned, suspects,
     )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ class Model:
 
     __slots__ = (
         "asked_at", "behind", "busy_s", "config", "ended", "failed", "footprint", "loads", "name", "on_time",
-        "output_tokens", "policy", "queued", "running", "stall_s", "switch_s", "waiting", "withdrawn",
+        "output_tokens", "poisoned", "policy", "queued", "running", "stall_s", "switch_s", "waiting", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, config: ModelConfig, now: float) -> None:
@@ -54,6 +54,7 @@ class Model:
         self.withdrawn = False
         self.policy: Any = None
         self.queued = self.running = self.ended = self.loads = 0
+        self.poisoned = 0  # sequences that ended because no engine could go on with them
         self.output_tokens = self.on_time = 0
         self.busy_s = self.stall_s = self.switch_s = 0.0
 
@@ -104,7 +105,7 @@ class Weights:
 class Issued(Grant):
     """A command with a lane that is out, with what it was granted."""
 
-    __slots__ = ("body", "members", "model", "prefills", "seq", "steps", "steps_done", "tag", "weights")
+    __slots__ = ("alone", "body", "members", "model", "prefills", "seq", "steps", "steps_done", "tag", "weights")
 
     def __init__(self, id: CommandId, body: Body, model: Model | None, seq: Sequence | None) -> None:
         super().__init__(id)
@@ -113,6 +114,7 @@ class Issued(Grant):
         self.seq = seq
         self.members: dict[SeqId, Sequence] = {}
         self.prefills: tuple[Sequence, ...] = ()
+        self.alone = False  # a suspect's: nothing joins it, and nothing is queued behind it
         self.steps = 0
         self.steps_done = 0
         self.tag: Any = None
@@ -130,14 +132,16 @@ class Sequence:
     __slots__ = (
         "arrival", "copy", "copying_out", "epoch", "failures", "gateway", "gave_way", "handle_of", "held_until", "home",
         "hungry", "id", "kv_tokens", "max_tokens", "model", "open_id", "opened", "order", "output_tokens", "place",
-        "planned_kv", "policy", "prefix_tokens", "prompt_tokens", "since", "source", "stage", "starved", "turns",
+        "planned_kv", "policy", "prefix_tokens", "prompt_tokens", "since", "source", "stage", "starved", "suspected",
+        "turns",
     )  # fmt: skip
 
     def __init__(self, event: Submitted, model: Model, order: int) -> None:
         self.id = event.seq
         self.model = model
         self.order = order
-        self.failures = 0
+        self.failures = 0  # in a row: progress clears it of them, and of suspicion
+        self.suspected = 0  # of these, how often it ran when an engine died or a turn failed
         self.home: Instance | None = None
         self.source: Instance | None = None
         self.stage = Stage.QUEUED

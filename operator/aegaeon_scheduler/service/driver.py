@@ -22,6 +22,7 @@ from aegaeon_scheduler.service.handles import HandleBook
 from aegaeon_scheduler.service.sequences import OpenSequence, Origin, SequenceBook
 
 _log = logging.getLogger(__name__)
+_POISON = (RejectCode.ENGINE, RejectCode.INVALID)  # it ended because no engine could go on with it
 
 
 class Brain(Protocol):
@@ -222,12 +223,19 @@ class Driver:
         self.sequences.drop(reject.seq, kept.epoch)
         if kept.refused:
             return
+        if reject.code in _POISON:
+            model = kept.submit.model
+            _log.warning(
+                "%s choice %d of %s was ended: %s", reject.seq.request, reject.seq.choice, model, reject.reason
+            )
         for sibling, other in self.sequences.of_request(reject.seq.request).items():
             other.refused = True
             self._pending.append(events.Cancelled(sibling))
         self._reply(reject.gateway, codec.rejected(reject.seq.request, reject))
 
     def _lost(self, lost: commands.SequenceLost) -> None:
+        if not lost.blameless:
+            _log.warning("%s choice %d was lost: %s", lost.seq.request, lost.seq.choice, lost.reason)
         self.handles.ended(lost.seq)
         self._reply(lost.gateway, codec.lost(lost))
 

@@ -72,6 +72,10 @@ class _FailureKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FailureKi
     FAILURE_KIND_CANCELLED: _FailureKind.ValueType  # 4
     FAILURE_KIND_ENGINE: _FailureKind.ValueType  # 5
     """anything else; see reason"""
+    FAILURE_KIND_INVALID: _FailureKind.ValueType  # 6
+    """what the request asks for cannot be done; the reason names the parameter"""
+    FAILURE_KIND_NOT_FINITE: _FailureKind.ValueType  # 7
+    """the model's logits for this sequence are NaN or infinite"""
 
 class FailureKind(_FailureKind, metaclass=_FailureKindEnumTypeWrapper): ...
 
@@ -85,6 +89,10 @@ FAILURE_KIND_STALE: FailureKind.ValueType  # 3
 FAILURE_KIND_CANCELLED: FailureKind.ValueType  # 4
 FAILURE_KIND_ENGINE: FailureKind.ValueType  # 5
 """anything else; see reason"""
+FAILURE_KIND_INVALID: FailureKind.ValueType  # 6
+"""what the request asks for cannot be done; the reason names the parameter"""
+FAILURE_KIND_NOT_FINITE: FailureKind.ValueType  # 7
+"""the model's logits for this sequence are NaN or infinite"""
 Global___FailureKind: _TypeAlias = FailureKind  # noqa: Y015
 
 @_typing.final
@@ -947,6 +955,8 @@ class SeqProgress(_message.Message):
     KV_TOKENS_FIELD_NUMBER: _builtins.int
     STARVED_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     output_tokens: _builtins.int
     """all that it has, prefix included"""
@@ -955,6 +965,10 @@ class SeqProgress(_message.Message):
     """could not grow; it left the turn and keeps its KV"""
     finish: _model_pb2.FinishReason.ValueType
     """set once: it ended, its blocks are free"""
+    reason: _builtins.str
+    """FINISH_REASON_ERROR: why, for people"""
+    failure: Global___FailureKind.ValueType
+    """FINISH_REASON_ERROR: INVALID or NOT_FINITE end it; after ENGINE (steps of it alone raised) it may be tried elsewhere."""
     @_builtins.property
     def seq(self) -> _model_pb2.SeqId: ...
     def __init__(
@@ -966,10 +980,12 @@ class SeqProgress(_message.Message):
         kv_tokens: _builtins.int = ...,
         starved: _builtins.bool = ...,
         finish: _model_pb2.FinishReason.ValueType = ...,
+        reason: _builtins.str = ...,
+        failure: Global___FailureKind.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["seq", b"seq"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "finish", b"finish", "kv_tokens", b"kv_tokens", "output_tokens", b"output_tokens", "seq", b"seq", "starved", b"starved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "failure", b"failure", "finish", b"finish", "kv_tokens", b"kv_tokens", "output_tokens", b"output_tokens", "reason", b"reason", "seq", b"seq", "starved", b"starved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -36,6 +36,8 @@ class _RejectCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RejectCode
     """does not fit the model or any engine"""
     REJECT_CODE_ENGINE: _RejectCode.ValueType  # 5
     """the engine failed on it"""
+    REJECT_CODE_INVALID: _RejectCode.ValueType  # 6
+    """what it asks for cannot be done; the reason names the parameter"""
 
 class RejectCode(_RejectCode, metaclass=_RejectCodeEnumTypeWrapper): ...
 
@@ -48,6 +50,8 @@ REJECT_CODE_TOO_LONG: RejectCode.ValueType  # 4
 """does not fit the model or any engine"""
 REJECT_CODE_ENGINE: RejectCode.ValueType  # 5
 """the engine failed on it"""
+REJECT_CODE_INVALID: RejectCode.ValueType  # 6
+"""what it asks for cannot be done; the reason names the parameter"""
 Global___RejectCode: _TypeAlias = RejectCode  # noqa: Y015
 
 @_typing.final
@@ -529,15 +533,19 @@ Global___Rejected: _TypeAlias = Rejected  # noqa: Y015
 
 @_typing.final
 class Lost(_message.Message):
-    """The engine that held it is gone (or gave its KV up): submit again with the prefix and a higher epoch."""
+    """The engine that held it is gone (or gave its KV up): submit again with the prefix and a higher epoch.
+    `blameless`: it did not run when that happened, so that it cannot be the cause.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SEQ_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    BLAMELESS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     reason: _builtins.str
+    blameless: _builtins.bool
     @_builtins.property
     def seq(self) -> _model_pb2.SeqId: ...
     def __init__(
@@ -546,10 +554,11 @@ class Lost(_message.Message):
         seq: _model_pb2.SeqId | None = ...,
         epoch: _builtins.int = ...,
         reason: _builtins.str = ...,
+        blameless: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["seq", b"seq"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "reason", b"reason", "seq", b"seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blameless", b"blameless", "epoch", b"epoch", "reason", b"reason", "seq", b"seq"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

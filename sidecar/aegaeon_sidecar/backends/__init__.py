@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,9 @@ class TensorPlace:
 class Layout:
     """A model as the memory sees it: bytes of weights, the places of its tensors, and the shape of its KV cache.
 
-    `files`: those that hold the weights, in order. Where an engine has several ranks, everything is as each of them has
-    it: a part of the weights, at the same places, and a part of every block.
+    `files`: those that hold the weights, in order. `vocab_size`: token ids are below it; 0 where that is not known.
+    Where an engine has several ranks, everything is as each of them has it: a part of the weights, at the same places,
+    and a part of every block.
     """
 
     weight_bytes: int
@@ -39,6 +40,7 @@ class Layout:
     max_model_len: int
     files: tuple[Path, ...]
     ranks: int = 1
+    vocab_size: int = 0
 
     @property
     def image_bytes(self) -> int:
@@ -72,11 +74,26 @@ class Sampled:
     top: tuple[tuple[int, float], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """No token can be chosen: the logits are NaN or infinite, as the model computed them or (`asked`) as the request's
+    own penalties and biases made them."""
+
+    asked: bool = False
+
+
+Chosen = Union[Sampled, NotFinite, None]
+
+
 class Launched(Protocol):
     """A forward pass under way."""
 
-    def results(self) -> list[Sampled | None]:
-        """Waits for the device: one entry for each input, None where nothing was to be sampled."""
+    def results(self) -> list[Chosen]:
+        """Waits for the device: one entry for each input, None where nothing was to be sampled.
+
+        A row without finite logits is NotFinite and changes no other. The ids of tokens are below the vocabulary's
+        size.
+        """
         ...
 
 

@@ -92,4 +92,5 @@ def plan(directory: Path, max_model_len: int, dtype: str, block_tokens: int, ran
         max_model_len=length,
         files=tuple(sorted({tensor.file for tensor in tensors.values()})),
         ranks=ranks,
+        vocab_size=spec.vocab_size,
     )

@@ -57,4 +57,5 @@ def accepted(request: str) -> gateway_pb2.GatewayReply:
 def lost(command: commands.SequenceLost) -> gateway_pb2.GatewayReply:
     """The gateway is to submit the sequence again."""
     message = gateway_pb2.Lost(seq=seq_to(command.seq), epoch=command.epoch, reason=command.reason)
+    message.blameless = command.blameless
     return gateway_pb2.GatewayReply(lost=message)

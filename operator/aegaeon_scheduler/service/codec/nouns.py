@@ -56,6 +56,8 @@ FAILURES: Mapping[int, FailureKind] = {
     engine_pb2.FAILURE_KIND_STALE: FailureKind.STALE,
     engine_pb2.FAILURE_KIND_CANCELLED: FailureKind.CANCELLED,
     engine_pb2.FAILURE_KIND_ENGINE: FailureKind.ENGINE,
+    engine_pb2.FAILURE_KIND_INVALID: FailureKind.INVALID,
+    engine_pb2.FAILURE_KIND_NOT_FINITE: FailureKind.NOT_FINITE,
 }
 REJECTS: Mapping[RejectCode, gateway_pb2.RejectCode.ValueType] = {
     RejectCode.UNKNOWN_MODEL: gateway_pb2.REJECT_CODE_UNKNOWN_MODEL,
@@ -63,6 +65,7 @@ REJECTS: Mapping[RejectCode, gateway_pb2.RejectCode.ValueType] = {
     RejectCode.OVERLOADED: gateway_pb2.REJECT_CODE_OVERLOADED,
     RejectCode.TOO_LONG: gateway_pb2.REJECT_CODE_TOO_LONG,
     RejectCode.ENGINE: gateway_pb2.REJECT_CODE_ENGINE,
+    RejectCode.INVALID: gateway_pb2.REJECT_CODE_INVALID,
 }
 
 E = TypeVar("E", bound=Enum)

@@ -62,6 +62,8 @@ def _progress(message: engine_pb2.SeqProgress) -> events.Progress:
         kv_tokens=message.kv_tokens,
         starved=message.starved,
         finish=FINISHES.get(message.finish),
+        failure=FAILURES.get(message.failure),
+        reason=message.reason,
     )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native.arrays import DeviceBytes
-from aegaeon_sidecar.backends import Launched, Layout, Sampled, StepInput
+from aegaeon_sidecar.backends import Chosen, Launched, Layout, StepInput
 from aegaeon_sidecar.backends.torch.attention import Gathered
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.choose import choose
@@ -55,10 +55,10 @@ class Told:
     It is the first rank's: whatever reads weights or writes blocks on another one is for a part of a sum made there.
     """
 
-    sampled: list[Sampled | None]
+    sampled: list[Chosen]
     over: torch.cuda.Event | None
 
-    def results(self) -> list[Sampled | None]:
+    def results(self) -> list[Chosen]:
         """See Launched."""
         if self.over is not None:
             self.over.synchronize()
@@ -168,7 +168,7 @@ class TorchBackend:
     def _told(self, model: str, inputs: Seq[StepInput]) -> Told:
         wanted = [i for i, part in enumerate(inputs) if part.sampler is not None]
         samplers = [part.sampler for part in inputs if part.sampler is not None]
-        results: list[Sampled | None] = [None] * len(inputs)
+        results: list[Chosen] = [None] * len(inputs)
         chosen = choose(self._forward(model, inputs, wanted), samplers)
         for i, sampled in zip(wanted, chosen, strict=True):
             results[i] = sampled
@@ -178,7 +178,7 @@ class TorchBackend:
         """See Backend: where tokens stay on the device, and no rule of choosing depends on those before."""
         return self._paged and len(samplers) <= FOLLOWED and all(s is None or on_device(s) for s in samplers)
 
-    def step(self, model: str, inputs: Seq[StepInput]) -> list[Sampled | None]:
+    def step(self, model: str, inputs: Seq[StepInput]) -> list[Chosen]:
         """A forward pass that is waited for."""
         return self.launch(model, inputs).results()
 

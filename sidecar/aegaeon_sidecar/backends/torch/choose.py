@@ -2,6 +2,7 @@
 
 Order: repetition penalty, frequency and presence penalty, logit bias, masked stop ids; argmax if greedy; else
 temperature, top-k, top-p, min-p, draw. Ties at a filter's edge are kept. Every row is computed as if it were alone.
+A row's largest logit is finite or the row is refused: argmax finds NaN first, and nothing above finite is infinite.
 """
 
 from __future__ import annotations
@@ -13,33 +14,52 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aegaeon_sidecar.backends import Sampled
+from aegaeon_sidecar.backends import NotFinite, Sampled
 from aegaeon_sidecar.sampling import SamplerState
 
 NEVER = float("-inf")
+NO_TOKEN = -1  # where the logits are not finite
 
 
-def choose(logits: Tensor, samplers: Seq[SamplerState]) -> list[Sampled]:
+def choose(logits: Tensor, samplers: Seq[SamplerState]) -> list[Sampled | NotFinite]:
     """logits: float32 [len(samplers), vocab_size], one row per sampler. Reads the samplers, changes none."""
     if all(sampler.plain for sampler in samplers):
-        return [Sampled(token) for token in logits.argmax(dim=-1).tolist()]
+        return [told(token) for token in likeliest(logits).tolist()]
     tokens = _tokens(_reshaped(logits, samplers), samplers)
     return [_with_logprobs(row, token, sampler) for row, token, sampler in zip(logits, tokens, samplers, strict=True)]
 
 
+def likeliest(logits: Tensor) -> Tensor:
+    """int64 [rows]: the argmax of each row; NO_TOKEN where that logit, and so the row, is not finite."""
+    if not len(logits):
+        return logits.new_empty(0, dtype=torch.int64)
+    tokens = logits.argmax(dim=-1)
+    peaks = logits.gather(1, tokens[:, None])[:, 0]
+    return torch.where(peaks.isfinite(), tokens, NO_TOKEN)
+
+
+def told(token: int) -> Sampled | NotFinite:
+    """What a backend says of a row that nothing but the model has shaped."""
+    return NotFinite() if token == NO_TOKEN else Sampled(token)
+
+
 def _tokens(logits: Tensor, samplers: Seq[SamplerState]) -> list[int]:
-    tokens: list[int] = logits.argmax(dim=-1).tolist()
-    drawn = [i for i, sampler in enumerate(samplers) if not sampler.greedy]
+    tokens: list[int] = likeliest(logits).tolist()
+    drawn = [i for i, sampler in enumerate(samplers) if not sampler.greedy and tokens[i] != NO_TOKEN]
     if drawn:
         for i, token in zip(drawn, _draw(logits[drawn], [samplers[i] for i in drawn]), strict=True):
             tokens[i] = token
     return tokens
 
 
-def _with_logprobs(row: Tensor, token: int, sampler: SamplerState) -> Sampled:
+def _with_logprobs(row: Tensor, token: int, sampler: SamplerState) -> Sampled | NotFinite:
     """Log probabilities of the raw distribution: `row` is what the model said, before anything was changed."""
+    if token == NO_TOKEN:
+        return NotFinite(asked=bool(row.amax().isfinite()))
     if sampler.logprobs is None:
         return Sampled(token)
+    if not row.amax().isfinite():
+        return NotFinite()  # a mask hid it from the choice, but not from the sum of all
     logprobs = row.log_softmax(dim=-1)
     values, ids = logprobs.topk(min(sampler.logprobs, len(row)))
     return Sampled(token, float(logprobs[token]), tuple(zip(ids.tolist(), values.tolist(), strict=True)))
@@ -79,7 +99,7 @@ def _draw(logits: Tensor, samplers: Seq[SamplerState]) -> list[int]:
         _filter(row, sampler)
     cumulative = scaled.exp().cumsum(dim=-1, dtype=torch.float64)
     places = torch.searchsorted(cumulative, draws * cumulative[:, -1:], right=True)
-    tokens: list[int] = places[:, 0].tolist()
+    tokens: list[int] = places[:, 0].clamp(max=logits.shape[1] - 1).tolist()
     return tokens
 
 

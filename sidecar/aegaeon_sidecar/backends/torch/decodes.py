@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aegaeon_sidecar.backends import Launched, Sampled, StepInput
+from aegaeon_sidecar.backends import Chosen, Launched, NotFinite, StepInput
 from aegaeon_sidecar.backends.torch.cache import KvCache
-from aegaeon_sidecar.backends.torch.choose import choose
+from aegaeon_sidecar.backends.torch.choose import NO_TOKEN, choose, likeliest, told
 from aegaeon_sidecar.backends.torch.decoder import Decoder, Given
 from aegaeon_sidecar.backends.torch.device import recorded
 from aegaeon_sidecar.backends.torch.draws import COLUMNS, FOLLOWED, numbers, on_device, pick
@@ -31,23 +31,24 @@ _STAGES = 3  # host buffers: one being written, one being copied, one to spare
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """At most ROWS sequences of a step under way. `chosen`: their tokens, on the device; `tokens`: on their way to the
-    host, there when `ready`; `samplers` by row, None where nothing is wanted; `told`: what was chosen on the host."""
+    """At most ROWS sequences of a step under way. `chosen`: their tokens, on the device, NO_TOKEN where a row is not
+    finite; `tokens`: on their way to the host, there when `ready`; `samplers` by row, None where nothing is wanted;
+    `told`: what was chosen on the host."""
 
     chosen: Tensor
     tokens: Tensor
     ready: torch.cuda.Event | None
     samplers: tuple[SamplerState | None, ...]
-    told: tuple[Sampled | None, ...] | None
+    told: tuple[Chosen, ...] | None
 
-    def results(self) -> list[Sampled | None]:
+    def results(self) -> list[Chosen]:
         """Waits for the device. One entry for each sequence."""
         if self.told is not None:
             return list(self.told)
         if self.ready is not None:
             self.ready.synchronize()
         tokens: list[int] = self.tokens.tolist()
-        return [None if s is None else Sampled(token) for s, token in zip(self.samplers, tokens, strict=True)]
+        return [None if s is None else told(token) for s, token in zip(self.samplers, tokens, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Decoded:
         """int64 [sequences], on the device: nobody waits for it."""
         return torch.cat([tile.chosen for tile in self.tiles])
 
-    def results(self) -> list[Sampled | None]:
+    def results(self) -> list[Chosen]:
         """See Launched."""
         return [sampled for tile in self.tiles for sampled in tile.results()]
 
@@ -137,7 +138,7 @@ class Decodes:
             blocks = np.asarray(part.blocks[:count])
             if len(blocks) < count or count > width or blocks.min() < 0 or blocks.max() >= capacity:
                 raise BackendError(f"a decode at position {part.position} needs {count} blocks below {capacity}")
-            row[0] = part.tokens[0] if part.follows is None else 0
+            row[0] = self._token(part)
             row[1] = -1 if part.follows is None else part.follows
             row[2] = part.position + 1
             row[_HEAD : _HEAD + count] = blocks
@@ -149,6 +150,14 @@ class Decodes:
             self._rules.copy_(staged, non_blocking=True)
         self._copied[self._turn] = recorded(self._device)
         self._turn = (self._turn + 1) % _STAGES
+
+    def _token(self, part: StepInput) -> int:
+        """Checked here: an id outside the vocabulary would be an assertion on the device, which ends its context."""
+        if part.follows is not None:
+            return 0
+        if not 0 <= part.tokens[0] < self._decoder.spec.vocab_size:
+            raise BackendError(f"a decode needs a token from 0 to {self._decoder.spec.vocab_size - 1}")
+        return part.tokens[0]
 
     def _run(self) -> None:
         if not self._capture:
@@ -176,18 +185,19 @@ class Decodes:
     def _forward(self) -> None:
         """All rows, whoever they are; ends with the likeliest tokens in `_chosen`."""
         given, follows, lengths = (self._state[:, column] for column in range(_HEAD))
-        tokens = torch.where(follows >= 0, self._before[follows.clamp(min=0).long()], given.long())
+        before = self._before[follows.clamp(min=0).long()].clamp(min=0)  # NO_TOKEN: that row is thrown away anyhow
+        tokens = torch.where(follows >= 0, before, given.long())
         positions = (lengths - 1).clamp(min=0).long()
         ranks = zip(self._caches, self._devices, strict=True)
         steps = [self._given(tokens.to(device), positions.to(device), cache) for cache, device in ranks]
         self._logits.copy_(self._decoder.forward(steps))
-        self._chosen.copy_(self._logits.argmax(dim=-1))
+        self._chosen.copy_(likeliest(self._logits))
 
     def _given(self, tokens: Tensor, positions: Tensor, cache: KvCache) -> Given:
         state = self._state.to(tokens.device)
         return Given(tokens, positions, Paged(cache, state[:, 2].contiguous(), state[:, _HEAD:].contiguous()), None)
 
-    def _choose(self, samplers: tuple[SamplerState | None, ...], drawn: bool) -> tuple[Sampled | None, ...] | None:
+    def _choose(self, samplers: tuple[SamplerState | None, ...], drawn: bool) -> tuple[Chosen, ...] | None:
         """What greedy does not cover: draws stay on the device; None. Penalties and logprobs are told at once."""
         wanted = [i for i, sampler in enumerate(samplers) if sampler is not None]
         if all(sampler is None or sampler.plain for sampler in samplers):
@@ -196,11 +206,11 @@ class Decodes:
             self._chosen.copy_(pick(self._logits, self._rules))
             return None
         picked = choose(self._logits[wanted], [s for s in samplers if s is not None])
-        told: list[Sampled | None] = [None] * len(samplers)
-        for i, sampled in zip(wanted, picked, strict=True):
-            told[i] = sampled
-            self._chosen[i] = sampled.token
-        return tuple(told)
+        chosen: list[Chosen] = [None] * len(samplers)
+        for i, one in zip(wanted, picked, strict=True):
+            chosen[i] = one
+            self._chosen[i] = NO_TOKEN if isinstance(one, NotFinite) else one.token
+        return tuple(chosen)
 
 
 def _are_drawn(samplers: Seq[SamplerState | None]) -> bool:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
-from aegaeon_sidecar.errors import BackendError
+from aegaeon_sidecar.errors import BackendError, DeviceLostError
 from aegaeon_sidecar.ranks import devices_of
 
 
@@ -49,11 +49,21 @@ def recorded(device: torch.device) -> torch.cuda.Event | None:
 
 @contextmanager
 def drained_on_error(devices: tuple[torch.device, ...]) -> Iterator[None]:
-    """Whoever fails in here has nothing under way afterwards: memory that its kernels read may be given away."""
+    """Whoever fails in here has nothing under way afterwards: memory that its kernels read may be given away.
+
+    Raises DeviceLostError where the device does not even say that it is done.
+    """
     try:
         yield
     except BaseException:
         for device in devices:
             if device.type == "cuda":
-                torch.cuda.current_stream(device).synchronize()
+                _drain(device)
         raise
+
+
+def _drain(device: torch.device) -> None:
+    try:
+        torch.cuda.current_stream(device).synchronize()
+    except RuntimeError as error:
+        raise DeviceLostError(f"{device} is lost: {error}") from error

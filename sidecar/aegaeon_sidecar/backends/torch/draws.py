@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from aegaeon_sidecar.backends.torch.choose import NEVER, NO_TOKEN, likeliest
 from aegaeon_sidecar.sampling import SamplerState
 from aegaeon_sidecar.sampling.state import uniform
 
-NEVER = float("-inf")
 FOLLOWED = 1024  # sequences of a step whose tokens the next one may take from the device, at most
 COLUMNS = 5  # temperature (0: greedy), top_k, top_p, min_p, draw
 
@@ -37,7 +37,8 @@ def numbers(samplers: Seq[SamplerState | None], ahead: Seq[int]) -> NDArray[np.f
 
 
 def pick(logits: Tensor, rules: Tensor) -> Tensor:
-    """logits float32 [rows, vocab_size], rules float64 [rows, COLUMNS] -> tokens int64 [rows]. No host round trip."""
+    """logits float32 [rows, vocab_size], rules float64 [rows, COLUMNS] -> tokens int64 [rows], NO_TOKEN where a row is
+    not finite. No host round trip."""
     temperature, top_k, top_p, min_p, draw = rules.unbind(dim=1)
     greedy = temperature == 0
     scaled = (logits - logits.amax(dim=-1, keepdim=True)) / torch.where(greedy, 1.0, temperature).float()[:, None]
@@ -46,7 +47,8 @@ def pick(logits: Tensor, rules: Tensor) -> Tensor:
     kept = scaled.masked_fill(scaled < floor[:, None], NEVER)
     cumulative = kept.exp().cumsum(dim=-1, dtype=torch.float64)
     places = torch.searchsorted(cumulative, (draw[:, None] * cumulative[:, -1:]).contiguous(), right=True)[:, 0]
-    return torch.where(greedy, logits.argmax(dim=-1), places.clamp(max=logits.shape[1] - 1))
+    best = likeliest(logits)
+    return torch.where(greedy | (best == NO_TOKEN), best, places.clamp(max=logits.shape[1] - 1))
 
 
 def _nucleus(scaled: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:

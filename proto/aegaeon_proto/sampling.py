@@ -1,0 +1,92 @@
+"""Bounds of what a request may ask of sampling: vLLM's, tighter where float32 would overflow.
+
+A gateway refuses what is outside of them, a sidecar once more what arrives all the same. Numbers are judged as the wire
+carries them: 1e-50 is above 0 in JSON and 0 in a float32.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aegaeon_proto.v1.model_pb2 import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Both ends belong to it. NaN does not."""
+
+    low: float
+    high: float
+
+    def holds(self, value: float) -> bool:
+        """Whether a value, or what float32 makes of one, is within."""
+        return _single(self.low) <= value <= _single(self.high)
+
+    def __str__(self) -> str:
+        return f"from {self.low:g} to {self.high:g}"
+
+
+LEAST_TEMPERATURE = 0.01
+"""A smaller one counts as this, as in vLLM; 0 is greedy."""
+# With |logits| up to 1e30 nothing within these leaves float32: neither a quotient by a penalty nor a product with it.
+TEMPERATURE = Bounds(0.0, 2.0)
+TOP_P = Bounds(1e-6, 1.0)
+MIN_P = Bounds(0.0, 1.0)
+PENALTY = Bounds(-2.0, 2.0)
+REPETITION_PENALTY = Bounds(0.01, 10.0)
+LOGIT_BIAS = Bounds(-100.0, 100.0)
+TOP_K = Bounds(0, 2**31 - 1)
+LOGPROBS = Bounds(0, 20)
+MAX_LOGIT_BIAS = 1024
+"""Tokens with a bias; each costs time in every step."""
+MAX_STOP_IDS = 1024
+"""EOS ids of the model and stop ids of the client together."""
+
+DEFAULTS = {
+    "temperature": TEMPERATURE,
+    "top_p": TOP_P,
+    "top_k": TOP_K,
+    "min_p": MIN_P,
+    "repetition_penalty": REPETITION_PENALTY,
+}
+"""What a model's generation_config.json may say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A parameter that is outside of its bounds, by the name that clients know it by."""
+
+    param: str
+    message: str
+
+
+def fault(sampling: Sampling) -> Fault | None:
+    """The first parameter of a message that cannot be computed with, or None."""
+    for param, value, bounds in _scalars(sampling):
+        if not bounds.holds(value):
+            return Fault(param, f"{param}: {value:g} is not {bounds}")
+    if len(sampling.logit_bias) > MAX_LOGIT_BIAS:
+        return Fault("logit_bias", f"logit_bias: {len(sampling.logit_bias)} tokens are more than {MAX_LOGIT_BIAS}")
+    for token, bias in sampling.logit_bias.items():
+        if not LOGIT_BIAS.holds(bias):
+            return Fault("logit_bias", f"logit_bias: {bias:g} for token {token} is not {LOGIT_BIAS}")
+    return None
+
+
+def _scalars(sampling: Sampling) -> Iterator[tuple[str, float, Bounds]]:
+    yield "temperature", sampling.temperature, TEMPERATURE
+    yield "top_p", sampling.top_p, TOP_P
+    yield "top_k", sampling.top_k, TOP_K
+    yield "min_p", sampling.min_p, MIN_P
+    yield "presence_penalty", sampling.presence_penalty, PENALTY
+    yield "frequency_penalty", sampling.frequency_penalty, PENALTY
+    yield "repetition_penalty", sampling.repetition_penalty, REPETITION_PENALTY
+    yield "logprobs", sampling.logprobs, LOGPROBS
+
+
+def _single(value: float) -> float:
+    """The nearest float32."""
+    rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    return rounded

@@ -1,0 +1,197 @@
+"""Requests that make steps fail: each ends alone, with a reason, and nobody beside it notices."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import NAN_TOKEN, VOCAB_SIZE
+from sidecar.late import LateBackend
+from sidecar.rig import Link, Rig, config, inside, seq, spec
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.backends.torch import TorchBackend
+from aegaeon_sidecar.engine import Engine
+
+PROMPT = [5, 17, 23, 42, 8, 99, 140, 7, 61, 12, 33]
+INNOCENT = ("a", "b", "c", "d", "e")
+TOKENS = 12
+MARK = 666
+"""The seed by which a failing backend knows whom it cannot compute."""
+BACKENDS = pytest.mark.parametrize("late", [False, True], ids=["host", "ahead"])
+
+
+def failing(base: type[TorchBackend], at: int, prefill: bool) -> TorchBackend:
+    class Failing(base):  # type: ignore[misc, valid-type]  # one class for each way of launching
+        """Raises for whatever batch holds a marked sequence, from its output token `at` on."""
+
+        def launch(self, model: str, inputs: Sequence[StepInput], after: Launched | None = None) -> Launched:
+            samplers = [part.sampler for part in inputs if part.sampler is not None]
+            marked = [s for s in samplers if s.seed == MARK and s.generated >= at]
+            if marked and (prefill or any(s.generated for s in marked)):
+                raise RuntimeError("a kernel was asserted")
+            return super().launch(model, inputs, after)
+
+    return Failing()
+
+
+@asynccontextmanager
+async def resident(
+    scheduler: Rig, folder: Path, directory: Path, backend: TorchBackend, **changes: Any
+) -> AsyncIterator[tuple[Engine, Link]]:
+    scheduler.links.clear()
+    async with inside(config(folder, **changes), backend) as engine:
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=[spec("m", directory)]))
+        await link.until(lambda: "m" in link.models)
+        await link.cached("m")
+        await link.done(link.send(pb.Load(model="m", slabs=32)))
+        yield engine, link
+        await link.done(link.send(pb.Unload(model="m")))
+        engine.check()
+        assert engine.state.device.slabs_free == engine.state.device.pool.total
+
+
+def sampling(**fields: Any) -> mpb.Sampling:
+    return mpb.Sampling(**({"top_p": 1, "repetition_penalty": 1} | fields))
+
+
+def turn(link: Link, names: Sequence[str], steps: int = 2 * TOKENS) -> int:
+    parts = [pb.PrefillPart(seq=seq(name), tokens=99) for name in names]
+    return link.send(pb.Turn(model="m", prefill=parts, decode=[seq(name) for name in names], steps=steps, slabs=24))
+
+
+def prompt_of(name: str) -> list[int]:
+    return [ord(name[0]), *PROMPT]
+
+
+def ends(link: Link, command: int) -> dict[str, pb.SeqProgress]:
+    """Of those that ended with an error: what was reported of them."""
+    told = [p for step in link.steps[command] for p in step.progress]
+    return {p.seq.request: p for p in told if p.finish == mpb.FINISH_REASON_ERROR}
+
+
+async def expected(scheduler: Rig, link: Link) -> dict[str, list[int]]:
+    """What the innocent get when they are alone."""
+    for name in INNOCENT:
+        link.send(scheduler.open(name.upper(), "m", prompt_of(name), max_tokens=TOKENS))
+        await link.done(turn(link, [name.upper()]))
+    return {name: await scheduler.received_tokens(name.upper(), TOKENS) for name in INNOCENT}
+
+
+async def check_innocent(scheduler: Rig, link: Link, poison: Sequence[pb.Open], alone: dict[str, list[int]]) -> int:
+    """A turn of the poison between the innocent; nothing of it shows in what those get."""
+    names = [*INNOCENT[:2], *(open_.seq.request for open_ in poison), *INNOCENT[2:]]
+    for open_ in poison:
+        link.send(open_)
+    for name in INNOCENT:
+        link.send(scheduler.open(name, "m", prompt_of(name), max_tokens=TOKENS))
+    command = turn(link, names)
+    await link.done(command)
+    assert {name: await scheduler.received_tokens(name, TOKENS) for name in INNOCENT} == alone
+    return command
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("temperature", {"temperature": float("nan")}),
+        ("temperature", {"temperature": -1}),
+        ("temperature", {"temperature": float("inf")}),
+        ("top_p", {"top_p": 0}),
+        ("top_p", {"top_p": float("nan")}),
+        ("top_k", {"top_k": 2**32 - 1}),
+        ("min_p", {"min_p": 1.5}),
+        ("presence_penalty", {"presence_penalty": 1e30}),
+        ("frequency_penalty", {"frequency_penalty": float("-inf")}),
+        ("repetition_penalty", {"repetition_penalty": 1e-40}),
+        ("repetition_penalty", {"repetition_penalty": 0}),
+        ("logit_bias", {"logit_bias": {5: float("inf")}}),
+        ("logit_bias", {"logit_bias": dict.fromkeys(range(1025), 1.0)}),
+        ("logprobs", {"logprobs": 2**31}),
+        ("prompt", {"prompt": [5, VOCAB_SIZE]}),
+        ("prompt", {"prompt": []}),
+        ("prompt", {"prefix": [2**32 - 1]}),
+        ("stop_token_ids", {"stop_ids": range(1025)}),
+    ],
+)
+async def test_what_cannot_be_computed_is_refused_by_name_whatever_a_gateway_let_through(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], param: str, fields: dict[str, Any]
+) -> None:
+    known = {name: fields.pop(name) for name in ("prompt", "prefix", "stop_ids") if name in fields}
+    asked = {"prompt": PROMPT, "sampling": sampling(**fields)} | known
+    async with resident(scheduler, folder, tiny_models["qwen2"], TorchBackend()) as (engine, link):
+        refused = await link.refused(link.send(scheduler.open("poison", "m", **asked)))
+        assert refused.kind == pb.FAILURE_KIND_INVALID
+        assert refused.reason.startswith(f"{param}: ")
+        assert not len(engine.state.sequences)
+
+
+@BACKENDS
+async def test_rows_that_are_not_finite_end_their_own_sequence_alone_at_prefill_and_decode(
+    scheduler: Rig, folder: Path, nan_model: Path, late: bool
+) -> None:
+    backend = LateBackend() if late else TorchBackend()
+    async with resident(scheduler, folder, nan_model, backend) as (_, link):
+        alone = await expected(scheduler, link)
+        all_stops = {"max_tokens": TOKENS, "stop_ids": range(VOCAB_SIZE)}
+        masked = scheduler.open("masked", "m", PROMPT, **all_stops)
+        masked.limits.min_tokens = 3
+        poison = [
+            scheduler.open("prompt", "m", [5, NAN_TOKEN, 7], max_tokens=TOKENS),
+            scheduler.open("drawn", "m", [NAN_TOKEN], sampling=sampling(temperature=1), max_tokens=TOKENS),
+            scheduler.open("told", "m", [NAN_TOKEN, 5], sampling=sampling(logprobs=3), max_tokens=TOKENS),
+            scheduler.open("decode", "m", [9, 8, 7], max_tokens=TOKENS, sampling=sampling(logit_bias={NAN_TOKEN: 100})),
+            masked,
+        ]
+        for _ in range(2):  # the second time in blocks that hold what the first one left there
+            told = ends(link, await check_innocent(scheduler, link, poison, alone))
+            assert set(told) == {"prompt", "drawn", "told", "decode", "masked"}
+            assert told.pop("masked").failure == pb.FAILURE_KIND_INVALID
+            assert {end.failure for end in told.values()} == {pb.FAILURE_KIND_NOT_FINITE}
+            assert all("not finite" in end.reason for end in told.values())
+            assert told["decode"].output_tokens == 1
+            for name in (*INNOCENT, *(open_.seq.request for open_ in poison)):
+                del scheduler.tokens[name, 0]
+
+
+@BACKENDS
+@pytest.mark.parametrize("prefill", [False, True])
+async def test_a_step_that_raises_is_halved_until_only_the_sequence_that_makes_it_raise_ends(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path], late: bool, prefill: bool
+) -> None:
+    backend = failing(LateBackend if late else TorchBackend, at=0 if prefill else 3, prefill=prefill)
+    async with resident(scheduler, folder, tiny_models["qwen2"], backend, max_batch=16) as (_, link):
+        alone = await expected(scheduler, link)
+        marked = [
+            scheduler.open(name, "m", PROMPT, max_tokens=TOKENS, sampling=sampling(seed=MARK)) for name in ("p", "q")
+        ]
+        told = ends(link, await check_innocent(scheduler, link, marked, alone))
+        assert {name: end.failure for name, end in told.items()} == dict.fromkeys("pq", pb.FAILURE_KIND_ENGINE)
+        assert all("a kernel was asserted" in end.reason for end in told.values())
+        made = {end.output_tokens for end in told.values()}
+        assert made == {0} if prefill else made <= {3, 4}  # a late device's sampler is one token behind
+
+
+async def test_every_subset_of_a_batch_may_raise_and_the_rest_goes_on(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    backend = failing(TorchBackend, at=1, prefill=False)
+    async with resident(scheduler, folder, tiny_models["qwen2"], backend, max_batch=16) as (_, link):
+        names = [f"{place}{name}" for place, name in enumerate("uvwxy")]
+        for chosen in range(32):
+            for place, name in enumerate(names):
+                seed = MARK if chosen >> place & 1 else 0
+                asked = sampling(seed=seed)
+                link.send(scheduler.open(f"{name}{chosen}", "m", PROMPT, max_tokens=4, sampling=asked))
+            command = turn(link, [f"{name}{chosen}" for name in names])
+            await link.done(command)
+            marked = {f"{name}{chosen}" for place, name in enumerate(names) if chosen >> place & 1}
+            assert set(ends(link, command)) == marked
+            for name in {f"{name}{chosen}" for name in names} - marked:
+                assert len(await scheduler.received_tokens(name, 4)) == 4

@@ -29,7 +29,7 @@ SEQS = [SeqId("r", n) for n in range(2)]
 
 async def test_a_wake_brings_a_tick_at_its_time_and_not_before(brain: Any) -> None:
     at = time.monotonic() + 0.05
-    brain.script[events.CatalogChanged] = lambda _: [commands.Wake(at), commands.Wake(at), commands.Wake(at + 0.05)]
+    brain.script[events.CatalogChanged] = lambda _: [commands.Wake(at), commands.Wake(at), commands.Wake(at + 0.5)]
     driver = Driver(brain, time.monotonic)
     driver.handle(events.CatalogChanged(()))
     await brain.told_of(events.Tick, 2)

@@ -1,0 +1,292 @@
+"""Parsers of the gateway: request bodies, files of a model's text, chat templates, tenants, tokens of engines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from fuzz.shape import Draw, changed, json_input, message, raw
+from fuzz.target import One, Target, folder
+
+_COMMON = {
+    "model": "m", "temperature": 0.7, "top_p": 0.9, "n": 2, "presence_penalty": 0.5, "frequency_penalty": 0.5,
+    "logit_bias": {"7": -100}, "seed": 7, "stop": ["a", "b"], "max_tokens": 5, "stream": True,
+    "stream_options": {"include_usage": True}, "top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1,
+    "stop_token_ids": [1, 2], "min_tokens": 1, "ignore_eos": True, "return_token_ids": True, "user": "u",
+    "metadata": {"a": "b"}, "service_tier": "auto",
+}  # fmt: skip
+_MESSAGES = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": [{"type": "text", "text": "Hello"}], "name": "ann"},
+    {"role": "assistant", "content": None},
+]
+CHATS = [
+    {"model": "m", "messages": [{"role": "user", "content": "Hello"}]},
+    {**_COMMON, "messages": _MESSAGES, "max_completion_tokens": 9, "logprobs": True, "top_logprobs": 3},
+]
+COMPLETIONS = [
+    {"model": "m", "prompt": "Hello"},
+    {**_COMMON, "prompt": ["a", "b"], "logprobs": 3},
+    {**_COMMON, "prompt": [[1, 2], [3]], "echo": True},
+    {"model": "m", "prompt": [1, 2, 3], "best_of": 1, "suffix": None},
+]
+_WORDS = (
+    *_COMMON, "messages", "prompt", "role", "content", "type", "text", "name", "user", "assistant", "system", "tools",
+    "developer", "response_format", "logprobs", "top_logprobs", "echo", "best_of", "suffix", "tool_calls", "m",
+)  # fmt: skip
+
+
+def _body(documents: list[dict[str, Any]], kind: str) -> Callable[[], AbstractContextManager[One]]:
+    @contextmanager
+    def open_() -> Iterator[One]:
+        from aegaeon_gateway import schema
+        from aegaeon_gateway.errors import ApiError
+
+        request = getattr(schema, kind)
+
+        def one(data: bytes) -> None:
+            try:
+                parsed = schema.parse(request, json_input(data, documents, _WORDS))
+            except ApiError as error:
+                json.dumps(error.body()).encode()
+                assert 400 <= error.status < 500, error
+                return
+            _check_bounds(parsed)
+
+        yield one
+
+    return open_
+
+
+def _check_bounds(parsed: Any) -> None:
+    """What an engine computes with is finite and within the bounds that are documented."""
+    for name in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"):
+        assert math.isfinite(getattr(parsed, name)), name
+    assert 0 <= parsed.temperature <= 2
+    assert 0 < parsed.top_p <= 1
+    assert parsed.repetition_penalty >= 0.01, "repetition_penalty makes logits that are not finite"
+    assert 1 <= parsed.n <= 128
+    assert all(abs(bias) <= 100 for bias in parsed.logit_bias.values())
+    assert len(parsed.stops) <= 16
+
+
+@contextmanager
+def _texts() -> Iterator[One]:
+    from aegaeon_gateway import texts
+    from aegaeon_gateway.errors import TokenizerError
+
+    with folder() as home:
+        documents = [
+            {
+                "eos_token_id": [1, 2],
+                "temperature": 0.7,
+                "top_p": 0.8,
+                "top_k": 20,
+                "min_p": 0,
+                "repetition_penalty": 1.05,
+            },
+            {"eos_token_id": 2, "do_sample": True},
+        ]
+        words = (
+            "eos_token_id",
+            "temperature",
+            "top_p",
+            "top_k",
+            "min_p",
+            "repetition_penalty",
+            "max_position_embeddings",
+        )
+
+        def one(data: bytes) -> None:
+            (home / "generation_config.json").write_bytes(json_input(data, documents, words))
+            try:
+                defaults = texts._sampling_defaults(home)
+                eos = texts._eos_ids(_NoTokenizer(), home)  # type: ignore[arg-type]  # what is read of it
+            except TokenizerError:
+                return
+            assert all(math.isfinite(value) for value in defaults.values()), defaults
+            assert all(type(value) is int and 0 <= value < 2**32 for value in eos), eos
+
+        yield one
+
+
+class _NoTokenizer:
+    eos_token_id = None
+
+
+@contextmanager
+def _template() -> Iterator[One]:
+    from jinja2.exceptions import TemplateError
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    pieces = (
+        "{{ bos_token }}", "{% for m in messages %}", "{% endfor %}", "{{ m.content | trim }}", "{% if m.role == 'user' %}",
+        "{% endif %}", "{{ raise_exception('x') }}", "{% set ns = namespace(a=1) %}", "{{ m['content'] + eos_token }}",
+        "{% macro f(x) %}{{ x }}{% endmacro %}", "{{ f(1) }}", "{{ messages | tojson }}", "{% generation %}",
+        "{{ ''.__class__.__mro__ }}", "{{ messages[0] }}", "{% for i in range(3) %}", "{{ 'a' * 10 }}", "{{ x.y.z }}",
+    )  # fmt: skip
+
+    def one(data: bytes) -> None:
+        body = raw(data)
+        draw = Draw(data[1:])
+        text = "".join(draw.one_of(pieces) for _ in range(draw.below(12))) if body is None else body.decode("latin-1")
+        if "range" in text or "*" in text:
+            return  # unbounded work is the worker's limits to end, not the parser's
+        with contextlib.suppress(TemplateError, TypeError, ValueError, LookupError, AttributeError, RecursionError):
+            compiled = _compile_jinja_template(text)
+            compiled.render(messages=[{"role": "user", "content": "x"}], bos_token="<s>", eos_token="</s>")
+
+    yield one
+
+
+@contextmanager
+def _tenants() -> Iterator[One]:
+    from aegaeon_gateway.errors import ConfigError
+    from aegaeon_gateway.tenancy.file import TenantsFile
+
+    with folder() as home:
+        (home / "key").write_text("sk-a\nsk-b\n")
+        documents = [
+            {
+                "tenants": [
+                    {"name": "red", "models": ["m"], "key_sha256": ["0" * 64], "quota": {"requests_per_minute": 5}},
+                    {"name": "blue", "models": ["m", "n"], "key_files": ["key"]},
+                ],
+                "open_models": ["o"],
+                "model_quotas": {"m": {"tokens_per_minute": 100}},
+            }
+        ]
+        words = ("tenants", "name", "models", "key_sha256", "key_files", "quota", "open_models", "model_quotas", "key")
+
+        def one(data: bytes) -> None:
+            (home / "tenants.json").write_bytes(json_input(data, documents, words))
+            try:
+                directory = TenantsFile(home / "tenants.json").current()
+            except ConfigError:
+                return
+            with contextlib.suppress(Exception):
+                directory.identify("Bearer \udcff")
+
+        yield one
+
+
+@contextmanager
+def _tokens() -> Iterator[One]:
+    """What an engine pushes at a gateway, into requests that are open."""
+    import asyncio
+
+    from aegaeon_gateway.generation import Generation, Job
+    from aegaeon_gateway.metrics import Metrics
+    from aegaeon_gateway.open_requests import OpenRequests
+    from aegaeon_gateway.sink import TokenSink
+    from aegaeon_proto.v1 import gateway_pb2, model_pb2
+
+    metrics = Metrics().of("m")
+
+    class Output:
+        """Takes tokens as ChoiceOutput does."""
+
+        finish: str | None = None
+        tokens = 0
+        stopped_here = False
+
+        def feed(self, token: Any) -> None:
+            assert token.token >= 0
+            self.tokens += 1
+
+        def take(self) -> None:
+            return None
+
+    def one(data: bytes) -> None:
+        draw, body = Draw(data[1:]), raw(data)
+        open_ = OpenRequests()
+        job = Job("r", "m", [1, 2], model_pb2.Sampling(), model_pb2.Limits(max_tokens=8))
+        outputs = [Output(), Output()]
+        generation = Generation(job, outputs, metrics, asyncio.Event(), 0.0)  # type: ignore[arg-type]  # see Output
+        open_.add(generation)
+        generation.submission(generation.choices, 0.0)
+        sink = TokenSink(open_)
+        for _ in range(4):
+            try:
+                batch = gateway_pb2.TokenBatch.FromString(body) if body is not None else None
+            except Exception:  # noqa: BLE001 - protobuf's own, before the sink sees it
+                return
+            batch = message(draw, gateway_pb2.TokenBatch, ("r", "s")) if batch is None else batch
+            sink.take(batch)
+            list(generation.drain())
+        for choice in generation.choices:
+            assert len(choice.assembly.tokens) <= 8, "more tokens than were asked for"
+
+    yield one
+
+
+def _manifest_documents() -> list[Any]:
+    import yaml
+
+    quickstart = Path(__file__).parents[2] / "examples" / "quickstart"
+    return [[yaml.safe_load((quickstart / name).read_text("utf-8")) for name in ("gpupool.yaml", "modelpool.yaml")]]
+
+
+@contextmanager
+def _manifests() -> Iterator[One]:
+    import yaml
+
+    from aegaeon_operator.errors import ManifestError
+    from aegaeon_operator.spec import load_manifests
+
+    with folder() as home:
+        documents = _manifest_documents()
+        documents[0][1]["spec"]["models"] += [
+            {
+                "name": "h",
+                "source": {"http": {"url": "http://a/b", "credentialsFile": "/x"}},
+                "tier": "batch",
+                "weight": 2,
+            },
+            {"name": "s", "source": {"s3": {"bucket": "b", "prefix": "p", "endpoint": "http://a"}}, "maxModelLen": 5},
+            {"name": "g", "source": {"huggingFace": {"repository": "a/b", "revision": "main"}}},
+        ]
+        documents[0][1]["spec"]["tenants"] = [{"name": "t", "keyFile": "./k", "models": ["llama"], "quota": {}}]
+        words = (
+            "name",
+            "replicas",
+            "hostPath",
+            "memory",
+            "models",
+            "source",
+            "http",
+            "url",
+            "1Mi",
+            "10s",
+            "cpu",
+            "spec",
+        )
+
+        def one(data: bytes) -> None:
+            body = raw(data)
+            if body is None:
+                made = changed(Draw(data[1:]), documents, words)
+                body = yaml.safe_dump_all(made if isinstance(made, list) else [made], allow_unicode=False).encode()
+            (home / "pool.yaml").write_bytes(body)
+            try:
+                load_manifests(home, home)
+            except ManifestError as error:
+                assert error.problems, "refused without a reason"
+
+        yield one
+
+
+TARGETS = (
+    Target("http_chat", _body(CHATS, "ChatRequest"), ("aegaeon_gateway",)),
+    Target("http_completions", _body(COMPLETIONS, "CompletionRequest"), ("aegaeon_gateway",)),
+    Target("generation_config", _texts, ("aegaeon_gateway",)),
+    Target("chat_template", _template, ("jinja2",)),
+    Target("tenants_file", _tenants, ("aegaeon_gateway",)),
+    Target("token_batches", _tokens, ("aegaeon_gateway",)),
+    Target("manifests", _manifests, ("aegaeon_operator.spec",)),
+)

@@ -35,7 +35,7 @@ def main() -> int:
     os.nice(NICE)
     try:
         saw = asyncio.run(attack(name, Target.of(target), float(seconds), float(pace)))
-    except Exception:  # the harness tells it: an attack that does not run proves nothing
+    except Exception:  # noqa: BLE001 - the harness tells it: an attack that does not run proves nothing
         sys.stdout.write(json.dumps({"error": traceback.format_exc()}))
         return 1
     sys.stdout.write(json.dumps({"answers": saw.answers, "harm": saw.harm}))

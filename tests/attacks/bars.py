@@ -9,6 +9,6 @@ CALLBACK_S = 0.050
 TBT_RATIO = 2.0
 """p99 of the innocent tenant's time between tokens, against a quiet time in the same run"""
 TBT_FLOOR_S = 0.050
-"""a p99 below is as good as this: a quarter of the models' objective, and what a scheduler of a busy machine may take"""
+"""a p99 below is as good as this: a quarter of the models' objective, which a busy machine alone may take"""
 STALL_S = 1.0
 """an innocent stream that stands still for longer was harmed, whatever the p99"""

@@ -75,9 +75,10 @@ class Outcome:
         """For people."""
         slow = f" in {self.longest[0].name.split(' > ')[-1][:60]}" if self.longest else ""
         return (
-            f"{'+'.join(self.names):<24} TBT p99 {self.quiet.p99_s * 1e3:.0f} -> {self.during.p99_s * 1e3:.0f} ms, longest "
-            f"{self.during.longest_s:.2f} s; {self.completed} chats, {len(self.problems)} bad; gateway "
-            f"{self.memory_bytes >> 20} MiB, callback {self.longest_cpu_s * 1e3:.0f} ms{slow}; "
+            f"{'+'.join(self.names)[:80]:<24} "
+            f"TBT p99 {self.quiet.p99_s * 1e3:.0f} -> {self.during.p99_s * 1e3:.0f} ms, "
+            f"longest {self.during.longest_s:.2f} s; {self.completed} chats, {len(self.problems)} bad; "
+            f"gateway {self.memory_bytes >> 20} MiB, callback {self.longest_cpu_s * 1e3:.0f} ms{slow}; "
             f"dead: {', '.join(self.dead) or 'none'}; answers {dict(self.answers.most_common(6))}"
         )
 

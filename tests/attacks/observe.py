@@ -1,4 +1,4 @@
-"""What an attack does to the processes of a stack, seen from outside: memory, deaths, the event loop's long callbacks."""
+"""What an attack does to a stack's processes, seen from outside: memory, the event loop's long callbacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m attacks.watched_gateway --config FILE ...`: the gateway, with each long callback of its event loop on record.
+"""`python -m attacks.watched_gateway --config FILE ...`: the gateway, each long callback of its event loop on record.
 
 Appends a line of JSON to FILE's folder, `gateway.loop`, for each callback that took LONG_S or more of the loop's
 thread: CPU time, which other processes cannot lengthen, and wall time, which includes waits for the interpreter's lock.

@@ -1,4 +1,4 @@
-"""`python -m fuzz`: every target for MINUTES, JOBS side by side; executions, crashes, hangs and leaks beside their bars.
+"""`python -m fuzz`: every target for MINUTES, JOBS side by side; executions, crashes, hangs, leaks beside their bars.
 
 An input that a target fails on is kept in its corpus, so that tests fail until the parser is mended.
 """

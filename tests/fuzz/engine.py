@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,9 +51,7 @@ def _header() -> Iterator[One]:
             if body is None:
                 draw = Draw(data[1:])
                 header = json_bytes(changed(draw, _HEADERS, _HEADER_WORDS))
-                length = (
-                    len(header) if draw.below(8) else int(draw.number()) % 2**64 if draw.below(2) else draw.below(100)
-                )
+                length = draw.one_of((len(header),) * 5 + (len(header) - 1, 0, 2**31, 2**63, 2**64 - 1))
                 body = struct.pack("<Q", length) + header + bytes(draw.one_of((10, 16, 0, 100)))
             path.write_bytes(body)
             try:
@@ -124,8 +123,6 @@ def _index() -> Iterator[One]:
 
 @contextmanager
 def _sums() -> Iterator[One]:
-    import re
-
     from aegaeon_sidecar.weights.remote import parse_sums
 
     def one(data: bytes) -> None:
@@ -154,7 +151,7 @@ def _credentials() -> Iterator[One]:
                     assert len(secret) < 12 or secret not in text, "a refusal that quotes the secret"
                     continue
                 if isinstance(found, str):
-                    assert found.isascii() and found.isprintable() and " " not in found, "a token that is no header"
+                    assert re.fullmatch("[!-~]*", found), "a token that is no header"
 
         yield one
 

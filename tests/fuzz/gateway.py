@@ -125,7 +125,8 @@ def _template() -> Iterator[One]:
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
     pieces = (
-        "{{ bos_token }}", "{% for m in messages %}", "{% endfor %}", "{{ m.content | trim }}", "{% if m.role == 'user' %}",
+        "{{ bos_token }}", "{% for m in messages %}", "{% endfor %}", "{{ m.content | trim }}",
+        "{% if m.role == 'user' %}",
         "{% endif %}", "{{ raise_exception('x') }}", "{% set ns = namespace(a=1) %}", "{{ m['content'] + eos_token }}",
         "{% macro f(x) %}{{ x }}{% endmacro %}", "{{ f(1) }}", "{{ messages | tojson }}", "{% generation %}",
         "{{ ''.__class__.__mro__ }}", "{{ messages[0] }}", "{% for i in range(3) %}", "{{ 'a' * 10 }}", "{{ x.y.z }}",

@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import atheris
-
 from fuzz.target import One
 
 EVERY = 1 << 12  # executions between two looks at the memory

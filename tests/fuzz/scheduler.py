@@ -31,7 +31,7 @@ def _reports() -> Iterator[One]:
                 command_named(report)
                 if report.WhichOneof("body") == "hello":
                     up = instance_up(report.hello)
-                    assert up.instance and up.incarnation
+                    assert all((up.instance, up.incarnation))
                 else:
                     decoder.event(report)
             except ProtocolError as error:

@@ -214,7 +214,7 @@ def _scalar(draw: Draw, field: Field, words: Sequence[str]) -> Any:
             return draw.below(len(field.enum_type.values) + 2)
         case Field.TYPE_FLOAT | Field.TYPE_DOUBLE:
             number = draw.number()
-            return float(number) if abs(number) < 1e300 or number != number or abs(number) == float("inf") else 1e300
+            return number if isinstance(number, float) else float(min(max(number, -(10**300)), 10**300))
         case _:
             low, high = _BITS[field.type]
             number = draw.number()

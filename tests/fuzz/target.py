@@ -1,4 +1,4 @@
-"""What a fuzz target is: a parser that bytes from outside reach, what may escape from it, and what must hold after it."""
+"""A fuzz target: a parser that bytes from outside reach, what may escape from it, what must hold after it."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fuzz.shape import Draw, changed, json_input, message, raw
+from fuzz.shape import Draw, changed, json_bytes, json_input, message, raw
 from fuzz.target import One, Target, folder
 
 _COMMON = {
@@ -235,8 +235,6 @@ def _manifest_documents() -> list[Any]:
 
 @contextmanager
 def _manifests() -> Iterator[One]:
-    import yaml
-
     from aegaeon_operator.errors import ManifestError
     from aegaeon_operator.spec import load_manifests
 
@@ -272,7 +270,8 @@ def _manifests() -> Iterator[One]:
             body = raw(data)
             if body is None:
                 made = changed(Draw(data[1:]), documents, words)
-                body = yaml.safe_dump_all(made if isinstance(made, list) else [made], allow_unicode=False).encode()
+                parts = made if isinstance(made, list) else [made]
+                body = b"\n---\n".join(map(json_bytes, parts))  # JSON is YAML
             (home / "pool.yaml").write_bytes(body)
             try:
                 load_manifests(home, home)

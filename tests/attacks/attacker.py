@@ -16,7 +16,7 @@ from attacks.table import ATTACKS
 from attacks.target import Target
 
 NICE = 19
-READY_S = 120.0  # to make what is sent, and to wait for the others
+READY_S = 600.0  # to make what is sent, and to wait for the others
 TAIL_S = 25.0  # beyond the attack's own end: answers that are still awaited
 
 

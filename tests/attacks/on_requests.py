@@ -33,6 +33,14 @@ POISON: tuple[dict[str, Any], ...] = (
 )
 
 
+async def ordinary(one: Stranger) -> None:
+    """No attack: a neighbour's short chats, one after the other. What fails beside it is the harness or the machine."""
+    await one.ready()
+    while one.going:
+        await one.post(chat(one.target.shared))
+        await one.pause(10)
+
+
 async def nan_logits(one: Stranger) -> None:
     """Four clients at a time whose penalty makes every logit infinite or not a number."""
 

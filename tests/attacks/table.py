@@ -25,6 +25,7 @@ class Attack:
 
 
 _ALL = (
+    Attack("ordinary-neighbour", on_requests.ordinary),
     Attack("nan-logits", on_requests.nan_logits),
     Attack("sampling-extremes", on_requests.sampling_extremes),
     Attack("logit-bias-entries", on_requests.logit_bias_entries),

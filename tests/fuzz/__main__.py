@@ -10,7 +10,7 @@ import asyncio
 import re
 import shutil
 import sys
-from asyncio.subprocess import DEVNULL, PIPE
+from asyncio.subprocess import PIPE, STDOUT
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,15 +42,15 @@ async def fuzz(target: Target, seconds: int) -> Run:
     with TemporaryDirectory(prefix="aegaeon-fuzz-") as name:
         work = Path(name)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "fuzz.one", target.name, str(seconds), str(work)), stdout=DEVNULL, stderr=PIPE
+            *(sys.executable, "-m", "fuzz.one", target.name, str(seconds), str(work)), stdout=PIPE, stderr=STDOUT
         )
         try:
             async with asyncio.timeout(seconds + TAIL_S):
-                _, errors = await process.communicate()
+                output, _ = await process.communicate()
         except TimeoutError:
             process.kill()
-            _, errors = await process.communicate()
-        log = errors.decode(errors="replace")
+            output, _ = await process.communicate()
+        log = output.decode(errors="replace")
         failed = tuple(_keep(target, file) for file in sorted(work.iterdir()) if file.name.startswith(_FAILED))
         counted = _EXECUTIONS.search(log)
         samples = [tuple(map(float, each.split())) for each in _lines(work / "rss")]

@@ -32,7 +32,7 @@ MEMORY = {"device_bytes": 24 << 20, "slab_bytes": 256 << 10, "host_kv_bytes": 24
 DISK_BYTES = 64 << 20
 HOLD_S = 5.0
 ENGINES = ("engine-0", "engine-1")
-PODS = ("scheduler", "gateway", *ENGINES)
+GRPC = ("scheduler", "admin", "sink")
 MODULE = "attacks.watched_gateway"
 TESTS = Path(__file__).parents[1]
 
@@ -56,8 +56,7 @@ class Ground(Pods):
             key=STRANGER,
             shared=INNOCENT_MODELS[0],
             open=OPEN_MODEL,
-            scheduler=self.ports["scheduler"],
-            sink=self.ports["sink"],
+            grpc=tuple(self.ports[name] for name in GRPC if name in self.ports),
             pages=(self.ports["pages"], *self.engine_pages.values()),
             picker=self.picker,
             folder=str(self.folder),

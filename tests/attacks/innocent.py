@@ -16,6 +16,7 @@ from typing import Any
 
 import aiohttp
 
+ADDRESS = "127.0.0.2"  # not the strangers': bounds on connections are of each address
 TOKENS = 96  # of each chat
 CALM_S = 0.5
 STANDS_S = 1.0  # longer than any pause between two chats
@@ -108,7 +109,8 @@ class Innocent:
 
     async def __aenter__(self) -> Innocent:
         timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
-        self._session = aiohttp.ClientSession(self._url, headers=self._headers, timeout=timeout)
+        connector = aiohttp.TCPConnector(local_addr=(ADDRESS, 0))
+        self._session = aiohttp.ClientSession(self._url, headers=self._headers, timeout=timeout, connector=connector)
         try:
             await self._learn()
         except BaseException:

@@ -235,7 +235,7 @@ async def _answer(one: Stranger, method: str, path: str, writer: asyncio.StreamW
             "to-link-local": "http://169.254.169.254/latest/meta-data/",
             "to-file": "file:///etc/passwd",
             "to-itself": path,
-            "to-scheduler": f"http://127.0.0.1:{one.target.scheduler}/",
+            "to-scheduler": f"http://127.0.0.1:{one.target.grpc[0]}/",
         }[path.split("/")[1]]
         writer.write(f"HTTP/1.1 302 Found\r\nLocation: {place}\r\nContent-Length: 0\r\n\r\n".encode())
         return

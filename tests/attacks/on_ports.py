@@ -27,7 +27,7 @@ ANSWER_S = 2.0  # of the picker, to somebody who behaves, beside an attack
 async def strangers_on_grpc(one: Stranger) -> None:
     """Garbage, TLS that is never finished, TLS without a certificate, HTTP/2 in the clear."""
     await one.ready()
-    await asyncio.gather(*(_knock(one, port) for port in (one.target.scheduler, one.target.sink)))
+    await asyncio.gather(*(_knock(one, port) for port in one.target.grpc))
 
 
 async def _knock(one: Stranger, port: int) -> None:
@@ -67,8 +67,10 @@ async def _without_certificate(one: Stranger, port: int) -> None:
 async def admin_without_certificate(one: Stranger) -> None:
     """SetTenants and SetCatalog by anybody, in plaintext."""
     await one.ready()
-    while one.going:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{one.target.scheduler}") as channel:
+    for port in itertools.cycle(one.target.grpc):
+        if not one.going:
+            return
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             admin = admin_pb2_grpc.AdminStub(channel)
             try:
                 await admin.SetTenants(

@@ -14,8 +14,7 @@ class Target:
     key: str  # of a tenant of its own, which may use `shared` and the hostile models
     shared: str  # a model that the innocent tenant uses as well
     open: str  # needs no key
-    scheduler: int
-    sink: int
+    grpc: tuple[int, ...]  # of the scheduler and the gateway's token sink
     pages: tuple[int, ...]  # metrics of scheduler and engines
     picker: int
     folder: str  # of the attacker: files of its models

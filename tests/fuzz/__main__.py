@@ -39,7 +39,7 @@ class Run:
 
 async def fuzz(target: Target, seconds: int) -> Run:
     """In a process of its own; inputs that fail go into the target's corpus."""
-    with TemporaryDirectory(prefix="aegaeon-fuzz-") as name:
+    with TemporaryDirectory(prefix="aegaeon-fuzz-", dir="/dev/shm") as name:
         work = Path(name)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "fuzz.one", target.name, str(seconds), str(work)), stdout=PIPE, stderr=STDOUT

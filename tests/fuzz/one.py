@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def _rss_bytes() -> int:
 
 def main() -> None:
     name, seconds, work = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    tempfile.tempdir = str(work)  # which others remove: libFuzzer ends the process on the spot
     from fuzz.table import TARGETS
 
     target = TARGETS[name]

@@ -36,6 +36,6 @@ class Target:
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """In memory, for parsers that read files."""
-    with TemporaryDirectory(prefix="aegaeon-fuzz-", dir="/dev/shm") as name:
+    """For parsers that read files."""
+    with TemporaryDirectory(prefix="aegaeon-fuzz-") as name:
         yield Path(name)

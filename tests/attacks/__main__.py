@@ -74,6 +74,7 @@ def rows(outcome: Outcome, attacks: int, minutes: float) -> list[Row]:
             bars.GATEWAY_BYTES / 2**20,
             "<=",
         ),
+        Row("picker's memory at most (PSS)", outcome.picker_bytes / 2**20, "MiB", bars.PICKER_BYTES / 2**20, "<="),
         Row("gateway's memory before", outcome.memory_before_bytes / 2**20, "MiB"),
         Row(
             "innocent TBT p99, to quiet",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 GATEWAY_BYTES = 1792 << 20
 """PSS of a gateway and its children under all attacks: itself, two workers' memory, bodies and prompts under way"""
+PICKER_BYTES = 256 << 20
+"""PSS of an endpoint picker"""
 CALLBACK_S = 0.050
 """longest callback on a gateway's event loop, CPU time of its thread"""
 TBT_RATIO = 2.0

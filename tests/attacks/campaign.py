@@ -55,6 +55,7 @@ class Outcome:
     dead: list[str]
     memory_bytes: int
     memory_before_bytes: int
+    picker_bytes: int
     longest: list[Callback]
     answers: Counter[str] = field(default_factory=Counter)
 
@@ -78,7 +79,7 @@ class Outcome:
             f"{'+'.join(self.names)[:80]:<24} "
             f"TBT p99 {self.quiet.p99_s * 1e3:.0f} -> {self.during.p99_s * 1e3:.0f} ms, "
             f"longest {self.during.longest_s:.2f} s; {self.completed} chats, {len(self.problems)} bad; "
-            f"gateway {self.memory_bytes >> 20} MiB, callback {self.longest_cpu_s * 1e3:.0f} ms{slow}; "
+            f"gateway {self.memory_bytes >> 20} MiB, picker {self.picker_bytes >> 20} MiB, callback {self.longest_cpu_s * 1e3:.0f} ms{slow}; "
             f"dead: {', '.join(self.dead) or 'none'}; answers {dict(self.answers.most_common(6))}"
         )
 
@@ -109,7 +110,8 @@ async def attack(
     quiet_from = time.monotonic()
     await asyncio.sleep(quiet_s)
     begin = time.monotonic()
-    async with Memory(ground.processes["gateway"].pid) as memory:
+    gateway, picker = (Memory(ground.processes[name].pid) for name in ("gateway", "picker"))
+    async with gateway, picker:
         if hostile:
             await ground.set_models(hostile)
         await _tell(attackers)
@@ -130,8 +132,9 @@ async def attack(
         completed=record.completed_within(begin, end),
         problems=problems,
         dead=ground.dead(),
-        memory_bytes=memory.peak_bytes,
-        memory_before_bytes=memory.before_bytes,
+        memory_bytes=gateway.peak_bytes,
+        memory_before_bytes=gateway.before_bytes,
+        picker_bytes=picker.peak_bytes,
         longest=callbacks(ground.loop_record, begin, end)[:5],
         answers=sum((Counter(one["answers"]) for one in saw), Counter()),
     )

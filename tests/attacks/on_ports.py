@@ -143,16 +143,16 @@ async def picker_resets(one: Stranger) -> None:
 
 
 async def picker_zero_window(one: Stranger) -> None:
-    """150 calls whose answers may not be sent, with bodies to echo; another client must be answered all the same."""
+    """150 calls whose answers may not be sent, of tiny messages with large answers; another client must be answered."""
 
     async def attack() -> None:
         async with one.connection(one.target.picker) as link:
             if link is None:
                 return
             client = PickerClient(*link, window=0)
-            piece = ext_proc.ProcessingRequest(request_body=ext_proc.HttpBody(body=b"x" * 60_000)).SerializeToString()
-            framed = b"\0" + len(piece).to_bytes(4, "big") + piece
-            numbers = [client.open() for _ in range(100)]
+            piece = ext_proc.ProcessingRequest(request_headers=ext_proc.HttpHeaders()).SerializeToString()
+            framed = (b"\0" + len(piece).to_bytes(4, "big") + piece) * 2300  # each a hundred bytes of answer
+            numbers = [client.open() for _ in range(150)]
             client.flush()
             await client.answered(0, 0.3)
             while one.going and not client.reader.at_eof():

@@ -27,6 +27,7 @@ async def test_an_innocent_tenant_does_not_notice(arena: Arena, name: str) -> No
         assert not outcome.problems, f"{sorted(set(outcome.problems))[:5]}\n{told}"
         assert not outcome.dead, told
         assert outcome.memory_bytes <= bars.GATEWAY_BYTES, told
+        assert outcome.picker_bytes <= bars.PICKER_BYTES, told
         if keeps_time(outcome):
             return
     pytest.fail(f"{TRIES} times: {told}\n{[one.name for one in outcome.longest]}")

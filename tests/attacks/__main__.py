@@ -56,7 +56,7 @@ def rows(outcome: Outcome, attacks: int, minutes: float) -> list[Row]:
     quiet, during = outcome.quiet, outcome.during
     return [
         Row("attacks at once", attacks, "attacks", len(ATTACKS)),
-        Row("minutes under attack", minutes, "min"),
+        Row("minutes under attack", minutes, "min", 10 if minutes >= 10 else None),
         Row("innocent streams that completed, tokens identical", outcome.completed, "streams"),
         Row("innocent streams that failed or differ", len(outcome.problems), "streams", 0, "<="),
         Row("processes that ended", len(outcome.dead), "processes", 0, "<="),

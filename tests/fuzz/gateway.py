@@ -35,6 +35,34 @@ COMPLETIONS = [
     {**_COMMON, "prompt": [[1, 2], [3]], "echo": True},
     {"model": "m", "prompt": [1, 2, 3], "best_of": 1, "suffix": None},
 ]
+_LETTERS = {piece: number + 2 for number, piece in enumerate((*"abcdefghijklmnopqrstuvwxyzHĠ<>|{}", "lo"))}
+_TEXT_FILES: dict[str, Any] = {
+    "generation_config.json": {
+        "eos_token_id": [1, 2], "temperature": 0.7, "top_p": 0.8, "top_k": 20, "min_p": 0, "repetition_penalty": 1.05
+    },
+    "config.json": {"eos_token_id": 1, "max_position_embeddings": 128},
+    "tokenizer_config.json": {
+        "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>",
+        "chat_template": "{% for m in messages %}{{ m.content | trim }}{% endfor %}", "model_max_length": 128,
+        "added_tokens_decoder": {"0": {"content": "<s>", "special": True}}, "clean_up_tokenization_spaces": False,
+    },
+    "tokenizer.json": {
+        "version": "1.0", "truncation": None, "padding": None, "normalizer": {"type": "NFC"}, "post_processor": None,
+        "added_tokens": [
+            {"id": i, "content": c, "single_word": False, "lstrip": False, "rstrip": False,
+             "normalized": False, "special": True}
+            for i, c in enumerate(("<s>", "</s>"))
+        ],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": {"type": "BPE", "dropout": None, "unk_token": None, "vocab": _LETTERS, "merges": [["l", "o"]]},
+    },
+}  # fmt: skip
+_TEXT_WORDS = (
+    *(key for content in _TEXT_FILES.values() for key in content), "type", "vocab", "merges", "content", "special",
+    "id", "Split", "Regex", "pattern", "Sequence", "Metaspace", "Replace", "Unigram", "WordPiece", "WordLevel",
+    "<s>", "lo",
+)  # fmt: skip
 _WORDS = (
     *_COMMON, "messages", "prompt", "role", "content", "type", "text", "name", "user", "assistant", "system", "tools",
     "developer", "response_format", "logprobs", "top_logprobs", "echo", "best_of", "suffix", "tool_calls", "m",
@@ -64,59 +92,52 @@ def _body(documents: list[dict[str, Any]], kind: str) -> Callable[[], AbstractCo
 
 
 def _check_bounds(parsed: Any) -> None:
-    """What an engine computes with is finite and within the bounds that are documented."""
-    for name in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"):
-        assert math.isfinite(getattr(parsed, name)), name
-    assert 0 <= parsed.temperature <= 2
-    assert 0 < parsed.top_p <= 1
-    assert parsed.repetition_penalty >= 0.01, "repetition_penalty makes logits that are not finite"
-    assert 1 <= parsed.n <= 128
-    assert all(abs(bias) <= 100 for bias in parsed.logit_bias.values())
+    """What an engine computes with is finite and within the bounds that are documented; None: the model's own."""
+    bounds = {
+        "temperature": (0, 2),
+        "top_p": (1e-6, 1),
+        "min_p": (0, 1),
+        "presence_penalty": (-2, 2),
+        "frequency_penalty": (-2, 2),
+        "repetition_penalty": (0.01, 10),
+        "n": (1, 128),
+    }
+    for name, (least, most) in bounds.items():
+        value = getattr(parsed, name)
+        assert value is None or least <= value <= most, f"{name} is {value}"  # also of one that is not a number
+    assert all(abs(bias) <= 100 for bias in (parsed.logit_bias or {}).values())
     assert len(parsed.stops) <= 16
 
 
-@contextmanager
-def _texts() -> Iterator[One]:
-    from aegaeon_gateway import texts
-    from aegaeon_gateway.errors import TokenizerError
+def _text_file(name: str, documents: list[Any], words: tuple[str, ...]) -> Callable[[], AbstractContextManager[One]]:
+    """One of the files that a model's text is made of, the others as they should be."""
 
-    with folder() as home:
-        documents = [
-            {
-                "eos_token_id": [1, 2],
-                "temperature": 0.7,
-                "top_p": 0.8,
-                "top_k": 20,
-                "min_p": 0,
-                "repetition_penalty": 1.05,
-            },
-            {"eos_token_id": 2, "do_sample": True},
-        ]
-        words = (
-            "eos_token_id",
-            "temperature",
-            "top_p",
-            "top_k",
-            "min_p",
-            "repetition_penalty",
-            "max_position_embeddings",
-        )
+    @contextmanager
+    def open_() -> Iterator[One]:
+        from aegaeon_gateway.errors import ApiError, TokenizerError
+        from aegaeon_gateway.workers.model import load
 
-        def one(data: bytes) -> None:
-            (home / "generation_config.json").write_bytes(json_input(data, documents, words))
-            try:
-                defaults = texts._sampling_defaults(home)
-                eos = texts._eos_ids(_NoTokenizer(), home)  # type: ignore[arg-type]  # what is read of it
-            except TokenizerError:
-                return
-            assert all(math.isfinite(value) for value in defaults.values()), defaults
-            assert all(type(value) is int and 0 <= value < 2**32 for value in eos), eos
+        with folder() as home:
+            for file, content in _TEXT_FILES.items():
+                (home / file).write_text(json.dumps(content))
 
-        yield one
+            def one(data: bytes) -> None:
+                (home / name).write_bytes(json_input(data, documents, words))
+                try:
+                    text = load(home)
+                    text.described(b"key")
+                except TokenizerError as error:
+                    assert len(str(error)) < 2000, "a refusal as long as the file"
+                    return
+                assert all(math.isfinite(value) for value in text.defaults.values()), text.defaults
+                assert all(type(value) is int and 0 <= value < 2**32 for value in text.eos_ids), text.eos_ids
+                with contextlib.suppress(ApiError):
+                    ids = text.encode(text.render([{"role": "user", "content": "Hello"}]), special=False)
+                    text.decode(ids)
 
+            yield one
 
-class _NoTokenizer:
-    eos_token_id = None
+    return open_
 
 
 @contextmanager
@@ -284,7 +305,10 @@ def _manifests() -> Iterator[One]:
 TARGETS = (
     Target("http_chat", _body(CHATS, "ChatRequest"), ("aegaeon_gateway",)),
     Target("http_completions", _body(COMPLETIONS, "CompletionRequest"), ("aegaeon_gateway",)),
-    Target("generation_config", _texts, ("aegaeon_gateway",)),
+    *(
+        Target(name.removesuffix(".json"), _text_file(name, [_TEXT_FILES[name]], _TEXT_WORDS), ("aegaeon_gateway",))
+        for name in ("generation_config.json", "tokenizer_config.json", "tokenizer.json")
+    ),
     Target("chat_template", _template, ("jinja2",)),
     Target("tenants_file", _tenants, ("aegaeon_gateway",)),
     Target("token_batches", _tokens, ("aegaeon_gateway",)),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from fuzz.shape import Draw, message, raw
@@ -13,47 +11,6 @@ from fuzz.target import One, Target
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 METHOD = b"/envoy.service.ext_proc.v3.ExternalProcessor/Process"
-HELD_BYTES = 8 << 20  # of one connection: a window of 64 KiB for each of its streams, and what is unsent
-
-
-class Transport(asyncio.Transport):
-    """Takes everything at once and remembers how much."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sent = 0
-        self.closed = False
-
-    def write(self, data: Any) -> None:
-        self.sent += len(data)
-
-    def close(self) -> None:
-        self.closed = True
-
-    abort = close
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return _Socket() if name == "socket" else default
-
-
-class _Socket:
-    def setsockopt(self, *_: Any) -> None:
-        pass
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -100,7 +57,13 @@ def _frame(draw: Draw) -> bytes:
 
 @contextmanager
 def _frames() -> Iterator[One]:
-    from aegaeon_picker import http2
+    """A session without its transport, on a clock of its own; what it holds is on the books of a port's budget."""
+    from aegaeon_picker.transport.budget import Budget
+    from aegaeon_picker.transport.errors import PeerError
+    from aegaeon_picker.transport.limits import Limits
+    from aegaeon_picker.transport.rejections import Rejections
+    from aegaeon_picker.transport.session import Session
+
     from aegaeon_picker.fleet import Endpoint, Fleet
     from aegaeon_picker.metrics import Metrics
     from aegaeon_picker.server import Picker
@@ -108,28 +71,33 @@ def _frames() -> Iterator[One]:
     fleet = Fleet()
     fleet.update([Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2)])
     methods = Picker(fleet, Metrics(fleet), conformance=False).methods
-
-    async def run(pieces: list[bytes]) -> None:
-        open_ones: set[Any] = set()
-        connection, transport = http2.Connection(methods, open_ones), Transport()
-        connection.connection_made(transport)
-        for piece in pieces:
-            if transport.closed:
-                break
-            connection.data_received(piece)
-        assert transport.sent < HELD_BYTES
-        connection.connection_lost(None)
-        assert not open_ones, "a connection that is over is still counted"
+    limits = Limits()
 
     def one(data: bytes) -> None:
-        body, draw = raw(data), Draw(data[1:])
+        body, draw, now = raw(data), Draw(data[1:]), 0.0
         pieces = [PREFACE + body] if body is not None else [PREFACE + frame(4, 0, 0, b"")]
         if body is None:
             pieces += [b"".join(_frame(draw) for _ in range(1 + draw.below(4))) for _ in range(1 + draw.below(8))]
-        runner.run(run(pieces))
+        budget = Budget(limits)
+        rejections = Rejections(lambda scope, reason: None, lambda: now)
+        session = Session(methods, budget, rejections, "fuzz", lambda: now, lambda: None)
+        for piece in pieces:
+            try:
+                session.add(piece)
+                while session.work(now + 1.0):
+                    pass
+                session.check()
+            except PeerError as fault:
+                session.end(fault)
+            budget.check()
+            assert budget.bytes <= limits.buffered_bytes
+            session.to_send()
+            now += draw.one_of((0.0, 0.001, 1.0, 1000.0))
+        session.close()
+        assert budget.bytes == 0, "a session that is over holds bytes"
+        assert budget.streams == 0, "a session that is over holds streams"
 
-    with asyncio.Runner() as runner:
-        yield one
+    yield one
 
 
 @contextmanager

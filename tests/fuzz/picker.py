@@ -58,15 +58,14 @@ def _frame(draw: Draw) -> bytes:
 @contextmanager
 def _frames() -> Iterator[One]:
     """A session without its transport, on a clock of its own; what it holds is on the books of a port's budget."""
+    from aegaeon_picker.fleet import Endpoint, Fleet
+    from aegaeon_picker.metrics import Metrics
+    from aegaeon_picker.server import Picker
     from aegaeon_picker.transport.budget import Budget
     from aegaeon_picker.transport.errors import PeerError
     from aegaeon_picker.transport.limits import Limits
     from aegaeon_picker.transport.rejections import Rejections
     from aegaeon_picker.transport.session import Session
-
-    from aegaeon_picker.fleet import Endpoint, Fleet
-    from aegaeon_picker.metrics import Metrics
-    from aegaeon_picker.server import Picker
 
     fleet = Fleet()
     fleet.update([Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2)])

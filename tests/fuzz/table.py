@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from fuzz import engine, gateway, picker, scheduler
+from fuzz import documents, engine, gateway, picker, scheduler
 
-TARGETS = {target.name: target for module in (gateway, engine, scheduler, picker) for target in module.TARGETS}
+_MODULES = (gateway, documents, engine, scheduler, picker)
+TARGETS = {target.name: target for module in _MODULES for target in module.TARGETS}

@@ -21,6 +21,7 @@ from h2.exceptions import ProtocolError
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, gateway_pb2
 
 METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
+ADDRESS = "127.0.0.3"  # of somebody who behaves
 ANSWER_S = 2.0  # of the picker, to somebody who behaves, beside an attack
 
 
@@ -207,11 +208,11 @@ picker_endless_headers = _flood(lambda: _HEADERS + (b"\0\x40\0\x09\0\0\0\0\x01" 
 
 
 async def _beside(one: Stranger, attack: Iterable[None] | object) -> None:
-    """The attack, and a client that behaves on a connection of its own: each of its calls must be answered."""
+    """The attack, and a client that behaves at an address of its own: each of its calls must be answered."""
 
     async def behave() -> None:
         while one.going:
-            async with one.connection(one.target.picker) as link:
+            async with one.connection(one.target.picker, ADDRESS) as link:
                 if link is None:
                     one.harm.append("the picker refuses connections")
                     return

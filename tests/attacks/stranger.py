@@ -105,11 +105,13 @@ class Stranger:
             self.answers[type(error).__name__] += 1
 
     @asynccontextmanager
-    async def connection(self, port: int | None = None, limit: int = 1 << 16) -> AsyncIterator[Connection | None]:
-        """A raw connection, to the gateway if not said otherwise; None when it is refused."""
+    async def connection(self, port: int | None = None, address: str = "") -> AsyncIterator[Connection | None]:
+        """A raw connection, to the gateway if not said otherwise; None when it is refused. `address`: of this side."""
         try:
             async with asyncio.timeout(ANSWER_S):
-                reader, writer = await asyncio.open_connection("127.0.0.1", port or self.target.gateway, limit=limit)
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", port or self.target.gateway, local_addr=(address, 0) if address else None
+                )
         except (OSError, TimeoutError):
             self.answers["refused"] += 1
             yield None

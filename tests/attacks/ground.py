@@ -42,7 +42,7 @@ class Ground(Pods):
 
     def __init__(self, models: Mapping[str, Path], base: Path) -> None:
         super().__init__({name: models[name] for name in (*INNOCENT_MODELS, OPEN_MODEL)}, base, MEMORY)
-        self.picker = free_port()
+        self.picker, self.gateway_pages = free_port(), free_port()
         self.folder = base / "stranger"
         self.folder.mkdir()
 
@@ -57,7 +57,7 @@ class Ground(Pods):
             shared=INNOCENT_MODELS[0],
             open=OPEN_MODEL,
             grpc=tuple(self.ports[name] for name in GRPC if name in self.ports),
-            pages=(self.ports["pages"], *self.engine_pages.values()),
+            pages=(self.ports["pages"], self.gateway_pages, *self.engine_pages.values()),
             picker=self.picker,
             folder=str(self.folder),
             web=free_port(),
@@ -97,6 +97,7 @@ class Ground(Pods):
                 config["tenants"] = MessageToDict(tenants(()), preserving_proto_field_name=True)
             case "gateway":
                 module = MODULE
+                config |= {"metrics_listen": f"127.0.0.1:{self.gateway_pages}"}
                 config |= {"hold_s": HOLD_S, "fetched": str(self.base / "tokenizers"), "max_body_bytes": 16 << 20}
             case _:
                 config["disk"] = {"folder": str(self.base / "disk"), "budget_bytes": DISK_BYTES}

@@ -21,7 +21,7 @@ async def slow_headers(one: Stranger) -> None:
             if link is None:
                 return
             with contextlib.suppress(OSError):
-                link[1].write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n")
+                link[1].write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n")
                 while one.going and not link[0].at_eof():
                     link[1].write(b"X-a: b\r\n")
                     await one.pause(25)
@@ -81,12 +81,12 @@ async def header_floods(one: Stranger) -> None:
         request_head(CHAT, 0, one.target.key, *(f"X-{i}: b" for i in range(20_000))),
         request_head(CHAT, 0, "k" * 7000),
         b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 500,
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0" * 500,
-        b"GET / HTTP/1.1\r\nHost: a\r\nX: \x00\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: \x00\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
         b"\r\n" * 5000,
     ]
@@ -152,14 +152,14 @@ async def half_close(one: Stranger) -> None:
                     async with asyncio.timeout(5):
                         link[1].write(head + body)
                         link[1].write_eof()
-                        got = await link[0].read(1 << 14)
-                        one.answers[f"half-closed: {got[9:12].decode() if got else 'no answer'}"] += 1
+                        got = await link[0].read()
+                        one.answers["half-closed: " + ("an answer" if b'"choices"' in got else "none")] += 1
         await one.pause(10)
 
 
 async def pipelining(one: Stranger) -> None:
     """A thousand requests in one write, whose answers nobody reads, and the same ones read."""
-    batch = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n" * 1000
+    batch = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000
     await one.ready()
     while one.going:
         await one.raw(batch, wait_s=0.5)

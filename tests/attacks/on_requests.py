@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import itertools
 import json
@@ -72,11 +71,13 @@ async def logit_bias_entries(one: Stranger) -> None:
 
 
 async def choices(one: Stranger) -> None:
-    """n = 128, and 128 prompts; two at a time."""
+    """n = 128, and 128 prompts, one after the other: what engines compute is within a quota, and shared."""
     many = {"model": one.target.shared, "prompt": ["a"] * 128, "max_tokens": 2}
     await one.ready()
     while one.going:
-        await asyncio.gather(one.post(chat(one.target.shared, n=128, max_tokens=2)), one.post(many, COMPLETIONS))
+        await one.post(chat(one.target.shared, n=128, max_tokens=2))
+        await one.pause(40)
+        await one.post(many, COMPLETIONS)
         await one.pause(40)
 
 
@@ -91,11 +92,11 @@ async def stop_strings(one: Stranger) -> None:
 
 
 async def cancel_waves(one: Stranger) -> None:
-    """Twelve streams at once that are left at their first token, again and again."""
+    """Six streams at once that are left at their first token, again and again: few, as engines' time is shared."""
     body = chat(one.target.shared, max_tokens=200, ignore_eos=True)
     await one.ready()
     while one.going:
-        await one.many(12, lambda _: one.leave_after_first_token(body))
+        await one.many(6, lambda _: one.leave_after_first_token(body))
         await one.pause(25)
 
 

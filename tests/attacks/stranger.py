@@ -149,7 +149,12 @@ def chat(model: str, **changes: Any) -> dict[str, Any]:
 
 def request_head(path: str, length: int | None, key: str, *more: str) -> bytes:
     """Request line and headers as bytes; `length` None: no Content-Length."""
-    lines = [f"POST {path} HTTP/1.1", "Host: a", "Content-Type: application/json", f"Authorization: Bearer {key}"]
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        f"Authorization: Bearer {key}",
+    ]
     lines += [] if length is None else [f"Content-Length: {length}"]
     return "\r\n".join([*lines, *more, "", ""]).encode()
 

@@ -113,9 +113,8 @@ def _text_file(name: str, documents: list[Any], words: tuple[str, ...]) -> Calla
 
     @contextmanager
     def open_() -> Iterator[One]:
-        from aegaeon_gateway.workers.model import load
-
         from aegaeon_gateway.errors import ApiError, TokenizerError
+        from aegaeon_gateway.workers.model import load
 
         with folder() as home:
             for file, content in _TEXT_FILES.items():

@@ -84,7 +84,9 @@ def load(directory: Path) -> ModelText:
     try:
         check_files(directory)
         return ModelText(_tokenizer(directory), directory)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, ImportError, RecursionError) as error:
+    except (MemoryError, TokenizerError):
+        raise
+    except Exception as error:  # a stranger's files: tokenizers raises Exception itself, and large numbers overflow
         raise TokenizerError(f"the tokenizer cannot be loaded: {str(error)[:500]}") from error
 
 
@@ -122,7 +124,10 @@ def _eos_ids(tokenizer: PreTrainedTokenizerBase, directory: Path) -> tuple[int, 
     found: set[int] = set()
     for name in _CONFIG_FILES:
         value = _json(directory / name).get("eos_token_id")
-        found.update(value if isinstance(value, list) else [] if value is None else [value])
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(type(one) is int and 0 <= one < 2**32 for one in ids):
+            raise TokenizerError(f"{name}: eos_token_id must be a token id or a list of token ids")
+        found.update(ids)
     if isinstance(tokenizer.eos_token_id, int):
         found.add(tokenizer.eos_token_id)
     return tuple(sorted(found))

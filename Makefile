@@ -41,13 +41,13 @@ models: $(STAMP) ## train the four tiny models of the quickstart (once; cached)
 
 # ---- run and test --------------------------------------------------------------------------------------------------
 
-.PHONY: demo test test-slow test-native explore exactness soak
+.PHONY: demo test test-slow test-native explore exactness soak fuzz attacks test-attacks
 demo: models ## four models share two engines: the whole stack, driven by an OpenAI client
 	@$(BIN)/aegaeon demo --models $(MODELS)
 test: $(STAMP) redis-server ## the tests; the random ones with the same examples each time
 	$(BIN)/pytest -q --hypothesis-profile=ci -m "not slow and not gpu"
 test-slow: $(STAMP) ## the tests that take minutes
-	$(BIN)/pytest -q -m "slow and not gpu"
+	$(BIN)/pytest -q -m "slow and not gpu" --ignore tests/attacks
 EXAMPLES ?= 5000
 explore: $(STAMP) ## EXAMPLES random programs of traffic, losses and faults that no run before this one has seen
 	EXAMPLES=$(EXAMPLES) $(BIN)/pytest -q --timeout 0 tests/scheduler_core/test_any_order.py
@@ -64,6 +64,14 @@ exactness: models ## SWITCHES forced switches under random traffic and a POLICY,
 MINUTES ?= 30
 soak: models ## MINUTES' worth of random traffic with cancels under a POLICY; everything must be back to empty
 	$(PY) -m benchmarks.soak --minutes $(MINUTES) --policy $(POLICY) --models $(MODELS)
+fuzz attacks: MINUTES = 1
+JOBS ?= 1
+fuzz: $(STAMP) ## every parser that bytes from outside reach, MINUTES each, JOBS side by side
+	PYTHONPATH=tests:. $(PY) -m fuzz --minutes $(MINUTES) --jobs $(JOBS) $(TARGETS)
+test-attacks: models ## each attack for some seconds; a tenant that streams beside it must not notice
+	$(BIN)/pytest -q tests/attacks
+attacks: models ## all attacks at once for MINUTES
+	PYTHONPATH=tests:. $(PY) -m attacks --minutes $(MINUTES) --models $(MODELS)
 
 # ---- on a cluster --------------------------------------------------------------------------------------------------
 

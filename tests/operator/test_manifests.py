@@ -235,3 +235,26 @@ def test_what_only_a_cluster_can_do_is_named(
 ) -> None:
     (problem,) = problems(tmp_path, GPU.replace(*gpu, 1), ONE_MODEL.replace(*models, 1))
     assert problem.endswith(sentence)
+
+
+def billions() -> str:
+    """Ten lines whose anchors stand for billions of values."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)]
+    return "\n".join(["kind: GpuPool", *lines])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[" * 5000, "is nested too deeply"),
+        ("kind: ModelPool\nspec: &a {b: *a}", "an anchor that holds itself"),
+        (billions(), "has more than 200000 values"),
+        ("kind: ModelPool\nspec: " + "9" * 5000, "a value that cannot be read"),
+    ],
+)
+def test_a_document_that_costs_more_than_its_size_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "pool.yaml").write_text(text)
+    with pytest.raises(ManifestError) as caught:
+        load_manifests(tmp_path, tmp_path)
+    assert reason in caught.value.problems[0]

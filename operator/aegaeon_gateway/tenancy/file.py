@@ -125,7 +125,7 @@ def _digests(tenant: _Tenant, folder: Path) -> list[str]:
     for name in tenant.key_files:
         try:
             lines = (folder / name).read_text("utf-8").split()
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a name that no file can have
             raise ConfigError(f"key file {name} of tenant {tenant.name!r} cannot be read: {error}") from error
         if not lines:
             raise ConfigError(f"key file {name} of tenant {tenant.name!r} is empty; write a key into it")

@@ -86,7 +86,9 @@ def load(directory: Path) -> ModelText:
     try:
         check_files(directory)
         return ModelText(_tokenizer(directory), directory)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, ImportError, RecursionError) as error:
+    except (MemoryError, TokenizerError):
+        raise
+    except Exception as error:  # a stranger's files: tokenizers raises Exception itself, and large numbers overflow
         raise TokenizerError(f"the tokenizer cannot be loaded: {str(error)[:500]}") from error
 
 

@@ -19,6 +19,9 @@ from aegaeon_operator.spec.crosscheck import Origin, Placed, cross_check
 from aegaeon_operator.spec.explain import explain
 from aegaeon_operator.spec.resources import API_VERSION, GpuPool, ModelPool, ServedModel
 
+MAX_NODES = 200_000
+"""values in one document, an anchor's counted wherever it is used: some lines of anchors can stand for billions"""
+
 _KINDS: dict[str, type[GpuPool] | type[ModelPool]] = {"GpuPool": GpuPool, "ModelPool": ModelPool}
 
 
@@ -102,11 +105,18 @@ def _documents(file: Path, problems: list[str]) -> Iterator[tuple[Origin, object
         problems.append(f"{Origin(file, number + 1)}{at}: not valid YAML: {error.problem}")
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         problems.append(f"{file}: cannot be read: {' '.join(str(error).split())}")
+    except RecursionError:
+        problems.append(f"{Origin(file, number + 1)}: is nested too deeply")
+    except ValueError as error:  # a number with more digits than Python reads, for example
+        problems.append(f"{Origin(file, number + 1)}: holds a value that cannot be read: {error}")
 
 
 def _validate(origin: Origin, document: object, problems: list[str]) -> GpuPool | ModelPool | None:
     if not isinstance(document, dict):
         problems.append(f"{origin}: is not a mapping; a manifest begins with apiVersion and kind")
+        return None
+    if _is_too_large(document):
+        problems.append(f"{origin}: has more than {MAX_NODES} values, or an anchor that holds itself")
         return None
     kind = _KINDS.get(str(document.get("kind")))
     if kind is None:
@@ -121,6 +131,18 @@ def _validate(origin: Origin, document: object, problems: list[str]) -> GpuPool 
         label = f"{origin} ({document['kind']} {_name(document)})"
         problems.extend(f"{label}: {sentence}" for sentence in explain(error, kind))
     return None
+
+
+def _is_too_large(document: dict[Any, Any]) -> bool:
+    count, waiting = 0, [iter(document.values())]
+    while waiting:
+        for value in waiting.pop():
+            count += 1
+            if count > MAX_NODES:
+                return True
+            if isinstance(value, dict | list):
+                waiting.append(iter(value.values() if isinstance(value, dict) else value))
+    return False
 
 
 def _name(document: dict[Any, Any]) -> str:

@@ -1,0 +1,43 @@
+"""A stack with the innocent tenant on it that is made anew after an attack that did harm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from attacks.campaign import Outcome, attack, innocent_on
+from attacks.ground import INNOCENT_MODELS, Ground, standing
+from attacks.innocent import Innocent
+from attacks.table import Attack
+
+
+class Arena:
+    """`async with` it. The stack stands from the first attack on."""
+
+    def __init__(self, models: Mapping[str, Path]) -> None:
+        self._models = models
+        self._exits = AsyncExitStack()
+        self._standing: tuple[Ground, Innocent] | None = None
+
+    async def __aenter__(self) -> Arena:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.fall()
+
+    async def fall(self) -> None:
+        """End the stack; the next attack finds a new one."""
+        self._standing = None
+        await self._exits.aclose()
+
+    async def attack(self, attacks: Sequence[Attack], *, quiet_s: float, seconds: float, pace: float) -> Outcome:
+        """See campaign.attack."""
+        if self._standing is None:
+            ground = await self._exits.enter_async_context(standing(self._models))
+            self._standing = ground, await self._exits.enter_async_context(innocent_on(ground))
+        good = self._models[INNOCENT_MODELS[0]]
+        outcome = await attack(*self._standing, attacks, good, quiet_s=quiet_s, seconds=seconds, pace=pace)
+        if outcome.harmed:
+            await self.fall()
+        return outcome

@@ -1,0 +1,34 @@
+"""What a stranger knows of a stack: addresses, a key of its own, names of models. Travels to the attacker as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Every port is of 127.0.0.1."""
+
+    gateway: int
+    key: str  # of a tenant of its own, which may use `shared` and the hostile models
+    shared: str  # a model that the innocent tenant uses as well
+    open: str  # needs no key
+    grpc: tuple[int, ...]  # of the scheduler and the gateway's token sink
+    pages: tuple[int, ...]  # metrics of scheduler and engines
+    picker: int
+    folder: str  # of the attacker: files of its models
+    web: int  # free, for a server of its own
+    hostile: tuple[str, ...] = ()  # names of the models that this attack has added
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.gateway}"
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def of(text: str) -> Target:
+        data = json.loads(text)
+        return Target(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})

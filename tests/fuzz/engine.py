@@ -1,0 +1,201 @@
+"""Parsers of the engine: files of a model, lists of files of a server, credentials, commands of the scheduler."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fuzz.shape import Draw, changed, json_bytes, json_input, message, raw
+from fuzz.target import One, Target, folder
+
+_HEADERS = [
+    {"a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}, "__metadata__": {"format": "pt"}},
+    {
+        "a": {"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]},
+        "b": {"dtype": "F16", "shape": [], "data_offsets": [8, 10]},
+        "c": {"dtype": "F32", "shape": [0], "data_offsets": [10, 10]},
+    },
+]
+_HEADER_WORDS = ("dtype", "shape", "data_offsets", "F32", "BF16", "F16", "__metadata__", "a", "b")
+_CONFIGS = [
+    {
+        "architectures": [name], "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 100,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": True, "hidden_act": "silu",
+        "attention_bias": False, "rope_scaling": scaling, "use_sliding_window": True, "sliding_window": 8,
+        "max_window_layers": 1, "layer_types": ["full_attention", "sliding_attention"],
+    }
+    for name in ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+    for scaling in (
+        None,
+        {"rope_type": "linear", "factor": 2.0},
+        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+         "original_max_position_embeddings": 64},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "beta_fast": 32, "beta_slow": 1},
+    )
+]  # fmt: skip
+
+
+@contextmanager
+def _header() -> Iterator[One]:
+    from aegaeon_sidecar.errors import WeightsError
+    from aegaeon_sidecar.models.header import read_header
+
+    with folder() as home:
+        path = home / "model.safetensors"
+
+        def one(data: bytes) -> None:
+            body = raw(data)
+            if body is None:
+                draw = Draw(data[1:])
+                header = json_bytes(changed(draw, _HEADERS, _HEADER_WORDS))
+                length = draw.one_of((len(header),) * 5 + (len(header) - 1, 0, 2**31, 2**63, 2**64 - 1))
+                body = struct.pack("<Q", length) + header + bytes(draw.one_of((10, 16, 0, 100)))
+            path.write_bytes(body)
+            try:
+                tensors = read_header(path)
+            except WeightsError as error:
+                assert len(str(error)) < 4096, "a refusal as long as the file"
+                return
+            end = 8 + int.from_bytes(body[:8], "little")
+            for tensor in tensors:  # back to back, inside the file, each byte once
+                assert tensor.offset == end
+                end += tensor.nbytes
+            assert end == len(body)
+
+        yield one
+
+
+@contextmanager
+def _config() -> Iterator[One]:
+    from aegaeon_sidecar.errors import ConfigError
+    from aegaeon_sidecar.models.config import read_spec, serve_length
+
+    with folder() as home:
+        words = tuple(
+            {key for config in _CONFIGS for key in config} | {"factor", "rope_type", "rope_parameters", "yarn"}
+        )
+
+        def one(data: bytes) -> None:
+            (home / "config.json").write_bytes(json_input(data, _CONFIGS, words))
+            try:
+                spec = read_spec(home)
+                served = serve_length(spec, home, 0)
+            except ConfigError as error:
+                assert len(str(error)) < 8192, "a refusal as long as the file"
+                return
+            assert served >= 1
+            assert len(spec.windows) == spec.layers
+            assert spec.heads % spec.kv_heads == 0
+            assert spec.head_dim % 2 == 0
+
+        yield one
+
+
+@contextmanager
+def _index() -> Iterator[One]:
+    from aegaeon_sidecar.errors import WeightsError
+    from aegaeon_sidecar.models.files import _read_index
+
+    with folder() as home:
+        documents = [
+            {
+                "metadata": {"total_size": 9},
+                "weight_map": {"a": "model-00001-of-00002.safetensors", "b": "x.safetensors"},
+            }
+        ]
+
+        def one(data: bytes) -> None:
+            (home / "model.safetensors.index.json").write_bytes(
+                json_input(data, documents, ("weight_map", "a", "../x.safetensors", ".safetensors", "/x.safetensors"))
+            )
+            try:
+                shards = _read_index(home)
+            except WeightsError:
+                return
+            assert shards
+            assert all(path.parent == home for path in shards), shards
+
+        yield one
+
+
+@contextmanager
+def _sums() -> Iterator[One]:
+    from aegaeon_sidecar.weights.remote import parse_sums
+
+    def one(data: bytes) -> None:
+        for name, digest in parse_sums((raw(data) or data).decode("utf-8", "replace")).items():
+            assert re.fullmatch("[0-9a-f]{64}", digest)
+            assert "/" not in name
+
+    yield one
+
+
+@contextmanager
+def _credentials() -> Iterator[One]:
+    from aegaeon_proto.credentials import CredentialsError, s3_keys, token_of
+
+    with folder() as home:
+        file = home / "credentials"
+
+        def one(data: bytes) -> None:
+            file.write_bytes(raw(data) if data and data[0] % 2 == 0 else data[1:])  # type: ignore[arg-type]  # not None then
+            secret = file.read_bytes().strip()
+            for read in (token_of, s3_keys):
+                try:
+                    found = read(str(file))
+                except CredentialsError as error:
+                    text = str(error).encode()
+                    assert len(secret) < 12 or secret not in text, "a refusal that quotes the secret"
+                    continue
+                if isinstance(found, str):
+                    assert re.fullmatch("[!-~]*", found), "a token that is no header"
+
+        yield one
+
+
+@contextmanager
+def _commands() -> Iterator[One]:
+    """Commands of a scheduler, applied one after the other to one state, as Engine.Attach brings them."""
+    from aegaeon_proto.v1 import engine_pb2
+    from aegaeon_sidecar.backends import Layout
+    from aegaeon_sidecar.errors import SidecarError
+    from aegaeon_sidecar.plan import TurnPlan
+    from aegaeon_sidecar.wire import open_sequence
+
+    layout = Layout(1024, (), "f32-1x8x16", 512, 16, 128, ())
+    words = ("r", "s", "m", "engine-0")
+
+    def one(data: bytes) -> None:
+        body, draw = raw(data), Draw(data[1:])
+        try:
+            command = engine_pb2.Command.FromString(body) if body is not None else None
+        except Exception:  # noqa: BLE001 - protobuf's own, before the engine sees it
+            return
+        command = message(draw, engine_pb2.Command, words) if command is None else command
+        kind = command.WhichOneof("body")
+        if kind == "open":
+            try:
+                sequence = open_sequence(command.open, layout)
+            except SidecarError:
+                return
+            assert 0 <= sequence.max_output <= layout.max_model_len
+        elif kind == "turn":
+            plan = TurnPlan.of(command.turn)
+            change = message(draw, engine_pb2.Amend, words)
+            plan.amend(change)
+            assert set(plan.waiting()) <= {part.key for part in plan.prefill} | set(plan.decode)
+
+    yield one
+
+
+TARGETS = (
+    Target("safetensors_header", _header, ("aegaeon_sidecar.models",)),
+    Target("model_config", _config, ("aegaeon_sidecar.models",)),
+    Target("weights_index", _index, ("aegaeon_sidecar.models",)),
+    Target("sha256sums", _sums, ("aegaeon_sidecar.weights.remote",)),
+    Target("credentials", _credentials, ("aegaeon_proto.credentials",)),
+    Target("engine_commands", _commands, ("aegaeon_sidecar.wire", "aegaeon_sidecar.plan")),
+)

@@ -1,0 +1,130 @@
+"""The endpoint picker: frames of HTTP/2, gRPC's framing in them, messages of Envoy's external processing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
+from fuzz.shape import Draw, message, raw
+from fuzz.target import One, Target
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+METHOD = b"/envoy.service.ext_proc.v3.ExternalProcessor/Process"
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + (stream % 2**31).to_bytes(4, "big") + payload
+
+
+def _headers(draw: Draw) -> bytes:
+    """A literal header block without an index, mostly the one that opens a call."""
+    headers = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", METHOD), (b":authority", b"a")]
+    if not draw.below(4):
+        headers[draw.below(4)] = (draw.bytes(10).lower(), draw.bytes(30))
+    if not draw.below(3):
+        headers += [(b"x-%d" % i, draw.bytes(100)) for i in range(draw.below(30))]
+    return b"".join(b"\0" + _text(name) + _text(value) for name, value in headers)
+
+
+def _text(value: bytes) -> bytes:
+    return bytes((len(value),)) + value if len(value) < 127 else b"\x7f" + b"\x00" + value[:127]
+
+
+def _frame(draw: Draw) -> bytes:
+    stream = draw.one_of((1, 3, 5, 7, 0, 2, 2**31 - 1))
+    match draw.below(10):
+        case 0 | 1:
+            return frame(1, draw.one_of((4, 5, 0, 0x24)), stream, _headers(draw))
+        case 2 | 3 | 4:
+            body = message(draw, ext_proc.ProcessingRequest).SerializeToString()
+            length = len(body) if draw.below(6) else int(abs(draw.below(2**32)))
+            return frame(
+                0, draw.one_of((0, 1)), stream, bytes((draw.one_of((0, 0, 0, 1)),)) + length.to_bytes(4, "big") + body
+            )
+        case 5:
+            return frame(3, 0, stream, draw.below(2**32).to_bytes(4, "big"))
+        case 6:
+            identifier, value = draw.below(8), draw.one_of((0, 1, 65535, 2**31 - 1, 2**32 - 1))
+            return frame(4, draw.one_of((0, 1)), 0, identifier.to_bytes(2, "big") + value.to_bytes(4, "big"))
+        case 7:
+            return frame(8, 0, draw.one_of((0, stream)), draw.one_of((0, 1, 65535, 2**31 - 1)).to_bytes(4, "big"))
+        case 8:
+            return frame(draw.one_of((6, 7, 9, 2, 10, 200)), draw.below(256), draw.one_of((0, stream)), draw.bytes(20))
+        case _:
+            return draw.bytes(60)
+
+
+@contextmanager
+def _frames() -> Iterator[One]:
+    """A session without its transport, on a clock of its own; what it holds is on the books of a port's budget."""
+    from aegaeon_picker.fleet import Endpoint, Fleet
+    from aegaeon_picker.metrics import Metrics
+    from aegaeon_picker.server import Picker
+    from aegaeon_picker.transport.budget import Budget
+    from aegaeon_picker.transport.errors import PeerError
+    from aegaeon_picker.transport.limits import Limits
+    from aegaeon_picker.transport.rejections import Rejections
+    from aegaeon_picker.transport.session import Session
+
+    fleet = Fleet()
+    fleet.update([Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2)])
+    methods = Picker(fleet, Metrics(fleet), conformance=False).methods
+    limits = Limits()
+
+    def one(data: bytes) -> None:
+        body, draw, now = raw(data), Draw(data[1:]), 0.0
+        pieces = [PREFACE + body] if body is not None else [PREFACE + frame(4, 0, 0, b"")]
+        if body is None:
+            pieces += [b"".join(_frame(draw) for _ in range(1 + draw.below(4))) for _ in range(1 + draw.below(8))]
+        budget = Budget(limits)
+        rejections = Rejections(lambda scope, reason: None, lambda: now)
+        session = Session(methods, budget, rejections, "fuzz", lambda: now, lambda: None)
+        for piece in pieces:
+            try:
+                session.add(piece)
+                while session.work(now + 1.0):
+                    pass
+                session.check()
+            except PeerError as fault:
+                session.end(fault)
+            budget.check()
+            assert budget.bytes <= limits.buffered_bytes
+            session.to_send()
+            now += draw.one_of((0.0, 0.001, 1.0, 1000.0))
+        session.close()
+        assert budget.bytes == 0, "a session that is over holds bytes"
+        assert budget.streams == 0, "a session that is over holds streams"
+
+    yield one
+
+
+@contextmanager
+def _messages() -> Iterator[One]:
+    from aegaeon_picker.exchange import Exchange
+    from aegaeon_picker.fleet import Endpoint, Fleet
+
+    fleet = Fleet()
+    fleet.update([Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2)])
+    words = ("envoy.lb", "envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset", "127.0.0.1:1", ":path")
+
+    def one(data: bytes) -> None:
+        body, draw = raw(data), Draw(data[1:])
+        exchange = Exchange(fleet)
+        for _ in range(4):
+            try:
+                request = ext_proc.ProcessingRequest.FromString(body) if body is not None else None
+            except Exception:  # noqa: BLE001 - protobuf's own; the picker ends that call alone
+                return
+            request = message(draw, ext_proc.ProcessingRequest, words, depth=5) if request is None else request
+            for response in exchange.answer(request):
+                assert len(response.SerializeToString()) < 64 << 10
+        exchange.close()
+
+    yield one
+
+
+TARGETS = (
+    Target("picker_frames", _frames, ("aegaeon_picker",)),
+    Target("picker_messages", _messages, ("aegaeon_picker",)),
+)

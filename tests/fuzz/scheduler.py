@@ -1,0 +1,70 @@
+"""Messages that reach the scheduler: reports of engines, submissions of gateways, the administrator's catalogs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fuzz.shape import Draw, message, raw
+from fuzz.target import One, Target
+
+_WORDS = ("r", "s", "m", "engine-0", "gateway", "f32-1x8x16")
+
+
+@contextmanager
+def _reports() -> Iterator[One]:
+    from aegaeon_proto.v1 import engine_pb2
+    from aegaeon_scheduler.core.model import InstanceId, Memory
+    from aegaeon_scheduler.errors import ProtocolError
+    from aegaeon_scheduler.service.codec.reports import ReportDecoder, command_named, instance_up
+
+    def one(data: bytes) -> None:
+        body, draw = raw(data), Draw(data[1:])
+        decoder = ReportDecoder(InstanceId("engine-0"), "n", Memory(0, 0, {}, {}), 0)
+        for _ in range(4):
+            try:
+                report = engine_pb2.Report.FromString(body) if body is not None else None
+            except Exception:  # noqa: BLE001 - protobuf's own, before the scheduler sees it
+                return
+            report = message(draw, engine_pb2.Report, _WORDS) if report is None else report
+            try:
+                command_named(report)
+                if report.WhichOneof("body") == "hello":
+                    up = instance_up(report.hello)
+                    assert all((up.instance, up.incarnation))
+                else:
+                    decoder.event(report)
+            except ProtocolError as error:
+                assert str(error)
+
+    yield one
+
+
+@contextmanager
+def _frontend() -> Iterator[One]:
+    from aegaeon_proto.v1 import gateway_pb2
+    from aegaeon_scheduler.core.model import GatewayId
+    from aegaeon_scheduler.service.codec.frontend import complaint, submitted
+
+    def one(data: bytes) -> None:
+        body, draw = raw(data), Draw(data[1:])
+        try:
+            submit = gateway_pb2.Submit.FromString(body) if body is not None else None
+        except Exception:  # noqa: BLE001 - protobuf's own, before the scheduler sees it
+            return
+        submit = message(draw, gateway_pb2.Submit, _WORDS) if submit is None else submit
+        if complaint(submit):
+            return
+        for event in submitted(GatewayId("gateway"), submit, 100.0):
+            assert event.prompt_tokens > 0
+            assert event.max_tokens > 0
+            assert event.epoch > 0
+            assert event.arrival <= 100.0
+
+    yield one
+
+
+TARGETS = (
+    Target("engine_reports", _reports, ("aegaeon_scheduler.service.codec",)),
+    Target("gateway_messages", _frontend, ("aegaeon_scheduler.service.codec",)),
+)

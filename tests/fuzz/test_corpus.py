@@ -1,0 +1,24 @@
+"""Every input in the tree, once: the seeds, and what fuzzing has found before; and some that nobody chose."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+pytest.importorskip("atheris", reason="needs atheris, which has no wheel for this Python")
+
+from fuzz.table import TARGETS
+
+UNCHOSEN = 50
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_parser_keeps_its_word(name: str) -> None:
+    target = TARGETS[name]
+    inputs = target.inputs()
+    assert inputs, f"{target.corpus} has no seed"
+    dice = random.Random(name)
+    with target.open() as one:
+        for data in inputs + [b"\1" + dice.randbytes(dice.randrange(400)) for _ in range(UNCHOSEN)]:
+            one(data)

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 from sidecar.test_sources import contents, obtain
-from sidecar.web import FILES, quick_tier
+from sidecar.web import FILES, outbound, quick_tier
 
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.errors import SourceError
-from aegaeon_sidecar.weights.remote import S3Remote
+from aegaeon_sidecar.weights.boundary import Guarded
+from aegaeon_sidecar.weights.s3 import S3Remote
+from aegaeon_sidecar.weights.sources import remote_of
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +46,9 @@ def s3() -> Iterator[Any]:
         reader.join()
 
 
-def bucket(s3: Any, prefix: str) -> S3Remote:
-    return S3Remote(mpb.S3Source(bucket="models", prefix=prefix, endpoint=s3.meta.endpoint_url))
+def bucket(s3: Any, prefix: str, name: str = "models", endpoint: str = "", file: str = "") -> Guarded:
+    source = mpb.S3Source(bucket=name, prefix=prefix, endpoint=endpoint or s3.meta.endpoint_url, credentials_file=file)
+    return remote_of(mpb.ModelSource(s3=source), outbound().client(), ambient=False)
 
 
 def upload(s3: Any, prefix: str, files: dict[str, bytes] = FILES, **options: str) -> None:
@@ -75,7 +78,9 @@ def test_an_interrupted_fetch_from_a_bucket_goes_on_where_it_stopped(s3: Any, fo
     upload(s3, "b")
     source = mpb.S3Source(bucket="models", prefix="b/", endpoint=s3.meta.endpoint_url)
     seen: list[int] = []
-    stored = obtain(quick_tier(folder), Interrupted(source), lambda done, total: seen.append(done))
+    client = outbound().client()
+    remote = Guarded("s3:models", client, "", lambda: Interrupted(source, client, ambient=False))
+    stored = obtain(quick_tier(folder), remote, lambda done, total: seen.append(done))
     assert contents(stored) == FILES
     assert seen == sorted(set(seen))
     stored.close()
@@ -90,9 +95,9 @@ def test_bytes_of_a_bucket_that_do_not_hash_as_promised_are_refused(s3: Any, fol
 def test_what_a_store_does_not_have_is_said(s3: Any, folder: Path) -> None:
     with pytest.raises(SourceError, match="no file of a model is there; check bucket and prefix"):
         obtain(quick_tier(folder), bucket(s3, "nothing"))
-    missing = S3Remote(mpb.S3Source(bucket="none", prefix="x", endpoint=s3.meta.endpoint_url))
+    missing = bucket(s3, "x", name="none")
     with pytest.raises(SourceError, match=r"NoSuchBucket.*check bucket, prefix and credentials"):
         obtain(quick_tier(folder), missing)
-    away = S3Remote(mpb.S3Source(bucket="models", prefix="x", endpoint="http://127.0.0.1:9"))
+    away = bucket(s3, "x", endpoint="http://127.0.0.1:9")
     with pytest.raises(SourceError, match="cannot be reached"):
         obtain(quick_tier(folder), away)

@@ -13,7 +13,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from aegaeon_proto.outbound.client import Outbound
+from aegaeon_proto.outbound.limits import Limits
+from aegaeon_proto.outbound.policy import EVERYWHERE, Policy
+from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.disk import DiskTier
+from aegaeon_sidecar.weights.sources import remote_of
 
 WEIGHTS = bytes(range(256)) * 12_000
 FILES = {"config.json": b"{}", "model.safetensors": WEIGHTS, "tokenizer.json": b"[]"}
@@ -23,6 +29,20 @@ def quick_tier(folder: Path, budget_bytes: int = 1 << 30) -> DiskTier:
     """A disk tier whose pauses between tries are 10 ms at most."""
     # They wait for servers, which here are ready at once, and for others who fetch the model and need the processor.
     return DiskTier(folder / "disk", budget_bytes, lambda seconds: time.sleep(min(seconds, 0.01)))
+
+
+ANYWHERE = {"allowed": list(EVERYWHERE)}  # as `sources` of a configuration: these tests' servers are on this machine
+
+
+def outbound(ambient: bool = False, **limits: float) -> Outbound:
+    """Requests to this machine's own servers."""
+    return Outbound(Policy(EVERYWHERE), Limits(**limits), ambient)
+
+
+def remote(url: str, credentials_file: str = "", **limits: float) -> Guarded:
+    """A folder on a web server."""
+    source = mpb.ModelSource(http=mpb.HttpSource(url=url, credentials_file=credentials_file))
+    return remote_of(source, outbound(**limits).client(), ambient=False)
 
 
 @dataclass

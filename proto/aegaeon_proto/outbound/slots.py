@@ -7,6 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from aegaeon_proto.v1.model_pb2 import ModelSource
+
 _AT_A_TIME = 4  # of one source; together they rarely get more out of it than one
 
 
@@ -73,3 +75,16 @@ class Slots:
             if not threads:
                 del self._threads[source]
             return None
+
+
+def slot_of(source: ModelSource) -> str:
+    """Sources with the same name share what they answer with, and so take turns; others never wait for each other."""
+    if source.HasField("hub"):
+        return f"hub:{source.hub.repository.partition('/')[0]}"
+    if source.HasField("s3"):
+        return f"s3:{_server(source.s3.endpoint) or source.s3.bucket}"
+    return f"http:{_server(source.http.url)}"
+
+
+def _server(url: str) -> str:
+    return url.partition("://")[2].partition("/")[0].lower()

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from aegaeon_native import NativeError, Range
-from aegaeon_proto.outbound.slots import Slots
+from aegaeon_proto.outbound.slots import Slots, slot_of
 from aegaeon_proto.redaction import sentence
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.backends import Backend, Layout

@@ -76,19 +76,6 @@ def remote_of(source: pb.ModelSource, client: Client, ambient: bool) -> Guarded:
     return Guarded("source.http.url", client, http.credentials_file, lambda: HttpRemote(http, client))
 
 
-def slot_of(source: pb.ModelSource) -> str:
-    """Sources with the same name share what they answer with, and so take turns; others never wait for each other."""
-    if source.HasField("hub"):
-        return f"hub:{source.hub.repository.partition('/')[0]}"
-    if source.HasField("s3"):
-        return f"s3:{_server(source.s3.endpoint) or source.s3.bucket}"
-    return f"http:{_server(source.http.url)}"
-
-
-def _server(url: str) -> str:
-    return url.partition("://")[2].partition("/")[0].lower()
-
-
 def _directory(given: str, root: str) -> Path:
     directory = Path(given)
     if not directory.is_absolute():

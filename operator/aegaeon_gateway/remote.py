@@ -49,7 +49,7 @@ Get = Callable[[str, int], bytes | None]
 
 
 class Directories:
-    """Where the files of models' text are on this machine. `hub_cache`: of the hub's own library, for `ambient` alone."""
+    """Where the files of models' text are on this machine. `hub_cache`: of the hub's library, for `ambient` alone."""
 
     def __init__(self, hub_cache: str | None, fetched: str | None, outbound: Outbound) -> None:
         self._hub_cache = hub_cache
@@ -73,9 +73,7 @@ class Directories:
             if kind == "hub" and self._outbound.ambient:
                 return _snapshot(source.hub, self._hub_cache)
             if self._fetched is None:
-                raise TokenizerError(
-                    f"source.{kind} needs a folder for its tokenizer; set fetched in the configuration"
-                )
+                raise TokenizerError(f"source.{kind} needs a folder for its tokenizer; set fetched in the config file")
             return fetch(source, Path(self._fetched), self._outbound)
         except TokenizerError:
             raise

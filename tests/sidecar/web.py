@@ -6,7 +6,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -50,7 +50,9 @@ class Server:
     """A folder on a web server with faults: `cuts` are bytes after which answers of a file break off, in turn.
 
     Without `sizes` it never says how long a file is, and ends an answer by closing the connection. What
-    is asked for below the folder `hanging` is not answered until `released`.
+    is asked for below the folder `hanging` is not answered until `released`; below `dripping` a byte comes ten times a
+    second. `redirects`: where a file is instead; `promised`: what HEAD says of a file's size; `endless`: files
+    that never end. `tokens`: the Authorization header of every request, by path.
     """
 
     address: str = ""
@@ -61,6 +63,11 @@ class Server:
     status: dict[str, int] = field(default_factory=dict)
     asked: list[tuple[str, int]] = field(default_factory=list)
     hanging: str = ""
+    dripping: str = ""
+    redirects: dict[str, str] = field(default_factory=dict)
+    promised: dict[str, int] = field(default_factory=dict)
+    endless: set[str] = field(default_factory=set)
+    tokens: list[tuple[str, str | None]] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)
 
     def sent(self, name: str) -> int:
@@ -83,9 +90,16 @@ class Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self) -> None:
-        folder, _, name = self.path.rpartition("/")
+        folder, _, name = self.path.partition("?")[0].rpartition("/")
         if self.folder.hanging and folder.endswith(self.folder.hanging):
             self.folder.released.wait()
+        self.folder.tokens.append((self.path, self.headers.get("Authorization")))
+        if name in self.folder.redirects:
+            self.send_response(302)
+            self.send_header("Location", self.folder.redirects[name])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         data = self.folder.files.get(name)
         status = self.folder.status.get(name, 200 if data is not None else 404)
         if data is None or status != 200:
@@ -99,14 +113,26 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(416)
             return
         self.send_response(206 if start else 200)
-        if self.folder.sizes:
-            self.send_header("Content-Length", str(len(data) - start))
+        if self.folder.sizes and name not in self.folder.endless:
+            nbytes = self.folder.promised.get(name, len(data)) if self.command == "HEAD" else len(data)
+            self.send_header("Content-Length", str(nbytes - start))
         self.send_header("ETag", '"' + hashlib.sha1(data).hexdigest() + '"')
         self.end_headers()
         if self.command == "GET":
             self.folder.asked.append((name, start))
             cut = self.folder.cuts.pop(0) if self.folder.cuts and name.endswith("safetensors") else len(data)
-            self.wfile.write(data[start : start + cut])
+            self._send(
+                data[start : start + cut], name, slow=bool(folder) and folder.endswith(self.folder.dripping or "-")
+            )
+
+    def _send(self, data: bytes, name: str, slow: bool) -> None:
+        with suppress(ConnectionError):  # the client has had enough
+            while slow and data and not self.folder.released.wait(0.1):
+                self.wfile.write(data[:1])
+                data = data[1:]
+            self.wfile.write(data)
+            while name in self.folder.endless and not self.folder.released.is_set():
+                self.wfile.write(data)
 
 
 @contextmanager

@@ -66,8 +66,10 @@ class Answer:
         return bytes(found)
 
     def close(self) -> None:
-        self._given.close()
-        self._sock.release()
+        try:
+            self._given.close()
+        finally:
+            self._sock.release()
 
 
 @dataclass(frozen=True)

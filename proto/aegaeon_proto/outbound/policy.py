@@ -43,9 +43,13 @@ class Entry:
         """Whether one host is named."""
         return bool(self.host) and "*" not in self.host
 
+    def fits(self, scheme: str, port: int) -> bool:
+        """Whether it is about that kind of server."""
+        return (self.scheme or scheme) == scheme and (self.port or port) == port
+
     def admits(self, scheme: str, host: str, port: int, address: Address | None) -> bool:
         """Whether it is about this server."""
-        if (self.scheme or scheme) != scheme or (self.port or port) != port:
+        if not self.fits(scheme, port):
             return False
         if self.network is not None:
             return address is not None and any(_within(one, self.network) for one in (address, _inner(address)))
@@ -74,7 +78,10 @@ class Policy:
 
     def names(self, scheme: str, host: str, port: int) -> bool:
         """Whether an entry could admit this server, whatever its address: where a redirect may lead."""
-        return any(one.network is not None or one.admits(scheme, host, port, None) for one in self._entries)
+        return any(
+            one.admits(scheme, host, port, None) or (one.network is not None and one.fits(scheme, port))
+            for one in self._entries
+        )
 
 
 def parse_entry(text: str) -> Entry:
@@ -92,9 +99,9 @@ def parse_entry(text: str) -> Entry:
     network = _network(place, text)
     if network is not None:
         return Entry(scheme, "", network, number)
-    if not _HOST.fullmatch(place.rstrip(".")):
+    if not _HOST.fullmatch(place):
         raise EntryError(_wrong(text))
-    return Entry(scheme, place.rstrip("."), None, number)
+    return Entry(scheme, place, None, number)
 
 
 def kind_of(address: Address) -> str:

@@ -38,6 +38,15 @@ def boundary(name: str) -> Iterator[None]:
         raise SourceError(f"{name}: its source fails with {sentence(error)}") from error
 
 
+@contextmanager
+def _final() -> Iterator[None]:
+    """Where no retry is made."""
+    try:
+        yield
+    except (BrokenOffError, PastEndError) as error:
+        raise SourceError(str(error)) from error
+
+
 class Guarded:
     """A Remote that raises nothing but what Remote says. `make` makes the one behind it.
 
@@ -46,7 +55,7 @@ class Guarded:
 
     def __init__(self, name: str, client: Client, credentials_file: str, make: Callable[[], Remote]) -> None:
         self._client = client
-        with boundary(name):
+        with _final(), boundary(name):
             self._remote = make()
         self.address = self._remote.address
         self.key = f"{self.address}\0{credentials_file}" if credentials_file else self.address
@@ -56,7 +65,10 @@ class Guarded:
         watch = self._client.watch
         watch.paced = False
         with boundary(self.address), watch.within(_LISTING_S, "finding out which files there are"):
-            return self._remote.files()
+            try:
+                return self._remote.files()
+            except PastEndError as error:
+                raise SourceError(str(error)) from error
 
     def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
         """See Remote. At the least rate of the client's limits, over all reads of a model."""

@@ -36,6 +36,7 @@ from aegaeon_sidecar.weights.remote import (
     answer,
     check_count,
     from_byte,
+    plainly,
 )
 
 _PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
@@ -51,7 +52,7 @@ class HubRemote:
     def __init__(self, source: pb.HubSource, client: Client, ambient: bool) -> None:
         self._repository = source.repository
         self._revision = source.revision
-        self.address = f"hub:{source.repository} at {_revision(source)}"
+        self.address = _name(source)
         with _errors(self.address):
             validate_repo_id(source.repository)
         self._client = client
@@ -93,7 +94,7 @@ class HubRemote:
 
 def snapshot(source: pb.HubSource, hub_cache: Path | None) -> Path:
     """The folder of the library's own cache; its progress is not told, and it is not given up. Raises SourceError."""
-    name = f"hub:{source.repository} at {_revision(source)}"
+    name = _name(source)
     with _errors(name):
         try:
             path = snapshot_download(
@@ -112,8 +113,8 @@ def snapshot(source: pb.HubSource, hub_cache: Path | None) -> Path:
     return Path(path)
 
 
-def _revision(source: pb.HubSource) -> str:
-    return source.revision or "its default branch"
+def _name(source: pb.HubSource) -> str:
+    return plainly(f"hub:{source.repository} at {source.revision or 'its default branch'}")
 
 
 def _answers(name: str, status: int) -> str:

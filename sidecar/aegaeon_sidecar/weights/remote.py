@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
+from urllib.parse import quote
 
 from aegaeon_proto.credentials import token_of
 from aegaeon_proto.outbound.client import Answer, Client
@@ -20,6 +21,7 @@ from aegaeon_sidecar.errors import SourceError
 
 CHUNK_BYTES = 256 << 10
 MOST_FILES = 1000
+_PLAIN = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 MOST_LIST_BYTES = 64 << 20  # of what lists files: an index, or a hub's answer; the largest known have 15 MB
 MOST_SUMS_BYTES = 1 << 20
 SUMS = "SHA256SUMS"
@@ -139,6 +141,11 @@ def parse_sums(text: str) -> dict[str, str]:
     """What sha256sum writes: `<64 hex digits>  <name>`. Lines of another form are passed over."""
     lines = re.findall(r"^([0-9a-fA-F]{64})[ \t]+\*?(?:\./)?([\w.-]+)\r?$", text, re.MULTILINE)
     return {name: digest.lower() for digest, name in lines}
+
+
+def plainly(name: str) -> str:
+    """A name that a tenant gave, in printable ASCII; different names stay different."""
+    return quote(name, safe=_PLAIN)
 
 
 def check_count(address: str, files: int) -> None:

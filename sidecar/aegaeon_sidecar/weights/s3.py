@@ -24,6 +24,7 @@ from aegaeon_sidecar.weights.remote import (
     RemoteFile,
     check_count,
     parse_sums,
+    plainly,
 )
 
 _SSE_KMS = "aws:kms"
@@ -36,7 +37,8 @@ class S3Remote:
     def __init__(self, source: pb.S3Source, client: Client, ambient: bool) -> None:
         self._bucket = source.bucket
         self._prefix = source.prefix.strip("/")
-        self.address = f"s3://{source.bucket}/{self._prefix}" + (f" at {source.endpoint}" if source.endpoint else "")
+        at = f" at {source.endpoint}" if source.endpoint else ""
+        self.address = plainly(f"s3://{source.bucket}/{self._prefix}{at}")
         self._client = s3_client(source.endpoint, s3_keys(source.credentials_file), client, ambient)
 
     def files(self) -> list[RemoteFile]:

@@ -15,7 +15,7 @@ from aegaeon_sidecar.weights.boundary import Guarded, boundary
 from aegaeon_sidecar.weights.disk import DiskTier, Stored
 from aegaeon_sidecar.weights.download import Progress
 from aegaeon_sidecar.weights.hub import HubRemote, snapshot
-from aegaeon_sidecar.weights.remote import HttpRemote
+from aegaeon_sidecar.weights.remote import HttpRemote, plainly
 from aegaeon_sidecar.weights.s3 import S3Remote
 
 
@@ -59,7 +59,7 @@ class Sources:
             stored = self._disk.obtain(remote, progress, cancelled)
             return Located(stored.directory, stored)
         if kind == "hub" and self._outbound.ambient:
-            with boundary(f"hub:{source.hub.repository}"):
+            with boundary(plainly(f"hub:{source.hub.repository}")):
                 return Located(snapshot(source.hub, self._hub_cache))
         raise SourceError(f"source.{kind} needs a place on disk; set disk.folder in the sidecar's configuration")
 
@@ -67,11 +67,11 @@ class Sources:
 def remote_of(source: pb.ModelSource, client: Client, ambient: bool) -> Guarded:
     """What is behind a source from afar. Raises SourceError."""
     if source.HasField("hub"):
-        hub = source.hub
-        return Guarded(f"hub:{hub.repository}", client, hub.credentials_file, lambda: HubRemote(hub, client, ambient))
+        hub, name = source.hub, plainly(f"hub:{source.hub.repository}")
+        return Guarded(name, client, hub.credentials_file, lambda: HubRemote(hub, client, ambient))
     if source.HasField("s3"):
-        s3 = source.s3
-        return Guarded(f"s3:{s3.bucket}", client, s3.credentials_file, lambda: S3Remote(s3, client, ambient))
+        s3, name = source.s3, plainly(f"s3:{source.s3.bucket}")
+        return Guarded(name, client, s3.credentials_file, lambda: S3Remote(s3, client, ambient))
     http = source.http
     return Guarded("source.http.url", client, http.credentials_file, lambda: HttpRemote(http, client))
 

@@ -8,6 +8,7 @@ import socket
 import ssl
 import urllib.error
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +104,14 @@ def _errors() -> Iterator[BaseException]:
     yield StopIteration(SAID)
 
 
+_NUMBERS = count()
+
+
 class Throwing:
     """A source that raises in one of its methods."""
 
     def __init__(self, error: BaseException, where: str) -> None:
-        self.address = "http://h/m"
+        self.address = f"http://h/{next(_NUMBERS)}"
         self._error = error
         self._where = where
         self._throw("make")

@@ -259,6 +259,25 @@ def test_redirects_to_what_is_no_url_are_refused(web: Server, location: str) -> 
         get(client(), f"{web.address}/a")
 
 
+@pytest.mark.parametrize(
+    ("location", "followed"),
+    [
+        ("https://cdn-lfs.hf.co/x?Signature=y", True),
+        ("/api/resolve-cache/x", True),
+        ("https://evilhf.co/x", False),
+        ("https://hf.co.evil.example/x", False),
+        ("http://cdn-lfs.hf.co/x", False),
+    ],
+)
+def test_a_source_that_keeps_files_elsewhere_may_send_there_without_a_list(location: str, followed: bool) -> None:
+    asked, place = Outbound(Policy(())).client(), parse("https://huggingface.co/a/b/resolve/c/d")
+    if followed:
+        assert asked._next(place, location, ("hf.co",)).target.startswith("/")
+    else:
+        with pytest.raises(RefusedError, match="redirects"):
+            asked._next(place, location, ("hf.co",))
+
+
 # ---- answers that do not end ---------------------------------------------------------------------------------------
 
 

@@ -17,8 +17,9 @@ from sidecar.web import ANYWHERE, FILES, WEIGHTS, Server, outbound, quick_tier, 
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.errors import DiskFullError, SourceError
+from aegaeon_sidecar.errors import DiskFullError, FillCancelledError, SourceError
 from aegaeon_sidecar.weights.boundary import Guarded
+from aegaeon_sidecar.weights.disk import DiskTier
 from aegaeon_sidecar.weights.remote import BrokenOffError, RemoteFile
 
 BUDGET = 5_000_000  # a model and a half
@@ -209,3 +210,12 @@ def test_a_disk_that_others_fill_meanwhile_is_made_room_on(web: Server, tmp_path
 
         obtain(quick_tier(small), http(web, "third"), fill).close()
         assert not broken.exists()
+
+
+def test_a_pause_between_tries_ends_soon_after_nobody_wants_the_model(folder: Path) -> None:
+    slept: list[float] = []
+    disk = DiskTier(folder / "disk", 1 << 31, slept.append)
+    with pytest.raises(FillCancelledError):
+        obtain(disk, Guarded("h", outbound().client(), "", Dribbling), cancelled=lambda: sum(slept) > 5.0)
+    assert max(slept) <= 0.5
+    assert sum(slept) < 6.0

@@ -62,7 +62,7 @@ class DiskTier:
         self._folder.mkdir(parents=True, exist_ok=True)
         directory = self._folder / sha256(remote.key.encode()).hexdigest()[:32]
         while (stored := self._claim(directory)) is None:
-            with locked(lock_file(directory), wait=False) as mine:
+            with locked(lock_file(directory)) as mine:
                 if mine and not is_complete(directory):
                     self._fetch(directory, remote, progress, cancelled)
             if cancelled():
@@ -76,7 +76,7 @@ class DiskTier:
         return sum(size(directory) for directory in entries(self._folder))
 
     def _fetch(self, directory: Path, remote: Guarded, progress: Progress, cancelled: Callable[[], bool]) -> None:
-        room = Room(self._folder, directory, self._budget_bytes)
+        room = Room(self._folder, directory, self._budget_bytes, self._sleep, cancelled)
         download = Download(remote, directory, room, progress, cancelled)
         room.need(download.least_bytes)
         (directory / _SOURCE).write_text(remote.address + "\n")

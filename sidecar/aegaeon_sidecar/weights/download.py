@@ -22,6 +22,7 @@ _MANIFEST = ".manifest.json"
 _PAUSES_S = (0.1, 0.5, 2.0, 8.0, 20.0)  # between tries that bring nothing new, or less than
 _PROGRESS_BYTES = 512 << 10
 _NOTES_BYTES = 4096  # whose it is, and that it is complete
+_NOTICE_S = 0.5  # after as much of a pause it is seen that nobody wants it any more
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Progress = Callable[[int, int], None]
@@ -154,9 +155,11 @@ class Download:
         pause_s = next(self._pauses, None)
         if pause_s is None:
             raise SourceError(f"{error}; check the network") from error
-        if self._cancelled():
-            raise FillCancelledError(f"{self._remote.address}: fetching was cancelled")
-        sleep(pause_s)
+        while pause_s > 0:
+            if self._cancelled():
+                raise FillCancelledError(f"{self._remote.address}: fetching was cancelled")
+            sleep(min(pause_s, _NOTICE_S))
+            pause_s -= _NOTICE_S
 
     def _take(self, file: RemoteFile, check: _Check, chunk: bytes) -> None:
         check.update(chunk)

@@ -23,7 +23,7 @@ def entries(folder: Path) -> list[Path]:
 
 def evict(directory: Path) -> int:
     """Remove a model that nobody fetches or may load from; returns the bytes freed, 0 when it is in use."""
-    with locked(lock_file(directory), wait=False) as mine:
+    with locked(lock_file(directory)) as mine:
         if not mine:
             return 0
         nbytes = size(directory)
@@ -33,13 +33,13 @@ def evict(directory: Path) -> int:
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Holds the exclusive lock of a file; False when it is another's and we do not wait."""
+def locked(path: Path) -> Iterator[bool]:
+    """Holds the exclusive lock of a file; False when it is another's."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     held = True
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             held = False
         yield held

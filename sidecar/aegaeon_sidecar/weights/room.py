@@ -6,30 +6,41 @@ Who makes room: fetches that were broken off, the oldest first, then the models 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from aegaeon_sidecar.errors import DiskFullError
+from aegaeon_sidecar.errors import DiskFullError, FillCancelledError
 from aegaeon_sidecar.weights.entries import LOCK, RESERVED, entries, evict, is_complete, locked, size, written
 
+_POLL_S = 0.05
 _STEP_BYTES = 64 << 20  # that are reserved ahead where a source does not tell sizes
 
 
 class Room:
     """What `directory` may hold. `need` grows with it; nothing is to be written beyond."""
 
-    def __init__(self, folder: Path, directory: Path, budget_bytes: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        directory: Path,
+        budget_bytes: int,
+        sleep: Callable[[float], object],
+        cancelled: Callable[[], bool],
+    ) -> None:
         self._folder = folder
         self._directory = directory
         self._budget_bytes = budget_bytes
+        self._sleep = sleep
+        self._cancelled = cancelled
         self._reserved_bytes = -1
 
     def need(self, nbytes: int) -> None:
-        """The files will have so many bytes in all. Raises DiskFullError when there is no room for them."""
+        """The files will have so many bytes in all. Raises DiskFullError (no room for them) and FillCancelledError."""
         if nbytes <= self._reserved_bytes:
             return
         grows = self._reserved_bytes >= 0
-        with locked(self._folder / LOCK, wait=True):
+        with self._alone():
             left = self._make_room(nbytes)
             self._reserved_bytes = nbytes + (min(_STEP_BYTES, left) if grows else 0)
             self._directory.mkdir(exist_ok=True)
@@ -41,8 +52,20 @@ class Room:
 
     def free_some(self) -> bool:
         """The disk is full of what others have written. Evict one entry; False when there is none to evict."""
-        with locked(self._folder / LOCK, wait=True):
+        with self._alone():
             return any(evict(victim) for victim in self._victims())
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other fetch of the node makes room meanwhile; hundreds may want to, and a stop waits for none of them."""
+        while True:
+            with locked(self._folder / LOCK) as mine:
+                if mine:
+                    yield
+                    return
+            if self._cancelled():
+                raise FillCancelledError(f"{self._directory}: gave up waiting to make room")
+            self._sleep(_POLL_S)
 
     def _make_room(self, nbytes: int) -> int:
         """Returns the bytes that are left of budget and disk beside them."""
@@ -50,6 +73,8 @@ class Room:
         ours = written(self._directory)
         if nbytes > self._budget_bytes:
             raise self._over_budget(nbytes, used)
+        if (left := self._left(nbytes, used, ours)) >= 0:
+            return left
         if nbytes - ours > shutil.disk_usage(self._folder).free + sum(written(other) for other in self._others()):
             raise self._disk_full(nbytes)
         victims = self._victims()

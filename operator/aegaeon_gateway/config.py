@@ -12,6 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 from aegaeon_gateway.errors import ConfigError
+from aegaeon_proto.outbound.client import Outbound
+from aegaeon_proto.outbound.policy import EntryError, Policy
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "name": (str,),
@@ -27,6 +29,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "worker_memory_bytes": (int,),
     "hub_cache": (str, type(None)),
     "fetched": (str, type(None)),
+    "allowed_sources": (list,),
+    "ambient_credentials": (bool,),
     "hold_s": (int, float),
     "withdraw_s": (int, float),
     "drain_s": (int, float),
@@ -100,6 +104,10 @@ class GatewayConfig:
     """folder for tokenizer files of hub models; None: the library's own"""
     fetched: str | None = None
     """folder for tokenizer files from S3 stores and web servers; None: such models have none"""
+    allowed_sources: tuple[str, ...] = ()
+    """hosts and networks that models' files may come from, as a GpuPool's allowedSources; none: any public address"""
+    ambient_credentials: bool = False
+    """sources without credentials use this machine's, and its proxies; only where whoever writes manifests owns it"""
     hold_s: float = 30.0
     """seconds that a request waits for a model, the scheduler or room before it is answered 503"""
     withdraw_s: float = 0.0
@@ -120,6 +128,11 @@ class GatewayConfig:
     """host:port or unix:PATH of GET /healthz, /readyz and /metrics; None: nowhere"""
     http: HttpLimits = HttpLimits()
     """bounds on what clients' connections may take"""
+
+    @property
+    def outbound(self) -> Outbound:
+        """Requests to sources of models."""
+        return Outbound(Policy(self.allowed_sources), ambient=self.ambient_credentials)
 
     @property
     def tls_folder(self) -> Path | None:
@@ -163,7 +176,18 @@ def _checked(data: dict[str, Any]) -> GatewayConfig:
     _check_address("listen", data["listen"])
     if (pages := data.get("metrics_listen")) is not None and not pages.startswith("unix:"):
         _check_address("metrics_listen", pages)
-    return GatewayConfig(**{**data, "http": _http_limits(data.get("http", {}))})
+    own = {"http": _http_limits(data.get("http", {})), "allowed_sources": _allowed(data.get("allowed_sources", []))}
+    return GatewayConfig(**{**data, **own})
+
+
+def _allowed(entries: list[Any]) -> tuple[str, ...]:
+    if not all(isinstance(entry, str) for entry in entries):
+        raise ConfigError("key 'allowed_sources' must be a list of text")
+    try:
+        Policy(entries)
+    except EntryError as error:
+        raise ConfigError(f"key 'allowed_sources': {error}") from error
+    return tuple(entries)
 
 
 def _check_address(key: str, value: str) -> None:

@@ -1,20 +1,30 @@
-"""The small files of a model on a web server or in an S3 store: tokenizer, templates, configuration; never weights."""
+"""The small files of a model: tokenizer, templates, configuration; never weights. From wherever the model is.
+
+What is far away is fetched in threads of its own: a source that hangs or drips holds up no model of another.
+"""
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
+import asyncio
+import shutil
 from collections.abc import Callable
+from concurrent.futures import Future
 from hashlib import sha256
 from http import HTTPStatus
-from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from urllib.parse import quote
 
 from aegaeon_gateway.errors import TokenizerError
-from aegaeon_proto.credentials import s3_keys, token_of
-from aegaeon_proto.v1.model_pb2 import HttpSource, ModelSource, S3Source
+from aegaeon_proto.credentials import CredentialsError, s3_keys, token_of
+from aegaeon_proto.folders import OutsideError, check_within
+from aegaeon_proto.outbound.client import Client, Outbound
+from aegaeon_proto.outbound.errors import OutboundError
+from aegaeon_proto.outbound.slots import Slots, slot_of
+from aegaeon_proto.outbound.store import s3_client
+from aegaeon_proto.outbound.urls import check_source
+from aegaeon_proto.redaction import sentence
+from aegaeon_proto.v1.model_pb2 import HttpSource, HubSource, ModelSource, S3Source
 
 _NAMES = (
     "config.json",
@@ -26,71 +36,183 @@ _NAMES = (
     "chat_template.jinja",
     "tokenizer.model",
     "vocab.json",
+    "vocab.txt",
     "merges.txt",
 )
-_MOST_BYTES = 256 << 20
-_TIMEOUT_S = 30.0
+_HUB_HOSTS = ("hf.co", "huggingface.co")  # where the hub keeps large files; it chooses them, not a tenant
+_FILE_BYTES = 64 << 20
+_MODEL_BYTES = 128 << 20
+_FOLDER_BYTES = 4 << 30  # of all models; those fetched longest ago make room
+_MODEL_S = 300.0
 
-Get = Callable[[str], bytes | None]
+Get = Callable[[str, int], bytes | None]
 
 
-def fetch(source: ModelSource, folder: Path) -> Path:
-    """The directory inside `folder` with those of the files that there are. Raises TokenizerError, CredentialsError."""
-    directory = folder / sha256(source.SerializeToString(deterministic=True)).hexdigest()[:32]
-    if directory.is_dir():
-        return directory
-    get = _s3(source.s3) if source.WhichOneof("kind") == "s3" else _http(source.http)
+class Directories:
+    """Where the files of models' text are on this machine. `hub_cache`: of the hub's library, for `ambient` alone."""
+
+    def __init__(self, hub_cache: str | None, fetched: str | None, outbound: Outbound) -> None:
+        self._hub_cache = hub_cache
+        self._fetched = fetched
+        self._outbound = outbound
+        self._slots = Slots("tokenizers")
+
+    async def get(self, source: ModelSource) -> Path:
+        """Raises TokenizerError."""
+        kind = source.WhichOneof("kind")
+        if kind not in ("hub", "s3", "http"):
+            return await asyncio.to_thread(_local, source)
+        done: Future[Path] = Future()
+        self._slots.submit(slot_of(source), lambda: _settle(done, lambda: self._bring(source)))
+        return await asyncio.wrap_future(done)
+
+    def _bring(self, source: ModelSource) -> Path:
+        """Whatever a source raises ends here, as a sentence about this model."""
+        kind = source.WhichOneof("kind")
+        try:
+            if kind == "hub" and self._outbound.ambient:
+                return _snapshot(source.hub, self._hub_cache)
+            if self._fetched is None:
+                raise TokenizerError(f"source.{kind} needs a folder for its tokenizer; set fetched in the config file")
+            return fetch(source, Path(self._fetched), self._outbound)
+        except TokenizerError:
+            raise
+        except (CredentialsError, OutboundError) as error:
+            raise TokenizerError(f"source.{kind}: {error}") from error
+        except Exception as error:
+            raise TokenizerError(f"source.{kind}: the tokenizer cannot be fetched: {sentence(error)}") from error
+
+
+def _local(source: ModelSource) -> Path:
+    directory = Path(source.directory)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder, prefix="part-") as part:
-            for name in _NAMES:
-                if (data := get(name)) is not None:
-                    (Path(part) / name).write_bytes(data)
-            Path(part).rename(directory)  # whole or not at all
+        check_within(directory, source.root)
+    except OutsideError as error:
+        raise TokenizerError(str(error)) from error
     except OSError as error:
-        raise TokenizerError(f"{directory}: cannot be stored: {error}") from error
+        raise TokenizerError(f"{directory}: {error.strerror}") from error
     return directory
 
 
-def _http(source: HttpSource) -> Get:
-    token = token_of(source.credentials_file)
+def fetch(source: ModelSource, folder: Path, outbound: Outbound) -> Path:
+    """The directory inside `folder` with those of the files that there are. Raises what a source raises."""
+    directory = folder / sha256(source.SerializeToString(deterministic=True)).hexdigest()[:32]
+    if directory.is_dir():
+        return directory
+    client = outbound.client()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        client.watch.within(_MODEL_S, "fetching its small files"),
+        TemporaryDirectory(dir=folder, prefix="part-") as part,
+    ):
+        _fill(Path(part), _get(source, client, outbound.ambient))
+        _make_room(folder)
+        if not directory.is_dir():
+            Path(part).rename(directory)  # whole or not at all
+            Path(part).mkdir()  # for TemporaryDirectory to remove
+    return directory
 
-    def get(name: str) -> bytes | None:
-        url = f"{source.url.rstrip('/')}/{name}"
-        request = urllib.request.Request(url)
-        if token:
-            request.add_unredirected_header("Authorization", f"Bearer {token}")
-        try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-                return bytes(answer.read(_MOST_BYTES))
-        except urllib.error.HTTPError as error:
-            if error.code in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+
+def _fill(part: Path, get: Get) -> None:
+    left = _MODEL_BYTES
+    for name in _NAMES:
+        data = get(name, min(left, _FILE_BYTES))
+        if data is not None:
+            left -= len(data)
+            (part / name).write_bytes(data)
+
+
+def _make_room(folder: Path) -> None:
+    """For one model more."""
+    sizes = {path: sum(file.stat().st_size for file in path.iterdir()) for path in folder.iterdir() if path.is_dir()}
+    taken = sum(sizes.values())
+    for path in sorted(sizes, key=lambda path: path.stat().st_mtime_ns):
+        if taken > _FOLDER_BYTES and not path.name.startswith("part-"):
+            shutil.rmtree(path, ignore_errors=True)
+            taken -= sizes[path]
+
+
+def _get(source: ModelSource, client: Client, ambient: bool) -> Get:
+    if source.HasField("s3"):
+        return _s3(source.s3, client, ambient)
+    return _http(source.http, client) if source.HasField("http") else _hub(source.hub, client)
+
+
+def _http(source: HttpSource, client: Client) -> Get:
+    return _web(check_source(source.url).rstrip("/"), token_of(source.credentials_file), client)
+
+
+def _hub(source: HubSource, client: Client) -> Get:
+    from huggingface_hub import constants
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, not re-exported
+
+    validate_repo_id(source.repository)
+    revision = quote(source.revision or constants.DEFAULT_REVISION, safe="")
+    folder = f"{constants.ENDPOINT}/{source.repository}/resolve/{revision}"
+    return _web(folder, token_of(source.credentials_file), client, _HUB_HOSTS)
+
+
+def _web(folder: str, token: str, client: Client, hosts: tuple[str, ...] = ()) -> Get:
+    def get(name: str, most_bytes: int) -> bytes | None:
+        with client.open(f"{folder}/{name}", token=token, hosts=hosts) as given:
+            if given.status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
                 return None
-            raise TokenizerError(f"{url}: the server answers {error.code}") from error
-        except (OSError, HTTPException) as error:
-            raise TokenizerError(f"{url}: cannot be fetched: {error}") from error
+            if given.status != HTTPStatus.OK:
+                raise TokenizerError(f"{given.url}: the server answers {given.status}")
+            return given.whole(most_bytes)
 
     return get
 
 
-def _s3(source: S3Source) -> Get:
-    try:
-        import boto3
-        from botocore.exceptions import BotoCoreError, ClientError
-    except ImportError as error:
-        raise TokenizerError("source.s3 needs the package boto3; install aegaeon[s3]") from error
-    client: Any = boto3.client("s3", endpoint_url=source.endpoint or None, **s3_keys(source.credentials_file))
+def _s3(source: S3Source, client: Client, ambient: bool) -> Get:
+    store = s3_client(source.endpoint, s3_keys(source.credentials_file), client, ambient)
+    from botocore.exceptions import ClientError
+
     prefix = source.prefix.strip("/")
 
-    def get(name: str) -> bytes | None:
+    def get(name: str, most_bytes: int) -> bytes | None:
         key = f"{prefix}/{name}" if prefix else name
         try:
-            return bytes(client.get_object(Bucket=source.bucket, Key=key)["Body"].read(_MOST_BYTES))
+            body = store.get_object(Bucket=source.bucket, Key=key)["Body"]
         except ClientError as error:
             if error.response.get("Error", {}).get("Code") == "NoSuchKey":
                 return None
-            raise TokenizerError(f"s3://{source.bucket}/{key}: {error}") from error
-        except BotoCoreError as error:
-            raise TokenizerError(f"s3://{source.bucket}/{key}: cannot be fetched: {error}") from error
+            raise
+        found = bytearray()
+        try:
+            for chunk in body.iter_chunks(1 << 20):
+                found += chunk
+                if len(found) > most_bytes:
+                    raise TokenizerError(f"s3://{source.bucket}/{key}: has more than {most_bytes} bytes")
+        finally:
+            body.close()
+        return bytes(found)
 
     return get
+
+
+def _snapshot(source: HubSource, hub_cache: str | None) -> Path:
+    """What the hub's own library keeps, for the owner of this machine."""
+    from huggingface_hub import snapshot_download
+
+    return Path(
+        snapshot_download(
+            source.repository,
+            revision=source.revision or None,
+            cache_dir=hub_cache,
+            token=token_of(source.credentials_file) or None,  # None: the environment's
+            allow_patterns=[*_NAMES, "tokenizer*", "vocab*", "*.jinja"],
+        )
+    )
+
+
+def _settle(done: Future[Path], bring: Callable[[], Path]) -> None:
+    """Run it for whoever waits, unless nobody does."""
+    if not done.set_running_or_notify_cancel():
+        return
+    try:
+        found = bring()
+    except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+        done.set_exception(error)
+    else:
+        done.set_result(found)

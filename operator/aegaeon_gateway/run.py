@@ -66,7 +66,7 @@ async def serve(config: GatewayConfig, start_workers: Starter = start_process) -
     """
     open_, metrics = OpenRequests(), Metrics()
     workers = WorkerPool(_pool_config(config), start_workers)
-    texts = Texts(workers, config.hub_cache, config.fetched)
+    texts = Texts(workers, config.hub_cache, config.fetched, config.outbound)
     catalog = Catalog(on_change=texts.keep)
     tenants = Tenants(
         TenantsFile(Path(config.tenants) if config.tenants else None), by_scheduler=config.tenants_by_scheduler

@@ -7,22 +7,19 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from aegaeon_gateway.detokenize import Vocabulary
 from aegaeon_gateway.errors import ApiError, TokenizerError
-from aegaeon_gateway.remote import fetch
+from aegaeon_gateway.remote import Directories
 from aegaeon_gateway.vocabulary import TokenTable
 from aegaeon_gateway.workers.pool import WorkerPool
-from aegaeon_proto.credentials import CredentialsError, token_of
-from aegaeon_proto.folders import OutsideError, check_within
+from aegaeon_proto.outbound.client import Outbound
+from aegaeon_proto.outbound.policy import Policy
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase, ModelSource
 
 log = logging.getLogger(__name__)
 
-_TOKENIZER_FILES = ["tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.jinja"]
-_CONFIG_FILES = ["config.json", "generation_config.json"]
 _RETRY_S = 10.0
 """a model that failed to load is not tried again sooner: to load costs time, also where it fails"""
 
@@ -48,16 +45,21 @@ class _Failure:
 class Texts:
     """One ModelText per source. A model that failed to load is tried again at a later request."""
 
-    def __init__(self, pool: WorkerPool, hub_cache: str | None = None, fetched: str | None = None) -> None:
+    def __init__(
+        self,
+        pool: WorkerPool,
+        hub_cache: str | None = None,
+        fetched: str | None = None,
+        outbound: Outbound | None = None,
+    ) -> None:
         self._pool = pool
         self.report: Reporter | None = None
-        self._hub_cache = hub_cache
-        self._fetched = fetched
+        self._directories = Directories(hub_cache, fetched, outbound or Outbound(Policy(())))
         self._loading: dict[bytes, asyncio.Task[ModelText]] = {}
         self._failed: dict[bytes, _Failure] = {}
         self._names: dict[bytes, list[str]] = {}
-        self._ahead: dict[bytes, ModelSource] = {}
-        self._preloading: asyncio.Task[None] | None = None
+        self._ahead: dict[bytes, asyncio.Task[None]] = {}
+        self._turn = asyncio.Lock()
 
     async def get(self, source: ModelSource) -> ModelText:
         """Raises TokenizerError, UnavailableError."""
@@ -86,24 +88,33 @@ class Texts:
             self._failed.pop(key, None)
             if self._loading.pop(key, None) is not None:
                 self._pool.drop(key)
-        cached = [model.spec.source for model in models if model.phase == ModelPhase.MODEL_PHASE_CACHED]
-        self._ahead = {key: source for source in cached if (key := _key(source)) not in self._loading | self._failed}
-        if self._ahead and self._preloading is None:
-            self._preloading = asyncio.create_task(self._preload())
+        for source in [model.spec.source for model in models if model.phase == ModelPhase.MODEL_PHASE_CACHED]:
+            if (key := _key(source)) not in self._loading.keys() | self._failed.keys() | self._ahead.keys():
+                self._ahead[key] = asyncio.create_task(self._preload(key, source))
 
     async def stop(self) -> None:
         """Wait for nothing more."""
-        tasks = [*self._loading.values(), *([self._preloading] if self._preloading else [])]
+        tasks = [*self._loading.values(), *self._ahead.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _preload(self) -> None:
-        """One after another, so that a request for another model never waits for more than one."""
-        while self._ahead:
-            _, source = self._ahead.popitem()
-            await asyncio.wait([self._task(source)])
-        self._preloading = None
+    async def _preload(self, key: bytes, source: ModelSource) -> None:
+        """Files come side by side: a slow source is waited for by its own models alone. What they hold is loaded one
+        model after another, so that a request for another one never waits for more than one."""
+        try:
+            await self._directories.get(source)
+            async with self._turn:
+                if key in self._names:
+                    await asyncio.wait([self._task(source)])
+        except TokenizerError as error:
+            self._fail(key, error)
+        finally:
+            self._ahead.pop(key, None)
+
+    def _fail(self, key: bytes, error: TokenizerError) -> None:
+        self._failed[key] = _Failure(str(error), time.monotonic())
+        self._tell(key, str(error))
 
     def _task(self, source: ModelSource) -> asyncio.Task[ModelText]:
         """The loading of a source, begun unless it is loaded or loading."""
@@ -118,8 +129,7 @@ class Texts:
         try:
             text = await self._loaded(key, source)
         except TokenizerError as error:
-            self._failed[key] = _Failure(str(error), time.monotonic())
-            self._tell(key, str(error))
+            self._fail(key, error)
             raise
         if self._loading.get(key) is not asyncio.current_task():
             self._pool.drop(key)  # the catalog has dropped the model in the meantime
@@ -134,10 +144,7 @@ class Texts:
                 self.report(name, reason)
 
     async def _loaded(self, key: bytes, source: ModelSource) -> ModelText:
-        try:
-            directory = await asyncio.to_thread(_directory, source, self._hub_cache, self._fetched)
-        except CredentialsError as error:
-            raise TokenizerError(str(error)) from error
+        directory = await self._directories.get(source)
         try:
             loaded, strings = await self._pool.load(key, str(directory))
         except TokenizerError as error:
@@ -155,38 +162,3 @@ def _observe(task: asyncio.Task[ModelText]) -> None:
     """A failure of a preload is told to the next request, not to the log of lost exceptions."""
     if not task.cancelled() and isinstance(error := task.exception(), ApiError):
         log.warning("a tokenizer was not loaded: %s", error)
-
-
-def _directory(source: ModelSource, hub_cache: str | None, fetched: str | None) -> Path:
-    kind = source.WhichOneof("kind")
-    if kind == "hub":
-        return _from_hub(source, hub_cache)
-    if kind in ("s3", "http"):
-        if fetched is None:
-            raise TokenizerError(f"source.{kind} needs a folder for its tokenizer; set fetched in the configuration")
-        return fetch(source, Path(fetched))
-    directory = Path(source.directory)
-    try:
-        check_within(directory, source.root)
-    except OutsideError as error:
-        raise TokenizerError(str(error)) from error
-    except OSError as error:
-        raise TokenizerError(f"{directory}: {error.strerror}") from error
-    return directory
-
-
-def _from_hub(source: ModelSource, hub_cache: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        path = snapshot_download(
-            source.hub.repository,
-            revision=source.hub.revision or None,
-            cache_dir=hub_cache,
-            token=token_of(source.hub.credentials_file) or None,  # None: the environment's
-            allow_patterns=_TOKENIZER_FILES + _CONFIG_FILES,
-        )
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        raise TokenizerError(f"{source.hub.repository}: the tokenizer cannot be fetched: {error}") from error
-    return Path(path)

@@ -1,11 +1,19 @@
-"""Files of credentials for a model's source: Secrets that Kubernetes mounts, or files that a person wrote."""
+"""Files of credentials for a model's source: Secrets that Kubernetes mounts, or files that a person wrote.
+
+What is read here is remembered, so that no message of anybody repeats it (redaction.py).
+"""
 
 from __future__ import annotations
 
 import configparser
+import re
 from pathlib import Path
 
+from aegaeon_proto.redaction import remember
+
 _S3_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+_MOST_BYTES = 64 << 10
+_LINE = re.compile(r"[\x21-\x7e]+")
 
 
 class CredentialsError(Exception):
@@ -13,12 +21,24 @@ class CredentialsError(Exception):
 
 
 def token_of(file: str) -> str:
-    """The token in a file; empty without a file. Raises CredentialsError."""
-    return _read(file).strip() if file else ""
+    """The token in a file: one line of printable ASCII, as a header can carry it. Empty without a file.
+
+    Raises CredentialsError.
+    """
+    if not file:
+        return ""
+    token = _read(file).strip("\r\n\t ")
+    remember(token.split())
+    if not _LINE.fullmatch(token):
+        raise CredentialsError(
+            f"{file}: must hold one token: a single line of printable ASCII without spaces; check the source's "
+            "credentialsFile or credentialsSecretRef"
+        )
+    return token
 
 
 def s3_keys(file: str) -> dict[str, str]:
-    """Of an AWS credentials file, what boto3's clients take; nothing without a file. Raises CredentialsError."""
+    """Of an AWS credentials file, what botocore's clients take; nothing without a file. Raises CredentialsError."""
     if not file:
         return {}
     parser = configparser.ConfigParser(interpolation=None)
@@ -28,11 +48,23 @@ def s3_keys(file: str) -> dict[str, str]:
     except (configparser.Error, KeyError):  # what configparser says quotes lines of the file
         message = f"{file}: not an AWS credentials file with a profile `default`; write one"
         raise CredentialsError(message) from None
-    return {name: profile[name] for name in _S3_KEYS if name in profile}
+    keys = {name: profile[name].strip() for name in _S3_KEYS if name in profile}
+    remember(keys.values())
+    for name, key in keys.items():
+        if not _LINE.fullmatch(key):
+            raise CredentialsError(f"{file}: {name} must be one line of printable ASCII without spaces")
+    if not keys.keys() >= {"aws_access_key_id", "aws_secret_access_key"}:
+        raise CredentialsError(f"{file}: the profile `default` needs aws_access_key_id and aws_secret_access_key")
+    return keys
 
 
 def _read(file: str) -> str:
     try:
-        return Path(file).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CredentialsError(f"{file}: cannot be read: {error}; check the source's credentialsFile") from error
+        with Path(file).open("rb") as opened:
+            content = opened.read(_MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else "no path"
+        raise CredentialsError(f"{file}: cannot be read: {said}; check the source's credentialsFile") from None
+    if len(content) > _MOST_BYTES or not content.isascii():
+        raise CredentialsError(f"{file}: cannot be read as credentials: must be ASCII, {_MOST_BYTES} bytes at most")
+    return content.decode("ascii")

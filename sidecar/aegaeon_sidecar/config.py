@@ -7,9 +7,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import from_json
 
+from aegaeon_proto.outbound.client import Outbound
+from aegaeon_proto.outbound.limits import Limits
+from aegaeon_proto.outbound.policy import Policy
 from aegaeon_sidecar.errors import SettingsError
 from aegaeon_sidecar.weights.ring import CHUNK_BYTES, DEPTH
 
@@ -37,6 +40,32 @@ class DiskSettings(_Settings):
     budget_bytes: int = Field(default=100 << 30, gt=0, description="least recently used models make room")
 
 
+class SourceSettings(_Settings):
+    """Whom models may be fetched from, and how slow that may be."""
+
+    allowed: tuple[str, ...] = Field(
+        default=(), description="hosts and networks, as a GpuPool's allowedSources; none: any public address"
+    )
+    ambient_credentials: bool = Field(
+        default=False,
+        description="sources without credentials use this machine's: AWS's, the hub's token and cache, proxies; only "
+        "where whoever writes the manifests owns it",
+    )
+    min_bytes_per_s: float = Field(default=65536.0, ge=0, description="a source that sends slower is given up")
+    window_s: float = Field(default=60.0, gt=0, description="seconds of waiting for it over which that is measured")
+
+    @field_validator("allowed")
+    @classmethod
+    def _are_entries(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        Policy(value)
+        return value
+
+    @property
+    def outbound(self) -> Outbound:
+        limits = Limits(min_bytes_per_s=self.min_bytes_per_s, window_s=self.window_s)
+        return Outbound(Policy(self.allowed), limits, self.ambient_credentials)
+
+
 class SidecarConfig(_Settings):
     """Everything a sidecar is told. Seconds, bytes and tokens as the names say."""
 
@@ -53,6 +82,7 @@ class SidecarConfig(_Settings):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     memory: MemorySettings
     disk: DiskSettings = Field(default_factory=DiskSettings)
+    sources: SourceSettings = Field(default_factory=SourceSettings)
     segments: Path = Field(description="folder on a tmpfs, shared by the sidecars of the node")
     threads: int = Field(default=1, ge=1, description="threads of the tensor library")
     max_batch: int = Field(default=8, ge=1, description="sequences in one decode step at most")

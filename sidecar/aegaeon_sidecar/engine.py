@@ -87,7 +87,7 @@ class Engine:
         self._held = Held(self.state, self._cache)
         self._ring = _ring(config, gpus[0] if config.ranks == 1 else None)
         self._phases = Phases(self.state, self._report, _hidden(config))
-        sources = Sources(config.hub_cache, _disk(config))
+        sources = Sources(config.hub_cache, _disk(config), config.sources.outbound)
         self._fetcher = Fetcher(self.state, backend, self._cache, _ring(config), sources, self._phases, crashed)
         self._retries = Retries(self.state, self._fetcher.again, crashed)
         self._dispatcher = Dispatcher(self.state, self._fetcher, self._copiers, push, self._post)

@@ -10,17 +10,16 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from sidecar.web import remote as remote_at
 from sidecar.web import serving
 
 from aegaeon_cli import doctor as doctor_module
 from aegaeon_cli.main import main
 from aegaeon_native import SlabPool
 from aegaeon_operator.podrunner import RunFolder, node_folder
-from aegaeon_proto.v1.model_pb2 import HttpSource
 from aegaeon_sidecar.errors import SourceError
 from aegaeon_sidecar.kv.lending import Borrowing, Lending
 from aegaeon_sidecar.weights.disk import DiskTier
-from aegaeon_sidecar.weights.remote import HttpRemote
 
 
 @pytest.fixture
@@ -118,8 +117,8 @@ def test_the_models_of_a_disk_tier_are_listed_with_their_sources_and_who_pins_th
 
     disk = DiskTier(tmp_path / "disk", 1 << 30, time.sleep)
     with serving() as web:
-        remote = HttpRemote(HttpSource(url=web.address))
-        other = HttpRemote(HttpSource(url=web.address.replace("tiny", "other")))
+        remote = remote_at(web.address)
+        other = remote_at(web.address.replace("tiny", "other"))
         stored = disk.obtain(remote, lambda done, total: None, lambda: False)
         with pytest.raises(SourceError):
             disk.obtain(other, gone, lambda: False)

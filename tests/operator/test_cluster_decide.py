@@ -247,6 +247,22 @@ def test_credentials_of_every_kind_of_source_reach_the_pods_as_a_file(kind: Json
     assert entry(secret, "infra.store.token") == "hf_secret"
 
 
+@pytest.mark.parametrize("disk", [None, {"path": "/cache"}])
+def test_sources_reach_whom_the_pool_allows_and_get_nothing_of_the_pods_environment(
+    tmp_path: Path, disk: Json | None
+) -> None:
+    memory = gpu_pool()["spec"]["memory"] | ({"disk": disk} if disk else {})
+    pool = gpu_pool(memory=memory, allowedSources=["huggingface.co", "10.0.0.0/8"])
+    secret = by_key(decided(pool, model_pool("red", "llama")).manifests)[ChildKey("Secret", "infra", "pool-config")]
+    for name in ("gateway", "engine"):
+        (tmp_path / name).write_text(entry(secret, f"{name}.json"), "utf-8")
+    engine, gateway = read_sidecar_config(tmp_path / "engine"), read_gateway_config(tmp_path / "gateway")
+    assert engine.sources.allowed == gateway.allowed_sources == ("huggingface.co", "10.0.0.0/8")
+    assert not engine.sources.ambient_credentials
+    assert not gateway.ambient_credentials
+    assert str(engine.disk.folder) == ("/cache" if disk else "/var/cache/aegaeon/hub")
+
+
 def test_no_name_of_a_secret_is_too_long_for_the_one_that_holds_all_credentials() -> None:
     ref = {"name": "s" * 63, "key": "k" * 253}
     models = [{"name": "m", "source": {"huggingFace": {"repository": "org/gated", "credentialsSecretRef": ref}}}]

@@ -110,6 +110,14 @@ BAD_MODELS = [
         "{http: {url: ftp://a}}",
         "http.url: 'ftp://a' is not allowed; allowed: an http:// or https://",
     ),
+    ("{hostPath: llama}", "{http: {url: 'http://[bad/m1'}}", "http.url: 'http://[bad/m1' is not allowed; allowed: an"),
+    ("{hostPath: llama}", "{http: {url: 'http://[::g]/m1'}}", "source.http.url: 'http://[::g]/m1' is not allowed"),
+    ("{hostPath: llama}", "{http: {url: 'http://[1::2::3]/m'}}", "http.url: is no address: what stands in brackets is"),
+    ("{hostPath: llama}", "{http: {url: 'http://h:99999/m'}}", "http.url: is no URL: 99999 is no port"),
+    ("{hostPath: llama}", "{http: {url: 'http://a/ü'}}", "http.url: 'http://a/ü' is not allowed; allowed: an http://"),
+    ("{hostPath: llama}", "{http: {url: 'http://u:pw@h/m'}}", "http.url: 'http://h/m' is not allowed; allowed: an"),
+    ("{hostPath: llama}", "{s3: {bucket: a, endpoint: 'http://b:0'}}", "s3.endpoint: is no URL: 0 is no port"),
+    ("{hostPath: llama}", "{huggingFace: {repository: 'a b'}}", "repository: 'a b' is not allowed"),
     ("{hostPath: llama}", "{s3: {bucket: a}}", "source: is kept on disk, but"),
     ("tbt: 100ms", "tbt: soon", "spec.models[0].slo.tbt: 'soon' is not a duration"),
     ("name: llama", "name: 'a b'", "spec.models[0].name: 'a b' is not allowed; allowed: letters, digits"),
@@ -258,3 +266,16 @@ def test_a_document_that_costs_more_than_its_size_is_refused(tmp_path: Path, tex
     with pytest.raises(ManifestError) as caught:
         load_manifests(tmp_path, tmp_path)
     assert reason in caught.value.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("a b", "spec.allowedSources[0]: 'a b' is not allowed; allowed: a host such as"),
+        ("10.0.0.1/8", "spec.allowedSources[0]: '10.0.0.1/8' is neither a host"),
+        ("a:99999", "spec.allowedSources[0]: 'a:99999' is neither a host"),
+    ],
+)
+def test_what_is_no_source_to_allow_is_named(tmp_path: Path, entry: str, words: str) -> None:
+    found = problems(tmp_path, GPU.replace("spec:\n", f"spec:\n  allowedSources: ['{entry}']\n", 1), ONE_MODEL)
+    assert any(words in line for line in found), found

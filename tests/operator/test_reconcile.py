@@ -89,6 +89,7 @@ def test_a_sidecar_is_told_its_role_memory_and_where_its_scheduler_is() -> None:
             "prefix_reuse": True,
         },
         "disk": {},
+        "sources": {"allowed": ["0.0.0.0/0", "::/0"], "ambient_credentials": True},
         "segments": "/dev/shm/q",
         "threads": 1,
         "max_batch": 16,
@@ -112,6 +113,8 @@ def test_the_gateway_is_told_where_to_listen() -> None:
         "hub_cache": None,
         "fetched": "/run/aegaeon/q/tokenizers",
         "metrics_listen": "unix:/run/aegaeon/q/gateway-metrics.sock",
+        "allowed_sources": ["0.0.0.0/0", "::/0"],
+        "ambient_credentials": True,
         "hold_s": 30.0,
         "tenants": "/run/aegaeon/q/tenants.json",
     }
@@ -176,3 +179,10 @@ def test_every_process_reads_the_config_that_is_written_for_it(tmp_path: Path, n
 
 def test_reconciling_twice_wants_the_same() -> None:
     assert reconcile(quickstart(), PLAN) == reconcile(quickstart(), PLAN)
+
+
+def test_whom_a_pool_allows_as_sources_is_told_to_engines_and_gateway() -> None:
+    allowed = ("huggingface.co", "*.hf.co")
+    found = pods(with_spec(quickstart(), allowed_sources=allowed))
+    assert found["engine-0"].config["sources"] == {"allowed": list(allowed), "ambient_credentials": True}
+    assert found["gateway"].config["allowed_sources"] == list(allowed)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from sidecar.rig import PATIENCE_S, Link, Rig, config, inside, scrub, spec
 from sidecar.test_cache_engine import resident_bytes
-from sidecar.web import Server
+from sidecar.web import ANYWHERE, Server
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
@@ -217,7 +217,7 @@ async def test_a_file_of_the_disk_tier_that_was_changed_is_fetched_anew(
     web.files = files_of(mine)
     model = mpb.ModelSpec(name="m", source=mpb.ModelSource(http=mpb.HttpSource(url=web.address)))
     disk = {"folder": str(folder / "disk"), "budget_bytes": 1 << 30}
-    async with serving(scheduler, folder, model, disk=disk) as sidecar:
+    async with serving(scheduler, folder, model, disk=disk, sources=ANYWHERE) as sidecar:
         expected = await sidecar.load()
         (file,) = (folder / "disk").glob(f"*/{WEIGHTS}")
         zero(file)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import huggingface_hub.constants
 import pytest
 from sidecar.rig import Rig, config, inside
-from sidecar.web import quick_tier
+from sidecar.web import ANYWHERE, outbound, quick_tier
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
@@ -132,7 +132,9 @@ def source(repository: str, revision: str = "", credentials_file: str = "") -> m
 @pytest.fixture(params=["in the disk tier", "in the library's cache"])
 def sources(request: pytest.FixtureRequest, folder: Path) -> Sources:
     """Both places of a model."""
-    return Sources(None, quick_tier(folder)) if request.param == "in the disk tier" else Sources(folder / "hub", None)
+    if request.param == "in the disk tier":
+        return Sources(None, quick_tier(folder), outbound())
+    return Sources(folder / "hub", None, outbound(ambient=True))
 
 
 def locate(sources: Sources, wanted: mpb.ModelSource, progress: Progress = lambda done, total: None) -> Path:
@@ -147,7 +149,8 @@ async def test_a_model_from_the_hub_is_fetched_and_can_be_loaded(
     hub: str, scheduler: Rig, folder: Path, tier: bool
 ) -> None:
     disk = {"folder": str(folder / "disk"), "budget_bytes": 1 << 30}
-    async with inside(config(folder, **({"disk": disk} if tier else {"hub_cache": str(folder / "hub")}))):
+    place = {"disk": disk} if tier else {"hub_cache": str(folder / "hub")}
+    async with inside(config(folder, **place, sources=ANYWHERE | {"ambient_credentials": not tier})):
         link = await scheduler.link("a")
         link.send(pb.Catalog(models=[mpb.ModelSpec(name="m", source=source(REPOSITORY, "main"))]))
         await link.until(lambda: "m" in link.models)
@@ -170,7 +173,7 @@ def test_a_model_of_the_hub_goes_on_at_the_byte_where_it_broke_off_and_tells_its
 ) -> None:
     Hub.cuts = [1000]
     seen: list[tuple[int, int]] = []
-    sources = Sources(None, quick_tier(folder))
+    sources = Sources(None, quick_tier(folder), outbound())
     directory = locate(sources, source(REPOSITORY), lambda done, total: seen.append((done, total)))
     assert [start for name, start in Hub.starts if name == "model.safetensors"] == [0, 1000]
     assert seen[-1] == (sum(path.stat().st_size for path in directory.iterdir() if path.name[0] != "."),) * 2
@@ -182,14 +185,14 @@ def test_bytes_other_than_the_hub_has_promised_are_refused(
 ) -> None:
     monkeypatch.setattr(Hub, "altered", name)
     with pytest.raises(SourceError, match=rf"{name}: its {kind} is [0-9a-f]+, [0-9a-f]+ was promised"):
-        locate(Sources(None, quick_tier(folder)), source(REPOSITORY))
+        locate(Sources(None, quick_tier(folder), outbound()), source(REPOSITORY))
 
 
 def test_models_of_the_hub_make_room_for_each_other(hub: str, folder: Path) -> None:
-    sources = Sources(None, quick_tier(folder))
+    sources = Sources(None, quick_tier(folder), outbound())
     first = locate(sources, source(REPOSITORY))
     nbytes = sum(path.stat().st_size for path in first.iterdir())
-    small = Sources(None, quick_tier(folder, nbytes * 3 // 2))
+    small = Sources(None, quick_tier(folder, nbytes * 3 // 2), outbound())
     second = locate(small, source(REPOSITORY, "main"))
     assert (first.exists(), second.exists()) == (False, True)
 

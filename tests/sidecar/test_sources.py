@@ -17,36 +17,42 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sidecar.mounts import small_tmpfs
 from sidecar.rig import Rig, config, inside, spec
-from sidecar.web import FILES, WEIGHTS, Server, quick_tier
+from sidecar.web import ANYWHERE, FILES, WEIGHTS, Server, outbound, quick_tier, remote
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.errors import DiskFullError, FillCancelledError, SourceError
+from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.disk import DiskTier, Stored
-from aegaeon_sidecar.weights.remote import HttpRemote, Remote, parse_sums
+from aegaeon_sidecar.weights.remote import parse_sums
 from aegaeon_sidecar.weights.sources import Sources
 
 FETCHER = """
 import sys, time
 from pathlib import Path
 from aegaeon_proto.v1 import model_pb2 as pb
+from aegaeon_proto.outbound.client import Outbound
+from aegaeon_proto.outbound.policy import EVERYWHERE, Policy
+from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.disk import DiskTier
-from aegaeon_sidecar.weights.remote import HttpRemote
+from aegaeon_sidecar.weights.sources import remote_of
 def progress(done, total):
     if done > 1_500_000:
         print("half", flush=True)
         time.sleep(60)
-DiskTier(Path(sys.argv[1]), 1 << 30, time.sleep).obtain(HttpRemote(pb.HttpSource(url=sys.argv[2])), progress, bool)
+source = pb.ModelSource(http=pb.HttpSource(url=sys.argv[2]))
+remote = remote_of(source, Outbound(Policy(EVERYWHERE)).client(), False)
+DiskTier(Path(sys.argv[1]), 1 << 30, time.sleep).obtain(remote, progress, bool)
 """
 
 
-def http(web: Server, name: str = "tiny") -> HttpRemote:
-    return HttpRemote(mpb.HttpSource(url=web.address.replace("tiny", name)))
+def http(web: Server, name: str = "tiny") -> Guarded:
+    return remote(web.address.replace("tiny", name))
 
 
 def obtain(
     disk: DiskTier,
-    remote: Remote,
+    remote: Guarded,
     progress: Callable[[int, int], None] = lambda done, total: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Stored:
@@ -88,7 +94,7 @@ def test_a_download_that_breaks_off_at_any_byte_goes_on_there(
 
 def test_a_server_that_stays_away_is_given_up_and_the_next_try_goes_on(web: Server, folder: Path) -> None:
     web.cuts = [1_500_000, *[0] * 5]
-    with pytest.raises(SourceError, match=r"1500000 of 3072000 bytes.*check the network"):
+    with pytest.raises(SourceError, match=r"model.safetensors: 0 of 1572000 bytes came; check the network"):
         obtain(quick_tier(folder), http(web))
     web.asked.clear()
     obtain(quick_tier(folder), http(web)).close()
@@ -141,9 +147,9 @@ def test_what_a_web_server_refuses_is_said(web: Server, folder: Path, fault: dic
 
 def test_an_address_that_is_none_and_a_server_that_is_not_there_are_said(folder: Path) -> None:
     with pytest.raises(SourceError, match="is no http"):
-        HttpRemote(mpb.HttpSource(url="file:///etc/passwd"))
+        remote("file:///etc/passwd")
     with pytest.raises(SourceError, match=r"cannot be reached: .*refused.*check the network"):
-        obtain(quick_tier(folder), HttpRemote(mpb.HttpSource(url="http://127.0.0.1:9/m")))
+        obtain(quick_tier(folder), remote("http://127.0.0.1:9/m"))
 
 
 def test_the_model_used_longest_ago_makes_room_and_one_in_use_does_not(web: Server, folder: Path) -> None:
@@ -215,7 +221,7 @@ def test_a_file_of_untold_size_that_came_whole_before_a_kill_is_fetched_once_mor
 def test_a_full_disk_is_named(web: Server, tmp_path: Path) -> None:
     with (
         small_tmpfs(tmp_path / "small", "1m") as small,
-        pytest.raises(DiskFullError, match=r"need 3072004 bytes, the disk has \d+ free; make room"),
+        pytest.raises(DiskFullError, match=r"need 307\d+ bytes, the disk has \d+ free; make room"),
     ):
         obtain(quick_tier(small), http(web))
 
@@ -227,7 +233,7 @@ async def test_a_broken_upload_is_fetched_anew_once_the_source_is_mended_and_som
     whole = {path.name: path.read_bytes() for path in tiny_models["llama"].iterdir()}
     web.files = whole | {broken: whole[broken][:-9]}
     catalog = pb.Catalog(models=[mpb.ModelSpec(name="m", source=mpb.ModelSource(http=mpb.HttpSource(url=web.address)))])
-    async with inside(config(folder, disk={"folder": str(folder / "disk"), "budget_bytes": 1 << 30})):
+    async with inside(config(folder, disk={"folder": str(folder / "disk"), "budget_bytes": 1 << 30}, sources=ANYWHERE)):
         link = await scheduler.link("a")
         link.send(catalog)
         await link.until(lambda: "m" in link.models and link.models["m"].phase == mpb.MODEL_PHASE_FAILED)
@@ -297,7 +303,7 @@ async def test_a_model_from_a_web_server_is_served_with_its_progress_told(
 ) -> None:
     web.files = {path.name: path.read_bytes() for path in tiny_models["llama"].iterdir()}
     disk = {"folder": str(folder / "disk"), "budget_bytes": 1 << 30}
-    async with inside(config(folder, disk=disk)):
+    async with inside(config(folder, disk=disk, sources=ANYWHERE)):
         link = await scheduler.link("a")
         source = mpb.ModelSource(http=mpb.HttpSource(url=web.address))
         link.send(pb.Catalog(models=[mpb.ModelSpec(name="m", source=source)]))
@@ -318,7 +324,7 @@ async def test_a_server_that_hangs_holds_up_no_other_model_and_can_be_forgotten(
         for name in ("stuck", "other")
     ]
     near = spec("near", tiny_models["qwen2"])
-    async with inside(config(folder, disk={"folder": str(folder / "disk"), "budget_bytes": 1 << 30})):
+    async with inside(config(folder, disk={"folder": str(folder / "disk"), "budget_bytes": 1 << 30}, sources=ANYWHERE)):
         link = await scheduler.link("a")
         link.send(pb.Catalog(models=[*far, near]))
         await link.until(lambda: {"stuck", "other", "near"} <= link.models.keys())
@@ -332,7 +338,7 @@ async def test_a_server_that_hangs_holds_up_no_other_model_and_can_be_forgotten(
 def test_without_a_place_on_disk_a_model_from_afar_is_refused() -> None:
     source = mpb.ModelSource(http=mpb.HttpSource(url="http://127.0.0.1:9/m"))
     with pytest.raises(SourceError, match=r"source\.http needs a place on disk; set disk\.folder"):
-        Sources(None, None).locate(source, lambda done, total: None, lambda: False)
+        Sources(None, None, outbound()).locate(source, lambda done, total: None, lambda: False)
 
 
 def test_lists_of_hashes_are_read_as_sha256sum_writes_them() -> None:

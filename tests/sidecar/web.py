@@ -6,14 +6,20 @@ import hashlib
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from aegaeon_proto.outbound.client import Outbound
+from aegaeon_proto.outbound.limits import Limits
+from aegaeon_proto.outbound.policy import EVERYWHERE, Policy
+from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.disk import DiskTier
+from aegaeon_sidecar.weights.sources import remote_of
 
 WEIGHTS = bytes(range(256)) * 12_000
 FILES = {"config.json": b"{}", "model.safetensors": WEIGHTS, "tokenizer.json": b"[]"}
@@ -25,12 +31,28 @@ def quick_tier(folder: Path, budget_bytes: int = 1 << 30) -> DiskTier:
     return DiskTier(folder / "disk", budget_bytes, lambda seconds: time.sleep(min(seconds, 0.01)))
 
 
+ANYWHERE = {"allowed": list(EVERYWHERE)}  # as `sources` of a configuration: these tests' servers are on this machine
+
+
+def outbound(ambient: bool = False, **limits: float) -> Outbound:
+    """Requests to this machine's own servers."""
+    return Outbound(Policy(EVERYWHERE), Limits(**limits), ambient)
+
+
+def remote(url: str, credentials_file: str = "", **limits: float) -> Guarded:
+    """A folder on a web server."""
+    source = mpb.ModelSource(http=mpb.HttpSource(url=url, credentials_file=credentials_file))
+    return remote_of(source, outbound(**limits).client(), ambient=False)
+
+
 @dataclass
 class Server:
     """A folder on a web server with faults: `cuts` are bytes after which answers of a file break off, in turn.
 
     Without `sizes` it never says how long a file is, and ends an answer by closing the connection. What
-    is asked for below the folder `hanging` is not answered until `released`.
+    is asked for below the folder `hanging` is not answered until `released`; below `dripping` a byte comes ten times a
+    second. `redirects`: where a file is instead; `promised`: what HEAD says of a file's size; `endless`: files
+    that never end. `tokens`: the Authorization header of every request, by path.
     """
 
     address: str = ""
@@ -41,6 +63,11 @@ class Server:
     status: dict[str, int] = field(default_factory=dict)
     asked: list[tuple[str, int]] = field(default_factory=list)
     hanging: str = ""
+    dripping: str = ""
+    redirects: dict[str, str] = field(default_factory=dict)
+    promised: dict[str, int] = field(default_factory=dict)
+    endless: set[str] = field(default_factory=set)
+    tokens: list[tuple[str, str | None]] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)
 
     def sent(self, name: str) -> int:
@@ -63,9 +90,16 @@ class Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self) -> None:
-        folder, _, name = self.path.rpartition("/")
+        folder, _, name = self.path.partition("?")[0].rpartition("/")
         if self.folder.hanging and folder.endswith(self.folder.hanging):
             self.folder.released.wait()
+        self.folder.tokens.append((self.path, self.headers.get("Authorization")))
+        if name in self.folder.redirects:
+            self.send_response(302)
+            self.send_header("Location", self.folder.redirects[name])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         data = self.folder.files.get(name)
         status = self.folder.status.get(name, 200 if data is not None else 404)
         if data is None or status != 200:
@@ -79,14 +113,26 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(416)
             return
         self.send_response(206 if start else 200)
-        if self.folder.sizes:
-            self.send_header("Content-Length", str(len(data) - start))
+        if self.folder.sizes and name not in self.folder.endless:
+            nbytes = self.folder.promised.get(name, len(data)) if self.command == "HEAD" else len(data)
+            self.send_header("Content-Length", str(nbytes - start))
         self.send_header("ETag", '"' + hashlib.sha1(data).hexdigest() + '"')
         self.end_headers()
         if self.command == "GET":
             self.folder.asked.append((name, start))
             cut = self.folder.cuts.pop(0) if self.folder.cuts and name.endswith("safetensors") else len(data)
-            self.wfile.write(data[start : start + cut])
+            self._send(
+                data[start : start + cut], name, slow=bool(folder) and folder.endswith(self.folder.dripping or "-")
+            )
+
+    def _send(self, data: bytes, name: str, slow: bool) -> None:
+        with suppress(ConnectionError):  # the client has had enough
+            while slow and data and not self.folder.released.wait(0.1):
+                self.wfile.write(data[:1])
+                data = data[1:]
+            self.wfile.write(data)
+            while name in self.folder.endless and not self.folder.released.is_set():
+                self.wfile.write(data)
 
 
 @contextmanager

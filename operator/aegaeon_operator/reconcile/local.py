@@ -14,6 +14,7 @@ from aegaeon_operator.reconcile.processes import gateway_settings, scheduler_set
 from aegaeon_operator.reconcile.tenants import tenants_file
 from aegaeon_operator.spec import Pool
 from aegaeon_operator.spec.resources import GpuPoolSpec
+from aegaeon_proto.outbound.policy import EVERYWHERE
 
 _EVERYBODY: Json = {"open_models": None}  # every model needs no key; a file all the same, so that it may change
 
@@ -109,6 +110,7 @@ def _scheduler(pool: Pool, plan: LocalPlan) -> DesiredPod:
 def _sidecar(spec: GpuPoolSpec, plan: LocalPlan, instance: str, role: str, device: str) -> DesiredPod:
     config: Json = {
         **sidecar_settings(role, spec),
+        "sources": {"allowed": _allowed(spec), "ambient_credentials": True},
         "instance": instance,
         "node": plan.node,
         "scheduler": plan.scheduler_target,
@@ -131,6 +133,8 @@ def _gateway(pool: Pool, plan: LocalPlan) -> DesiredPod:
     file = plan.run_folder / "tenants.json"
     config: Json = {
         **gateway_settings(pool.gpu_pool.spec),
+        "allowed_sources": _allowed(pool.gpu_pool.spec),
+        "ambient_credentials": True,
         "name": "gateway",
         "listen": f"{plan.host}:{port}",
         "scheduler": plan.scheduler_target,
@@ -146,6 +150,11 @@ def _gateway(pool: Pool, plan: LocalPlan) -> DesiredPod:
         depends=("scheduler",),
         files={file: tenants},
     )
+
+
+def _allowed(spec: GpuPoolSpec) -> list[str]:
+    """Whoever writes the manifests owns the machine: without a list, its own servers are as good as any."""
+    return list(spec.allowed_sources or EVERYWHERE)
 
 
 def _text(path: Path | None) -> str | None:

@@ -75,6 +75,7 @@ def sidecar_settings(role: str, spec: GpuPoolSpec) -> Json:
             "prefix_reuse": memory.prefix_reuse,
         },
         "disk": {"folder": memory.disk.path, "budget_bytes": memory.disk.size} if memory.disk else {},
+        "sources": {"allowed": list(spec.allowed_sources)},
         "threads": tuning.threads,
         "max_batch": tuning.max_batch,
         "prefill_chunk_tokens": tuning.prefill_chunk_tokens,
@@ -85,7 +86,11 @@ def sidecar_settings(role: str, spec: GpuPoolSpec) -> Json:
 
 def gateway_settings(spec: GpuPoolSpec) -> Json:
     """All but addresses and folders."""
-    return {"max_body_bytes": _MAX_BODY_BYTES, "hold_s": spec.scheduling.hold}
+    return {
+        "max_body_bytes": _MAX_BODY_BYTES,
+        "hold_s": spec.scheduling.hold,
+        "allowed_sources": list(spec.allowed_sources),
+    }
 
 
 def quota_entry(quota: Quota) -> Json:

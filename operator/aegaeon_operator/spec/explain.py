@@ -8,12 +8,17 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from aegaeon_proto.outbound.policy import ENTRY_PATTERN
+from aegaeon_proto.outbound.urls import SOURCE_PATTERN
+from aegaeon_proto.redaction import redact
+
 _LABEL_RULE = "lower-case letters, digits and '-', beginning and ending with a letter or digit"
 _PATTERNS = {
     r"^/": "an absolute path",
     r"^(/.*)?$": "an absolute path",
-    r"^https?://.+$": "an http:// or https:// address",
-    r"^(https?://.+)?$": "an http:// or https:// address",
+    SOURCE_PATTERN: "an http:// or https:// address in ASCII, without user and query",
+    rf"^$|{SOURCE_PATTERN}": "an http:// or https:// address in ASCII, without user and query",
+    ENTRY_PATTERN: "a host such as *.example.com, or a network such as 10.0.0.0/8",
     r"^(cpu|cuda:[0-9]+)$": "cpu or cuda:N",
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": _LABEL_RULE,
     r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$": "letters, digits, '.', '_', '/' and '-'",
@@ -58,7 +63,8 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
         case "value_error":
             sentence = str(context["error"])
         case "string_pattern_mismatch":
-            sentence = f"{given!r} is not allowed; allowed: {_PATTERNS.get(context['pattern'], context['pattern'])}"
+            shown = redact(given) if "://" in given else given  # a URL may hold a password
+            sentence = f"{shown!r} is not allowed; allowed: {_PATTERNS.get(context['pattern'], context['pattern'])}"
         case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
             sentence = f"{given!r} is out of range; allowed: {_bound(kind, context)}"
         case _ if kind in _EXPECTED:

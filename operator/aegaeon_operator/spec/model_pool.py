@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from aegaeon_operator.spec.base import (
     SAME_FILES,
@@ -21,6 +21,8 @@ from aegaeon_operator.spec.base import (
 )
 from aegaeon_operator.spec.cel import field_rules, list_map, rules
 from aegaeon_operator.spec.kubernetes import Access
+from aegaeon_proto.outbound.errors import RefusedError
+from aegaeon_proto.outbound.urls import SOURCE_PATTERN, check_source
 
 # A path of a pod would name what others own there, so only `aegaeon up`, which does not ask an API server, takes one.
 _SECRETS_ALONE = field_rules(("size(self) == 0", "is for `aegaeon up`; on Kubernetes give credentialsSecretRef"))
@@ -32,6 +34,20 @@ _INSIDE = field_rules(
     )
 )
 CredentialsFile = Annotated[str, Field(max_length=4096, pattern=r"^(/.*)?$", json_schema_extra=_SECRETS_ALONE)]
+
+
+def _address(value: str) -> str:
+    """What a pattern cannot say of a URL: ports and IPv6 addresses that are none."""
+    try:
+        return check_source(value) if value else value
+    except RefusedError as error:
+        raise ValueError(str(error)) from None
+
+
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[!-~]+$")]
+Revision = Annotated[str, Field(max_length=200, pattern=r"^[!-~]*$")]
+Folder = Annotated[str, Field(max_length=2048, pattern=SOURCE_PATTERN), AfterValidator(_address)]
+Endpoint = Annotated[str, Field(max_length=2048, pattern=rf"^$|{SOURCE_PATTERN}"), AfterValidator(_address)]
 
 
 class Guarded(Strict):
@@ -59,38 +75,37 @@ class Guarded(Strict):
 class HuggingFace(Guarded):
     """A model on the Hugging Face hub."""
 
-    repository: Annotated[str, Field(min_length=1, max_length=200)] = Field(description="For example Qwen/Qwen3-0.6B.")
-    revision: Annotated[str, Field(max_length=200)] = Field(
-        default="", description="Branch, tag or commit; empty means the default branch."
-    )
+    repository: Name = Field(description="For example Qwen/Qwen3-0.6B.")
+    revision: Revision = Field(default="", description="Branch, tag or commit; empty means the default branch.")
     credentials_file: CredentialsFile = Field(
         default="",
-        description="A file on the machine that holds an access token, for models that want one. Left out: the "
-        "environment's, as for any client of the hub.",
+        description="A file on the machine that holds an access token, for models that want one. Left out: on "
+        "Kubernetes none is sent, with `aegaeon up` the environment's, as for any client of the hub.",
     )
 
 
 class S3(Guarded):
     """A prefix in an S3-compatible store."""
 
-    bucket: Annotated[str, Field(min_length=1, max_length=200)] = Field(description="Name of the bucket.")
+    bucket: Name = Field(description="Name of the bucket.")
     prefix: Annotated[str, Field(max_length=1024)] = Field(
         default="", description="The folder in it that holds config.json and the safetensors files."
     )
-    endpoint: Annotated[str, Field(max_length=2048, pattern=r"^(https?://.+)?$")] = Field(
-        default="", description="URL of the store; left out: AWS."
-    )
+    endpoint: Endpoint = Field(default="", description="URL of the store; left out: AWS.")
     credentials_file: CredentialsFile = Field(
         default="",
         description="An AWS credentials file on the machine, where a Secret is mounted, for example; its profile "
-        "`default` is used. Left out: the environment, as for any AWS client.",
+        "`default` is used. Left out: on Kubernetes requests are anonymous, with `aegaeon up` the environment counts, "
+        "as for any AWS client.",
     )
 
 
 class Http(Guarded):
     """A folder on a web server, with SHA256SUMS to check its files against, if it has them."""
 
-    url: Annotated[str, Field(max_length=2048, pattern=r"^https?://.+$")] = Field(description="URL of the folder.")
+    url: Folder = Field(
+        description="URL of the folder, in ASCII (xn-- for hosts, percent-encoded paths), without user and query."
+    )
     credentials_file: CredentialsFile = Field(
         default="",
         description="A file on the machine, where a Secret is mounted, for example, that holds a bearer token. "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from aegaeon_operator.spec.base import (
     API_VERSION,
@@ -32,6 +32,7 @@ from aegaeon_operator.spec.kubernetes import (
 )
 from aegaeon_operator.spec.model_pool import ModelPool, Quota, ServedModel, Source, Tenant
 from aegaeon_operator.spec.quantity import Quantity, format_quantity
+from aegaeon_proto.outbound.policy import ENTRY_PATTERN, parse_entry
 
 __all__ = [
     "API_VERSION",
@@ -225,6 +226,14 @@ class EngineTuning(Strict):
     )
 
 
+def _entry(value: str) -> str:
+    parse_entry(value)
+    return value
+
+
+AllowedSource = Annotated[str, Field(min_length=1, max_length=300, pattern=ENTRY_PATTERN), AfterValidator(_entry)]
+
+
 class GpuPoolSpec(Strict):
     """Engines, their memory, and how they are shared."""
 
@@ -253,6 +262,13 @@ class GpuPoolSpec(Strict):
     allowed_namespaces: Annotated[tuple[NamespaceOrAll, ...], Field(max_length=64)] = Field(
         default=(),
         description="Further namespaces whose ModelPools may use this GpuPool, `*` for all; its own always may.",
+    )
+    allowed_sources: Annotated[tuple[AllowedSource, ...], Field(max_length=64)] = Field(
+        default=(),
+        description="Whom models may be fetched from, and where a source may redirect to: hosts (`huggingface.co`, "
+        "`*.example.com`, `http://store.internal:9000`, `*` for all) and networks (`10.0.0.0/8`). Left out: any public "
+        "address; with `aegaeon up` any. A host named in full may be at a private address; loopback and link-local "
+        "addresses need a network. Models of the hub need `huggingface.co` and `*.hf.co`.",
     )
     gateway: GatewayPods = Field(default=GatewayPods(), description="On Kubernetes: the pods of the OpenAI API.")
     images: PoolImages = Field(default=PoolImages(), description="On Kubernetes: images of the pool's pods.")

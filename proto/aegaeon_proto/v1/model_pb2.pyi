@@ -144,7 +144,9 @@ Global___HubSource: _TypeAlias = HubSource  # noqa: Y015
 
 @_typing.final
 class S3Source(_message.Message):
-    """A prefix in an S3-compatible store. Without a file of credentials they come from where every AWS client takes them."""
+    """A prefix in an S3-compatible store. Without a file of credentials requests are anonymous, unless the configuration of
+    whoever fetches says that its environment's count (`ambient_credentials`).
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -6,17 +6,24 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from aegaeon_sidecar.errors import DiskFullError, FillCancelledError, SourceError
-from aegaeon_sidecar.weights.remote import CHUNK_BYTES, BrokenOffError, PastEndError, Remote, RemoteFile
+from aegaeon_sidecar.weights.boundary import Guarded
+from aegaeon_sidecar.weights.remote import CHUNK_BYTES, BrokenOffError, PastEndError, RemoteFile
+from aegaeon_sidecar.weights.room import Room
 
 _PART = ".part"
 _MANIFEST = ".manifest.json"
-_PAUSES_S = (0.1, 0.5, 2.0, 8.0, 20.0)  # between tries that bring nothing new
+_PAUSES_S = (0.1, 0.5, 2.0, 8.0, 20.0)  # between tries that bring nothing new, or less than
+_PROGRESS_BYTES = 512 << 10
+_NOTES_BYTES = 4096  # whose it is, and that it is complete
+_NOTICE_S = 0.5  # after as much of a pause it is seen that nobody wants it any more
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Progress = Callable[[int, int], None]
 
@@ -24,10 +31,13 @@ Progress = Callable[[int, int], None]
 class Download:
     """What is to be fetched is known when it is made; `run` fetches what is missing. The folder is the caller's."""
 
-    def __init__(self, remote: Remote, directory: Path, progress: Progress, cancelled: Callable[[], bool]) -> None:
+    def __init__(
+        self, remote: Guarded, directory: Path, room: Room, progress: Progress, cancelled: Callable[[], bool]
+    ) -> None:
         """Asks the server what there is. Raises SourceError."""
         self._remote = remote
         self._directory = directory
+        self._room = room
         self._progress = progress
         self._cancelled = cancelled
         try:
@@ -35,7 +45,13 @@ class Download:
         except BrokenOffError as error:
             raise SourceError(f"{remote.address} cannot be reached: {error}; check the network") from error
         self.total = sum(max(file.nbytes, 0) for file in self._files)
+        self._notes = json.dumps({file.name: asdict(file) for file in self._files})
+        self.least_bytes = self.total + 2 * len(self._notes) + _NOTES_BYTES
+        """that it takes on disk: of the files whose size is told, and notes about all"""
+        self._untold_bytes = 0
         self._done = 0
+        self._pauses = iter(_PAUSES_S)
+        self._furthest = 0
 
     def run(self, sleep: Callable[[float], object]) -> None:
         """Raises SourceError (a hash is wrong, the server is gone), DiskFullError or FillCancelledError.
@@ -48,31 +64,32 @@ class Download:
             for file in self._files:
                 self._fetch(file, sleep)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno in _FULL:
                 raise DiskFullError(f"{self._directory}: the disk is full; {self.total} bytes are needed") from error
             raise SourceError(f"{self._directory}: cannot be written: {error.strerror}; check the disk") from error
 
     def _forget_other_versions(self) -> None:
         """Bytes of a file that has changed since on the server are of no use."""
         manifest = self._directory / _MANIFEST
-        now = {file.name: asdict(file) for file in self._files}
+        now = json.loads(self._notes)
         before = _manifest(self._directory)
         for name in before.keys() | now.keys():
             if before.get(name) != now.get(name):
                 (self._directory / name).unlink(missing_ok=True)
                 _part(self._directory, name).unlink(missing_ok=True)
         fresh = manifest.with_suffix(".new")
-        fresh.write_text(json.dumps(now))
+        fresh.write_text(self._notes)
         fresh.rename(manifest)
 
     def _fetch(self, file: RemoteFile, sleep: Callable[[float], object]) -> None:
         path, part = self._directory / file.name, _part(self._directory, file.name)
         if path.exists():
-            self._advance(file.nbytes)
+            nbytes = path.stat().st_size
+            self._untold_bytes += nbytes if file.nbytes < 0 else 0
+            self._advance(nbytes)
             return
-        with part.open("ab+") as target:
+        with part.open("ab+", buffering=0) as target:
             check = self._bring(file, target, sleep)
-            target.flush()
             os.fsync(target.fileno())
         wrong = check.verdict()
         if wrong:
@@ -80,49 +97,73 @@ class Download:
             raise SourceError(f"{self._remote.address}/{file.name}: {wrong}; it is fetched anew next time")
         part.rename(path)
 
-    def _bring(self, file: RemoteFile, target: BinaryIO, sleep: Callable[[float], object]) -> _Check:
+    def _bring(self, file: RemoteFile, target: FileIO, sleep: Callable[[float], object]) -> _Check:
         """Go on with what is in `target` until all is there."""
         check = _Check(file)
         target.seek(0)
         while chunk := target.read(CHUNK_BYTES):
-            self._take(check, chunk)
-        pauses, furthest = iter(_PAUSES_S), check.done
+            self._take(file, check, chunk)
         while True:
             try:
                 self._stream(file, target, check)
                 return check
             except PastEndError:  # where no size is told, only the whole file once more can tell that it is whole
-                self._advance(-check.done)
+                self._begin_anew(file, check, target)
                 check = _Check(file)
-                target.truncate(0)
             except BrokenOffError as error:
-                pauses = iter(_PAUSES_S) if check.done > furthest else pauses
-                furthest = max(furthest, check.done)
-                self._pause(file, pauses, error, sleep)
+                self._pause(file, error, sleep)
 
-    def _stream(self, file: RemoteFile, target: BinaryIO, check: _Check) -> None:
+    def _stream(self, file: RemoteFile, target: FileIO, check: _Check) -> None:
         if check.done and check.done == file.nbytes:
             return
         for chunk in self._remote.read(file, check.done):
             if self._cancelled():
                 raise FillCancelledError(f"{self._remote.address}: fetching was cancelled")
-            target.write(chunk)
-            self._take(check, chunk)
+            if 0 <= file.nbytes < check.done + len(chunk):
+                where = f"{self._remote.address}/{file.name}"
+                raise SourceError(f"{where}: sends more than the {file.nbytes} bytes promised")
+            self._write(file, target, chunk)
+            self._take(file, check, chunk)
         if 0 <= check.done < file.nbytes:
-            raise BrokenOffError(f"{file.name}: {check.done} of {file.nbytes} bytes came")
+            raise BrokenOffError(f"{self._remote.address}/{file.name}: {check.done} of {file.nbytes} bytes came")
 
-    def _pause(
-        self, file: RemoteFile, pauses: Iterator[float], error: BrokenOffError, sleep: Callable[[float], object]
-    ) -> None:
-        pause_s = next(pauses, None)
+    def _write(self, file: RemoteFile, target: FileIO, chunk: bytes) -> None:
+        """Only what there is room for. Where the disk is full, others' entries go first, as they do for the budget."""
+        if file.nbytes < 0:
+            try:
+                self._room.need(self.least_bytes + self._untold_bytes + len(chunk))
+            except DiskFullError:
+                target.truncate(0)  # it may have no end: what came of it is of no use
+                raise
+        left = memoryview(chunk)
+        while left:
+            try:
+                left = left[target.write(left) :]
+            except OSError as error:
+                if error.errno not in _FULL or not self._room.free_some():
+                    raise
+
+    def _begin_anew(self, file: RemoteFile, check: _Check, target: FileIO) -> None:
+        self._advance(-check.done)
+        self._untold_bytes -= check.done if file.nbytes < 0 else 0
+        target.truncate(0)
+
+    def _pause(self, file: RemoteFile, error: BrokenOffError, sleep: Callable[[float], object]) -> None:
+        """A source that breaks off again and again has to bring something in between."""
+        if self._done >= self._furthest + _PROGRESS_BYTES:
+            self._furthest, self._pauses = self._done, iter(_PAUSES_S)
+        pause_s = next(self._pauses, None)
         if pause_s is None:
-            raise SourceError(f"{self._remote.address}/{file.name}: {error}; check the network") from error
-        if self._cancelled():
-            raise FillCancelledError(f"{self._remote.address}: fetching was cancelled")
-        sleep(pause_s)
+            raise SourceError(f"{error}; check the network") from error
+        while pause_s > 0:
+            if self._cancelled():
+                raise FillCancelledError(f"{self._remote.address}: fetching was cancelled")
+            sleep(min(pause_s, _NOTICE_S))
+            pause_s -= _NOTICE_S
 
-    def _take(self, check: _Check, chunk: bytes) -> None:
+    def _take(self, file: RemoteFile, check: _Check, chunk: bytes) -> None:
         check.update(chunk)
+        self._untold_bytes += len(chunk) if file.nbytes < 0 else 0
         self._advance(len(chunk))
 
     def _advance(self, nbytes: int) -> None:

@@ -1,8 +1,8 @@
 """The catalog, carried out in threads of its own: fetch, check, cache and register each model.
 
-What is far away is fetched a few models at a time: a server that hangs holds up no model of another. The rest is one
-thread's work, one model after the other. A model that cannot be served is FAILED with its reason and the next one goes
-on. Lanes are never held up by it.
+What is far away is fetched in threads of its own, a few models of a source at a time: one that hangs or drips holds up
+no other. The rest is one thread's work, one model after the other. A model that cannot be served is FAILED with its
+reason and the next one goes on. Lanes are never held up by it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 from aegaeon_native import NativeError, Range
+from aegaeon_proto.outbound.slots import Slots, slot_of
+from aegaeon_proto.redaction import sentence
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.backends import Backend, Layout
 from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, ModelError, SidecarError
@@ -35,7 +38,6 @@ log = logging.getLogger(__name__)
 
 Jobs = queue.SimpleQueue[Callable[[], None] | None]  # None: the end
 
-_FROM_AFAR = 4  # models that are fetched at a time; together they rarely get more out of the network than one
 _REPORT_EVERY_S = 0.25
 _LOG_EVERY_S = 5.0
 
@@ -63,25 +65,20 @@ class Fetcher:
         self._cache = cache
         self._ring = ring
         self._jobs: Jobs = queue.SimpleQueue()
-        self._far: Jobs = queue.SimpleQueue()
-        self._thread = self._worker("fetcher", self._jobs)
-        self._getters = [self._worker(f"fetcher-{number}", self._far) for number in range(_FROM_AFAR)]
+        self._far = Slots("fetcher")
+        self._thread = threading.Thread(target=self._run, name="fetcher", daemon=True)
 
     def start(self) -> None:
-        for thread in (self._thread, *self._getters):
-            thread.start()
+        self._thread.start()
 
     def stop(self, timeout_s: float) -> bool:
         """Give up what is being fetched; True when the threads have ended. The engine is stopping by then."""
         self._stop.set()
         deadline = time.monotonic() + timeout_s
-        for _ in self._getters:
-            self._far.put(None)
-        for getter in self._getters:
-            getter.join(max(deadline - time.monotonic(), 0.0))
-        self._jobs.put(None)  # after what the getters brought: it is let go
+        ended = self._far.stop(timeout_s)
+        self._jobs.put(None)  # after what the others brought: it is let go
         self._thread.join(max(deadline - time.monotonic(), 0.1))
-        return not any(thread.is_alive() for thread in (self._thread, *self._getters))
+        return ended and not self._thread.is_alive()
 
     def follow(self, catalog: Iterable[pb.ModelSpec], retry: bool = False) -> None:
         """The whole list (engine's lock held): new or changed models are fetched, missing ones forgotten.
@@ -112,8 +109,11 @@ class Fetcher:
     def _begin(self, model: Model) -> None:
         self._state.models[model.name] = model
         self._phases.tell(model)
-        jobs = self._jobs if model.spec.source.HasField("directory") else self._far
-        jobs.put(partial(self._locate, model))
+        source, job = model.spec.source, partial(self._locate, model)
+        if source.HasField("directory"):
+            self._jobs.put(job)
+        else:
+            self._far.submit(slot_of(source), partial(self._guarded, job))
 
     def _withdraw(self, model: Model) -> None:
         model.forgotten = True
@@ -123,13 +123,14 @@ class Fetcher:
         self._state.withdrawn.append(model)
         self._jobs.put(partial(self._forget, model))
 
-    def _worker(self, name: str, jobs: Jobs) -> threading.Thread:
-        return threading.Thread(target=self._run, args=(jobs,), name=name, daemon=True)
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._guarded(job)
 
-    def _run(self, jobs: Jobs) -> None:
+    def _guarded(self, job: Callable[[], None]) -> None:
+        """Whatever a job lets through is a defect of this process."""
         try:
-            while (job := jobs.get()) is not None:
-                job()
+            job()
         except BaseException:
             log.exception("the fetcher is dead; the sidecar ends")
             self._crashed()
@@ -156,7 +157,7 @@ class Fetcher:
             return
         with self._told(model):
             with located.reading() as directory:
-                layout = self._backend.describe(directory, model.spec.max_model_len)
+                layout = self._described(directory, model)
                 files = look(directory, layout)
                 if model.served is not None:
                     model.served.check(files)
@@ -176,6 +177,14 @@ class Fetcher:
         except (SidecarError, NativeError, OSError, MemoryError) as error:
             self._phases.failed(model, error)
             model.let_go()
+
+    def _described(self, directory: Path, model: Model) -> Layout:
+        try:
+            return self._backend.describe(directory, model.spec.max_model_len)
+        except (SidecarError, NativeError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            raise ModelError(f"its files are not understood: {sentence(error)}") from error
 
     def _cache_weights(self, model: Model, files: WeightFiles) -> str:
         """Into the host cache where there is room; else a Load will read the files. Returns what people should know.

@@ -1,14 +1,20 @@
-"""Models of the Hugging Face hub: through the disk tier where there is one, else where its own library keeps them."""
+"""Models of the Hugging Face hub: through the disk tier where there is one, else where its own library keeps them.
+
+The library is used for that alone, on a machine whose environment is its owner's; the tier asks the hub's API itself.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
-from huggingface_hub import HfApi, get_token, hf_hub_url, snapshot_download
+from huggingface_hub import constants, get_token, hf_hub_url, snapshot_download
 from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError is the client's own, not re-exported
     HfHubHTTPError,
     HFValidationError,
@@ -16,54 +22,79 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError 
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
 )
-from huggingface_hub.hf_api import RepoSibling
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, not re-exported
 
 from aegaeon_proto.credentials import token_of
+from aegaeon_proto.outbound.client import Client
+from aegaeon_proto.redaction import sentence
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.errors import SourceError
-from aegaeon_sidecar.weights.remote import CHUNK_BYTES, TIMEOUT_S, RemoteFile, answer, skip
+from aegaeon_sidecar.weights.remote import (
+    MOST_LIST_BYTES,
+    BrokenOffError,
+    RemoteFile,
+    answer,
+    check_count,
+    from_byte,
+    plainly,
+)
 
 _PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
+_FILES_HOSTS = ("hf.co", "huggingface.co")  # where the hub keeps large files; it chooses them, not a tenant
 
 
 class HubRemote:
-    """A revision of a repository. The commit is that of the moment at which its files are listed."""
+    """A revision of a repository. The commit is that of the moment at which its files are listed.
 
-    def __init__(self, source: pb.HubSource) -> None:
+    `ambient`: without a file of credentials the token is the environment's.
+    """
+
+    def __init__(self, source: pb.HubSource, client: Client, ambient: bool) -> None:
         self._repository = source.repository
-        self._revision = source.revision or None
-        self._token = token_of(source.credentials_file) or None  # None: the environment's
+        self._revision = source.revision
+        self.address = _name(source)
+        with _errors(self.address):
+            validate_repo_id(source.repository)
+        self._client = client
+        self._token = token_of(source.credentials_file) or (get_token() or "" if ambient else "")
         self._commit = ""
-        self.address = f"hub:{source.repository} at {_revision(source)}"
 
     def files(self) -> list[RemoteFile]:
         """See Remote."""
-        with _errors(self.address):
-            info = HfApi().model_info(
-                self._repository, revision=self._revision, timeout=TIMEOUT_S, files_metadata=True, token=self._token
-            )
-        found = [_file(sibling) for sibling in info.siblings or () if _is_wanted(sibling.rfilename)]
-        if not found or not info.sha:
+        info = self._info()
+        try:
+            found = [_file(entry) for entry in info["siblings"] if _is_wanted(str(entry["rfilename"]))]
+            self._commit = str(info["sha"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise SourceError(f"{self.address}: the hub's answer is not understood: {sentence(error)}") from error
+        check_count(self.address, len(found))
+        if not found:
             raise SourceError(f"{self.address}: no file of a model is there; check repository and revision")
-        self._commit = info.sha
         return found
 
     def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
         """See Remote. What a commit holds never changes."""
         url = hf_hub_url(self._repository, file.name, revision=self._commit)
         headers = {"Range": f"bytes={start}-"} if start else {}
-        with answer(url, self._token or get_token() or "", headers) as given:
+        with answer(self._client, url, self._token, headers, hosts=_FILES_HOSTS) as given:
             if given is None:
-                raise SourceError(f"{url}: is not there any more; send the catalog again")
-            if start and given.status != HTTPStatus.PARTIAL_CONTENT:
-                skip(given, start)
-            while chunk := given.read(CHUNK_BYTES):
-                yield chunk
+                raise SourceError(f"{self.address}/{file.name}: is not there any more; send the catalog again")
+            yield from from_byte(given, start)
+
+    def _info(self) -> Any:
+        revision = f"/revision/{quote(self._revision, safe='')}" if self._revision else ""
+        url = f"{constants.ENDPOINT}/api/models/{self._repository}{revision}?blobs=true"
+        with self._client.open(url, token=self._token, hosts=_FILES_HOSTS) as given:
+            if given.status >= HTTPStatus.INTERNAL_SERVER_ERROR or given.status == HTTPStatus.TOO_MANY_REQUESTS:
+                raise BrokenOffError(f"{self.address}: the hub answers {given.status}")
+            if given.status != HTTPStatus.OK:
+                raise SourceError(_answers(self.address, given.status))
+            return json.loads(given.whole(MOST_LIST_BYTES))
 
 
 def snapshot(source: pb.HubSource, hub_cache: Path | None) -> Path:
     """The folder of the library's own cache; its progress is not told, and it is not given up. Raises SourceError."""
-    name = f"hub:{source.repository} at {_revision(source)}"
+    name = _name(source)
     with _errors(name):
         try:
             path = snapshot_download(
@@ -76,25 +107,32 @@ def snapshot(source: pb.HubSource, hub_cache: Path | None) -> Path:
         except (HfHubHTTPError, LocalEntryNotFoundError, HTTPError, OfflineModeIsEnabled):
             raise
         except OSError as error:
-            raise SourceError(f"{name}: cannot be stored: {error}; check hub_cache and the free space") from error
+            raise SourceError(
+                f"{name}: cannot be stored: {sentence(error)}; check hub_cache and the free space"
+            ) from error
     return Path(path)
 
 
-def _revision(source: pb.HubSource) -> str:
-    return source.revision or "its default branch"
+def _name(source: pb.HubSource) -> str:
+    return plainly(f"hub:{source.repository} at {source.revision or 'its default branch'}")
+
+
+def _answers(name: str, status: int) -> str:
+    return f"{name}: the hub answers {status}; check the id, the revision and the access token"
 
 
 def _is_wanted(name: str) -> bool:
-    return "/" not in name and name[0] != "." and any(fnmatchcase(name, pattern) for pattern in _PATTERNS)
+    plain = name.isascii() and name.isprintable() and "/" not in name and name[:1] != "." and len(name) <= 200
+    return plain and any(fnmatchcase(name, pattern) for pattern in _PATTERNS)
 
 
-def _file(sibling: RepoSibling) -> RemoteFile:
+def _file(entry: dict[str, Any]) -> RemoteFile:
     """Large files have a SHA-256, small ones the hash that git names them by."""
-    nbytes = -1 if sibling.size is None else sibling.size
-    blob = sibling.blob_id or ""
-    if sibling.lfs is not None:
-        return RemoteFile(sibling.rfilename, nbytes, blob, sha256=sibling.lfs.sha256)
-    return RemoteFile(sibling.rfilename, nbytes, blob, git=blob if nbytes >= 0 else "")
+    nbytes = -1 if entry.get("size") is None else max(int(entry["size"]), -1)
+    blob = str(entry.get("blobId") or "")
+    if entry.get("lfs"):
+        return RemoteFile(entry["rfilename"], nbytes, blob, sha256=str(entry["lfs"]["sha256"]))
+    return RemoteFile(entry["rfilename"], nbytes, blob, git=blob if nbytes >= 0 else "")
 
 
 @contextmanager
@@ -106,9 +144,6 @@ def _errors(name: str) -> Iterator[None]:
     except LocalEntryNotFoundError as error:
         raise SourceError(f"{name}: the hub cannot be reached and no copy is cached; check the network") from error
     except HfHubHTTPError as error:
-        status = error.response.status_code
-        raise SourceError(
-            f"{name}: the hub answers {status}; check the id, the revision and the access token"
-        ) from error
+        raise SourceError(_answers(name, error.response.status_code)) from error
     except (HTTPError, OfflineModeIsEnabled) as error:
-        raise SourceError(f"{name}: the hub cannot be reached: {error}; check the network") from error
+        raise SourceError(f"{name}: the hub cannot be reached: {sentence(error)}; check the network") from error

@@ -6,8 +6,10 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from aegaeon_native import NativeError
+from aegaeon_proto.redaction import sentence
 from aegaeon_proto.v1 import model_pb2 as pb
-from aegaeon_sidecar.errors import ModelError, OtherWeightsError, UnreadableError
+from aegaeon_sidecar.errors import ModelError, OtherWeightsError, SidecarError, UnreadableError
 from aegaeon_sidecar.state import State
 from aegaeon_sidecar.weights.models import Model
 
@@ -45,7 +47,7 @@ class Phases:
 
     def failed(self, model: Model, error: Exception) -> None:
         """It cannot be served. Whoever waits for it is told at once, because the scheduler is."""
-        log.warning("model %s cannot be served: %s", model.name, error)
+        log.warning("model %s cannot be served: %s", model.name, _said(error))
         reason = self._reason(model, error)
         with self._state.changed:
             model.phase, model.reason, model.trying = pb.MODEL_PHASE_FAILED, reason, False
@@ -64,7 +66,7 @@ class Phases:
             self.failed(model, error)
 
     def _reason(self, model: Model, error: Exception) -> str:
-        text = self._public(model, str(error))
+        text = self._public(model, _said(error))
         if model.served is None or not isinstance(error, ModelError):
             return f"{model.name}: {text}"
         before = "" if isinstance(error, UnreadableError) else _CHANGED
@@ -78,6 +80,10 @@ class Phases:
         for folder, name in self._hidden.items():
             text = text.replace(folder, name)
         return text
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, SidecarError | NativeError) else sentence(error)
 
 
 def written(source: pb.ModelSource) -> str:

@@ -1,26 +1,29 @@
-"""Models on a web server or in an S3-compatible store: which files there are, and one's bytes from any place on.
+"""Models on a web server: which files there are, and one's bytes from any place on.
 
-Those of the hub are in hub.py.
+Those of S3-compatible stores are in s3.py, those of the hub in hub.py. What all of them raise passes boundary.py.
 """
 
 from __future__ import annotations
 
-import base64
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.client import HTTPException
-from typing import Any, Protocol
+from typing import Protocol
+from urllib.parse import quote
 
-from aegaeon_proto.credentials import s3_keys, token_of
+from aegaeon_proto.credentials import token_of
+from aegaeon_proto.outbound.client import Answer, Client
+from aegaeon_proto.outbound.urls import check_source
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.errors import SourceError
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 256 << 10
+MOST_FILES = 1000
+_PLAIN = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+MOST_LIST_BYTES = 64 << 20  # of what lists files: an index, or a hub's answer; the largest known have 15 MB
+MOST_SUMS_BYTES = 1 << 20
 SUMS = "SHA256SUMS"
 INDEX = "model.safetensors.index.json"
 _OPTIONAL = (
@@ -34,10 +37,9 @@ _OPTIONAL = (
     "vocab.json",
     "merges.txt",
 )
-_WANTED = re.compile(r"[\w.-]+\.(json|safetensors|jinja|model|txt)|SHA256SUMS")
-_NAME = re.compile(r"[\w.-]+\.safetensors")
-TIMEOUT_S = 30.0
-_SSE_KMS = "aws:kms"
+# Names that begin with a dot are the disk tier's own.
+WANTED = re.compile(r"(?!\.)[\w.-]{1,200}\.(json|safetensors|jinja|model|txt)|SHA256SUMS", re.ASCII)
+_NAME = re.compile(r"(?!\.)[\w.-]{1,200}\.safetensors", re.ASCII)
 
 
 class BrokenOffError(Exception):
@@ -69,7 +71,10 @@ class RemoteFile:
 
 
 class Remote(Protocol):
-    """A folder far away. Every method raises SourceError for an answer that no retry mends, else BrokenOffError."""
+    """A folder far away. Every method raises SourceError for an answer that no retry mends, else BrokenOffError.
+
+    Before it is guarded (boundary.py) it may raise anything.
+    """
 
     @property
     def address(self) -> str:
@@ -88,20 +93,20 @@ class Remote(Protocol):
 class HttpRemote:
     """A folder on a web server. It lists nothing, so the model's own index says which files there must be."""
 
-    def __init__(self, source: pb.HttpSource) -> None:
-        if not source.url.startswith(("http://", "https://")):
-            raise SourceError(f"source.http.url {source.url!r} is no http:// or https:// address")
-        self.address = source.url.rstrip("/")
+    def __init__(self, source: pb.HttpSource, client: Client) -> None:
+        self.address = check_source(source.url).rstrip("/")
+        self._client = client
         self._token = token_of(source.credentials_file)
 
     def files(self) -> list[RemoteFile]:
         """See Remote."""
         names = ["config.json", *self._weights(), *_OPTIONAL]
+        check_count(self.address, len(names))
         found = [file for name in names if (file := self._look(name)) is not None]
         missing = set(names) - {file.name for file in found} - set(_OPTIONAL)
         if missing:
             raise SourceError(f"{self.address}: has no {min(missing)}; check the address")
-        sums = self._sums()
+        sums = parse_sums(self._text(SUMS, MOST_SUMS_BYTES) or "")
         return [RemoteFile(file.name, file.nbytes, file.version, sums.get(file.name, "")) for file in found]
 
     def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
@@ -112,106 +117,24 @@ class HttpRemote:
         with self._answer(file.name, headers) as given:
             if given is None or _version(given) != file.version:
                 raise SourceError(f"{self.address}/{file.name}: changed while it was fetched; send the catalog again")
-            if start and given.status != HTTPStatus.PARTIAL_CONTENT:
-                skip(given, start)
-            while chunk := given.read(CHUNK_BYTES):
-                yield chunk
+            yield from from_byte(given, start)
 
     def _weights(self) -> list[str]:
-        index = self._text(INDEX)
+        index = self._text(INDEX, MOST_LIST_BYTES)
         if index is None:
             return ["model.safetensors"]
         return [INDEX, *sorted({name for name in re.findall(r'"([^"]*)"', index) if _NAME.fullmatch(name)})]
 
-    def _sums(self) -> dict[str, str]:
-        return parse_sums(self._text(SUMS) or "")
-
     def _look(self, name: str) -> RemoteFile | None:
         with self._answer(name, {}, method="HEAD") as given:
-            if given is None:
-                return None
-            return RemoteFile(name, int(given.headers.get("Content-Length", -1)), _version(given))
+            return None if given is None else RemoteFile(name, given.nbytes, _version(given))
 
-    def _text(self, name: str) -> str | None:
+    def _text(self, name: str, most_bytes: int) -> str | None:
         with self._answer(name, {}) as given:
-            return None if given is None else given.read().decode("utf-8", "replace")
+            return None if given is None else given.whole(most_bytes).decode("utf-8", "replace")
 
-    def _answer(self, name: str, headers: dict[str, str], method: str = "GET") -> AbstractContextManager[Any]:
-        return answer(f"{self.address}/{name}", self._token, headers, method)
-
-
-class S3Remote:
-    """A prefix of a bucket. Without a file of credentials they come from where every AWS client takes them."""
-
-    def __init__(self, source: pb.S3Source) -> None:
-        try:
-            import boto3
-            from botocore.config import Config
-        except ImportError as error:
-            raise SourceError("source.s3 needs the package boto3; install aegaeon[s3]") from error
-        self._bucket = source.bucket
-        self._prefix = source.prefix.strip("/")
-        self.address = f"s3://{source.bucket}/{self._prefix}" + (f" at {source.endpoint}" if source.endpoint else "")
-        self._client: Any = boto3.Session().client(  # of its own: the library's is not for several threads
-            "s3",
-            endpoint_url=source.endpoint or None,
-            **s3_keys(source.credentials_file),
-            config=Config(read_timeout=TIMEOUT_S, connect_timeout=TIMEOUT_S, retries={"total_max_attempts": 1}),
-        )
-
-    def files(self) -> list[RemoteFile]:
-        """See Remote."""
-        with self._errors():
-            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._key(""))
-            listed = [entry["Key"].removeprefix(self._key("")) for page in pages for entry in page.get("Contents", ())]
-            names = [name for name in listed if _WANTED.fullmatch(name)]
-            sums = self._sums() if SUMS in names else {}
-            found = [self._look(name, sums) for name in names if name != SUMS]
-        if not found:
-            raise SourceError(f"{self.address}: no file of a model is there; check bucket and prefix")
-        return found
-
-    def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
-        """See Remote."""
-        with self._errors():
-            given = self._client.get_object(
-                Bucket=self._bucket, Key=self._key(file.name), Range=f"bytes={start}-", IfMatch=file.version
-            )
-            yield from given["Body"].iter_chunks(CHUNK_BYTES)
-
-    def _key(self, name: str) -> str:
-        return f"{self._prefix}/{name}" if self._prefix else name
-
-    def _sums(self) -> dict[str, str]:
-        body = self._client.get_object(Bucket=self._bucket, Key=self._key(SUMS))["Body"].read()
-        return parse_sums(body.decode("utf-8", "replace"))
-
-    def _look(self, name: str, sums: dict[str, str]) -> RemoteFile:
-        head = self._client.head_object(Bucket=self._bucket, Key=self._key(name), ChecksumMode="ENABLED")
-        etag = head["ETag"]
-        own = head.get("ChecksumSHA256", "")  # of parts, it ends in their number and is no hash of the file
-        sha256 = sums.get(name) or (base64.b64decode(own).hex() if own and "-" not in own else "")
-        plain = re.fullmatch(r'"([0-9a-f]{32})"', etag)
-        md5 = plain[1] if plain and head.get("ServerSideEncryption") != _SSE_KMS else ""
-        return RemoteFile(name, head["ContentLength"], etag, sha256, md5)
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, NoCredentialsError
-
-        try:
-            yield
-        except ClientError as error:
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
-                raise BrokenOffError(f"{self.address}: {error}") from error
-            raise SourceError(f"{self.address}: {error}; check bucket, prefix and credentials") from error
-        except NoCredentialsError as error:
-            raise SourceError(
-                f"{self.address}: no credentials; give source.s3.credentialsFile, or set AWS_ACCESS_KEY_ID"
-            ) from error
-        except (HTTPClientError, BotoCoreError, ConnectionError) as error:
-            raise BrokenOffError(f"{self.address}: {error}") from error
+    def _answer(self, name: str, headers: dict[str, str], method: str = "GET") -> AbstractContextManager[Answer | None]:
+        return answer(self._client, f"{self.address}/{name}", self._token, headers, method=method)
 
 
 def parse_sums(text: str) -> dict[str, str]:
@@ -220,33 +143,47 @@ def parse_sums(text: str) -> dict[str, str]:
     return {name: digest.lower() for digest, name in lines}
 
 
+def plainly(name: str) -> str:
+    """A name that a tenant gave, in printable ASCII; different names stay different."""
+    return quote(name, safe=_PLAIN)
+
+
+def check_count(address: str, files: int) -> None:
+    """Raises SourceError for a source that lists files without end."""
+    if files > MOST_FILES:
+        raise SourceError(f"{address}: lists {files} files of a model, {MOST_FILES} are the most; check the address")
+
+
 @contextmanager
-def answer(url: str, token: str, headers: dict[str, str], method: str = "GET") -> Iterator[Any]:
+def answer(
+    client: Client, url: str, token: str, headers: dict[str, str], *, method: str = "GET", hosts: tuple[str, ...] = ()
+) -> Iterator[Answer | None]:
     """A web server's answer; None when it has no such file. Raises SourceError, BrokenOffError and PastEndError."""
-    request = urllib.request.Request(url, headers={"Accept-Encoding": "identity", **headers}, method=method)
-    if token:
-        request.add_unredirected_header("Authorization", f"Bearer {token}")  # for this server alone
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as given:
-            yield given
-    except urllib.error.HTTPError as error:
-        if error.code in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
-            yield None
-        elif error.code >= HTTPStatus.INTERNAL_SERVER_ERROR or error.code == HTTPStatus.TOO_MANY_REQUESTS:
-            raise BrokenOffError(f"{url}: the server answers {error.code}") from error
-        elif error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and "Range" in headers:
-            raise PastEndError(f"{url}: has no bytes in {headers['Range']}") from error
-        else:
-            raise SourceError(f"{url}: the server answers {error.code}; check address and access") from error
-    except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
-        raise BrokenOffError(f"{url}: {error}") from error
+    with client.open(url, method=method, headers=headers, token=token, hosts=hosts) as given:
+        yield given if _is_there(given, "Range" in headers) else None
 
 
-def _version(given: Any) -> str:
+def _is_there(given: Answer, ranged: bool) -> bool:
+    status = given.status
+    if status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
+        return True
+    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+        return False
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
+        raise BrokenOffError(f"{given.url}: the server answers {status}")
+    if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and ranged:
+        raise PastEndError(f"{given.url}: has no bytes there")
+    raise SourceError(f"{given.url}: the server answers {status}; check address and access")
+
+
+def from_byte(given: Answer, start: int) -> Iterator[bytes]:
+    """What follows `start`, though the server may send the file from its beginning."""
+    ahead = start if given.status != HTTPStatus.PARTIAL_CONTENT else 0
+    for chunk in given.chunks():
+        if ahead < len(chunk):
+            yield chunk[ahead:]
+        ahead = max(ahead - len(chunk), 0)
+
+
+def _version(given: Answer) -> str:
     return given.headers.get("ETag") or given.headers.get("Last-Modified") or ""
-
-
-def skip(given: Any, nbytes: int) -> None:
-    """The server sent the file from its beginning, though a later part was asked for."""
-    while nbytes > 0 and (chunk := given.read(min(nbytes, CHUNK_BYTES))):
-        nbytes -= len(chunk)

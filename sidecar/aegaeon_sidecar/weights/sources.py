@@ -7,14 +7,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from aegaeon_proto.credentials import CredentialsError
 from aegaeon_proto.folders import OutsideError, check_within
+from aegaeon_proto.outbound.client import Client, Outbound
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.errors import ModelError, SourceError, WeightsError
+from aegaeon_sidecar.weights.boundary import Guarded, boundary
 from aegaeon_sidecar.weights.disk import DiskTier, Stored
 from aegaeon_sidecar.weights.download import Progress
 from aegaeon_sidecar.weights.hub import HubRemote, snapshot
-from aegaeon_sidecar.weights.remote import HttpRemote, Remote, S3Remote
+from aegaeon_sidecar.weights.remote import HttpRemote, plainly
+from aegaeon_sidecar.weights.s3 import S3Remote
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,36 +40,40 @@ class Located:
 class Sources:
     """Brings every kind of source to a directory of this machine: what is far away to the disk tier.
 
-    Without one, models of the hub come to the folder that its own library keeps, `hub_cache` or its default.
+    Without one, models of the hub come to the folder that its own library keeps, `hub_cache` or its default, where the
+    environment is the owner's (`outbound.ambient`).
     """
 
-    def __init__(self, hub_cache: Path | None, disk: DiskTier | None) -> None:
+    def __init__(self, hub_cache: Path | None, disk: DiskTier | None, outbound: Outbound) -> None:
         self._hub_cache = hub_cache
         self._disk = disk
+        self._outbound = outbound
 
     def locate(self, source: pb.ModelSource, progress: Progress, cancelled: Callable[[], bool]) -> Located:
         """Fetch what is not on this machine yet. Raises SourceError, DiskFullError, FillCancelledError."""
-        try:
-            return self._locate(source, progress, cancelled)
-        except CredentialsError as error:
-            raise SourceError(str(error)) from error
-
-    def _locate(self, source: pb.ModelSource, progress: Progress, cancelled: Callable[[], bool]) -> Located:
         kind = source.WhichOneof("kind")
         if kind in (None, "directory"):
             return Located(_directory(source.directory, source.root))
         if self._disk is not None:
-            stored = self._disk.obtain(_remote(source), progress, cancelled)
+            remote = remote_of(source, self._outbound.client(cancelled), self._outbound.ambient)
+            stored = self._disk.obtain(remote, progress, cancelled)
             return Located(stored.directory, stored)
-        if kind == "hub":
-            return Located(snapshot(source.hub, self._hub_cache))
+        if kind == "hub" and self._outbound.ambient:
+            with boundary(plainly(f"hub:{source.hub.repository}")):
+                return Located(snapshot(source.hub, self._hub_cache))
         raise SourceError(f"source.{kind} needs a place on disk; set disk.folder in the sidecar's configuration")
 
 
-def _remote(source: pb.ModelSource) -> Remote:
+def remote_of(source: pb.ModelSource, client: Client, ambient: bool) -> Guarded:
+    """What is behind a source from afar. Raises SourceError."""
     if source.HasField("hub"):
-        return HubRemote(source.hub)
-    return S3Remote(source.s3) if source.HasField("s3") else HttpRemote(source.http)
+        hub, name = source.hub, plainly(f"hub:{source.hub.repository}")
+        return Guarded(name, client, hub.credentials_file, lambda: HubRemote(hub, client, ambient))
+    if source.HasField("s3"):
+        s3, name = source.s3, plainly(f"s3:{source.s3.bucket}")
+        return Guarded(name, client, s3.credentials_file, lambda: S3Remote(s3, client, ambient))
+    http = source.http
+    return Guarded("source.http.url", client, http.credentials_file, lambda: HttpRemote(http, client))
 
 
 def _directory(given: str, root: str) -> Path:

@@ -38,6 +38,8 @@ from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ServedModel
 
 # Made by whoever carries decisions out, since they are random: decided things never name them as leftovers.
 _NOT_DECIDED = ("ca", *sorted({certificates(role) for role in CERTIFICATES.values()}))
+# Where a pool has no disk tier, an engine keeps models of the hub in its pod, below the tier's default budget.
+_HUB_DISK: Json = {"disk": {"folder": f"{CACHE}/hub"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,6 @@ def _configs(key: Key, spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]
             "sink": f"0.0.0.0:{SINK_PORT}",
             "metrics_listen": f"0.0.0.0:{GATEWAY_METRICS}",
             "tls": TLS,
-            "hub_cache": f"{CACHE}/hub",
             "fetched": f"{CACHE}/tokenizers",
             "withdraw_s": WITHDRAW_S,
             "drain_s": GATEWAY_DRAIN_S,
@@ -125,7 +126,7 @@ def _configs(key: Key, spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]
             "scheduler": target,
             "device": device,
             "segments": SEGMENTS,
-            "hub_cache": f"{CACHE}/hub",  # where there is no disk tier
+            **({} if spec.memory.disk else _HUB_DISK),
             "tls": TLS,
             "metrics_listen": f"0.0.0.0:{ENGINE_METRICS}",
             "drain_s": ENGINE_DRAIN_S,

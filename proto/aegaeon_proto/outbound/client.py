@@ -1,0 +1,195 @@
+"""The one HTTP client for sources of models: it asks the policy, follows few redirects, counts bytes and time.
+
+http.client frames the messages. A proxy of the environment is used only where the platform says so, netrc never.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse
+from urllib.request import getproxies_environment, proxy_bypass
+
+from aegaeon_proto.outbound.connection import GuardedSocket, connect, proxy_headers, through
+from aegaeon_proto.outbound.errors import OutboundError, RefusedError, UnreachableError
+from aegaeon_proto.outbound.limits import Limits, Watch
+from aegaeon_proto.outbound.policy import Policy
+from aegaeon_proto.outbound.urls import Url, parse, redirected
+from aegaeon_proto.redaction import sentence
+
+CHUNK_BYTES = 256 << 10
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_MOST_REDIRECTS = 5
+
+
+class Answer:
+    """One answer, to be read once and closed. Errors are OutboundError alone."""
+
+    def __init__(self, url: Url, given: HTTPResponse, sock: GuardedSocket, watch: Watch) -> None:
+        self.url = url
+        self.status = given.status
+        self.headers: HTTPMessage = given.headers
+        self._given = given
+        self._sock = sock
+        self._watch = watch
+        self._came_bytes = 0
+        self.nbytes = _length(self.headers.get("Content-Length"))
+        """what Content-Length says; -1 when nothing"""
+
+    def part(self, most: int = CHUNK_BYTES) -> bytes:
+        """The next bytes; b"" at the end."""
+        with _errors(self.url):
+            chunk = self._given.read1(most)
+            self._came_bytes += len(chunk)
+            self._sock.overhead.body_bytes = self._came_bytes
+            if not chunk and 0 <= self._came_bytes < self.nbytes and not self._given.chunked:
+                raise UnreachableError(f"{self._came_bytes} of {self.nbytes} bytes came")
+            return chunk
+
+    def chunks(self) -> Iterator[bytes]:
+        """All bytes, at the least rate of the limits."""
+        while chunk := self.part():
+            yield chunk
+
+    def whole(self, most_bytes: int) -> bytes:
+        """All bytes at once. Raises RefusedError when there are more, and when they take too long."""
+        found = bytearray()
+        with self._watch.within(self._watch.limits.small_s, "the answer"):
+            while chunk := self.part(min(most_bytes + 1 - len(found), CHUNK_BYTES)):
+                found += chunk
+                if len(found) > most_bytes:
+                    raise RefusedError(f"{self.url}: has more than {most_bytes} bytes, which is too much for it")
+        return bytes(found)
+
+    def close(self) -> None:
+        try:
+            self._given.close()
+        finally:
+            self._sock.release()
+
+
+@dataclass(frozen=True)
+class Outbound:
+    """What all fetches of a process share. `ambient`: proxies of the environment are the owner's wish."""
+
+    policy: Policy
+    limits: Limits = field(default_factory=Limits)
+    ambient: bool = False
+
+    def client(self, cancelled: Callable[[], bool] = lambda: False) -> Client:
+        """For one fetch."""
+        return Client(self, Watch(self.limits, cancelled))
+
+    @cached_property
+    def tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context()
+
+    def proxy(self, url: Url) -> str:
+        """By way of whom; "" without."""
+        if not self.ambient or proxy_bypass(f"{url.host}:{url.port}"):
+            return ""
+        return str(getproxies_environment().get(url.scheme, ""))
+
+
+class Client:
+    """Requests of one fetch, one after the other. `watch` knows how long they have taken together."""
+
+    def __init__(self, outbound: Outbound, watch: Watch) -> None:
+        self._outbound = outbound
+        self.watch = watch
+
+    @contextmanager
+    def open(
+        self, url: str, *, method: str = "GET", headers: Mapping[str, str] | None = None, token: str = "",
+        hosts: tuple[str, ...] = (),
+    ) -> Iterator[Answer]:  # fmt: skip
+        """The answer, redirects followed: on the same host, to what the policy's list names and, where that is empty,
+        to `hosts` and those below them. The token goes to the server of `url` alone. Raises OutboundError."""
+        place, first = parse(url), parse(url)
+        for _ in range(_MOST_REDIRECTS):
+            sent = {**(headers or {})}
+            if token and place.server == first.server:
+                sent["Authorization"] = f"Bearer {token}"
+            answer = self.send(place, method, sent)
+            try:
+                if answer.status not in _REDIRECTS or "Location" not in answer.headers:
+                    yield answer
+                    return
+                place = self._next(place, str(answer.headers["Location"]), hosts)
+            finally:
+                answer.close()
+        raise RefusedError(f"{first}: redirects more than {_MOST_REDIRECTS} times")
+
+    def send(self, url: Url, method: str, headers: Mapping[str, str | bytes]) -> Answer:
+        """One request, no redirects; the answer is the caller's to close. Raises OutboundError."""
+        with _errors(url), self.watch.within(self.watch.limits.answer_s, "the beginning of an answer"):
+            made, sock, target, more = self._connected(url)
+            try:
+                made.request(method, target, headers={"Accept-Encoding": "identity", **headers, **more})
+                return Answer(url, made.getresponse(), sock, self.watch)
+            except BaseException:
+                sock.release()
+                raise
+
+    def _connected(self, url: Url) -> tuple[HTTPConnection, GuardedSocket, str, dict[str, str]]:
+        began_s = time.monotonic()
+        try:
+            return self._connect(url)
+        finally:
+            self.watch.waited(time.monotonic() - began_s, 0)
+
+    def _connect(self, url: Url) -> tuple[HTTPConnection, GuardedSocket, str, dict[str, str]]:
+        outbound = self._outbound
+        proxy = outbound.proxy(url)
+        if not proxy:
+            return *connect(url, outbound.policy, self.watch, outbound.tls), url.target, {}
+        connection = through(proxy, url, outbound.policy, self.watch, outbound.tls)
+        if url.scheme == "https":
+            return *connection, url.target, {}
+        host = f"[{url.host}]" if ":" in url.host else url.host
+        own = {**proxy_headers(proxy), "Host": f"{host}:{url.port}"}
+        return *connection, f"http://{host}:{url.port}{url.target}", own
+
+    def _next(self, place: Url, location: str, hosts: tuple[str, ...]) -> Url:
+        try:
+            there = redirected(place, location)
+        except (OutboundError, ValueError):
+            raise RefusedError(f"{place}: redirects to what is no URL") from None
+        if place.scheme == "https" and there.scheme != "https":
+            raise RefusedError(f"{place}: redirects from https to http, which is not followed")
+        upgraded = (place.scheme, place.port, there.scheme, there.port) == ("http", 80, "https", 443)
+        if there.host == place.host and (there.port == place.port or upgraded):
+            return there
+        if self._outbound.policy.names(there.scheme, there.host, there.port):
+            return there
+        if any(there.host == host or there.host.endswith(f".{host}") for host in hosts):
+            return there  # whether the list, if there is one, admits it is seen when it is dialled
+        raise RefusedError(f"{place}: redirects to {there.host}, which the GpuPool's allowedSources does not name")
+
+
+def _length(said: str | None) -> int:
+    if said is None:
+        return -1
+    if not (said.isascii() and said.isdigit() and len(said) <= 18):
+        raise RefusedError("the server tells a size that is none")
+    return int(said)
+
+
+@contextmanager
+def _errors(url: Url) -> Iterator[None]:
+    """The errors of sockets, TLS and http.client become this package's, with the URL and without what may be secret."""
+    try:
+        yield
+    except OutboundError as error:
+        said = str(error)
+        raise error if said.startswith(str(url)) else type(error)(f"{url}: {said}") from None
+    except ssl.SSLCertVerificationError as error:
+        raise RefusedError(f"{url}: its certificate does not hold: {error.verify_message}") from error
+    except (OSError, HTTPException) as error:
+        raise UnreachableError(f"{url}: {sentence(error)}") from error
+    except ValueError as error:  # http.client's of headers and targets that it does not send
+        raise RefusedError(f"{url}: {sentence(error)}") from error

@@ -1,0 +1,166 @@
+"""Connections to an address that was checked, with waits that end. What is resolved once is what is dialled."""
+
+from __future__ import annotations
+
+import io
+import socket
+import ssl
+import time
+from base64 import b64encode
+from http.client import HTTPConnection, HTTPSConnection
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from aegaeon_proto.outbound.errors import RefusedError, UnreachableError
+from aegaeon_proto.outbound.limits import Overhead, Watch
+from aegaeon_proto.outbound.policy import Policy, parse_address
+from aegaeon_proto.outbound.urls import Url
+
+_BUFFER_BYTES = 64 << 10
+_CONNECT_S = 10.0  # to one of a host's addresses; there may be others
+
+
+class GuardedSocket:
+    """What http.client needs of a socket. It stays open until `release`, as an answer is read after its connection."""
+
+    def __init__(self, sock: socket.socket, watch: Watch) -> None:
+        self._sock = sock
+        self._watch = watch
+        self.overhead = Overhead()
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        """For reading alone: http.client asks for no other."""
+        return io.BufferedReader(_Waits(self._sock, self._watch, self.overhead), _BUFFER_BYTES)
+
+    def sendall(self, data: Any) -> None:
+        self._sock.settimeout(self._watch.left_s())
+        self._sock.sendall(data)
+
+    def close(self) -> None:
+        """http.client lets go of it here."""
+
+    def release(self) -> None:
+        self._sock.close()
+
+
+class _Waits(io.RawIOBase):
+    """Reads of a socket, each in waits short enough to notice that nobody wants it, or that it takes too long."""
+
+    def __init__(self, sock: socket.socket, watch: Watch, overhead: Overhead) -> None:
+        super().__init__()
+        self._sock = sock
+        self._watch = watch
+        self._overhead = overhead
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        silent_s = 0.0
+        while True:
+            self._sock.settimeout(self._watch.patience_s())
+            began_s = time.monotonic()
+            try:
+                nbytes = self._sock.recv_into(buffer)
+            except TimeoutError:
+                waited_s = time.monotonic() - began_s
+                silent_s += waited_s
+                self._watch.waited(waited_s, 0)
+                if silent_s >= self._watch.limits.answer_s:
+                    raise UnreachableError(f"sent nothing for {silent_s:.0f} s") from None
+                continue
+            self._watch.waited(time.monotonic() - began_s, nbytes)
+            self._overhead.wire_bytes += nbytes
+            self._overhead.check()
+            return nbytes
+
+
+def connect(url: Url, policy: Policy, watch: Watch, tls: ssl.SSLContext) -> tuple[HTTPConnection, GuardedSocket]:
+    """A connection to an address of the host that the policy admits. Raises RefusedError, UnreachableError, OSError."""
+    error: OSError | None = None
+    for address in _admitted(url, policy):
+        try:
+            sock = socket.create_connection((address, url.port), watch.patience_s(_CONNECT_S))
+        except OSError as problem:
+            error = problem
+            continue
+        return _over(sock, url, watch, tls)
+    assert error is not None
+    raise error
+
+
+def through(
+    proxy: str, url: Url, policy: Policy, watch: Watch, tls: ssl.SSLContext
+) -> tuple[HTTPConnection, GuardedSocket]:
+    """By way of a proxy of the machine's owner, which resolves the name."""
+    objection = policy.objection(url.scheme, url.host, url.port, _literal(url.host))
+    if objection:
+        raise RefusedError(objection)
+    parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    headers = _proxy_headers(parts.username, parts.password)
+    host, port = parts.hostname or "", parts.port or 80
+    made: HTTPConnection
+    if url.scheme == "https":
+        made = HTTPSConnection(host, port, timeout=watch.left_s(), context=tls)
+        made.set_tunnel(url.host, url.port, headers)
+    else:
+        made = HTTPConnection(host, port, timeout=watch.left_s())
+    made.connect()
+    guarded = GuardedSocket(made.sock, watch)
+    made.sock = guarded
+    return made, guarded
+
+
+def proxy_headers(proxy: str) -> dict[str, str]:
+    """Of a request for http:// by way of a proxy."""
+    parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    return _proxy_headers(parts.username, parts.password)
+
+
+def _proxy_headers(user: str | None, password: str | None) -> dict[str, str]:
+    if not user:
+        return {}
+    both = f"{unquote(user)}:{unquote(password or '')}"
+    return {"Proxy-Authorization": f"Basic {b64encode(both.encode()).decode()}"}
+
+
+def _over(sock: socket.socket, url: Url, watch: Watch, tls: ssl.SSLContext) -> tuple[HTTPConnection, GuardedSocket]:
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.settimeout(watch.left_s())  # of the whole TLS handshake
+        if url.scheme == "https":
+            sock = tls.wrap_socket(sock, server_hostname=url.host)
+    except BaseException:
+        sock.close()
+        raise
+    made = HTTPConnection(url.host, url.port)
+    if url.scheme == "https":
+        made.default_port = 443  # what the Host header leaves out
+    guarded = GuardedSocket(sock, watch)
+    made.sock = guarded
+    return made, guarded
+
+
+def _admitted(url: Url, policy: Policy) -> list[str]:
+    """The host's addresses that may be dialled, one at least. Raises RefusedError and UnreachableError."""
+    try:
+        found = socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "no name of a host"
+        raise UnreachableError(f"the name {url.host} cannot be resolved: {said}") from None
+    objections = {str(entry[4][0]): "" for entry in found}
+    for text in objections:
+        objections[text] = policy.objection(url.scheme, url.host, url.port, parse_address(text))
+    admitted = [text for text, objection in objections.items() if not objection]
+    if not admitted:
+        raise RefusedError(f"{url.host} {next(iter(objections.values()))}")
+    return admitted
+
+
+def _literal(host: str) -> Any:
+    """The address that a host is written as, in any of the forms that a resolver takes; None for a name."""
+    try:
+        found = socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):
+        return None
+    return parse_address(str(found[0][4][0]))

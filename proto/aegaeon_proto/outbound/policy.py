@@ -1,0 +1,159 @@
+"""Whom the sources of tenants may reach: `allowedSources` of a GpuPool, decided on the address that is dialled.
+
+An empty list: any public address. Else somebody has to be on it. A host (`models.internal`, `http://store:9000`) may be
+at a private address, as whoever wrote the list vouches for it; one of `*` or `*.example.com` may not. A network
+(`10.0.0.0/8`) admits whoever resolves into it; loopback, link-local and the like are only ever admitted by a network.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+ENTRY_PATTERN = r"^(https?://)?(\*|[A-Za-z0-9*._-]+|\[?[0-9A-Fa-f:.]+\]?)(/[0-9]{1,3})?(:[0-9]{1,5})?$"
+EVERYWHERE = ("0.0.0.0/0", "::/0")
+_HOST = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
+_ENTRY = re.compile(r"(?:(https?)://)?(\[[^\]]*\]|[^\[\]]*?)(?::([0-9]{1,5}))?", re.IGNORECASE)
+_NAT64 = ip_network("64:ff9b::/96")
+_UNICAST6 = ip_network("2000::/3")  # what is neither in it nor known below is nothing to reach
+_PRIVATE = tuple(map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")))
+PRIVATE = "a private"
+
+
+class EntryError(ValueError):
+    """An entry of allowedSources that is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one entry admits; "" and None: any scheme, any port. Of `host` and `network` one is given."""
+
+    scheme: str
+    host: str
+    network: Network | None
+    port: int | None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether one host is named."""
+        return bool(self.host) and "*" not in self.host
+
+    def fits(self, scheme: str, port: int) -> bool:
+        """Whether it is about that kind of server."""
+        return (self.scheme or scheme) == scheme and (self.port or port) == port
+
+    def admits(self, scheme: str, host: str, port: int, address: Address | None) -> bool:
+        """Whether it is about this server."""
+        if not self.fits(scheme, port):
+            return False
+        if self.network is not None:
+            return address is not None and any(_within(one, self.network) for one in (address, _inner(address)))
+        if self.host.startswith("*."):
+            return host.endswith(self.host[1:])
+        return self.host in ("*", host)
+
+
+class Policy:
+    """Decides on one server at one address."""
+
+    def __init__(self, allowed: Sequence[str]) -> None:
+        """Raises EntryError."""
+        self._entries = [parse_entry(text) for text in allowed]
+
+    def objection(self, scheme: str, host: str, port: int, address: Address | None) -> str:
+        """Why this server may not be reached there; "" when it may. None: a proxy of the platform's resolves it."""
+        kind = kind_of(address) if address is not None else ""
+        if not self._entries:
+            return f"is at {kind} address, and the GpuPool's allowedSources does not name it" if kind else ""
+        matching = [one for one in self._entries if one.admits(scheme, host, port, address)]
+        if not matching:
+            return "is not in the GpuPool's allowedSources"
+        named = any(one.network is not None or (one.is_exact and kind == PRIVATE) for one in matching)
+        return "" if not kind or named else f"is at {kind} address, which the GpuPool's allowedSources does not name"
+
+    def names(self, scheme: str, host: str, port: int) -> bool:
+        """Whether an entry could admit this server, whatever its address: where a redirect may lead."""
+        return any(
+            one.admits(scheme, host, port, None) or (one.network is not None and one.fits(scheme, port))
+            for one in self._entries
+        )
+
+
+def parse_entry(text: str) -> Entry:
+    """`[http[s]://]HOST[:PORT]`, where HOST may be `*` or begin with `*.`, or an address or a network in its place.
+
+    Raises EntryError.
+    """
+    found = _ENTRY.fullmatch(_bracketed(text))
+    if found is None or not text.isascii():
+        raise EntryError(_wrong(text))
+    scheme, place, port = (found[1] or "").lower(), found[2].strip("[]").lower(), found[3]
+    if port and not 0 < int(port) < 65536:
+        raise EntryError(_wrong(text))
+    number = int(port) if port else None
+    network = _network(place, text)
+    if network is not None:
+        return Entry(scheme, "", network, number)
+    if not _HOST.fullmatch(place):
+        raise EntryError(_wrong(text))
+    return Entry(scheme, place, None, number)
+
+
+def kind_of(address: Address) -> str:
+    """What kind of address that is not public it is; "" when it is public. Embedded IPv4 addresses count as such."""
+    address = _inner(address)
+    if address.is_unspecified or address.is_loopback:
+        return "a loopback"
+    if address.is_link_local:
+        return "a link-local"
+    if address.is_multicast:
+        return "a multicast"
+    if any(_within(address, network) for network in _PRIVATE):
+        return PRIVATE
+    return "" if address.is_global and (address.version == 4 or address in _UNICAST6) else "a reserved"
+
+
+def parse_address(text: str) -> Address:
+    """As getaddrinfo gives it: an IPv6 address may have a zone."""
+    return ip_address(text.partition("%")[0])
+
+
+def _inner(address: Address) -> Address:
+    """The IPv4 address that an IPv6 one stands for, where it does."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address in _NAT64:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    teredo = address.teredo[1] if address.teredo else None
+    return address.ipv4_mapped or address.sixtofour or teredo or address
+
+
+def _within(address: Address, network: Network) -> bool:
+    return address.version == network.version and address in network
+
+
+def _network(place: str, text: str) -> Network | None:
+    try:
+        return ip_network(place)
+    except ValueError:
+        if "/" in place or ":" in place or re.fullmatch(r"[0-9.]+", place):
+            raise EntryError(_wrong(text)) from None
+        return None
+
+
+def _bracketed(text: str) -> str:
+    """A bare IPv6 address or network has colons of its own: brackets keep them from being taken for a port."""
+    bare = text.count(":") > 1 and "[" not in text and "://" not in text
+    return f"[{text}]" if bare else text
+
+
+def _wrong(text: str) -> str:
+    return (
+        f"{text[:80]!r} is neither a host ([http[s]://]HOST[:PORT], with * for all or *. in front for all below) "
+        "nor an address or a network such as 10.0.0.0/8"
+    )

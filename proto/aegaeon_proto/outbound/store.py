@@ -1,0 +1,79 @@
+"""A client of S3-compatible stores: botocore signs and parses, the one client for sources sends.
+
+Of the machine's environment, files and metadata service it sees nothing, unless these are the owner's own (`ambient`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from aegaeon_proto.outbound.client import Answer, Client
+from aegaeon_proto.outbound.errors import RefusedError
+from aegaeon_proto.outbound.urls import check_source, parse
+
+_MOST_ANSWER_BYTES = 16 << 20  # of a listing's page, or of an error
+
+
+def s3_client(endpoint: str, keys: Mapping[str, str], client: Client, ambient: bool) -> Any:
+    """botocore's client, for one thread. Without `keys` it is anonymous, or the environment's when `ambient`.
+
+    Raises RefusedError, CredentialsError's reasons aside, and what botocore raises.
+    """
+    try:
+        import boto3
+        from botocore import UNSIGNED
+        from botocore.awsrequest import AWSResponse
+        from botocore.config import Config
+    except ImportError as error:
+        raise RefusedError("source.s3 needs the package boto3; install aegaeon[s3]") from error
+
+    def send(request: Any, **_: object) -> Any:
+        answer = client.send(parse(request.url), request.method, dict(request.headers.items()))
+        return AWSResponse(request.url, answer.status, answer.headers, _Raw(answer, request.method))
+
+    anonymous = not keys and not ambient
+    config = Config(
+        retries={"total_max_attempts": 1},
+        ignore_configured_endpoint_urls=not ambient,
+        **({"signature_version": UNSIGNED} if anonymous else {}),
+    )
+    session = boto3.Session() if ambient else boto3.Session(botocore_session=_isolated())
+    made = session.client("s3", endpoint_url=check_source(endpoint) if endpoint else None, **keys, config=config)
+    made.meta.events.register("before-send.s3", send)  # its answer takes the place of botocore's own sending
+    return made
+
+
+def _isolated() -> Any:
+    """A session that reads no environment variable and no file, and asks no metadata service."""
+    from botocore.credentials import CredentialResolver
+    from botocore.session import Session
+
+    known = {name: (None, None, default, cast) for name, (_, _, default, cast) in Session.SESSION_VARIABLES.items()}
+    files = dict.fromkeys(("config_file", "credentials_file"), (None, None, os.devnull, None))
+    session = Session(session_vars={**known, **files})
+    session.register_component("credential_provider", CredentialResolver(providers=[]))
+    return session
+
+
+class _Raw:
+    """What botocore wants of an answer's body."""
+
+    def __init__(self, answer: Answer, method: str) -> None:
+        self._answer = answer
+        self._empty = method == "HEAD"
+
+    def stream(self) -> Iterator[bytes]:
+        """All of it: botocore parses it."""
+        try:
+            yield b"" if self._empty else self._answer.whole(_MOST_ANSWER_BYTES)
+        finally:
+            self.close()
+
+    def read(self, amt: int) -> bytes:
+        """The next bytes of a file."""
+        return b"" if self._empty else self._answer.part(amt)
+
+    def close(self) -> None:
+        self._answer.close()

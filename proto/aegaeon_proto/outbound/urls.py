@@ -1,0 +1,88 @@
+"""URLs in the one form that every part of this project reads alike: ASCII, http or https, no credentials in them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import quote, urljoin
+
+from aegaeon_proto.outbound.errors import RefusedError
+
+PORTS = {"http": 80, "https": 443}
+# What a manifest may say, and the pattern of the CRD: no userinfo, query or fragment, and nothing beyond ASCII.
+SOURCE_PATTERN = r"^https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[!$-;=@-Z_a-z~]*)?$"
+_SOURCE = re.compile(SOURCE_PATTERN)
+_URL = re.compile(
+    r"(?P<scheme>https?)://(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]{1,5}))?"
+    r"(?P<target>/[^\s#]*|\?[^\s#]*)?(?:#.*)?",
+    re.IGNORECASE,
+)
+_PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """`host` is in small letters and without brackets; `target` is path and query, as they are sent."""
+
+    scheme: str
+    host: str
+    port: int
+    target: str
+
+    @property
+    def server(self) -> tuple[str, str, int]:
+        """Whom credentials for this URL may be sent to."""
+        return self.scheme, self.host, self.port
+
+    def __str__(self) -> str:
+        """For people: without the query, which may be a signature."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = "" if self.port == PORTS[self.scheme] else f":{self.port}"
+        return f"{self.scheme}://{host}{port}{self.target.partition('?')[0]}"
+
+
+def parse(text: str) -> Url:
+    """Raises RefusedError, which does not quote a URL that may hold credentials."""
+    found = _URL.fullmatch(text) if text.isascii() else None
+    if found is None:
+        raise RefusedError("is no URL: http:// or https://, a host, and what else must be percent-encoded ASCII")
+    scheme = found["scheme"].lower()
+    port = int(found["port"]) if found["port"] else PORTS[scheme]
+    if not 0 < port < 65536:
+        raise RefusedError(f"is no URL: {port} is no port")
+    target = found["target"] or "/"
+    host = found["host"].lower().strip("[]").rstrip(".")
+    return Url(scheme, host, port, target if target[0] == "/" else "/" + target)
+
+
+def check_source(text: str) -> str:
+    """A source's URL as a manifest gives it, unchanged. Raises RefusedError with a sentence."""
+    if not _SOURCE.match(text) or text.endswith("\n"):
+        raise RefusedError(
+            "is no http:// or https:// address of a folder: a host (its xn-- form beyond ASCII) and a percent-encoded "
+            "path, without user, query and fragment; credentials go into credentialsFile or credentialsSecretRef"
+        )
+    url = parse(text)
+    if ":" in url.host:
+        _check_ipv6(url.host)
+    elif not all(0 < len(label) < 64 for label in url.host.split(".")):
+        raise RefusedError(f"is no address: the host {url.host[:80]!r} has an empty part, or one of over 63 characters")
+    return text
+
+
+def redirected(url: Url, location: str) -> Url:
+    """Where an answer sends to. Raises RefusedError."""
+    return parse(urljoin(f"{url.scheme}://{_authority(url)}{url.target}", quote(location, safe=_PRINTABLE)))
+
+
+def _authority(url: Url) -> str:
+    return f"[{url.host}]:{url.port}" if ":" in url.host else f"{url.host}:{url.port}"
+
+
+def _check_ipv6(host: str) -> None:
+    from ipaddress import IPv6Address
+
+    try:
+        IPv6Address(host)
+    except ValueError:
+        raise RefusedError("is no address: what stands in brackets is no IPv6 address") from None

@@ -1,0 +1,77 @@
+"""Where what tenants' sources raise ends: servers, and libraries that read what these say, make for any exception.
+
+One model is lost by it, with a sentence; nothing secret is in it. What our own code raises between two reads of a
+source passes: a defect of it ends the process, as anywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from aegaeon_proto.credentials import CredentialsError
+from aegaeon_proto.outbound.client import Client
+from aegaeon_proto.outbound.errors import GivenUpError, OutboundError, UnreachableError
+from aegaeon_proto.redaction import sentence
+from aegaeon_sidecar.errors import FillCancelledError, SidecarError, SourceError
+from aegaeon_sidecar.weights.remote import BrokenOffError, PastEndError, Remote, RemoteFile
+
+_LISTING_S = 600.0  # of all requests that find out which files there are: two for each of a thousand, and their sums
+
+
+@contextmanager
+def boundary(name: str) -> Iterator[None]:
+    """Every exception of the source `name` becomes SourceError, BrokenOffError, PastEndError or FillCancelledError."""
+    try:
+        yield
+    except (SidecarError, BrokenOffError, PastEndError):
+        raise
+    except GivenUpError as error:
+        raise FillCancelledError(f"{name}: fetching was cancelled") from error
+    except UnreachableError as error:
+        raise BrokenOffError(str(error)) from error
+    except (CredentialsError, OutboundError) as error:
+        said = str(error)
+        tells_where = isinstance(error, CredentialsError) or said.startswith(("http://", "https://"))
+        raise SourceError(said if tells_where else f"{name} {said}") from error
+    except Exception as error:
+        raise SourceError(f"{name}: its source fails with {sentence(error)}") from error
+
+
+@contextmanager
+def _final() -> Iterator[None]:
+    """Where no retry is made."""
+    try:
+        yield
+    except (BrokenOffError, PastEndError) as error:
+        raise SourceError(str(error)) from error
+
+
+class Guarded:
+    """A Remote that raises nothing but what Remote says. `make` makes the one behind it.
+
+    `key` tells apart what was fetched with other credentials: who has none must not find it on this machine's disk.
+    """
+
+    def __init__(self, name: str, client: Client, credentials_file: str, make: Callable[[], Remote]) -> None:
+        self._client = client
+        with _final(), boundary(name):
+            self._remote = make()
+        self.address = self._remote.address
+        self.key = f"{self.address}\0{credentials_file}" if credentials_file else self.address
+
+    def files(self) -> list[RemoteFile]:
+        """See Remote."""
+        watch = self._client.watch
+        watch.paced = False
+        with boundary(self.address), watch.within(_LISTING_S, "finding out which files there are"):
+            try:
+                return self._remote.files()
+            except PastEndError as error:
+                raise SourceError(str(error)) from error
+
+    def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
+        """See Remote. At the least rate of the client's limits, over all reads of a model."""
+        self._client.watch.paced = True
+        with boundary(self.address):
+            yield from self._remote.read(file, start)

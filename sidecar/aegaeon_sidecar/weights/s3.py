@@ -1,0 +1,108 @@
+"""Models in an S3-compatible store. Who signs and who sends: aegaeon_proto/outbound/store.py."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http import HTTPStatus
+from itertools import islice
+
+from aegaeon_proto.credentials import s3_keys
+from aegaeon_proto.outbound.client import Client
+from aegaeon_proto.outbound.store import s3_client
+from aegaeon_proto.redaction import sentence
+from aegaeon_proto.v1 import model_pb2 as pb
+from aegaeon_sidecar.errors import SourceError
+from aegaeon_sidecar.weights.remote import (
+    CHUNK_BYTES,
+    MOST_SUMS_BYTES,
+    SUMS,
+    WANTED,
+    BrokenOffError,
+    RemoteFile,
+    check_count,
+    parse_sums,
+    plainly,
+)
+
+_SSE_KMS = "aws:kms"
+_MOST_KEYS = 20_000  # that are looked at below a prefix
+
+
+class S3Remote:
+    """A prefix of a bucket. `ambient`: without a file of credentials they come from where AWS clients take them."""
+
+    def __init__(self, source: pb.S3Source, client: Client, ambient: bool) -> None:
+        self._bucket = source.bucket
+        self._prefix = source.prefix.strip("/")
+        at = f" at {source.endpoint}" if source.endpoint else ""
+        self.address = plainly(f"s3://{source.bucket}/{self._prefix}{at}")
+        self._client = s3_client(source.endpoint, s3_keys(source.credentials_file), client, ambient)
+
+    def files(self) -> list[RemoteFile]:
+        """See Remote."""
+        with self._errors():
+            names = [name for name in islice(self._keys(), _MOST_KEYS) if WANTED.fullmatch(name)]
+            check_count(self.address, len(names))
+            sums = self._sums() if SUMS in names else {}
+            found = [self._look(name, sums) for name in names if name != SUMS]
+        if not found:
+            raise SourceError(f"{self.address}: no file of a model is there; check bucket and prefix")
+        return found
+
+    def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
+        """See Remote."""
+        with self._errors():
+            given = self._client.get_object(
+                Bucket=self._bucket, Key=self._key(file.name), Range=f"bytes={start}-", IfMatch=file.version
+            )
+            with closing(given["Body"]) as body:
+                yield from body.iter_chunks(CHUNK_BYTES)
+
+    def _keys(self) -> Iterator[str]:
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._key(""))
+        for page in pages:
+            for entry in page.get("Contents", ()):
+                yield entry["Key"].removeprefix(self._key(""))
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}" if self._prefix else name
+
+    def _sums(self) -> dict[str, str]:
+        with closing(self._client.get_object(Bucket=self._bucket, Key=self._key(SUMS))["Body"]) as body:
+            found = bytearray()
+            for chunk in body.iter_chunks(CHUNK_BYTES):
+                found += chunk
+                if len(found) > MOST_SUMS_BYTES:
+                    raise SourceError(f"{self.address}/{SUMS}: has more than {MOST_SUMS_BYTES} bytes; check it")
+        return parse_sums(found.decode("utf-8", "replace"))
+
+    def _look(self, name: str, sums: dict[str, str]) -> RemoteFile:
+        head = self._client.head_object(Bucket=self._bucket, Key=self._key(name), ChecksumMode="ENABLED")
+        etag = head["ETag"]
+        own = head.get("ChecksumSHA256", "")  # of parts, it ends in their number and is no hash of the file
+        sha256 = sums.get(name) or (base64.b64decode(own).hex() if own and "-" not in own else "")
+        plain = re.fullmatch(r'"([0-9a-f]{32})"', etag)
+        md5 = plain[1] if plain and head.get("ServerSideEncryption") != _SSE_KMS else ""
+        return RemoteFile(name, head["ContentLength"], etag, sha256, md5)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError, NoCredentialsError
+
+        try:
+            yield
+        except ClientError as error:
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            said = f"{self.address}: {sentence(error)}"
+            if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
+                raise BrokenOffError(said) from error
+            raise SourceError(f"{said}; check bucket, prefix and credentials") from error
+        except NoCredentialsError as error:
+            raise SourceError(
+                f"{self.address}: no credentials; give source.s3.credentialsFile, or set AWS_ACCESS_KEY_ID"
+            ) from error
+        except (HTTPClientError, IncompleteReadError) as error:
+            raise BrokenOffError(f"{self.address}: {sentence(error)}") from error

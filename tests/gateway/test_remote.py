@@ -1,0 +1,165 @@
+"""The small files of models from afar: bounded, by the pool's rules, and no source holds up another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sidecar.web import ANYWHERE, Server, serving
+
+from aegaeon_gateway import remote as remote_module
+from aegaeon_gateway.config import load_config
+from aegaeon_gateway.errors import ConfigError, TokenizerError
+from aegaeon_gateway.remote import Directories
+from aegaeon_proto.outbound.client import Outbound
+from aegaeon_proto.outbound.limits import Limits
+from aegaeon_proto.outbound.policy import EVERYWHERE, Policy
+from aegaeon_proto.v1.model_pb2 import HttpSource, HubSource, ModelSource, S3Source
+
+SECRET = "S3cr3tWord"
+
+
+@pytest.fixture
+def web() -> Iterator[Server]:
+    with serving() as server:
+        yield server
+
+
+def directories(folder: Path, *allowed: str, **limits: float) -> Directories:
+    outbound = Outbound(Policy(allowed or EVERYWHERE), Limits(**limits))
+    return Directories(None, str(folder / "fetched"), outbound)
+
+
+def http(url: str, credentials_file: str = "") -> ModelSource:
+    return ModelSource(http=HttpSource(url=url, credentials_file=credentials_file))
+
+
+async def test_the_small_files_are_fetched_once_and_the_weights_never(web: Server, tmp_path: Path) -> None:
+    places = directories(tmp_path)
+    directory = await places.get(http(web.address))
+    assert {path.name for path in directory.iterdir()} == {"config.json", "tokenizer.json"}
+    asked = len(web.asked)
+    assert await places.get(http(web.address)) == directory
+    assert (len(web.asked), web.sent("model.safetensors")) == (asked, 0)
+
+
+async def test_a_source_that_is_not_allowed_is_refused(web: Server, tmp_path: Path) -> None:
+    outbound = Outbound(Policy(()))
+    with pytest.raises(TokenizerError, match="is at a loopback address"):
+        await Directories(None, str(tmp_path), outbound).get(http(web.address))
+    web.redirects = {"config.json": "http://169.254.169.254/latest/meta-data"}
+    with pytest.raises(TokenizerError, match=r"allowedSources"):
+        await directories(tmp_path, "127.0.0.1").get(http(web.address))
+
+
+async def test_files_without_end_are_refused(web: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_module, "_FILE_BYTES", 1 << 20)
+    web.files["tokenizer.json"] = b" " * 65536
+    web.endless = {"tokenizer.json"}
+    with pytest.raises(TokenizerError, match="has more than 1048576 bytes"):
+        await directories(tmp_path).get(http(web.address))
+
+
+async def test_all_files_of_a_model_have_a_bound_together(
+    web: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_module, "_MODEL_BYTES", 100_000)
+    web.files |= {"tokenizer.json": b" " * 60_000, "vocab.json": b" " * 60_000}
+    with pytest.raises(TokenizerError, match="which is too much for it"):
+        await directories(tmp_path).get(http(web.address))
+
+
+async def test_models_used_longest_ago_make_room_for_others(
+    web: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_module, "_FOLDER_BYTES", 150_000)
+    web.files["tokenizer.json"] = b" " * 60_000
+    places = directories(tmp_path)
+    first, second, third = [await places.get(http(web.address.replace("tiny", name))) for name in ("a", "b", "c")]
+    assert (first.exists(), second.exists(), third.exists()) == (False, True, True)
+
+
+async def test_sources_that_drip_hold_up_no_other_and_end_with_a_sentence(web: Server, tmp_path: Path) -> None:
+    web.dripping = "slow"
+    places = directories(tmp_path, small_s=3.0)
+    with serving() as good:
+        slow = [asyncio.ensure_future(places.get(http(f"{web.address}/{number}/slow"))) for number in range(40)]
+        done = await places.get(http(good.address))
+        assert done.is_dir()
+        web.files["config.json"] = b"{}" + b" " * 1000
+        web.released.set()
+        await asyncio.gather(*slow, return_exceptions=True)
+
+
+async def test_a_file_that_drips_ends_with_a_sentence(web: Server, tmp_path: Path) -> None:
+    web.dripping = "tiny"
+    web.files["config.json"] = b"{}" + b" " * 1000
+    with pytest.raises(TokenizerError, match=r"the answer took longer than 0\.5 s"):
+        await directories(tmp_path, small_s=0.5).get(http(web.address))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        kind(f"https://u:{SECRET}@h/?token={SECRET}\r\n")
+        for kind in (RuntimeError, ValueError, UnicodeError, RecursionError, MemoryError, OSError, KeyError)
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("kind", ["http", "s3", "hub"])
+async def test_whatever_a_source_raises_is_a_sentence(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    kind: str,
+) -> None:
+    def throw(*_: object) -> None:
+        raise error
+
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(remote_module, f"_{kind}", throw)
+    sources = {
+        "http": ModelSource(http=HttpSource(url="http://h")),
+        "s3": ModelSource(s3=S3Source(bucket="b")),
+        "hub": ModelSource(hub=HubSource(repository="a/b")),
+    }
+    with pytest.raises(TokenizerError) as raised:
+        await directories(tmp_path).get(sources[kind])
+    said = str(raised.value)
+    assert said.startswith(f"source.{kind}: the tokenizer cannot be fetched: {type(error).__name__}")
+    assert said.isprintable()
+    assert SECRET not in said + caplog.text
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (http("http://[bad/m1"), "is no http:// or https:// address"),
+        (http("http://h/ü"), "is no http:// or https:// address"),
+        (http("http://127.0.0.1:9", "TOKEN"), "must hold one token"),
+        (ModelSource(hub=HubSource(repository="no//id")), "HFValidationError"),
+        (ModelSource(s3=S3Source(bucket="b", endpoint="http://[bad")), "is no http:// or https:// address"),
+    ],
+)
+async def test_what_a_tenant_gives_is_refused_with_a_sentence(tmp_path: Path, source: ModelSource, words: str) -> None:
+    if source.http.credentials_file:
+        source.http.credentials_file = str(tmp_path / "token")
+        (tmp_path / "token").write_text(f"one\n{SECRET}\n")
+    with pytest.raises(TokenizerError, match=words) as raised:
+        await directories(tmp_path).get(source)
+    assert SECRET not in str(raised.value)
+
+
+def test_a_list_of_sources_that_is_none_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.json"
+    needed = '"name": "g", "listen": "a:1", "scheduler": "b", "sink": "c"'
+    for allowed in ('["a b"]', "[1]"):
+        file.write_text(f'{{{needed}, "allowed_sources": {allowed}}}')
+        with pytest.raises(ConfigError, match="allowed_sources"):
+            load_config(file)
+    file.write_text(f'{{{needed}, "allowed_sources": {list(ANYWHERE["allowed"])}}}'.replace("'", '"'))
+    assert load_config(file).allowed_sources == EVERYWHERE

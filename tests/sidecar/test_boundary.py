@@ -1,0 +1,252 @@
+"""Whatever a source raises, wherever: its model fails with a sentence, the others are served, nothing secret told."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import socket
+import ssl
+import urllib.error
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+from huggingface_hub import errors as hub_errors
+from sidecar.rig import Rig, config, inside, spec
+from sidecar.web import ANYWHERE, outbound, quick_tier
+
+from aegaeon_proto.credentials import CredentialsError
+from aegaeon_proto.outbound.errors import GivenUpError, RefusedError, UnreachableError
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.errors import FillCancelledError, SourceError
+from aegaeon_sidecar.weights import sources as sources_module
+from aegaeon_sidecar.weights.boundary import Guarded
+from aegaeon_sidecar.weights.remote import RemoteFile
+from aegaeon_sidecar.weights.sources import Sources
+
+SECRET = "S3cr3tWord"
+SAID = f"failed for https://user:{SECRET}@host/p?X-Amz-Signature={SECRET} with Bearer {SECRET}\r\n\x1b[31m"
+
+
+def response() -> httpx.Response:
+    return httpx.Response(500, request=httpx.Request("GET", f"https://h/?q={SECRET}"))
+
+
+def of_urllib() -> list[BaseException]:
+    return [
+        urllib.error.URLError(SAID),
+        urllib.error.HTTPError(f"http://u:{SECRET}@h", 500, SAID, http.client.HTTPMessage(), None),
+        urllib.error.ContentTooShortError(SAID, (b"", None)),  # type: ignore[arg-type]
+    ]
+
+
+def every(module: Any, base: type[BaseException]) -> list[type[BaseException]]:
+    found = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, base)]
+    return sorted(set(found), key=lambda one: one.__name__)
+
+
+def made(kind: type[BaseException]) -> BaseException:
+    """One of its kind, with a secret in what it says, however it wants to be made."""
+    tries: list[Callable[[], BaseException]] = [
+        lambda: kind(SAID),
+        lambda: kind(SAID, response=response()),
+        lambda: kind(SAID, request=httpx.Request("GET", "http://h")),
+        lambda: kind({"Error": {"Code": SAID, "Message": SAID}}, SAID),
+        lambda: kind(error=SAID, endpoint_url=SAID, actual_bytes=1, expected_bytes=2),
+        lambda: kind(**dict.fromkeys(_wanted(kind), SAID)),
+    ]
+    for make in tries:
+        try:
+            return make()
+        except Exception:  # noqa: BLE001 - the next way
+            continue
+    bare = kind.__new__(kind)
+    bare.args = (SAID,)
+    return bare
+
+
+def _wanted(kind: Any) -> list[str]:
+    import string
+
+    return [name for _, name, _, _ in string.Formatter().parse(getattr(kind, "fmt", "")) if name]
+
+
+def _errors() -> Iterator[BaseException]:
+    import botocore.exceptions
+
+    yield from of_urllib()
+    yield from map(made, every(http.client, Exception))
+    yield from map(made, every(ssl, Exception))
+    yield from map(made, every(socket, Exception))
+    yield from map(made, every(botocore.exceptions, Exception))
+    yield from map(made, every(hub_errors, Exception))
+    yield from map(made, every(httpx, Exception))
+    yield UnicodeDecodeError("utf-8", SAID.encode(), 0, 1, SAID)
+    yield UnicodeEncodeError("ascii", SAID, 0, 1, SAID)
+    for kind in (
+        RuntimeError,
+        ValueError,
+        UnicodeError,
+        RecursionError,
+        MemoryError,
+        OSError,
+        PermissionError,
+        KeyError,
+    ):
+        yield kind(SAID)
+    for own in (RefusedError, UnreachableError, CredentialsError):
+        yield own("a sentence of our own")
+    yield AssertionError(SAID)
+    yield StopIteration(SAID)
+
+
+_NUMBERS = count()
+
+
+class Throwing:
+    """A source that raises in one of its methods."""
+
+    def __init__(self, error: BaseException, where: str) -> None:
+        self.address = f"http://h/{next(_NUMBERS)}"
+        self._error = error
+        self._where = where
+        self._throw("make")
+
+    def _throw(self, where: str) -> None:
+        if where == self._where:
+            raise self._error
+
+    def files(self) -> list[RemoteFile]:
+        self._throw("files")
+        return [RemoteFile("config.json", 2, "")]
+
+    def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
+        self._throw("read")
+        yield b"{"
+        self._throw("between")
+        yield b"}"
+
+
+@pytest.mark.parametrize("where", ["make", "files", "read", "between"])
+def test_every_exception_of_a_source_becomes_a_sentence(folder: Path, where: str) -> None:
+    pytest.importorskip("botocore", reason="needs boto3")
+    seen = set()
+    for error in _errors():
+        if where == "between" and isinstance(error, UnreachableError):
+            continue  # a connection that breaks is made anew
+        client = outbound().client()
+        with pytest.raises(SourceError) as raised:
+            quick_tier(folder).obtain(
+                Guarded("source", client, "", lambda error=error: Throwing(error, where)),  # type: ignore[misc]
+                lambda done, total: None,
+                lambda: False,
+            )
+        said = str(raised.value)
+        assert SECRET not in said, type(error)
+        assert said.isprintable(), type(error)
+        assert 10 < len(said) < 700
+        seen.add(type(error))
+    assert len(seen) > 150
+
+
+def test_a_source_that_is_given_up_is_no_failure(folder: Path) -> None:
+    with pytest.raises(FillCancelledError):
+        Guarded("source", outbound().client(), "", lambda: Throwing(GivenUpError("x"), "files")).files()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+def test_what_ends_a_process_passes(error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        Guarded("source", outbound().client(), "", lambda: Throwing(error, "make"))
+
+
+def test_a_defect_of_ours_between_two_reads_is_no_failure_of_the_source(folder: Path) -> None:
+    def broken(done: int, total: int) -> None:
+        raise LookupError("ours")
+
+    remote = Guarded("source", outbound().client(), "", lambda: Throwing(ValueError(), "never"))
+    with pytest.raises(LookupError, match="ours"):
+        quick_tier(folder).obtain(remote, broken, lambda: False)
+
+
+KINDS = ("hub", "s3", "http")
+
+
+def source(kind: str, name: str) -> mpb.ModelSource:
+    if kind == "hub":
+        return mpb.ModelSource(hub=mpb.HubSource(repository=name))
+    if kind == "s3":
+        return mpb.ModelSource(s3=mpb.S3Source(bucket=name))
+    return mpb.ModelSource(http=mpb.HttpSource(url=f"http://{name}"))
+
+
+async def test_an_engine_outlives_every_exception_of_every_source_and_serves_the_others(
+    scheduler: Rig,
+    folder: Path,
+    tiny_models: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pytest.importorskip("botocore", reason="needs boto3")
+    errors = list(_errors())
+    places = ("make", "files", "read")
+    caplog.set_level(logging.DEBUG, "aegaeon_sidecar")
+
+    def thrower(name: str) -> Throwing:
+        number, place = name.rpartition("/")[2].split(".")
+        return Throwing(errors[int(number)], place)
+
+    monkeypatch.setattr(sources_module, "HubRemote", lambda hub, *_: thrower(hub.repository))
+    monkeypatch.setattr(sources_module, "S3Remote", lambda s3, *_: thrower(s3.bucket))
+    monkeypatch.setattr(sources_module, "HttpRemote", lambda http, *_: thrower(http.url))
+    bad = {
+        f"{kind}-{number}-{places[number % 3]}": source(kind, f"{number}.{places[number % 3]}")
+        for kind in KINDS
+        for number in range(len(errors))
+    }
+    catalog = [mpb.ModelSpec(name=name, source=given) for name, given in bad.items()]
+    disk = {"folder": str(folder / "disk"), "budget_bytes": 1 << 30}
+    async with inside(config(folder, disk=disk, sources=ANYWHERE)):
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=[*catalog, spec("good", tiny_models["qwen2"])]))
+        await link.until(lambda: "good" in link.models)
+        await link.cached("good")
+        await link.until(
+            lambda: all(name in link.models and link.models[name].phase == mpb.MODEL_PHASE_FAILED for name in bad)
+        )
+        await link.done(link.send(pb.Load(model="good", slabs=32)))
+        told = "\n".join(link.models[name].reason for name in bad)
+    assert SECRET not in told
+    assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (mpb.HttpSource(url="http://[bad/m1"), "is no http:// or https:// address of a folder"),
+        (mpb.HttpSource(url="http://bücher.example/ü"), "is no http:// or https:// address of a folder"),
+        (mpb.HttpSource(url="http://h/\r\nX: y"), "is no http:// or https:// address of a folder"),
+        (mpb.HttpSource(url=f"http://u:{SECRET}@h/m"), "without user, query and fragment"),
+        (mpb.HttpSource(url="http://127.0.0.1:9/m", credentials_file="TOKEN"), "must hold one token"),
+        (mpb.S3Source(bucket="b", endpoint="http://[bad"), "is no http:// or https:// address"),
+        (mpb.S3Source(bucket="b/../ü", endpoint="http://127.0.0.1:9"), "bucket"),
+        (mpb.S3Source(bucket="b", endpoint="http://127.0.0.1:9", credentials_file="TOKEN"), "AWS credentials file"),
+        (mpb.HubSource(repository="a/b\r\n", revision="\ud7ff/.."), "is no hub id"),
+        (mpb.HubSource(repository="a/b", credentials_file="TOKEN"), "must hold one token"),
+    ],
+)
+def test_what_a_tenant_gives_is_refused_with_a_sentence(folder: Path, given: Any, words: str) -> None:
+    token = folder / "token"
+    token.write_text(f"one\n{SECRET}\n")
+    if given.credentials_file:
+        given.credentials_file = str(token)
+    kinds = {"HttpSource": "http", "S3Source": "s3", "HubSource": "hub"}
+    wanted = mpb.ModelSource(**{kinds[type(given).__name__]: given})
+    with pytest.raises(SourceError, match=words) as raised:
+        Sources(None, quick_tier(folder), outbound()).locate(wanted, lambda done, total: None, lambda: False)
+    assert SECRET not in str(raised.value)
+    assert str(raised.value).isprintable()

@@ -1,0 +1,221 @@
+"""What a source may take of others: bytes of the disk, time, threads; and who makes room."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sidecar.mounts import small_tmpfs
+from sidecar.rig import Rig, config, inside
+from sidecar.test_sources import contents, http, obtain
+from sidecar.web import ANYWHERE, FILES, WEIGHTS, Server, outbound, quick_tier, remote
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.errors import DiskFullError, FillCancelledError, SourceError
+from aegaeon_sidecar.weights.boundary import Guarded
+from aegaeon_sidecar.weights.disk import DiskTier
+from aegaeon_sidecar.weights.remote import BrokenOffError, RemoteFile
+
+BUDGET = 5_000_000  # a model and a half
+
+
+def taken(folder: Path) -> int:
+    """Bytes of all files, as a person would count them."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_a_file_without_size_and_end_never_takes_more_than_the_budget(web: Server, folder: Path, name: str) -> None:
+    web.endless = {name}
+    web.sizes = False
+    web.files[name] = WEIGHTS[:65536]
+    most = 0
+
+    def watch(done: int, total: int) -> None:
+        nonlocal most
+        most = max(most, taken(folder / "disk"))
+
+    with pytest.raises(DiskFullError, match=rf"budget is {BUDGET}"):
+        obtain(quick_tier(folder, BUDGET), http(web), watch)
+    assert BUDGET // 2 < most <= BUDGET
+    assert sum(path.stat().st_size for path in folder.rglob("*.part")) == 0  # it is not kept for a next try
+    web.endless = set()
+    obtain(quick_tier(folder, BUDGET), http(web, "other")).close()
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(budget=st.integers(3_000_000, 3_200_000), sizes=st.booleans())
+def test_the_budget_holds_to_the_byte(web: Server, folder: Path, budget: int, sizes: bool) -> None:
+    web.sizes = sizes
+    fresh = folder / f"fresh-{len(list(folder.iterdir()))}"
+    fresh.mkdir()
+    most = 0
+
+    def watch(done: int, total: int) -> None:
+        nonlocal most
+        most = max(most, taken(fresh))
+
+    with suppress(DiskFullError):
+        obtain(quick_tier(fresh, budget), http(web), watch).close()
+    assert max(most, taken(fresh)) <= budget
+
+
+def test_what_is_reserved_ahead_is_given_back(web: Server, folder: Path) -> None:
+    web.sizes = False
+    disk = quick_tier(folder, 1 << 30)
+    obtain(disk, http(web)).close()
+    assert disk.used_bytes() == taken(folder / "disk")
+
+
+def test_a_file_that_is_longer_than_promised_is_not_written_further(web: Server, folder: Path) -> None:
+    web.promised = {"model.safetensors": 1000}
+    with pytest.raises(SourceError, match="sends more than the 1000 bytes promised"):
+        obtain(quick_tier(folder), http(web))
+    assert taken(folder / "disk") < 10_000
+
+
+def test_an_index_that_names_files_without_end_is_refused(web: Server, folder: Path) -> None:
+    names = ",".join(f'"a": "{number}.safetensors"' for number in range(2000))
+    web.files["model.safetensors.index.json"] = f"{{{names}}}".encode()
+    with pytest.raises(SourceError, match=r"lists 20\d\d files of a model, 1000 are the most"):
+        obtain(quick_tier(folder), http(web))
+
+
+@pytest.mark.parametrize("name", ["SHA256SUMS", "model.safetensors.index.json"])
+def test_lists_without_end_are_refused(web: Server, folder: Path, name: str) -> None:
+    web.files[name] = b" " * (1 << 20)
+    web.endless = {name}
+    with pytest.raises(SourceError, match=r"has more than \d+ bytes, which is too much for it"):
+        obtain(quick_tier(folder), http(web))
+
+
+def test_names_of_the_tiers_own_notes_are_no_files_of_a_model(web: Server, folder: Path) -> None:
+    web.files["model.safetensors.index.json"] = b'{"a": ".manifest.safetensors", "b": "..safetensors"}'
+    obtain(quick_tier(folder), http(web)).close()
+    assert web.sent(".manifest.safetensors") == web.sent("..safetensors") == 0
+
+
+# ---- time ----------------------------------------------------------------------------------------------------------
+
+
+def test_weights_that_drip_end_with_a_sentence(web: Server, folder: Path) -> None:
+    web.dripping = "tiny"
+    web.files = FILES | {"config.json": b"{}" + b" " * 1000}
+    with pytest.raises(SourceError, match=r"bytes per second over .* s; 1000000 are the least"):
+        obtain(quick_tier(folder), remote(web.address, min_bytes_per_s=1e6, window_s=0.5))
+
+
+class Dribbling:
+    """A source that breaks off after each byte."""
+
+    address = "http://h/m"
+
+    def files(self) -> list[RemoteFile]:
+        return [RemoteFile("model.safetensors", 10**9, "")]
+
+    def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
+        yield b"x"
+        raise BrokenOffError("h: broke off")
+
+
+def test_a_source_that_breaks_off_after_every_byte_is_given_up(folder: Path) -> None:
+    disk = quick_tier(folder, 1 << 31)
+    with pytest.raises(SourceError, match="broke off; check the network"):
+        obtain(disk, Guarded("h", outbound().client(), "", Dribbling))
+    assert taken(folder / "disk") < 10_000
+
+
+async def test_sources_that_drip_hold_up_no_other(
+    web: Server, scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    """Four of a server that drips, more of it that wait, and one of another server."""
+    from sidecar.web import serving
+
+    web.dripping = "slow"
+    with serving() as good:
+        good.files = {path.name: path.read_bytes() for path in tiny_models["llama"].iterdir()}
+        urls = [f"{web.address}/{number}/slow" for number in range(12)]
+        slow = [
+            mpb.ModelSpec(name=f"slow-{number}", source=mpb.ModelSource(http=mpb.HttpSource(url=url)))
+            for number, url in enumerate(urls)
+        ]
+        fast = mpb.ModelSpec(name="fast", source=mpb.ModelSource(http=mpb.HttpSource(url=good.address)))
+        disk = {"folder": str(folder / "disk"), "budget_bytes": 1 << 30}
+        async with inside(config(folder, disk=disk, sources=ANYWHERE)):
+            link = await scheduler.link("a")
+            link.send(pb.Catalog(models=[*slow, fast]))
+            await link.until(lambda: "fast" in link.models)
+            await link.cached("fast")
+            assert link.models["slow-0"].phase == mpb.MODEL_PHASE_FETCHING
+            web.released.set()
+
+
+# ---- who makes room ------------------------------------------------------------------------------------------------
+
+
+def partial(web: Server, folder: Path, name: str, budget: int = 1 << 30) -> Path:
+    """A fetch that broke off; its folder."""
+    web.cuts = [1_000_000, *[0] * 6]
+    before = set((folder / "disk").glob("*/")) if (folder / "disk").exists() else set()
+    with pytest.raises(SourceError):
+        obtain(quick_tier(folder, budget), http(web, name))
+    web.cuts = []
+    (made,) = set((folder / "disk").glob("*/")) - before
+    return made
+
+
+def test_fetches_that_broke_off_make_room_first_the_oldest_of_them_before_the_others(web: Server, folder: Path) -> None:
+    budget = 10_000_000  # three models
+    complete = obtain(quick_tier(folder, budget), http(web, "complete"))
+    complete.close()
+    older = partial(web, folder, "older", budget)
+    newer = partial(web, folder, "newer", budget)
+    os.utime(complete.directory, (1, 1))  # used longest ago, and stays
+    os.utime(older, (2, 2))
+    obtain(quick_tier(folder, budget), http(web, "third")).close()
+    assert (complete.directory.exists(), older.exists(), newer.exists()) == (True, False, True)
+    assert contents(complete) == FILES
+    assert quick_tier(folder, budget).used_bytes() <= budget
+
+
+def test_on_a_full_disk_fetches_that_broke_off_make_room(web: Server, tmp_path: Path) -> None:
+    with small_tmpfs(tmp_path / "small", "4700k") as small:
+        first = partial(web, small, "first")
+        second = partial(web, small, "second")
+        os.utime(first, (1, 1))
+        obtain(quick_tier(small), http(web, "third")).close()
+        assert (first.exists(), second.exists()) == (False, True)
+
+
+def test_a_disk_that_others_fill_meanwhile_is_made_room_on(web: Server, tmp_path: Path) -> None:
+    with small_tmpfs(tmp_path / "small", "6m") as small:
+        broken = partial(web, small, "broken")
+        others = small / "of-others"
+
+        def fill(done: int, total: int) -> None:
+            if not others.exists():
+                with suppress(OSError), others.open("wb", buffering=0) as file:
+                    for _ in range(40):
+                        file.write(b"x" * 65536)
+
+        obtain(quick_tier(small), http(web, "third"), fill).close()
+        assert not broken.exists()
+
+
+def test_a_pause_between_tries_ends_soon_after_nobody_wants_the_model(folder: Path) -> None:
+    slept: list[float] = []
+    disk = DiskTier(folder / "disk", 1 << 31, slept.append)
+    with pytest.raises(FillCancelledError):
+        obtain(disk, Guarded("h", outbound().client(), "", Dribbling), cancelled=lambda: sum(slept) > 5.0)
+    assert max(slept) <= 0.5
+    assert sum(slept) < 6.0

@@ -221,7 +221,7 @@ IN_IMAGES = --python-version 3.11 --python-platform x86_64-manylinux_2_28 -c req
 lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images and of CUDA's compiler
 	$(COMPILE) pyproject.toml --extra engine --extra demo --extra s3 --extra operator --extra figures --extra dev \
 	  -c constraints.in --universal -o requirements.lock
-	$(COMPILE) pyproject.toml --extra operator $(IN_IMAGES) -o containers/control.lock
+	$(COMPILE) pyproject.toml --extra operator --extra s3 $(IN_IMAGES) -o containers/control.lock
 	$(COMPILE) pyproject.toml --extra engine --extra s3 $(IN_IMAGES) -o containers/engine.lock
 	$(COMPILE) containers/build.in $(IN_IMAGES) -o containers/build.lock
 	$(COMPILE) native/cuda/requirements.in --universal --python-version 3.11 -o native/cuda/requirements.lock

@@ -59,7 +59,7 @@ def census(stack: Stack, status: PoolStatus) -> dict[str, Holdings]:
 async def open_streams(run_folder: Path) -> int:
     """Requests that the gateway is answering, by its own metrics, which are up to a second old."""
     await asyncio.sleep(METRICS_S)
-    connector = aiohttp.UnixConnector(str(run_folder / "gateway-metrics.sock"))
+    connector = aiohttp.UnixConnector(str(run_folder / "metrics.sock"))
     async with aiohttp.ClientSession(connector=connector) as session, session.get("http://gateway/metrics") as response:
         lines = (await response.text()).splitlines()
     return round(sum(float(line.split()[-1]) for line in lines if line.startswith("aegaeon_gateway_open_streams{")))

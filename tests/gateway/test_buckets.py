@@ -111,7 +111,7 @@ def guarded(tmp_path: Path) -> Iterator[tuple[str, Path, Path]]:
     for line in server.stdout:
         if "Ready to accept connections" in line:
             break
-    yield f"rediss://aegaeon.internal:{port}", password, ca
+    yield f"rediss://scheduler.aegaeon.internal:{port}", password, ca
     server.terminate()
     server.stdout.read()
     server.stdout.close()
@@ -127,7 +127,7 @@ async def test_a_redis_with_password_and_tls_is_used_and_its_new_password_too(
     resolve = loop.getaddrinfo
 
     async def here(host: Any, *arguments: Any, **options: Any) -> Any:
-        return await resolve("127.0.0.1" if host == "aegaeon.internal" else host, *arguments, **options)
+        return await resolve("127.0.0.1" if host == "scheduler.aegaeon.internal" else host, *arguments, **options)
 
     monkeypatch.setattr(loop, "getaddrinfo", here)  # the name in its certificate
     one, two = RedisBuckets(url, 30, password, ca), RedisBuckets(url, 30, password, ca)
@@ -135,7 +135,7 @@ async def test_a_redis_with_password_and_tls_is_used_and_its_new_password_too(
     assert await two.take("k", 5, 1, 10, 60) == pytest.approx(5, abs=0.5)
     password.write_text("a newer one")
     client = redis.Redis.from_url(
-        url.replace("aegaeon.internal", "127.0.0.1"),
+        url.replace("scheduler.aegaeon.internal", "127.0.0.1"),
         password="a long secret",
         ssl_ca_certs=str(ca),
         ssl_check_hostname=False,

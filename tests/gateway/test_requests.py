@@ -39,7 +39,7 @@ REFUSED_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"repetition_penalty": 0}, "repetition_penalty"),
     ({"repetition_penalty": 1e-40}, "repetition_penalty"),
     ({"top_k": 10**18}, "top_k"),
-    ({"logit_bias": {"5": 1e39}}, "logit_bias.5"),
+    ({"logit_bias": {"5": 1e39}}, "logit_bias"),
     ({"logit_bias": dict.fromkeys(map(str, range(1025)), 1)}, "logit_bias"),
     ({"logit_bias": {"x": 1}}, "logit_bias"),
     ({"logit_bias": {"384": 1}}, "logit_bias"),

@@ -112,7 +112,7 @@ def test_the_gateway_is_told_where_to_listen() -> None:
         "max_body_bytes": 16 << 20,
         "hub_cache": None,
         "fetched": "/run/aegaeon/q/tokenizers",
-        "metrics_listen": "unix:/run/aegaeon/q/gateway-metrics.sock",
+        "metrics_listen": "unix:/run/aegaeon/q/metrics.sock",
         "allowed_sources": ["0.0.0.0/0", "::/0"],
         "ambient_credentials": True,
         "hold_s": 30.0,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sidecar.mounts import enlarge, small_tmpfs
 from sidecar.rig import SLAB, START_S, Link, Rig, config, inside, outside, seq, spec
-from sidecar.web import Server
+from sidecar.web import ANYWHERE, Server
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
@@ -48,7 +48,9 @@ async def test_a_model_that_the_disk_has_no_room_for_fails_with_the_numbers_and_
     source = mpb.ModelSource(http=mpb.HttpSource(url=web.address))
     catalog = pb.Catalog(models=[mpb.ModelSpec(name="far", source=source), spec("near", tiny_models["qwen2"])])
     with small_tmpfs(folder / "small", "128k") as small:
-        async with inside(config(folder, disk={"folder": str(small), "budget_bytes": 1 << 30})) as engine:
+        async with inside(
+            config(folder, disk={"folder": str(small), "budget_bytes": 1 << 30}, sources=ANYWHERE)
+        ) as engine:
             link = await scheduler.link("a")
             link.send(catalog)
             await settled(link, "far", "near")

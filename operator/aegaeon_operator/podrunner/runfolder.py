@@ -22,7 +22,7 @@ from aegaeon_native.leases import hold, holders, is_held, locked
 from aegaeon_operator.errors import RunnerError
 
 _SOCKET_PATH_LIMIT = 107
-_LONGEST_FILE = len("/gateway-metrics.sock")
+_LONGEST_FILE = len("/scheduler.sock")
 _LOCK = "lock"
 _STATE = "run.json"
 _LEASE = "run.lock"

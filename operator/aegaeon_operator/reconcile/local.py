@@ -49,7 +49,7 @@ class LocalPlan:
     @property
     def gateway_metrics(self) -> Path:
         """Where the gateway serves its metrics: a socket, which web pages cannot reach."""
-        return self.run_folder / "gateway-metrics.sock"
+        return self.run_folder / "metrics.sock"
 
     @property
     def sink_target(self) -> str:

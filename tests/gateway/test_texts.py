@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
+import os
 import shutil
 import socket
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from aegaeon_gateway.errors import TokenizerError
 from aegaeon_gateway.texts import Texts
+from aegaeon_gateway.workers import limits
 from aegaeon_gateway.workers.pool import PoolConfig, Starter, Stopped, WorkerPool, start_process
 from aegaeon_gateway.workers.wire import Job, Limit
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
@@ -46,6 +49,30 @@ async def test_tokenizers_of_four_models_are_asked_for_at_the_same_time(tiny_mod
         detokenizer = text.vocabulary.detokenizer()
         assert "".join(map(detokenizer.feed, tokens)) + detokenizer.flush() == "quick fox"
     await workers.stop()
+
+
+@pytest.fixture
+def orphans() -> Iterator[Callable[[], list[str]]]:
+    """Ended processes below this one for which nobody has waited, as process 1 of a pod would have them."""
+    limits.adopt_orphans()
+
+    def found() -> list[str]:
+        stats = [path.read_text().rpartition(")")[2].split() for path in Path("/proc").glob("[0-9]*/stat")]
+        return [stat[0] for stat in stats if stat[:2] == ["Z", str(os.getpid())]]
+
+    yield found
+    ctypes.CDLL(None).prctl(36, 0)  # PR_SET_CHILD_SUBREAPER
+
+
+async def test_fork_servers_that_others_took_over_from_leave_nothing_in_a_pods_process_table(
+    tiny_models: dict[str, Path], orphans: Callable[[], list[str]]
+) -> None:
+    workers = WorkerPool(CONFIG, start_process)
+    texts = Texts(workers)
+    for path in tiny_models.values():
+        await texts.get(ModelSource(directory=str(path)))
+    await workers.stop()
+    assert orphans() == []
 
 
 async def test_sampling_defaults_are_the_models_own_where_the_client_says_nothing(

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _GRACE = 1.25  # the second timer, as a multiple of the first
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -29,6 +30,11 @@ class TimeLimitReached(BaseException):
 def die_with_parent() -> None:
     """SIGKILL for this process when the thread that forked it ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Processes below this one become its children when whoever forked them ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def lower_priority() -> None:

@@ -182,7 +182,16 @@ def import_what_loading_needs() -> None:
 
 
 def main(descriptor: int) -> None:
-    """Serve the gateway at the other end of a socket."""
+    """Serve the gateway at the other end of a socket. This process waits for all fork servers and workers that there
+    ever are, as the gateway of a pod is its process 1: ended processes would stay in the pod's table with every load.
+    """
     import_what_loading_needs()
-    ForkServer(socket.socket(fileno=descriptor)).serve()
+    limits.adopt_orphans()
+    if not os.fork():
+        ForkServer(socket.socket(fileno=descriptor)).serve()
+        os._exit(0)
+    os.close(descriptor)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
     os._exit(0)

@@ -7,6 +7,7 @@ site=/opt/aegaeon/lib/python3.11/site-packages
 rm -rf $site/pip $site/pip-* /opt/aegaeon/bin/pip* /opt/aegaeon/include $site/numpy/f2py $site/numpy/_core/include
 find $site -type d \( -name tests -o -name __pycache__ \) -not -path '*/torch/*' -prune -exec rm -rf {} +
 find $site -name '*.pyi' -delete
+for data in $site/botocore/data/*/; do [ "${data%/s3/}" != "$data" ] || rm -rf "$data"; done  # of AWS, S3 alone
 if [ "$1" = control ]; then
   rm -rf $site/hf_xet  # for files of gigabytes; without it the hub's client uses HTTP
   for kind in modeling modular image_processing processing video_processing feature_extraction convert generation; do

@@ -13,12 +13,30 @@ from hypothesis import strategies as st
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from pydantic import ValidationError
+from tests.operator.test_named_things import HOSTILE, NODES_OWN, Rule
 
 from aegaeon_operator.spec.explain import explain
 from aegaeon_operator.spec.resources import GROUP, VERSION, GpuPool, ModelPool
 from e2e.fuzz import DOCUMENTS, PLACES, VALUES, changed
 from e2e.kubectl import kubectl
 
+ENTRIES = {
+    Rule.SERVER: (
+        *("*", "huggingface.co", "*.hf.co", "http://*", "store", "https://store.internal:9000", "http://10.0.0.0/8:80"),
+        *(
+            "10.0.0.1",
+            "10.0.0.1:80",
+            "10.0.0.0/8",
+            "fd00::/8",
+            "::1",
+            "[::1]",
+            "[::1]:80",
+            "http://[fd00::1]:80",
+            "a_b",
+        ),
+    ),
+    Rule.NETWORK: ("10.0.0.0/8", "0.0.0.0/0", "fd00::/8", "::/0", "10.0.0.1/32"),
+}
 KINDS: dict[str, type[GpuPool] | type[ModelPool]] = {"GpuPool": GpuPool, "ModelPool": ModelPool}
 
 
@@ -118,6 +136,23 @@ def test_what_only_a_machine_of_ones_own_has_is_refused_by_the_server_alone(
 def test_a_folder_of_models_that_holds_the_pods_own_is_refused_by_both(api: client.ApiClient, path: str) -> None:
     document = changed(0, ("spec", "volumes", "models", "path"), path)
     assert [bool(found) for found in (locally(document), remotely(api, document))] == [True, True]
+
+
+@pytest.mark.parametrize("path", [*NODES_OWN, "/srv/models", "/srv/models/x", "/srv/", "//a", "/a\n", "relative", ""])
+def test_a_disk_tier_where_others_need_the_folder_is_refused_by_both(api: client.ApiClient, path: str) -> None:
+    document = changed(0, ("spec", "memory", "disk", "path"), path)
+    assert [bool(found) for found in (locally(document), remotely(api, document))] == [True, True]
+
+
+@pytest.mark.parametrize("rule", [Rule.SERVER, Rule.NETWORK])
+def test_hosts_and_networks_are_read_alike_by_both(api: client.ApiClient, rule: Rule) -> None:
+    place = {Rule.SERVER: ("allowedSources", 0), Rule.NETWORK: ("gateway", "trustedProxies", 0)}[rule]
+    for value in HOSTILE[rule]:
+        document = changed(0, ("spec", *place), value)
+        assert [bool(found) for found in (locally(document), remotely(api, document))] == [True, True], value
+    for value in ENTRIES[rule]:
+        document = changed(0, ("spec", *place), value)
+        assert (locally(document), remotely(api, document)) == ([], [])
 
 
 def test_what_cannot_be_changed_is_refused_with_what_to_do(api: client.ApiClient, kubeconfig: Path) -> None:

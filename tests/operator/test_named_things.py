@@ -27,6 +27,8 @@ class Rule(Enum):
     URL = "http or https; which addresses, the GpuPool's allowedSources says to whoever dials"
     SECRET = "a Secret, or an entry of one, in the object's own namespace"
     PLATFORM = "a path of nodes and pods, by whoever runs the GpuPool's hardware; outside the pods' own folders"
+    SERVER = "hosts and networks that sources may be at, by the platform; what is dialled is held to them"
+    NETWORK = "addresses of peers: a network that has a meaning to everybody who reads it"
     OBJECT = "an object of Kubernetes by its name alone; across namespaces the other side must allow it"
     REMOTE = "something on the source's own server: never a file here"
     WORD = "nothing outside the object"
@@ -47,10 +49,12 @@ TABLE: dict[str, Rule] = {
     "gpupools.accelerator.resourceName": Rule.WORD,
     "gpupools.memory.disk.path": Rule.PLATFORM,
     "gpupools.allowedNamespaces[]": Rule.OBJECT,
+    "gpupools.allowedSources[]": Rule.SERVER,
+    "gpupools.gateway.trustedProxies[]": Rule.NETWORK,
     "gpupools.gateway.endpointPicker.service.name": Rule.OBJECT,
     "gpupools.gateway.endpointPicker.allowedFrom[].namespace": Rule.OBJECT,
     "gpupools.gateway.endpointPicker.allowedFrom[].podLabels{}": Rule.WORD,
-    "gpupools.gateway.endpointPicker.allowedFrom[].cidr": Rule.WORD,
+    "gpupools.gateway.endpointPicker.allowedFrom[].cidr": Rule.NETWORK,
     "gpupools.images.control": Rule.WORD,
     "gpupools.images.engine": Rule.WORD,
     "gpupools.images.pullSecrets[]": Rule.SECRET,
@@ -107,6 +111,23 @@ HOSTILE: dict[Rule, tuple[str, ...]] = {
     ),
     Rule.SECRET: ("blue/hub", "../hub", "hub/../../x", "blue:hub", "", "a b", "a\0", "a\n"),
     Rule.PLATFORM: ("relative", "../x", "", "~/x"),
+    Rule.SERVER: (
+        *(
+            "",
+            " ",
+            "a b",
+            "a\n",
+            "ftp://host",
+            "http://",
+            "host/path",
+            "user@host",
+            "host:0",
+            "host:65536",
+            "ü.example",
+        ),
+        *("10.0.0.0/33", "999.1.1.1", "10.0.0.1/8", "[::1", "a..b", "*.*", "a.*", "http://host/", "x" * 301, "::/129"),
+    ),
+    Rule.NETWORK: ("", "10.0.0.0", "10.0.0.1/8", "999.1.1.1/8", "10.0.0.0/33", ":/1", "::/129", "a/8", "0.0.0.0/0 "),
     Rule.OBJECT: ("blue/pool", "../pool", "", "a b", "a\n", "UPPER", "a:b"),
 }
 # Of the platform's folders for models, beside what is no path: folders of the pods, and ways to them.
@@ -120,6 +141,20 @@ PODS_OWN = (
     "/var",
     "/srv//a",
     "/srv/./a",
+)
+# Of the disk tier, which engines write to and a root container hands to their group.
+NODES_OWN = (
+    "/",
+    "/etc",
+    "/etc/aegaeon/tls",
+    "/usr",
+    "/usr/",
+    "/var",
+    "/var/",
+    "/dev/shm/aegaeon",
+    "/proc",
+    "/a/../b",
+    "/a:b",
 )
 
 SIBLINGS: dict[str, Json] = {
@@ -230,6 +265,15 @@ def test_models_lie_neither_in_the_pods_own_folders_nor_around_them(value: str) 
     assert not accepted(*objects("gpupools.volumes.models.path", value))[0]
 
 
+@pytest.mark.parametrize(
+    "value", [*NODES_OWN, "/a\0", "/a\n", "//a", "/srv/models", "/srv/models/", "/srv/models/x", "/srv", "/srv/"]
+)
+def test_the_disk_tier_is_no_folder_of_the_pods_or_the_nodes_and_none_that_tenants_name(value: str) -> None:
+    gpu, models = objects("gpupools.memory.disk.path", value)
+    gpu["spec"]["volumes"] = {"models": {"path": "/srv/models"}}
+    assert not accepted(gpu, models)[0]
+
+
 @pytest.mark.parametrize("path", [path for path, rule in TABLE.items() if rule is Rule.SECRET])
 def test_a_secret_of_the_same_name_in_another_namespace_is_never_read(path: str) -> None:
     value = {"name": "hub", "key": "token"}.get(path.rpartition(".")[2], "hub")
@@ -261,6 +305,10 @@ def test_a_field_left_as_it_is_serves() -> None:
         (f"{_SOURCE}.s3.endpoint", "https://store.example"),
         (f"{_SOURCE}.huggingFace.credentialsSecretRef.name", "hub"),
         ("gpupools.volumes.models.path", "/srv/models"),
+        ("gpupools.memory.disk.path", "/srv/models-of-others"),
+        ("gpupools.memory.disk.path", "/srv/müll/"),
+        ("gpupools.allowedSources[]", "*.example.com"),
+        ("gpupools.gateway.trustedProxies[]", "fd00::/8"),
         ("modelpools.gateway.hostnames[]", "models.example"),
     ):
         assert accepted(*objects(path, value))[0], path

@@ -6,10 +6,13 @@ Descriptions are what `kubectl explain` prints.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from ipaddress import ip_network
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic.config import JsonDict
 
 from aegaeon_operator.spec.base import ObjectName, PositiveDuration, Strict
 from aegaeon_operator.spec.cel import VALIDATIONS, field_rules, rules
@@ -21,6 +24,7 @@ _HEADER = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"
 _PATH = r"^/[-A-Za-z0-9._~/]*[-A-Za-z0-9._~]$"
 _NAMESPACE = r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$"
 _CIDR = r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"
+_CIDR_SAID = "must be a network such as 10.0.0.0/8 or fd00::/8, without bits beyond its prefix"
 
 QualifiedName = Annotated[str, Field(min_length=1, max_length=253, pattern=_QUALIFIED)]
 NamespaceOrAll = Annotated[str, Field(min_length=1, max_length=63, pattern=_NAMESPACE)]
@@ -51,6 +55,26 @@ Amount = Annotated[
             ],
         }
     ),
+]
+
+
+def _network(value: str) -> str:
+    try:
+        ip_network(value)
+    except ValueError:
+        raise ValueError(_CIDR_SAID) from None
+    return value
+
+
+Cidr = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=49,
+        pattern=_CIDR,
+        json_schema_extra=field_rules(("isCIDR(self) && cidr(self) == cidr(self).masked()", _CIDR_SAID)),
+    ),
+    AfterValidator(_network),
 ]
 _Amounts = Annotated[dict[str, Amount], Field(max_length=16)]
 _Labels = Annotated[dict[str, _Text], Field(max_length=64)]
@@ -128,7 +152,7 @@ class PickerPeer(Strict):
 
     namespace: ObjectName | None = Field(default=None, description="Namespace of the pods; left out: any.")
     pod_labels: _Labels = Field(default={}, description="Labels of the pods; left out: all of the namespace.")
-    cidr: Annotated[str, Field(min_length=1, max_length=49, pattern=_CIDR)] | None = Field(
+    cidr: Cidr | None = Field(
         default=None, description="Addresses, for a gateway that does not run in the cluster, for example 10.0.0.0/8."
     )
 
@@ -198,32 +222,46 @@ class GatewayPods(Strict):
         description="With it, `{}` for example, an InferencePool of the gateway pods is made, for inference gateways "
         "(Gateway API Inference Extension); HTTPRoutes then lead to it.",
     )
+    trusted_proxies: Annotated[tuple[Cidr, ...], Field(max_length=16)] = Field(
+        default=(),
+        description="Networks of proxies in front, for example of a Gateway's pods: their connections are not counted "
+        "by address (else 1024 each) and may be idle for as long as proxies keep theirs.",
+    )
+
+
+def _apart(taken: tuple[str, ...]) -> tuple[JsonDict, Callable[[str], str]]:
+    """For a folder that is mounted into pods: the API server's rule and ours, that it meets none of `taken`."""
+    said = f"must have no `..`, and be neither inside nor around {', '.join(taken)}"
+
+    def check(path: str) -> str:
+        parts = PurePosixPath(path)
+        meets = any(parts.is_relative_to(one) or PurePosixPath(one).is_relative_to(parts) for one in taken)
+        if meets or re.search(r"(^|/)[.][.]?(/|$)|//", path):
+            raise ValueError(said)
+        return path
+
+    rule = (
+        f"!self.matches('(^|/)[.][.]?(/|$)|//') && !{list(taken)}.exists(one, self == one || "
+        "self.startsWith(one + '/') || one.startsWith(self.endsWith('/') ? self : self + '/'))"
+    )
+    return field_rules((rule, said)), check
 
 
 # Folders of pods that are not models': ModelPools name folders inside the path, and must not reach these by it.
-_TAKEN = ("/etc/aegaeon", "/var/cache/aegaeon", "/dev", "/proc", "/sys", "/tmp")
-_TAKEN_SAID = f"must have no `..`, and be neither inside nor around {', '.join(_TAKEN)}"
-_MODELS_PATH = field_rules(
-    (
-        f"!self.matches('(^|/)[.][.]?(/|$)|//') && !{list(_TAKEN)}.exists(one, self == one || "
-        "self.startsWith(one + '/') || one.startsWith(self + '/'))",
-        _TAKEN_SAID,
-    )
-)
-
-
-def _free(path: str) -> str:
-    parts = PurePosixPath(path)
-    taken = any(parts.is_relative_to(one) or PurePosixPath(one).is_relative_to(parts) for one in _TAKEN)
-    if taken or re.search(r"(^|/)[.][.]?(/|$)|//", path):
-        raise ValueError(_TAKEN_SAID)
-    return path
+_MODELS_PATH, _free_for_models = _apart(("/etc/aegaeon", "/var/cache/aegaeon", "/dev", "/proc", "/sys", "/tmp"))
+# Engines write there, and on nodes it is handed to their group: it must be no folder that others need.
+_DISK_PATH, _free_for_disk = _apart(("/etc", "/usr", "/opt/aegaeon", "/var/cache/aegaeon", "/dev", "/proc", "/sys"))
+DiskPath = Annotated[
+    str,
+    Field(min_length=1, max_length=4096, pattern=r"^/[^:\x00-\x1f\x7f]*$", json_schema_extra=_DISK_PATH),
+    AfterValidator(_free_for_disk),
+]
 
 
 class ModelsVolume(Strict):
     """Where models that are there already lie."""
 
-    path: Annotated[str, Field(min_length=2, max_length=1024, pattern=_PATH), AfterValidator(_free)] = Field(
+    path: Annotated[str, Field(min_length=2, max_length=1024, pattern=_PATH), AfterValidator(_free_for_models)] = Field(
         json_schema_extra=_MODELS_PATH,
         description="Folder in the pods; models' hostPath is inside it. Without a claim it is the node's own folder.",
     )

@@ -7,6 +7,7 @@ Descriptions are what `kubectl explain` prints; units live in the types (Quantit
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -20,9 +21,10 @@ from aegaeon_operator.spec.base import (
     PositiveQuantity,
     Strict,
 )
-from aegaeon_operator.spec.cel import rules
+from aegaeon_operator.spec.cel import field_rules, rules
 from aegaeon_operator.spec.kubernetes import (
     Autoscaling,
+    DiskPath,
     GatewayPods,
     NamespaceOrAll,
     PodTemplate,
@@ -104,7 +106,7 @@ class Replicas(Strict):
 class ModelDisk(Strict):
     """The disk tier: models fetched from the hub, S3 stores and web servers, kept below the host model cache."""
 
-    path: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^/")] = Field(
+    path: DiskPath = Field(
         description="Folder on a disk of each node, an absolute path; the engines of a node share it."
     )
     size: PositiveQuantity = Field(
@@ -231,7 +233,34 @@ def _entry(value: str) -> str:
     return value
 
 
-AllowedSource = Annotated[str, Field(min_length=1, max_length=300, pattern=ENTRY_PATTERN), AfterValidator(_entry)]
+# Of what fits the pattern, what is no port, address or network is refused by the API server, too.
+_BARE_IPV6 = "self.matches('^[^:]*:[^:]*:') && !self.contains('[') && !self.contains('://')"
+_ENTRY_PORT = "self.find(':[0-9]+$')"
+_ENTRY_RULES = field_rules(
+    (
+        f"{_BARE_IPV6} || {_ENTRY_PORT} == '' || "
+        f"(int({_ENTRY_PORT}.substring(1)) > 0 && int({_ENTRY_PORT}.substring(1)) < 65536)",
+        "has a port that is none; ports are 1 to 65535",
+    ),
+    (
+        f"({_BARE_IPV6}) ? (isIP(self) || (isCIDR(self) && cidr(self) == cidr(self).masked())) : "
+        "self.contains('[') ? isIP(self.find('[0-9A-Fa-f:.]+]').replace(']', '')) : "
+        "!self.matches('^(https?://)?[0-9.]+(/[0-9]+)?(:[0-9]+)?$') || isIP(self.find('[0-9.]+(/[0-9]+)?')) || "
+        "(isCIDR(self.find('[0-9.]+/[0-9]+')) && "
+        "cidr(self.find('[0-9.]+/[0-9]+')) == cidr(self.find('[0-9.]+/[0-9]+')).masked())",
+        "is neither an address nor a network such as 10.0.0.0/8 without bits beyond its prefix",
+    ),
+)
+AllowedSource = Annotated[
+    str,
+    Field(min_length=1, max_length=300, pattern=ENTRY_PATTERN, json_schema_extra=_ENTRY_RULES),
+    AfterValidator(_entry),
+]
+
+
+_OVERLAP = (
+    "memory.disk.path must be neither inside nor around volumes.models.path, whose folders any ModelPool may name"
+)
 
 
 class GpuPoolSpec(Strict):
@@ -248,6 +277,13 @@ class GpuPoolSpec(Strict):
             "quantity(string(self.memory.slabSize)).asApproximateFloat() * double(self.accelerator.count)",
             "memory.hostKv, which the accelerators of an engine share, holds no slab for each of them; raise hostKv or "
             "lower slabSize",
+        ),
+        (
+            "!has(self.memory.disk) || !has(self.volumes) || !has(self.volumes.models) || "
+            "!((self.memory.disk.path + '/').startsWith(self.volumes.models.path + '/') || "
+            "(self.volumes.models.path + '/').startsWith(self.memory.disk.path + '/') || "
+            "self.volumes.models.path.startsWith(self.memory.disk.path.endsWith('/') ? self.memory.disk.path : '//'))",
+            _OVERLAP,
         ),
     )
 
@@ -301,6 +337,14 @@ class GpuPoolSpec(Strict):
             )
         return self
 
+    @model_validator(mode="after")
+    def _disk_apart_from_models(self) -> Self:
+        if self.memory.disk is not None and self.volumes.models is not None:
+            disk, models = PurePosixPath(self.memory.disk.path), PurePosixPath(self.volumes.models.path)
+            if disk.is_relative_to(models) or models.is_relative_to(disk):
+                raise ValueError(_OVERLAP)
+        return self
+
 
 _POOL_NAME = r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"  # Services, pods and labels add to it, up to 63
 _POOL_NAME_SAID = "must be at most 40 small letters, digits and dashes, a letter first: Services are named after it"
@@ -319,6 +363,6 @@ class GpuPool(Strict):
     @field_validator("metadata")
     @classmethod
     def _name_leaves_room(cls, value: Metadata) -> Metadata:
-        if not re.match(_POOL_NAME, value.name):
+        if not re.fullmatch(_POOL_NAME, value.name):
             raise ValueError(f"name {_POOL_NAME_SAID}")
         return value

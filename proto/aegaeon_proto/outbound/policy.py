@@ -15,7 +15,12 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-ENTRY_PATTERN = r"^(https?://)?(\*|[A-Za-z0-9*._-]+|\[?[0-9A-Fa-f:.]+\]?)(/[0-9]{1,3})?(:[0-9]{1,5})?$"
+_LABEL = "[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?"
+# Hosts, IPv4 addresses and networks, IPv6 ones: what a pattern can say of entries. `parse_entry` knows the rest.
+ENTRY_PATTERN = (
+    rf"^((https?://)?(([*]|([*][.])?{_LABEL}([.]{_LABEL})*)|[0-9.]+/[0-9]{{1,2}}|\[[0-9A-Fa-f:.]+\])(:[0-9]{{1,5}})?"
+    r"|[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(/[0-9]{1,3})?)$"
+)
 EVERYWHERE = ("0.0.0.0/0", "::/0")
 _HOST = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 _ENTRY = re.compile(r"(?:(https?)://)?(\[[^\]]*\]|[^\[\]]*?)(?::([0-9]{1,5}))?", re.IGNORECASE)

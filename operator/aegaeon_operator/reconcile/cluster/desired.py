@@ -115,6 +115,7 @@ def _configs(key: Key, spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]
             "withdraw_s": WITHDRAW_S,
             "drain_s": GATEWAY_DRAIN_S,
             "tenants_by_scheduler": True,
+            "http": {"trusted_proxies": list(spec.gateway.trusted_proxies)},
             **_redis(platform),
         },
     }

@@ -237,3 +237,10 @@ def test_a_redis_without_password_needs_no_secret() -> None:
 def test_a_file_of_redis_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"password: cannot be read"):
         read_files(RedisAt("redis://redis:6379", tmp_path / "password"))
+
+
+def test_proxies_that_a_pool_trusts_reach_its_gateways(tmp_path: Path) -> None:
+    found = made(gateway={"trustedProxies": ["10.128.0.0/14", "fd00::/8"]})
+    told = tmp_path / "gateway.json"
+    told.write_text(entry(found[ChildKey("Secret", "infra", "pool-config")], "gateway.json"), "utf-8")
+    assert read_gateway_config(told).http.trusted_proxies == ("10.128.0.0/14", "fd00::/8")

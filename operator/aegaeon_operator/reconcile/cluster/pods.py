@@ -54,6 +54,7 @@ WITHDRAW_S = 8
 # The scheduler stays while gateways and engines end what is open, when a whole pool goes.
 _SCHEDULER_LINGER_S = 15
 _SMALL: Json = {"cpu": "100m", "memory": "256Mi"}
+_GATEWAY: Json = {"cpu": "100m", "memory": "512Mi"}  # with its workers and the tokenizers of two or three models
 # hostPath folders belong to root at first: they are handed to the group of the pod. Root without capabilities may.
 _HAND_OVER = "import os, sys\nfor path in sys.argv[1:]:\n    os.chown(path, -1, {uid})\n    os.chmod(path, 0o2770)\n"
 
@@ -76,7 +77,7 @@ def gateway_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json) -
     made["command"] += ["--name", "$(POD_NAME)", "--sink", f"$(POD_IP):{SINK_PORT}"]
     made["env"] = [from_field("POD_NAME", "metadata.name"), from_field("POD_IP", "status.podIP")]
     made["ports"] = ports(http=GATEWAY_PORT, sink=SINK_PORT, metrics=GATEWAY_METRICS)
-    made["resources"] = amounts(spec.control_pod_template, _SMALL, {})
+    made["resources"] = amounts(spec.control_pod_template, _GATEWAY, {})
     volumes = [
         *everybody(key, "gateway"),
         secret_volume(key, "credentials", CREDENTIALS),

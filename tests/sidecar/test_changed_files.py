@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from sidecar.rig import PATIENCE_S, Link, Rig, config, inside, scrub, spec
@@ -279,7 +280,7 @@ def tries(*, far: bool) -> Tries:
 def test_a_folder_is_tried_once_after_a_failure_and_then_when_it_has_changed_and_keeps_still() -> None:
     made = tries(far=False)
     assert [made.due(now, ("a",), transient=False) for now in (10.0, 10.5, 11.0)] == [False, False, True]
-    made.begin(11.0, transient=False)
+    made.begin()
     assert not any(made.due(float(now), ("a",), transient=False) for now in range(12, 100))
     assert [made.due(100.0 + n, (look,), transient=False) for n, look in enumerate("bcdd")] == [False] * 3 + [True]
 
@@ -289,12 +290,32 @@ def test_pauses_grow_to_their_most_while_nothing_shows(far: bool) -> None:
     made, at = tries(far=far), []
     for now in range(1, 3000):
         if made.due(float(now), (), transient=True):
-            made.begin(float(now), transient=True)
+            made.begin()
             at.append(now)
     pauses = [later - earlier for earlier, later in pairwise(at)]
     assert pauses == sorted(pauses)
-    assert pauses[-1] == retries.MOST_PAUSE_S[far]
+    assert pauses[-1] == retries.MOST_PAUSE_S[far] + 1  # from the look that found it failed
     assert len(at) < 3000 / retries.MOST_PAUSE_S[far] + 10
+
+
+def test_tries_that_take_long_and_fail_are_fewer_and_fewer() -> None:
+    """Each may fetch all of a far source: its pauses grow though it is not failed anew for longer than models calm."""
+    source = mpb.ModelSpec(name="m", source=mpb.ModelSource(http=mpb.HttpSource(url="http://h/m")))
+    state = State(*[cast(Any, None)] * 3)
+    state.models["m"] = Model(source, mpb.MODEL_PHASE_FAILED)
+    at: list[int] = []
+
+    def again(model: Model) -> None:
+        state.models["m"] = Model(source, model.phase, trying=True)
+        at.append(now)
+
+    watch = retries.Retries(state, again, lambda: None)
+    for now in range(1, 6 * 3600):
+        if at and now == at[-1] + 300:
+            state.models["m"] = Model(source, mpb.MODEL_PHASE_FAILED)
+        watch._round(float(now))
+    assert 10 < len(at) < 20
+    assert at[-1] - at[-2] > retries.WRONG_PAUSE_S * 0.8
 
 
 def test_looks_tell_a_change_of_any_file_of_a_model_and_why_a_folder_cannot_be_read(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from aegaeon_sidecar.errors import ConfigError
 from aegaeon_sidecar.models.fields import Fields
 from aegaeon_sidecar.models.rope import Rope, read_rope
 
+LONGEST = 1 << 24  # tokens of a sequence: tables of blocks have a place for each that it can have
 ABSENT_WINDOW = 4096  # what transformers takes for a sliding_window that config.json does not mention
 
 
@@ -98,7 +99,12 @@ def serve_length(spec: DecoderSpec, directory: Path, max_model_len: int) -> int:
             f"{directory / 'config.json'}: max_model_len {max_model_len} is out of reach; allowed: 1 to "
             f"{spec.rope.reach_tokens} tokens (max_position_embeddings, times the rope factor where it has one), or 0"
         )
-    return max_model_len or spec.max_positions
+    length = max_model_len or spec.max_positions
+    if length > LONGEST:
+        raise ConfigError(
+            f"{directory / 'config.json'}: {length} tokens are too many for a sequence; allowed: {LONGEST}"
+        )
+    return length
 
 
 def _architecture(config: Fields) -> tuple[str, Architecture]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from aegaeon_sidecar.errors import ConfigError
+from aegaeon_sidecar.models.documents import MOST_CONFIG_BYTES, read_document
 
 LARGEST = 1e300  # no field of a model is larger; keeps int -> float from overflowing
 
@@ -23,7 +24,7 @@ class Fields:
     def load(path: Path) -> Fields:
         """Raises ConfigError when the file is missing or is not a JSON object."""
         try:
-            data = json.loads(path.read_bytes())
+            data = json.loads(read_document(path, MOST_CONFIG_BYTES))
         except FileNotFoundError as error:
             raise ConfigError(
                 f"{path}: missing; a model directory needs the config.json that transformers saves"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from aegaeon_sidecar.errors import WeightsError
 from aegaeon_sidecar.models.config import DecoderSpec
+from aegaeon_sidecar.models.documents import MOST_INDEX_BYTES, read_document
 from aegaeon_sidecar.models.header import FileTensor, read_header
 from aegaeon_sidecar.models.tensors import may_ignore, tensor_shapes
 
@@ -52,7 +53,7 @@ def _shards(directory: Path) -> dict[Path, set[str] | None]:
 def _read_index(directory: Path) -> dict[Path, set[str] | None]:
     path = directory / INDEX
     try:
-        weight_map = json.loads(path.read_bytes())["weight_map"]
+        weight_map = json.loads(read_document(path, MOST_INDEX_BYTES))["weight_map"]
     except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
         raise WeightsError(f"{path}: not a safetensors index with a weight_map: {error}") from error
     if not isinstance(weight_map, dict) or not weight_map:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from aegaeon_sidecar.errors import WeightsError
+from aegaeon_sidecar.models.documents import open_regular
 
 ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 FILE_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -41,7 +42,7 @@ class FileTensor:
 def read_header(path: Path) -> list[FileTensor]:
     """The tensors of a file in the order of their bytes. Raises WeightsError for anything that does not add up."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             text = _header_bytes(path, file.read(PREFIX_BYTES), size, file.read)
     except FileNotFoundError as error:

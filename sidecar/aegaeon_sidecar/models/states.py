@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from aegaeon_sidecar.errors import FilesMissingError, UnreadableError
+from aegaeon_sidecar.models.documents import open_regular
 
 Descriptors = dict[Path, int]
 
@@ -68,7 +69,7 @@ def _state(path: Path, descriptor: int) -> FileState:
 
 def _open(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return open_regular(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FilesMissingError(f"{path}: missing; fetch the model again") from error
     except OSError as error:

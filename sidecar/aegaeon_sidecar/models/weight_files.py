@@ -16,6 +16,7 @@ from pathlib import Path
 from aegaeon_sidecar.backends import Layout
 from aegaeon_sidecar.errors import FilesChangedError, UnreadableError, WeightsError
 from aegaeon_sidecar.models.config import read_spec
+from aegaeon_sidecar.models.documents import MOST_CONFIG_BYTES, read_document
 from aegaeon_sidecar.models.files import find_tensors
 from aegaeon_sidecar.models.header import FileTensor
 from aegaeon_sidecar.models.layout import ENGINE_DTYPES, KvShape
@@ -71,7 +72,7 @@ def look(directory: Path, layout: Layout) -> WeightFiles:
     with opened(paths) as files:
         _let_settle(states_of(files))
         states, places = states_of(files), _places(directory, layout)
-        config = sha256((directory / CONFIG).read_bytes()).hexdigest()
+        config = sha256(read_document(directory / CONFIG, MOST_CONFIG_BYTES)).hexdigest()
         with opened(paths) as again:  # what was read by its name is what was compared
             for path, before, now in zip(paths, states, states_of(again), strict=True):
                 if change := before.change_to(now):

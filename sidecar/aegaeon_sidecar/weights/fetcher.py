@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 from aegaeon_native import NativeError, Range
 from aegaeon_proto.outbound.slots import Slots, slot_of
@@ -23,8 +22,9 @@ from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.backends import Backend, Layout
 from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, ModelError, SidecarError
 from aegaeon_sidecar.memory.prefix import seed_of
+from aegaeon_sidecar.models.documents import MOST_CONFIG_BYTES, read_document
 from aegaeon_sidecar.models.fill import fill
-from aegaeon_sidecar.models.weight_files import WeightFiles, look
+from aegaeon_sidecar.models.weight_files import CONFIG, WeightFiles, look
 from aegaeon_sidecar.state import State
 from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.models import Model, Served
@@ -157,8 +157,9 @@ class Fetcher:
             return
         with self._told(model):
             with located.reading() as directory:
-                layout = self._described(directory, model)
-                files = look(directory, layout)
+                with _understood():
+                    layout = self._backend.describe(directory, model.spec.max_model_len)
+                    files = look(directory, layout)
                 if model.served is not None:
                     model.served.check(files)
             self._check_fits(layout)
@@ -177,14 +178,6 @@ class Fetcher:
         except (SidecarError, NativeError, OSError, MemoryError) as error:
             self._phases.failed(model, error)
             model.let_go()
-
-    def _described(self, directory: Path, model: Model) -> Layout:
-        try:
-            return self._backend.describe(directory, model.spec.max_model_len)
-        except (SidecarError, NativeError, OSError, MemoryError):
-            raise
-        except Exception as error:
-            raise ModelError(f"its files are not understood: {sentence(error)}") from error
 
     def _cache_weights(self, model: Model, files: WeightFiles) -> str:
         """Into the host cache where there is room; else a Load will read the files. Returns what people should know.
@@ -255,8 +248,9 @@ class Fetcher:
         slabs = -(-layout.weight_bytes // pool.slab_bytes)
         weights = Range(pool, slabs)
         parts = [weights.dlpack(0, layout.weight_bytes, rank) for rank in range(pool.ranks)]
-        self._backend.register(model.name, directory, layout, *parts)
-        seed = seed_of(model.content, (directory / "config.json").read_bytes())
+        with _understood():
+            seed = seed_of(model.content, read_document(directory / CONFIG, MOST_CONFIG_BYTES))
+            self._backend.register(model.name, directory, layout, *parts)
         with self._state.changed:
             known = self._state.device.has_shape(layout.kv_shape)
             blocks = self._state.device.add_shape(layout.kv_shape, layout.kv_block_bytes)
@@ -282,6 +276,17 @@ class Fetcher:
         if model.range is not None:
             self._backend.forget(model.name)
         model.let_go()
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    """Numbers in a model's files may make the backend raise anything, which is that model's trouble alone."""
+    try:
+        yield
+    except (SidecarError, NativeError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise ModelError(f"its files are not understood: {sentence(error)}") from error
 
 
 def _same(one: pb.ModelSpec, other: pb.ModelSpec) -> bool:

@@ -53,11 +53,11 @@ class Tries:
             return False
         return self.far or transient or looks != self.tried
 
-    def begin(self, now_s: float, *, transient: bool) -> None:
-        """It is being tried, as it looks."""
+    def begin(self) -> None:
+        """It is being tried, as it looks. The pause before the next try begins when this one has failed."""
         self.tried = self.seen
         self.count += 1
-        self.due_s = now_s + self._pause_s(transient)
+        self.due_s = 0.0
 
     def _pause_s(self, transient: bool) -> float:
         most_s = WRONG_PAUSE_S if self.far and not transient else MOST_PAUSE_S[self.far]
@@ -96,9 +96,12 @@ class Retries:
 
     def _round(self, now_s: float) -> None:
         with self._state.changed:
-            failed = [m for m in self._state.models.values() if m.phase == pb.MODEL_PHASE_FAILED and not m.trying]
+            failed = [model for model in self._state.models.values() if model.phase == pb.MODEL_PHASE_FAILED]
         for model in failed:
-            self._look_after(model, now_s)
+            if not model.trying:
+                self._look_after(model, now_s)
+            elif (tries := self._tries.get(model.name)) is not None:
+                tries.failed_s = now_s  # a try that takes long serves nobody meanwhile
         for name in [name for name, tries in self._tries.items() if now_s - tries.failed_s > _CALM_S]:
             del self._tries[name]
 
@@ -113,7 +116,7 @@ class Retries:
             return
         with self._state.changed:
             if self._state.models.get(model.name) is model and not self._state.stopping:
-                tries.begin(now_s, transient=model.transient)
+                tries.begin()
                 log.info("model %s is tried again, time %d", model.name, tries.count)
                 self._again(model)
 

@@ -1,0 +1,30 @@
+"""Files of a model, opened and read whole with bounds: none is waited for without end, none fills the memory."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from aegaeon_sidecar.errors import ModelError
+
+MOST_CONFIG_BYTES = 4 << 20  # the largest known have 100 KB
+MOST_INDEX_BYTES = 64 << 20  # the largest known have 15 MB
+
+
+def open_regular(path: Path) -> int:
+    """A descriptor for reading, of a regular file alone. Raises ModelError and OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise ModelError(f"{path}: is no regular file")
+
+
+def read_document(path: Path, most_bytes: int) -> bytes:
+    """The whole file. Raises ModelError where that is too much, and OSError."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ModelError(f"{path}: has more than {most_bytes} bytes, which is too much for it")
+    return content

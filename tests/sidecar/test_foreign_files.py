@@ -1,0 +1,71 @@
+"""What a tenant's files can do to the process that reads them: each fails its own model, in bounded memory and time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sidecar.rig import Rig, config, inside, spec
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import model_pb2 as mpb
+
+
+def amended(**fields: object) -> Callable[[Path], None]:
+    def amend(directory: Path) -> None:
+        file = directory / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+    return amend
+
+
+def rope(**fields: float) -> Callable[[Path], None]:
+    return amended(rope_parameters={"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, **fields})
+
+
+def huge(name: str) -> Callable[[Path], None]:
+    def write(directory: Path) -> None:
+        (directory / "model.safetensors").unlink()
+        (directory / name).unlink(missing_ok=True)
+        with (directory / name).open("wb") as file:
+            file.truncate(1 << 40)
+
+    return write
+
+
+def pipe(name: str) -> Callable[[Path], None]:
+    def make(directory: Path) -> None:
+        (directory / name).unlink()
+        os.mkfifo(directory / name)
+
+    return make
+
+
+FILES = {
+    "a base that its rope divides by": rope(rope_theta=1.0),
+    "a rope beyond floats": rope(beta_fast=1e-308),
+    "a context that no table holds": amended(max_position_embeddings=2**31 - 1),
+    "a config.json of a terabyte": huge("config.json"),
+    "an index of a terabyte": huge("model.safetensors.index.json"),
+    "a pipe for config.json": pipe("config.json"),
+    "a pipe for weights": pipe("model.safetensors"),
+}
+
+
+@pytest.mark.parametrize("what", FILES)
+async def test_files_that_end_or_stop_whoever_reads_them_fail_their_own_model(
+    what: str, scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    bad = shutil.copytree(tiny_models["llama"], folder / "bad")
+    FILES[what](bad)
+    async with inside(config(folder)):
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=[spec("bad", bad), spec("good", tiny_models["llama"])]))
+        await link.until(lambda: {"bad", "good"} <= link.models.keys())
+        await link.cached("good")
+        assert link.models["bad"].phase == mpb.MODEL_PHASE_FAILED
+        assert str(folder) not in link.models["bad"].reason

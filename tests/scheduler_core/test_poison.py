@@ -158,6 +158,26 @@ def test_what_an_engine_ends_alone_ends_with_its_reason_and_the_rest_of_its_turn
         assert len(good.times) == 200
 
 
+def test_turns_whose_model_was_not_there_make_nobody_a_suspect():
+    """Nobody ran in them: their members are lost, a bounded number of times in a row, but run with company."""
+    suspects = []
+
+    def observe(now: float, event: ev.Event, commands: list[cmd.Command]) -> None:
+        if isinstance(event, ev.CommandFailed):
+            suspects.append(sum(view.suspects for view in world.scheduler.snapshot(now).models))
+
+    failures = iter([FailureKind.UNKNOWN] * 3)
+
+    def fault(send: cmd.Send) -> FailureKind | None:
+        return next(failures, None) if isinstance(send.body, cmd.Turn) else None
+
+    world = small_world(**ROOMY, roles=[Role.UNIFIED], fault=fault, observe=observe)
+    client = world.request("r", ModelName("m0"), 30, 50, 0.0)
+    world.run(until=60.0)
+    assert (len(suspects), sum(suspects)) == (3, 0)
+    assert len(client.times) == 50
+
+
 def test_an_open_that_names_an_impossible_parameter_is_answered_once_and_not_tried_again():
     opens = 0
 

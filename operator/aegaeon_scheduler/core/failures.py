@@ -63,9 +63,11 @@ class Failures:
         inst.turns.remove(issued)
         if issued.weights is not None:
             issued.weights.turns -= 1
-        if kind in (FailureKind.ENGINE, FailureKind.UNKNOWN):
-            for seq in list(issued.members.values()):
+        for seq in list(issued.members.values()):
+            if kind is FailureKind.ENGINE:
                 self._life.suspect(seq, f"turn failed on {inst.id}: {reason}")
+            elif kind is FailureKind.UNKNOWN:  # its model was not there: nobody ran
+                self._life.lose(seq, f"turn failed on {inst.id}: {reason}")
         self._reports.replan(inst, issued)
 
     def _load_failed(self, inst: Instance, issued: Issued, kind: FailureKind | None, reason: str) -> None:

@@ -188,6 +188,33 @@ def test_fetches_that_broke_off_make_room_first_the_oldest_of_them_before_the_ot
     assert quick_tier(folder, budget).used_bytes() <= budget
 
 
+def test_what_finds_no_room_in_the_end_takes_none_from_others(web: Server, folder: Path) -> None:
+    """It would at every try, and so empty the disk of all that is not in use just now."""
+    tier = quick_tier(folder, 2 * BUDGET)
+    used = obtain(tier, http(web, "used"))
+    obtain(tier, http(web, "unused")).close()
+    before = taken(folder / "disk")
+    web.promised["model.safetensors"] = 2 * BUDGET - len(WEIGHTS) // 2
+    with pytest.raises(DiskFullError, match="taken by models in use"):
+        obtain(tier, http(web, "other"))
+    used.close()
+    assert taken(folder / "disk") == before
+
+
+def test_a_doubted_copy_keeps_no_other_sidecar_waiting(web: Server, folder: Path) -> None:
+    tier = quick_tier(folder)
+    stored = obtain(tier, http(web))
+    stored.doubt(damaged=False)
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        assert len(waits) < 3, "it waits for what is doubted"
+
+    obtain(DiskTier(folder / "disk", 1 << 30, wait), http(web)).close()
+    stored.close()
+
+
 def test_on_a_full_disk_fetches_that_broke_off_make_room(web: Server, tmp_path: Path) -> None:
     with small_tmpfs(tmp_path / "small", "4700k") as small:
         first = partial(web, small, "first")

@@ -40,6 +40,7 @@ class Stored:
             (self.directory / COMPLETE).unlink(missing_ok=True)
             if damaged:
                 doubt(self.directory)
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # others need not wait for `close`
 
     def close(self) -> None:
         os.close(self._lock)

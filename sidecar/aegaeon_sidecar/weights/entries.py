@@ -32,6 +32,12 @@ def evict(directory: Path) -> int:
         return nbytes
 
 
+def is_idle(directory: Path) -> bool:
+    """Nobody fetches it or may load from it, just now."""
+    with locked(lock_file(directory)) as mine:
+        return mine
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
     """Holds the exclusive lock of a file; False when it is another's."""

@@ -31,11 +31,10 @@ class Phases:
         self._hidden = {str(folder): hidden[folder] for folder in sorted(hidden, key=lambda folder: -len(str(folder)))}
 
     def tell(self, model: Model) -> None:
-        """Report it as it is."""
+        """Report it as it is. Under the lock: else what follows it under its name might be reported before it."""
         with self._state.changed:
-            state, forgotten = model.state(), model.forgotten
-        if not forgotten:
-            self._report(state)
+            if not model.forgotten:
+                self._report(model.state())
 
     def cached(self, model: Model, note: str) -> None:
         """It can be served; `note`: what people should know of it."""

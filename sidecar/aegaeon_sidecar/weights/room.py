@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from aegaeon_sidecar.errors import DiskFullError, FillCancelledError
-from aegaeon_sidecar.weights.entries import LOCK, RESERVED, entries, evict, is_complete, locked, size, written
+from aegaeon_sidecar.weights.entries import LOCK, RESERVED, entries, evict, is_complete, is_idle, locked, size, written
 
 _POLL_S = 0.05
 _STEP_BYTES = 64 << 20  # that are reserved ahead where a source does not tell sizes
@@ -75,15 +75,17 @@ class Room:
             raise self._over_budget(nbytes, used)
         if (left := self._left(nbytes, used, ours)) >= 0:
             return left
-        if nbytes - ours > shutil.disk_usage(self._folder).free + sum(written(other) for other in self._others()):
+        victims = [victim for victim in self._victims() if is_idle(victim)]
+        kept = used - sum(map(size, victims))
+        if nbytes + kept > self._budget_bytes:  # nothing goes for what finds no room in the end
+            raise self._over_budget(nbytes, kept)
+        if nbytes - ours > shutil.disk_usage(self._folder).free + sum(map(written, victims)):
             raise self._disk_full(nbytes)
-        victims = self._victims()
-        while (left := self._left(nbytes, used, ours)) < 0:
-            victim = next(victims, None)
-            if victim is None:
-                raise self._over_budget(nbytes, used) if used + nbytes > self._budget_bytes else self._disk_full(nbytes)
+        for victim in victims:
             used -= evict(victim)
-        return left
+            if (left := self._left(nbytes, used, ours)) >= 0:
+                return left
+        raise self._over_budget(nbytes, used) if used + nbytes > self._budget_bytes else self._disk_full(nbytes)
 
     def _left(self, nbytes: int, used: int, ours: int) -> int:
         free = shutil.disk_usage(self._folder).free

@@ -30,6 +30,7 @@ from aegaeon_gateway.schema import model_of
 from aegaeon_gateway.tenancy import Limits, Tenant, Tenants
 from aegaeon_gateway.texts import ModelText, Texts
 from aegaeon_gateway.workers.pool import WorkerPool
+from aegaeon_gateway.workers.wire import Done
 from aegaeon_gateway.workers.wire import Job as WorkerJob
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
@@ -99,7 +100,7 @@ class Answerer:
             length = served_length(model) or text.max_positions
             check_body(body, length, endpoint)
             job = WorkerJob(text.key, endpoint, name, length)
-            done = await self._gateway.workers.prepare(client.owner_of(name), job, body)
+            done = await self._done(model, client.owner_of(name), job, body)
         except ApiError as error:
             self._gateway.metrics.of(name).ended(_outcome(error))
             raise
@@ -118,6 +119,13 @@ class Answerer:
         if len(body) <= PEEK_BYTES:
             return model_of(body)
         return await self._gateway.workers.model_of(client.owner_of(""), body)
+
+    async def _done(self, model: ModelStatus, owner: str, job: WorkerJob, body: bytearray) -> tuple[Done, bytes]:
+        try:
+            return await self._gateway.workers.prepare(owner, job, body)
+        except TokenizerError as error:
+            self._gateway.texts.forget(model.spec.source)
+            raise model_failed(model.spec.name, str(error)) from error
 
     async def _text(self, model: ModelStatus, until: float) -> ModelText:
         name = model.spec.name

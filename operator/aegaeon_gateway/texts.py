@@ -68,6 +68,11 @@ class Texts:
             raise TokenizerError(failure.reason)
         return await asyncio.shield(self._task(source))
 
+    def forget(self, source: ModelSource) -> None:
+        """Its files have gone since they were loaded: the next request fetches and loads them again."""
+        if self._loading.pop(key := _key(source), None) is not None:
+            self._pool.drop(key)
+
     def failure(self, source: ModelSource) -> str:
         """Why the text of a source cannot be used; empty when it can, or nobody has tried."""
         failure = self._failed.get(_key(source))
@@ -131,8 +136,8 @@ class Texts:
         except TokenizerError as error:
             self._fail(key, error)
             raise
-        if self._loading.get(key) is not asyncio.current_task():
-            self._pool.drop(key)  # the catalog has dropped the model in the meantime
+        if key not in self._loading:
+            self._pool.drop(key)  # the catalog has dropped the model in the meantime, and not taken it up again
         if self._failed.pop(key, None) is not None:
             self._tell(key, "")
         return text

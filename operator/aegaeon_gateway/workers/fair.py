@@ -43,6 +43,11 @@ class FairQueue(Generic[ItemT]):
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def running(self) -> int:
+        """What `next` gave and has not `ended`."""
+        return self._owners.total()
+
     def put(self, share: Share, item: ItemT) -> None:
         """Raises QueueFullError."""
         line = self._waiting.get(share.owner)

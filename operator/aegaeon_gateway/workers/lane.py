@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from aegaeon_gateway.workers.client import Worker
 from aegaeon_gateway.workers.fair import Bounds, FairQueue, Share
@@ -78,6 +79,11 @@ class Lane:
         for worker in old:
             worker.close()
 
+    def check(self) -> None:
+        """Raises AssertionError when counts differ."""
+        self._queue.check()
+        assert self._queue.running == len(self._running), "jobs that run are counted once each"
+
     async def stop(self) -> None:
         """End every worker, whatever it does."""
         for task in self._running:
@@ -90,15 +96,18 @@ class Lane:
     def _dispatch(self) -> None:
         while len(self._running) < self._config.workers and (found := self._queue.next()) is not None:
             share, waiting = found
-            waiting.task = asyncio.create_task(self._run(share, waiting))
+            waiting.task = asyncio.create_task(self._run(waiting))
             self._running.add(waiting.task)
-            waiting.task.add_done_callback(self._ran)
+            waiting.task.add_done_callback(partial(self._ran, share, waiting))
 
-    def _ran(self, task: asyncio.Task[None]) -> None:
+    def _ran(self, share: Share, waiting: _Waiting, task: asyncio.Task[None]) -> None:
+        """Not a `finally` of the task: one that is cancelled before its first step never gets there."""
+        self._queue.ended(share)
+        waiting.answer.cancel()
         self._running.discard(task)
         self._dispatch()
 
-    async def _run(self, share: Share, waiting: _Waiting) -> None:
+    async def _run(self, waiting: _Waiting) -> None:
         try:
             answer = await self._with_worker(waiting.message, waiting.body)
             if not waiting.answer.done():
@@ -106,9 +115,6 @@ class Lane:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer of whoever waits
             if not waiting.answer.done():
                 waiting.answer.set_exception(error)
-        finally:
-            self._queue.ended(share)
-            waiting.answer.cancel()
 
     async def _with_worker(self, message: Message, body: bytes | bytearray) -> tuple[Reply, bytes]:
         worker = self._idle.pop() if self._idle else self._spawn(self._config.spawn)

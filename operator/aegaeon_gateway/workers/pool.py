@@ -28,6 +28,7 @@ from aegaeon_gateway.workers.wire import (
     Limit,
     Load,
     Loaded,
+    Missing,
     Order,
     Peek,
     Peeked,
@@ -90,7 +91,9 @@ class WorkerPool:
         self._generation = 0
         self._folders: dict[bytes, str] = {}
         self._present: set[bytes] = set()
+        self._starting = asyncio.Lock()
         self._loading = asyncio.Lock()
+        self._dropped_late: set[bytes] = set()
         self._reloading: dict[bytes, asyncio.Task[None]] = {}
         self._slow_until: dict[bytes, float] = {}
         fast = LaneConfig(config.workers, _FAST, config.wall_s, once=False, low=False)
@@ -101,7 +104,9 @@ class WorkerPool:
 
     async def start(self) -> None:
         """Start the fork server, unless it runs."""
-        if self._control is None:
+        async with self._starting:
+            if self._control is not None:
+                return
             here, there = socket.socketpair()
             here.setblocking(False)
             with there:
@@ -128,18 +133,23 @@ class WorkerPool:
         self._folders.pop(key, None)
         self._slow_until.pop(key, None)
         self._present.discard(key)
+        if self._loading.locked():
+            self._dropped_late.add(key)  # the fork that is loading has it still, and may take over
         with suppress(WireError):
             self._order(Drop(key))
 
     async def model_of(self, owner: str, body: bytes | bytearray) -> str:
         """The model that a large body names. Raises ApiError."""
-        reply, _ = await self._do(self._bulk, Share(owner, owner), Peek(), body)
+        reply, _ = await self._do(self._bulk, Share(owner, f"\0{owner}"), Peek(), body)
         if isinstance(reply, Peeked):
             return reply.model
         raise _refusal(reply, self._config.job)
 
     async def prepare(self, owner: str, job: Job, body: bytes | bytearray) -> tuple[Done, bytes]:
-        """What is to be submitted, and the token ids of its prompts. Raises ApiError."""
+        """What is to be submitted, and the token ids of its prompts.
+
+        Raises ApiError, and TokenizerError when the model has to be loaded from its source again.
+        """
         await self._ensure(job.key)
         share = Share(owner, job.model)
         if len(body) <= FAST_BODY_BYTES and self._slow_until.get(job.key, 0.0) < time.monotonic():
@@ -153,12 +163,14 @@ class WorkerPool:
             reply, tail = await self._do(self._bulk, share, job, body)
         if isinstance(reply, Done):
             return reply, tail
+        if isinstance(reply, Missing):
+            raise _restarting()
         raise _refusal(reply, self._config.job)
 
     # ---- the fork server -------------------------------------------------------------------------------------------
 
     async def _ensure(self, key: bytes) -> None:
-        """Load what a fork server that has ended had loaded. Raises UnavailableError."""
+        """Load what a fork server that has ended had loaded. Raises UnavailableError, TokenizerError."""
         if key not in self._present:
             task = self._reloading.get(key) or asyncio.create_task(self._reload(key))
             self._reloading[key] = task
@@ -167,8 +179,13 @@ class WorkerPool:
     async def _reload(self, key: bytes) -> None:
         try:
             async with self._loading:
-                if key not in self._present and (folder := self._folders.get(key)) is not None:
-                    await self._ask(Load(key, folder, _LOAD))
+                if key in self._present:
+                    return
+                if (folder := self._folders.get(key)) is None:
+                    raise _restarting()  # the catalog does not serve it any more, or again since a moment ago
+                answer, _ = await self._ask(Load(key, folder, _LOAD))
+                if isinstance(answer, Failed):
+                    raise TokenizerError(answer.reason)
         finally:
             del self._reloading[key]
 
@@ -189,9 +206,16 @@ class WorkerPool:
         if isinstance(answer, Loaded):
             self._present.add(load.key)
             self._renew()
+            self._drop_late()
         elif not isinstance(answer, Failed):
             raise TypeError(f"the fork server answers with {type(answer).__name__}")
         return answer, tail
+
+    def _drop_late(self) -> None:
+        late, self._dropped_late = self._dropped_late - self._folders.keys(), set()
+        with suppress(WireError):
+            for key in late:
+                self._order(Drop(key))
 
     def _order(self, order: Order, *sockets: socket.socket) -> None:
         """Raises WireError when there is no fork server."""
@@ -237,11 +261,13 @@ class WorkerPool:
 
     async def _do(self, lane: Lane, share: Share, message: Job | Peek, body: bytes | bytearray) -> tuple[Reply, bytes]:
         """Once more when the fork server has ended. Raises UnavailableError."""
+        control = self._control
         try:
             return await self._try(lane, share, message, body)
         except WireError as error:
             log.warning("the fork server has ended: %s", error)
-            await self._end()
+            if self._control is control:  # else somebody else has seen to it
+                await self._end()
         try:
             if isinstance(message, Job):
                 await self._ensure(message.key)

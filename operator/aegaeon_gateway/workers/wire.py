@@ -145,7 +145,11 @@ class Exceeded(Struct, frozen=True, tag=True):
     stage: str
 
 
-Reply: TypeAlias = Ready | Peeked | Done | Refused | Exceeded
+class Missing(Struct, frozen=True, tag=True):
+    """The model of the job is not loaded here."""
+
+
+Reply: TypeAlias = Ready | Peeked | Done | Refused | Exceeded | Missing
 Answer: TypeAlias = Loaded | Failed
 Message: TypeAlias = Order | Answer | Peek | Job | Reply
 

@@ -10,7 +10,7 @@ from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.schema import model_of
 from aegaeon_gateway.workers import limits
 from aegaeon_gateway.workers.model import ModelText
-from aegaeon_gateway.workers.wire import Exceeded, Job, Peek, Peeked, Ready, Refused, Reply, Spawn, receive, send
+from aegaeon_gateway.workers.wire import Exceeded, Job, Missing, Peek, Peeked, Ready, Refused, Reply, Spawn, receive, send
 from aegaeon_gateway.workers.work import run
 
 
@@ -37,7 +37,9 @@ def _within(cpu_s: float, message: Job | Peek, body: bytes, models: Mapping[byte
         with limits.cpu_time(cpu_s):
             if isinstance(message, Peek):
                 return Peeked(model_of(body)), b""
-            return run(message, body, models[message.key], stages.append)
+            if (text := models.get(message.key)) is None:
+                return Missing(), b""
+            return run(message, body, text, stages.append)
     except InvalidRequestError as error:
         return Refused(error.message, error.param, error.code), b""
     except (limits.TimeLimitReached, MemoryError):

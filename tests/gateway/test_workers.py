@@ -1,0 +1,150 @@
+"""Lanes, the fork server and its processes, whatever ends at the worst moment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+from aegaeon_gateway.errors import TokenizerError, UnavailableError
+from aegaeon_gateway.texts import Texts
+from aegaeon_gateway.workers.client import Worker
+from aegaeon_gateway.workers.fair import Share
+from aegaeon_gateway.workers.lane import Lane, LaneConfig
+from aegaeon_gateway.workers.pool import PoolConfig, Starter, Stopped, WorkerPool, start_process
+from aegaeon_gateway.workers.wire import Job, Limit, Message, Peek, Peeked, Reply
+from aegaeon_proto.v1.gateway_pb2 import ModelStatus
+from aegaeon_proto.v1.model_pb2 import ModelPhase, ModelSource, ModelSpec
+
+CONFIG = PoolConfig(2, Limit(10.0, 512 << 20), 60.0)
+BODY = b'{"model":"m","prompt":"quick fox"}'
+
+
+class Fake(Worker):
+    """Answers at once; `ends` is called when it is killed, as it is after its job."""
+
+    def __init__(self, ends: Callable[[], object]) -> None:
+        here, there = socket.socketpair()
+        there.close()
+        super().__init__(here, 1)
+        self._ends = ends
+
+    async def ready(self) -> None:
+        return
+
+    async def do(self, message: Message, body: bytes | bytearray) -> tuple[Reply, bytes]:
+        return Peeked("m"), b""
+
+    def kill(self) -> None:
+        self._ends()
+        super().kill()
+
+
+async def test_a_job_that_is_cancelled_as_its_turn_comes_frees_its_place() -> None:
+    loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[object]]()
+    worker = Fake(lambda: loop.call_soon(tasks[1].cancel))  # between the end of the first and the turn of the second
+    lane = Lane(LaneConfig(1, Limit(1.0, 1 << 20), 60.0, once=True, low=False), lambda order: worker, lambda: 1)
+    job = lane.do(Share("a", "m"), Job(b"", "chat", "m", 0), b"")
+    tasks += [asyncio.create_task(job), asyncio.create_task(lane.do(Share("a", "m"), Peek(), b""))]
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0.01)
+    assert tasks[1].cancelled()
+    lane.check()
+    await lane.stop()
+
+
+async def test_a_fork_server_that_many_need_is_started_once(start_workers: Starter) -> None:
+    starts = 0
+
+    async def start(sock: socket.socket) -> Stopped:
+        nonlocal starts
+        starts += 1
+        await asyncio.sleep(0)
+        return await start_workers(sock)
+
+    workers = WorkerPool(CONFIG, start)
+    assert await asyncio.gather(*(workers.model_of("me", BODY) for _ in range(8))) == ["m"] * 8
+    await asyncio.gather(*(workers.start() for _ in range(8)))
+    assert starts == 1
+    await workers.stop()
+
+
+async def test_a_model_whose_files_went_with_the_fork_server_is_loaded_from_its_source_again(
+    model_directory: Path, tmp_path: Path, start_workers: Starter
+) -> None:
+    ends: list[socket.socket] = []
+
+    async def start(sock: socket.socket) -> Stopped:
+        ends.append(sock.dup())
+        return await start_workers(sock)
+
+    folder, workers = Path(shutil.copytree(model_directory, tmp_path / "model")), WorkerPool(CONFIG, start)
+    texts, source = Texts(workers), ModelSource(directory=str(folder))
+    job = Job((await texts.get(source)).key, "completions", "m", 0)
+    shutil.rmtree(folder)
+    ends[0].shutdown(socket.SHUT_RDWR)
+    with pytest.raises(TokenizerError, match="no such folder"):
+        await workers.prepare("me", job, BODY)
+    shutil.copytree(model_directory, folder)
+    texts.forget(source)
+    await texts.get(source)
+    await workers.prepare("me", job, BODY)
+    await workers.stop()
+    for end in ends:
+        end.close()
+
+
+async def test_a_job_for_a_model_that_was_dropped_is_told_to_come_again(
+    model_directory: Path, start_workers: Starter
+) -> None:
+    workers = WorkerPool(CONFIG, start_workers)
+    text = await Texts(workers).get(ModelSource(directory=str(model_directory)))
+    workers.drop(text.key)
+    with pytest.raises(UnavailableError):
+        await workers.prepare("me", Job(text.key, "completions", "m", 0), BODY)
+    workers._present.add(text.key)  # as when it is dropped while the job waits
+    with pytest.raises(UnavailableError) as refused:
+        await workers.prepare("me", Job(text.key, "completions", "m", 0), BODY)
+    assert str(model_directory) not in refused.value.message
+    await workers.stop()
+
+
+async def test_a_model_dropped_while_another_is_loaded_is_dropped_from_the_new_fork_server_too(
+    model_directory: Path, tmp_path: Path, start_workers: Starter
+) -> None:
+    folder, workers = Path(shutil.copytree(model_directory, tmp_path / "model")), WorkerPool(CONFIG, start_workers)
+    one = await Texts(workers).get(ModelSource(directory=str(model_directory)))
+    other = asyncio.create_task(workers.load(b"other", str(folder)))
+    while not workers._loading.locked():
+        await asyncio.sleep(0)
+    workers.drop(one.key)
+    await other
+    workers._present.add(one.key)  # as if it were known: a worker that has it would serve it
+    with pytest.raises(UnavailableError):
+        await workers.prepare("me", Job(one.key, "completions", "m", 0), BODY)
+    await workers.stop()
+
+
+def status_of(source: ModelSource) -> ModelStatus:
+    return ModelStatus(spec=ModelSpec(name="m", source=source), phase=ModelPhase.MODEL_PHASE_FETCHING)
+
+
+async def test_a_model_taken_up_again_while_it_is_loaded_stays_loaded(
+    model_directory: Path, start_workers: Starter
+) -> None:
+    workers = WorkerPool(CONFIG, start_workers)
+    texts, source = Texts(workers), ModelSource(directory=str(model_directory))
+    texts.keep([status_of(source)])
+    first = asyncio.create_task(texts.get(source))
+    while not workers._loading.locked():
+        await asyncio.sleep(0)
+    texts.keep([])
+    texts.keep([status_of(source)])
+    second = asyncio.create_task(texts.get(source))
+    text, _ = await asyncio.gather(second, first)
+    await workers.prepare("me", Job(text.key, "completions", "m", 0), BODY)
+    await workers.stop()

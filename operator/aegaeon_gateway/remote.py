@@ -9,6 +9,7 @@ import asyncio
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
@@ -124,12 +125,25 @@ def _fill(part: Path, get: Get) -> None:
 
 def _make_room(folder: Path) -> None:
     """For one model more."""
-    sizes = {path: sum(file.stat().st_size for file in path.iterdir()) for path in folder.iterdir() if path.is_dir()}
+    sizes = {path: _size(path) for path in folder.iterdir() if path.is_dir()}
     taken = sum(sizes.values())
-    for path in sorted(sizes, key=lambda path: path.stat().st_mtime_ns):
+    for path in sorted(sizes, key=_changed_at):
         if taken > _FOLDER_BYTES and not path.name.startswith("part-"):
             shutil.rmtree(path, ignore_errors=True)
             taken -= sizes[path]
+
+
+def _size(folder: Path) -> int:
+    """0 for what another thread removes in this moment."""
+    with suppress(FileNotFoundError):
+        return sum(file.stat().st_size for file in folder.iterdir())
+    return 0
+
+
+def _changed_at(path: Path) -> int:
+    with suppress(FileNotFoundError):
+        return path.stat().st_mtime_ns
+    return 0
 
 
 def _get(source: ModelSource, client: Client, ambient: bool) -> Get:

@@ -13,6 +13,7 @@ from aegaeon_gateway.errors import ApiError, TokenizerError
 from aegaeon_gateway.remote import Directories
 from aegaeon_gateway.vocabulary import TokenTable
 from aegaeon_gateway.workers.pool import WorkerPool
+from aegaeon_gateway.workers.wire import Loaded
 from aegaeon_proto.outbound.client import Outbound
 from aegaeon_proto.outbound.policy import Policy
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
@@ -153,10 +154,16 @@ class Texts:
         try:
             loaded, strings = await self._pool.load(key, str(directory))
         except TokenizerError as error:
-            raise TokenizerError(f"{directory}: {error}") from error
-        table = await asyncio.to_thread(TokenTable, loaded, strings)
-        vocabulary = Vocabulary(table)  # type: ignore[arg-type]  # it answers all that a Vocabulary asks
+            if source.WhichOneof("kind") == "directory":
+                raise TokenizerError(f"{directory}: {error}") from error
+            said = str(error).replace(str(directory), "its folder")  # the gateway's own is nobody's business
+            raise TokenizerError(f"source.{source.WhichOneof('kind')}: {said}") from error
+        vocabulary = await asyncio.to_thread(_vocabulary, loaded, strings)
         return ModelText(key, vocabulary, loaded.max_positions)
+
+
+def _vocabulary(loaded: Loaded, strings: bytes) -> Vocabulary:
+    return Vocabulary(TokenTable(loaded, strings))  # type: ignore[arg-type]  # it answers all that a Vocabulary asks
 
 
 def _key(source: ModelSource) -> bytes:

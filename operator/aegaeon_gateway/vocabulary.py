@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate
 
 from tokenizers import AddedToken, Tokenizer, models
 from tokenizers.decoders import Decoder
@@ -21,13 +20,12 @@ class TokenTable:
     """Answers what `tokenizers.Tokenizer` would of decoding."""
 
     def __init__(self, loaded: Loaded, strings: bytes) -> None:
-        lengths = array("I")
-        lengths.frombytes(loaded.lengths)
         self._strings = strings
-        self._ends = array("I", accumulate(lengths, initial=0))
+        self._ends = array("I")
+        self._ends.frombytes(loaded.ends)
         self._size = loaded.size
-        self._added = {token: AddedToken("", special=token in set(loaded.special)) for token in loaded.added}
-        self._special = frozenset(loaded.special)
+        self._special = special = frozenset(loaded.special)
+        self._added = {token: AddedToken("", special=token in special) for token in loaded.added}
         self._description = loaded.decoder
         self._decoder = _decoder(loaded.decoder)
 

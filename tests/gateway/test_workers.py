@@ -6,17 +6,23 @@ import asyncio
 import os
 import shutil
 import socket
+import time
+from array import array
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from aegaeon_gateway.errors import TokenizerError, UnavailableError
 from aegaeon_gateway.texts import Texts
+from aegaeon_gateway.vocabulary import TokenTable
+from aegaeon_gateway.workers.bounds import ADDED_TOKENS, check_added, check_decoder
 from aegaeon_gateway.workers.client import Worker
 from aegaeon_gateway.workers.fair import Share
 from aegaeon_gateway.workers.lane import Lane, LaneConfig
 from aegaeon_gateway.workers.pool import PoolConfig, Starter, Stopped, WorkerPool, start_process
-from aegaeon_gateway.workers.wire import Job, Limit, Message, Peek, Peeked, Reply
+from aegaeon_gateway.workers.wire import Job, Limit, Loaded, Message, Peek, Peeked, Reply
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase, ModelSource, ModelSpec
 
@@ -148,3 +154,57 @@ async def test_a_model_taken_up_again_while_it_is_loaded_stays_loaded(
     text, _ = await asyncio.gather(second, first)
     await workers.prepare("me", Job(text.key, "completions", "m", 0), BODY)
     await workers.stop()
+
+
+def family(pid: int) -> dict[int, str]:
+    """All processes below one, by state."""
+    found = {}
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with suppress(FileNotFoundError):
+            found[int(child)] = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+            found |= family(int(child))
+    return found
+
+
+async def test_no_process_is_left_of_fork_servers_that_others_took_over_from(
+    model_directory: Path, tmp_path: Path
+) -> None:
+    own, workers = family(os.getpid()).keys(), WorkerPool(CONFIG, start_process)
+    texts = Texts(workers)
+    for number in range(3):
+        folder = shutil.copytree(model_directory, tmp_path / f"{number}")
+        text = await texts.get(ModelSource(directory=str(folder)))
+        await workers.prepare("me", Job(text.key, "completions", "m", 0), BODY)
+    children = set(Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())
+    assert len({*map(int, children)} - own) == 1
+    await workers.stop()
+    assert not family(os.getpid()).keys() - own
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.jinja"])
+async def test_a_pipe_among_a_models_files_fails_that_model_at_once(
+    model_directory: Path, tmp_path: Path, start_workers: Starter, name: str
+) -> None:
+    folder, workers = Path(shutil.copytree(model_directory, tmp_path / "model")), WorkerPool(CONFIG, start_workers)
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(TokenizerError, match="no file"):
+        await Texts(workers).get(ModelSource(directory=str(folder)))
+    await workers.stop()
+
+
+def test_a_decoder_with_a_long_description_is_refused() -> None:
+    with pytest.raises(TokenizerError, match="bytes"):
+        check_decoder({"type": "Replace", "pattern": {"String": "a" * 10**6}, "content": "b"})
+
+
+def test_many_added_tokens_are_refused_and_some_cost_little() -> None:
+    count = 20_000
+    ends = array("I", range(0, 2 * count + 2, 2)).tobytes()
+    loaded = Loaded(b"", count, ends, list(range(count)), list(range(count)), "null", 0)
+    began = time.thread_time()
+    table = TokenTable(loaded, b"ab" * count)
+    assert time.thread_time() - began < 2  # a set for each token took 5 s
+    assert table.id_to_token(count - 1) == "ab"
+    with pytest.raises(TokenizerError):
+        check_added(ADDED_TOKENS + 1)

@@ -6,6 +6,7 @@ is linear in a few tokens are served, and no chain of replacements may make a te
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,14 @@ RESIDENT_BYTES = 768 << 20
 """that a loaded model may keep; one of 150,000 tokens has 106 MB, and the first one of a class imports that class"""
 VOCABULARY_TOKENS = 4 << 20
 VOCABULARY_BYTES = 64 << 20
+ADDED_TOKENS = 64 << 10
+"""beside the vocabulary proper: each is an object in the gateway; Gemma 3 has 6,414"""
 TOKEN_BYTES = 1024
 """of one token's string; the longest of known models has 256"""
 _DECODERS = {"BPEDecoder", "ByteFallback", "ByteLevel", "CTC", "Fuse", "Metaspace", "Replace", "Strip", "WordPiece"}
 _DECODER_STEPS = 16
+_DECODER_BYTES = 64 << 10
+"""of its description, which the gateway's loop parses"""
 _GROWTH = 16.0
 _TEXT_FILES = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.jinja")
 
@@ -41,6 +46,8 @@ def check_files(directory: Path) -> None:
     """Raises TokenizerError for a file of text that is too large."""
     total = 0
     for path in sorted({path for name in (*FILE_BYTES, *_TEXT_FILES) for path in directory.glob(name)}):
+        if not (path.is_file() or path.is_dir()):
+            raise TokenizerError(f"{path.name} is no file")  # to open a pipe may take for ever
         size, most = path.stat().st_size, FILE_BYTES.get(path.name, OTHER_FILE_BYTES)
         if size > most:
             raise TokenizerError(f"{path.name} has {size} bytes; {most} are allowed")
@@ -63,8 +70,16 @@ def check_vocabulary(tokens: Iterable[tuple[str, int]]) -> None:
         raise TokenizerError(f"the vocabulary has {total} bytes; {VOCABULARY_BYTES} are allowed")
 
 
+def check_added(tokens: int) -> None:
+    """Raises TokenizerError for too many added tokens."""
+    if tokens > ADDED_TOKENS:
+        raise TokenizerError(f"the tokenizer adds {tokens} tokens to its vocabulary; {ADDED_TOKENS} are allowed")
+
+
 def check_decoder(decoder: dict[str, Any] | None) -> None:
     """Raises TokenizerError for a decoder whose cost per token has no small bound. `decoder` is tokenizer.json's."""
+    if (size := len(json.dumps(decoder))) > _DECODER_BYTES:
+        raise TokenizerError(f"the tokenizer's decoder has {size} bytes; {_DECODER_BYTES} are allowed")
     steps = list(_steps(decoder, depth=0)) if decoder else []
     if len(steps) > _DECODER_STEPS:
         raise TokenizerError(f"the tokenizer's decoder has {len(steps)} steps; {_DECODER_STEPS} are allowed")

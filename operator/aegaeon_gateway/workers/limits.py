@@ -33,7 +33,7 @@ def die_with_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """Processes below this one become its children when whoever forked them ends."""
+    """Processes below this one whose parent ends become its children."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from aegaeon_gateway.errors import InvalidRequestError, TokenizerError
-from aegaeon_gateway.workers.bounds import check_decoder, check_files, check_vocabulary
+from aegaeon_gateway.workers.bounds import check_added, check_decoder, check_files, check_vocabulary
 from aegaeon_gateway.workers.wire import Loaded
 from aegaeon_proto.sampling import DEFAULTS, MAX_STOP_IDS
 
@@ -65,12 +66,13 @@ class ModelText:
         check_decoder(decoder)
         vocabulary = self._backend.get_vocab(with_added_tokens=True)
         check_vocabulary(vocabulary.items())
-        strings, lengths = _table(vocabulary)
+        strings, ends = _table(vocabulary)
         added = self._backend.get_added_tokens_decoder()
+        check_added(len(added))
         loaded = Loaded(
             key=key,
             size=self.size,
-            lengths=lengths,
+            ends=ends,
             special=sorted(token for token, content in added.items() if content.special),
             added=sorted(added),
             decoder=json.dumps(decoder),
@@ -93,11 +95,11 @@ def load(directory: Path) -> ModelText:
 
 
 def _table(vocabulary: dict[str, int]) -> tuple[bytes, bytes]:
-    """All tokens' strings by id, one after another, and their lengths in bytes, four bytes each; 0: no such token."""
+    """All tokens' strings by id, one after another, and where each ends, from 0 on, as four bytes; none: no such token."""
     spelled = [b""] * (max(vocabulary.values(), default=-1) + 1)
     for text, token in vocabulary.items():
         spelled[token] = text.encode()
-    return b"".join(spelled), array("I", map(len, spelled)).tobytes()
+    return b"".join(spelled), array("I", accumulate(map(len, spelled), initial=0)).tobytes()
 
 
 def _tokenizer(directory: Path) -> PreTrainedTokenizerBase:

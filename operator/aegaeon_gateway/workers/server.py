@@ -174,24 +174,26 @@ def _loaded(control: socket.socket, order: Load, models: dict[bytes, ModelText])
 def import_what_loading_needs() -> None:
     """Before the first fork, so that no fork does it again."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # no threads in a process that forks
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the gateway drains; its end is ours
     from transformers import PreTrainedTokenizerFast as _  # noqa: F401 - imported for its cost alone
 
     gc.freeze()
 
 
 def main(descriptor: int) -> None:
-    """Serve the gateway at the other end of a socket. This process waits for all fork servers and workers that there
-    ever are, as the gateway of a pod is its process 1: ended processes would stay in the pod's table with every load.
+    """Serve the gateway at the other end of a socket; returns when every process of it has ended.
+
+    Each fork server ends before the one that took its place. This process adopts that one, so that none becomes a
+    child of the gateway, which in a container has the number 1 and reaps nothing.
     """
-    import_what_loading_needs()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the gateway drains; its end is ours
     limits.adopt_orphans()
-    if not os.fork():
-        ForkServer(socket.socket(fileno=descriptor)).serve()
-        os._exit(0)
-    os.close(descriptor)
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            os.wait()
+    if os.fork():
+        os.close(descriptor)
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.wait()
+        return
+    import_what_loading_needs()
+    ForkServer(socket.socket(fileno=descriptor)).serve()
     os._exit(0)

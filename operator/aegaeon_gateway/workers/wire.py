@@ -61,7 +61,7 @@ class Loaded(Struct, frozen=True, tag=True):
 
     key: bytes
     size: int
-    lengths: bytes
+    ends: bytes
     special: list[int]
     added: list[int]
     decoder: str

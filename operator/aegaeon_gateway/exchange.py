@@ -26,7 +26,7 @@ class Exchange:
             Generation(job, self._outputs(prepared, number), metrics, self._wake, now - prepared.age_s())
             for number, job in enumerate(prepared.jobs)
         ]
-        self._prompt_tokens = sum(len(job.prompt) for job in prepared.jobs)
+        self._prompt_tokens = sum(job.prompt.tokens for job in prepared.jobs)
 
     @staticmethod
     def _outputs(prepared: Prepared, number: int) -> list[ChoiceOutput]:

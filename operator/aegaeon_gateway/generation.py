@@ -14,6 +14,7 @@ from aegaeon_gateway.assembly import Assembly
 from aegaeon_gateway.errors import ApiError, EngineError
 from aegaeon_gateway.metrics import ModelMetrics
 from aegaeon_gateway.output import ChoiceOutput, Delta
+from aegaeon_gateway.prompt import Prompt
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.model_pb2 import FINISH_REASON_ERROR, Limits, Sampling
 
@@ -27,7 +28,7 @@ class Job:
 
     request: str
     model: str
-    prompt: Sequence[int]
+    prompt: Prompt
     sampling: Sampling
     limits: Limits
     ttft_s: float = 0.0
@@ -127,25 +128,13 @@ class Generation:
             return None
         return choice
 
-    def submission(self, choices: Sequence[Choice], now: float) -> pb.Submit:
-        """The message for these choices: the first time with epoch 1, every further time with a higher one."""
+    def submission(self, choices: Sequence[Choice]) -> Submission:
+        """These choices on their way to an engine: the first time with epoch 1, every further time with a higher one."""
         for choice in choices:
             if choice.submitted:
                 choice.assembly.next_epoch()
             choice.submitted = True
-        job = self.job
-        return pb.Submit(
-            request=job.request,
-            model=job.model,
-            prompt=job.prompt,
-            choices=[
-                pb.Choice(choice=choice.number, epoch=choice.assembly.epoch, prefix=choice.assembly.tokens)
-                for choice in choices
-            ],
-            sampling=job.sampling,
-            limits=job.limits,
-            age_s=now - self.arrived,
-        )
+        return Submission(self, [(choice, choice.assembly.epoch) for choice in choices])
 
     def fail(self, error: ApiError) -> None:
         """End with an error; the first one counts."""
@@ -184,3 +173,29 @@ class Generation:
     def done(self) -> bool:
         """Every choice has its end in a drained delta."""
         return all(choice.output.finish is not None for choice in self.choices)
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Choices with the epochs that they are submitted with. The message is made when it is sent, not when it waits."""
+
+    generation: Generation
+    choices: Sequence[tuple[Choice, int]]
+
+    def message(self, now: float) -> pb.GatewayMessage | None:
+        """None when every choice was submitted again since."""
+        job = self.generation.job
+        message = pb.GatewayMessage()
+        submit = message.submit  # filled in place: to put a long prompt into a message copies it
+        for choice, epoch in self.choices:
+            if choice.assembly.epoch == epoch:
+                submit.choices.add(choice=choice.number, epoch=epoch, prefix=choice.assembly.tokens)
+        if not submit.choices:
+            return None
+        submit.MergeFromString(job.prompt.field())
+        submit.request = job.request
+        submit.model = job.model
+        submit.sampling.CopyFrom(job.sampling)
+        submit.limits.CopyFrom(job.limits)
+        submit.age_s = now - self.generation.arrived
+        return message

@@ -19,7 +19,7 @@ from aegaeon_gateway.errors import (
     model_failed,
     overloaded,
 )
-from aegaeon_gateway.generation import Choice, Generation
+from aegaeon_gateway.generation import Choice, Generation, Submission
 from aegaeon_gateway.metrics import Metrics
 from aegaeon_gateway.open_requests import OpenRequests
 from aegaeon_gateway.tenancy import Tenants
@@ -71,7 +71,7 @@ class SchedulerLink:
         self._tenants = tenants
         self._metrics = metrics
         self._unusable = unusable
-        self._outbox: asyncio.Queue[pb.GatewayMessage] | None = None
+        self._outbox: asyncio.Queue[pb.GatewayMessage | Submission] | None = None
         self._unsent_cancels: list[pb.CancelRequest] = []
 
     @property
@@ -138,15 +138,15 @@ class SchedulerLink:
 
     async def _serve(self) -> None:
         async with open_channel(self._target, self._tls, Role.SCHEDULER, _CHANNEL) as channel:
-            outbox: asyncio.Queue[pb.GatewayMessage] = asyncio.Queue()
-            call = FrontendStub(channel).Serve(_drain(outbox))
+            outbox: asyncio.Queue[pb.GatewayMessage | Submission] = asyncio.Queue()
+            call = FrontendStub(channel).Serve(self._drain(outbox))
             outbox.put_nowait(self._hello)
             async for reply in call:
                 if self._outbox is None:
                     self._attach(outbox)
                 self._on_reply(reply)
 
-    def _attach(self, outbox: asyncio.Queue[pb.GatewayMessage]) -> None:
+    def _attach(self, outbox: asyncio.Queue[pb.GatewayMessage | Submission]) -> None:
         """The first reply has come: the scheduler is there. Tell it everything that is open."""
         self._outbox = outbox
         self._metrics.scheduler_up.set(1)
@@ -165,8 +165,7 @@ class SchedulerLink:
             return
         generation.accepted = False
         generation.retry_at = None
-        message = generation.submission(choices, time.monotonic())
-        self._outbox.put_nowait(pb.GatewayMessage(submit=message))
+        self._outbox.put_nowait(generation.submission(choices))
 
     def _on_reply(self, reply: pb.GatewayReply) -> None:
         kind = reply.WhichOneof("body")
@@ -226,7 +225,15 @@ class SchedulerLink:
             return model_failed(model, status.reason)
         return overloaded("No engine took the request in time; try again.", self._hold_s / 4)
 
+    async def _drain(self, outbox: asyncio.Queue[pb.GatewayMessage | Submission]) -> AsyncIterator[pb.GatewayMessage]:
+        """One message at a time, as fast as the scheduler reads; what nobody waits for any more is not sent."""
+        while True:
+            item = await outbox.get()
+            message = self._message_of(item) if isinstance(item, Submission) else item
+            if message is not None:
+                yield message
 
-async def _drain(outbox: asyncio.Queue[pb.GatewayMessage]) -> AsyncIterator[pb.GatewayMessage]:
-    while True:
-        yield await outbox.get()
+    def _message_of(self, submission: Submission) -> pb.GatewayMessage | None:
+        if self._open.get(submission.generation.request) is not submission.generation:
+            return None
+        return submission.message(time.monotonic())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from aegaeon_gateway.generation import Job
+from aegaeon_gateway.prompt import Prompt
 from aegaeon_gateway.texts import ModelText
 from aegaeon_gateway.workers.wire import Done, Options
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
@@ -36,7 +37,7 @@ class Prepared:
 
     @property
     def prompt_tokens(self) -> int:
-        return sum(len(job.prompt) for job in self.jobs)
+        return sum(job.prompt.tokens for job in self.jobs)
 
     def age_s(self) -> float:
         """Seconds since the request arrived."""
@@ -59,19 +60,17 @@ def prepared_from(
             ttft_s=model.spec.ttft_s,
             tbt_s=model.spec.tbt_s,
         )
-        for number, (prompt, limits) in enumerate(zip(_cut(tail, message.tokens), message.limits, strict=True))
+        for number, (prompt, limits) in enumerate(zip(_cut(tail, message), message.limits, strict=True))
     ]
     return Prepared(request_id, model.spec.name, message.options, jobs, message.prompts, text, arrived)
 
 
-def _cut(tail: bytes, counts: Sequence[int]) -> list[array[int]]:
+def _cut(tail: bytes, message: Done) -> list[Prompt]:
     """Each prompt's tokens."""
-    tokens = array("I")
-    tokens.frombytes(tail)
-    if len(tokens) != sum(counts):
-        raise ValueError(f"{len(tokens)} tokens came of {sum(counts)}")
-    prompts, start = [], 0
-    for count in counts:
-        prompts.append(tokens[start : start + count])
-        start += count
-    return prompts
+    if len(tail) != sum(message.packed):
+        raise ValueError(f"{len(tail)} bytes of tokens came of {sum(message.packed)}")
+    ends = accumulate(message.packed)
+    return [
+        Prompt(count, tail[end - size : end])
+        for count, size, end in zip(message.tokens, message.packed, ends, strict=True)
+    ]

@@ -89,7 +89,7 @@ class ChatRenderer:
         self._envelope = _Envelope(prepared, "chat.completion.chunk", '"delta":{"content":', after)
 
     def opening(self) -> bytes:
-        prompt = {"prompt_token_ids": list(self._prepared.jobs[0].prompt)} if self._ids else {}
+        prompt = {"prompt_token_ids": list(self._prepared.jobs[0].prompt.ids)} if self._ids else {}
         return b"".join(
             self._envelope.chunk([_chat_choice(index, {"role": "assistant", "content": ""})], **prompt)
             for index in range(self._prepared.n)
@@ -114,7 +114,7 @@ class ChatRenderer:
         return self._envelope.chunk([], usage=usage)
 
     def body(self, choices: Sequence[Delta], usage: Usage) -> bytes:
-        prompt = {"prompt_token_ids": list(self._prepared.jobs[0].prompt)} if self._ids else {}
+        prompt = {"prompt_token_ids": list(self._prepared.jobs[0].prompt.ids)} if self._ids else {}
         head = {**self._envelope.head, "object": "chat.completion"}
         return orjson.dumps({**head, "choices": [self._whole(choice) for choice in choices], "usage": usage, **prompt})
 
@@ -174,7 +174,7 @@ class CompletionRenderer:
         choice = {"index": delta.index, "text": text, "logprobs": logprobs, "finish_reason": delta.finish}
         if self._ids:
             prompt = self._prepared.jobs[delta.index // self._prepared.n].prompt
-            choice |= {"token_ids": delta.tokens, "prompt_token_ids": list(prompt) if delta.finish else None}
+            choice |= {"token_ids": delta.tokens, "prompt_token_ids": list(prompt.ids) if delta.finish else None}
         return choice
 
 

@@ -174,6 +174,7 @@ def _tokens() -> Iterator[One]:
     from aegaeon_gateway.generation import Generation, Job
     from aegaeon_gateway.metrics import Metrics
     from aegaeon_gateway.open_requests import OpenRequests
+    from aegaeon_gateway.prompt import Prompt
     from aegaeon_gateway.sink import TokenSink
     from aegaeon_proto.v1 import gateway_pb2, model_pb2
 
@@ -196,11 +197,11 @@ def _tokens() -> Iterator[One]:
     def one(data: bytes) -> None:
         draw, body = Draw(data[1:]), raw(data)
         open_ = OpenRequests()
-        job = Job("r", "m", [1, 2], model_pb2.Sampling(), model_pb2.Limits(max_tokens=8))
+        job = Job("r", "m", Prompt.of([1, 2]), model_pb2.Sampling(), model_pb2.Limits(max_tokens=8))
         outputs = [Output(), Output()]
         generation = Generation(job, outputs, metrics, asyncio.Event(), 0.0)  # type: ignore[arg-type]  # see Output
         open_.add(generation)
-        generation.submission(generation.choices, 0.0)
+        generation.submission(generation.choices).message(0.0)
         sink = TokenSink(open_)
         for _ in range(4):
             try:

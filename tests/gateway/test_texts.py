@@ -8,13 +8,13 @@ import json
 import os
 import shutil
 import socket
-from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from aegaeon_gateway.errors import TokenizerError
+from aegaeon_gateway.prompt import Prompt
 from aegaeon_gateway.texts import Texts
 from aegaeon_gateway.workers import limits
 from aegaeon_gateway.workers.pool import PoolConfig, Starter, Stopped, WorkerPool, start_process
@@ -32,11 +32,11 @@ async def workers(start_workers: Starter) -> AsyncIterator[WorkerPool]:
     await workers.stop()
 
 
-async def tokens_of(workers: WorkerPool, texts: Texts, folder: Path, **body: object) -> tuple[array[int], Sampling]:
+async def tokens_of(workers: WorkerPool, texts: Texts, folder: Path, **body: object) -> tuple[list[int], Sampling]:
     text = await texts.get(ModelSource(directory=str(folder)))
     whole = json.dumps({"model": "m", "prompt": "quick fox", "max_tokens": 4, **body}).encode()
     done, tail = await workers.prepare("me", Job(text.key, "completions", "m", 0), whole)
-    return array("I", tail), Sampling.FromString(done.sampling)
+    return list(Prompt(*done.tokens, tail).ids), Sampling.FromString(done.sampling)
 
 
 async def test_tokenizers_of_four_models_are_asked_for_at_the_same_time(tiny_models: dict[str, Path]) -> None:

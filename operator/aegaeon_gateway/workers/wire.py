@@ -119,15 +119,16 @@ class Options(Struct, frozen=True):
 
 
 class Done(Struct, frozen=True, tag=True):
-    """A request that may be submitted. The tail holds all prompts' token ids, four bytes each.
+    """A request that may be submitted. The tail holds all prompts' token ids as `prompt.pack` gives them.
 
-    `sampling` and `limits` (one for each prompt) are protobuf messages; `prompts` are texts, for echo alone.
+    `tokens` and `packed` say how many ids, and how many bytes of the tail, each prompt has; `sampling` and `limits` (one for each prompt) are protobuf messages; `prompts` are texts, for echo alone.
     """
 
     options: Options
     sampling: bytes
     limits: list[bytes]
     tokens: list[int]
+    packed: list[int]
     prompts: list[str]
 
 

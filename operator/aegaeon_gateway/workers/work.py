@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aegaeon_gateway.errors import InvalidRequestError
+from aegaeon_gateway.prompt import pack
 from aegaeon_gateway.schema import ChatRequest, CommonRequest, CompletionRequest, parse
 from aegaeon_gateway.workers.bounds import BYTES_PER_TOKEN
 from aegaeon_gateway.workers.model import ModelText
@@ -16,6 +17,8 @@ from aegaeon_gateway.workers.wire import Done, Job, Options
 from aegaeon_proto import sampling as bounds
 from aegaeon_proto.v1.model_pb2 import Limits, Sampling
 
+MAX_REPEATED = 256 << 10
+"""characters of echoed prompts, or tokens of returned ones, in one answer: some 10 ms of the gateway's loop"""
 _LENGTH_UNKNOWN = 4096  # output tokens when nobody says how long the model's context is
 
 Request = ChatRequest | CompletionRequest
@@ -59,15 +62,18 @@ def run(job: Job, body: bytes, text: ModelText, stage: Callable[[str], None]) ->
         tokens = [_encode_prompt(prompt, text, context) for prompt in request.prompts]
         if request.echo:
             prompts = [prompt if isinstance(prompt, str) else text.decode(prompt) for prompt in request.prompts]
+    _check_repeated(request, sum(map(len, tokens)), sum(map(len, prompts)))
     _check_ids(request, text)
+    packed = [pack(prompt) for prompt in tokens]
     done = Done(
         options=_options(request),
         sampling=_sampling(request, text).SerializeToString(),
         limits=[_limits(request, context, text, len(prompt)).SerializeToString() for prompt in tokens],
         tokens=[len(prompt) for prompt in tokens],
+        packed=[len(prompt) for prompt in packed],
         prompts=prompts,
     )
-    return done, b"".join(prompt.tobytes() for prompt in tokens)
+    return done, b"".join(packed)
 
 
 def _options(request: Request) -> Options:
@@ -111,6 +117,18 @@ def _encode_prompt(prompt: str | list[int], text: ModelText, context: Context) -
         message = f"prompt: token {max(tokens)} is outside the vocabulary of {text.size} tokens"
         raise InvalidRequestError(message, param="prompt", code="invalid_value")
     return tokens
+
+
+def _check_repeated(request: Request, tokens: int, characters: int) -> None:
+    """An answer repeats the prompts with each choice; the gateway holds all of it, and writes it at once."""
+    repeated = {"echo": request.n * characters, "return_token_ids": request.n * tokens * bool(request.return_token_ids)}
+    for param, count in repeated.items():
+        if count > MAX_REPEATED:
+            message = (
+                f"{param}: the answer would repeat {count} {'characters' if param == 'echo' else 'tokens'} of prompts; "
+                f"{MAX_REPEATED} are allowed"
+            )
+            raise InvalidRequestError(message, param=param, code="invalid_value")
 
 
 def _check_ids(request: CommonRequest, text: ModelText) -> None:

@@ -10,7 +10,19 @@ from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.schema import model_of
 from aegaeon_gateway.workers import limits
 from aegaeon_gateway.workers.model import ModelText
-from aegaeon_gateway.workers.wire import Exceeded, Job, Missing, Peek, Peeked, Ready, Refused, Reply, Spawn, receive, send
+from aegaeon_gateway.workers.wire import (
+    Exceeded,
+    Job,
+    Missing,
+    Peek,
+    Peeked,
+    Ready,
+    Refused,
+    Reply,
+    Spawn,
+    receive,
+    send,
+)
 from aegaeon_gateway.workers.work import run
 
 

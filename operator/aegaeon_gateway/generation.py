@@ -129,7 +129,7 @@ class Generation:
         return choice
 
     def submission(self, choices: Sequence[Choice]) -> Submission:
-        """These choices on their way to an engine: the first time with epoch 1, every further time with a higher one."""
+        """These choices on their way to an engine: first with epoch 1, every further time with a higher one."""
         for choice in choices:
             if choice.submitted:
                 choice.assembly.next_epoch()

@@ -125,7 +125,7 @@ async def test_a_model_dropped_while_another_is_loaded_is_dropped_from_the_new_f
     folder, workers = Path(shutil.copytree(model_directory, tmp_path / "model")), WorkerPool(CONFIG, start_workers)
     one = await Texts(workers).get(ModelSource(directory=str(model_directory)))
     other = asyncio.create_task(workers.load(b"other", str(folder)))
-    while not workers._loading.locked():
+    while not workers._loading.locked():  # noqa: ASYNC110 - the lock tells nobody
         await asyncio.sleep(0)
     workers.drop(one.key)
     await other
@@ -146,7 +146,7 @@ async def test_a_model_taken_up_again_while_it_is_loaded_stays_loaded(
     texts, source = Texts(workers), ModelSource(directory=str(model_directory))
     texts.keep([status_of(source)])
     first = asyncio.create_task(texts.get(source))
-    while not workers._loading.locked():
+    while not workers._loading.locked():  # noqa: ASYNC110 - the lock tells nobody
         await asyncio.sleep(0)
     texts.keep([])
     texts.keep([status_of(source)])
@@ -175,7 +175,7 @@ async def test_no_process_is_left_of_fork_servers_that_others_took_over_from(
         folder = shutil.copytree(model_directory, tmp_path / f"{number}")
         text = await texts.get(ModelSource(directory=str(folder)))
         await workers.prepare("me", Job(text.key, "completions", "m", 0), BODY)
-    children = set(Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())
+    children = set(Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())  # noqa: ASYNC240 - /proc
     assert len({*map(int, children)} - own) == 1
     await workers.stop()
     assert not family(os.getpid()).keys() - own

@@ -95,7 +95,7 @@ def load(directory: Path) -> ModelText:
 
 
 def _table(vocabulary: dict[str, int]) -> tuple[bytes, bytes]:
-    """All tokens' strings by id, one after another, and where each ends, from 0 on, as four bytes; none: no such token."""
+    """All tokens' strings by id, one after another, and where each ends, from 0 on, four bytes each."""
     spelled = [b""] * (max(vocabulary.values(), default=-1) + 1)
     for text, token in vocabulary.items():
         spelled[token] = text.encode()

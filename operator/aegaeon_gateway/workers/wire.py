@@ -121,7 +121,8 @@ class Options(Struct, frozen=True):
 class Done(Struct, frozen=True, tag=True):
     """A request that may be submitted. The tail holds all prompts' token ids as `prompt.pack` gives them.
 
-    `tokens` and `packed` say how many ids, and how many bytes of the tail, each prompt has; `sampling` and `limits` (one for each prompt) are protobuf messages; `prompts` are texts, for echo alone.
+    `tokens` and `packed` say how many ids, and how many bytes of the tail, each prompt has; `sampling` and
+    `limits` (one for each prompt) are protobuf messages; `prompts` are texts, for echo alone.
     """
 
     options: Options

@@ -68,6 +68,8 @@ class Holding:
         self._owner = owner
         self._shared = shared
         self._counted = 0
+        self.size = 0
+        """bytes that it holds"""
 
     def hold(self, size: int) -> None:
         """The request holds `size` bytes from here on. Raises UnavailableError when there is no room for more."""
@@ -75,6 +77,7 @@ class Holding:
         if counted != self._counted:
             self._intake.take(self._owner, counted - self._counted, shared=self._shared)
             self._counted = counted
+        self.size = size
 
 
 async def read_body(http: web.Request, most_bytes: int, holding: Holding) -> bytearray:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import orjson
 
+from aegaeon_gateway.collected import Collected, WholeAnswer
 from aegaeon_gateway.errors import ApiError
 from aegaeon_gateway.logprobs import chat_logprobs, completion_logprobs
 from aegaeon_gateway.output import Delta, Usage
@@ -31,8 +32,12 @@ class Renderer(Protocol):
         """The event with the usage."""
         ...
 
-    def body(self, choices: Sequence[Delta], usage: Usage) -> bytes:
-        """The whole answer; `choices` are merged deltas in the order of their index."""
+    def keep(self, delta: Delta) -> int:
+        """Render a delta for the answer as a whole; returns the bytes that are kept of all so far."""
+        ...
+
+    def pieces(self, usage: Usage) -> Iterator[bytes]:
+        """The whole answer of what was kept, a choice at a time."""
         ...
 
 
@@ -87,6 +92,7 @@ class ChatRenderer:
         self._ids = prepared.request.return_token_ids
         after = '},"logprobs":null,"finish_reason":null}]'
         self._envelope = _Envelope(prepared, "chat.completion.chunk", '"delta":{"content":', after)
+        self._answer = WholeAnswer(self._logprobs)
 
     def opening(self) -> bytes:
         prompt = {"prompt_token_ids": list(self._prepared.jobs[0].prompt.ids)} if self._ids else {}
@@ -113,18 +119,22 @@ class ChatRenderer:
     def usage(self, usage: Usage) -> bytes:
         return self._envelope.chunk([], usage=usage)
 
-    def body(self, choices: Sequence[Delta], usage: Usage) -> bytes:
+    def keep(self, delta: Delta) -> int:
+        self._answer.add(delta)
+        return self._answer.nbytes
+
+    def pieces(self, usage: Usage) -> Iterator[bytes]:
         prompt = {"prompt_token_ids": list(self._prepared.jobs[0].prompt.ids)} if self._ids else {}
         head = {**self._envelope.head, "object": "chat.completion"}
-        return orjson.dumps({**head, "choices": [self._whole(choice) for choice in choices], "usage": usage, **prompt})
+        return self._answer.pieces(head, self._whole, usage, prompt)
 
-    def _whole(self, choice: Delta) -> dict[str, Any]:
+    def _whole(self, choice: Collected) -> dict[str, Any]:
         message = {"role": "assistant", "content": choice.text, "refusal": None}
         ids = {"token_ids": choice.tokens} if self._ids else {}
         return {
             "index": choice.index,
             "message": message,
-            "logprobs": self._logprobs(choice),
+            "logprobs": choice.logprobs,
             "finish_reason": choice.finish,
             **ids,
         }
@@ -145,6 +155,7 @@ class CompletionRenderer:
         self._ids = prepared.request.return_token_ids
         after = ',"logprobs":null,"finish_reason":null}]'
         self._envelope = _Envelope(prepared, "text_completion", '"text":', after)
+        self._answer = WholeAnswer(self._logprobs)
 
     def opening(self) -> bytes:
         if not self._echo:
@@ -154,23 +165,31 @@ class CompletionRenderer:
 
     def chunk(self, delta: Delta) -> bytes:
         if delta.finish or delta.logprobs or self._ids:
-            return self._envelope.chunk([self._choice(delta, delta.text)])
+            return self._envelope.chunk([self._choice(delta, delta.text, self._logprobs(delta))])
         return self._envelope.plain(delta.index, delta.text) if delta.text else b""
 
     def usage(self, usage: Usage) -> bytes:
         return self._envelope.chunk([], usage=usage)
 
-    def body(self, choices: Sequence[Delta], usage: Usage) -> bytes:
-        whole = [self._choice(choice, self._prompt(choice.index) + choice.text) for choice in choices]
-        return orjson.dumps({**self._envelope.head, "choices": whole, "usage": usage})
+    def keep(self, delta: Delta) -> int:
+        self._answer.add(delta)
+        return self._answer.nbytes
+
+    def pieces(self, usage: Usage) -> Iterator[bytes]:
+        return self._answer.pieces(self._envelope.head, self._whole, usage, {})
+
+    def _whole(self, choice: Collected) -> dict[str, Any]:
+        return self._choice(choice, self._prompt(choice.index) + choice.text, choice.logprobs)
 
     def _prompt(self, index: int) -> str:
         return self._prepared.prompts[index // self._prepared.n] if self._echo else ""
 
-    def _choice(self, delta: Delta, text: str) -> dict[str, Any]:
-        logprobs = None
-        if self._count is not None:
-            logprobs = completion_logprobs(self._prepared.text.vocabulary, delta.logprobs, self._count)
+    def _logprobs(self, delta: Delta) -> dict[str, Any] | None:
+        if self._count is None:
+            return None
+        return completion_logprobs(self._prepared.text.vocabulary, delta.logprobs, self._count)
+
+    def _choice(self, delta: Delta | Collected, text: str, logprobs: object) -> dict[str, Any]:
         choice = {"index": delta.index, "text": text, "logprobs": logprobs, "finish_reason": delta.finish}
         if self._ids:
             prompt = self._prepared.jobs[delta.index // self._prepared.n].prompt

@@ -299,3 +299,12 @@ async def test_a_stock_picker_reads_queue_running_and_memory_live(pool: Any) -> 
     await pool.peer.push(tokens[1:])
     assert (await asking)[0] == 200
     assert await scrape() == {"num_requests_waiting": 0, "num_requests_running": 0, "kv_cache_usage_perc": 0.25}
+
+
+async def test_an_answer_of_many_choices_with_logprobs_is_whole(pool: Any) -> None:
+    status, body, _ = await pool.chat(n=128, logprobs=True, top_logprobs=20)
+    assert status == 200
+    assert [choice["index"] for choice in body["choices"]] == list(range(128))
+    shown = [len(choice["logprobs"]["content"]) for choice in body["choices"]]
+    assert shown == [shown[0]] * 128
+    assert shown[0] > 0

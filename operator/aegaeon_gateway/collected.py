@@ -1,0 +1,85 @@
+"""An answer that is sent whole, rendered as its tokens come.
+
+With many choices and likeliest tokens the logprobs alone take seconds to render: at the end of the answer they would
+hold up every other stream of the gateway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from aegaeon_gateway.output import Delta, Usage
+
+Json = dict[str, Any]
+TOKEN_BYTES = 64
+"""of a token that is kept: its id, its text"""
+
+
+@dataclass(slots=True)
+class Collected:
+    """One choice. `columns`: its logprobs by name, each a list of rendered pieces, or None where the shape has null."""
+
+    index: int
+    texts: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    columns: dict[str, list[bytes] | None] = field(default_factory=dict)
+    finish: str | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    @property
+    def logprobs(self) -> orjson.Fragment | None:
+        """What an answer says of them; None when they were not asked for."""
+        if not self.columns:
+            return None
+        columns = (b'"%b":%b' % (name.encode(), _list(parts)) for name, parts in self.columns.items())
+        return orjson.Fragment(b"{" + b",".join(columns) + b"}")
+
+    def add(self, delta: Delta, logprobs: Json | None) -> int:
+        """Keep what is new, `logprobs` in the endpoint's shape; returns the bytes that it takes."""
+        self.texts.append(delta.text)
+        self.tokens += delta.tokens
+        self.finish = delta.finish
+        return TOKEN_BYTES * len(delta.tokens) + sum(self._append(*column) for column in (logprobs or {}).items())
+
+    def _append(self, name: str, values: list[Any] | None) -> int:
+        if values is None:
+            self.columns[name] = None
+            return 0
+        parts = self.columns.setdefault(name, [])
+        assert parts is not None, "a column is null in all deltas or in none"
+        if not values:
+            return 0
+        parts.append(orjson.dumps(values)[1:-1])
+        return len(parts[-1])
+
+
+class WholeAnswer:
+    """The choices of one answer. `logprobs` gives those of a delta in the endpoint's shape, None when not asked for."""
+
+    def __init__(self, logprobs: Callable[[Delta], Json | None]) -> None:
+        self._logprobs = logprobs
+        self._choices: dict[int, Collected] = {}
+        self.nbytes = 0
+
+    def add(self, delta: Delta) -> None:
+        """Render and keep a delta; `nbytes` is what all of them take."""
+        choice = self._choices.setdefault(delta.index, Collected(delta.index))
+        self.nbytes += choice.add(delta, self._logprobs(delta))
+
+    def pieces(self, head: Json, render: Callable[[Collected], Json], usage: Usage, more: Json) -> Iterator[bytes]:
+        """The JSON object in pieces of one choice each: `head`, `choices`, `usage` and `more` in this order."""
+        yield orjson.dumps(head)[:-1] + b',"choices":['
+        for number, index in enumerate(sorted(self._choices)):
+            yield (b"," if number else b"") + orjson.dumps(render(self._choices[index]))
+        yield b"]," + orjson.dumps({"usage": usage, **more})[1:]
+
+
+def _list(parts: list[bytes] | None) -> bytes:
+    return b"null" if parts is None else b"[" + b",".join(parts) + b"]"

@@ -70,7 +70,7 @@ def _header() -> Iterator[One]:
 
 @contextmanager
 def _config() -> Iterator[One]:
-    from aegaeon_sidecar.errors import ConfigError
+    from aegaeon_sidecar.errors import ModelError
     from aegaeon_sidecar.models.config import read_spec, serve_length
 
     with folder() as home:
@@ -83,7 +83,7 @@ def _config() -> Iterator[One]:
             try:
                 spec = read_spec(home)
                 served = serve_length(spec, home, 0)
-            except ConfigError as error:
+            except ModelError as error:
                 assert len(str(error)) < 8192, "a refusal as long as the file"
                 return
             assert served >= 1
@@ -96,7 +96,7 @@ def _config() -> Iterator[One]:
 
 @contextmanager
 def _index() -> Iterator[One]:
-    from aegaeon_sidecar.errors import WeightsError
+    from aegaeon_sidecar.errors import ModelError
     from aegaeon_sidecar.models.files import _read_index
 
     with folder() as home:
@@ -113,7 +113,7 @@ def _index() -> Iterator[One]:
             )
             try:
                 shards = _read_index(home)
-            except WeightsError:
+            except ModelError:
                 return
             assert shards
             assert all(path.parent == home for path in shards), shards

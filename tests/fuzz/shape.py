@@ -133,7 +133,7 @@ def _edit(draw: Draw, document: Any, path: tuple[Any, ...], words: Sequence[str]
         case 1 if isinstance(inner[path[-1]], dict):
             inner[path[-1]][draw.key(words)] = draw.value(words)
         case 2 if isinstance(inner[path[-1]], list) and inner[path[-1]]:
-            inner[path[-1]] += [draw.one_of(inner[path[-1]])] * draw.below(300)
+            inner[path[-1]] += [draw.one_of(inner[path[-1]])] * draw.below(30)
         case _:
             inner[path[-1]] = draw.value(words)
     return document

@@ -57,6 +57,7 @@ class Outcome:
     memory_before_bytes: int
     picker_bytes: int
     longest: list[Callback]
+    late: int  # innocent tokens behind their deadlines
     answers: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -78,7 +79,7 @@ class Outcome:
         return (
             f"{'+'.join(self.names)[:80]:<24} "
             f"TBT p99 {self.quiet.p99_s * 1e3:.0f} -> {self.during.p99_s * 1e3:.0f} ms, "
-            f"longest {self.during.longest_s:.2f} s; {self.completed} chats, {len(self.problems)} bad; "
+            f"longest {self.during.longest_s:.2f} s; {self.late} tokens late; {self.completed} chats, {len(self.problems)} bad; "
             f"gateway {self.memory_bytes >> 20} MiB, picker {self.picker_bytes >> 20} MiB, "
             f"callback {self.longest_cpu_s * 1e3:.0f} ms{slow}; "
             f"dead: {', '.join(self.dead) or 'none'}; answers {dict(self.answers.most_common(6))}"
@@ -137,6 +138,7 @@ async def attack(
         memory_before_bytes=gateway.before_bytes,
         picker_bytes=picker.peak_bytes,
         longest=callbacks(ground.loop_record, begin, end)[:5],
+        late=record.late_within(begin, end),
         answers=sum((Counter(one["answers"]) for one in saw), Counter()),
     )
 

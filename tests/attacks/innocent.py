@@ -20,6 +20,7 @@ ADDRESS = "127.0.0.2"  # not the strangers': bounds on connections are of each a
 TOKENS = 96  # of each chat
 CALM_S = 0.5
 STANDS_S = 1.0  # longer than any pause between two chats
+TTFT_S, TBT_S = 5.0, 0.2  # objectives of its models (stack.pods)
 PATIENCE_S = 60.0  # for one chat: guards against a hang
 QUESTIONS = ("What does calendar.isleap do?", "What is fractions.Fraction?", "What does json.dumps do?")
 
@@ -74,6 +75,7 @@ class Record:
     gaps: list[Gap] = field(default_factory=list)
     endings: list[Ending] = field(default_factory=list)
     last: dict[int, float] = field(default_factory=dict)  # per stream: its newest token
+    late: list[float] = field(default_factory=list)  # when tokens came behind their deadlines
 
     def gaps_within(self, begin: float, end: float) -> list[float]:
         """Every gap that overlaps the time, seconds, and for how long each stream has stood still at its end."""
@@ -82,6 +84,9 @@ class Record:
 
     def problems_within(self, begin: float, end: float) -> list[str]:
         return [ending.problem for ending in self.endings if ending.problem and begin <= ending.end <= end]
+
+    def late_within(self, begin: float, end: float) -> int:
+        return sum(begin <= at <= end for at in self.late)
 
     def completed_within(self, begin: float, end: float) -> int:
         return sum(begin <= ending.end <= end and not ending.problem for ending in self.endings)
@@ -179,7 +184,7 @@ class Innocent:
     async def _ask(self, chat: Chat, number: int | None) -> list[int]:
         """The tokens of one chat; gaps go into the record of stream `number`."""
         tokens: list[int] = []
-        finish, before = None, None
+        finish, before, asked = None, None, time.monotonic()
         async with self._session.post("/v1/chat/completions", json=chat.body) as answer:
             if answer.status != 200:
                 raise ChatError(f"{answer.status} {(await answer.text())[:200]}")
@@ -193,6 +198,8 @@ class Innocent:
                     finish = choice["finish_reason"] or finish
                     continue
                 now = time.monotonic()
+                if number is not None and now > asked + TTFT_S + len(tokens) * TBT_S:
+                    self.record.late.append(now)
                 tokens += choice["token_ids"]
                 finish = choice["finish_reason"] or finish
                 if number is not None:

@@ -17,21 +17,26 @@ Write = Callable[[Path, Path, int], dict[str, ModelSource]]
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """`models` writes the files of a hostile ModelPool: (a good model, folder to write into, port of its server)."""
+    """`models` writes the files of a hostile ModelPool: (a good model, folder to write into, port of its server).
+
+    `computes`: it asks engines for work as any client may, within its quota. Their time is shared by deadlines, so a
+    stream that is ahead of its own may stand still for a while; what must hold is that no token comes behind it.
+    """
 
     name: str
     run: Run
     models: Write | None = None
+    computes: bool = False
 
 
 _ALL = (
-    Attack("ordinary-neighbour", on_requests.ordinary),
+    Attack("ordinary-neighbour", on_requests.ordinary, computes=True),
     Attack("nan-logits", on_requests.nan_logits),
     Attack("sampling-extremes", on_requests.sampling_extremes),
     Attack("logit-bias-entries", on_requests.logit_bias_entries),
-    Attack("choices", on_requests.choices),
-    Attack("stop-strings", on_requests.stop_strings),
-    Attack("cancel-waves", on_requests.cancel_waves),
+    Attack("choices", on_requests.choices, computes=True),
+    Attack("stop-strings", on_requests.stop_strings, computes=True),
+    Attack("cancel-waves", on_requests.cancel_waves, computes=True),
     Attack("wrong-items", on_requests.wrong_items),
     Attack("gzip-bomb", on_requests.gzip_bomb),
     Attack("long-prompt", on_requests.long_prompt),

@@ -79,7 +79,8 @@ class Outcome:
         return (
             f"{'+'.join(self.names)[:80]:<24} "
             f"TBT p99 {self.quiet.p99_s * 1e3:.0f} -> {self.during.p99_s * 1e3:.0f} ms, "
-            f"longest {self.during.longest_s:.2f} s; {self.late} tokens late; {self.completed} chats, {len(self.problems)} bad; "
+            f"longest {self.during.longest_s:.2f} s; {self.late} tokens late; "
+            f"{self.completed} chats, {len(self.problems)} bad; "
             f"gateway {self.memory_bytes >> 20} MiB, picker {self.picker_bytes >> 20} MiB, "
             f"callback {self.longest_cpu_s * 1e3:.0f} ms{slow}; "
             f"dead: {', '.join(self.dead) or 'none'}; answers {dict(self.answers.most_common(6))}"

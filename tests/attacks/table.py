@@ -49,7 +49,7 @@ _ALL = (
     Attack("odd-json", on_requests.odd_json),
     Attack("slow-headers", on_connections.slow_headers),
     Attack("slow-bodies", on_connections.slow_bodies),
-    Attack("slow-readers", on_connections.slow_readers),
+    Attack("slow-readers", on_connections.slow_readers, computes=True),
     Attack("header-floods", on_connections.header_floods),
     Attack("bad-chunks", on_connections.bad_chunks),
     Attack("connection-flood", on_connections.connection_flood),

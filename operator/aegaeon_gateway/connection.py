@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import socket
 from typing import TYPE_CHECKING
 
@@ -29,10 +30,17 @@ MAX_HEADERS = 100
 MAX_FIELD_BYTES = 8190
 
 _NEVER_S = 86400.0
+_NO_LOG = logging.Logger("no access log", logging.CRITICAL)  # `refusals` and `server` log what is worth it
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"  # allowed any number of times before an answer; clients skip it
 _COMMENT = b"3\r\n:\n\n\r\n"  # a chunk that readers of server-sent events skip
 _TCP_CLOSE = 7  # the kernel's state of a connection that the other side has reset
-_KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
+_UNSENT_BYTES = 128 << 10  # the kernel keeps for a reader; it would take up to 4 MiB before it says that nobody reads
+_OPTIONS = (
+    (socket.TCP_KEEPIDLE, 60),
+    (socket.TCP_KEEPINTVL, 15),
+    (socket.TCP_KEEPCNT, 4),
+    (socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES),
+)
 
 
 class Connection(web.RequestHandler):
@@ -63,7 +71,7 @@ class Connection(web.RequestHandler):
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
-            access_log=None,  # type: ignore[arg-type]  # aiohttp's own runners say so as well
+            access_log=_NO_LOG,
             keepalive_timeout=_NEVER_S,  # `look` closes idle connections
             max_line_size=MAX_FIELD_BYTES,
             max_field_size=MAX_FIELD_BYTES,
@@ -115,7 +123,7 @@ class Connection(web.RequestHandler):
         self._let_in = True
         super().connection_made(transport)
         if host:
-            for option, value in _KEEPALIVE:
+            for option, value in _OPTIONS:
                 transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, option, value)
 
     def connection_lost(self, exc: BaseException | None) -> None:

@@ -87,22 +87,21 @@ async def test_an_idle_connection_is_closed_and_one_that_waits_for_its_answer_is
 async def test_a_reader_that_stops_is_cancelled_and_others_go_on(pool: Any) -> None:
     output = [pool.tokenizer.token_to_id("a")] * 200
     pool.peer.say = lambda submit, choice: output
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    sock.setblocking(False)
-    loop = asyncio.get_running_loop()
-    await loop.sock_connect(sock, ("127.0.0.1", pool.served.port))
-    body = {"model": "tiny", "prompt": "hi", "max_tokens": 200, "n": 128, "stream": True, "ignore_eos": True}
-    pool.peer.serve_tokens = False
-    await loop.sock_sendall(sock, post(json.dumps(body).encode()))
-    await pool.peer.until(lambda: bool(pool.peer.submits))
-    submit = pool.peer.submits[0]
-    tokens = [pool.peer.tokens_of(submit, choice)[:-1] for choice in submit.choices]
-    await pool.peer.push([token for step in zip(*tokens, strict=True) for token in step], size=128)
-    await pool.peer.until(lambda: bool(pool.peer.cancels))
-    assert pool.peer.cancels[0].request == submit.request
-    await ended(pool, "slow_reader")
-    sock.close()
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(sock, ("127.0.0.1", pool.served.port))
+        body = {"model": "tiny", "prompt": "hi", "max_tokens": 200, "n": 128, "stream": True, "ignore_eos": True}
+        pool.peer.serve_tokens = False
+        await loop.sock_sendall(sock, post(json.dumps(body).encode()))
+        await pool.peer.until(lambda: bool(pool.peer.submits))
+        submit = pool.peer.submits[0]
+        tokens = [pool.peer.tokens_of(submit, choice)[:-1] for choice in submit.choices]
+        await pool.peer.push([token for step in zip(*tokens, strict=True) for token in step], size=128)
+        await pool.peer.until(lambda: bool(pool.peer.cancels))
+        assert pool.peer.cancels[0].request == submit.request
+        await ended(pool, "slow_reader")
 
 
 @limited(connections_per_address=4)

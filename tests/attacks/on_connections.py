@@ -14,35 +14,26 @@ CONNECTIONS = 200  # of one attack
 
 
 async def slow_headers(one: Stranger) -> None:
-    """Connections that send a byte of their headers at a time and never end."""
-
-    async def drip(_: int) -> None:
-        async with one.connection() as link:
-            if link is None:
-                return
-            with contextlib.suppress(OSError):
-                link[1].write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n")
-                while one.going and not link[0].at_eof():
-                    link[1].write(b"X-a: b\r\n")
-                    await one.pause(25)
-                one.answers["cut" if link[0].at_eof() else "held"] += 1
-
-    await one.ready()
-    await one.many(CONNECTIONS, drip)
+    """Headers that come a field at a time and never end."""
+    await _drip(one, b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n", b"X-a: b\r\n")
 
 
 async def slow_bodies(one: Stranger) -> None:
     """A body of 10 MB that is announced and comes byte by byte."""
-    head = request_head(CHAT, 10 << 20, one.target.key)
+    await _drip(one, request_head(CHAT, 10 << 20, one.target.key), b" ")
+
+
+async def _drip(one: Stranger, start: bytes, more: bytes) -> None:
+    """Hundreds of connections that begin a request and send a little of it at a time."""
 
     async def drip(_: int) -> None:
         async with one.connection() as link:
             if link is None:
                 return
             with contextlib.suppress(OSError):
-                link[1].write(head)
+                link[1].write(start)
                 while one.going and not link[0].at_eof():
-                    link[1].write(b" ")
+                    link[1].write(more)
                     await one.pause(25)
                 one.answers["cut" if link[0].at_eof() else "held"] += 1
 

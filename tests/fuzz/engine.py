@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fuzz.shape import Draw, changed, json_bytes, json_input, message, raw
+from fuzz.shape import Draw, changed, json_bytes, json_input, message, raw, received
 from fuzz.target import One, Target, folder
 
 _HEADERS = [
@@ -126,7 +126,7 @@ def _sums() -> Iterator[One]:
     from aegaeon_sidecar.weights.remote import parse_sums
 
     def one(data: bytes) -> None:
-        for name, digest in parse_sums((raw(data) or data).decode("utf-8", "replace")).items():
+        for name, digest in parse_sums(data[1:].decode("utf-8", "replace")).items():
             assert re.fullmatch("[0-9a-f]{64}", digest)
             assert "/" not in name
 
@@ -141,7 +141,7 @@ def _credentials() -> Iterator[One]:
         file = home / "credentials"
 
         def one(data: bytes) -> None:
-            file.write_bytes(raw(data) if data and data[0] % 2 == 0 else data[1:])  # type: ignore[arg-type]  # not None then
+            file.write_bytes(data[1:])
             secret = file.read_bytes().strip()
             for read in (token_of, s3_keys):
                 try:
@@ -169,12 +169,10 @@ def _commands() -> Iterator[One]:
     words = ("r", "s", "m", "engine-0")
 
     def one(data: bytes) -> None:
-        body, draw = raw(data), Draw(data[1:])
-        try:
-            command = engine_pb2.Command.FromString(body) if body is not None else None
-        except Exception:  # noqa: BLE001 - protobuf's own, before the engine sees it
+        draw = Draw(data[1:])
+        command = received(raw(data), draw, engine_pb2.Command, words)
+        if command is None:
             return
-        command = message(draw, engine_pb2.Command, words) if command is None else command
         kind = command.WhichOneof("body")
         if kind == "open":
             try:

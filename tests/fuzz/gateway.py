@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from fuzz.shape import Draw, json_input, message, raw
+from fuzz.shape import Draw, json_input, raw, received
 from fuzz.target import One, Target, folder
 
 _COMMON = {
@@ -204,11 +204,9 @@ def _tokens() -> Iterator[One]:
         generation.submission(generation.choices).message(0.0)
         sink = TokenSink(open_)
         for _ in range(4):
-            try:
-                batch = gateway_pb2.TokenBatch.FromString(body) if body is not None else None
-            except Exception:  # noqa: BLE001 - protobuf's own, before the sink sees it
+            batch = received(body, draw, gateway_pb2.TokenBatch, ("r", "s"))
+            if batch is None:
                 return
-            batch = message(draw, gateway_pb2.TokenBatch, ("r", "s")) if batch is None else batch
             sink.take(batch)
             list(generation.drain())
         for choice in generation.choices:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
-from fuzz.shape import Draw, message, raw
+from fuzz.shape import Draw, message, raw, received
 from fuzz.target import One, Target
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -112,11 +112,9 @@ def _messages() -> Iterator[One]:
         body, draw = raw(data), Draw(data[1:])
         exchange = Exchange(fleet)
         for _ in range(4):
-            try:
-                request = ext_proc.ProcessingRequest.FromString(body) if body is not None else None
-            except Exception:  # noqa: BLE001 - protobuf's own; the picker ends that call alone
+            request = received(body, draw, ext_proc.ProcessingRequest, words, depth=5)
+            if request is None:
                 return
-            request = message(draw, ext_proc.ProcessingRequest, words, depth=5) if request is None else request
             for response in exchange.answer(request):
                 assert len(response.SerializeToString()) < 64 << 10
         exchange.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fuzz.shape import Draw, message, raw
+from fuzz.shape import Draw, raw, received
 from fuzz.target import One, Target
 
 _WORDS = ("r", "s", "m", "engine-0", "gateway", "f32-1x8x16")
@@ -22,11 +22,9 @@ def _reports() -> Iterator[One]:
         body, draw = raw(data), Draw(data[1:])
         decoder = ReportDecoder(InstanceId("engine-0"), "n", Memory(0, 0, {}, {}), 0)
         for _ in range(4):
-            try:
-                report = engine_pb2.Report.FromString(body) if body is not None else None
-            except Exception:  # noqa: BLE001 - protobuf's own, before the scheduler sees it
+            report = received(body, draw, engine_pb2.Report, _WORDS)
+            if report is None:
                 return
-            report = message(draw, engine_pb2.Report, _WORDS) if report is None else report
             try:
                 command_named(report)
                 if report.WhichOneof("body") == "hello":
@@ -47,13 +45,8 @@ def _frontend() -> Iterator[One]:
     from aegaeon_scheduler.service.codec.frontend import complaint, submitted
 
     def one(data: bytes) -> None:
-        body, draw = raw(data), Draw(data[1:])
-        try:
-            submit = gateway_pb2.Submit.FromString(body) if body is not None else None
-        except Exception:  # noqa: BLE001 - protobuf's own, before the scheduler sees it
-            return
-        submit = message(draw, gateway_pb2.Submit, _WORDS) if submit is None else submit
-        if complaint(submit):
+        submit = received(raw(data), Draw(data[1:]), gateway_pb2.Submit, _WORDS)
+        if submit is None or complaint(submit):
             return
         for event in submitted(GatewayId("gateway"), submit, 100.0):
             assert event.prompt_tokens > 0

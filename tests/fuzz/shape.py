@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import atheris
 from google.protobuf.descriptor import FieldDescriptor as Field
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -157,6 +157,16 @@ def message(draw: Draw, kind: type[M], words: Sequence[str] = (), depth: int = 4
         if draw.below(2):
             _set(draw, made, field, words, depth)
     return made
+
+
+def received(body: bytes | None, draw: Draw, kind: type[M], words: Sequence[str] = (), depth: int = 4) -> M | None:
+    """The message that these bytes are, or one made where there are none; None for bytes that protobuf refuses."""
+    if body is None:
+        return message(draw, kind, words, depth)
+    try:
+        return kind.FromString(body)
+    except DecodeError:
+        return None
 
 
 def _set(draw: Draw, made: Message, field: Field, words: Sequence[str], depth: int) -> None:

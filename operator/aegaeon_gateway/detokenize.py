@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken
 
 from aegaeon_gateway.decoders import Stage, byte_level_bytes, stages_of
 
@@ -31,14 +31,23 @@ class Detokenizer(Protocol):
         ...
 
 
+class Tokens(Protocol):
+    """What a vocabulary asks of a `tokenizers.Tokenizer`, or of a table of its tokens."""
+
+    def get_vocab_size(self, with_added_tokens: bool = True) -> int: ...
+    def get_added_tokens_decoder(self) -> dict[int, AddedToken]: ...
+    def to_str(self) -> str: ...
+    def id_to_token(self, id: int) -> str | None: ...
+
+
 class Vocabulary:
     """The bytes of every token and the detokenizer that fits the tokenizer's decoder.
 
     Raises TokenizerError for a decoder that is not known.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokens) -> None:
+        self._tokenizer = tokenizer
         self.size = tokenizer.get_vocab_size(with_added_tokens=True)
         added = tokenizer.get_added_tokens_decoder()
         self.special = frozenset(token for token, content in added.items() if content.special)
@@ -58,7 +67,7 @@ class Vocabulary:
     def piece_of(self, token: int) -> str | None:
         """What decoders are given for a token; None for special tokens and ids without one."""
         if token not in self._pieces:
-            self._pieces[token] = None if token in self.special else self.tokenizer.id_to_token(token)
+            self._pieces[token] = None if token in self.special else self._tokenizer.id_to_token(token)
         return self._pieces[token]
 
     def bytes_of(self, token: int) -> bytes:
@@ -69,7 +78,7 @@ class Vocabulary:
         return known
 
     def _spell(self, token: int) -> bytes:
-        content = self.tokenizer.id_to_token(token)
+        content = self._tokenizer.id_to_token(token)
         if content is None:
             return b""
         if self._byte_level:

@@ -14,7 +14,6 @@ from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from urllib.parse import quote
 
 from aegaeon_gateway.errors import TokenizerError
 from aegaeon_proto.credentials import CredentialsError, s3_keys, token_of
@@ -23,7 +22,7 @@ from aegaeon_proto.outbound.client import Client, Outbound
 from aegaeon_proto.outbound.errors import OutboundError
 from aegaeon_proto.outbound.slots import Slots, slot_of
 from aegaeon_proto.outbound.store import s3_client
-from aegaeon_proto.outbound.urls import check_source
+from aegaeon_proto.outbound.urls import HUB_FILES_HOSTS, check_source
 from aegaeon_proto.redaction import sentence
 from aegaeon_proto.v1.model_pb2 import HttpSource, HubSource, ModelSource, S3Source
 
@@ -40,7 +39,6 @@ _NAMES = (
     "vocab.txt",
     "merges.txt",
 )
-_HUB_HOSTS = ("hf.co", "huggingface.co")  # where the hub keeps large files; it chooses them, not a tenant
 _FILE_BYTES = 64 << 20
 _MODEL_BYTES = 128 << 20
 _FOLDER_BYTES = 4 << 30  # of all models; those fetched longest ago make room
@@ -80,7 +78,7 @@ class Directories:
             raise
         except (CredentialsError, OutboundError) as error:
             raise TokenizerError(f"source.{kind}: {error}") from error
-        except Exception as error:
+        except Exception as error:  # tenants choose the server, and four libraries read what it says
             raise TokenizerError(f"source.{kind}: the tokenizer cannot be fetched: {sentence(error)}") from error
 
 
@@ -153,22 +151,22 @@ def _get(source: ModelSource, client: Client, ambient: bool) -> Get:
 
 
 def _http(source: HttpSource, client: Client) -> Get:
-    return _web(check_source(source.url).rstrip("/"), token_of(source.credentials_file), client)
+    folder = check_source(source.url).rstrip("/")
+    return _web(lambda name: f"{folder}/{name}", token_of(source.credentials_file), client)
 
 
 def _hub(source: HubSource, client: Client) -> Get:
-    from huggingface_hub import constants
-    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, not re-exported
+    from huggingface_hub import hf_hub_url
 
-    validate_repo_id(source.repository)
-    revision = quote(source.revision or constants.DEFAULT_REVISION, safe="")
-    folder = f"{constants.ENDPOINT}/{source.repository}/resolve/{revision}"
-    return _web(folder, token_of(source.credentials_file), client, _HUB_HOSTS)
+    def url_of(name: str) -> str:
+        return hf_hub_url(source.repository, name, revision=source.revision or None)
+
+    return _web(url_of, token_of(source.credentials_file), client, HUB_FILES_HOSTS)
 
 
-def _web(folder: str, token: str, client: Client, hosts: tuple[str, ...] = ()) -> Get:
+def _web(url_of: Callable[[str], str], token: str, client: Client, hosts: tuple[str, ...] = ()) -> Get:
     def get(name: str, most_bytes: int) -> bytes | None:
-        with client.open(f"{folder}/{name}", token=token, hosts=hosts) as given:
+        with client.open(url_of(name), token=token, hosts=hosts) as given:
             if given.status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
                 return None
             if given.status != HTTPStatus.OK:
@@ -221,12 +219,12 @@ def _snapshot(source: HubSource, hub_cache: str | None) -> Path:
 
 
 def _settle(done: Future[Path], bring: Callable[[], Path]) -> None:
-    """Run it for whoever waits, unless nobody does."""
+    """Run it for whoever waits, unless nobody does: what an executor does, for a thread of `Slots`."""
     if not done.set_running_or_notify_cancel():
         return
     try:
         found = bring()
-    except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+    except BaseException as error:  # noqa: BLE001 - raised where it is awaited, or that would wait for ever
         done.set_exception(error)
     else:
         done.set_result(found)

@@ -163,7 +163,7 @@ class Texts:
 
 
 def _vocabulary(loaded: Loaded, strings: bytes) -> Vocabulary:
-    return Vocabulary(TokenTable(loaded, strings))  # type: ignore[arg-type]  # it answers all that a Vocabulary asks
+    return Vocabulary(TokenTable(loaded, strings))
 
 
 def _key(source: ModelSource) -> bytes:

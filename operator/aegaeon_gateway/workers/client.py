@@ -65,7 +65,9 @@ class Worker:
         except OSError as error:
             raise WireError(str(error)) from error
         reply, tail = await receive(self._sock)
-        return reply, tail  # type: ignore[return-value]  # whoever asked looks at the type
+        if not isinstance(reply, Reply):
+            raise WireError(f"the worker answered with {type(reply).__name__}")
+        return reply, tail
 
     def close(self) -> None:
         """An idle worker ends by itself."""

@@ -43,7 +43,7 @@ class _Waiting:
     message: Job | Peek
     body: bytes | bytearray
     answer: asyncio.Future[tuple[Reply, bytes]]
-    task: asyncio.Task[None] | None = field(default=None)
+    task: asyncio.Task[tuple[Reply, bytes]] | None = field(default=None)
 
 
 class Lane:
@@ -55,7 +55,7 @@ class Lane:
         self._generation = generation
         self._idle: list[Worker] = []
         self._queue: FairQueue[_Waiting] = FairQueue(config.bounds)
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[tuple[Reply, bytes]]] = set()
 
     async def do(self, share: Share, message: Job | Peek, body: bytes | bytearray) -> tuple[Reply, bytes]:
         """The worker's reply; Exceeded also for one that died of it.
@@ -96,25 +96,23 @@ class Lane:
     def _dispatch(self) -> None:
         while len(self._running) < self._config.workers and (found := self._queue.next()) is not None:
             share, waiting = found
-            waiting.task = asyncio.create_task(self._run(waiting))
+            waiting.task = asyncio.create_task(self._with_worker(waiting.message, waiting.body))
             self._running.add(waiting.task)
             waiting.task.add_done_callback(partial(self._ran, share, waiting))
 
-    def _ran(self, share: Share, waiting: _Waiting, task: asyncio.Task[None]) -> None:
+    def _ran(self, share: Share, waiting: _Waiting, task: asyncio.Task[tuple[Reply, bytes]]) -> None:
         """Not a `finally` of the task: one that is cancelled before its first step never gets there."""
         self._queue.ended(share)
-        waiting.answer.cancel()
         self._running.discard(task)
+        if task.cancelled():
+            waiting.answer.cancel()
+        elif waiting.answer.done():
+            task.exception()  # its client has left, so that nobody else looks at it
+        elif (error := task.exception()) is not None:
+            waiting.answer.set_exception(error)
+        else:
+            waiting.answer.set_result(task.result())
         self._dispatch()
-
-    async def _run(self, waiting: _Waiting) -> None:
-        try:
-            answer = await self._with_worker(waiting.message, waiting.body)
-            if not waiting.answer.done():
-                waiting.answer.set_result(answer)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer of whoever waits
-            if not waiting.answer.done():
-                waiting.answer.set_exception(error)
 
     async def _with_worker(self, message: Message, body: bytes | bytearray) -> tuple[Reply, bytes]:
         worker = self._idle.pop() if self._idle else self._spawn(self._config.spawn)

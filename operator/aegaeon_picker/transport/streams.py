@@ -170,7 +170,7 @@ class Streams:
                 stream.call.message(message)
         except CallError as error:
             self._reject(stream, error.status, str(error), now)
-        except Exception as error:  # noqa: BLE001 a bug in one call's service must not end the connection's other calls
+        except Exception as error:  # noqa: BLE001 - one call's bug must not end the connection's other calls
             self._rejections.add("stream", Reason.FAILED, self._peer, f"{type(error).__name__}: {error}", error)
             self._finish(stream, Status.INTERNAL, "the service failed")
         else:

@@ -9,6 +9,8 @@ from urllib.parse import quote, urljoin
 from aegaeon_proto.outbound.errors import RefusedError
 
 PORTS = {"http": 80, "https": 443}
+HUB_FILES_HOSTS = ("hf.co", "huggingface.co")
+"""where the hub keeps large files, and subdomains: it chooses them, not a tenant"""
 # What a manifest may say, and the pattern of the CRD: no userinfo, query or fragment, and nothing beyond ASCII.
 SOURCE_PATTERN = r"^https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[!$-;=@-Z_a-z~]*)?$"
 _SOURCE = re.compile(SOURCE_PATTERN)

@@ -34,7 +34,7 @@ def boundary(name: str) -> Iterator[None]:
         said = str(error)
         tells_where = isinstance(error, CredentialsError) or said.startswith(("http://", "https://"))
         raise SourceError(said if tells_where else f"{name} {said}") from error
-    except Exception as error:
+    except Exception as error:  # tenants choose the server, and libraries that read what it says raise anything
         raise SourceError(f"{name}: its source fails with {sentence(error)}") from error
 
 

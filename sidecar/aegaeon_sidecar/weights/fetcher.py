@@ -285,7 +285,7 @@ def _understood() -> Iterator[None]:
         yield
     except (SidecarError, NativeError, OSError, MemoryError):
         raise
-    except Exception as error:
+    except Exception as error:  # ZeroDivisionError, OverflowError, torch's own: no list of them would be whole
         raise ModelError(f"its files are not understood: {sentence(error)}") from error
 
 

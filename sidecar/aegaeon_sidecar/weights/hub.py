@@ -22,10 +22,10 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError 
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
 )
-from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, not re-exported
 
 from aegaeon_proto.credentials import token_of
 from aegaeon_proto.outbound.client import Client
+from aegaeon_proto.outbound.urls import HUB_FILES_HOSTS
 from aegaeon_proto.redaction import sentence
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.errors import SourceError
@@ -40,7 +40,6 @@ from aegaeon_sidecar.weights.remote import (
 )
 
 _PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
-_FILES_HOSTS = ("hf.co", "huggingface.co")  # where the hub keeps large files; it chooses them, not a tenant
 
 
 class HubRemote:
@@ -54,7 +53,7 @@ class HubRemote:
         self._revision = source.revision
         self.address = _name(source)
         with _errors(self.address):
-            validate_repo_id(source.repository)
+            hf_hub_url(source.repository, "config.json")  # refuses what is no id
         self._client = client
         self._token = token_of(source.credentials_file) or (get_token() or "" if ambient else "")
         self._commit = ""
@@ -76,7 +75,7 @@ class HubRemote:
         """See Remote. What a commit holds never changes."""
         url = hf_hub_url(self._repository, file.name, revision=self._commit)
         headers = {"Range": f"bytes={start}-"} if start else {}
-        with answer(self._client, url, self._token, headers, hosts=_FILES_HOSTS) as given:
+        with answer(self._client, url, self._token, headers, hosts=HUB_FILES_HOSTS) as given:
             if given is None:
                 raise SourceError(f"{self.address}/{file.name}: is not there any more; send the catalog again")
             yield from from_byte(given, start)
@@ -84,7 +83,7 @@ class HubRemote:
     def _info(self) -> Any:
         revision = f"/revision/{quote(self._revision, safe='')}" if self._revision else ""
         url = f"{constants.ENDPOINT}/api/models/{self._repository}{revision}?blobs=true"
-        with self._client.open(url, token=self._token, hosts=_FILES_HOSTS) as given:
+        with self._client.open(url, token=self._token, hosts=HUB_FILES_HOSTS) as given:
             if given.status >= HTTPStatus.INTERNAL_SERVER_ERROR or given.status == HTTPStatus.TOO_MANY_REQUESTS:
                 raise BrokenOffError(f"{self.address}: the hub answers {given.status}")
             if given.status != HTTPStatus.OK:

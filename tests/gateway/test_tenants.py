@@ -121,6 +121,12 @@ async def test_nobody_is_let_in_before_the_scheduler_has_told_who_may(gateways: 
         assert (await pool.post("/v1/chat/completions", {"model": "tiny", "messages": [HI]}, **key("sk-red")))[0] == 200
 
 
+async def test_a_key_that_is_not_text_is_401(gateways: Callable[..., Any], tmp_path: Path) -> None:
+    async with gateways(write(tmp_path, [RED])) as pool:
+        head = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer \xff\r\n\r\n"
+        assert (await pool.raw(head)).startswith(b"HTTP/1.1 401")
+
+
 async def test_a_wrong_key_is_401_in_openais_shape_and_never_logged(
     gateways: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -43,7 +43,8 @@ ANYBODY = Tenant("", frozenset())
 
 def digest(key: str) -> str:
     """What is kept of a key. Keys are long and random, so a plain hash tells nothing of them."""
-    return hashlib.sha256(key.strip().encode()).hexdigest()
+    # surrogates: aiohttp hands on bytes of a header that are not UTF-8 as these
+    return hashlib.sha256(key.strip().encode(errors="surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True)

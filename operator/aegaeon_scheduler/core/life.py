@@ -9,7 +9,7 @@ from aegaeon_scheduler.core.admission import Admission
 from aegaeon_scheduler.core.book import blocks_for, least_slabs, slabs_of
 from aegaeon_scheduler.core.commands import Accept, Amend, Close, Reject, SequenceEnded, SequenceLost
 from aegaeon_scheduler.core.events import Submitted
-from aegaeon_scheduler.core.model import Footprint, Phase, RejectCode, Role
+from aegaeon_scheduler.core.model import POISONED, Footprint, Phase, RejectCode, Role
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage
@@ -167,7 +167,7 @@ class Life:
     def reject(self, seq: Sequence, code: RejectCode, reason: str) -> None:
         """It ends here with an answer."""
         retry = self._pool.config.retry_after_s if code is RejectCode.OVERLOADED else 0.0
-        seq.model.poisoned += code in (RejectCode.ENGINE, RejectCode.INVALID)
+        seq.model.poisoned += code in POISONED
         self._end(seq, reason, Reject(seq.gateway, seq.id, code, reason, retry))
 
     def lose(self, seq: Sequence, reason: str, blame: int = 1) -> None:

@@ -66,6 +66,10 @@ class RejectCode(Enum):
     INVALID = "invalid"
 
 
+POISONED = (RejectCode.ENGINE, RejectCode.INVALID)
+"""it ended because no engine could go on with it"""
+
+
 class FailureKind(Enum):
     """What kind of failure a sidecar reports for a command."""
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2
 from aegaeon_scheduler.core import commands, events
-from aegaeon_scheduler.core.model import FailureKind, GatewayId, InstanceId, RejectCode, SeqId
+from aegaeon_scheduler.core.model import POISONED, FailureKind, GatewayId, InstanceId, RejectCode, SeqId
 from aegaeon_scheduler.core.snapshot import Snapshot
 from aegaeon_scheduler.service.alarm import Alarm
 from aegaeon_scheduler.service.codec import frontend as codec
@@ -22,7 +22,6 @@ from aegaeon_scheduler.service.handles import HandleBook
 from aegaeon_scheduler.service.sequences import OpenSequence, Origin, SequenceBook
 
 _log = logging.getLogger(__name__)
-_POISON = (RejectCode.ENGINE, RejectCode.INVALID)  # it ended because no engine could go on with it
 
 
 class Brain(Protocol):
@@ -223,7 +222,7 @@ class Driver:
         self.sequences.drop(reject.seq, kept.epoch)
         if kept.refused:
             return
-        if reject.code in _POISON:
+        if reject.code in POISONED:
             model = kept.submit.model
             _log.warning(
                 "%s choice %d of %s was ended: %s", reject.seq.request, reject.seq.choice, model, reject.reason

@@ -133,7 +133,9 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
     def catalog(self) -> gateway_pb2.CatalogStatus:
         """The catalog with what the attached gateways say of it, for whoever runs the pool."""
         attached = [name for name, line in self._lines.items() if not line.outbox.closed]
-        return self._texts.merged(self._catalog.status(), attached)
+        status = self._catalog.status()
+        self._texts.add_to(status, attached)
+        return status
 
     def stop(self) -> None:
         """End every stream once what waits for it is written."""

@@ -25,15 +25,13 @@ class TextStates:
         """The gateway is gone, or attaches anew and says everything again."""
         self._reasons.pop(gateway, None)
 
-    def merged(self, catalog: gateway_pb2.CatalogStatus, gateways: Collection[GatewayId]) -> gateway_pb2.CatalogStatus:
-        """The catalog with these reasons. A cached model that none of the gateways can use is failed."""
-        merged = gateway_pb2.CatalogStatus()
-        merged.CopyFrom(catalog)
-        for model in merged.models:
+    def add_to(self, catalog: gateway_pb2.CatalogStatus, gateways: Collection[GatewayId]) -> None:
+        """Add these reasons. A cached model that none of the gateways can use is failed."""
+        for model in catalog.models:
             told = {one: reason for one in gateways if (reason := self._reasons.get(one, {}).get(model.spec.name))}
             if told and model.phase == model_pb2.MODEL_PHASE_CACHED:
                 gateway, reason = next(iter(told.items()))
-                model.reason = f"gateway {gateway} cannot use its tokenizer or chat template: {reason}"
+                said = f"gateway {gateway} cannot use its tokenizer or chat template: {reason}"
+                model.reason = f"{model.reason}; {said}" if model.reason else said
                 if len(told) == len(gateways):
                     model.phase = model_pb2.MODEL_PHASE_FAILED
-        return merged

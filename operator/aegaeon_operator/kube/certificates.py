@@ -49,8 +49,8 @@ async def ensure(
             try:
                 if secret is None:
                     await cluster.claim_secret(at.namespace, at.name)
-                manifest = _secret(key, pool, certificates(role), _issued(authority, role, now))
-                found.written.append(await cluster.apply(manifest))
+                secret = _secret(key, pool, certificates(role), _issued(authority, role, now))
+                found.written.append(await cluster.apply(secret))
             except KubeError as error:
                 if error.status == 0:
                     raise

@@ -9,15 +9,16 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from aegaeon_proto.outbound.policy import ENTRY_PATTERN
-from aegaeon_proto.outbound.urls import SOURCE_PATTERN
+from aegaeon_proto.outbound.urls import OPTIONAL_SOURCE_PATTERN, SOURCE_PATTERN
 from aegaeon_proto.redaction import redact
 
 _LABEL_RULE = "lower-case letters, digits and '-', beginning and ending with a letter or digit"
+_ADDRESS = "an http:// or https:// address in ASCII, without user and query"
 _PATTERNS = {
     r"^/": "an absolute path",
     r"^(/.*)?$": "an absolute path",
-    SOURCE_PATTERN: "an http:// or https:// address in ASCII, without user and query",
-    rf"^$|{SOURCE_PATTERN}": "an http:// or https:// address in ASCII, without user and query",
+    SOURCE_PATTERN: _ADDRESS,
+    OPTIONAL_SOURCE_PATTERN: _ADDRESS,
     ENTRY_PATTERN: "a host such as *.example.com, or a network such as 10.0.0.0/8",
     r"^(cpu|cuda:[0-9]+)$": "cpu or cuda:N",
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": _LABEL_RULE,

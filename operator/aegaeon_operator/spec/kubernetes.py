@@ -140,13 +140,16 @@ class PickerService(Strict):
     port: Annotated[int, Field(ge=1, le=65535)] = Field(default=9002, description="Its gRPC port.")
 
 
+_ONE_PEER = "give either cidr, or namespace and podLabels or one of the two"
+
+
 class PickerPeer(Strict):
     """Pods, or addresses outside of the cluster, that may connect to the picker."""
 
     model_config = rules(
         (
             "has(self.cidr) != (has(self.__namespace__) || (has(self.podLabels) && size(self.podLabels) > 0))",
-            "give either cidr, or namespace and podLabels or one of the two",
+            _ONE_PEER,
         ),
     )
 
@@ -159,7 +162,7 @@ class PickerPeer(Strict):
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         if (self.cidr is not None) == bool(self.namespace or self.pod_labels):
-            raise ValueError("give either cidr, or namespace and podLabels or one of the two")
+            raise ValueError(_ONE_PEER)
         return self
 
 
@@ -231,7 +234,7 @@ class GatewayPods(Strict):
 
 def _apart(taken: tuple[str, ...]) -> tuple[JsonDict, Callable[[str], str]]:
     """For a folder that is mounted into pods: the API server's rule and ours, that it meets none of `taken`."""
-    said = f"must have no `..`, and be neither inside nor around {', '.join(taken)}"
+    said = f"must have no `.`, `..` or `//` in it, and be neither inside nor around {', '.join(taken)}"
 
     def check(path: str) -> str:
         parts = PurePosixPath(path)

@@ -22,7 +22,7 @@ from aegaeon_operator.spec.base import (
 from aegaeon_operator.spec.cel import field_rules, list_map, rules
 from aegaeon_operator.spec.kubernetes import Access
 from aegaeon_proto.outbound.errors import RefusedError
-from aegaeon_proto.outbound.urls import SOURCE_PATTERN, check_source
+from aegaeon_proto.outbound.urls import OPTIONAL_SOURCE_PATTERN, SOURCE_PATTERN, check_source
 
 # A path of a pod would name what others own there, so only `aegaeon up`, which does not ask an API server, takes one.
 _SECRETS_ALONE = field_rules(("size(self) == 0", "is for `aegaeon up`; on Kubernetes give credentialsSecretRef"))
@@ -47,7 +47,7 @@ def _address(value: str) -> str:
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[!-~]+$")]
 Revision = Annotated[str, Field(max_length=200, pattern=r"^[!-~]*$")]
 Folder = Annotated[str, Field(max_length=2048, pattern=SOURCE_PATTERN), AfterValidator(_address)]
-Endpoint = Annotated[str, Field(max_length=2048, pattern=rf"^$|{SOURCE_PATTERN}"), AfterValidator(_address)]
+Endpoint = Annotated[str, Field(max_length=2048, pattern=OPTIONAL_SOURCE_PATTERN), AfterValidator(_address)]
 
 
 class Guarded(Strict):

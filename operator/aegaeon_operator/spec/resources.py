@@ -281,8 +281,8 @@ class GpuPoolSpec(Strict):
         (
             "!has(self.memory.disk) || !has(self.volumes) || !has(self.volumes.models) || "
             "!((self.memory.disk.path + '/').startsWith(self.volumes.models.path + '/') || "
-            "(self.volumes.models.path + '/').startsWith(self.memory.disk.path + '/') || "
-            "self.volumes.models.path.startsWith(self.memory.disk.path.endsWith('/') ? self.memory.disk.path : '//'))",
+            "(self.volumes.models.path + '/').startsWith("
+            "self.memory.disk.path.endsWith('/') ? self.memory.disk.path : self.memory.disk.path + '/'))",
             _OVERLAP,
         ),
     )

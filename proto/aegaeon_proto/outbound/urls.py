@@ -13,6 +13,7 @@ HUB_FILES_HOSTS = ("hf.co", "huggingface.co")
 """where the hub keeps large files, and subdomains: it chooses them, not a tenant"""
 # What a manifest may say, and the pattern of the CRD: no userinfo, query or fragment, and nothing beyond ASCII.
 SOURCE_PATTERN = r"^https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[!$-;=@-Z_a-z~]*)?$"
+OPTIONAL_SOURCE_PATTERN = rf"^$|{SOURCE_PATTERN}"
 _SOURCE = re.compile(SOURCE_PATTERN)
 _URL = re.compile(
     r"(?P<scheme>https?)://(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]{1,5}))?"

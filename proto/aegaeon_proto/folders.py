@@ -5,6 +5,7 @@ Whoever may write among the models could otherwise have a link read that leads t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,10 +21,15 @@ def check_within(directory: Path, root: str) -> None:
     """
     if not root:
         return
-    top = Path(root).resolve()
+    top = _resolved(Path(root))
     for path in _read_from(directory):
-        if not path.resolve().is_relative_to(top):
+        if not _resolved(path).is_relative_to(top):
             raise OutsideError(f"{path} leads out of {root}, where the pool's models are; copy the files there")
+
+
+def _resolved(path: Path) -> Path:
+    """Not Path.resolve(), whose RuntimeError for links in a circle is no OSError. Nobody can read those: ELOOP."""
+    return Path(os.path.realpath(path))
 
 
 def _read_from(directory: Path) -> Iterator[Path]:

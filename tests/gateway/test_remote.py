@@ -46,6 +46,13 @@ async def test_the_small_files_are_fetched_once_and_the_weights_never(web: Serve
     assert (len(web.asked), web.sent("model.safetensors")) == (asked, 0)
 
 
+async def test_a_directory_that_is_a_link_to_itself_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    with pytest.raises(TokenizerError, match=r"loop: Too many levels of symbolic links"):
+        await directories(tmp_path).get(ModelSource(directory=str(loop), root=str(tmp_path)))
+
+
 async def test_a_source_that_is_not_allowed_is_refused(web: Server, tmp_path: Path) -> None:
     outbound = Outbound(Policy(()))
     with pytest.raises(TokenizerError, match="is at a loopback address"):

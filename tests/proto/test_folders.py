@@ -58,6 +58,15 @@ def test_the_root_may_be_a_link_itself_and_without_one_all_is_open(models: Path)
     check_within(models.parent, "")
 
 
+def test_links_in_a_circle_lead_nowhere_and_a_folder_that_is_one_cannot_be_read(models: Path) -> None:
+    (models / "one" / "loop").symlink_to("loop")
+    check_within(models / "one", str(models))
+    with pytest.raises(OSError, match="symbolic links"):
+        check_within(models / "one" / "loop", str(models))
+    with pytest.raises(OutsideError):
+        check_within(models / "one", str(models / "one" / "loop"))
+
+
 def test_a_folder_that_is_not_there_is_an_error_of_its_own(models: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         check_within(models / "nothing", str(models))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+from sidecar.rig import Rig, config, inside, spec
 
+from aegaeon_proto.v1 import engine_pb2 as engine
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.errors import SourceError
 from aegaeon_sidecar.weights.sources import _directory
@@ -19,3 +22,21 @@ def test_a_link_out_of_the_folder_of_models_fails_that_model_with_a_sentence(tmp
     with pytest.raises(SourceError, match=r"source\.directory: .*config\.json leads out of"):
         _directory(source.directory, source.root)
     assert _directory(source.directory, "") == model
+
+
+async def test_links_in_a_circle_are_their_own_models_trouble_where_they_are_read_and_nobodys_elsewhere(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    models = {name: spec(name, shutil.copytree(tiny_models["llama"], folder / "models" / name)) for name in "abc"}
+    for model in models.values():
+        model.source.root = str(folder / "models")
+    (folder / "models" / "a" / "loop").symlink_to("loop")
+    (folder / "models" / "b" / "config.json").unlink()
+    (folder / "models" / "b" / "config.json").symlink_to("config.json")
+    async with inside(config(folder)):
+        link = await scheduler.link("a")
+        link.send(engine.Catalog(models=models.values()))
+        await link.until(lambda: models.keys() <= link.models.keys())
+        await link.cached("a", "c")
+        await link.until(lambda: link.models["b"].phase == pb.MODEL_PHASE_FAILED)
+        await link.done(link.send(engine.Load(model="a", slabs=32)))

@@ -19,7 +19,7 @@ from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import gateway_pb2 as gateway
 from aegaeon_proto.v1 import model_pb2 as model_pb
 from aegaeon_sidecar.backends import Backend, Chosen, Launched, NotFinite, Sampled, StepInput
-from aegaeon_sidecar.errors import DeviceLostError, SidecarError
+from aegaeon_sidecar.errors import BackendError, DeviceLostError
 from aegaeon_sidecar.plan import TurnPlan
 from aegaeon_sidecar.progress import TurnProgress
 from aegaeon_sidecar.sequences import Sequence
@@ -30,8 +30,9 @@ from aegaeon_sidecar.wire import error_of, token_of
 log = logging.getLogger(__name__)
 
 PushTokens = Callable[[str, list[gateway.Token]], None]
-# Whatever a request can make the backend raise. A device that is lost is nobody's alone: DeviceLostError goes through.
-_STEP_ERRORS = (SidecarError, RuntimeError, ValueError, LookupError, MemoryError, ArithmeticError, TypeError)
+# Whatever a request can make the backend raise. DeviceLostError is not among them: a lost device is no single request's
+# failure, and ends the lane.
+_STEP_ERRORS = (BackendError, RuntimeError, ValueError, LookupError, MemoryError, ArithmeticError, TypeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +100,6 @@ class Steps:
         try:
             for some in self._parts(inputs):
                 step.launched.append(self._backend.launch(step.model.name, some, after))
-        except DeviceLostError:
-            raise
         except _STEP_ERRORS as error:
             step.failed = error
 
@@ -109,16 +108,24 @@ class Steps:
         step = self._under_way.popleft()
         results: list[Result] = []
         try:
-            results += self._results(step)
-            if step.failed is not None:
+            computed = self._results(step)
+            if step.failed is None:
+                results += computed
+            else:
                 self._abandon(plan, progress)
                 results = self._apart(step, step.sequences, step.failed)
+        except DeviceLostError:
+            self._abandon(plan, progress)
+            raise
         finally:
             self._settle(step, results, plan, progress)
         return step
 
     def _results(self, step: Step) -> list[Chosen]:
-        """Of those parts that have some. All are waited for: afterwards nothing of the step is under way."""
+        """Of those parts that have some. All are waited for: afterwards nothing of the step is under way.
+
+        Raises DeviceLostError.
+        """
         results: list[Chosen] = []
         for part in step.launched:
             try:
@@ -128,11 +135,16 @@ class Steps:
         return results
 
     def _abandon(self, plan: TurnPlan, progress: TurnProgress) -> None:
-        """Steps that began with tokens which are not known: once they are over, nothing of them is kept."""
+        """Steps that began with tokens which are not known: once they are over, nothing of them is kept.
+
+        Raises DeviceLostError.
+        """
         while self._under_way:
             step = self._under_way.popleft()
-            self._results(step)
-            self._settle(step, [], plan, progress)
+            try:
+                self._results(step)
+            finally:
+                self._settle(step, [], plan, progress)
 
     def _apart(self, step: Step, sequences: list[Sequence], error: Exception) -> list[Result]:
         """A step with these sequences raised: what becomes of each when it is tried again. Raises DeviceLostError."""
@@ -145,8 +157,6 @@ class Steps:
         try:
             for some in self._parts([_input(sequence, step.tokens, None) for sequence in sequences]):
                 results += self._backend.launch(step.model.name, some).results()
-        except DeviceLostError:
-            raise
         except _STEP_ERRORS as error:
             if len(sequences) > 1:
                 return self._apart(step, sequences, error)

@@ -1,0 +1,122 @@
+"""Steps of a device that fails or is lost: nobody gets a token of another sequence, or one whose place is not known."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from aegaeon_proto.v1 import gateway_pb2 as gateway
+from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.backends import Chosen, Launched, Sampled, StepInput
+from aegaeon_sidecar.errors import DeviceLostError
+from aegaeon_sidecar.plan import TurnPlan
+from aegaeon_sidecar.progress import TurnProgress
+from aegaeon_sidecar.sampling import SamplerState
+from aegaeon_sidecar.sequences import SeqKey, Sequence, SequenceTable
+from aegaeon_sidecar.state import State
+from aegaeon_sidecar.steps import Step, Steps
+from aegaeon_sidecar.weights.models import Model
+
+NONE = cast(Any, None)  # where no memory is touched
+LOST = DeviceLostError("cuda:0 is lost")
+BROKEN = RuntimeError("a kernel was asserted")
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """A pass whose results are these tokens, or this error."""
+
+    outcome: list[int] | Exception
+
+    def results(self) -> list[Chosen]:
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return [Sampled(token) for token in self.outcome]
+
+
+@dataclass
+class Device:
+    """Launches what is in its script, one pass after the other."""
+
+    script: deque[Launched | Exception] = field(default_factory=deque)
+
+    def launch(self, model: str, inputs: Seq[StepInput], after: Launched | None = None) -> Launched:
+        launched = self.script.popleft()
+        if isinstance(launched, Exception):
+            raise launched
+        return launched
+
+    def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
+        return True
+
+
+class Rig:
+    """Two sequences, `a` and `b`, that decode; `told`: how many tokens went to gateways."""
+
+    def __init__(self, max_batch: int, *script: Launched | Exception) -> None:
+        self.device = Device(deque(script))
+        self.told = 0
+        self.state = State(NONE, NONE, SequenceTable(NONE, NONE, NONE))
+        self.steps = Steps(self.state, cast(Any, self.device), self._push, max_batch)
+        self.model = Model(mpb.ModelSpec(name="m"))
+        self.a, self.b = (decoding(name) for name in "ab")
+        self.plan = TurnPlan("m", [], {self.a.key: None, self.b.key: None}, 9, 9)
+        self.progress = TurnProgress(1, 0.0)
+        self.state.sequences.add(self.a)
+        self.state.sequences.add(self.b)
+
+    def _push(self, target: str, tokens: list[gateway.Token]) -> None:
+        self.told += len(tokens)
+
+    def launch(self) -> None:
+        step = Step(self.model, [self.a, self.b], 1)
+        self.steps.claim(step)
+        self.steps.launch(step)
+
+    def settle(self) -> None:
+        self.steps.settle(self.plan, self.progress)
+
+
+def decoding(name: str) -> Sequence:
+    return Sequence(SeqKey(name, 0), 1, "m", "", 16, [5, 6], [7], SamplerState(), frozenset(), 99, "g", kv_tokens=2)
+
+
+def test_tokens_of_a_part_that_went_well_go_to_nobody_when_the_device_is_lost_behind_one_that_failed() -> None:
+    rig = Rig(1, Scripted(BROKEN), Scripted([41]), LOST)
+    rig.launch()
+    with pytest.raises(DeviceLostError):
+        rig.settle()
+    assert (rig.a.output, rig.b.output, rig.told) == ([7], [7], 0)
+    assert (rig.a.busy, rig.b.busy, rig.model.users) == (0, 0, 0)
+
+
+def test_a_step_whose_results_are_lost_with_the_device_is_not_tried_again() -> None:
+    rig = Rig(2, Scripted(LOST), Scripted([41]), Scripted([42]))
+    rig.launch()
+    with pytest.raises(DeviceLostError):
+        rig.settle()
+    assert len(rig.device.script) == 2
+    assert (rig.a.output, rig.b.output, rig.told) == ([7], [7], 0)
+
+
+@pytest.mark.parametrize("follower", [Scripted([51, 52]), Scripted(LOST)])
+def test_what_was_launched_behind_a_step_that_is_lost_tells_no_token_in_its_place(follower: Scripted) -> None:
+    rig = Rig(2, Scripted(LOST), follower)
+    rig.launch()
+    rig.launch()
+    with pytest.raises(DeviceLostError):
+        rig.settle()
+    rig.steps.drain(rig.plan, rig.progress)  # as a turn does at its end, whatever it ends by
+    assert (rig.a.output, rig.b.output, rig.told) == ([7], [7], 0)
+    assert (rig.a.busy, rig.b.busy, rig.model.users) == (0, 0, 0)
+
+
+def test_what_fails_alone_ends_alone_and_the_other_part_is_told_once() -> None:
+    rig = Rig(1, Scripted(BROKEN), Scripted([41]), Scripted(BROKEN), Scripted([42]))
+    rig.launch()
+    rig.settle()
+    assert (rig.a.closed, rig.b.output, rig.told) == (True, [7, 42], 1)

@@ -79,6 +79,14 @@ def test_a_prefix_of_a_bucket_is_fetched_and_checked(s3: Any, folder: Path, keys
     stored.close()
 
 
+def test_an_empty_file_of_a_bucket_is_fetched(s3: Any, folder: Path, keys: Path) -> None:
+    files = FILES | {"vocab.txt": b""}
+    upload(s3, "empty", files)
+    stored = obtain(quick_tier(folder), bucket(s3, "empty", keys))
+    assert contents(stored) == files
+    stored.close()
+
+
 class Interrupted(S3Remote):
     """A store whose answers break off after a while."""
 

@@ -54,10 +54,9 @@ class S3Remote:
 
     def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
         """See Remote."""
+        rest = {"Range": f"bytes={start}-"} if start else {}  # of an empty object even byte 0 is past its end
         with self._errors():
-            given = self._client.get_object(
-                Bucket=self._bucket, Key=self._key(file.name), Range=f"bytes={start}-", IfMatch=file.version
-            )
+            given = self._client.get_object(Bucket=self._bucket, Key=self._key(file.name), IfMatch=file.version, **rest)
             with closing(given["Body"]) as body:
                 yield from body.iter_chunks(CHUNK_BYTES)
 

@@ -50,9 +50,8 @@ def sentence(error: BaseException) -> str:
 def redact(text: str) -> str:
     """As `sentence`, of a text."""
     text = text[:_READ_CHARS]
-    for secret in list(_loaded):
-        for form in {secret, quote(secret, safe=""), repr(secret)[1:-1]}:
-            text = text.replace(form, "[redacted]")
+    for form in _secret_forms():
+        text = text.replace(form, "[redacted]")
     text = _URL.sub(lambda found: found[1] + _bare(found[2]), text)
     text = _QUERY.sub("?[redacted]", text)
     text = _FORMS.sub("[redacted]", text)
@@ -60,6 +59,12 @@ def redact(text: str) -> str:
     text = _NAMED.sub(r"\1[redacted]", text)
     text = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return text if len(text) <= MOST_CHARS else text[: MOST_CHARS - 3] + "..."
+
+
+def _secret_forms() -> list[str]:
+    """Secrets as messages may have them, the longest first: of one that holds another nothing is left over."""
+    found = {form for secret in list(_loaded) for form in (secret, quote(secret, safe=""), repr(secret)[1:-1])}
+    return sorted(found, key=len, reverse=True)
 
 
 def _bare(rest: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aegaeon_proto.credentials import CredentialsError, s3_keys, token_of
-from aegaeon_proto.redaction import MOST_CHARS, redact, sentence
+from aegaeon_proto.redaction import MOST_CHARS, redact, remember, sentence
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,13 @@ def test_a_credential_that_was_read_is_never_repeated(tmp_path: Path) -> None:
     token = token_of(str(file))
     assert token not in redact(f"sent {token}, quoted p%2Bin%2Fword%3D")
     assert "p%2Bin" not in redact("quoted p%2Bin%2Fword%3D")
+
+
+@pytest.mark.parametrize("secrets", [("Elder/23", "Elder/23-and-more"), ("Elder/24-and-more", "Elder/24")])
+def test_a_secret_that_begins_with_another_one_leaves_no_end_of_itself(secrets: tuple[str, str]) -> None:
+    remember(secrets)
+    longer = max(secrets, key=len)
+    assert redact(f"sent {longer}, quoted {quote(longer, safe='')}") == "sent [redacted], quoted [redacted]"
 
 
 def test_what_is_no_secret_stays() -> None:

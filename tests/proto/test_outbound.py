@@ -94,6 +94,13 @@ def test_redirects_on_the_same_host_are_followed_and_have_an_end(web: Server) ->
         get(client("127.0.0.1"), f"{web.address}/round")
 
 
+def test_as_many_redirects_are_followed_as_the_refusal_says(web: Server) -> None:
+    web.redirects = {**{f"r{at}": f"r{at + 1}" for at in range(5)}, "r5": "/models/tiny/config.json"}
+    assert get(client("127.0.0.1"), f"{web.address}/r1") == b"{}"
+    with pytest.raises(RefusedError, match="redirects more than 5 times"):
+        get(client("127.0.0.1"), f"{web.address}/r0")
+
+
 def test_redirects_elsewhere_are_followed_where_the_pool_allows_and_without_the_token(web: Server) -> None:
     with serving() as other:
         web.redirects = {"a": f"{other.address}/config.json?signature=x", "b": "http://169.254.169.254/latest"}

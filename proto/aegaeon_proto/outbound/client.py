@@ -109,9 +109,9 @@ class Client:
     ) -> Iterator[Answer]:  # fmt: skip
         """The answer, redirects followed: on the same host, to what the policy's list names and, where that is empty,
         to `hosts` and those below them. The token goes to the server of `url` alone. Raises OutboundError."""
-        place, first = parse(url), parse(url)
-        for _ in range(_MOST_REDIRECTS):
-            sent = {**(headers or {})}
+        place = first = parse(url)
+        for _ in range(_MOST_REDIRECTS + 1):
+            sent = dict(headers or {})
             if token and place.server == first.server:
                 sent["Authorization"] = f"Bearer {token}"
             answer = self.send(place, method, sent)

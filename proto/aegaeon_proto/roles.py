@@ -44,5 +44,6 @@ AUDITED = frozenset({"/aegaeon.v1.Admin/SetCatalog", "/aegaeon.v1.Admin/SetTenan
 
 def role_of(names: Iterable[str]) -> Role | None:
     """The role that a certificate with these DNS names has; None without one, or with several."""
-    found = {role for role in Role if role.dns_name in names}
+    known = {role.dns_name: role for role in Role}
+    found = {known[name] for name in names if name in known}
     return found.pop() if len(found) == 1 else None

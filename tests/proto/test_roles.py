@@ -224,5 +224,6 @@ def test_a_certificate_has_the_role_it_was_issued_for(authority: Pair) -> None:
 
 def test_a_role_is_named_by_one_whole_name() -> None:
     assert role_of(["engine.aegaeon.internal"]) is Role.ENGINE
+    assert role_of(iter(["engine.aegaeon.internal"])) is Role.ENGINE
     for names in ([], ["engine"], ["x.engine.aegaeon.internal"], ["ENGINE.aegaeon.internal"], ["*.aegaeon.internal"]):
         assert role_of(names) is None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +18,7 @@ from aegaeon_sidecar.errors import FillCancelledError
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.download import Download, Progress, doubt
 from aegaeon_sidecar.weights.entries import COMPLETE, entries, is_complete, lock_file, locked, size, written
+from aegaeon_sidecar.weights.image import try_lock
 from aegaeon_sidecar.weights.room import Room
 
 _SOURCE = ".source"
@@ -35,12 +35,12 @@ class Stored:
     def doubt(self, *, damaged: bool) -> None:
         """They cannot be served: the next to ask looks for what has changed at the source since, unless another
         sidecar has a use for them as they are. `damaged`: their bytes are wrong, here or there. To be closed next."""
-        with suppress(BlockingIOError):
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            (self.directory / COMPLETE).unlink(missing_ok=True)
-            if damaged:
-                doubt(self.directory)
-            fcntl.flock(self._lock, fcntl.LOCK_UN)  # others need not wait for `close`
+        if not try_lock(self._lock, fcntl.LOCK_EX):
+            return
+        (self.directory / COMPLETE).unlink(missing_ok=True)
+        if damaged:
+            doubt(self.directory)
+        fcntl.flock(self._lock, fcntl.LOCK_UN)  # others need not wait for `close`
 
     def close(self) -> None:
         os.close(self._lock)

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from aegaeon_sidecar.weights.image import try_lock
+
 LOCK = ".lock"
 COMPLETE = ".complete"
 RESERVED = ".reserved"
@@ -42,13 +44,8 @@ def is_idle(directory: Path) -> bool:
 def locked(path: Path) -> Iterator[bool]:
     """Holds the exclusive lock of a file; False when it is another's."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    held = True
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            held = False
-        yield held
+        yield try_lock(handle, fcntl.LOCK_EX)
     finally:
         os.close(handle)
 

@@ -160,8 +160,7 @@ class Fetcher:
                 with _understood():
                     layout = self._backend.describe(directory, model.spec.max_model_len)
                     files = look(directory, layout)
-                if model.served is not None:
-                    model.served.check(files)
+                model.check(files)
             self._check_fits(layout)
             with located.reading():
                 note = self._cache_weights(model, files)
@@ -188,8 +187,7 @@ class Fetcher:
 
         def bring(file: int) -> str:
             content = fill(files, [], self._ring, into_file=file, progress=noted, cancelled=self._gives_up(model))
-            if model.served is not None:
-                model.served.check(files, content)
+            model.check(files, content)
             return content
 
         def noted(done: int, total: int) -> None:
@@ -206,8 +204,7 @@ class Fetcher:
             return f"not in the host cache: {error}"
         with self._state.changed:
             model.image, model.content, model.pinned = image, image.content, True
-        if model.served is not None:
-            model.served.check(files, image.content)
+        model.check(files, image.content)
         log.info("model %s: %d bytes cached in %.2f s", model.name, image.nbytes, time.monotonic() - begin)
         return ""
 

@@ -111,7 +111,7 @@ class Images:
                 hashed=hashed,
                 cancelled=self._gives_up(command, model),
             )
-            _check(model, files, content)
+            model.check(files, content)
             return content
 
         def read(file: int) -> str:
@@ -181,8 +181,3 @@ class Images:
 def _files(model: Model) -> WeightFiles:
     assert model.files is not None  # it is registered
     return model.files
-
-
-def _check(model: Model, files: WeightFiles, content: str) -> None:
-    if model.served is not None:
-        model.served.check(files, content)

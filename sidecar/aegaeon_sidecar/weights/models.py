@@ -106,6 +106,11 @@ class Model:
         """A step may run on it."""
         return self.resident and not self.leaving and not self.forgotten
 
+    def check(self, files: WeightFiles, content: str = "") -> None:
+        """Raises OtherWeightsError when these files, of this content if it is known, are not what was served."""
+        if self.served is not None:
+            self.served.check(files, content)
+
     def drop_image(self) -> None:
         """Give up the claim on the host cache's copy."""
         if self.image is not None:

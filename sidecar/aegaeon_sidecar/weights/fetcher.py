@@ -40,6 +40,7 @@ Jobs = queue.SimpleQueue[Callable[[], None] | None]  # None: the end
 
 _REPORT_EVERY_S = 0.25
 _LOG_EVERY_S = 5.0
+_MODEL_ERRORS = (SidecarError, NativeError, OSError, MemoryError)  # with sentences that can be a model's reason
 
 
 class Fetcher:
@@ -87,15 +88,13 @@ class Fetcher:
         """
         wanted = {spec.name: spec for spec in catalog}
         for name, model in list(self._state.models.items()):
-            if name not in wanted or not _same(wanted[name], model.spec):
+            spec, again = wanted.get(name), retry and model.phase == pb.MODEL_PHASE_FAILED
+            if spec is None or again or not _same(spec, model.spec):
                 self._withdraw(model)
-            elif retry and model.phase == pb.MODEL_PHASE_FAILED:
-                self._withdraw(model)
-                self._begin(Model(wanted[name]))
-            else:
-                model.spec = wanted[name]
-                if retry:  # what the scheduler thinks of it may have to be put right
-                    self._phases.tell(model)
+                continue
+            model.spec = spec
+            if retry:  # what the scheduler thinks of it may have to be put right
+                self._phases.tell(model)
         for name, spec in wanted.items():
             if name not in self._state.models:
                 self._begin(Model(spec))
@@ -141,12 +140,8 @@ class Fetcher:
         gives_up = self._gives_up(model)
         if gives_up():
             return
-
-        def noted(done: int, total: int) -> None:
-            self._note(model, done, total)
-
         with self._told(model):
-            located = self._sources.locate(model.spec.source, noted, gives_up)
+            located = self._sources.locate(model.spec.source, partial(self._note, model), gives_up)
             self._jobs.put(partial(self._prepare, model, located))
 
     def _prepare(self, model: Model, located: Located) -> None:
@@ -174,7 +169,7 @@ class Fetcher:
             yield
         except FillCancelledError:
             model.let_go()
-        except (SidecarError, NativeError, OSError, MemoryError) as error:
+        except _MODEL_ERRORS as error:
             self._phases.failed(model, error)
             model.let_go()
 
@@ -183,20 +178,15 @@ class Fetcher:
 
         Raises OtherWeightsError when the model was served with others.
         """
-        begin = time.monotonic()
+        begin, noted, gives_up = time.monotonic(), partial(self._note, model), self._gives_up(model)
 
         def bring(file: int) -> str:
-            content = fill(files, [], self._ring, into_file=file, progress=noted, cancelled=self._gives_up(model))
+            content = fill(files, [], self._ring, into_file=file, progress=noted, cancelled=gives_up)
             model.check(files, content)
             return content
 
-        def noted(done: int, total: int) -> None:
-            self._note(model, done, total)
-
         try:
-            image = self._cache.obtain(
-                files.identity, files.layout.image_bytes, bring, give_up=self._gives_up(model), evict=False
-            )
+            image = self._cache.obtain(files.identity, files.layout.image_bytes, bring, give_up=gives_up, evict=False)
         except CacheFullError as error:
             log.warning("model %s will be loaded from its files: %s", model.name, error)
             if model.served is not None:
@@ -280,7 +270,7 @@ def _understood() -> Iterator[None]:
     """Numbers in a model's files may make the backend raise anything, which is that model's trouble alone."""
     try:
         yield
-    except (SidecarError, NativeError, OSError, MemoryError):
+    except _MODEL_ERRORS:
         raise
     except Exception as error:  # ZeroDivisionError, OverflowError, torch's own: no list of them would be whole
         raise ModelError(f"its files are not understood: {sentence(error)}") from error

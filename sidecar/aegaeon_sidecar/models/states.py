@@ -14,6 +14,9 @@ from aegaeon_sidecar.models.documents import open_regular
 
 Descriptors = dict[Path, int]
 
+SETTLED_NS = 20_000_000
+"""A younger file or folder may change again within the same tick of its file system's clock."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileState:

@@ -21,10 +21,9 @@ from aegaeon_sidecar.models.files import find_tensors
 from aegaeon_sidecar.models.header import FileTensor
 from aegaeon_sidecar.models.layout import ENGINE_DTYPES, KvShape
 from aegaeon_sidecar.models.sharding import Deal
-from aegaeon_sidecar.models.states import Descriptors, FileState, opened, states_of
+from aegaeon_sidecar.models.states import SETTLED_NS, Descriptors, FileState, opened, states_of
 
 CONFIG = "config.json"
-_SETTLED_NS = 20_000_000  # a younger file may change again within the same tick of its file system's clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +48,13 @@ class WeightFiles:
         Raises FilesChangedError when one is not as it was, at the beginning or at the end, and the errors of `opened`.
         """
         with opened(_watched(self.directory, self.layout)) as files:
-            self._check(files, "changed since it was last read")
+            _check(self.states, files, "; it changed since it was last read")
             try:
                 yield files
             except UnreadableError:
-                self._check(files, "changed while it was read")  # which is why, if it did
+                _check(self.states, files, "; it changed while it was read")  # which is why, if it did
                 raise
-            self._check(files, "changed while it was read")
-
-    def _check(self, files: Descriptors, when: str) -> None:
-        for path, before, now in zip(files, self.states, states_of(files), strict=True):
-            if change := before.change_to(now):
-                raise FilesChangedError(f"{path}: {change}; it {when}")
+            _check(self.states, files, "; it changed while it was read")
 
 
 def look(directory: Path, layout: Layout) -> WeightFiles:
@@ -74,9 +68,7 @@ def look(directory: Path, layout: Layout) -> WeightFiles:
         states, places = states_of(files), _places(directory, layout)
         config = sha256(read_document(directory / CONFIG, MOST_CONFIG_BYTES)).hexdigest()
         with opened(paths) as again:  # what was read by its name is what was compared
-            for path, before, now in zip(paths, states, states_of(again), strict=True):
-                if change := before.change_to(now):
-                    raise FilesChangedError(f"{path}: {change} just now; try again when it is complete")
+            _check(states, again, " just now; try again when it is complete")
     named = repr((states[1:], layout.tensors, layout.ranks, dtype_of(layout)))
     return WeightFiles(directory, layout, states, places, config, sha256(named.encode()).hexdigest()[:32])
 
@@ -84,6 +76,13 @@ def look(directory: Path, layout: Layout) -> WeightFiles:
 def dtype_of(layout: Layout) -> str:
     """What the engine computes in."""
     return KvShape.parse(layout.kv_shape).dtype
+
+
+def _check(states: tuple[FileState, ...], files: Descriptors, when: str) -> None:
+    """Raises FilesChangedError, which says `when`, unless the files are as in these states."""
+    for path, before, now in zip(files, states, states_of(files), strict=True):
+        if change := before.change_to(now):
+            raise FilesChangedError(f"{path}: {change}{when}")
 
 
 def _watched(directory: Path, layout: Layout) -> tuple[Path, ...]:
@@ -106,5 +105,5 @@ def _places(directory: Path, layout: Layout) -> dict[FileTensor, Deal]:
 def _let_settle(states: tuple[FileState, ...]) -> None:
     """Wait until a later change of the files is sure to show in their times."""
     age_ns = time.time_ns() - max(max(state.modified_ns, state.changed_ns) for state in states)
-    if 0 <= age_ns < _SETTLED_NS:
-        time.sleep((_SETTLED_NS - age_ns) / 1e9)  # a file system's clock is coarser than ours
+    if 0 <= age_ns < SETTLED_NS:
+        time.sleep((SETTLED_NS - age_ns) / 1e9)  # a file system's clock is coarser than ours

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from threading import Lock
 
+from aegaeon_sidecar.models.states import SETTLED_NS
 from aegaeon_sidecar.state import State
 from aegaeon_sidecar.weights.cache import HostCache
-
-_SETTLED_NS = 20_000_000  # a younger folder may change again within the same tick of its file system's clock
 
 
 class Held:
@@ -44,6 +43,6 @@ class Held:
         seen = (changed_ns, files)
         if seen == self._seen:
             return None
-        self._seen = seen if time.time_ns() - changed_ns > _SETTLED_NS else None
+        self._seen = seen if time.time_ns() - changed_ns > SETTLED_NS else None
         there = self._cache.held(files.values())
         return [name for name, identity in files.items() if identity in there]

@@ -30,16 +30,17 @@ from aegaeon_proto.redaction import sentence
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.errors import SourceError
 from aegaeon_sidecar.weights.remote import (
-    MOST_LIST_BYTES,
     BrokenOffError,
     RemoteFile,
     answer,
     check_count,
     from_byte,
+    is_temporary,
     plainly,
 )
 
 _PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
+_MOST_LIST_BYTES = 64 << 20  # of an answer that lists files
 
 
 class HubRemote:
@@ -84,11 +85,11 @@ class HubRemote:
         revision = f"/revision/{quote(self._revision, safe='')}" if self._revision else ""
         url = f"{constants.ENDPOINT}/api/models/{self._repository}{revision}?blobs=true"
         with self._client.open(url, token=self._token, hosts=HUB_FILES_HOSTS) as given:
-            if given.status >= HTTPStatus.INTERNAL_SERVER_ERROR or given.status == HTTPStatus.TOO_MANY_REQUESTS:
+            if is_temporary(given.status):
                 raise BrokenOffError(f"{self.address}: the hub answers {given.status}")
             if given.status != HTTPStatus.OK:
                 raise SourceError(_answers(self.address, given.status))
-            return json.loads(given.whole(MOST_LIST_BYTES))
+            return json.loads(given.whole(_MOST_LIST_BYTES))
 
 
 def snapshot(source: pb.HubSource, hub_cache: Path | None) -> Path:

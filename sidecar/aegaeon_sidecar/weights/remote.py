@@ -18,14 +18,13 @@ from aegaeon_proto.outbound.client import Answer, Client
 from aegaeon_proto.outbound.urls import check_source
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.errors import SourceError
+from aegaeon_sidecar.models.documents import MOST_INDEX_BYTES
+from aegaeon_sidecar.models.files import INDEX, SINGLE
 
-CHUNK_BYTES = 256 << 10
 MOST_FILES = 1000
 _PLAIN = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
-MOST_LIST_BYTES = 64 << 20  # of what lists files: an index, or a hub's answer; the largest known have 15 MB
 MOST_SUMS_BYTES = 1 << 20
 SUMS = "SHA256SUMS"
-INDEX = "model.safetensors.index.json"
 _OPTIONAL = (
     "generation_config.json",
     "tokenizer.json",
@@ -120,9 +119,9 @@ class HttpRemote:
             yield from from_byte(given, start)
 
     def _weights(self) -> list[str]:
-        index = self._text(INDEX, MOST_LIST_BYTES)
+        index = self._text(INDEX, MOST_INDEX_BYTES)
         if index is None:
-            return ["model.safetensors"]
+            return [SINGLE]
         return [INDEX, *sorted({name for name in re.findall(r'"([^"]*)"', index) if _NAME.fullmatch(name)})]
 
     def _look(self, name: str) -> RemoteFile | None:
@@ -169,11 +168,16 @@ def _is_there(given: Answer, ranged: bool) -> bool:
         return True
     if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
         return False
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
+    if is_temporary(status):
         raise BrokenOffError(f"{given.url}: the server answers {status}")
     if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and ranged:
         raise PastEndError(f"{given.url}: has no bytes there")
     raise SourceError(f"{given.url}: the server answers {status}; check address and access")
+
+
+def is_temporary(status: int) -> bool:
+    """Whether a server that answers so may be asked again."""
+    return status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS
 
 
 def from_byte(given: Answer, start: int) -> Iterator[bytes]:

@@ -6,23 +6,22 @@ import base64
 import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from http import HTTPStatus
 from itertools import islice
 
 from aegaeon_proto.credentials import s3_keys
-from aegaeon_proto.outbound.client import Client
+from aegaeon_proto.outbound.client import CHUNK_BYTES, Client
 from aegaeon_proto.outbound.store import s3_client
 from aegaeon_proto.redaction import sentence
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.errors import SourceError
 from aegaeon_sidecar.weights.remote import (
-    CHUNK_BYTES,
     MOST_SUMS_BYTES,
     SUMS,
     WANTED,
     BrokenOffError,
     RemoteFile,
     check_count,
+    is_temporary,
     parse_sums,
     plainly,
 )
@@ -96,7 +95,7 @@ class S3Remote:
         except ClientError as error:
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             said = f"{self.address}: {sentence(error)}"
-            if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
+            if is_temporary(status):
                 raise BrokenOffError(said) from error
             raise SourceError(f"{said}; check bucket, prefix and credentials") from error
         except NoCredentialsError as error:

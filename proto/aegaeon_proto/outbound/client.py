@@ -150,9 +150,8 @@ class Client:
         connection = through(proxy, url, outbound.policy, self.watch, outbound.tls)
         if url.scheme == "https":
             return *connection, url.target, {}
-        host = f"[{url.host}]" if ":" in url.host else url.host
-        own = {**proxy_headers(proxy), "Host": f"{host}:{url.port}"}
-        return *connection, f"http://{host}:{url.port}{url.target}", own
+        own = {**proxy_headers(proxy), "Host": url.authority}
+        return *connection, f"http://{url.authority}{url.target}", own
 
     def _next(self, place: Url, location: str, hosts: tuple[str, ...]) -> Url:
         try:

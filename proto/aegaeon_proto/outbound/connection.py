@@ -9,11 +9,11 @@ import time
 from base64 import b64encode
 from http.client import HTTPConnection, HTTPSConnection
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from aegaeon_proto.outbound.errors import RefusedError, UnreachableError
 from aegaeon_proto.outbound.limits import Overhead, Watch
-from aegaeon_proto.outbound.policy import Policy, parse_address
+from aegaeon_proto.outbound.policy import Address, Policy, parse_address
 from aegaeon_proto.outbound.urls import Url
 
 _BUFFER_BYTES = 64 << 10
@@ -96,13 +96,12 @@ def through(
     objection = policy.objection(url.scheme, url.host, url.port, _literal(url.host))
     if objection:
         raise RefusedError(objection)
-    parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-    headers = _proxy_headers(parts.username, parts.password)
+    parts = _proxy_url(proxy)
     host, port = parts.hostname or "", parts.port or 80
     made: HTTPConnection
     if url.scheme == "https":
         made = HTTPSConnection(host, port, timeout=watch.left_s(), context=tls)
-        made.set_tunnel(url.host, url.port, headers)
+        made.set_tunnel(url.host, url.port, proxy_headers(proxy))
     else:
         made = HTTPConnection(host, port, timeout=watch.left_s())
     made.connect()
@@ -112,16 +111,17 @@ def through(
 
 
 def proxy_headers(proxy: str) -> dict[str, str]:
-    """Of a request for http:// by way of a proxy."""
-    parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-    return _proxy_headers(parts.username, parts.password)
-
-
-def _proxy_headers(user: str | None, password: str | None) -> dict[str, str]:
-    if not user:
+    """By which a proxy knows who asks; none where its URL names nobody."""
+    parts = _proxy_url(proxy)
+    if not parts.username:
         return {}
-    both = f"{unquote(user)}:{unquote(password or '')}"
+    both = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     return {"Proxy-Authorization": f"Basic {b64encode(both.encode()).decode()}"}
+
+
+def _proxy_url(proxy: str) -> SplitResult:
+    """As an environment names it: with a scheme or without."""
+    return urlsplit(proxy if "://" in proxy else f"http://{proxy}")
 
 
 def _over(sock: socket.socket, url: Url, watch: Watch, tls: ssl.SSLContext) -> tuple[HTTPConnection, GuardedSocket]:
@@ -157,7 +157,7 @@ def _admitted(url: Url, policy: Policy) -> list[str]:
     return admitted
 
 
-def _literal(host: str) -> Any:
+def _literal(host: str) -> Address | None:
     """The address that a host is written as, in any of the forms that a resolver takes; None for a name."""
     try:
         found = socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)

@@ -22,7 +22,7 @@ ENTRY_PATTERN = (
     r"|[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(/[0-9]{1,3})?)$"
 )
 EVERYWHERE = ("0.0.0.0/0", "::/0")
-_HOST = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
+_HOST = re.compile(rf"\*|(\*\.)?{_LABEL}(\.{_LABEL})*")
 _ENTRY = re.compile(r"(?:(https?)://)?(\[[^\]]*\]|[^\[\]]*?)(?::([0-9]{1,5}))?", re.IGNORECASE)
 _NAT64 = ip_network("64:ff9b::/96")
 _UNICAST6 = ip_network("2000::/3")  # what is neither in it nor known below is nothing to reach

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 from urllib.parse import quote, urljoin
 
 from aegaeon_proto.outbound.errors import RefusedError
@@ -37,11 +38,15 @@ class Url:
         """Whom credentials for this URL may be sent to."""
         return self.scheme, self.host, self.port
 
+    @property
+    def authority(self) -> str:
+        """host:port, an IPv6 address in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
     def __str__(self) -> str:
-        """For people: without the query, which may be a signature."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        port = "" if self.port == PORTS[self.scheme] else f":{self.port}"
-        return f"{self.scheme}://{host}{port}{self.target.partition('?')[0]}"
+        """For people: without the query, which may be a signature, and without a port that goes without saying."""
+        authority = self.authority.removesuffix(f":{PORTS[self.scheme]}")
+        return f"{self.scheme}://{authority}{self.target.partition('?')[0]}"
 
 
 def parse(text: str) -> Url:
@@ -60,7 +65,7 @@ def parse(text: str) -> Url:
 
 def check_source(text: str) -> str:
     """A source's URL as a manifest gives it, unchanged. Raises RefusedError with a sentence."""
-    if not _SOURCE.match(text) or text.endswith("\n"):
+    if not _SOURCE.fullmatch(text):
         raise RefusedError(
             "is no http:// or https:// address of a folder: a host (its xn-- form beyond ASCII) and a percent-encoded "
             "path, without user, query and fragment; credentials go into credentialsFile or credentialsSecretRef"
@@ -75,16 +80,10 @@ def check_source(text: str) -> str:
 
 def redirected(url: Url, location: str) -> Url:
     """Where an answer sends to. Raises RefusedError."""
-    return parse(urljoin(f"{url.scheme}://{_authority(url)}{url.target}", quote(location, safe=_PRINTABLE)))
-
-
-def _authority(url: Url) -> str:
-    return f"[{url.host}]:{url.port}" if ":" in url.host else f"{url.host}:{url.port}"
+    return parse(urljoin(f"{url.scheme}://{url.authority}{url.target}", quote(location, safe=_PRINTABLE)))
 
 
 def _check_ipv6(host: str) -> None:
-    from ipaddress import IPv6Address
-
     try:
         IPv6Address(host)
     except ValueError:

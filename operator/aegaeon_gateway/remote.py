@@ -21,7 +21,7 @@ from aegaeon_proto.folders import OutsideError, check_within
 from aegaeon_proto.outbound.client import Client, Outbound
 from aegaeon_proto.outbound.errors import OutboundError
 from aegaeon_proto.outbound.slots import Slots, slot_of
-from aegaeon_proto.outbound.store import s3_client
+from aegaeon_proto.outbound.store import read_whole, s3_client
 from aegaeon_proto.outbound.urls import HUB_FILES_HOSTS, check_source
 from aegaeon_proto.redaction import sentence
 from aegaeon_proto.v1.model_pb2 import HttpSource, HubSource, ModelSource, S3Source
@@ -190,15 +190,7 @@ def _s3(source: S3Source, client: Client, ambient: bool) -> Get:
             if error.response.get("Error", {}).get("Code") == "NoSuchKey":
                 return None
             raise
-        found = bytearray()
-        try:
-            for chunk in body.iter_chunks(1 << 20):
-                found += chunk
-                if len(found) > most_bytes:
-                    raise TokenizerError(f"s3://{source.bucket}/{key}: has more than {most_bytes} bytes")
-        finally:
-            body.close()
-        return bytes(found)
+        return read_whole(body, most_bytes, f"s3://{source.bucket}/{key}")
 
     return get
 

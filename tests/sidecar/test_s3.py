@@ -117,6 +117,12 @@ def test_bytes_of_a_bucket_that_do_not_hash_as_promised_are_refused(s3: Any, fol
         obtain(quick_tier(folder), bucket(s3, "c", keys))
 
 
+def test_a_list_of_hashes_that_is_too_large_is_refused(s3: Any, folder: Path, keys: Path) -> None:
+    upload(s3, "long", FILES | {"SHA256SUMS": b"#" * ((1 << 20) + 1)})
+    with pytest.raises(SourceError, match=r"^s3://models/long at \S+ SHA256SUMS: has more than 1048576 bytes"):
+        obtain(quick_tier(folder), bucket(s3, "long", keys))
+
+
 def test_what_a_store_does_not_have_is_said(s3: Any, folder: Path, keys: Path) -> None:
     with pytest.raises(SourceError, match="no file of a model is there; check bucket and prefix"):
         obtain(quick_tier(folder), bucket(s3, "nothing", keys))

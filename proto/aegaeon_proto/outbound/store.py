@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
-from aegaeon_proto.outbound.client import Answer, Client
+from aegaeon_proto.outbound.client import CHUNK_BYTES, Answer, Client
 from aegaeon_proto.outbound.errors import RefusedError
 from aegaeon_proto.outbound.urls import check_source, parse
 
@@ -19,7 +20,7 @@ _MOST_ANSWER_BYTES = 16 << 20  # of a listing's page, or of an error
 def s3_client(endpoint: str, keys: Mapping[str, str], client: Client, ambient: bool) -> Any:
     """botocore's client, for one thread. Without `keys` it is anonymous, or the environment's when `ambient`.
 
-    Raises RefusedError, CredentialsError's reasons aside, and what botocore raises.
+    Raises RefusedError (no boto3, or no URL) and what botocore raises.
     """
     try:
         import boto3
@@ -43,6 +44,17 @@ def s3_client(endpoint: str, keys: Mapping[str, str], client: Client, ambient: b
     made = session.client("s3", endpoint_url=check_source(endpoint) if endpoint else None, **keys, config=config)
     made.meta.events.register("before-send.s3", send)  # its answer takes the place of botocore's own sending
     return made
+
+
+def read_whole(body: Any, most_bytes: int, name: str) -> bytes:
+    """All bytes of an object; its body is closed. Raises RefusedError when there are more, and what botocore raises."""
+    found = bytearray()
+    with closing(body):
+        for chunk in body.iter_chunks(CHUNK_BYTES):
+            found += chunk
+            if len(found) > most_bytes:
+                raise RefusedError(f"{name}: has more than {most_bytes} bytes, which is too much for it")
+    return bytes(found)
 
 
 def _isolated() -> Any:

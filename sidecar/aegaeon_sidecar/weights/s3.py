@@ -10,7 +10,7 @@ from itertools import islice
 
 from aegaeon_proto.credentials import s3_keys
 from aegaeon_proto.outbound.client import CHUNK_BYTES, Client
-from aegaeon_proto.outbound.store import s3_client
+from aegaeon_proto.outbound.store import read_whole, s3_client
 from aegaeon_proto.redaction import sentence
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.errors import SourceError
@@ -69,12 +69,8 @@ class S3Remote:
         return f"{self._prefix}/{name}" if self._prefix else name
 
     def _sums(self) -> dict[str, str]:
-        with closing(self._client.get_object(Bucket=self._bucket, Key=self._key(SUMS))["Body"]) as body:
-            found = bytearray()
-            for chunk in body.iter_chunks(CHUNK_BYTES):
-                found += chunk
-                if len(found) > MOST_SUMS_BYTES:
-                    raise SourceError(f"{self.address}/{SUMS}: has more than {MOST_SUMS_BYTES} bytes; check it")
+        body = self._client.get_object(Bucket=self._bucket, Key=self._key(SUMS))["Body"]
+        found = read_whole(body, MOST_SUMS_BYTES, SUMS)
         return parse_sums(found.decode("utf-8", "replace"))
 
     def _look(self, name: str, sums: dict[str, str]) -> RemoteFile:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from aegaeon_proto.v1.model_pb2 import Sampling
 
@@ -86,7 +87,8 @@ def _scalars(sampling: Sampling) -> Iterator[tuple[str, float, Bounds]]:
     yield "logprobs", sampling.logprobs, LOGPROBS
 
 
+@cache
 def _single(value: float) -> float:
-    """The nearest float32."""
+    """The nearest float32. Of bounds alone, which are few: every request is compared with them."""
     rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
     return rounded

@@ -25,7 +25,7 @@ from aegaeon_sidecar.state import State
 from aegaeon_sidecar.weights import retries
 from aegaeon_sidecar.weights.models import Model
 from aegaeon_sidecar.weights.phases import Phases
-from aegaeon_sidecar.weights.retries import Tries, looks_of
+from aegaeon_sidecar.weights.retries import Tries, folder_state
 from aegaeon_sidecar.weights.sources import Located
 
 NOTHING = {"host_cache_bytes": 1000}  # holds no model
@@ -318,15 +318,15 @@ def test_tries_that_take_long_and_fail_are_fewer_and_fewer() -> None:
     assert at[-1] - at[-2] > retries.WRONG_PAUSE_S * 0.8
 
 
-def test_looks_tell_a_change_of_any_file_of_a_model_and_why_a_folder_cannot_be_read(tmp_path: Path) -> None:
-    assert looks_of(tmp_path / "nowhere") == (errno.ENOENT,)
-    assert looks_of(tmp_path / "no\0path") == ("embedded null byte",)
-    seen = [looks_of(tmp_path)]
+def test_a_folders_state_tells_a_change_of_any_file_of_a_model_and_why_a_folder_cannot_be_read(tmp_path: Path) -> None:
+    assert folder_state(tmp_path / "nowhere") == (errno.ENOENT,)
+    assert folder_state(tmp_path / "no\0path") == ("embedded null byte",)
+    seen = [folder_state(tmp_path)]
     for name in ("config.json", WEIGHTS, "model.safetensors.index.json"):
         (tmp_path / name).write_text("x")
-        seen.append(looks_of(tmp_path))
+        seen.append(folder_state(tmp_path))
     (tmp_path / "README.md").write_text("x")
-    assert looks_of(tmp_path) == seen[-1]
+    assert folder_state(tmp_path) == seen[-1]
     zero(tmp_path / WEIGHTS)
-    assert len({*seen, looks_of(tmp_path)}) == 5
+    assert len({*seen, folder_state(tmp_path)}) == 5
     assert max(retries.MOST_PAUSE_S[False], 1) < PATIENCE_S  # so that the tests above may wait for any try

@@ -17,7 +17,15 @@ from aegaeon_native.leases import holders
 from aegaeon_sidecar.errors import FillCancelledError
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.download import Download, Progress, doubt
-from aegaeon_sidecar.weights.entries import COMPLETE, entries, is_complete, lock_file, locked, size, written
+from aegaeon_sidecar.weights.entries import (
+    COMPLETE,
+    claimed_bytes,
+    entries,
+    is_complete,
+    lock_file,
+    locked,
+    stored_bytes,
+)
 from aegaeon_sidecar.weights.image import try_lock
 from aegaeon_sidecar.weights.room import Room
 
@@ -74,7 +82,7 @@ class DiskTier:
 
     def used_bytes(self) -> int:
         """What is stored, complete or not."""
-        return sum(size(directory) for directory in entries(self._folder))
+        return sum(claimed_bytes(directory) for directory in entries(self._folder))
 
     def _fetch(self, directory: Path, remote: Guarded, progress: Progress, cancelled: Callable[[], bool]) -> None:
         room = Room(self._folder, directory, self._budget_bytes, self._sleep, cancelled)
@@ -119,7 +127,7 @@ def _entry(directory: Path) -> Entry:
     return Entry(
         directory,
         source.read_text().strip() if source.exists() else "",
-        written(directory),
+        stored_bytes(directory),
         is_complete(directory),
         tuple(holders(lock)) if lock.exists() else (),
     )

@@ -28,7 +28,7 @@ def evict(directory: Path) -> int:
     with locked(lock_file(directory)) as mine:
         if not mine:
             return 0
-        nbytes = size(directory)
+        nbytes = claimed_bytes(directory)
         (directory / COMPLETE).unlink(missing_ok=True)
         shutil.rmtree(directory)
         return nbytes
@@ -58,16 +58,17 @@ def is_complete(directory: Path) -> bool:
     return (directory / COMPLETE).exists()
 
 
-def size(directory: Path) -> int:
-    """Bytes that it takes, or will when it is fetched."""
+def claimed_bytes(directory: Path) -> int:
+    """The larger of its reservation and what is on disk."""
     try:
         reserved = int((directory / RESERVED).read_text())
     except (FileNotFoundError, ValueError):
         reserved = 0
-    return max(reserved, written(directory))
+    return max(reserved, stored_bytes(directory))
 
 
-def written(directory: Path) -> int:
+def stored_bytes(directory: Path) -> int:
+    """What its files have on disk; 0 when it is gone."""
     total = 0
     with suppress(FileNotFoundError):  # it is evicted just then
         for path in directory.iterdir():

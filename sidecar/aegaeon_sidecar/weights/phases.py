@@ -75,7 +75,7 @@ class Phases:
         """With names of files, and the source as the catalog has it, in place of where they lie on this machine."""
         if model.located is not None:
             directory = str(model.located.directory)
-            text = text.replace(f"{directory}/", "").replace(directory, written(model.spec.source))
+            text = text.replace(f"{directory}/", "").replace(directory, source_name(model.spec.source))
         for folder, name in self._hidden.items():
             text = text.replace(folder, name)
         return text
@@ -85,7 +85,7 @@ def _said(error: Exception) -> str:
     return str(error) if isinstance(error, SidecarError | NativeError) else sentence(error)
 
 
-def written(source: pb.ModelSource) -> str:
+def source_name(source: pb.ModelSource) -> str:
     """A source in the words of who wrote it."""
     kind = source.WhichOneof("kind")
     if kind == "hub":

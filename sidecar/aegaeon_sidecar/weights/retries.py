@@ -29,33 +29,36 @@ WRONG_PAUSE_S = 3600.0  # of what a far source itself has wrong: a try may fetch
 _CALM_S = 60.0  # a model that was served for so long begins anew with short pauses
 _WATCHED = (".json", ".safetensors")
 
-Looks = tuple[object, ...]
+FolderState = tuple[object, ...]
 
 
 @dataclass(slots=True)
 class Tries:
-    """Of one model: how its folder looked before the last try and at the last look. Times are of one clock, seconds."""
+    """Of one model. Times are of one clock, seconds.
+
+    `tried_state`, `seen_state`: its folder's before the last try, and at the last look.
+    """
 
     far: bool
     jitter: Callable[[], float]
-    tried: Looks | None = None
-    seen: Looks | None = None
+    tried_state: FolderState | None = None
+    seen_state: FolderState | None = None
     count: int = 0
     due_s: float = 0.0
     failed_s: float = 0.0
 
-    def due(self, now_s: float, looks: Looks, *, transient: bool) -> bool:
+    def due(self, now_s: float, state: FolderState, *, transient: bool) -> bool:
         """Whether to try now. `transient`: what it failed of need not show in the files."""
-        still, self.seen, self.failed_s = looks == self.seen, looks, now_s
+        still, self.seen_state, self.failed_s = state == self.seen_state, state, now_s
         if not self.due_s:  # failed just now
             self.due_s = now_s + self._pause_s(transient)
         if now_s < self.due_s or not still:
             return False
-        return self.far or transient or looks != self.tried
+        return self.far or transient or state != self.tried_state
 
     def begin(self) -> None:
-        """It is being tried, as it looks. The pause before the next try begins when this one has failed."""
-        self.tried = self.seen
+        """It is being tried in the state seen last. The pause before the next try begins when this one has failed."""
+        self.tried_state = self.seen_state
         self.count += 1
         self.due_s = 0.0
 
@@ -111,8 +114,8 @@ class Retries:
         tries = self._tries.setdefault(model.name, Tries(far, _jitter))
         if tries.far is not far:  # another source under the same name
             tries = self._tries[model.name] = Tries(far, _jitter)
-        looks = () if far else looks_of(Path(source.directory))
-        if not tries.due(now_s, looks, transient=model.transient):
+        state = () if far else folder_state(Path(source.directory))
+        if not tries.due(now_s, state, transient=model.transient):
             return
         with self._state.changed:
             if self._state.models.get(model.name) is model and not self._state.stopping:
@@ -121,7 +124,7 @@ class Retries:
                 self._again(model)
 
 
-def looks_of(directory: Path) -> Looks:
+def folder_state(directory: Path) -> FolderState:
     """What a stat tells of the files that a model is made of; of a folder that cannot be listed, why."""
     try:
         with os.scandir(directory) as entries:

@@ -11,7 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from aegaeon_sidecar.errors import DiskFullError, FillCancelledError
-from aegaeon_sidecar.weights.entries import LOCK, RESERVED, entries, evict, is_complete, is_idle, locked, size, written
+from aegaeon_sidecar.weights.entries import (
+    LOCK,
+    RESERVED,
+    claimed_bytes,
+    entries,
+    evict,
+    is_complete,
+    is_idle,
+    locked,
+    stored_bytes,
+)
 
 _POLL_S = 0.05
 _STEP_BYTES = 64 << 20  # that are reserved ahead where a source does not tell sizes
@@ -69,17 +79,17 @@ class Room:
 
     def _make_room(self, nbytes: int) -> int:
         """Returns the bytes that are left of budget and disk beside them."""
-        used = sum(size(other) for other in self._others())
-        ours = written(self._directory)
+        used = sum(claimed_bytes(other) for other in self._others())
+        ours = stored_bytes(self._directory)
         if nbytes > self._budget_bytes:
             raise self._over_budget(nbytes, used)
         if (left := self._left(nbytes, used, ours)) >= 0:
             return left
         victims = [victim for victim in self._victims() if is_idle(victim)]
-        kept = used - sum(map(size, victims))
+        kept = used - sum(map(claimed_bytes, victims))
         if nbytes + kept > self._budget_bytes:  # nothing goes for what finds no room in the end
             raise self._over_budget(nbytes, kept)
-        if nbytes - ours > shutil.disk_usage(self._folder).free + sum(map(written, victims)):
+        if nbytes - ours > shutil.disk_usage(self._folder).free + sum(map(stored_bytes, victims)):
             raise self._disk_full(nbytes)
         for victim in victims:
             used -= evict(victim)

@@ -24,7 +24,7 @@ NO_TOKEN = -1  # where the logits are not finite
 def choose(logits: Tensor, samplers: Seq[SamplerState]) -> list[Sampled | NotFinite]:
     """logits: float32 [len(samplers), vocab_size], one row per sampler. Reads the samplers, changes none."""
     if all(sampler.plain for sampler in samplers):
-        return [told(token) for token in likeliest(logits).tolist()]
+        return [sampled_from(token) for token in likeliest(logits).tolist()]
     tokens = _tokens(_reshaped(logits, samplers), samplers)
     return [_with_logprobs(row, token, sampler) for row, token, sampler in zip(logits, tokens, samplers, strict=True)]
 
@@ -38,8 +38,8 @@ def likeliest(logits: Tensor) -> Tensor:
     return torch.where(peaks.isfinite(), tokens, NO_TOKEN)
 
 
-def told(token: int) -> Sampled | NotFinite:
-    """What a backend says of a row that nothing but the model has shaped."""
+def sampled_from(token: int) -> Sampled | NotFinite:
+    """Sampled, or NotFinite for NO_TOKEN: of a row that nothing but the model has shaped."""
     return NotFinite() if token == NO_TOKEN else Sampled(token)
 
 

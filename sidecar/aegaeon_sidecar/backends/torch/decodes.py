@@ -16,7 +16,7 @@ from torch import Tensor
 
 from aegaeon_sidecar.backends import Chosen, Launched, NotFinite, StepInput
 from aegaeon_sidecar.backends.torch.cache import KvCache
-from aegaeon_sidecar.backends.torch.choose import NO_TOKEN, choose, likeliest, told
+from aegaeon_sidecar.backends.torch.choose import NO_TOKEN, choose, likeliest, sampled_from
 from aegaeon_sidecar.backends.torch.decoder import Decoder, Given
 from aegaeon_sidecar.backends.torch.device import recorded
 from aegaeon_sidecar.backends.torch.draws import COLUMNS, FOLLOWED, numbers, on_device, pick
@@ -33,22 +33,22 @@ _STAGES = 3  # host buffers: one being written, one being copied, one to spare
 class Tile:
     """At most ROWS sequences of a step under way. `chosen`: their tokens, on the device, NO_TOKEN where a row is not
     finite; `tokens`: on their way to the host, there when `ready`; `samplers` by row, None where nothing is wanted;
-    `told`: what was chosen on the host."""
+    `on_host`: results that were computed on the host; None: they are in `tokens`."""
 
     chosen: Tensor
     tokens: Tensor
     ready: torch.cuda.Event | None
     samplers: tuple[SamplerState | None, ...]
-    told: tuple[Chosen, ...] | None
+    on_host: tuple[Chosen, ...] | None
 
     def results(self) -> list[Chosen]:
         """Waits for the device. One entry for each sequence."""
-        if self.told is not None:
-            return list(self.told)
+        if self.on_host is not None:
+            return list(self.on_host)
         if self.ready is not None:
             self.ready.synchronize()
         tokens: list[int] = self.tokens.tolist()
-        return [None if s is None else told(token) for s, token in zip(self.samplers, tokens, strict=True)]
+        return [None if s is None else sampled_from(token) for s, token in zip(self.samplers, tokens, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +112,11 @@ class Decodes:
         samplers = tuple(part.sampler for part in inputs)
         drawn = _are_drawn(samplers)
         self._forwarded(inputs, drawn)
-        told = self._choose(samplers, drawn)
+        on_host = self._choose(samplers, drawn)
         chosen = self._chosen[: len(inputs)].clone()
         tokens = torch.empty(len(inputs), dtype=torch.int64, pin_memory=self._device.type == "cuda")
         tokens.copy_(chosen, non_blocking=True)
-        return Tile(chosen, tokens, recorded(self._device), samplers, told)
+        return Tile(chosen, tokens, recorded(self._device), samplers, on_host)
 
     def _forwarded(self, inputs: Seq[StepInput], drawn: bool) -> Tensor:
         """float32 [ROWS, vocab_size]; the next one overwrites it. `drawn`: the rules of draws are sent along."""
@@ -198,7 +198,7 @@ class Decodes:
         return Given(tokens, positions, Paged(cache, state[:, 2].contiguous(), state[:, _HEAD:].contiguous()), None)
 
     def _choose(self, samplers: tuple[SamplerState | None, ...], drawn: bool) -> tuple[Chosen, ...] | None:
-        """What greedy does not cover: draws stay on the device; None. Penalties and logprobs are told at once."""
+        """What greedy does not cover: draws stay on the device; None. Penalties and logprobs: on the host, at once."""
         wanted = [i for i, sampler in enumerate(samplers) if sampler is not None]
         if all(sampler is None or sampler.plain for sampler in samplers):
             return None

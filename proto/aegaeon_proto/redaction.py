@@ -49,9 +49,9 @@ def sentence(error: BaseException) -> str:
 
 def redact(text: str) -> str:
     """As `sentence`, of a text."""
-    text = text[:_READ_CHARS]
-    for form in _secret_forms():
+    for form in _secret_forms():  # before the cut, which could leave the beginning of one
         text = text.replace(form, "[redacted]")
+    text = text[:_READ_CHARS]
     text = _URL.sub(lambda found: found[1] + _bare(found[2]), text)
     text = _QUERY.sub("?[redacted]", text)
     text = _FORMS.sub("[redacted]", text)

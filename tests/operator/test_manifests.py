@@ -48,6 +48,13 @@ def test_a_plain_host_path_is_in_the_models_folder_and_a_dotted_one_beside_the_m
     assert path_of("~/llama") == str(Path.home() / "llama")
 
 
+@pytest.mark.parametrize("given", ["./loop", "~nobody-has-this-name/llama"])
+def test_a_host_path_that_leads_nowhere_is_the_models_own_fault(tmp_path: Path, given: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (pool,) = load(tmp_path, GPU, ONE_MODEL.replace("{hostPath: llama}", f"{{hostPath: {given}}}")).pools
+    assert pool.models[0].source.host_path is not None
+
+
 def test_several_model_pools_of_one_gpu_pool_are_served_together(tmp_path: Path) -> None:
     other = ONE_MODEL.replace("name: llama", "name: other").replace("name: quickstart", "name: second", 1)
     (pool,) = load(tmp_path, GPU, ONE_MODEL, other).pools

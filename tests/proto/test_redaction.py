@@ -49,6 +49,12 @@ def test_a_secret_that_begins_with_another_one_leaves_no_end_of_itself(secrets: 
     assert redact(f"sent {longer}, quoted {quote(longer, safe='')}") == "sent [redacted], quoted [redacted]"
 
 
+def test_a_secret_at_the_cut_of_a_long_text_leaves_no_beginning_of_itself() -> None:
+    remember(["a-secret-of-some-length"])
+    for blanks in range(8170, 8192):
+        assert "a-secret" not in redact(" " * blanks + "a-secret-of-some-length")
+
+
 def test_what_is_no_secret_stays() -> None:
     text = "An error occurred (NoSuchBucket) when calling the ListObjectsV2 operation: http://h:9/a/b is not there"
     assert redact(text) == text

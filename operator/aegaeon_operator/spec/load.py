@@ -6,6 +6,7 @@ All problems of all files are collected first: a person puts a manifest right in
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,7 +162,8 @@ def _absolute(pool: ModelPool, manifest_folder: Path, models_folder: Path) -> Mo
 
 
 def _absolute_path(given: str, base: Path) -> str:
-    return str((base.absolute() / Path(given).expanduser()).resolve())
+    """Without `..` and links; not by Path, which raises RuntimeError for links in a circle and for unknown users."""
+    return os.path.realpath(base / os.path.expanduser(given))
 
 
 def _absolute_model(model: ServedModel, manifest_folder: Path, models_folder: Path) -> ServedModel:

@@ -79,6 +79,36 @@ async def test_a_fork_server_that_many_need_is_started_once(start_workers: Start
     await workers.stop()
 
 
+async def test_a_load_that_waits_while_the_fork_server_is_ended_is_told_to_come_again(
+    model_directory: Path, start_workers: Starter
+) -> None:
+    ends: list[socket.socket] = []
+
+    async def stopped() -> None:
+        return
+
+    async def start(sock: socket.socket) -> Stopped:
+        ends.append(sock.dup())
+        return await start_workers(sock) if len(ends) > 1 else stopped  # the first one answers nothing
+
+    workers = WorkerPool(CONFIG, start)
+    await workers.start()
+    ends[0].setblocking(False)
+    load = asyncio.create_task(workers.load(b"m", str(model_directory)))
+    await asyncio.get_running_loop().sock_recv(ends[0], 1)
+    ends[0].shutdown(socket.SHUT_RD)  # no order reaches it any more, and the load's answer may still come
+    assert await workers.model_of("me", BODY) == "m"
+    async with asyncio.timeout(10):
+        with pytest.raises(UnavailableError):
+            await load
+    await workers.load(b"m", str(model_directory))
+    await workers.prepare("me", Job(b"m", "completions", "m", 0), BODY)
+    assert len(ends) == 2
+    await workers.stop()
+    for end in ends:
+        end.close()
+
+
 async def test_a_model_whose_files_went_with_the_fork_server_is_loaded_from_its_source_again(
     model_directory: Path, tmp_path: Path, start_workers: Starter
 ) -> None:

@@ -8,7 +8,7 @@ import signal
 import socket
 from contextlib import suppress
 
-from aegaeon_gateway.workers.wire import HEADER, Message, Ready, Reply, WireError, decode, frame, lengths
+from aegaeon_gateway.workers.wire import HEADER, Message, Order, Ready, Reply, WireError, decode, frame, lengths
 
 _READY_S = 60.0
 """for the first message of a worker: the fork server may still be importing"""
@@ -33,6 +33,45 @@ async def _exactly(loop: asyncio.AbstractEventLoop, sock: socket.socket, size: i
     except OSError as error:
         raise WireError(str(error)) from error
     return bytes(data)
+
+
+class Control:
+    """The gateway's end of the socket to a fork server."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._receiving = self._closed = False
+
+    def order(self, order: Order, *sockets: socket.socket) -> None:
+        """Send an order and what belongs to it. Raises WireError."""
+        data = frame(order)
+        try:
+            sent = socket.send_fds(self._sock, [data], [one.fileno() for one in sockets])
+        except OSError as error:
+            raise WireError(str(error)) from error
+        if sent != len(data):
+            raise WireError("the fork server does not read")
+
+    async def receive(self) -> tuple[Message, bytes]:
+        """The answer to an order; one at a time. Raises WireError, also when `close` is called meanwhile."""
+        self._receiving = True
+        try:
+            return await receive(self._sock)
+        finally:
+            self._receiving = False
+            if self._closed:
+                self._sock.close()
+
+    def close(self) -> None:
+        """The fork server ends.
+
+        A pending `receive` is woken, and closes the socket itself: closed under it, the receive would never return, and
+        would share its descriptor's number with the next fork server's.
+        """
+        self._closed = True
+        self._sock.shutdown(socket.SHUT_RDWR)
+        if not self._receiving:
+            self._sock.close()
 
 
 class Worker:

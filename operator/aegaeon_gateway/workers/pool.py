@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from aegaeon_gateway.errors import InvalidRequestError, TokenizerError, UnavailableError, overloaded
-from aegaeon_gateway.workers.client import Worker, receive
+from aegaeon_gateway.workers.client import Control, Worker
 from aegaeon_gateway.workers.fair import QueueFullError, Share
 from aegaeon_gateway.workers.lane import Lane, LaneConfig
 from aegaeon_gateway.workers.wire import (
@@ -36,7 +36,6 @@ from aegaeon_gateway.workers.wire import (
     Reply,
     Spawn,
     WireError,
-    frame,
 )
 
 log = logging.getLogger(__name__)
@@ -86,7 +85,7 @@ class WorkerPool:
     def __init__(self, config: PoolConfig, start: Starter = start_process) -> None:
         self._config = config
         self._start = start
-        self._control: socket.socket | None = None
+        self._control: Control | None = None
         self._stopped: Stopped | None = None
         self._generation = 0
         self._folders: dict[bytes, str] = {}
@@ -102,31 +101,29 @@ class WorkerPool:
 
     # ---- what the gateway asks for ---------------------------------------------------------------------------------
 
-    async def start(self) -> None:
+    async def start(self) -> Control:
         """Start the fork server, unless it runs."""
         async with self._starting:
             if self._control is not None:
-                return
+                return self._control
             here, there = socket.socketpair()
             here.setblocking(False)
             with there:
                 self._stopped = await self._start(there)
-            self._control = here
+            self._control = Control(here)
             self._generation += 1
+            return self._control
 
     async def stop(self) -> None:
         """End all processes."""
         await asyncio.gather(self._fast.stop(), self._bulk.stop())
-        await self._end()
+        await self._end(self._control)
 
     async def load(self, key: bytes, directory: str) -> tuple[Loaded, bytes]:
         """The text of a model, from a folder: what the gateway needs of it. Raises TokenizerError, UnavailableError."""
         async with self._loading:
             self._folders[key] = directory
-            answer, tail = await self._ask(Load(key, directory, _LOAD))
-        if isinstance(answer, Failed):
-            raise TokenizerError(answer.reason)
-        return answer, tail
+            return await self._ask(Load(key, directory, _LOAD))
 
     def drop(self, key: bytes) -> None:
         """Forget a model."""
@@ -183,32 +180,30 @@ class WorkerPool:
                     return
                 if (folder := self._folders.get(key)) is None:
                     raise _restarting()  # the catalog does not serve it any more, or again since a moment ago
-                answer, _ = await self._ask(Load(key, folder, _LOAD))
-                if isinstance(answer, Failed):
-                    raise TokenizerError(answer.reason)
+                await self._ask(Load(key, folder, _LOAD))
         finally:
             del self._reloading[key]
 
-    async def _ask(self, load: Load) -> tuple[Loaded | Failed, bytes]:
-        """Raises UnavailableError. When it succeeds, a fork of the fork server has taken its place."""
+    async def _ask(self, load: Load) -> tuple[Loaded, bytes]:
+        """When it succeeds, a fork of the fork server has taken its place. Raises UnavailableError, TokenizerError."""
+        control = await self.start()
         try:
-            await self.start()
-            self._order(load)
-            assert self._control is not None
+            control.order(load)
             async with asyncio.timeout(_LOAD_WALL_S):
-                answer, tail = await receive(self._control)
+                answer, tail = await control.receive()
         except (WireError, TimeoutError) as error:
-            await self._end()
+            await self._end(control)
             raise _restarting() from error
         except asyncio.CancelledError:
-            await self._end()  # its answer would be taken for that of the next
+            await self._end(control)  # its answer would be taken for that of the next
             raise
-        if isinstance(answer, Loaded):
-            self._present.add(load.key)
-            self._renew()
-            self._drop_late()
-        elif not isinstance(answer, Failed):
+        if isinstance(answer, Failed):
+            raise TokenizerError(answer.reason)
+        if not isinstance(answer, Loaded):
             raise TypeError(f"the fork server answers with {type(answer).__name__}")
+        self._present.add(load.key)
+        self._renew()
+        self._drop_late()
         return answer, tail
 
     def _drop_late(self) -> None:
@@ -221,13 +216,7 @@ class WorkerPool:
         """Raises WireError when there is no fork server."""
         if self._control is None:
             raise WireError("no fork server runs")
-        data = frame(order)
-        try:
-            sent = socket.send_fds(self._control, [data], [one.fileno() for one in sockets])
-        except OSError as error:
-            raise WireError(str(error)) from error
-        if sent != len(data):
-            raise WireError("the fork server does not read")
+        self._control.order(order, *sockets)
 
     def _spawn(self, spawn: Spawn) -> Worker:
         """Raises WireError."""
@@ -247,12 +236,14 @@ class WorkerPool:
         self._fast.refresh()
         self._bulk.refresh()
 
-    async def _end(self) -> None:
-        control, self._control = self._control, None
+    async def _end(self, control: Control | None) -> None:
+        """End this fork server, unless somebody else has: then another one may run already."""
+        if control is None or control is not self._control:
+            return
+        self._control = None
         self._present.clear()
         self._renew()
-        if control is not None:
-            control.close()
+        control.close()
         if (stopped := self._stopped) is not None:
             self._stopped = None
             await stopped()
@@ -266,8 +257,7 @@ class WorkerPool:
             return await self._try(lane, share, message, body)
         except WireError as error:
             log.warning("the fork server has ended: %s", error)
-            if self._control is control:  # else somebody else has seen to it
-                await self._end()
+            await self._end(control)
         try:
             if isinstance(message, Job):
                 await self._ensure(message.key)

@@ -19,16 +19,19 @@ class _Bucket:
 
 
 class LineLimit(logging.Filter):
-    """A token bucket for each logger. Lines above the rate are left out; the next line says how many."""
+    """A token bucket for each level of each logger, so that access lines leave room for faults.
+
+    Lines above the rate are left out; the next line of that level says how many.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._buckets: dict[str, _Bucket] = {}
+        self._buckets: dict[tuple[str, int], _Bucket] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         now = self._clock()
-        bucket = self._buckets.setdefault(record.name, _Bucket(BURST_LINES, now))
+        bucket = self._buckets.setdefault((record.name, record.levelno), _Bucket(BURST_LINES, now))
         bucket.lines = min(BURST_LINES, bucket.lines + (now - bucket.at) * LINES_PER_S)
         bucket.at = now
         if bucket.lines < 1:

@@ -186,6 +186,16 @@ def test_lines_above_the_rate_are_left_out_and_the_next_one_says_how_many() -> N
     assert told() is None
 
 
+def test_a_fault_is_logged_however_many_requests_the_same_logger_has_told_of() -> None:
+    limit = LineLimit(clock=lambda: 0.0)
+
+    def told(level: int) -> bool:
+        return limit.filter(logging.LogRecord("server", level, "", 0, "a line", (), None))
+
+    assert [told(logging.INFO) for _ in range(int(BURST_LINES) + 1)][-2:] == [True, False]
+    assert told(logging.ERROR)
+
+
 def test_an_error_that_was_answered_holds_no_frames() -> None:
     """They hold bodies, for as long as the garbage collector leaves the cycle alone."""
     with pytest.raises(HttpError) as caught:

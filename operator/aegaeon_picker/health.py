@@ -28,7 +28,7 @@ class Health:
     def set_ready(self, ready: bool) -> None:
         """Whether requests can be routed; who watches is told."""
         self.ready = ready
-        for watch in self._watches:
+        for watch in list(self._watches):  # telling one may close it, or another of its connection
             watch.tell()
 
     def answer(self, name: str) -> HealthCheckResponse:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 import pytest
@@ -58,6 +59,22 @@ async def test_who_watches_is_told_of_every_change(asked: Asked) -> None:
     asked.health.set_ready(False)
     assert (await watch.read()).status == NOT_SERVING
     watch.cancel()
+
+
+def test_a_watch_that_ends_as_it_is_told_keeps_no_other_from_being_told() -> None:
+    """As where its bytes are too many: its stream is dropped then."""
+    health, told = Health(), list[bytes]()
+
+    def end(number: int, answer: bytes) -> None:
+        told.append(answer)
+        if health.ready:
+            watches[number].close()
+
+    watches = [health.methods["/grpc.health.v1.Health/Watch"](partial(end, number)) for number in range(2)]
+    for watch in watches:
+        watch.message(HealthCheckRequest(service="readiness").SerializeToString())
+    health.set_ready(True)
+    assert told[2:] == [HealthCheckResponse(status=SERVING).SerializeToString()] * 2
 
 
 async def test_a_request_that_cannot_be_read_is_an_internal_error(asked: Asked) -> None:

@@ -6,10 +6,9 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-import grpc
 from aiohttp import web
 
 from aegaeon_gateway.answer import Gateway
@@ -89,18 +88,19 @@ async def serve(config: GatewayConfig, start_workers: Starter = start_process) -
     intake = Intake(config.max_open_requests, config.request_memory_bytes)
     started = int(time.time())
     gateway = Gateway(config, catalog, texts, workers, intake, link, metrics, tenants, limits, started)
-    await workers.start()
-    sink = await start_sink(config.sink, config.tls_folder, open_)
-    tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.sweep())]
-    try:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(buckets.close)
+        stack.push_async_callback(workers.stop)
+        stack.push_async_callback(texts.stop)
+        await workers.start()
+        sink = await start_sink(config.sink, config.tls_folder, open_)
+        stack.push_async_callback(sink.stop, grace=0.1)
+        tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.sweep())]
+        stack.push_async_callback(_cancel, tasks)
         leaving = Leaving()
-        async with _pages(config, gateway, leaving), _http(config, gateway, leaving) as port:
-            yield Served(port, open_, gateway, tasks)
-    finally:
-        await _stop(tasks, sink)
-        await texts.stop()
-        await workers.stop()
-        await buckets.close()
+        await stack.enter_async_context(_pages(config, gateway, leaving))
+        port = await stack.enter_async_context(_http(config, gateway, leaving))
+        yield Served(port, open_, gateway, tasks)
 
 
 def _pool_config(config: GatewayConfig) -> PoolConfig:
@@ -155,11 +155,6 @@ async def _pages(config: GatewayConfig, gateway: Gateway, leaving: Leaving) -> A
         yield
     finally:
         await pages.stop()
-
-
-async def _stop(tasks: list[asyncio.Task[None]], sink: grpc.aio.Server) -> None:
-    await _cancel(tasks)
-    await sink.stop(grace=0.1)
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
-from tokenizers import Regex, decoders
-
 from aegaeon_gateway.errors import TokenizerError
 
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+"""a token of ByteFallback's vocabularies that stands for one byte"""
 _REPLACEMENT = "\ufffd"
 
 
@@ -94,7 +93,7 @@ class ByteRuns:
         self._run = bytearray()
 
     def feed(self, piece: str) -> Sequence[str]:
-        if len(piece) == 6 and (match := _BYTE_TOKEN.fullmatch(piece)):
+        if len(piece) == 6 and (match := BYTE_TOKEN.fullmatch(piece)):
             self._run.append(int(match[1], 16))
             return ()
         return (*self.flush(), piece) if self._run else (piece,)
@@ -216,7 +215,7 @@ def _after_fuse(part: dict[str, Any]) -> StageMaker | None:
 
 
 def _before_fuse(part: dict[str, Any]) -> StageMaker | None:
-    makers: dict[str, Callable[[dict[str, Any]], StageMaker]] = {
+    makers: dict[str, Callable[[dict[str, Any]], StageMaker | None]] = {
         "ByteFallback": lambda _: ByteRuns,
         "ByteLevel": lambda _: ByteLevel,
         "Replace": _replace,
@@ -228,10 +227,10 @@ def _before_fuse(part: dict[str, Any]) -> StageMaker | None:
     return makers[part["type"]](part) if part["type"] in makers else None
 
 
-def _replace(part: dict[str, Any]) -> StageMaker:
-    pattern = part["pattern"]
-    change = _replacing(pattern.get("String", ""), part["content"], pattern.get("Regex"))
-    return lambda: Each(change)
+def _replace(part: dict[str, Any]) -> StageMaker | None:
+    """None for a regular expression, whose cost has no bound, and for an empty text."""
+    old, new = part["pattern"].get("String"), part["content"]
+    return (lambda: Each(_replacing(old, new))) if old else None
 
 
 def _metaspace(part: dict[str, Any]) -> StageMaker:
@@ -240,11 +239,8 @@ def _metaspace(part: dict[str, Any]) -> StageMaker:
     return lambda: FirstAndRest(first, rest)
 
 
-def _replacing(old: str, new: str, regex: str | None = None) -> Callable[[str], str]:
-    if old:
-        return lambda piece: piece.replace(old, new)
-    library = decoders.Replace(Regex(regex or ""), new)
-    return lambda piece: str(library.decode([piece]))
+def _replacing(old: str, new: str) -> Callable[[str], str]:
+    return lambda piece: piece.replace(old, new)
 
 
 def _strip(part: dict[str, Any]) -> StageMaker:

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import codecs
 import json
-import re
 from collections.abc import Sequence
 from typing import Protocol
 
 from tokenizers import AddedToken
 
-from aegaeon_gateway.decoders import Stage, byte_level_bytes, stages_of
-
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+from aegaeon_gateway.decoders import BYTE_TOKEN, Stage, byte_level_bytes, stages_of
 
 
 class Detokenizer(Protocol):
@@ -85,7 +82,7 @@ class Vocabulary:
             return byte_level_bytes(content)
         if token in self._added:
             return content.encode()
-        if match := _BYTE_TOKEN.fullmatch(content):
+        if match := BYTE_TOKEN.fullmatch(content):
             return bytes([int(match[1], 16)])
         return content.replace("\u2581", " ").encode()
 

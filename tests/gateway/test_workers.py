@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import socket
@@ -220,6 +221,19 @@ async def test_a_pipe_among_a_models_files_fails_that_model_at_once(
     os.mkfifo(folder / name)
     with pytest.raises(TokenizerError, match="no file"):
         await Texts(workers).get(ModelSource(directory=str(folder)))
+    await workers.stop()
+
+
+async def test_a_decoder_that_the_gateway_cannot_run_fails_before_a_fork_takes_over(
+    model_directory: Path, tmp_path: Path, start_workers: Starter
+) -> None:
+    folder, workers = Path(shutil.copytree(model_directory, tmp_path / "model")), WorkerPool(CONFIG, start_workers)
+    whole = json.loads((folder / "tokenizer.json").read_text())
+    parts = [{"type": "Fuse"}, {"type": "Replace", "pattern": {"String": "do"}, "content": "at"}]
+    whole["decoder"] = {"type": "Sequence", "decoders": parts}
+    (folder / "tokenizer.json").write_text(json.dumps(whole))
+    with pytest.raises(TokenizerError, match="Replace behind a Fuse"):
+        await workers.load(b"m", str(folder))
     await workers.stop()
 
 

@@ -28,7 +28,7 @@ ADDED_TOKENS = 64 << 10
 """beside the vocabulary proper: each is an object in the gateway; Gemma 3 has 6,414"""
 TOKEN_BYTES = 1024
 """of one token's string; the longest of known models has 256"""
-_DECODERS = {"BPEDecoder", "ByteFallback", "ByteLevel", "CTC", "Fuse", "Metaspace", "Replace", "Strip", "WordPiece"}
+_DECODERS = {"BPEDecoder", "ByteFallback", "ByteLevel", "Fuse", "Metaspace", "Replace", "Strip", "WordPiece"}
 _DECODER_STEPS = 16
 _DECODER_BYTES = 64 << 10
 """of its description, which the gateway's loop parses"""

@@ -9,6 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from aegaeon_gateway.decoders import stages_of
 from aegaeon_gateway.errors import InvalidRequestError, TokenizerError
 from aegaeon_gateway.workers.bounds import check_added, check_decoder, check_files, check_vocabulary
 from aegaeon_gateway.workers.wire import Loaded
@@ -62,8 +63,10 @@ class ModelText:
 
     def described(self, key: bytes) -> tuple[Loaded, bytes]:
         """What the gateway needs of it, with the tokens' strings. Raises TokenizerError when it may not run there."""
-        decoder = json.loads(self._backend.to_str()).get("decoder")
+        found = self._backend.decoder
+        decoder = None if found is None else json.loads(found.__getstate__())  # to_str() would write the vocabulary too
         check_decoder(decoder)
+        stages_of(decoder)  # what the gateway cannot decode fails here, before this fork takes over
         vocabulary = self._backend.get_vocab(with_added_tokens=True)
         check_vocabulary(vocabulary.items())
         strings, ends = _table(vocabulary)

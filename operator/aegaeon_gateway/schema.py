@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 import orjson
@@ -201,11 +201,12 @@ class CompletionRequest(CommonRequest, frozen=True, kw_only=True):
 
     @property
     def prompts(self) -> Sequence[str | list[int]]:
+        """Of a request that `parse` gave: it has checked that all parts of `prompt` are of one type."""
         if isinstance(self.prompt, str):
             return [self.prompt]
-        if self.prompt and isinstance(self.prompt[0], int):
-            return [[token for token in self.prompt if isinstance(token, int)]]
-        return [prompt for prompt in self.prompt if not isinstance(prompt, int)]
+        if isinstance(self.prompt[0], int):
+            return [cast("list[int]", self.prompt)]
+        return cast("list[str | list[int]]", self.prompt)
 
     @property
     def logprob_count(self) -> int | None:

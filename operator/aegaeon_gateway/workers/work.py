@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,9 +113,7 @@ def _encode_prompt(prompt: str | list[int], text: ModelText, context: Context) -
         tokens = array("I", prompt)
     if not tokens:
         raise InvalidRequestError("prompt is empty; send at least one token", param="prompt", code="invalid_value")
-    if max(tokens) >= text.size:
-        message = f"prompt: token {max(tokens)} is outside the vocabulary of {text.size} tokens"
-        raise InvalidRequestError(message, param="prompt", code="invalid_value")
+    _check_in_vocabulary("prompt", tokens, text.size)
     return tokens
 
 
@@ -132,14 +130,14 @@ def _check_repeated(request: Request, tokens: int, characters: int) -> None:
 
 
 def _check_ids(request: CommonRequest, text: ModelText) -> None:
-    named = {
-        "logit_bias": [int(key) for key in request.logit_bias or ()],
-        "stop_token_ids": request.stop_token_ids,
-    }
-    for param, ids in named.items():
-        if ids and max(ids) >= text.size:
-            message = f"{param}: token {max(ids)} is outside the vocabulary of {text.size} tokens"
-            raise InvalidRequestError(message, param=param, code="invalid_value")
+    _check_in_vocabulary("logit_bias", [int(key) for key in request.logit_bias or ()], text.size)
+    _check_in_vocabulary("stop_token_ids", request.stop_token_ids or (), text.size)
+
+
+def _check_in_vocabulary(param: str, ids: Sequence[int], size: int) -> None:
+    if (largest := max(ids, default=0)) >= size:
+        message = f"{param}: token {largest} is outside the vocabulary of {size} tokens"
+        raise InvalidRequestError(message, param=param, code="invalid_value")
 
 
 def _sampling(request: Request, text: ModelText) -> Sampling:

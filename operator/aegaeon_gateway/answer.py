@@ -19,7 +19,7 @@ from aegaeon_gateway.admission import (
 )
 from aegaeon_gateway.catalog import Catalog, served_length
 from aegaeon_gateway.config import GatewayConfig
-from aegaeon_gateway.errors import ApiError, BodyTooLargeError, TokenizerError, model_failed, overloaded
+from aegaeon_gateway.errors import ApiError, TokenizerError, model_failed, overloaded
 from aegaeon_gateway.exchange import Exchange
 from aegaeon_gateway.intake import TOKEN_BYTES, Holding, Intake, read_body
 from aegaeon_gateway.link import SchedulerLink
@@ -92,7 +92,7 @@ class Answerer:
         self, http: web.Request, endpoint: Endpoint, client: Client, holding: Holding, arrived: float
     ) -> Prepared:
         """The order of checks: what costs least first, and nothing of the body before it is known who may use what."""
-        body = await read_body(http, self._most_bytes(http, client, endpoint), holding)
+        body = await read_body(http, self._most_bytes(client, endpoint), holding)
         name = await self._model_of(client, body)
         served = (model.spec.name for model in self._gateway.catalog.models())
         client.directory.check(client.tenant, name, served)
@@ -108,14 +108,12 @@ class Answerer:
             raise
         return prepared_from(f"{_PREFIXES[endpoint]}-{http[REQUEST_ID]}", model, text, done, arrived)
 
-    def _most_bytes(self, http: web.Request, client: Client, endpoint: Endpoint) -> int:
+    def _most_bytes(self, client: Client, endpoint: Endpoint) -> int:
         """Of a body of this client: what the longest of its models could use. Raises UnauthorizedError without any."""
         client.check_any()
-        if (http.content_length or 0) > (configured := self._gateway.config.max_body_bytes):
-            raise BodyTooLargeError(configured)
         mine = [m for m in self._gateway.catalog.models() if client.directory.visible(client.tenant, m.spec.name)]
         longest = max((body_bytes(served_length(model), endpoint) for model in mine), default=UNKNOWN_BODY_BYTES)
-        return min(longest, configured)
+        return min(longest, self._gateway.config.max_body_bytes)
 
     async def _model_of(self, client: Client, body: bytearray) -> str:
         if len(body) <= PEEK_BYTES:

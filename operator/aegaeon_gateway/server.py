@@ -33,7 +33,7 @@ def make_app(gateway: Gateway, refusals: Refusals) -> web.Application:
     answerer = Answerer(gateway)
     pages = _Pages(gateway)
     middlewares = [_shaped(refusals), request_rules(gateway.config), _identifier(gateway)]
-    app = web.Application(middlewares=middlewares, client_max_size=gateway.config.max_body_bytes)
+    app = web.Application(middlewares=middlewares)
     app.on_response_prepare.append(_name_request)
     app.router.add_post("/v1/chat/completions", answerer.chat)
     app.router.add_post("/v1/completions", answerer.completions)

@@ -135,7 +135,7 @@ def _check_ids(request: CommonRequest, text: ModelText) -> None:
 
 
 def _check_in_vocabulary(param: str, ids: Sequence[int], size: int) -> None:
-    if (largest := max(ids, default=0)) >= size:
+    if (largest := max(ids, default=-1)) >= size:
         message = f"{param}: token {largest} is outside the vocabulary of {size} tokens"
         raise InvalidRequestError(message, param=param, code="invalid_value")
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from aegaeon_gateway.errors import TokenizerError
+from aegaeon_gateway.workers.bounds import FILE_BYTES, FOLDER_BYTES, OTHER_FILE_BYTES
 from aegaeon_proto.credentials import CredentialsError, s3_keys, token_of
 from aegaeon_proto.folders import OutsideError, check_within
 from aegaeon_proto.outbound.client import Client, Outbound
@@ -39,9 +40,7 @@ _NAMES = (
     "vocab.txt",
     "merges.txt",
 )
-_FILE_BYTES = 64 << 20
-_MODEL_BYTES = 128 << 20
-_FOLDER_BYTES = 4 << 30  # of all models; those fetched longest ago make room
+_FETCHED_BYTES = 4 << 30  # of all models; those fetched longest ago make room
 _MODEL_S = 300.0
 
 Get = Callable[[str, int], bytes | None]
@@ -113,9 +112,9 @@ def fetch(source: ModelSource, folder: Path, outbound: Outbound) -> Path:
 
 
 def _fill(part: Path, get: Get) -> None:
-    left = _MODEL_BYTES
+    left = FOLDER_BYTES
     for name in _NAMES:
-        data = get(name, min(left, _FILE_BYTES))
+        data = get(name, min(left, FILE_BYTES.get(name, OTHER_FILE_BYTES)))
         if data is not None:
             left -= len(data)
             (part / name).write_bytes(data)
@@ -126,7 +125,7 @@ def _make_room(folder: Path) -> None:
     sizes = {path: _size(path) for path in folder.iterdir() if path.is_dir()}
     taken = sum(sizes.values())
     for path in sorted(sizes, key=_changed_at):
-        if taken > _FOLDER_BYTES and not path.name.startswith("part-"):
+        if taken > _FETCHED_BYTES and not path.name.startswith("part-"):
             shutil.rmtree(path, ignore_errors=True)
             taken -= sizes[path]
 

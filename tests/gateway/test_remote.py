@@ -63,7 +63,7 @@ async def test_a_source_that_is_not_allowed_is_refused(web: Server, tmp_path: Pa
 
 
 async def test_files_without_end_are_refused(web: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_module, "_FILE_BYTES", 1 << 20)
+    monkeypatch.setattr(remote_module, "OTHER_FILE_BYTES", 1 << 20)
     web.files["tokenizer.json"] = b" " * 65536
     web.endless = {"tokenizer.json"}
     with pytest.raises(TokenizerError, match="has more than 1048576 bytes"):
@@ -73,7 +73,7 @@ async def test_files_without_end_are_refused(web: Server, tmp_path: Path, monkey
 async def test_all_files_of_a_model_have_a_bound_together(
     web: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_module, "_MODEL_BYTES", 100_000)
+    monkeypatch.setattr(remote_module, "FOLDER_BYTES", 100_000)
     web.files |= {"tokenizer.json": b" " * 60_000, "vocab.json": b" " * 60_000}
     with pytest.raises(TokenizerError, match="which is too much for it"):
         await directories(tmp_path).get(http(web.address))
@@ -82,7 +82,7 @@ async def test_all_files_of_a_model_have_a_bound_together(
 async def test_models_used_longest_ago_make_room_for_others(
     web: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_module, "_FOLDER_BYTES", 150_000)
+    monkeypatch.setattr(remote_module, "_FETCHED_BYTES", 150_000)
     web.files["tokenizer.json"] = b" " * 60_000
     places = directories(tmp_path)
     first, second, third = [await places.get(http(web.address.replace("tiny", name))) for name in ("a", "b", "c")]

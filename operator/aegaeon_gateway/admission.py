@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from aegaeon_gateway.errors import ApiError, UnauthorizedError
+from aegaeon_gateway.errors import PromptTooLongError, UnauthorizedError
 from aegaeon_gateway.schema import MAX_CHOICES
 from aegaeon_gateway.tenancy import Directory, Tenant
 from aegaeon_gateway.workers.bounds import BYTES_PER_TOKEN
@@ -18,13 +18,6 @@ _SLACK_BYTES = 64 << 10
 """for what is in a body beside the prompt"""
 UNKNOWN_BODY_BYTES = 1 << 40
 """where no length is known only the configured limit counts"""
-
-
-class BodyTooLongError(ApiError):
-    """413: no prompt of this size can fit the model."""
-
-    status = 413
-    kind = "invalid_request_error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +55,11 @@ def body_bytes(length: int, endpoint: Endpoint) -> int:
 
 
 def check_body(body: bytes | bytearray, length: int, endpoint: Endpoint) -> None:
-    """Raises BodyTooLongError before anything of the body is looked at but its model."""
+    """Raises PromptTooLongError before anything of the body is looked at but its model."""
     if len(body) > (most := body_bytes(length, endpoint)):
         message = (
             f"The body has {len(body)} bytes, but this model's maximum context length is {length} tokens, for which "
             f"{most} bytes are allowed; send less."
         )
         param = "messages" if endpoint == "chat" else "prompt"
-        raise BodyTooLongError(message, param=param, code="context_length_exceeded")
+        raise PromptTooLongError(message, param=param, code="context_length_exceeded")

@@ -3,13 +3,16 @@
 GatewayError
 ├── ConfigError              the configuration file
 ├── TokenizerError           this model's tokenizer cannot be loaded; the others go on
+├── QueueFullError           a worker lane's queue is full
+├── WireError                a worker or the fork server has ended
 └── ApiError                 has an HTTP status and an OpenAI-shaped body
     ├── InvalidRequestError  400, names the parameter
-    │   └── HttpError        400, 403, 404, 405, 408, 413 to 417, 431: wrong before anybody reads the body
+    │   └── HttpError        400, 403, 404, 405, 408, 413 to 417, 431, 505: wrong before anybody reads the body
     ├── UnauthorizedError    401, no key or a wrong one
     ├── ModelNotFoundError   404, also for a model of another tenant
     ├── ModelWithdrawnError  404, also in the middle of a stream
-    ├── BodyTooLargeError    413
+    ├── BodyTooLargeError    413, over the configured limit
+    ├── PromptTooLongError   413, the body exceeds what the model's context can hold
     ├── RateLimitedError     429 with Retry-After
     ├── ConnectionsError     429, too many connections of one address
     ├── EngineError          500
@@ -33,6 +36,14 @@ class ConfigError(GatewayError):
 
 class TokenizerError(GatewayError):
     """A model whose tokenizer cannot be loaded."""
+
+
+class QueueFullError(GatewayError):
+    """This owner, or all together, wait for too much of a worker lane already."""
+
+
+class WireError(GatewayError):
+    """A worker or the fork server ended in the middle of a message, or sent none of ours."""
 
 
 class ApiError(GatewayError):
@@ -80,10 +91,10 @@ class ConnectionsError(ApiError):
     """One address has more connections than it may."""
 
     status = 429
+    kind = "requests"
 
     def __init__(self) -> None:
         super().__init__("There are too many connections from your address; close some.", code="too_many_connections")
-        self.kind = "requests"
 
     @property
     def headers(self) -> dict[str, str]:
@@ -154,10 +165,15 @@ class BodyTooLargeError(ApiError):
         super().__init__(f"The body is larger than {limit_bytes} bytes; send less.", code="body_too_large")
 
 
+class PromptTooLongError(ApiError):
+    """No prompt in a body of this size fits the model's context."""
+
+    status = 413
+    kind = "invalid_request_error"
+
+
 class EngineError(ApiError):
     """The engine could not go on with this request."""
-
-    status = 500
 
 
 class UnavailableError(ApiError):

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aegaeon_gateway.workers.fair import Bounds, FairQueue, QueueFullError, Share
+from aegaeon_gateway.errors import QueueFullError
+from aegaeon_gateway.workers.fair import Bounds, FairQueue, Share
 
 NAMES = st.sampled_from("abc")
 STEPS = st.lists(st.tuples(st.sampled_from(("put", "next", "end", "discard")), NAMES, NAMES), max_size=80)

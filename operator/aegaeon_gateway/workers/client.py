@@ -8,7 +8,8 @@ import signal
 import socket
 from contextlib import suppress
 
-from aegaeon_gateway.workers.wire import HEADER, Message, Order, Ready, Reply, WireError, decode, frame, lengths
+from aegaeon_gateway.errors import WireError
+from aegaeon_gateway.workers.wire import HEADER, Message, Order, Ready, Reply, decode, frame, lengths
 
 _READY_S = 60.0
 """for the first message of a worker: the fork server may still be importing"""

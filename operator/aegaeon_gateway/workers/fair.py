@@ -6,11 +6,9 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from aegaeon_gateway.errors import QueueFullError
+
 ItemT = TypeVar("ItemT")
-
-
-class QueueFullError(Exception):
-    """This owner, or all together, wait for too much already."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from aegaeon_gateway.errors import WireError
 from aegaeon_gateway.workers.client import Worker
 from aegaeon_gateway.workers.fair import Bounds, FairQueue, Share
-from aegaeon_gateway.workers.wire import Exceeded, Job, Limit, Message, Peek, Reply, Spawn, WireError
+from aegaeon_gateway.workers.wire import Exceeded, Job, Limit, Message, Peek, Reply, Spawn
 
 Spawner = Callable[[Spawn], Worker]
 

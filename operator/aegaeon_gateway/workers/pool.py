@@ -15,9 +15,16 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from aegaeon_gateway.errors import InvalidRequestError, TokenizerError, UnavailableError, overloaded
+from aegaeon_gateway.errors import (
+    InvalidRequestError,
+    QueueFullError,
+    TokenizerError,
+    UnavailableError,
+    WireError,
+    overloaded,
+)
 from aegaeon_gateway.workers.client import Control, Worker
-from aegaeon_gateway.workers.fair import QueueFullError, Share
+from aegaeon_gateway.workers.fair import Share
 from aegaeon_gateway.workers.lane import Lane, LaneConfig
 from aegaeon_gateway.workers.wire import (
     Done,
@@ -35,7 +42,6 @@ from aegaeon_gateway.workers.wire import (
     Refused,
     Reply,
     Spawn,
-    WireError,
 )
 
 log = logging.getLogger(__name__)

@@ -16,11 +16,11 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aegaeon_gateway.errors import TokenizerError
+from aegaeon_gateway.errors import TokenizerError, WireError
 from aegaeon_gateway.workers import limits
 from aegaeon_gateway.workers.bounds import check_resident
 from aegaeon_gateway.workers.model import ModelText, load
-from aegaeon_gateway.workers.wire import Drop, Failed, Load, Loaded, Spawn, WireError, receive, send
+from aegaeon_gateway.workers.wire import Drop, Failed, Load, Loaded, Spawn, receive, send
 from aegaeon_gateway.workers.worker import work
 
 _REAP_S = 1.0

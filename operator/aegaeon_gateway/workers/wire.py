@@ -13,6 +13,8 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from aegaeon_gateway.errors import WireError
+
 HEADER = struct.Struct("<II")
 LONGEST_BYTES = 256 << 20
 """of a head or a tail; whoever sends more is not one of us"""
@@ -157,10 +159,6 @@ Message: TypeAlias = Order | Answer | Peek | Job | Reply
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(Message)
-
-
-class WireError(Exception):
-    """The other side ended in the middle of a message, or sent none of ours."""
 
 
 def frame(message: Message, tail: bytes | bytearray = b"") -> bytes:

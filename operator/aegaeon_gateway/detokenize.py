@@ -31,7 +31,6 @@ class Detokenizer(Protocol):
 class Tokens(Protocol):
     """What a vocabulary asks of a `tokenizers.Tokenizer`, or of a table of its tokens."""
 
-    def get_vocab_size(self, with_added_tokens: bool = True) -> int: ...
     def get_added_tokens_decoder(self) -> dict[int, AddedToken]: ...
     def to_str(self) -> str: ...
     def id_to_token(self, id: int) -> str | None: ...
@@ -45,7 +44,6 @@ class Vocabulary:
 
     def __init__(self, tokenizer: Tokens) -> None:
         self._tokenizer = tokenizer
-        self.size = tokenizer.get_vocab_size(with_added_tokens=True)
         added = tokenizer.get_added_tokens_decoder()
         self.special = frozenset(token for token, content in added.items() if content.special)
         self._added = frozenset(added)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from types import TracebackType
 
@@ -21,12 +20,11 @@ class Exchange:
     def __init__(self, prepared: Prepared, link: SchedulerLink, metrics: ModelMetrics) -> None:
         self._link = link
         self._wake = asyncio.Event()
-        now = time.monotonic()
         self._generations = [
-            Generation(job, self._outputs(prepared, number), metrics, self._wake, now - prepared.age_s())
+            Generation(job, self._outputs(prepared, number), metrics, self._wake, prepared.arrived)
             for number, job in enumerate(prepared.jobs)
         ]
-        self._prompt_tokens = sum(job.prompt.tokens for job in prepared.jobs)
+        self._prompt_tokens = prepared.prompt_tokens
 
     @staticmethod
     def _outputs(prepared: Prepared, number: int) -> list[ChoiceOutput]:
@@ -68,7 +66,6 @@ class Exchange:
     @property
     def usage(self) -> Usage:
         """OpenAI's usage object, in tokens. Each prompt counts once, whatever n is; what any choice computed counts."""
-        # A prompt is counted once: it was found where no choice had to compute it.
         cached = sum(min(c.assembly.cached_tokens for c in g.choices) for g in self._generations)
         output = sum(choice.output.tokens for generation in self._generations for choice in generation.choices)
         return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -38,10 +37,6 @@ class Prepared:
     @property
     def prompt_tokens(self) -> int:
         return sum(job.prompt.tokens for job in self.jobs)
-
-    def age_s(self) -> float:
-        """Seconds since the request arrived."""
-        return time.monotonic() - self.arrived
 
 
 def prepared_from(

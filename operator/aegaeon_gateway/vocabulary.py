@@ -20,13 +20,9 @@ class TokenTable:
         self._strings = strings
         self._ends = array("I")
         self._ends.frombytes(loaded.ends)
-        self._size = loaded.size
         special = frozenset(loaded.special)
         self._added = {token: AddedToken("", special=token in special) for token in loaded.added}
         self._description = loaded.decoder
-
-    def get_vocab_size(self, with_added_tokens: bool = True) -> int:
-        return self._size
 
     def get_added_tokens_decoder(self) -> dict[int, AddedToken]:
         """By id; their strings are those of `id_to_token`."""

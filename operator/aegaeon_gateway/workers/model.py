@@ -74,7 +74,6 @@ class ModelText:
         check_added(len(added))
         loaded = Loaded(
             key=key,
-            size=self.size,
             ends=ends,
             special=sorted(token for token, content in added.items() if content.special),
             added=sorted(added),

@@ -62,7 +62,6 @@ class Loaded(Struct, frozen=True, tag=True):
     """What the gateway needs on its loop. The tail holds the tokens' strings one after another, see `vocabulary`."""
 
     key: bytes
-    size: int
     ends: bytes
     special: list[int]
     added: list[int]

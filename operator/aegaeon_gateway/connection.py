@@ -10,6 +10,7 @@ import asyncio
 import ipaddress
 import logging
 import socket
+from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
 
 from aiohttp import HttpVersion11, web
@@ -113,9 +114,10 @@ class Connection(web.RequestHandler):
         self._raw = transport
         peer = transport.get_extra_info("peername")
         host = peer[0] if isinstance(peer, tuple) else ""
-        proxy = not host or self._all.trusted(host)
+        address = ipaddress.ip_address(host.partition("%")[0]) if host else None
+        proxy = address is None or self._all.trusted(address)
         self._idle_s = PROXY_IDLE_S if proxy else self._all.limits.idle_s
-        self.address = "" if proxy else _network_of(host)
+        self.address = "" if address is None or proxy else _network_of(address)
         if error := self._all.enter(self, self._loop.time()):
             transport.write(raw_answer(error))
             transport.close()
@@ -329,11 +331,8 @@ class Connection(web.RequestHandler):
             self._raw.abort()
 
 
-def _network_of(host: str) -> str:
-    """An IPv4 address, or the /64 that one IPv6 client has."""
-    address = ipaddress.ip_address(host.partition("%")[0])
-    if isinstance(address, ipaddress.IPv4Address):
-        return host
-    if address.ipv4_mapped:
-        return str(address.ipv4_mapped)
+def _network_of(address: IPv4Address | IPv6Address) -> str:
+    """An IPv4 address, or the /64 that one IPv6 client has. asyncio's IPv6 listeners take no IPv4 clients."""
+    if isinstance(address, IPv4Address):
+        return str(address)
     return str(ipaddress.ip_network((address, 64), strict=False))

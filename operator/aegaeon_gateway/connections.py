@@ -11,6 +11,7 @@ import ipaddress
 import logging
 import resource
 from collections import Counter
+from ipaddress import IPv4Address, IPv6Address
 
 from aiohttp import web
 
@@ -87,12 +88,9 @@ class Connections:
             del self._by_address[connection.address]
         self.metrics.connections.set(len(self._open))
 
-    def trusted(self, address: str) -> bool:
+    def trusted(self, address: IPv4Address | IPv6Address) -> bool:
         """A proxy in front of this gateway, whose address says nothing about its clients."""
-        if not self._proxies:
-            return False
-        parsed = ipaddress.ip_address(address)
-        return any(parsed in network for network in self._proxies)
+        return any(address in network for network in self._proxies)
 
     async def sweep(self) -> None:
         """End what is overdue, for ever."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from aegaeon_gateway.config import load_config
+from aegaeon_gateway.config import GatewayConfig, load_config
 from aegaeon_gateway.errors import ConfigError
+from aegaeon_gateway.run import serve
+from aegaeon_gateway.workers.pool import Starter, Stopped
 
 BODY = {"model": "tiny", "prompt": "hi", "max_tokens": 200}
 TEXT = "Größe 🙂, 数字 and the quick brown fox; tokens are scheduled one by one."
@@ -107,6 +110,25 @@ async def test_a_port_in_use_is_said_in_one_sentence(peer: Any, tmp_path: Path) 
     await server.wait_closed()
     assert process.returncode == 2
     assert re.search(rf"^gateway: .*{port}", errors.decode(), re.MULTILINE)
+
+
+async def test_a_gateway_whose_sink_cannot_listen_leaves_no_fork_server(
+    peer: Any, tmp_path: Path, start_workers: Starter
+) -> None:
+    ends: list[socket.socket] = []
+
+    async def start(sock: socket.socket) -> Stopped:
+        ends.append(sock.dup())
+        return await start_workers(sock)
+
+    config = GatewayConfig(**settings(peer, sink=f"unix:{tmp_path}/none/sink.sock"))
+    with pytest.raises(RuntimeError):
+        async with serve(config, start):
+            pass
+    [end] = ends
+    with end:
+        end.settimeout(10)
+        assert end.recv(1) == b""
 
 
 @pytest.mark.parametrize(

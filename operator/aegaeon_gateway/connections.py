@@ -1,7 +1,7 @@
 """How many connections there are, by address and in all, and what incomplete bodies hold of the memory.
 
-Whoever waits for its client gives way first: at a limit the connection that has been without a whole request for the
-longest is closed, so that silent connections cannot keep others out.
+Connections without a complete request are evicted first: at a limit the one that has waited longest for its client is
+closed, so that silent connections cannot keep others out.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def _get(name: str) -> Json:
 
 
 def _health() -> Json:
-    starting = "Nobody has told yet which models there are."
+    starting = "The list of models is not loaded yet."
     return {"200": _answer("It serves.", "Health"), **_errors(), "503": _answer(starting, "Health")}
 
 

@@ -16,12 +16,12 @@ from aegaeon_gateway.catalog import Catalog
 from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.connections import Connections
 from aegaeon_gateway.intake import Intake
-from aegaeon_gateway.leaving import CUT_S, Leaving
 from aegaeon_gateway.link import SchedulerLink
 from aegaeon_gateway.metrics import Metrics
 from aegaeon_gateway.open_requests import OpenRequests
 from aegaeon_gateway.refusals import Refusals
 from aegaeon_gateway.server import make_app
+from aegaeon_gateway.shutdown import CUT_S, GracefulShutdown
 from aegaeon_gateway.sink import start_sink
 from aegaeon_gateway.tenancy import Limits, Tenants, TenantsFile, connect
 from aegaeon_gateway.texts import Texts
@@ -97,9 +97,9 @@ async def serve(config: GatewayConfig, start_workers: Starter = start_process) -
         stack.push_async_callback(sink.stop, grace=0.1)
         tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.sweep())]
         stack.push_async_callback(_cancel, tasks)
-        leaving = Leaving()
-        await stack.enter_async_context(_pages(config, gateway, leaving))
-        port = await stack.enter_async_context(_http(config, gateway, leaving))
+        shutdown = GracefulShutdown()
+        await stack.enter_async_context(_pages(config, gateway, shutdown))
+        port = await stack.enter_async_context(_http(config, gateway, shutdown))
         yield Served(port, open_, gateway, tasks)
 
 
@@ -109,11 +109,11 @@ def _pool_config(config: GatewayConfig) -> PoolConfig:
 
 
 @asynccontextmanager
-async def _http(config: GatewayConfig, gateway: Gateway, leaving: Leaving) -> AsyncIterator[int]:
-    """Serve HTTP; yields the port. On leaving: see Leaving; what is left then is cut."""
+async def _http(config: GatewayConfig, gateway: Gateway, shutdown: GracefulShutdown) -> AsyncIterator[int]:
+    """Serve HTTP; yields the port. On leaving it drains connections; what is left then is cut."""
     refusals = Refusals(gateway.metrics)
     app, connections = make_app(gateway, refusals), Connections(config.http, gateway.metrics, refusals)
-    leaving.attach(app)
+    shutdown.attach(app)
     connections.attach(app)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=CUT_S)
     await runner.setup()
@@ -125,7 +125,7 @@ async def _http(config: GatewayConfig, gateway: Gateway, leaving: Leaving) -> As
         try:
             yield port
         finally:
-            await leaving.leave(config.withdraw_s, config.drain_s, server.close)
+            await shutdown.drain(config.withdraw_s, config.drain_s, server.close)
     finally:
         await runner.cleanup()
         await _cancel([sweeping])
@@ -139,14 +139,14 @@ async def _listen(config: GatewayConfig, connections: Connections, runner: web.A
 
 
 @asynccontextmanager
-async def _pages(config: GatewayConfig, gateway: Gateway, leaving: Leaving) -> AsyncIterator[None]:
+async def _pages(config: GatewayConfig, gateway: Gateway, shutdown: GracefulShutdown) -> AsyncIterator[None]:
     """Serve metrics and probes on a port of their own."""
     if config.metrics_listen is None:
         yield
         return
 
     def ready() -> bool:
-        return gateway.known and not leaving.begun
+        return gateway.known and not shutdown.begun
 
     unready = "about to end, or the scheduler has not said which models and tenants there are"
     pages = Pages(config.metrics_listen, ready, unready, gateway.metrics.render)

@@ -81,7 +81,7 @@ class _Pages:
 
     def _need_catalog(self) -> None:
         if not self._gateway.catalog.known:
-            raise overloaded("The scheduler has not told yet which models there are; try again.")
+            raise overloaded("The list of models is not loaded yet; try again.")
 
     def _model(self, model: ModelStatus) -> dict[str, Any]:
         source = model.spec.source

@@ -1,9 +1,9 @@
-"""How a gateway leaves: clients change to another one between two answers, and none finds a connection gone.
+"""Graceful shutdown: connections drain without a client finding its connection closed.
 
 A client that was told nothing sends its next request on the connection that it has. Where that is closed behind the
 last byte of an answer, the request meets the end on its way: an error that the client may not repeat blindly. So
-whoever leaves says `Connection: close` with every answer from then on, and keeps the connections of older answers until
-their clients came back.
+a gateway that shuts down says `Connection: close` with every answer from then on, and keeps the connections of older
+answers until their clients came back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COME_BACK_S = 0.5  # until who got the end of an answer has sent the next reques
 CUT_S = 1.0  # for what is cancelled to end
 
 
-class Leaving:
+class GracefulShutdown:
     """Counts the requests that are being answered; once it has begun, every answer ends its connection."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Leaving:
         app.middlewares.insert(0, self._count)
         app.on_response_prepare.append(self._say)
 
-    async def leave(self, withdraw_s: float, drain_s: float, refuse: Callable[[], None]) -> None:
+    async def drain(self, withdraw_s: float, drain_s: float, refuse: Callable[[], None]) -> None:
         """Serve on for `withdraw_s`, `refuse` new connections then, and return when nobody is inside any more.
 
         That is `drain_s` later at most; who is inside then is to be cut.

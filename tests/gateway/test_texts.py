@@ -54,7 +54,7 @@ async def test_tokenizers_of_four_models_are_asked_for_at_the_same_time(tiny_mod
 @pytest.fixture
 def orphans() -> Iterator[Callable[[], list[str]]]:
     """Ended processes below this one for which nobody has waited, as process 1 of a pod would have them."""
-    limits.adopt_orphans()
+    limits.become_subreaper()
 
     def found() -> list[str]:
         stats = [path.read_text().rpartition(")")[2].split() for path in Path("/proc").glob("[0-9]*/stat")]

@@ -32,7 +32,7 @@ class Tenants:
     def current(self) -> Directory:
         """Raises UnavailableError while nobody knows."""
         if not self.known:
-            raise overloaded("The scheduler has not told yet who may ask for what; try again.")
+            raise overloaded("The list of tenants is not loaded yet; try again.")
         return self._file.current() if self._told is None else self._told
 
 

@@ -32,7 +32,7 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def adopt_orphans() -> None:
+def become_subreaper() -> None:
     """Processes below this one whose parent ends become its children."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
@@ -43,22 +43,22 @@ def lower_priority() -> None:
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def be_first_to_go() -> None:
+def raise_oom_score() -> None:
     """When memory runs out, the kernel takes this process before the gateway."""
     Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def more_memory(allowed_bytes: int) -> None:
+def limit_address_space(allowed_bytes: int) -> None:
     """Let the address space grow by `allowed_bytes` over what it is; allocations beyond that fail."""
     resource.setrlimit(resource.RLIMIT_AS, (_address_space() + allowed_bytes, resource.RLIM_INFINITY))
 
 
-def any_memory() -> None:
-    """Lift the limit of `more_memory`."""
+def lift_address_space_limit() -> None:
+    """Lift the limit of `limit_address_space`."""
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
-def catch_timer() -> None:
+def raise_on_cpu_timer() -> None:
     """Make the first timer an exception; once per process, in its main thread."""
     signal.signal(signal.SIGPROF, _raise)
     signal.signal(signal.SIGVTALRM, signal.SIG_DFL)

@@ -150,14 +150,14 @@ def _loaded(control: socket.socket, order: Load, models: dict[bytes, ModelText])
     """Load within the order's limit. When it fails, tell the gateway and end; over the limit, end with a status."""
     reason, before = "", limits.resident()
     try:
-        limits.catch_timer()
-        limits.more_memory(order.limit.memory_bytes)
+        limits.raise_on_cpu_timer()
+        limits.limit_address_space(order.limit.memory_bytes)
         with limits.cpu_time(order.limit.cpu_s):
             text = load(Path(order.directory))
             described = text.described(order.key)
         gc.collect()
         check_resident(limits.resident() - before)
-        limits.any_memory()
+        limits.lift_address_space_limit()
         models[order.key] = text
         gc.freeze()  # what is there is not touched by collections of forks, so its pages stay shared
         return described
@@ -187,7 +187,7 @@ def main(descriptor: int) -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the gateway drains; its end is ours
-    limits.adopt_orphans()
+    limits.become_subreaper()
     if os.fork():
         os.close(descriptor)
         with contextlib.suppress(ChildProcessError):

@@ -30,9 +30,9 @@ def work(sock: socket.socket, spawn: Spawn, models: Mapping[bytes, ModelText]) -
     """Serve until the gateway closes the socket, or a limit was exceeded: what is left behind then is not reused."""
     if spawn.low:
         limits.lower_priority()
-    limits.be_first_to_go()
-    limits.catch_timer()
-    limits.more_memory(spawn.limit.memory_bytes)
+    limits.raise_oom_score()
+    limits.raise_on_cpu_timer()
+    limits.limit_address_space(spawn.limit.memory_bytes)
     send(sock, Ready(os.getpid()))
     while (received := receive(sock)) is not None:
         message, body, _ = received

@@ -1,4 +1,4 @@
-"""What all connections of a port hold together: streams and buffered bytes, and who gives way when it is too much."""
+"""What all connections of a port hold: streams and buffered bytes, and which stream is dropped at the limit."""
 
 from __future__ import annotations
 

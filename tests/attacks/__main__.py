@@ -34,7 +34,6 @@ async def each(arena: Arena, names: list[str], seconds: float) -> bool:
             outcome = await arena.attack([ATTACKS[name]], quiet_s=2.0, seconds=seconds, pace=PACE_S)
         except (AssertionError, ChatError, OSError, TimeoutError, RuntimeError) as error:
             print(f"{name:<24} the harness gave up: {type(error).__name__}: {error}", flush=True)
-            await arena.fall()
             harmless = False
         else:
             tell(outcome)

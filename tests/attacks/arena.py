@@ -1,4 +1,4 @@
-"""A stack with the innocent tenant on it that is made anew after an attack that did harm."""
+"""A stack with the innocent tenant on it that is made anew after an attack that did harm or did not end."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from attacks.campaign import Outcome, attack, innocent_on
+from attacks.campaign import Outcome, attack
 from attacks.ground import INNOCENT_MODELS, Ground, standing
 from attacks.innocent import Innocent
 from attacks.table import Attack
+from stack.pods import KEY
 
 
 class Arena:
@@ -32,12 +33,17 @@ class Arena:
         await self._exits.aclose()
 
     async def attack(self, attacks: Sequence[Attack], *, quiet_s: float, seconds: float, pace: float) -> Outcome:
-        """See campaign.attack."""
-        if self._standing is None:
-            ground = await self._exits.enter_async_context(standing(self._models))
-            self._standing = ground, await self._exits.enter_async_context(innocent_on(ground))
+        """See campaign.attack. Whatever it raises ends the stack."""
         good = self._models[INNOCENT_MODELS[0]]
-        outcome = await attack(*self._standing, attacks, good, quiet_s=quiet_s, seconds=seconds, pace=pace)
+        try:
+            if self._standing is None:
+                ground = await self._exits.enter_async_context(standing(self._models))
+                innocent = Innocent(ground.url, KEY, INNOCENT_MODELS)
+                self._standing = ground, await self._exits.enter_async_context(innocent)
+            outcome = await attack(*self._standing, attacks, good, quiet_s=quiet_s, seconds=seconds, pace=pace)
+        except BaseException:
+            await self.fall()
+            raise
         if outcome.harmed:
             await self.fall()
         return outcome

@@ -16,12 +16,11 @@ from pathlib import Path
 
 from attacks.attacker import READY_S, TAIL_S
 from attacks.bars import STALL_S, TBT_FLOOR_S
-from attacks.ground import INNOCENT_MODELS, Ground
+from attacks.ground import Ground
 from attacks.innocent import Innocent
 from attacks.observe import Callback, Memory, callbacks
 from attacks.table import Attack
 from attacks.target import Target
-from stack.pods import KEY
 
 from aegaeon_proto.v1.model_pb2 import ModelSource
 
@@ -87,12 +86,6 @@ class Outcome:
         )
 
 
-@asynccontextmanager
-async def innocent_on(ground: Ground) -> AsyncIterator[Innocent]:
-    async with Innocent(ground.url, KEY, INNOCENT_MODELS) as innocent:
-        yield innocent
-
-
 async def attack(
     ground: Ground,
     innocent: Innocent,
@@ -105,23 +98,22 @@ async def attack(
 ) -> Outcome:
     """A quiet time, then the attacks, each a process of its own; the figures are of both times."""
     ready = [await asyncio.to_thread(_write, ground, one, good) for one in attacks]
-    attackers = [await _start(one, target, seconds, pace) for one, (target, _) in zip(attacks, ready, strict=True)]
     hostile = {name: source for _, sources in ready for name, source in sources.items()}
-    for process in attackers:
-        await _until_ready(process)
-    await innocent.calm()
-    quiet_from = time.monotonic()
-    await asyncio.sleep(quiet_s)
-    begin = time.monotonic()
-    gateway, picker = (Memory(ground.processes[name].pid) for name in ("gateway", "picker"))
-    async with gateway, picker:
-        if hostile:
-            await ground.set_models(hostile)
-        await _tell(attackers)
-        await asyncio.sleep(seconds)
-        went_on = await innocent.all_went_on(time.monotonic())
-        end = time.monotonic()
-        saw = [await _end(process) for process in attackers]
+    starts = [(one.name, target) for one, (target, _) in zip(attacks, ready, strict=True)]
+    async with _started(starts, seconds, pace) as attackers:
+        await innocent.calm()
+        quiet_from = time.monotonic()
+        await asyncio.sleep(quiet_s)
+        begin = time.monotonic()
+        gateway, picker = (Memory(ground.processes[name].pid) for name in ("gateway", "picker"))
+        async with gateway, picker:
+            if hostile:
+                await ground.set_models(hostile)
+            await _tell(attackers)
+            await asyncio.sleep(seconds)
+            went_on = await innocent.all_went_on(time.monotonic())
+            end = time.monotonic()
+            saw = [await _end(process) for process in attackers]
     if hostile and not ground.dead():
         await ground.set_models({})
     record = innocent.record
@@ -155,11 +147,23 @@ def _write(ground: Ground, one: Attack, good: Path) -> tuple[Target, dict[str, M
     return replace(target, hostile=tuple(sources), folder=str(folder)), sources
 
 
-async def _start(one: Attack, target: Target, seconds: float, pace: float) -> Process:
-    arguments = (one.name, target.as_json(), str(seconds), str(pace))
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "attacks.attacker", *arguments), stdin=PIPE, stdout=PIPE
-    )
+@asynccontextmanager
+async def _started(starts: Sequence[tuple[str, Target]], seconds: float, pace: float) -> AsyncIterator[list[Process]]:
+    """A process for each attack by its name, all ready. Those that are left at the end are killed."""
+    attackers: list[Process] = []
+    try:
+        for name, target in starts:
+            arguments = (name, target.as_json(), str(seconds), str(pace))
+            command = (sys.executable, "-m", "attacks.attacker", *arguments)
+            attackers.append(await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE))
+        for process in attackers:
+            await _until_ready(process)
+        yield attackers
+    finally:
+        for process in attackers:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
 
 
 async def _until_ready(process: Process) -> None:

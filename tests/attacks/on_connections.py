@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import socket
 
@@ -15,30 +14,29 @@ CONNECTIONS = 200  # of one attack
 
 async def slow_headers(one: Stranger) -> None:
     """Headers that come a field at a time and never end."""
-    await _drip(one, b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n", b"X-a: b\r\n")
+    start = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+    await one.ready()
+    await one.many(CONNECTIONS, lambda _: _drip(one, start, b"X-a: b\r\n"))
 
 
 async def slow_bodies(one: Stranger) -> None:
     """A body of 10 MB that is announced and comes byte by byte."""
-    await _drip(one, request_head(CHAT, 10 << 20, one.target.key), b" ")
-
-
-async def _drip(one: Stranger, start: bytes, more: bytes) -> None:
-    """Hundreds of connections that begin a request and send a little of it at a time."""
-
-    async def drip(_: int) -> None:
-        async with one.connection() as link:
-            if link is None:
-                return
-            with contextlib.suppress(OSError):
-                link[1].write(start)
-                while one.going and not link[0].at_eof():
-                    link[1].write(more)
-                    await one.pause(25)
-                one.answers["cut" if link[0].at_eof() else "held"] += 1
-
+    start = request_head(CHAT, 10 << 20, one.target.key)
     await one.ready()
-    await one.many(CONNECTIONS, drip)
+    await one.many(CONNECTIONS, lambda _: _drip(one, start, b" "))
+
+
+async def _drip(one: Stranger, start: bytes, more: bytes, port: int | None = None) -> None:
+    """A connection that begins a request and sends a little of it at a time."""
+    async with one.connection(port) as link:
+        if link is None:
+            return
+        with contextlib.suppress(OSError):
+            link[1].write(start)
+            while one.going and not link[0].at_eof():
+                link[1].write(more)
+                await one.pause(25)
+            one.answers["cut" if link[0].at_eof() else "held"] += 1
 
 
 async def slow_readers(one: Stranger) -> None:
@@ -82,9 +80,7 @@ async def header_floods(one: Stranger) -> None:
         b"\r\n" * 5000,
     ]
     await one.ready()
-    for head in itertools.cycle(heads):
-        if not one.going:
-            return
+    for head in one.cycle(heads):
         await one.raw(head, wait_s=1.0)
         await one.pause(5)
 
@@ -103,9 +99,7 @@ async def bad_chunks(one: Stranger) -> None:
         b"7fffffff\r\n",
     ]
     await one.ready()
-    for body in itertools.cycle(bodies):
-        if not one.going:
-            return
+    for body in one.cycle(bodies):
         await one.raw(head, body, wait_s=1.0)
         await one.pause(5)
 
@@ -161,11 +155,9 @@ async def pages(one: Stranger) -> None:
     """Pages without a key, and keys that nobody has, as fast as the pace allows."""
     wrong = {"Authorization": "Bearer " + "x" * 4000}
     await one.ready()
-    for path, headers in itertools.cycle(
+    for path, headers in one.cycle(
         [("/metrics", None), ("/v1/models", None), ("/v1/models", wrong), ("/health", None), ("/v1/models/%00", wrong)]
     ):
-        if not one.going:
-            return
         await one.get(path, headers)
         await one.pause()
 
@@ -175,19 +167,10 @@ async def metrics_ports(one: Stranger) -> None:
 
     async def drip(number: int) -> None:
         port = one.target.pages[number % len(one.target.pages)]
-        async with one.connection(port) as link:
-            if link is None:
-                return
-            with contextlib.suppress(OSError):
-                link[1].write(b"GET /metrics HTTP/1.1\r\n")
-                while one.going and not link[0].at_eof():
-                    link[1].write(b"X-a: b\r\n")
-                    await one.pause(25)
+        await _drip(one, b"GET /metrics HTTP/1.1\r\n", b"X-a: b\r\n", port)
 
     async def knock() -> None:
-        for port in itertools.cycle(one.target.pages):
-            if not one.going:
-                return
+        for port in one.cycle(one.target.pages):
             await one.raw(b"GET /" + b"a" * 100_000 + b"\r\n\r\n", port=port, wait_s=0.5)
             await one.pause(10)
 

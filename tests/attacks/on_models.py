@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -182,9 +181,7 @@ async def ask_hostile(one: Stranger) -> None:
 
 
 async def _ask(one: Stranger) -> None:
-    for name in itertools.cycle(one.target.hostile):
-        if not one.going:
-            return
+    for name in one.cycle(one.target.hostile):
         await one.post(chat(name))
         await one.post({"model": name, "prompt": BACKTRACKS, "max_tokens": 4}, COMPLETIONS)
         await one.pause(10)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import ssl
 import time
@@ -43,9 +42,7 @@ async def _knock(one: Stranger, port: int) -> None:
                     await one.hold()
 
     async def often() -> None:
-        for opening in itertools.cycle(openings):
-            if not one.going:
-                return
+        for opening in one.cycle(openings):
             await one.raw(opening, port=port, wait_s=0.2)
             await one.pause(5)
 
@@ -68,9 +65,7 @@ async def _without_certificate(one: Stranger, port: int) -> None:
 async def admin_without_certificate(one: Stranger) -> None:
     """SetTenants and SetCatalog by anybody, in plaintext."""
     await one.ready()
-    for port in itertools.cycle(one.target.grpc):
-        if not one.going:
-            return
+    for port in one.cycle(one.target.grpc):
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             admin = admin_pb2_grpc.AdminStub(channel)
             try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import itertools
 import json
 import zlib
 from typing import Any
@@ -55,9 +54,7 @@ async def nan_logits(one: Stranger) -> None:
 async def sampling_extremes(one: Stranger) -> None:
     """Every parameter at the ends of its range, and a little beyond."""
     await one.ready()
-    for changes in itertools.cycle(POISON):
-        if not one.going:
-            return
+    for changes in one.cycle(POISON):
         await one.post(json.dumps(chat(one.target.shared, **changes)).replace("Infinity", "1e400").encode())
         await one.pause(4)
 
@@ -113,9 +110,7 @@ async def gzip_bomb(one: Stranger) -> None:
     bodies = [gzip.compress(wrong), gzip.compress(b" " * (15 << 20)), gzip.compress(b" " * (200 << 20))]
     headers = {"Content-Encoding": "gzip"}
     await one.ready()
-    for body in itertools.cycle(bodies):
-        if not one.going:
-            return
+    for body in one.cycle(bodies):
         await one.post(body, headers=headers, key="")
         await one.post(body, headers=headers)
         await one.pause(25)
@@ -177,9 +172,7 @@ async def odd_encodings(one: Stranger) -> None:
     wrong = [{"Content-Encoding": name} for name in ("gzip", "deflate", "br", "zstd", "identity", "gzip, gzip", "\x00")]
     kinds = [{"Content-Type": name} for name in ("text/plain", "multipart/form-data; boundary=x", "application/xml")]
     await one.ready()
-    for headers in itertools.cycle([*wrong[:-1], *kinds, {"Content-Type": "application/json; charset=utf-32"}]):
-        if not one.going:
-            return
+    for headers in one.cycle([*wrong[:-1], *kinds, {"Content-Type": "application/json; charset=utf-32"}]):
         await one.post(good, headers=headers)
         await one.post(zlib.compress(good)[:-5], headers=headers)
         await one.pause(5)
@@ -203,8 +196,6 @@ async def odd_json(one: Stranger) -> None:
 
 
 async def _again(one: Stranger, bodies: list[tuple[bytes, str]], pause: float, key: str | None = None) -> None:
-    for body, path in itertools.cycle(bodies):
-        if not one.going:
-            return
+    for body, path in one.cycle(bodies):
         await one.post(body, path, key=key)
         await one.pause(pause)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 from attacks.target import Target
@@ -19,6 +20,7 @@ CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 ANSWER_S = 20.0  # a stranger waits no longer
 
+T = TypeVar("T")
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -58,6 +60,10 @@ class Stranger:
     @property
     def going(self) -> bool:
         return self.left_s > 0
+
+    def cycle(self, items: Iterable[T]) -> Iterator[T]:
+        """These over and over, until the attack's end."""
+        return itertools.takewhile(lambda _: self.going, itertools.cycle(items))
 
     async def pause(self, factor: float = 1.0) -> None:
         """Between two requests; ends with the attack."""

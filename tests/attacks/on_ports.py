@@ -7,7 +7,7 @@ import contextlib
 import os
 import ssl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import grpc
 from attacks.stranger import Stranger
@@ -16,10 +16,10 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived
 from h2.exceptions import ProtocolError
+from picker.hostile import CONTINUATION, END_STREAM, HEADERS, PING, PREFACE, PROCESS, frame, grpc_message, settings
 
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, gateway_pb2
 
-METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 ADDRESS = "127.0.0.3"  # of somebody who behaves
 ANSWER_S = 2.0  # of the picker, to somebody who behaves, beside an attack
 
@@ -32,7 +32,7 @@ async def strangers_on_grpc(one: Stranger) -> None:
 
 async def _knock(one: Stranger, port: int) -> None:
     hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + os.urandom(64)
-    openings = (os.urandom(4096), hello, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0" * 1000)
+    openings = (os.urandom(4096), hello, PREFACE + settings() * 1000)
 
     async def idle(number: int) -> None:
         async with one.connection(port) as link:
@@ -56,7 +56,7 @@ async def _without_certificate(one: Stranger, port: int) -> None:
         with contextlib.suppress(OSError, ssl.SSLError, TimeoutError):
             async with asyncio.timeout(3):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-                writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+                writer.write(PREFACE)
                 one.answers["tls: " + ("closed" if not await reader.read(100) else "answered")] += 1
                 writer.transport.abort()
         await one.pause(20)
@@ -92,15 +92,20 @@ class PickerClient:
     def flush(self) -> None:
         self.writer.write(self.h2.data_to_send())
 
-    def open(self, body: bytes = b"") -> int:
+    def open(self) -> int:
         """A call with its first message; not sent before `flush`."""
         number = self.h2.get_next_available_stream_id()
-        headers = [(":method", "POST"), (":scheme", "http"), (":path", METHOD), (":authority", "a"), ("te", "trailers")]
+        headers = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", PROCESS),
+            (":authority", "a"),
+            ("te", "trailers"),
+        ]
         self.h2.send_headers(number, [*headers, ("content-type", "application/grpc")])
         message = ext_proc.ProcessingRequest()
-        message.request_headers.headers.headers.add(key=":path", raw_value=body or b"/v1/chat/completions")
-        data = message.SerializeToString()
-        self.h2.send_data(number, b"\0" + len(data).to_bytes(4, "big") + data)
+        message.request_headers.headers.headers.add(key=":path", raw_value=b"/v1/chat/completions")
+        self.h2.send_data(number, grpc_message(message.SerializeToString()))
         return number
 
     async def answered(self, number: int, wait_s: float) -> bool:
@@ -147,7 +152,7 @@ async def picker_zero_window(one: Stranger) -> None:
                 return
             client = PickerClient(*link, window=0)
             piece = ext_proc.ProcessingRequest(request_headers=ext_proc.HttpHeaders()).SerializeToString()
-            framed = (b"\0" + len(piece).to_bytes(4, "big") + piece) * 2300  # each a hundred bytes of answer
+            framed = grpc_message(piece) * 2300  # each a hundred bytes of answer
             numbers = [client.open() for _ in range(150)]
             client.flush()
             await client.answered(0, 0.3)
@@ -169,22 +174,24 @@ def _fill_windows(client: PickerClient, numbers: Iterable[int], framed: bytes) -
     client.flush()
 
 
-def _flood(frames: Callable[[], bytes]) -> Callable[[Stranger], object]:
+def _flood(frames: Callable[[], bytes], opening: bytes = b"") -> Callable[[Stranger], Awaitable[None]]:
+    """Connections that send `opening` once and `frames` again and again, until they are closed."""
+
     async def attack(one: Stranger) -> None:
         async def send() -> None:
             while one.going:
                 async with one.connection(one.target.picker) as link:
                     if link is None:
                         return
-                    client = PickerClient(*link)
+                    PickerClient(*link)  # sends the preface and SETTINGS
                     with contextlib.suppress(OSError):
+                        link[1].write(opening)
                         while one.going and not link[1].is_closing():
                             link[1].write(frames())
                             async with asyncio.timeout(1):
                                 await link[1].drain()
                             await one.pause(1)
                     one.answers["connections"] += 1
-                    del client
                 await one.pause(10)
 
         await one.ready()
@@ -193,13 +200,12 @@ def _flood(frames: Callable[[], bytes]) -> Callable[[Stranger], object]:
     return attack
 
 
-_PING = b"\0\0\x08\x06\0\0\0\0\0" + b"12345678"
-_SETTINGS = b"\0\0\0\x04\0\0\0\0\0"
-_HEADERS = b"\0\x40\0\x01\x01\0\0\0\x01" + b"\x40\x01a\x7f\x80\x7f" + b"b" * 16375
-picker_pings = _flood(lambda: _PING * 500)
-picker_settings = _flood(lambda: _SETTINGS * 500)
+picker_pings = _flood(lambda: frame(PING, payload=b"12345678") * 500)
+picker_settings = _flood(lambda: settings() * 500)
 picker_garbage = _flood(lambda: os.urandom(2000))
-picker_endless_headers = _flood(lambda: _HEADERS + (b"\0\x40\0\x09\0\0\0\0\x01" + b"\0" * 16384) * 4)
+picker_endless_headers = _flood(
+    lambda: frame(CONTINUATION, 1, b"\0" * 16384) * 4, opening=frame(HEADERS, 1, b"", END_STREAM)
+)
 
 
 async def _beside(one: Stranger, attack: Iterable[None] | object) -> None:

@@ -8,18 +8,23 @@ from contextlib import contextmanager
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from fuzz.shape import Draw, message, raw, received
 from fuzz.target import One, Target
-
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-METHOD = b"/envoy.service.ext_proc.v3.ExternalProcessor/Process"
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + (stream % 2**31).to_bytes(4, "big") + payload
+from picker.hostile import (
+    DATA,
+    HEADERS,
+    PREFACE,
+    PROCESS,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+    grpc_message,
+    settings,
+)
 
 
 def _headers(draw: Draw) -> bytes:
     """A literal header block without an index, mostly the one that opens a call."""
-    headers = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", METHOD), (b":authority", b"a")]
+    headers = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", PROCESS.encode()), (b":authority", b"a")]
     if not draw.below(4):
         headers[draw.below(4)] = (draw.bytes(10).lower(), draw.bytes(30))
     if not draw.below(3):
@@ -35,22 +40,22 @@ def _frame(draw: Draw) -> bytes:
     stream = draw.one_of((1, 3, 5, 7, 0, 2, 2**31 - 1))
     match draw.below(10):
         case 0 | 1:
-            return frame(1, draw.one_of((4, 5, 0, 0x24)), stream, _headers(draw))
+            return frame(HEADERS, flags=draw.one_of((4, 5, 0, 0x24)), stream=stream, payload=_headers(draw))
         case 2 | 3 | 4:
             body = message(draw, ext_proc.ProcessingRequest).SerializeToString()
-            length = len(body) if draw.below(6) else int(abs(draw.below(2**32)))
-            return frame(
-                0, draw.one_of((0, 1)), stream, bytes((draw.one_of((0, 0, 0, 1)),)) + length.to_bytes(4, "big") + body
-            )
+            length = len(body) if draw.below(6) else draw.below(2**32)
+            flags, compressed = draw.one_of((0, 1)), draw.one_of((0, 0, 0, 1))
+            return frame(DATA, stream, grpc_message(body, compressed, length), flags)
         case 5:
-            return frame(3, 0, stream, draw.below(2**32).to_bytes(4, "big"))
+            return frame(RST_STREAM, stream, draw.below(2**32).to_bytes(4))
         case 6:
             identifier, value = draw.below(8), draw.one_of((0, 1, 65535, 2**31 - 1, 2**32 - 1))
-            return frame(4, draw.one_of((0, 1)), 0, identifier.to_bytes(2, "big") + value.to_bytes(4, "big"))
+            return frame(SETTINGS, flags=draw.one_of((0, 1)), payload=identifier.to_bytes(2) + value.to_bytes(4))
         case 7:
-            return frame(8, 0, draw.one_of((0, stream)), draw.one_of((0, 1, 65535, 2**31 - 1)).to_bytes(4, "big"))
+            return frame(WINDOW_UPDATE, draw.one_of((0, stream)), draw.one_of((0, 1, 65535, 2**31 - 1)).to_bytes(4))
         case 8:
-            return frame(draw.one_of((6, 7, 9, 2, 10, 200)), draw.below(256), draw.one_of((0, stream)), draw.bytes(20))
+            kind, flags = draw.one_of((6, 7, 9, 2, 10, 200)), draw.below(256)
+            return frame(kind, draw.one_of((0, stream)), draw.bytes(20), flags)
         case _:
             return draw.bytes(60)
 
@@ -74,7 +79,7 @@ def _frames() -> Iterator[One]:
 
     def one(data: bytes) -> None:
         body, draw, now = raw(data), Draw(data[1:]), 0.0
-        pieces = [PREFACE + body] if body is not None else [PREFACE + frame(4, 0, 0, b"")]
+        pieces = [PREFACE + body] if body is not None else [PREFACE + settings()]
         if body is None:
             pieces += [b"".join(_frame(draw) for _ in range(1 + draw.below(4))) for _ in range(1 + draw.below(8))]
         budget = Budget(limits)

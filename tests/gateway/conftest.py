@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -16,12 +17,12 @@ from typing import Any
 import aiohttp
 import grpc
 import pytest
-from gateway.forks import forking_starter
+from gateway.forks import forking_starter, working
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from aegaeon_gateway.config import GatewayConfig, HttpLimits
 from aegaeon_gateway.run import Served, serve
-from aegaeon_gateway.workers.pool import Starter
+from aegaeon_gateway.workers.pool import Starter, Stopped, WorkerPool
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
 from aegaeon_proto.v1.gateway_pb2_grpc import FrontendServicer, TokenSinkStub, add_FrontendServicer_to_server
@@ -345,6 +346,28 @@ def start_workers() -> Iterator[Starter]:
     """Starts fork servers as forks of one process, so that transformers is imported once."""
     with forking_starter() as start:
         yield start
+
+
+@pytest.fixture
+async def workers(start_workers: Starter) -> AsyncIterator[WorkerPool]:
+    async with working(start_workers) as workers:
+        yield workers
+
+
+@pytest.fixture
+async def recorded(start_workers: Starter) -> AsyncIterator[tuple[WorkerPool, list[socket.socket]]]:
+    """Workers, and a duplicate of the socket of every fork server that they have started."""
+    ends: list[socket.socket] = []
+
+    async def start(sock: socket.socket) -> Stopped:
+        ends.append(sock.dup())
+        await asyncio.sleep(0)  # as for a program: others may ask for workers meanwhile
+        return await start_workers(sock)
+
+    async with working(start) as workers:
+        yield workers, ends
+    for end in ends:
+        end.close()
 
 
 @pytest.fixture

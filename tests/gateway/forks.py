@@ -1,4 +1,7 @@
-"""Fork servers for tests: forks of one process that has imported transformers, instead of a program for each test."""
+"""Fork servers for tests: forks of one process that has imported transformers, instead of a program for each test.
+
+`working` is a pool of workers on one of these, or on a program as the gateway starts it.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
-from aegaeon_gateway.workers.pool import Starter, Stopped
+from aegaeon_gateway.workers.pool import PoolConfig, Starter, Stopped, WorkerPool
 from aegaeon_gateway.workers.server import ForkServer, import_what_loading_needs
+from aegaeon_gateway.workers.wire import Limit
+
+WORKERS = PoolConfig(2, Limit(10.0, 512 << 20), 60.0)
 
 
 @contextmanager
@@ -33,6 +39,16 @@ def forking_starter() -> Iterator[Starter]:
 
 async def _nothing() -> None:
     return None
+
+
+@asynccontextmanager
+async def working(start: Starter) -> AsyncIterator[WorkerPool]:
+    """A pool of workers, whose processes end with the context."""
+    workers = WorkerPool(WORKERS, start)
+    try:
+        yield workers
+    finally:
+        await workers.stop()
 
 
 def main(descriptor: int) -> None:

@@ -8,28 +8,20 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from gateway.forks import working
 
 from aegaeon_gateway.errors import TokenizerError
 from aegaeon_gateway.prompt import Prompt
 from aegaeon_gateway.texts import Texts
 from aegaeon_gateway.workers import limits
-from aegaeon_gateway.workers.pool import PoolConfig, Starter, Stopped, WorkerPool, start_process
-from aegaeon_gateway.workers.wire import Job, Limit
+from aegaeon_gateway.workers.pool import WorkerPool, start_process
+from aegaeon_gateway.workers.wire import Job
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase, ModelSource, ModelSpec, Sampling
-
-CONFIG = PoolConfig(2, Limit(10.0, 512 << 20), 60.0)
-
-
-@pytest.fixture
-async def workers(start_workers: Starter) -> AsyncIterator[WorkerPool]:
-    workers = WorkerPool(CONFIG, start_workers)
-    yield workers
-    await workers.stop()
 
 
 async def tokens_of(workers: WorkerPool, texts: Texts, folder: Path, **body: object) -> tuple[list[int], Sampling]:
@@ -40,15 +32,14 @@ async def tokens_of(workers: WorkerPool, texts: Texts, folder: Path, **body: obj
 
 
 async def test_tokenizers_of_four_models_are_asked_for_at_the_same_time(tiny_models: dict[str, Path]) -> None:
-    workers = WorkerPool(CONFIG, start_process)
-    texts = Texts(workers)
-    sources = [ModelSource(directory=str(path)) for path in tiny_models.values()]
-    loaded = await asyncio.gather(*map(texts.get, sources))
-    for text, folder in zip(loaded, tiny_models.values(), strict=True):
-        tokens, _ = await tokens_of(workers, texts, folder)
-        detokenizer = text.vocabulary.detokenizer()
-        assert "".join(map(detokenizer.feed, tokens)) + detokenizer.flush() == "quick fox"
-    await workers.stop()
+    async with working(start_process) as workers:
+        texts = Texts(workers)
+        sources = [ModelSource(directory=str(path)) for path in tiny_models.values()]
+        loaded = await asyncio.gather(*map(texts.get, sources))
+        for text, folder in zip(loaded, tiny_models.values(), strict=True):
+            tokens, _ = await tokens_of(workers, texts, folder)
+            detokenizer = text.vocabulary.detokenizer()
+            assert "".join(map(detokenizer.feed, tokens)) + detokenizer.flush() == "quick fox"
 
 
 @pytest.fixture
@@ -67,11 +58,10 @@ def orphans() -> Iterator[Callable[[], list[str]]]:
 async def test_fork_servers_that_others_took_over_from_leave_nothing_in_a_pods_process_table(
     tiny_models: dict[str, Path], orphans: Callable[[], list[str]]
 ) -> None:
-    workers = WorkerPool(CONFIG, start_process)
-    texts = Texts(workers)
-    for path in tiny_models.values():
-        await texts.get(ModelSource(directory=str(path)))
-    await workers.stop()
+    async with working(start_process) as workers:
+        texts = Texts(workers)
+        for path in tiny_models.values():
+            await texts.get(ModelSource(directory=str(path)))
     assert orphans() == []
 
 
@@ -85,26 +75,16 @@ async def test_sampling_defaults_are_the_models_own_where_the_client_says_nothin
 
 
 async def test_a_fork_server_that_has_ended_is_started_anew_and_knows_its_models(
-    model_directory: Path, start_workers: Starter
+    model_directory: Path, recorded: tuple[WorkerPool, list[socket.socket]]
 ) -> None:
-    ends: list[socket.socket] = []
-
-    async def start(sock: socket.socket) -> Stopped:
-        ends.append(sock.dup())
-        return await start_workers(sock)
-
-    workers = WorkerPool(CONFIG, start)
+    workers, ends = recorded
     texts = Texts(workers)
     before, _ = await tokens_of(workers, texts, model_directory)
     ends[0].shutdown(socket.SHUT_RDWR)
-    ends[0].close()
     for padding in ("", "x" * 100_000):  # for either lane
         after, _ = await tokens_of(workers, texts, model_directory, user=padding)
         assert after == before
     assert len(ends) == 2
-    await workers.stop()
-    for end in ends[1:]:
-        end.close()
 
 
 async def test_the_texts_of_a_model_that_failed_are_read_anew_when_it_is_mended(

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from gateway.forks import working
 
 from aegaeon_gateway.errors import TokenizerError, UnavailableError
 from aegaeon_gateway.texts import Texts
@@ -22,13 +23,13 @@ from aegaeon_gateway.workers.bounds import ADDED_TOKENS, check_added, check_deco
 from aegaeon_gateway.workers.client import Worker
 from aegaeon_gateway.workers.fair import Share
 from aegaeon_gateway.workers.lane import Lane, LaneConfig
-from aegaeon_gateway.workers.pool import PoolConfig, Starter, Stopped, WorkerPool, start_process
+from aegaeon_gateway.workers.pool import Starter, Stopped, WorkerPool, start_process
 from aegaeon_gateway.workers.wire import Job, Limit, Loaded, Message, Peek, Peeked, Reply
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase, ModelSource, ModelSpec
 
-CONFIG = PoolConfig(2, Limit(10.0, 512 << 20), 60.0)
 BODY = b'{"model":"m","prompt":"quick fox"}'
+Recorded = tuple[WorkerPool, list[socket.socket]]
 
 
 class Fake(Worker):
@@ -64,20 +65,11 @@ async def test_a_job_that_is_cancelled_as_its_turn_comes_frees_its_place() -> No
     await lane.stop()
 
 
-async def test_a_fork_server_that_many_need_is_started_once(start_workers: Starter) -> None:
-    starts = 0
-
-    async def start(sock: socket.socket) -> Stopped:
-        nonlocal starts
-        starts += 1
-        await asyncio.sleep(0)
-        return await start_workers(sock)
-
-    workers = WorkerPool(CONFIG, start)
+async def test_a_fork_server_that_many_need_is_started_once(recorded: Recorded) -> None:
+    workers, ends = recorded
     assert await asyncio.gather(*(workers.model_of("me", BODY) for _ in range(8))) == ["m"] * 8
     await asyncio.gather(*(workers.start() for _ in range(8)))
-    assert starts == 1
-    await workers.stop()
+    assert len(ends) == 1
 
 
 async def test_a_load_that_waits_while_the_fork_server_is_ended_is_told_to_come_again(
@@ -92,34 +84,27 @@ async def test_a_load_that_waits_while_the_fork_server_is_ended_is_told_to_come_
         ends.append(sock.dup())
         return await start_workers(sock) if len(ends) > 1 else stopped  # the first one answers nothing
 
-    workers = WorkerPool(CONFIG, start)
-    await workers.start()
-    ends[0].setblocking(False)
-    load = asyncio.create_task(workers.load(b"m", str(model_directory)))
-    await asyncio.get_running_loop().sock_recv(ends[0], 1)
-    ends[0].shutdown(socket.SHUT_RD)  # no order reaches it any more, and the load's answer may still come
-    assert await workers.model_of("me", BODY) == "m"
-    async with asyncio.timeout(10):
-        with pytest.raises(UnavailableError):
-            await load
-    await workers.load(b"m", str(model_directory))
-    await workers.prepare("me", Job(b"m", "completions", "m", 0), BODY)
-    assert len(ends) == 2
-    await workers.stop()
+    async with working(start) as workers:
+        await workers.start()
+        ends[0].setblocking(False)
+        load = asyncio.create_task(workers.load(b"m", str(model_directory)))
+        await asyncio.get_running_loop().sock_recv(ends[0], 1)
+        ends[0].shutdown(socket.SHUT_RD)  # no order reaches it any more, and the load's answer may still come
+        assert await workers.model_of("me", BODY) == "m"
+        async with asyncio.timeout(10):
+            with pytest.raises(UnavailableError):
+                await load
+        await workers.load(b"m", str(model_directory))
+        await workers.prepare("me", Job(b"m", "completions", "m", 0), BODY)
+        assert len(ends) == 2
     for end in ends:
         end.close()
 
 
 async def test_a_model_whose_files_went_with_the_fork_server_is_loaded_from_its_source_again(
-    model_directory: Path, tmp_path: Path, start_workers: Starter
+    model_directory: Path, tmp_path: Path, recorded: Recorded
 ) -> None:
-    ends: list[socket.socket] = []
-
-    async def start(sock: socket.socket) -> Stopped:
-        ends.append(sock.dup())
-        return await start_workers(sock)
-
-    folder, workers = Path(shutil.copytree(model_directory, tmp_path / "model")), WorkerPool(CONFIG, start)
+    folder, (workers, ends) = Path(shutil.copytree(model_directory, tmp_path / "model")), recorded
     texts, source = Texts(workers), ModelSource(directory=str(folder))
     job = Job((await texts.get(source)).key, "completions", "m", 0)
     shutil.rmtree(folder)
@@ -130,15 +115,11 @@ async def test_a_model_whose_files_went_with_the_fork_server_is_loaded_from_its_
     texts.forget(source)
     await texts.get(source)
     await workers.prepare("me", job, BODY)
-    await workers.stop()
-    for end in ends:
-        end.close()
 
 
 async def test_a_job_for_a_model_that_was_dropped_is_told_to_come_again(
-    model_directory: Path, start_workers: Starter
+    model_directory: Path, workers: WorkerPool
 ) -> None:
-    workers = WorkerPool(CONFIG, start_workers)
     text = await Texts(workers).get(ModelSource(directory=str(model_directory)))
     workers.drop(text.key)
     with pytest.raises(UnavailableError):
@@ -147,13 +128,12 @@ async def test_a_job_for_a_model_that_was_dropped_is_told_to_come_again(
     with pytest.raises(UnavailableError) as refused:
         await workers.prepare("me", Job(text.key, "completions", "m", 0), BODY)
     assert str(model_directory) not in refused.value.message
-    await workers.stop()
 
 
 async def test_a_model_dropped_while_another_is_loaded_is_dropped_from_the_new_fork_server_too(
-    model_directory: Path, tmp_path: Path, start_workers: Starter
+    model_directory: Path, tmp_path: Path, workers: WorkerPool
 ) -> None:
-    folder, workers = Path(shutil.copytree(model_directory, tmp_path / "model")), WorkerPool(CONFIG, start_workers)
+    folder = Path(shutil.copytree(model_directory, tmp_path / "model"))
     one = await Texts(workers).get(ModelSource(directory=str(model_directory)))
     other = asyncio.create_task(workers.load(b"other", str(folder)))
     while not workers._loading.locked():  # noqa: ASYNC110 - the lock tells nobody
@@ -163,7 +143,6 @@ async def test_a_model_dropped_while_another_is_loaded_is_dropped_from_the_new_f
     workers._present.add(one.key)  # as if it were known: a worker that has it would serve it
     with pytest.raises(UnavailableError):
         await workers.prepare("me", Job(one.key, "completions", "m", 0), BODY)
-    await workers.stop()
 
 
 def status_of(source: ModelSource) -> ModelStatus:
@@ -171,9 +150,8 @@ def status_of(source: ModelSource) -> ModelStatus:
 
 
 async def test_a_model_taken_up_again_while_it_is_loaded_stays_loaded(
-    model_directory: Path, start_workers: Starter
+    model_directory: Path, workers: WorkerPool
 ) -> None:
-    workers = WorkerPool(CONFIG, start_workers)
     texts, source = Texts(workers), ModelSource(directory=str(model_directory))
     texts.keep([status_of(source)])
     first = asyncio.create_task(texts.get(source))
@@ -184,57 +162,56 @@ async def test_a_model_taken_up_again_while_it_is_loaded_stays_loaded(
     second = asyncio.create_task(texts.get(source))
     text, _ = await asyncio.gather(second, first)
     await workers.prepare("me", Job(text.key, "completions", "m", 0), BODY)
-    await workers.stop()
 
 
-def family(pid: int) -> dict[int, str]:
-    """All processes below one, by state."""
-    found = {}
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        with suppress(FileNotFoundError):
-            found[int(child)] = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
-            found |= family(int(child))
+def children(pid: int) -> set[int]:
+    return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+
+
+def family(pid: int) -> set[int]:
+    """All processes below one."""
+    found = set()
+    for child in children(pid):
+        with suppress(FileNotFoundError):  # it has ended meanwhile
+            found |= {child} | family(child)
     return found
 
 
 async def test_no_process_is_left_of_fork_servers_that_others_took_over_from(
     model_directory: Path, tmp_path: Path
 ) -> None:
-    own, workers = family(os.getpid()).keys(), WorkerPool(CONFIG, start_process)
-    texts = Texts(workers)
-    for number in range(3):
-        folder = shutil.copytree(model_directory, tmp_path / f"{number}")
-        text = await texts.get(ModelSource(directory=str(folder)))
-        await workers.prepare("me", Job(text.key, "completions", "m", 0), BODY)
-    children = set(Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())  # noqa: ASYNC240 - /proc
-    assert len({*map(int, children)} - own) == 1
-    await workers.stop()
-    assert not family(os.getpid()).keys() - own
+    own = family(os.getpid())
+    async with working(start_process) as workers:
+        texts = Texts(workers)
+        for number in range(3):
+            folder = shutil.copytree(model_directory, tmp_path / f"{number}")
+            text = await texts.get(ModelSource(directory=str(folder)))
+            await workers.prepare("me", Job(text.key, "completions", "m", 0), BODY)
+        assert len(children(os.getpid()) - own) == 1
+    assert not family(os.getpid()) - own
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.jinja"])
 async def test_a_pipe_among_a_models_files_fails_that_model_at_once(
-    model_directory: Path, tmp_path: Path, start_workers: Starter, name: str
+    model_directory: Path, tmp_path: Path, workers: WorkerPool, name: str
 ) -> None:
-    folder, workers = Path(shutil.copytree(model_directory, tmp_path / "model")), WorkerPool(CONFIG, start_workers)
+    folder = Path(shutil.copytree(model_directory, tmp_path / "model"))
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
     with pytest.raises(TokenizerError, match="no file"):
         await Texts(workers).get(ModelSource(directory=str(folder)))
-    await workers.stop()
 
 
 async def test_a_decoder_that_the_gateway_cannot_run_fails_before_a_fork_takes_over(
-    model_directory: Path, tmp_path: Path, start_workers: Starter
+    model_directory: Path, tmp_path: Path, workers: WorkerPool
 ) -> None:
-    folder, workers = Path(shutil.copytree(model_directory, tmp_path / "model")), WorkerPool(CONFIG, start_workers)
+    folder = Path(shutil.copytree(model_directory, tmp_path / "model"))
     whole = json.loads((folder / "tokenizer.json").read_text())
     parts = [{"type": "Fuse"}, {"type": "Replace", "pattern": {"String": "do"}, "content": "at"}]
     whole["decoder"] = {"type": "Sequence", "decoders": parts}
     (folder / "tokenizer.json").write_text(json.dumps(whole))
     with pytest.raises(TokenizerError, match="Replace behind a Fuse"):
         await workers.load(b"m", str(folder))
-    await workers.stop()
 
 
 def test_a_decoder_with_a_long_description_is_refused() -> None:

@@ -41,7 +41,7 @@ class Ground(Pods):
     """Pods with two tenants, a disk tier, and a gateway whose event loop is watched."""
 
     def __init__(self, models: Mapping[str, Path], base: Path) -> None:
-        super().__init__({name: models[name] for name in (*INNOCENT_MODELS, OPEN_MODEL)}, base, MEMORY)
+        super().__init__({name: models[name] for name in GOOD_MODELS}, base, MEMORY)
         self.picker, self.gateway_pages = free_port(), free_port()
         self.folder = base / "stranger"
         self.folder.mkdir()
@@ -50,7 +50,7 @@ class Ground(Pods):
     def loop_record(self) -> Path:
         return self.base / "gateway.loop"
 
-    def target(self, hostile: tuple[str, ...] = ()) -> Target:
+    def target(self) -> Target:
         return Target(
             gateway=self.ports["gateway"],
             key=STRANGER,
@@ -61,7 +61,6 @@ class Ground(Pods):
             picker=self.picker,
             folder=str(self.folder),
             web=free_port(),
-            hostile=hostile,
         )
 
     def dead(self) -> list[str]:
@@ -110,8 +109,7 @@ def tenants(hostile: tuple[str, ...]) -> gateway_pb2.Tenants:
     def tenant(name: str, key: str, *models: str) -> gateway_pb2.Tenant:
         return gateway_pb2.Tenant(name=name, models=models, key_sha256=[hashlib.sha256(key.encode()).hexdigest()])
 
-    shared = (*INNOCENT_MODELS, OPEN_MODEL)
-    both = [tenant("innocent", KEY, *shared), tenant("stranger", STRANGER, *shared, *hostile)]
+    both = [tenant("innocent", KEY, *GOOD_MODELS), tenant("stranger", STRANGER, *GOOD_MODELS, *hostile)]
     return gateway_pb2.Tenants(tenants=both, open_models=[OPEN_MODEL])
 
 

@@ -14,7 +14,7 @@ from fuzz.target import One, Target, folder
 
 @contextmanager
 def _tenants() -> Iterator[One]:
-    from aegaeon_gateway.errors import ConfigError
+    from aegaeon_gateway.errors import ConfigError, UnauthorizedError
     from aegaeon_gateway.tenancy.file import TenantsFile
 
     with folder() as home:
@@ -37,7 +37,7 @@ def _tenants() -> Iterator[One]:
                 directory = TenantsFile(home / "tenants.json").current()
             except ConfigError:
                 return
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(UnauthorizedError):
                 directory.identify("Bearer \udcff")
 
         yield one

@@ -10,9 +10,9 @@ from typing import Any
 
 import aiohttp
 import pytest
+from gateway.conftest import TEXT
 
 BODY = json.dumps({"model": "tiny", "prompt": "hi", "max_tokens": 200}).encode()
-TEXT = "Größe 🙂, 数字 and the quick brown fox; tokens are scheduled one by one."
 HANG_S = 60
 
 

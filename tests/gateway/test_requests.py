@@ -7,10 +7,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.gateway.conftest import Pool, gateway_config, model_status
+from gateway.conftest import Pool, gateway_config, model_status
 
 from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.run import serve
+from aegaeon_gateway.workers.pool import Starter
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
 
@@ -235,13 +236,12 @@ async def test_the_schedulers_other_refusals_have_their_own_status(pool: Any) ->
 
 
 async def test_a_request_that_nobody_takes_is_answered_with_what_is_wrong_with_its_model(
-    peer: Any, tokenizer: Any, model_directory: Any
+    peer: Any, tokenizer: Any, model_directory: Any, start_workers: Starter
 ) -> None:
-    async with serve(GatewayConfig(**gateway_config(peer, hold_s=0.5))) as served, aiohttp.ClientSession() as http:
+    config = GatewayConfig(**gateway_config(peer, hold_s=0.5))
+    async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
         pool = Pool(peer, served, http, tokenizer, model_directory)
-        while (await pool.chat())[0] != 200:  # its tokenizer may take longer than a request is held
-            pass
-        peer.submits.clear()
+        await pool.until_loaded("tiny")  # its tokenizer may take longer than a request is held
         peer.silent = True
         asked = asyncio.create_task(pool.chat())
         await peer.until(lambda: bool(peer.submits))

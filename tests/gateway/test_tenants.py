@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.gateway.conftest import HI, Peer, Pool, gateway_config, model_status
+from gateway.conftest import HI, Peer, Pool, gateway_config, model_status
 from tokenizers import Tokenizer
 
 from aegaeon_gateway.config import GatewayConfig

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from operator_objects import KEY, gpu_pool, model_pool, observed
+from stack.pods import free_port
 
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.kube import certificates
@@ -40,12 +40,6 @@ class Kept(Cluster):
 
     async def apply(self, manifest: dict[str, Any], subresource: str = "", force: bool = True) -> dict[str, Any]:
         return manifest
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @asynccontextmanager

@@ -32,10 +32,6 @@ B = model_pb2.ModelSpec(name="tiny-b", source=B_SOURCE, ttft_s=2, tbt_s=0.1)
 C = spec("tiny-c")
 
 
-async def admin(stack: Any) -> admin_pb2_grpc.AdminAsyncStub:
-    return await stack.admin()
-
-
 async def test_admin_is_served_on_its_own_address_alone_and_nothing_else_is_there(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
         wrong: admin_pb2_grpc.AdminAsyncStub = admin_pb2_grpc.AdminStub(await stack.channel())
@@ -51,7 +47,7 @@ async def test_admin_is_served_on_its_own_address_alone_and_nothing_else_is_ther
 
 async def set_catalog(stack: Any, *models: model_pb2.ModelSpec, **options: Any) -> admin_pb2.SetCatalogReply:
     request = admin_pb2.SetCatalogRequest(models=models, **options)
-    return await (await admin(stack)).SetCatalog(request)
+    return await (await stack.admin()).SetCatalog(request)
 
 
 async def refused(stack: Any, *models: model_pb2.ModelSpec) -> tuple[grpc.StatusCode, str]:
@@ -126,7 +122,7 @@ async def test_another_source_of_a_served_name_is_refused_and_nothing_is_changed
         code, sentence = await refused(stack, spec("tiny-a", "/models/a", max_model_len=128), B)
         assert "the max_model_len of model tiny-a" in sentence
         assert len(brain.all_of(events.CatalogChanged)) == 1
-        status = await (await admin(stack)).Status(admin_pb2.AdminStatusRequest())
+        status = await (await stack.admin()).Status(admin_pb2.AdminStatusRequest())
         assert [model.spec.name for model in status.catalog.models] == ["tiny-a", "tiny-b"]
 
 
@@ -139,7 +135,7 @@ async def test_the_source_of_a_model_that_failed_may_be_mended(serve: Any, brain
         assert list((await set_catalog(stack, mended, B)).changed) == ["tiny-a"]
         command = await sidecar.next()
         assert command.catalog.models[1].source.directory == "/models/there"
-        status = await (await admin(stack)).Status(admin_pb2.AdminStatusRequest())
+        status = await (await stack.admin()).Status(admin_pb2.AdminStatusRequest())
         assert {m.spec.name: m.phase for m in status.catalog.models}["tiny-a"] == model_pb2.MODEL_PHASE_UNSPECIFIED
         without, again = brain.all_of(events.CatalogChanged)[-2:]
         assert ([m.name for m in without.models], len(again.models)) == (["tiny-b"], 2)
@@ -184,7 +180,7 @@ async def test_a_withdrawn_model_answers_what_it_was_asked_before_and_takes_noth
         assert (rejected.request, rejected.code) == ("r2", gateway_pb2.REJECT_CODE_UNKNOWN_MODEL)
         await gateway.send(submit=submit("r1", epoch=2))  # what it was asked before goes on, also after a loss
         await gateway.next("accepted")
-        status = await (await admin(stack)).Status(admin_pb2.AdminStatusRequest())
+        status = await (await stack.admin()).Status(admin_pb2.AdminStatusRequest())
         assert list(status.withdrawing) == ["tiny-a"]
         assert len(brain.all_of(events.CatalogChanged)) == 1
         brain.script[events.Cancelled] = lambda e: [commands.SequenceEnded(e.seq, 2)]
@@ -219,7 +215,7 @@ async def test_what_a_withdrawn_model_has_not_answered_in_time_ends_with_an_erro
         assert (rejected.request, rejected.code) == ("r1", gateway_pb2.REJECT_CODE_UNKNOWN_MODEL)
         assert "withdrawn" in rejected.reason
         assert await next_catalog(sidecar) == ["tiny-b"]
-        status = await (await admin(stack)).Status(admin_pb2.AdminStatusRequest())
+        status = await (await stack.admin()).Status(admin_pb2.AdminStatusRequest())
         assert not status.withdrawing
         assert not status.pool.sequences
 
@@ -240,7 +236,7 @@ async def test_tenants_reach_gateways_that_are_there_and_those_that_come_later(s
     async with serve(brain, tenants={"open_models": ["tiny-b"]}) as stack:
         here = await stack.gateway("here")
         assert list((await here.next("tenants")).open_models) == ["tiny-b"]
-        api = await admin(stack)
+        api = await stack.admin()
         assert (await api.SetTenants(admin_pb2.SetTenantsRequest(tenants=tenants("red")))).changed
         assert not (await api.SetTenants(admin_pb2.SetTenantsRequest(tenants=tenants("red")))).changed
         later = await stack.gateway("later")
@@ -267,7 +263,7 @@ async def test_tenants_that_make_no_sense_are_refused(
 ) -> None:
     async with serve(brain) as stack:
         with pytest.raises(grpc.aio.AioRpcError, match=word) as error:
-            await (await admin(stack)).SetTenants(admin_pb2.SetTenantsRequest(tenants=document))
+            await (await stack.admin()).SetTenants(admin_pb2.SetTenantsRequest(tenants=document))
         assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -283,7 +279,7 @@ async def test_every_life_of_a_scheduler_has_a_name_of_its_own(serve: Any, brain
     for _ in range(2):
         async with serve(brain) as stack:
             await stack.sidecar(memory=engine_pb2.Memory())
-            seen.add((await (await admin(stack)).Status(admin_pb2.AdminStatusRequest())).incarnation)
+            seen.add((await (await stack.admin()).Status(admin_pb2.AdminStatusRequest())).incarnation)
     assert len(seen) == 2
 
 
@@ -309,7 +305,7 @@ async def test_what_every_gateway_says_of_a_models_text_is_in_the_catalog_for_op
     async def until(phase: model_pb2.ModelPhase.ValueType, reason: str) -> None:
         async with asyncio.timeout(60):
             while True:
-                [model, _] = (await (await admin(stack)).Status(admin_pb2.AdminStatusRequest())).catalog.models
+                [model, _] = (await (await stack.admin()).Status(admin_pb2.AdminStatusRequest())).catalog.models
                 if model.phase == phase and reason in model.reason and bool(reason) == bool(model.reason):
                     return
 

@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 import grpc
 import pytest
+from stack.pods import free_port
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.core.log import replay
@@ -51,12 +52,6 @@ async def failed_start(config: Path) -> str:
         _, complaint = await process.communicate()
     assert process.returncode == 2
     return complaint.decode()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def cached(model: str) -> model_pb2.ModelState:

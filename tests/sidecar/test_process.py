@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,16 +12,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 from sidecar.rig import Link, Rig, config, outside, seq, spec
+from stack.pods import free_port
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @asynccontextmanager

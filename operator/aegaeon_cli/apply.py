@@ -12,7 +12,7 @@ import grpc
 
 from aegaeon_cli.errors import NoAnswerError, RefusedError
 from aegaeon_cli.options import manifests_option
-from aegaeon_operator.podrunner import RunState, default_base, find_run, missing_models
+from aegaeon_operator.podrunner import RunState, default_base, find_run, missing_models, unusable_keys
 from aegaeon_operator.reconcile import DesiredPod, LocalPlan, PodRole, needs_restart, reconcile
 from aegaeon_operator.reconcile.pods import Json
 from aegaeon_operator.spec import Pool, load_manifests
@@ -65,7 +65,7 @@ def _pool(manifests: Path, state: RunState) -> Pool:
     found = next((pool for pool in pools if pool.gpu_pool.metadata.name == state.pool), None)
     if found is None:
         raise RefusedError(f"{manifests}: has no GpuPool {state.pool}, which is the one that runs")
-    if problems := missing_models(found):
+    if problems := [*missing_models(found), *unusable_keys(found)]:
         raise RefusedError("\n".join(problems))
     return found
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+from operator_objects import Json, gpu_pool, model_pool, observed
 from tests.operator.test_manifests import GPU, MODELS, ONE_MODEL, load, problems
 
 from aegaeon_gateway.tenancy import TenantsFile
+from aegaeon_operator.podrunner import unusable_keys
+from aegaeon_operator.reconcile.cluster.attach import Attached, attach
 from aegaeon_operator.reconcile.tenants import tenants_file
 from aegaeon_operator.spec import load_manifests
 
@@ -57,8 +61,107 @@ def test_a_quota_of_a_model_counts_without_tenants(tmp_path: Path) -> None:
 def test_tenants_that_contradict_each_other_or_the_models_are_told_so(tmp_path: Path) -> None:
     wrong = problems(tmp_path, GPU, SECOND.rstrip() + BLUE)
     assert [one.partition("spec.")[2] for one in wrong] == [
-        "tenants[0].models: 'llama' is no model of this ModelPool; known: other"
+        "tenants[0].models: tenant 'blue' is granted 'llama', no model of this ModelPool; known: other"
     ]
     other_key = RED.replace("red.key", "other.key")
     (twice,) = problems(tmp_path, GPU, ONE_MODEL.rstrip() + RED, SECOND.rstrip() + other_key)
     assert "'red' has another keyFile or quota in" in twice
+
+
+def attached(*pools: Json, **facts: Any) -> Attached:
+    return attach(observed(gpu_pool(allowedNamespaces=["team"]), *pools, **facts))
+
+
+def tenant(name: str, **about: Any) -> Json:
+    return {"name": name, "keySecretRef": {"name": name, "key": "keys"}, **about}
+
+
+SECRETS = {
+    ("infra", "acme"): {"keys": "sk-1"},
+    ("infra", "other"): {"keys": "sk-2"},
+    ("team", "acme"): {"keys": "sk-3"},
+}
+
+
+def test_a_grant_to_a_model_that_is_not_there_is_told_on_a_cluster_in_the_same_words(tmp_path: Path) -> None:
+    (said,) = attached(
+        model_pool("red", "llama", tenants=[tenant("acme", models=["lama", "llama"])]), secrets=SECRETS
+    ).refused.values()
+    assert said.reason == "GrantUnknown"
+    wrong = problems(tmp_path, GPU, ONE_MODEL.rstrip() + RED.replace("quota", "models: [lama], quota"))
+    assert [one.partition("tenant ")[2] for one in wrong] == [
+        said.message.removeprefix("tenant ").replace("acme", "red")
+    ]
+
+
+def test_a_tenant_that_is_another_one_elsewhere_keeps_keys_and_quota_of_the_older_model_pool() -> None:
+    quota = {"requestsPerMinute": 60}
+    old = model_pool("old", "llama", tenants=[tenant("acme", quota=quota)])
+    young = model_pool("young", "qwen", created=1, tenants=[tenant("acme"), tenant("other")])
+    for order in ((old, young), (young, old)):
+        found = attached(*order, secrets=SECRETS)
+        assert {uid: one.reason for uid, one in found.refused.items()} == {"ModelPool-infra-young": "TenantConflict"}
+        acme, other = found.tenants["tenants"]
+        assert (acme["models"], acme["quota"]["requests_per_minute"]) == (["llama"], 60)
+        assert (other["name"], other["models"]) == ("other", ["qwen"])
+
+
+def test_the_same_tenant_of_two_model_pools_has_the_models_of_both_on_a_cluster_too() -> None:
+    pools = [model_pool(name, name, tenants=[tenant("acme")]) for name in ("one", "two")]
+    found = attached(*pools, secrets=SECRETS)
+    assert found.refused == {}
+    assert [one["models"] for one in found.tenants["tenants"]] == [["one", "two"]]
+
+
+def test_tenants_of_two_namespaces_are_two() -> None:
+    there = model_pool("red", "qwen", namespace="team", tenants=[tenant("acme", quota={"requestsPerMinute": 1})])
+    found = attached(model_pool("red", "llama", tenants=[tenant("acme")]), there, secrets=SECRETS)
+    assert found.refused == {}
+    assert [one["name"] for one in found.tenants["tenants"]] == ["acme", "team/acme"]
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    tenants = [tenant("acme", models=["a"]), tenant("gone", models=["b"]), {"name": "file", "keyFile": "/keys"}]
+    models = [{"name": "llama", "source": {"hostPath": "/etc"}}, {"name": "qwen", "source": {"s3": {"bucket": "m"}}}]
+    (said,) = attached(model_pool("red", models=models, tenants=tenants), secrets=SECRETS).refused.values()
+    assert said.reason == "HostPathNotAllowed"
+    for words in ("'a'", "'b'", "Secret gone", "keyFile", "qwen is kept on disk", "llama: /etc"):
+        assert words in said.message
+
+
+def test_a_key_of_two_tenants_is_the_older_ones() -> None:
+    both = {**SECRETS, ("infra", "other"): {"keys": "sk-1\nsk-2\n"}}
+    pools = (
+        model_pool("red", "llama", tenants=[tenant("acme")]),
+        model_pool("blue", "qwen", created=1, tenants=[tenant("other")]),
+    )
+    found = attached(*pools, secrets=both)
+    assert {uid: one.reason for uid, one in found.refused.items()} == {"ModelPool-infra-blue": "KeyConflict"}
+    acme, other = (set(one["key_sha256"]) for one in found.tenants["tenants"])
+    assert (len(acme), len(other), acme & other) == (1, 1, set())
+
+
+def test_key_files_are_looked_at_before_anything_starts(tmp_path: Path) -> None:
+    blue = "    - {name: blue, keyFile: ./blue.key}\n    - {name: green, keyFile: ./green.key}\n"
+    (pool,) = load(tmp_path, GPU, ONE_MODEL.rstrip() + RED + blue).pools
+    (tmp_path / "red.key").write_text("sk-1")
+    (tmp_path / "blue.key").write_text("sk-2 sk-1")
+    missing, shared = unusable_keys(pool)
+    assert "spec.tenants[2].keyFile" in missing
+    assert "green.key cannot be read" in missing
+    assert shared.endswith("spec.tenants[1]: tenant 'blue' has a key of tenant 'red'; give it its own")
+    (tmp_path / "green.key").write_text("")
+    assert "is empty; write a key into it" in unusable_keys(pool)[0]
+
+
+def test_secrets_whose_names_have_dots_are_never_taken_for_each_other() -> None:
+    refs = [{"name": "a.b", "key": "c"}, {"name": "a", "key": "b.c"}, {"name": "a.b.c", "key": "d"}]
+    models = [
+        {"name": f"m{number}", "source": {"huggingFace": {"repository": "org/m", "credentialsSecretRef": ref}}}
+        for number, ref in enumerate(refs)
+    ]
+    secrets = {("infra", str(ref["name"])): {str(ref["key"]): str(number)} for number, ref in enumerate(refs)}
+    found = attached(model_pool("red", models=models), secrets=secrets)
+    assert found.refused == {}
+    assert sorted(found.credentials.values()) == ["0", "1", "2"]
+    assert "infra.a.b.c" in found.credentials

@@ -100,17 +100,22 @@ def _read(path: Path) -> _File:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        at = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{path}: {at or 'the file'}: {first['msg']}") from error
+        found = [(".".join(map(str, one["loc"])) or "the file", one["msg"]) for one in error.errors(include_url=False)]
+        raise ConfigError(f"{path}: {'; '.join(f'{at}: {said}' for at, said in found)}") from error
 
 
 def _directory(file: _File, folder: Path) -> Directory:
+    """Raises ConfigError with everything that is wrong with keys."""
     keys: dict[str, str] = {}
-    for tenant in file.tenants:
-        for one in (*tenant.key_sha256, *_digests(tenant, folder)):
-            if keys.setdefault(one, tenant.name) != tenant.name:
-                raise ConfigError(f"tenants {keys[one]!r} and {tenant.name!r} have the same key; give each its own")
+    problems: list[str] = []
+    held = [(tenant.name, one) for tenant in file.tenants for one in _keys(tenant, folder, problems)]
+    problems += [
+        f"tenants {keys[one]!r} and {name!r} have the same key; give each its own"
+        for name, one in held
+        if keys.setdefault(one, name) != name
+    ]
+    if problems:
+        raise ConfigError("; ".join(dict.fromkeys(problems)))
     return Directory(
         tenants=tuple(Tenant(one.name, frozenset(one.models), _quota(one.quota)) for one in file.tenants),
         keys=keys,
@@ -119,16 +124,17 @@ def _directory(file: _File, folder: Path) -> Directory:
     )
 
 
-def _digests(tenant: _Tenant, folder: Path) -> list[str]:
-    """A key file holds one key a line: during a rotation the old one and the new one."""
-    found = []
+def _keys(tenant: _Tenant, folder: Path, problems: list[str]) -> list[str]:
+    """Hashes of a tenant's keys. A key file holds one key a line: during a rotation the old one and the new one."""
+    found = list(tenant.key_sha256)
     for name in tenant.key_files:
         try:
             lines = (folder / name).read_text("utf-8").split()
         except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a name that no file can have
-            raise ConfigError(f"key file {name} of tenant {tenant.name!r} cannot be read: {error}") from error
+            problems.append(f"key file {name} of tenant {tenant.name!r} cannot be read: {error}")
+            continue
         if not lines:
-            raise ConfigError(f"key file {name} of tenant {tenant.name!r} is empty; write a key into it")
+            problems.append(f"key file {name} of tenant {tenant.name!r} is empty; write a key into it")
         found += [digest(line) for line in lines]
     return found
 

@@ -1,7 +1,7 @@
 """Runs desired pods as child processes of this one: what kubelet does on a node, on a laptop."""
 
 from aegaeon_operator.podrunner.child import Reporter, RestartPolicy, tethered
-from aegaeon_operator.podrunner.preflight import look, missing_models, preflight
+from aegaeon_operator.podrunner.preflight import look, missing_models, preflight, unusable_keys
 from aegaeon_operator.podrunner.runfolder import (
     RunFolder,
     RunState,
@@ -36,4 +36,5 @@ __all__ = [
     "sweep",
     "sweep_node",
     "tethered",
+    "unusable_keys",
 ]

@@ -12,6 +12,7 @@ from aegaeon_operator.reconcile import LocalPlan, PodRole, reconcile
 from aegaeon_operator.reconcile.local import gateway_port
 from aegaeon_operator.spec import Pool
 from aegaeon_operator.spec.quantity import format_quantity
+from aegaeon_operator.spec.tenancy import Claim, claims, hashes_of, shared_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ def preflight(pool: Pool, plan: LocalPlan, machine: Machine) -> None:
         *_port_in_use(plan.host, gateway_port(pool, plan), "--port"),
         *(_port_in_use(plan.host, metrics, "spec.scheduling.metricsPort") if metrics else ()),
     ]
-    problems = [*ports, *_too_little(pool, plan, machine), *missing_models(pool), *_no_gpu(pool, plan)]
+    problems = [*ports, *_too_little(pool, plan, machine), *missing_models(pool)]
+    problems += [*unusable_keys(pool), *_no_gpu(pool, plan)]
     if problems:
         raise PreflightError(problems)
 
@@ -83,6 +85,25 @@ def missing_models(pool: Pool) -> list[str]:
         for model in pool.models
         if model.source.host_path is not None and not Path(model.source.host_path).is_dir()
     ]
+
+
+def unusable_keys(pool: Pool) -> list[str]:
+    """A sentence for every key file that cannot be read or is empty, and for every key of two tenants."""
+    problems: list[str] = []
+    read: list[tuple[Claim, list[str]]] = []
+    for one in pool.model_pools:
+        for claim in claims(pool.gpu_pool.metadata.namespace, one, f"ModelPool {one.metadata.name}"):
+            try:
+                read.append((claim, hashes_of(Path(claim.tenant.key_file or "").read_text("utf-8"))))
+            except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a name that no file can have
+                problems.append(f"{claim.where}.keyFile: {claim.tenant.key_file} cannot be read: {error}")
+    problems += [
+        f"{claim.where}.keyFile: {claim.tenant.key_file} is empty; write a key into it"
+        for claim, hashes in read
+        if not hashes
+    ]
+    shared = dict.fromkeys(problem for problem, _ in shared_keys(read))
+    return problems + [f"{one.claim.pool}: {one.place}: {one.text}" for one in shared]
 
 
 def _no_gpu(pool: Pool, plan: LocalPlan) -> list[str]:

@@ -6,20 +6,19 @@ from aegaeon_operator.reconcile.pods import Json
 from aegaeon_operator.reconcile.processes import quota_entry
 from aegaeon_operator.spec import Pool
 from aegaeon_operator.spec.resources import Quota, Tenant
+from aegaeon_operator.spec.tenancy import claims
 
 
 def tenants_file(pool: Pool) -> Json | None:
     """The content of the gateways' tenants file; None when every model is open and has no quota."""
     granted: dict[str, list[str]] = {}
     tenants: dict[str, Tenant] = {}
-    open_models: list[str] = []
+    namespace = pool.gpu_pool.metadata.namespace
     for model_pool in pool.model_pools:
-        names = [model.name for model in model_pool.spec.models]
-        if not model_pool.spec.tenants:
-            open_models += names
-        for tenant in model_pool.spec.tenants:
-            tenants[tenant.name] = tenant
-            granted.setdefault(tenant.name, []).extend(tenant.models or names)
+        for claim in claims(namespace, model_pool, ""):
+            tenants.setdefault(claim.known_as, claim.tenant)
+            granted.setdefault(claim.known_as, []).extend(claim.tenant.models or claim.models)
+    open_models = [model.name for one in pool.model_pools if not one.spec.tenants for model in one.spec.models]
     quotas = {model.name: quota_entry(model.quota) for model in pool.models if model.quota != Quota()}
     if not tenants and not quotas:
         return None

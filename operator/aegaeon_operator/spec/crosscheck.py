@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from aegaeon_operator.spec.resources import GpuPool, ModelPool, Tenant
+from aegaeon_operator.spec.resources import GpuPool, ModelPool
+from aegaeon_operator.spec.tenancy import claims, contradictions
 
 Kind = TypeVar("Kind", GpuPool, ModelPool)
 
@@ -44,7 +45,7 @@ def cross_check(gpu_pools: list[Placed[GpuPool]], model_pools: list[Placed[Model
         if not attached:
             name = gpu_pool.value.metadata.name
             problems.append(f"{gpu_pool}: no ModelPool refers to it; add one with gpuPoolRef.name: {name}")
-        problems += [*_served_twice(attached), *_other_port(attached), *_tenants(attached)]
+        problems += [*_served_twice(attached), *_other_port(attached), *_tenants(gpu_pool.value, attached)]
         problems += [*_without_disk(gpu_pool, attached), *_for_kubernetes(gpu_pool, attached)]
     return problems
 
@@ -123,19 +124,10 @@ def _other_port(model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
             )
 
 
-def _tenants(model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
-    """A tenant of several ModelPools is the same one everywhere; what it is granted is served here."""
-    first: dict[str, tuple[str, Tenant]] = {}
-    for placed in model_pools:
-        served = {model.name for model in placed.value.spec.models}
-        for index, tenant in enumerate(placed.value.spec.tenants):
-            here = f"{placed}: spec.tenants[{index}]"
-            for name in tenant.models or ():
-                if name not in served:
-                    yield f"{here}.models: '{name}' is no model of this ModelPool; known: {', '.join(sorted(served))}"
-            there, other = first.setdefault(tenant.name, (here, tenant))
-            if (other.key_file, other.quota) != (tenant.key_file, tenant.quota):
-                yield f"{here}: '{tenant.name}' has another keyFile or quota in {there}; make them equal, or rename one"
+def _tenants(gpu_pool: GpuPool, model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
+    namespace = gpu_pool.metadata.namespace
+    found = [claim for placed in model_pools for claim in claims(namespace, placed.value, str(placed))]
+    return (f"{one.claim.pool}: {one.place}: {one.text}" for one in contradictions(found))
 
 
 def _without_disk(gpu_pool: Placed[GpuPool], model_pools: list[Placed[ModelPool]]) -> Iterator[str]:

@@ -14,7 +14,8 @@ from aegaeon_operator.reconcile.processes import quota_entry
 from aegaeon_operator.spec.base import SecretRef
 from aegaeon_operator.spec.crosscheck import allows
 from aegaeon_operator.spec.model_pool import Guarded
-from aegaeon_operator.spec.resources import GpuPool, ModelPool, Quota, ServedModel, Source, Tenant
+from aegaeon_operator.spec.resources import GpuPool, ModelPool, Quota, ServedModel, Source
+from aegaeon_operator.spec.tenancy import Claim, Problem, claims, contradictions, hashes_of, shared_keys
 
 _LONGEST_ENTRY = 253
 
@@ -29,6 +30,11 @@ class Attached:
     credentials: dict[str, str] = field(default_factory=dict)
     tenants: Json = field(default_factory=dict)
 
+    def refuse(self, uid: str, why: Refusal) -> None:
+        """One more thing that is wrong with a ModelPool: the first gives the reason, the message has all."""
+        before = self.refused.get(uid)
+        self.refused[uid] = Refusal(before.reason, f"{before.message}; {why.message}") if before else why
+
     @property
     def served(self) -> tuple[ServedModel, ...]:
         """In the order of their names: the order of ModelPools' arrival changes nothing."""
@@ -41,7 +47,7 @@ def attach(observed: Observed) -> Attached:
     for pool in sorted(observed.model_pools, key=lambda one: one.age):
         refusal = _refusal(observed, pool)
         if refusal:
-            found.refused[pool.uid] = refusal
+            found.refuse(pool.uid, refusal)
         elif pool.value and observed.gpu_pool and observed.gpu_pool.value:
             _take(observed, observed.gpu_pool.value, pool, found)
     found.tenants = _tenants(observed, found)
@@ -66,7 +72,6 @@ def _refusal(observed: Observed, pool: Live[ModelPool]) -> Refusal | None:
 
 def _take(observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], found: Attached) -> None:
     assert pool.value is not None
-    problems: list[Refusal] = []
     for model in pool.value.spec.models:
         holder = found.models.get(model.name)
         if holder:
@@ -78,12 +83,10 @@ def _take(observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], found: A
         else:
             usable, problem = _usable(observed, gpu_pool, pool, model, found)
         if problem:
-            problems.append(problem)
+            found.refuse(pool.uid, problem)
             found.failed[pool.uid, model.name] = problem.message
         elif usable:
             found.models[model.name] = (pool, usable)
-    if problems:
-        found.refused[pool.uid] = Refusal(problems[0].reason, "; ".join(problem.message for problem in problems))
 
 
 def _usable(
@@ -121,15 +124,20 @@ def _guarded(
     content = _entry(observed, pool, ref)
     if content is None:
         return None, Refusal("SecretNotFound", f"{model.name}: {_missing(pool, ref)}")
-    file = _file_name(f"{pool.namespace}.{ref.name}.{ref.key}")
+    file = _file_name(pool.namespace, ref)
     found.credentials[file] = content
     changed = guarded.model_copy(update={"credentials_file": f"{CREDENTIALS}/{file}", "credentials_secret_ref": None})
     place = next(name for name in ("hugging_face", "s3", "http") if getattr(model.source, name))
     return _with_source(model, model.source.model_copy(update={place: changed})), None
 
 
-def _file_name(name: str) -> str:
-    """As an entry of a Secret, which has an end: one long name must not keep everybody's credentials away."""
+def _file_name(namespace: str, ref: SecretRef) -> str:
+    """As an entry of a Secret, which has an end: one long name must not keep everybody's credentials away.
+
+    A dot can be in the Secret's name and in that of its entry; an underscore can be in the latter alone.
+    """
+    between = "_" if "." in ref.name else "."
+    name = between.join((namespace, ref.name, ref.key))
     return name if len(name) <= _LONGEST_ENTRY else hashlib.sha256(name.encode()).hexdigest()
 
 
@@ -171,28 +179,19 @@ def secrets_of(pool: ModelPool) -> Iterator[SecretRef]:
 def _tenants(observed: Observed, found: Attached) -> Json:
     """The document of Admin.SetTenants. A ModelPool without tenants is open; one whose keys are missing is closed."""
     tenants: dict[str, Json] = {}
-    owners: dict[str, str] = {}
     open_models: list[str] = []
-    for pool in sorted(observed.model_pools, key=lambda one: one.age):
+    for pool, claimed in _claimed(observed, found):
         mine = [name for name, (owner, _) in found.models.items() if owner.uid == pool.uid]
-        if not pool.value or not mine:
-            continue
-        if not pool.value.spec.tenants:
+        if pool.value and not pool.value.spec.tenants:
             open_models += mine
-        for tenant in pool.value.spec.tenants:
-            name = tenant.name if pool.namespace == observed.key.namespace else f"{pool.namespace}/{tenant.name}"
-            keys, problem = _keys(observed, pool, tenant)
-            free = [key for key in keys if owners.setdefault(key, name) == name]
-            if len(free) < len(keys):
-                problem = Refusal("KeyConflict", f"tenant {tenant.name} has a key of another tenant; give it its own")
-            if problem:
-                found.refused.setdefault(pool.uid, problem)
+        for claim, hashes in claimed if mine else ():
+            quota = quota_entry(claim.tenant.quota)
             entry = tenants.setdefault(
-                name, {"name": name, "models": [], "key_sha256": [], "quota": quota_entry(tenant.quota)}
+                claim.known_as, {"name": claim.known_as, "models": [], "key_sha256": [], "quota": quota}
             )
-            granted = [model for model in (tenant.models or mine) if model in mine]
+            granted = [model for model in (claim.tenant.models or mine) if model in mine]
             entry["models"] = sorted({*entry["models"], *granted})
-            entry["key_sha256"] = sorted({*entry["key_sha256"], *free})
+            entry["key_sha256"] = sorted({*entry["key_sha256"], *hashes})
     quotas = {model.name: quota_entry(model.quota) for model in found.served if model.quota != Quota()}
     return {
         "tenants": [tenants[name] for name in sorted(tenants)],
@@ -201,15 +200,51 @@ def _tenants(observed: Observed, found: Attached) -> Json:
     }
 
 
-def _keys(observed: Observed, pool: Live[ModelPool], tenant: Tenant) -> tuple[list[str], Refusal | None]:
-    """Hashes of a tenant's keys; keys themselves go no further."""
-    ref = tenant.key_secret_ref
+Claimed = tuple[Live[ModelPool], list[tuple[Claim, list[str]]]]
+
+
+def _claimed(observed: Observed, found: Attached) -> list[Claimed]:
+    """Tenants of each ModelPool with the keys that are theirs alone, oldest first; what is wrong is told of each.
+
+    A tenant that is another one in an older ModelPool is left out: whoever has that name keeps keys and quota.
+    """
+    pools = [one for one in sorted(observed.model_pools, key=lambda one: one.age) if _may_claim(observed, one)]
+    by_claim = {claim: pool for pool in pools if pool.value for claim in _claims(observed, pool)}
+    wrong = list(contradictions(list(by_claim)))
+    others = {one.claim for one in wrong if one.reason == "TenantConflict"}
+    keys: dict[Claim, list[str]] = {}
+    for claim, pool in by_claim.items():
+        if claim not in others:
+            keys[claim], problem = _keys(observed, pool, claim)
+            wrong += [problem] if problem else []
+    taken = list(shared_keys(list(keys.items())))
+    for problem in [*wrong, *dict.fromkeys(one for one, _ in taken)]:
+        found.refuse(by_claim[problem.claim].uid, Refusal(problem.reason, problem.text))
+    for problem, key in taken:
+        keys[problem.claim].remove(key)
+    return [(pool, [(claim, keys[claim]) for claim in keys if by_claim[claim] is pool]) for pool in pools]
+
+
+def _may_claim(observed: Observed, pool: Live[ModelPool]) -> bool:
+    return pool.value is not None and _refusal(observed, pool) is None
+
+
+def _claims(observed: Observed, pool: Live[ModelPool]) -> Iterator[Claim]:
+    assert pool.value is not None
+    return claims(observed.key.namespace, pool.value, f"ModelPool {pool.namespace}/{pool.name}")
+
+
+def _keys(observed: Observed, pool: Live[ModelPool], claim: Claim) -> tuple[list[str], Problem | None]:
+    """Hashes of a tenant's keys, or why there are none."""
+    ref, who = claim.tenant.key_secret_ref, f"tenant '{claim.tenant.name}'"
     if ref is None:
-        return [], Refusal("KeyFileNotHere", f"tenant {tenant.name}: keyFile is for `aegaeon up`; give keySecretRef")
+        return [], Problem(
+            claim, "KeyFileNotHere", claim.place, f"{who}: keyFile is for `aegaeon up`; give keySecretRef"
+        )
     content = _entry(observed, pool, ref)
     if content is None:
-        return [], Refusal("SecretNotFound", f"tenant {tenant.name}: {_missing(pool, ref)}")
-    keys = content.split()
+        return [], Problem(claim, "SecretNotFound", claim.place, f"{who}: {_missing(pool, ref)}")
+    keys = hashes_of(content)
     if not keys:
-        return [], Refusal("SecretEmpty", f"tenant {tenant.name}: entry {ref.key} of Secret {ref.name} has no key")
-    return [hashlib.sha256(key.encode()).hexdigest() for key in keys], None
+        return [], Problem(claim, "SecretEmpty", claim.place, f"{who}: entry {ref.key} of Secret {ref.name} has no key")
+    return list(dict.fromkeys(keys)), None

@@ -16,7 +16,7 @@ from aegaeon_gateway.config import load_config as read_gateway_config
 from aegaeon_operator.kube.compare import as_wanted
 from aegaeon_operator.reconcile.cluster.conditions import is_due, notes
 from aegaeon_operator.reconcile.cluster.desired import Desired, desired
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, ModelFacts, Report, SchedulerFacts
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, EngineFacts, Json, ModelFacts, Report, SchedulerFacts
 from aegaeon_operator.reconcile.cluster.report import reports
 from aegaeon_scheduler.config import load_config as read_scheduler_config
 from aegaeon_sidecar.config import read_config as read_sidecar_config
@@ -202,7 +202,10 @@ def test_how_far_a_fetch_has_come_is_in_the_condition_and_in_events() -> None:
 
     def fetching(done: int) -> Report:
         facts = ModelFacts("fetching", bytes_done=done, bytes_total=15_200_000_000, bytes_per_s=9e8, remaining_s=8.0)
-        seen = observed(*pools, scheduler=SchedulerFacts("one", {"llama": facts}, ()))
+        seen = observed(
+            *pools,
+            scheduler=SchedulerFacts("one", {"llama": facts}, (EngineFacts("pool-engine-0", "unified", True, 0, 0.0),)),
+        )
         (found,) = (one for one in reports(seen, desired(seen), {}) if one.about.name == "red")
         pools[1]["status"] = found.status
         return found

@@ -58,6 +58,15 @@ def test_every_rule_says_what_to_do() -> None:
     assert [rule["rule"] for rule in rules if len(rule["message"].split()) < 4] == []
 
 
+def test_no_pattern_of_a_spec_is_shown_to_people_but_as_a_sentence() -> None:
+    """Of a pattern the API server says nothing but `should match ...`."""
+    bare = [path for _, path, field in ALL if "pattern" in field and ".spec." in path]
+    assert bare == []
+    memory = schema_of("gpupools")["properties"]["spec"]["properties"]["memory"]["properties"]
+    said = [rule["message"] for rule in memory["deviceBytes"]["x-kubernetes-validations"]]
+    assert said == ["must be a quantity of bytes such as 4096, 512Mi or 2G"]
+
+
 def test_models_and_conditions_are_told_apart_by_their_keys() -> None:
     keys = {
         path: field["x-kubernetes-list-map-keys"] for _, path, field in ALL if "x-kubernetes-list-map-keys" in field

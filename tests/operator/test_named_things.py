@@ -173,7 +173,8 @@ SIBLINGS: dict[str, Json] = {
 
 def texts(schema: Json, path: str) -> Iterator[str]:
     """Paths of all texts below a schema that are no enumeration, amount or duration."""
-    if schema.get("type") == "string" and "enum" not in schema and "ns|us" not in schema.get("pattern", ""):
+    duration = "ns|us" in str(schema.get("x-kubernetes-validations", ""))
+    if schema.get("type") == "string" and "enum" not in schema and not duration:
         yield path
     for name, inner in schema.get("properties", {}).items():
         yield from texts(inner, f"{path}.{name}")

@@ -8,7 +8,17 @@ from typing import Any
 
 import yaml
 
-from aegaeon_operator.kube.client import CHILDREN, EVENTS, GPU_POOLS, ISTIO, LEASES, MODEL_POOLS, SECRETS, Resource
+from aegaeon_operator.kube.client import (
+    CHILDREN,
+    EVENTS,
+    GPU_POOLS,
+    ISTIO,
+    LEASES,
+    MODEL_POOLS,
+    PODS,
+    SECRETS,
+    Resource,
+)
 from aegaeon_picker import watch
 
 RULES: dict[str, Any] = yaml.safe_load(
@@ -41,7 +51,8 @@ def test_the_operator_may_do_what_it_does_and_nothing_else() -> None:
         | rights(kinds, "patch", suffix="/status")
         | rights(kinds, "update", suffix="/finalizers")
         | rights((SECRETS,), "get")
-        | rights((EVENTS,), "create")
+        | rights((PODS,), "list", "watch")
+        | rights((EVENTS,), "list", "create")
     )
     assert granted("istio") == rights(ISTIO, *OF_CHILDREN)
     assert granted("own") == rights((LEASES,), "get", "create", "update")

@@ -51,12 +51,19 @@ CHILDREN = (
     Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
 )
 ISTIO = (Resource("networking.istio.io", "v1", "destinationrules", "DestinationRule"),)
+# What the cluster makes of them, which is read alone.
+PODS = Resource("", "v1", "pods", "Pod")
 _BY_KIND = {one.kind: one for one in (*CHILDREN, *ISTIO, GPU_POOLS, MODEL_POOLS, EVENTS, LEASES)}
 
 
 def children_of(platform: Platform) -> tuple[Resource, ...]:
-    """The kinds that are made and watched there."""
+    """The kinds that are made there."""
     return CHILDREN + (ISTIO if platform.provider == "istio" else ())
+
+
+def labelled(platform: Platform) -> tuple[Resource, ...]:
+    """The kinds of which those with our label are watched."""
+    return (*children_of(platform), PODS)
 
 
 def resource_of(kind: str) -> Resource:
@@ -104,6 +111,14 @@ class Cluster:
                 return None
             raise
 
+    async def warning(self, about: ChildKey) -> str:
+        """What the newest Event of type Warning about an object says; empty when there is none."""
+        fields = {"type": "Warning", "involvedObject.kind": about.kind, "involvedObject.name": about.name}
+        selector = ",".join(f"{name}={value}" for name, value in fields.items())
+        found = await self._api.call("GET", EVENTS.path(about.namespace), params={"fieldSelector": selector})
+        newest: Json = max(found["items"], key=_when, default={})
+        return str(newest.get("message", ""))
+
     async def claim_secret(self, namespace: str, name: str) -> None:
         """Raises KubeError where somebody else made one of this name: applied, ours would lie among its entries."""
         found = await self.get(SECRETS, namespace, name)
@@ -146,6 +161,11 @@ class Cluster:
         except KubeError as error:
             if error.status != NOT_FOUND:
                 raise
+
+
+def _when(event: Json) -> str:
+    """RFC 3339 in UTC, which sorts as text."""
+    return event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or ""
 
 
 @asynccontextmanager

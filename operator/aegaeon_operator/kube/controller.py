@@ -31,12 +31,14 @@ from aegaeon_operator.reconcile.cluster.facts import (
     SchedulerFacts,
 )
 from aegaeon_operator.reconcile.cluster.names import MANAGER, admin_target, child
+from aegaeon_operator.reconcile.cluster.readiness import to_ask_about
 from aegaeon_operator.reconcile.cluster.report import reports
 from aegaeon_operator.spec.resources import API_VERSION
 
 _log = logging.getLogger(__name__)
 # Looks at a pool that nothing happens to: something on its way, serving, with Secrets to read again, at rest.
 _SOON_S, _SERVING_S, _SECRETS_S, _REST_S = 1.0, 5.0, 20.0, 600.0
+_MOST_QUESTIONS = 8
 
 
 @dataclass(slots=True)
@@ -47,6 +49,7 @@ class _Memory:
     link: SchedulerLink | None = None
     certificates: certificates.Files = field(default_factory=dict)
     facts: SchedulerFacts | None = None
+    unreachable: str = ""
     scaler: Scaler = field(default_factory=Scaler)
     written: dict[str, float] = field(default_factory=dict)
 
@@ -76,7 +79,9 @@ class Controller:
         failures |= await memory.writer.write(wanted, observed.children)
         observed = self._again(observed)
         memory.facts = await self._exchange(observed, wanted, memory)
-        found = reports(replace(observed, scheduler=memory.facts), wanted, failures)
+        warnings = await self._warnings(observed)
+        observed = replace(observed, scheduler=memory.facts, unreachable=memory.unreachable, warnings=warnings)
+        found = reports(observed, wanted, failures)
         await self._write_all(found, memory)
         return min(self._again_in(observed, memory, found), memory.writer.again_in())
 
@@ -121,7 +126,7 @@ class Controller:
 
     async def _exchange(self, observed: Observed, wanted: Desired, memory: _Memory) -> SchedulerFacts | None:
         """With a scheduler that is ready; one that does not answer leaves what was known for no longer than this."""
-        pool = observed.gpu_pool
+        pool, memory.unreachable = observed.gpu_pool, ""
         deployment = observed.children.get(
             ChildKey("Deployment", observed.key.namespace, child(observed.key, "scheduler")), {}
         )
@@ -129,10 +134,20 @@ class Controller:
             return None
         memory.link = memory.link or SchedulerLink(admin_target(observed.key), memory.certificates)
         try:
-            return await memory.link.exchange(wanted, pool.value.spec.memory.slab_size)
+            facts = await memory.link.exchange(wanted, pool.value.spec.memory.slab_size)
         except KubeError as error:
             _log.info("%s/%s: %s", observed.key.namespace, observed.key.name, error)
+            memory.unreachable = str(error)
             return None
+        return facts
+
+    async def _warnings(self, observed: Observed) -> dict[ChildKey, str]:
+        """What Events tell of the first few objects that do not tell themselves; without an answer, nothing."""
+        try:
+            return {one: await self._cluster.warning(one) for one in to_ask_about(observed)[:_MOST_QUESTIONS]}
+        except KubeError as error:
+            _log.info("%s/%s: no Events: %s", observed.key.namespace, observed.key.name, error)
+            return {}
 
     async def _write_all(self, found: list[Report], memory: _Memory) -> None:
         """Each for itself: a status that is refused holds up no other."""
@@ -199,6 +214,8 @@ class Controller:
             self._store.put(answer)
 
     def _again_in(self, observed: Observed, memory: _Memory, found: list[Report]) -> float:
+        if memory.unreachable or to_ask_about(observed):  # neither tells when it changes
+            return _SERVING_S
         if memory.facts is None:
             return _SECRETS_S if named_secrets(observed) else _REST_S
         ready = [one["status"] for report in found for one in report.status["conditions"] if one["type"] == "Ready"]

@@ -24,8 +24,9 @@ def observe(key: Key, objects: Iterable[Json], now: datetime, platform: Platform
     there = [live(one) for one in known if one["kind"] in _KINDS and "deletionTimestamp" not in one["metadata"]]
     pool = next((one for one in there if one.kind == "GpuPool"), None)
     model_pools = tuple(one for one in there if one.kind == "ModelPool")
-    children = {ChildKey.of(one): one for one in known if one["kind"] not in _KINDS}
-    return Observed(key, now, platform, pool, model_pools, children)
+    children = {ChildKey.of(one): one for one in known if one["kind"] not in (*_KINDS, "Pod")}
+    pods = tuple(one for one in known if one["kind"] == "Pod")
+    return Observed(key, now, platform, pool, model_pools, children, pods=pods)
 
 
 def live(body: Json) -> Live[Any]:

@@ -20,7 +20,7 @@ from aiohttp import web
 from aegaeon_kube.errors import KubeError
 from aegaeon_kube.server import address_in_pod
 from aegaeon_operator.config import OperatorConfig
-from aegaeon_operator.kube.client import GPU_POOLS, MODEL_POOLS, Cluster, children_of, connect
+from aegaeon_operator.kube.client import GPU_POOLS, MODEL_POOLS, Cluster, connect, labelled
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.lease import Leadership, LeaseSettings
 from aegaeon_operator.kube.queue import Queue
@@ -69,10 +69,10 @@ async def _work(config: OperatorConfig, cluster: Cluster) -> None:
 async def list_all(config: OperatorConfig, cluster: Cluster, store: Store, queue: Queue) -> None:
     """Everything anew. What was learned before an error counts: the next list would find it no news."""
     changed = set()
-    children = children_of(config.platform)
+    ours = labelled(config.platform)
     try:
-        for resource in (GPU_POOLS, MODEL_POOLS, *children):
-            labels = _OURS if resource in children else ""
+        for resource in (GPU_POOLS, MODEL_POOLS, *ours):
+            labels = _OURS if resource in ours else ""
             for namespace in config.namespaces or (None,):
                 found = await cluster.list(resource, namespace, labels)
                 changed |= {key for one in found.items for key in store.put(one)}
@@ -100,11 +100,11 @@ async def _watch(config: OperatorConfig, store: Store, queue: Queue) -> None:
     async def changed(event: Any, body: Any, **_: Any) -> None:
         queue.add(store.remove(body) if event["type"] == "DELETED" else store.put(dict(body)))
 
-    children = children_of(config.platform)
-    for resource in (GPU_POOLS, MODEL_POOLS, *children):
+    ours = labelled(config.platform)
+    for resource in (GPU_POOLS, MODEL_POOLS, *ours):
         at = (resource.group, resource.version, resource.plural)
         kopf.on.event(*at, registry=registry, id=resource.plural)(changed)
-        if resource in children:
+        if resource in ours:
             settings.watching.label_selectors[at] = _OURS
     _login(registry)
     await kopf.operator(

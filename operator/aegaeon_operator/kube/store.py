@@ -14,6 +14,7 @@ from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key
 from aegaeon_operator.reconcile.cluster.names import POOL_NAMESPACE
 
 _DROPPED = ("managedFields",)
+_NOT_MADE = ("GpuPool", "ModelPool", "Pod")
 
 
 class Store:
@@ -77,7 +78,7 @@ class Store:
     def children_of(self, pool: Key) -> list[Json]:
         """What the operator made for a pool."""
         there = self._of_pool.get(pool, ())
-        return [json.loads(self._texts[key][1]) for key in sorted(there) if key.kind not in ("GpuPool", "ModelPool")]
+        return [json.loads(self._texts[key][1]) for key in sorted(there) if key.kind not in _NOT_MADE]
 
     def _forget(self, key: ChildKey) -> Key | None:
         _, _, pool = self._texts.pop(key, (0, "", None))

@@ -8,24 +8,32 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from aegaeon_operator.spec.cel import field_rules
-from aegaeon_operator.spec.quantity import Duration, Quantity
+from aegaeon_operator.spec.quantity import DURATION, Duration, Quantity
 
 GROUP = "serving.aegaeon.io"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+DNS_SUBDOMAIN = rf"^{DNS_LABEL[1:-1]}(\.{DNS_LABEL[1:-1]})*$"
 SERVED_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$"
 SECRET_KEY = r"^[-._a-zA-Z0-9]+$"
 
-_LONGER_THAN_0 = field_rules(("duration(self) > duration('0s')", "must be longer than 0s"))
-_MORE_THAN_0 = field_rules(("quantity(string(self)).isGreaterThan(quantity('0'))", "must be more than 0"))
+# What is no duration, or no quantity, is told so by the rule in place of its pattern, and by no second one.
+_LONGER_THAN_0 = field_rules(
+    (f'!self.matches(r"{DURATION}") || duration(self) > duration("0s")', "must be longer than 0s")
+)
+_MORE_THAN_0 = field_rules(
+    ("!isQuantity(string(self)) || quantity(string(self)).compareTo(quantity('0')) != 0", "must be more than 0")
+)
 UNCHANGED = field_rules(("self == oldSelf", "cannot be changed; delete the object and make it anew"))
 SAME_FILES = field_rules(("self == oldSelf", "cannot be changed; serve the new files under another name"))
 
 PositiveQuantity = Annotated[Quantity, Field(gt=0, json_schema_extra=_MORE_THAN_0)]
 PositiveDuration = Annotated[Duration, Field(gt=0, json_schema_extra=_LONGER_THAN_0)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL)]
+# Of Secrets and other kinds whose names may have dots.
+DottedName = Annotated[str, Field(min_length=1, max_length=253, pattern=DNS_SUBDOMAIN)]
 ServedName = Annotated[str, Field(min_length=1, max_length=200, pattern=SERVED_NAME)]
 
 
@@ -54,7 +62,7 @@ class Metadata(Strict):
 class SecretRef(Strict):
     """An entry of a Secret in the object's own namespace."""
 
-    name: ObjectName = Field(description="Name of the Secret.")
+    name: DottedName = Field(description="Name of the Secret.")
     key: Annotated[str, Field(min_length=1, max_length=253, pattern=SECRET_KEY)] = Field(
         description="Which entry of it."
     )

@@ -14,6 +14,8 @@ import yaml
 from pydantic import BaseModel
 
 from aegaeon_operator.spec.cel import VALIDATIONS
+from aegaeon_operator.spec.explain import ALLOWED
+from aegaeon_operator.spec.kubernetes import AMOUNT
 from aegaeon_operator.spec.quantity import format_duration, format_quantity
 from aegaeon_operator.spec.resources import GROUP, VERSION, GpuPool, ModelPool
 from aegaeon_operator.spec.status import GpuPoolStatus, ModelPoolStatus
@@ -39,13 +41,11 @@ _KEPT_NUMBERS = ("minimum", "maximum", "multipleOf")
 
 def definitions() -> dict[str, Json]:
     """Both definitions by their plural."""
-    ready = column("Ready", ".status.conditions[?(@.type=='Ready')].status", "string")
-    reason = column("Reason", ".status.conditions[?(@.type=='Ready')].reason", "string", priority=1)
-    age = column("Age", ".metadata.creationTimestamp", "date")
     gpu_columns = [
-        column("Engines", ".status.replicas", "integer"),
-        column("Prefill", ".spec.prefill.replicas", "integer"),
-        column("Decode", ".spec.decode.replicas", "integer"),
+        column("Engines", ".status.engines.unified", "string"),
+        column("Prefill", ".status.engines.prefill", "string"),
+        column("Decode", ".status.engines.decode", "string"),
+        column("Models", ".status.summary", "string"),
         column("Accelerators", ".spec.accelerator.count", "integer", priority=1),
         column("Policy", ".spec.scheduling.policy", "string", priority=1),
     ]
@@ -53,14 +53,21 @@ def definitions() -> dict[str, Json]:
         column("Pool", ".spec.gpuPoolRef.name", "string"),
         column("Models", ".status.summary", "string"),
     ]
+    state = [
+        column("Ready", ".status.conditions[?(@.type=='Ready')].status", "string"),
+        column("Degraded", ".status.conditions[?(@.type=='Degraded')].status", "string"),
+        column("Reason", ".status.conditions[?(@.type=='Ready')].reason", "string"),
+        column("Age", ".metadata.creationTimestamp", "date"),
+        column("Message", ".status.message", "string"),
+    ]
     scale = {
         "specReplicasPath": ".spec.engines.replicas",
         "statusReplicasPath": ".status.replicas",
         "labelSelectorPath": ".status.selector",
     }
     return {
-        "gpupools": definition(GpuPool, GpuPoolStatus, "gpool", [*gpu_columns, ready, reason, age], scale),
-        "modelpools": definition(ModelPool, ModelPoolStatus, "mpool", [*model_columns, ready, reason, age]),
+        "gpupools": definition(GpuPool, GpuPoolStatus, "gpool", [*gpu_columns, *state], scale),
+        "modelpools": definition(ModelPool, ModelPoolStatus, "mpool", [*model_columns, *state]),
     }
 
 
@@ -134,6 +141,8 @@ def _structural(field: Json, defs: Json) -> Json:
         out.pop("type", None)
     if "const" in field:
         out["enum"] = [field["const"]]
+    if out.get("pattern") in ALLOWED and out["pattern"] != AMOUNT:  # its own rule tells what it should be
+        out[VALIDATIONS] = [_sentence(out.pop("pattern"), "type" in out), *out.get(VALIDATIONS, [])]
     if out.get("type") in ("integer", "number"):
         out |= _bounds(field, out["type"])
     if "items" in field:
@@ -147,6 +156,13 @@ def _structural(field: Json, defs: Json) -> Json:
     if field.get("default") is not None:
         out["default"] = _default(field["default"], out)
     return out
+
+
+def _sentence(pattern: str, is_text: bool) -> Json:
+    """A rule in place of a pattern: of a pattern the API server shows nothing but the expression."""
+    matches = f'self.matches(r"{pattern}")'
+    rule = matches if is_text else f"type(self) == int ? self >= 0 : {matches}"
+    return {"rule": rule, "message": f"must be {ALLOWED[pattern]}"}
 
 
 def _resolved(field: Json, defs: Json) -> Json:

@@ -8,21 +8,42 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from aegaeon_operator.spec.base import DNS_LABEL, DNS_SUBDOMAIN, SECRET_KEY, SERVED_NAME
+from aegaeon_operator.spec.kubernetes import AMOUNT, QUALIFIED
+from aegaeon_operator.spec.quantity import DURATION, QUANTITY
 from aegaeon_proto.outbound.policy import ENTRY_PATTERN
 from aegaeon_proto.outbound.urls import OPTIONAL_SOURCE_PATTERN, SOURCE_PATTERN
 from aegaeon_proto.redaction import redact
 
-_LABEL_RULE = "lower-case letters, digits and '-', beginning and ending with a letter or digit"
-_ADDRESS = "an http:// or https:// address in ASCII, without user and query"
-_PATTERNS = {
-    r"^/": "an absolute path",
-    r"^(/.*)?$": "an absolute path",
-    SOURCE_PATTERN: _ADDRESS,
-    OPTIONAL_SOURCE_PATTERN: _ADDRESS,
+_LABEL = "lower-case letters, digits and '-', beginning and ending with a letter or digit"
+_PATH = "an absolute path"
+_URL = "an http:// or https:// address in ASCII, without user and query"
+# What a person may write, for every pattern of a spec.
+ALLOWED = {
+    r"^/": _PATH,
+    r"^(/.*)?$": _PATH,
+    r"^/[^:\x00-\x1f\x7f]*$": "an absolute path without ':' and control characters",
+    r"^/[-A-Za-z0-9._~/]*[-A-Za-z0-9._~]$": "an absolute path of letters, digits and '-._~', without '/' at its end",
+    SOURCE_PATTERN: _URL,
+    OPTIONAL_SOURCE_PATTERN: _URL,
     ENTRY_PATTERN: "a host such as *.example.com, or a network such as 10.0.0.0/8",
+    r"^[0-9a-fA-F.:]+/[0-9]{1,3}$": "a network such as 10.0.0.0/8 or fd00::/8",
     r"^(cpu|cuda:[0-9]+)$": "cpu or cuda:N",
-    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": _LABEL_RULE,
-    r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$": "letters, digits, '.', '_', '/' and '-'",
+    DNS_LABEL: _LABEL,
+    DNS_SUBDOMAIN: f"{_LABEL}; dots between such parts",
+    r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$": f"* or {_LABEL}",
+    r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$": "a host such as models.example.com "
+    "or *.example.com, in lower case",
+    SERVED_NAME: "letters, digits, '.', '_', '/' and '-', beginning and ending with a letter or digit",
+    SECRET_KEY: "letters, digits, '.', '_' and '-'",
+    QUALIFIED: "a name such as nvidia.com/gpu",
+    r"^[A-Za-z0-9][-A-Za-z0-9._:/@]*$": "an image such as registry.example/name:tag or name@sha256:...",
+    r"^[!-~]+$": "ASCII without spaces",
+    r"^[!-~]*$": "ASCII without spaces",
+    r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$": "the name of an HTTP header",
+    AMOUNT: "an amount such as 2, 500m or 4Gi",
+    QUANTITY: "a quantity of bytes such as 4096, 512Mi or 2G",
+    DURATION: "a duration such as 100ms, 10s or 1m30s",
 }
 _EXPECTED = {
     "string_type": "text (quote it)",
@@ -40,7 +61,15 @@ _EXPECTED = {
 
 def explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
     """One sentence for each finding: `spec.memory.slabSize: ...`."""
-    return [f"{field_path(detail['loc'])}: {_sentence(detail, model)}" for detail in error.errors(include_url=False)]
+    found = error.errors(include_url=False)
+    told = [one for one in found if not (one["type"] == "too_short" and _is_told_inside(one, found))]
+    return [f"{field_path(detail['loc'])}: {_sentence(detail, model)}" for detail in told]
+
+
+def _is_told_inside(detail: ErrorDetails, found: list[ErrorDetails]) -> bool:
+    """A list is short of the items that are wrong."""
+    at = detail["loc"]
+    return any(one["loc"][: len(at)] == at and len(one["loc"]) > len(at) for one in found)
 
 
 def field_path(location: tuple[int | str, ...]) -> str:
@@ -65,7 +94,7 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
             sentence = str(context["error"])
         case "string_pattern_mismatch":
             shown = redact(given) if "://" in given else given  # a URL may hold a password
-            sentence = f"{shown!r} is not allowed; allowed: {_PATTERNS.get(context['pattern'], context['pattern'])}"
+            sentence = f"{shown!r} is not allowed; allowed: {ALLOWED.get(context['pattern'], context['pattern'])}"
         case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
             sentence = f"{given!r} is out of range; allowed: {_bound(kind, context)}"
         case _ if kind in _EXPECTED:

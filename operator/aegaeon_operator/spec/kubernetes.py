@@ -14,11 +14,11 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic.config import JsonDict
 
-from aegaeon_operator.spec.base import ObjectName, PositiveDuration, Strict
+from aegaeon_operator.spec.base import DottedName, ObjectName, PositiveDuration, Strict
 from aegaeon_operator.spec.cel import VALIDATIONS, field_rules, rules
 
-_QUALIFIED = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
-_AMOUNT = r"^[0-9]{1,15}(\.[0-9]{1,9})?(m|[EPTGMK]i|[kMGTPE])?$"
+QUALIFIED = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+AMOUNT = r"^[0-9]{1,15}(\.[0-9]{1,9})?(m|[EPTGMK]i|[kMGTPE])?$"
 _HOSTNAME = r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 _HEADER = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"
 _PATH = r"^/[-A-Za-z0-9._~/]*[-A-Za-z0-9._~]$"
@@ -26,7 +26,7 @@ _NAMESPACE = r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$"
 _CIDR = r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"
 _CIDR_SAID = "must be a network such as 10.0.0.0/8 or fd00::/8, without bits beyond its prefix"
 
-QualifiedName = Annotated[str, Field(min_length=1, max_length=253, pattern=_QUALIFIED)]
+QualifiedName = Annotated[str, Field(min_length=1, max_length=253, pattern=QUALIFIED)]
 NamespaceOrAll = Annotated[str, Field(min_length=1, max_length=63, pattern=_NAMESPACE)]
 _Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:/@]*$")]
 _Text = Annotated[str, Field(max_length=1024)]
@@ -39,17 +39,17 @@ def _amount(value: object) -> object:
 
 Amount = Annotated[
     str,
-    Field(max_length=32, pattern=_AMOUNT),
+    Field(max_length=32, pattern=AMOUNT),
     BeforeValidator(_amount),
     WithJsonSchema(
         {
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "x-kubernetes-int-or-string": True,
             "maxLength": 32,
-            "pattern": _AMOUNT,
+            "pattern": AMOUNT,
             VALIDATIONS: [
                 {
-                    "rule": "!quantity(string(self)).isLessThan(quantity('0'))",
+                    "rule": "isQuantity(string(self)) && !quantity(string(self)).isLessThan(quantity('0'))",
                     "message": "must be an amount such as 2, 500m or 4Gi",
                 }
             ],
@@ -112,8 +112,8 @@ class PodTemplate(Strict):
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = Field(
         default=(), description="Taints of nodes that pods may run in spite of."
     )
-    priority_class_name: ObjectName | None = Field(default=None, description="Priority class of the pods.")
-    runtime_class_name: ObjectName | None = Field(default=None, description="Runtime class, for example nvidia.")
+    priority_class_name: DottedName | None = Field(default=None, description="Priority class of the pods.")
+    runtime_class_name: DottedName | None = Field(default=None, description="Runtime class, for example nvidia.")
     resources: ResourceAmounts = Field(
         default=ResourceAmounts(), description="CPU and memory; an engine's accelerator comes by itself."
     )
@@ -211,7 +211,7 @@ class PoolImages(Strict):
     pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
         default=None, description="When nodes pull them."
     )
-    pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=8)] = Field(
+    pull_secrets: Annotated[tuple[DottedName, ...], Field(max_length=8)] = Field(
         default=(), description="Secrets with credentials of a private registry, in the GpuPool's namespace."
     )
 
@@ -268,7 +268,7 @@ class ModelsVolume(Strict):
         json_schema_extra=_MODELS_PATH,
         description="Folder in the pods; models' hostPath is inside it. Without a claim it is the node's own folder.",
     )
-    claim: ObjectName | None = Field(
+    claim: DottedName | None = Field(
         default=None, description="PersistentVolumeClaim that holds it; left out: the same path of the node."
     )
 
@@ -277,7 +277,7 @@ class Volumes(Strict):
     """Files of the nodes that pods use."""
 
     models: ModelsVolume | None = Field(default=None, description="Models on the nodes; needed for hostPath sources.")
-    shared_claim: ObjectName | None = Field(
+    shared_claim: DottedName | None = Field(
         default=None,
         description="PersistentVolumeClaim on a tmpfs that all engines of a node share, for weights and swapped-out KV "
         "cache; left out: a folder below /dev/shm of the node, which needs a namespace that allows hostPath.",
@@ -287,9 +287,9 @@ class Volumes(Strict):
 class ParentRef(Strict):
     """A Gateway."""
 
-    name: ObjectName = Field(description="Name of the Gateway.")
+    name: DottedName = Field(description="Name of the Gateway.")
     namespace: ObjectName | None = Field(default=None, description="Its namespace; left out: the ModelPool's.")
-    section_name: ObjectName | None = Field(default=None, description="One of its listeners; left out: all.")
+    section_name: DottedName | None = Field(default=None, description="One of its listeners; left out: all.")
 
 
 class HeaderMatch(Strict):

@@ -168,6 +168,9 @@ class Quota(Strict):
     )
 
 
+Granted = Annotated[str, Field(min_length=1, max_length=200)]  # checked against the models themselves
+
+
 class Tenant(Strict):
     """A client team: its keys, the models that it may use, how much it may ask for."""
 
@@ -187,7 +190,7 @@ class Tenant(Strict):
         description="On Kubernetes: its API keys, one a line (two during a rotation), as an entry of a Secret beside "
         "the ModelPool; read again when it changes.",
     )
-    models: Annotated[tuple[ServedName, ...], Field(min_length=1, max_length=512)] | None = Field(
+    models: Annotated[tuple[Granted, ...], Field(min_length=1, max_length=512)] | None = Field(
         default=None, description="Models of this ModelPool that it may use; left out: all of them."
     )
     quota: Quota = Field(default=Quota(), description="How much it may ask for, over all its models.")

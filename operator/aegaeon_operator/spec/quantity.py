@@ -22,6 +22,10 @@ _BYTES_LIMIT = 2**63
 # Characters of either notation: bounds what a rule of the API server may cost.
 _LONGEST = 64
 
+# As the API server reads them, which leaves sums and bounds to rules.
+QUANTITY = r"^[0-9]{1,30}(\.[0-9]{1,30})?([EPTGMK]i|[kMGTPE])?$"
+DURATION = r"^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$"
+
 _NANOSECONDS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 _DURATION_PART = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)(ns|us|µs|ms|s|m|h)", re.ASCII)
 
@@ -85,7 +89,7 @@ Quantity = Annotated[
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "x-kubernetes-int-or-string": True,
             "maxLength": _LONGEST,
-            "pattern": r"^[0-9]{1,30}(\.[0-9]{1,30})?([EPTGMK]i|[kMGTPE])?$",
+            "pattern": QUANTITY,
         }
     ),
 ]
@@ -93,5 +97,5 @@ Duration = Annotated[
     float,
     BeforeValidator(parse_duration),
     PlainSerializer(format_duration, return_type=str),
-    WithJsonSchema({"type": "string", "maxLength": _LONGEST, "pattern": r"^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$"}),
+    WithJsonSchema({"type": "string", "maxLength": _LONGEST, "pattern": DURATION}),
 ]

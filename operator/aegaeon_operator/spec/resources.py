@@ -56,7 +56,14 @@ __all__ = [
 class Accelerator(Strict):
     """What an engine runs on."""
 
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda:[0-9]+)$")] = Field(
+    model_config = rules(
+        (
+            "!has(self.device) || !self.device.startsWith('cuda') || has(self.resourceName)",
+            "device cuda:N needs resourceName on Kubernetes, for example nvidia.com/gpu: without it pods get no GPU",
+        ),
+    )
+
+    device: Annotated[str, Field(max_length=16, pattern=r"^(cpu|cuda:[0-9]+)$")] = Field(
         default="cpu",
         description="`cpu`, or `cuda:N`: the first engine takes GPU N and those after it, as many as `count`, the next "
         "engine the ones after those, and so on; on Kubernetes each takes the GPUs that it is given.",
@@ -68,8 +75,8 @@ class Accelerator(Strict):
     )
     resource_name: QualifiedName | None = Field(
         default=None,
-        description="Extended resource of which every engine's pod asks for `count`, for example nvidia.com/gpu; left "
-        "out: none.",
+        description="Extended resource of which every engine's pod asks for `count`, for example nvidia.com/gpu; "
+        "needed there with device cuda:N; left out: none.",
     )
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32", description="Number format of weights and KV cache."
@@ -128,19 +135,22 @@ class PoolMemory(Strict):
 
     model_config = rules(
         (
-            "quantity(string(self.slabSize)).isGreaterThan(quantity('0')) && "
-            "quantity(string(self.slabSize)).asInteger() % 4096 == 0",
+            "!isQuantity(string(self.slabSize)) || (quantity(string(self.slabSize)).isGreaterThan(quantity('0')) && "
+            "quantity(string(self.slabSize)).asInteger() % 4096 == 0)",
             "slabSize must be a multiple of 4Ki",
         ),
         (
+            "!isQuantity(string(self.deviceBytes)) || !isQuantity(string(self.slabSize)) || "
             "!quantity(string(self.deviceBytes)).isLessThan(quantity(string(self.slabSize)))",
             "deviceBytes holds no slab; raise deviceBytes or lower slabSize",
         ),
         (
+            "!isQuantity(string(self.hostKv)) || !isQuantity(string(self.slabSize)) || "
             "!quantity(string(self.hostKv)).isLessThan(quantity(string(self.slabSize)))",
             "hostKv holds no slab; raise hostKv or lower slabSize",
         ),
         (
+            "!isQuantity(string(self.hostModelCache)) || "
             "quantity(string(self.hostModelCache)).isGreaterThan(quantity('0'))",
             "hostModelCache holds no model; give it the size of the largest model at least",
         ),
@@ -273,6 +283,7 @@ class GpuPoolSpec(Strict):
             "no engines asked for; give engines.replicas, or prefill.replicas and decode.replicas",
         ),
         (
+            "!isQuantity(string(self.memory.hostKv)) || !isQuantity(string(self.memory.slabSize)) || "
             "quantity(string(self.memory.hostKv)).asApproximateFloat() >= "
             "quantity(string(self.memory.slabSize)).asApproximateFloat() * double(self.accelerator.count)",
             "memory.hostKv, which the accelerators of an engine share, holds no slab for each of them; raise hostKv or "

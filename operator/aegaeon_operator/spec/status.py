@@ -30,6 +30,8 @@ class Condition(Strict):
     message: Annotated[str, Field(max_length=32768)] = Field(description="Why, for people.")
 
 
+Message = Annotated[str, Field(max_length=256)]
+_MESSAGE = "What is wrong or on its way, in one sentence; empty when nothing is. Conditions have all of it."
 _CONDITIONS = Field(default=(), max_length=16, description="Aspects of its state.", json_schema_extra=list_map("type"))
 
 
@@ -49,6 +51,14 @@ class ModelState(Strict):
     )
 
 
+class EngineCounts(Strict):
+    """Engines by role, as attached/wanted, for example 1/2; a role that the spec does not have is left out."""
+
+    unified: Annotated[str, Field(max_length=16)] | None = Field(default=None, description="Those of spec.engines.")
+    prefill: Annotated[str, Field(max_length=16)] | None = Field(default=None, description="Those of spec.prefill.")
+    decode: Annotated[str, Field(max_length=16)] | None = Field(default=None, description="Those of spec.decode.")
+
+
 class GpuUse(Strict):
     """What pooling saves."""
 
@@ -61,10 +71,17 @@ class GpuPoolStatus(Strict):
 
     observed_generation: Annotated[int, Field(ge=0)] = Field(default=0, description="Generation last acted on.")
     conditions: Annotated[tuple[Condition, ...], _CONDITIONS] = ()
+    message: Message = Field(default="", description=_MESSAGE)
     replicas: Annotated[int, Field(ge=0)] = Field(default=0, description="Engines (`spec.engines`) that exist.")
     selector: Annotated[str, Field(max_length=1024)] = Field(default="", description="Labels of those engines' pods.")
-    ready_engines: Annotated[int, Field(ge=0)] = Field(default=0, description="Engines of all roles that serve.")
+    engines: EngineCounts = Field(default=EngineCounts(), description="Engines by role, attached/wanted.")
+    ready_engines: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Engines of all roles that are attached to the scheduler."
+    )
     models: Annotated[int, Field(ge=0)] = Field(default=0, description="Models that are served.")
+    summary: Annotated[str, Field(max_length=64)] = Field(
+        default="", description="How many models of its ModelPools can be served at once, for example 3/4."
+    )
     gpus: GpuUse | None = Field(default=None, description="What pooling saves.")
 
 
@@ -73,6 +90,7 @@ class ModelPoolStatus(Strict):
 
     observed_generation: Annotated[int, Field(ge=0)] = Field(default=0, description="Generation last acted on.")
     conditions: Annotated[tuple[Condition, ...], _CONDITIONS] = ()
+    message: Message = Field(default="", description=_MESSAGE)
     summary: Annotated[str, Field(max_length=64)] = Field(
         default="", description="How many of its models can be served at once, for example 3/4."
     )

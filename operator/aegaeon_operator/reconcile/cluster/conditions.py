@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -16,6 +17,8 @@ FETCHING = "Fetching"
 # Numbers that move all the time are written this often at most.
 SLOW_S = 60.0
 _SLOW = ("queued", "running", "attainment")
+_NUMBER = re.compile(r"[0-9][0-9.,]*(e[+-]?[0-9]+)?")
+_LINE = 240  # characters of a message that `kubectl get` prints
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,16 @@ def written(about: Live[Any], conditions: list[Condition], now: datetime) -> lis
     return found
 
 
+def told(conditions: list[Condition]) -> str:
+    """The one sentence for the line that `kubectl get` prints: what is wrong, or on its way; empty when nothing is."""
+    by_type = {one.type: one for one in conditions}
+    for kind, status in (("Ready", "False"), ("Degraded", "True"), ("Progressing", "True"), ("Admitted", "False")):
+        found = by_type.get(kind)
+        if found and found.status == status:
+            return found.message if len(found.message) <= _LINE else f"{found.message[: _LINE - 1]}…"
+    return ""
+
+
 def notes(report: Report) -> list[Note]:
     """An Event for every turn that somebody would want to hear of; the first words on a new object are few.
 
@@ -102,11 +115,16 @@ def is_due(report: Report, last_written: float | None, now: float) -> bool:
 
 
 def _lasting(status: Json) -> Json:
-    """Without numbers that move all the time, and without messages, which quote them."""
+    """Without numbers that move all the time, in messages, too."""
     models = status.get("models")
     if isinstance(models, list):  # of a ModelPool; a GpuPool has their number
         models = [{name: value for name, value in one.items() if name not in _SLOW} for one in models]
     conditions = [
-        {name: value for name, value in one.items() if name != "message"} for one in status.get("conditions", ())
+        {name: _worded(value) if name == "message" else value for name, value in one.items()}
+        for one in status.get("conditions", ())
     ]
-    return {**status, "conditions": conditions, "models": models}
+    return {**status, "conditions": conditions, "models": models, "message": _worded(status.get("message", ""))}
+
+
+def _worded(message: str) -> str:
+    return _NUMBER.sub("", message)

@@ -143,6 +143,12 @@ class Observed:
     """content of the files of Redis, by name"""
     replicas: Mapping[str, int] = field(default_factory=dict)
     """engines by role as the autoscaler wants them; a role without min and max is not in it"""
+    pods: tuple[Json, ...] = ()
+    """of the pool, as the API server has them"""
+    warnings: Mapping[ChildKey, str] = field(default_factory=dict)
+    """what the newest Event of type Warning says of objects whose status does not tell what they wait for"""
+    unreachable: str = ""
+    """why a scheduler whose pod is ready does not answer the operator"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from aegaeon_operator.reconcile.cluster.access import routable, without_engines, without_scheduler
 from aegaeon_operator.reconcile.cluster.admission import admitted
-from aegaeon_operator.reconcile.cluster.conditions import FETCHING, Condition, no, summary, unknown, written, yes
+from aegaeon_operator.reconcile.cluster.conditions import (
+    FETCHING,
+    Condition,
+    no,
+    summary,
+    told,
+    unknown,
+    written,
+    yes,
+)
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Live, ModelFacts, Observed, Report
 from aegaeon_operator.reconcile.cluster.names import COMPONENTS, child, selector
+from aegaeon_operator.reconcile.cluster.readiness import (
+    SOME,
+    SOME_START,
+    Engines,
+    degraded,
+    deployment_ready,
+    engines,
+    engines_ready,
+    gateway_ready,
+    scheduler_ready,
+)
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ModelPool, ServedModel
 
 Failures = Mapping[ChildKey, str]
+_NOTHING = "none of its models is served; see Accepted"
 
 
 def reports(observed: Observed, wanted: Desired, failures: Failures) -> list[Report]:
@@ -30,47 +52,44 @@ def _gpu_pool(observed: Observed, wanted: Desired, pool: Live[GpuPool], failures
     if pool.value is None:
         conditions = [no("Accepted", "Invalid", "; ".join(pool.problems))]
         conditions.append(summary(conditions, ("Accepted",)))
-        return Report(pool, {**status, "conditions": written(pool, conditions, observed.now)})
+        said = {"conditions": written(pool, conditions, observed.now), "message": told(conditions)}
+        return Report(pool, {**status, **said})
     spec = pool.value.spec
-    engines = _engines(observed, spec)
-    ready = sum(ready for ready, _ in engines.values())
-    total = sum(count for _, count in engines.values())
+    found = engines(observed, spec)
     conditions = [
         _applied(observed, failures),
-        _deployment(observed, "SchedulerReady", "scheduler", 1),
-        _engines_ready(ready, total),
-        _deployment(observed, "GatewayReady", "gateway", spec.gateway.replicas),
+        scheduler_ready(observed),
+        engines_ready(observed, spec, found),
+        gateway_ready(observed, spec.gateway.replicas),
     ]
     picker = spec.gateway.endpoint_picker
     if picker and picker.service is None:
-        conditions.append(_deployment(observed, "PickerReady", "picker", picker.replicas))
+        conditions.append(deployment_ready(observed, "PickerReady", "picker", picker.replicas))
+    parts = list(conditions)
     conditions.append(summary(conditions, tuple(one.type for one in conditions)))
     conditions.append(_progressing(conditions, _rolling(observed)))
-    used = total * spec.accelerator.count if spec.accelerator.resource_name else 0
+    conditions.append(degraded(parts))
     component = COMPONENTS["unified"] if spec.engines else COMPONENTS["decode"]
+    states = [one for model_pool in observed.model_pools for one in _states(observed, wanted, model_pool)]
     return Report(
         pool,
         {
             **status,
             "conditions": written(pool, conditions, observed.now),
+            "message": told(conditions),
             "replicas": _live(observed, "StatefulSet", COMPONENTS["unified"]).get("status", {}).get("replicas", 0),
             "selector": ",".join(f"{name}={value}" for name, value in selector(observed.key, component).items()),
-            "readyEngines": ready,
+            "engines": {role: str(one) for role, one in found.items()},
+            "readyEngines": sum(one.attached for one in found.values()),
             "models": len(wanted.attached.models),
-            "gpus": {"used": used, "dedicated": _dedicated(observed, wanted, spec)},
+            "summary": _able(states),
+            "gpus": {"used": _used(spec, found), "dedicated": _dedicated(observed, wanted, spec)},
         },
     )
 
 
-def _engines(observed: Observed, spec: GpuPoolSpec) -> dict[str, tuple[int, int]]:
-    """(ready, asked for) by role, as the StatefulSets are."""
-    found = {}
-    for role, asked in (("unified", spec.engines), ("prefill", spec.prefill), ("decode", spec.decode)):
-        if asked:
-            live = _live(observed, "StatefulSet", COMPONENTS[role])
-            wanted = observed.replicas.get(role, asked.replicas)
-            found[role] = (live.get("status", {}).get("readyReplicas", 0), wanted)
-    return found
+def _used(spec: GpuPoolSpec, found: Mapping[str, Engines]) -> int:
+    return sum(one.wanted for one in found.values()) * spec.accelerator.count if spec.accelerator.resource_name else 0
 
 
 def _dedicated(observed: Observed, wanted: Desired, spec: GpuPoolSpec) -> int:
@@ -93,33 +112,21 @@ def _applied(observed: Observed, failures: Failures) -> Condition:
     return yes("Accepted", "Applied", "everything that the pool needs is in the cluster")
 
 
-def _deployment(observed: Observed, kind: str, component: str, wanted: int) -> Condition:
-    live = _live(observed, "Deployment", component)
-    ready = live.get("status", {}).get("readyReplicas", 0)
-    text = f"{ready} of {wanted} pods are ready"
-    return yes(kind, "PodsReady", text) if ready >= min(wanted, 1) else no(kind, "PodsNotReady", text)
-
-
-def _engines_ready(ready: int, total: int) -> Condition:
-    text = f"{ready} of {total} engines are attached and ready"
-    if total == 0:
-        return yes("EnginesReady", "NoneAskedFor", text)
-    if ready == 0:
-        return no("EnginesReady", "EnginesNotReady", text)
-    return yes("EnginesReady", "AllReady" if ready >= total else "SomeReady", text)
-
-
 def _progressing(conditions: list[Condition], rolling: str = "") -> Condition:
     """What is refused waits for a person: nothing is on its way."""
-    refused = next((one for one in conditions if one.type == "Accepted" and one.status == "False"), None)
+    refused = next((one for one in conditions if one.status == "False" and _waits_for_a_person(one)), None)
     if refused:
         return no("Progressing", refused.reason, refused.message)
-    waits = next((one for one in conditions if one.status != "True" or one.reason == "SomeReady"), None)
+    waits = next((one for one in conditions if one.status != "True" or one.reason in (SOME, SOME_START)), None)
     if waits:
         return yes("Progressing", waits.reason, waits.message)
     if rolling:
         return yes("Progressing", "RollingOut", f"not all pods are as the spec says yet: {rolling}")
     return no("Progressing", "Stable", "nothing is changing")
+
+
+def _waits_for_a_person(condition: Condition) -> bool:
+    return condition.type == "Accepted" or condition.reason in ("NoEngines", "NoGateways")
 
 
 def _live(observed: Observed, kind: str, component: str) -> Json:
@@ -155,21 +162,27 @@ def _model_pool(observed: Observed, wanted: Desired, pool: Live[ModelPool], fail
         _accepted(wanted, pool),
         _artifacts(observed, mine),
         _admitted(observed, wanted, mine),
-        _routable(observed, pool, mine, failures),
+        routable(observed, pool, failures) if mine else no("Routable", "NothingServed", _NOTHING),
         _degraded(observed, mine),
     ]
-    conditions.append(summary(conditions, ("Accepted", "ArtifactsAvailable", "Routable")))
+    never = ("Admitted",) if conditions[2].reason == "ModelTooLarge" else ()
+    conditions.append(summary(conditions, ("Accepted", "ArtifactsAvailable", *never, "Routable")))
     conditions.append(_progressing([conditions[0], conditions[-1]]))
-    able = sum(one["state"] in ("Cached", "Resident") for one in states)
     return Report(
         pool,
         {
             "observedGeneration": pool.generation,
             "conditions": written(pool, conditions, observed.now),
+            "message": told(conditions),
             "models": states,
-            "summary": f"{able}/{len(states)}",
+            "summary": _able(states),
         },
     )
+
+
+def _able(states: list[Json]) -> str:
+    """How many models can be served at once, of how many."""
+    return f"{sum(one['state'] in ('Cached', 'Resident') for one in states)}/{len(states)}"
 
 
 def _accepted(wanted: Desired, pool: Live[ModelPool]) -> Condition:
@@ -215,17 +228,25 @@ def _state(model: ServedModel, facts: ModelFacts) -> Json:
 def _artifacts(observed: Observed, mine: list[ServedModel]) -> Condition:
     kind = "ArtifactsAvailable"
     if not mine:
-        return no(kind, "NothingServed", "none of its models is served; see Accepted")
+        return no(kind, "NothingServed", _NOTHING)
     if observed.scheduler is None:
-        return unknown(kind, "SchedulerUnknown", "the pool's scheduler does not answer yet")
+        return unknown(kind, "SchedulerUnknown", without_scheduler(observed))
     facts = {model.name: observed.scheduler.models.get(model.name, ModelFacts()) for model in mine}
-    broken = [f"{name}: {one.reason}" for name, one in facts.items() if one.phase == "failed"]
+    broken = [_named(name, one.reason) for name, one in facts.items() if one.phase == "failed"]
     if broken:
         return no(kind, "ModelFailed", "; ".join(sorted(broken)))
     cold = sorted(name + _progress(one) for name, one in facts.items() if one.phase != "cached")
+    if cold and not any(one.attached for one in observed.scheduler.engines):  # who would fetch them
+        nothing = yes(kind, "ScaledToZero", "files are fetched when the next request starts an engine")
+        return without_engines(observed, kind) or nothing
     if cold:
         return no(kind, FETCHING, f"not in a host cache yet: {', '.join(cold)}")
     return yes(kind, "Cached", "all models are in a host cache")
+
+
+def _named(model: str, reason: str) -> str:
+    """Engines begin their reasons with the model's name."""
+    return reason if reason.startswith(f"{model}: ") else f"{model}: {reason}"
 
 
 def _progress(facts: ModelFacts) -> str:
@@ -241,39 +262,8 @@ def _admitted(observed: Observed, wanted: Desired, mine: list[ServedModel]) -> C
     if not mine or observed.scheduler is None or not observed.gpu_pool or not observed.gpu_pool.value:
         return unknown("Admitted", "NotMeasured", "there is nothing to estimate from")
     spec = observed.gpu_pool.value.spec
-    decoding = sum(count for role, (_, count) in _engines(observed, spec).items() if role != "prefill")
+    decoding = sum(one.wanted for role, one in engines(observed, spec).items() if role != "prefill")
     return admitted(mine, wanted.attached.served, observed.scheduler.models, decoding, spec.memory.device_bytes)
-
-
-def _routable(observed: Observed, pool: Live[ModelPool], mine: list[ServedModel], failures: Failures) -> Condition:
-    if not mine or pool.value is None:
-        return no("Routable", "NothingServed", "none of its models is served; see Accepted")
-    key = ChildKey("HTTPRoute", pool.namespace, pool.name)
-    if key in failures:
-        return no("Routable", "RouteFailed", failures[key])
-    gateway = _deployment(observed, "Routable", "gateway", 1)
-    if gateway.status != "True":
-        return no("Routable", "GatewayNotReady", "no gateway pod of the GpuPool is ready")
-    if not pool.value.spec.gateway.parent_refs:
-        where = f"{child(observed.key, 'gateway')}.{observed.key.namespace}.svc"
-        return yes("Routable", "ServiceReady", f"reached at http://{where}:8000/v1")
-    return _route(observed.children.get(key, {}))
-
-
-def _route(live: Mapping[str, Json]) -> Condition:
-    """As the Gateways say, which is read and never written."""
-    parents = live.get("status", {}).get("parents", [])
-    for parent in parents:
-        said = {one["type"]: one for one in parent.get("conditions", ())}
-        if all(said.get(kind, {}).get("status") == "True" for kind in ("Accepted", "ResolvedRefs")):
-            return yes("Routable", "RouteAccepted", "a Gateway has accepted the route")
-    refused = [
-        f"{one['reason']}: {one['message']}"
-        for parent in parents
-        for one in parent.get("conditions", ())
-        if one["type"] in ("Accepted", "ResolvedRefs") and one["status"] != "True"
-    ]
-    return no("Routable", "RouteNotAccepted", "; ".join(refused) or "no Gateway has spoken of the route yet")
 
 
 def _degraded(observed: Observed, mine: list[ServedModel]) -> Condition:

@@ -1,0 +1,95 @@
+"""What `kubectl get gpool,mpool` really prints for the statuses of every state: an API server evaluates the columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from operator_objects import NOW
+from operator_state import State
+from operator_states import STATES
+from operator_table import rows
+
+from e2e.kubectl import kubectl
+from e2e.operating import NAMESPACE, apply, models, objects, operator, pool
+from e2e.polling import poll
+
+ALL = {state.title: state for states in STATES.values() for state in states}
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def cleared(namespace: str, kubeconfig: Path) -> Iterator[Path]:
+    """Without pools, before and behind a test."""
+    yield kubeconfig
+    kubectl(kubeconfig, "-n", NAMESPACE, "delete", "gpool,mpool", "--all")
+
+
+@pytest.mark.parametrize("state", ALL.values(), ids=ALL)
+def test_kubectl_prints_the_lines_of_the_page(cleared: Path, state: State) -> None:
+    bodies = [body for body in state.bodies() if _is_taken(body)]
+    apply(cleared, *(_placed(body) for body in bodies))
+    for body in bodies:
+        written = json.dumps({"status": body["status"]})
+        at = (f"{body['kind'].lower()}/{body['metadata']['name']}", "--subresource=status", "--type=merge")
+        kubectl(cleared, "-n", NAMESPACE, "patch", *at, "-p", written)
+    for body in bodies:
+        printed = kubectl(cleared, "-n", NAMESPACE, "get", body["kind"].lower(), body["metadata"]["name"])
+        head, row = rows([body], NOW)
+        row[0] = row[0].rpartition("/")[2]
+        assert _cells(printed, head) == {name: text for name, text in zip(head, row, strict=True) if name != "AGE"}
+
+
+def _is_taken(body: dict[str, Any]) -> bool:
+    """The API server refuses what only an older definition let in."""
+    conditions = body["status"]["conditions"]
+    for_machines = ("Invalid", "KeyFileNotHere", "CredentialsFileNotHere")
+    return not any(one["reason"] in for_machines for one in conditions)
+
+
+def _placed(body: dict[str, Any]) -> dict[str, Any]:
+    return {**body, "metadata": {"name": body["metadata"]["name"]}, "status": {}}
+
+
+def _cells(printed: str, head: list[str]) -> dict[str, str]:
+    """By column: each begins where its head does."""
+    first, line = printed.splitlines()
+    starts = [first.index(name) for name in head]
+    ends = [*starts[1:], len(line)]
+    found = {name: line[start:end].strip() for name, start, end in zip(head, starts, ends, strict=True)}
+    del found["AGE"]
+    return found
+
+
+def test_the_operator_says_which_pod_does_not_start_and_why(cleared: Path) -> None:
+    """A pod of the pool, as a node and its kubelet would have it: there are none on this API server."""
+    apply(cleared, pool("demo", engines={"replicas": 1}), models("red", "demo", "llama"))
+    with operator(cleared):
+        poll("engines are made", lambda: _named(cleared, "statefulsets", "demo-engine"), 60)
+        labels = _named(cleared, "statefulsets", "demo-engine")[0]["spec"]["template"]["metadata"]["labels"]
+        container = {"name": "engine", "image": "registry.example/engine:2"}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "demo-engine-0", "labels": labels}}
+        apply(cleared, {**pod, "spec": {"containers": [container], "nodeName": "node-1"}})
+        waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "desc = registry.example: no such host"}}
+        of_container = {**container, "imageID": "", "ready": False, "restartCount": 0, "state": waiting}
+        status = json.dumps({"status": {"containerStatuses": [of_container]}})
+        kubectl(cleared, "-n", NAMESPACE, "patch", "pod/demo-engine-0", "--subresource=status", "-p", status)
+
+        def engines() -> dict[str, str]:
+            said = _named(cleared, "gpools", "demo")[0].get("status", {}).get("conditions", ())
+            return next((one for one in said if one["type"] == "EnginesReady"), {})
+
+        poll("it is named", lambda: engines().get("reason") == "ImageNotPulled", 60, lambda: str(engines()))
+        assert engines()["message"] == (
+            "0 of 1 engines are attached; demo-engine-0 cannot pull image registry.example/engine:2: "
+            "registry.example: no such host"
+        )
+        kubectl(cleared, "-n", NAMESPACE, "delete", "pod", "demo-engine-0", "--force", "--grace-period=0")
+        poll("it is named no more", lambda: engines().get("reason") == "PodsStarting", 60, lambda: str(engines()))
+
+
+def _named(kubeconfig: Path, kind: str, name: str) -> list[dict[str, Any]]:
+    return [one for one in objects(kubeconfig, kind) if one["metadata"]["name"] == name]

@@ -1,0 +1,170 @@
+"""Which parts of a pool are ready: the conditions of a GpuPool about its scheduler, gateways, picker and engines.
+
+Every message has what is there beside what is wanted; where something is missing it names a pod and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from aegaeon_operator.reconcile.cluster.conditions import Condition, no, yes
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Observed
+from aegaeon_operator.reconcile.cluster.names import COMPONENTS, child
+from aegaeon_operator.reconcile.cluster.pod_state import STARTING, Trouble, is_ready, trouble, unexplained
+from aegaeon_operator.spec.resources import GpuPoolSpec
+
+# Something is missing, and what starts is no degradation: it is progress.
+SOME, SOME_START = "SomeReady", "SomeStarting"
+_COMPONENT = "app.kubernetes.io/component"
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """Of one role: how many the scheduler can give work to, how many there should be."""
+
+    attached: int
+    wanted: int
+
+    def __str__(self) -> str:
+        return f"{self.attached}/{self.wanted}"
+
+
+def engines(observed: Observed, spec: GpuPoolSpec) -> dict[str, Engines]:
+    """By role. While the scheduler does not answer, the readiness of pods counts: attached engines are ready."""
+    found = {}
+    for role, asked in (("unified", spec.engines), ("prefill", spec.prefill), ("decode", spec.decode)):
+        if asked is None:
+            continue
+        if observed.scheduler:
+            attached = sum(one.attached and one.role == role for one in observed.scheduler.engines)
+        else:
+            attached = _status(observed, "StatefulSet", COMPONENTS[role]).get("readyReplicas", 0)
+        found[role] = Engines(attached, observed.replicas.get(role, asked.replicas))
+    return found
+
+
+def scheduler_ready(observed: Observed) -> Condition:
+    """Its pod is ready, and it answers."""
+    found = deployment_ready(observed, "SchedulerReady", "scheduler", 1)
+    if found.status == "True" and observed.unreachable:
+        return no("SchedulerReady", "SchedulerNotAnswering", f"its pod is ready, but {observed.unreachable}")
+    return found
+
+
+def deployment_ready(observed: Observed, kind: str, component: str, wanted: int) -> Condition:
+    """One pod is enough to serve."""
+    ready = _status(observed, "Deployment", component).get("readyReplicas", 0)
+    text = f"{ready} of {wanted} {component} pods are ready"
+    if ready >= wanted:
+        return yes(kind, "PodsReady", text)
+    why = _trouble(observed, "Deployment", component)
+    return _short(kind, f"{text}; {why.text}", why, serves=ready > 0)
+
+
+def gateway_ready(observed: Observed, wanted: int) -> Condition:
+    """None asked for serves nobody."""
+    if wanted == 0:
+        return no("GatewayReady", "NoGateways", "no gateway is asked for; raise spec.gateway.replicas")
+    return deployment_ready(observed, "GatewayReady", "gateway", wanted)
+
+
+def engines_ready(observed: Observed, spec: GpuPoolSpec, found: Mapping[str, Engines]) -> Condition:
+    """True when requests can be served: by engines that do both, or by one of each role."""
+    kind = "EnginesReady"
+    if not any(one.wanted for one in found.values()):
+        return _none_wanted(spec)
+    text = f"{_counted(found)} are attached"
+    lacking = [role for role, one in found.items() if one.attached < one.wanted]
+    if not lacking:
+        return yes(kind, "AllReady", text) if _serves(found) else no(kind, "NoEngines", f"{text}; {_raise(found)}")
+    why = next((one for role in lacking if (one := _engine_trouble(observed, role))), None)
+    why = why or _trouble(observed, "StatefulSet", COMPONENTS[lacking[0]])
+    return _short(kind, f"{text}; {why.text}", why, serves=_serves(found))
+
+
+def degraded(conditions: list[Condition]) -> Condition:
+    """A pool that serves with fewer parts than it should have, none of them on its way."""
+    if any(one.status != "True" for one in conditions):
+        return no("Degraded", "NotServing", "it does not serve at all; see Ready")
+    short = [one for one in conditions if one.reason == SOME]
+    if short:
+        return yes("Degraded", "PartsMissing", "; ".join(one.message for one in short))
+    return no("Degraded", "NothingMissing", "everything that serves is as the spec says, or on its way")
+
+
+def to_ask_about(observed: Observed) -> list[ChildKey]:
+    """Objects whose Events alone tell what they wait for: pods, and StatefulSets that cannot make theirs."""
+    found = [*unexplained(observed.pods)]
+    for key, live in observed.children.items():
+        if key.kind == "StatefulSet" and live.get("status", {}).get("replicas", 0) < live["spec"].get("replicas", 1):
+            found.append(key)
+    return sorted(found)
+
+
+def _none_wanted(spec: GpuPoolSpec) -> Condition:
+    asked = {"engines": spec.engines, "prefill": spec.prefill, "decode": spec.decode}
+    given = [(name, one) for name, one in asked.items() if one]
+    if any(one.min == 0 for _, one in given):
+        return yes("EnginesReady", "ScaledToZero", "no engine runs, since nobody asks; the next request starts one")
+    fields = " and ".join(f"spec.{name}.replicas" for name, _ in given)
+    return no("EnginesReady", "NoEngines", f"no engine is asked for, so nothing is served; raise {fields}")
+
+
+def _serves(found: Mapping[str, Engines]) -> bool:
+    there = {role for role, one in found.items() if one.attached}
+    return "unified" in there or {"prefill", "decode"} <= there
+
+
+def _counted(found: Mapping[str, Engines]) -> str:
+    names = {"unified": "engines", "prefill": "prefill engines", "decode": "decode engines"}
+    return " and ".join(f"{one.attached} of {one.wanted} {names[role]}" for role, one in found.items())
+
+
+def _raise(found: Mapping[str, Engines]) -> str:
+    return "raise " + " and ".join(f"spec.{role}.replicas" for role, one in found.items() if not one.wanted)
+
+
+def _short(kind: str, text: str, why: Trouble, serves: bool) -> Condition:
+    if not serves:
+        return no(kind, why.reason, text)
+    return yes(kind, SOME_START if why.reason == STARTING else SOME, text)
+
+
+def _trouble(observed: Observed, kind: str, component: str) -> Trouble:
+    """Of the component's pods; of what should have made them where there are none to blame."""
+    return trouble(_pods(observed, component), observed.warnings) or _not_made(observed, kind, component)
+
+
+def _engine_trouble(observed: Observed, role: str) -> Trouble | None:
+    """Of the pods of a role, those among them that are ready and that the scheduler does not know."""
+    pods = list(_pods(observed, COMPONENTS[role]))
+    found = trouble(pods, observed.warnings)
+    if found or observed.scheduler is None:
+        return found
+    attached = {one.name for one in observed.scheduler.engines if one.attached}
+    names = sorted(one["metadata"]["name"] for one in pods if is_ready(one))
+    stray = next((name for name in names if name not in attached), None)
+    return Trouble("EngineNotAttached", f"{stray} is ready, but not attached to the scheduler") if stray else None
+
+
+def _not_made(observed: Observed, kind: str, component: str) -> Trouble:
+    key = ChildKey(kind, observed.key.namespace, child(observed.key, component))
+    live = observed.children.get(key)
+    if live is None:
+        return Trouble("PodsNotReady", f"there is no {kind} {key.name}; see Accepted")
+    said = (one for one in live.get("status", {}).get("conditions", ()) if one["type"] == "ReplicaFailure")
+    why = next((one.get("message", "") for one in said if one.get("status") == "True"), "")
+    why = why or observed.warnings.get(key, "")
+    if why:
+        return Trouble("PodsNotCreated", f"{kind} {key.name} cannot make pods: {why}")
+    return Trouble(STARTING, f"{kind} {key.name} has not made all pods yet")
+
+
+def _pods(observed: Observed, component: str) -> Iterator[Json]:
+    return (one for one in observed.pods if one["metadata"].get("labels", {}).get(_COMPONENT) == component)
+
+
+def _status(observed: Observed, kind: str, component: str) -> Json:
+    key = ChildKey(kind, observed.key.namespace, child(observed.key, component))
+    return dict(observed.children.get(key, {}).get("status") or {})

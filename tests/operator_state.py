@@ -1,0 +1,122 @@
+"""A state of a pool and its ModelPools: what there is, the statuses of the operator, what `kubectl get` prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from operator_objects import KEY, NOW, Json, observed
+from operator_table import table
+
+from aegaeon_operator.reconcile.cluster.desired import desired
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, EngineFacts, ModelFacts, Report, SchedulerFacts
+from aegaeon_operator.reconcile.cluster.report import reports
+
+CACHED = ModelFacts("cached")
+SERVED = ModelFacts("cached", resident=True, output_tokens=1000, tokens_on_time=998, busy_s=10.0)
+PODS = {
+    "pool-scheduler-7d9-x": "scheduler",
+    "pool-gateway-5c4-a": "gateway",
+    "pool-gateway-5c4-b": "gateway",
+    "pool-engine-0": "engine",
+    "pool-engine-1": "engine",
+}
+
+
+@dataclass(frozen=True)
+class State:
+    """What is there. `pods` of the name are other than ready; `ready` are fewer than there should be, by component."""
+
+    title: str
+    objects: tuple[Json, ...]
+    pods: Mapping[str, Json | None] = field(default_factory=dict)
+    models: Mapping[str, ModelFacts] = field(default_factory=lambda: {"llama": SERVED})
+    detached: tuple[str, ...] = ()
+    components: Mapping[str, str] = field(default_factory=lambda: PODS)
+    scheduler: bool = True
+    refused: str = ""
+    failures: Mapping[ChildKey, str] = field(default_factory=dict)
+    seen: Mapping[str, Any] = field(default_factory=dict)
+    routes: tuple[Json, ...] = ()
+    rolling: bool = False
+
+    def reports(self) -> list[Report]:
+        """The statuses as the operator gives them."""
+        base = observed(*self.objects, **self.seen)
+        pods = tuple(
+            self.pods.get(name) or pod(name, component)
+            for name, component in self.components.items()
+            if self.pods.get(name, {}) is not None
+        )
+        ready = [one["metadata"]["labels"]["app.kubernetes.io/component"] for one in pods if _is_ready(one)]
+        children = [_workload(one, ready, self.rolling) for one in desired(base).manifests]
+        now = observed(*self.objects, *children, *self.routes, *pods, scheduler=self._facts(), **self.seen)
+        return reports(now, desired(now), self.failures)
+
+    def _facts(self) -> SchedulerFacts | None:
+        if not self.scheduler:
+            return None
+        roles = {"engine": "unified", "prefill": "prefill", "decode": "decode"}
+        engines = tuple(
+            EngineFacts(name, roles[component], _is_ready(self.pods.get(name) or pod(name, component)), 0, 0.0)
+            for name, component in self.components.items()
+            if component in roles and name not in self.detached and self.pods.get(name, {}) is not None
+        )
+        return SchedulerFacts("one", self.models, engines, refused=self.refused)
+
+    def bodies(self) -> list[Json]:
+        """The objects with their statuses."""
+        statuses = {one.about.uid: one.status for one in self.reports()}
+        there = json.loads(json.dumps(self.objects))
+        return [{**one, "status": statuses[one["metadata"]["uid"]]} for one in there]
+
+    def table(self) -> str:
+        """What `kubectl get gpool,mpool` prints."""
+        return table(self.bodies(), NOW)
+
+
+def pod(name: str, component: str, **status: Any) -> Json:
+    """One that is ready, unless the status says otherwise."""
+    said: Json = {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [{"name": component, "ready": True, "started": True, "state": {"running": {}}}],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"namespace": KEY.namespace, "name": name, "labels": {"app.kubernetes.io/component": component}},
+        "spec": {"nodeName": "node-1"},
+        "status": said | status,
+    }
+
+
+def broken(name: str, component: str, state: Json, **about: Any) -> Json:
+    """A pod whose container is in such a state."""
+    container = {"name": component, "image": "registry.example/engine:2", "ready": False, "state": state, **about}
+    unready = [{"type": "Ready", "status": "False"}]
+    return pod(name, component, phase="Pending", conditions=unready, containerStatuses=[container])
+
+
+def unplaced(name: str, component: str, message: str) -> Json:
+    """A pod that finds no node."""
+    placed = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    found = pod(name, component, phase="Pending", conditions=[placed], containerStatuses=[])
+    found["spec"] = {}
+    return found
+
+
+def _is_ready(body: Json) -> bool:
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in body["status"].get("conditions", ()))
+
+
+def _workload(manifest: Json, ready: list[str], rolling: bool) -> Json:
+    """As controllers of the cluster would have it, with so many ready pods."""
+    if manifest["kind"] not in ("Deployment", "StatefulSet"):
+        return manifest
+    wanted = manifest["spec"]["replicas"]
+    count = ready.count(manifest["metadata"]["labels"]["app.kubernetes.io/component"])
+    status = {"observedGeneration": 1, "replicas": wanted, "updatedReplicas": wanted, "readyReplicas": count}
+    return {**manifest, "status": {**status, "currentRevision": "a", "updateRevision": "b" if rolling else "a"}}

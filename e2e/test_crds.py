@@ -173,6 +173,44 @@ def test_what_cannot_be_changed_is_refused_with_what_to_do(api: client.ApiClient
         objects.delete_namespaced_custom_object(*where, pool["metadata"]["name"])
 
 
+@pytest.mark.parametrize(
+    ("number", "path", "value", "said"),
+    [
+        (0, ("memory", "deviceBytes"), "13MB", "must be a quantity of bytes such as 4096, 512Mi or 2G"),
+        (0, ("memory", "hostKv"), -1, "must be a quantity of bytes such as 4096, 512Mi or 2G"),
+        (0, ("scheduling", "hold"), "10", "must be a duration such as 100ms, 10s or 1m30s"),
+        (1, ("models", 0, "name"), "a b", "must be letters, digits, '.', '_', '/' and '-', beginning and ending"),
+        (1, ("models", 3, "source", "http", "url"), "ftp://a", "must be an http:// or https:// address"),
+        (0, ("accelerator",), {"device": "cuda:0"}, "device cuda:N needs resourceName on Kubernetes"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence_and_in_no_pattern(
+    api: client.ApiClient, number: int, path: tuple[Any, ...], value: Any, said: str
+) -> None:
+    (sentence,) = remotely(api, changed(number, ("spec", *path), value))
+    assert said in sentence
+    assert "should match" not in sentence
+
+
+def test_an_accelerator_that_pods_ask_for_may_be_a_gpu(api: client.ApiClient) -> None:
+    gpu = {"device": "cuda:0", "resourceName": "nvidia.com/gpu"}
+    assert remotely(api, changed(0, ("spec", "accelerator"), gpu)) == []
+
+
+def test_names_of_secrets_and_claims_may_have_dots(api: client.ApiClient) -> None:
+    for number, path in (
+        (1, ("tenants", 0, "keySecretRef", "name")),
+        (1, ("models", 1, "source", "huggingFace", "credentialsSecretRef", "name")),
+        (0, ("images", "pullSecrets", 0)),
+        (0, ("volumes", "sharedClaim")),
+    ):
+        document = changed(number, ("spec", *path), "registry.example.com")
+        assert (locally(document), remotely(api, document)) == ([], [])
+        for bad in ("a..b", ".a", "a.", "A.b"):
+            document = changed(number, ("spec", *path), bad)
+            assert [bool(found) for found in (locally(document), remotely(api, document))] == [True, True], bad
+
+
 def test_every_field_is_explained(api: client.ApiClient, kubeconfig: Path) -> None:
     for kind in ("gpupools", "modelpools"):
         text = kubectl(kubeconfig, "explain", f"{kind}.spec", "--recursive=false")

@@ -13,6 +13,7 @@ from operator_state import State
 from operator_states import STATES
 from operator_table import rows
 
+from e2e.cluster.layout import default_layout
 from e2e.kubectl import kubectl
 from e2e.operating import NAMESPACE, apply, models, objects, operator, pool
 from e2e.polling import poll
@@ -64,31 +65,46 @@ def _cells(printed: str, head: list[str]) -> dict[str, str]:
     return found
 
 
-def test_the_operator_says_which_pod_does_not_start_and_why(cleared: Path) -> None:
-    """A pod of the pool, as a node and its kubelet would have it: there are none on this API server."""
+def _engines_ready(kubeconfig: Path) -> dict[str, str]:
+    said = _named(kubeconfig, "gpool", "demo")[0].get("status", {}).get("conditions", ())
+    return next((one for one in said if one["type"] == "EnginesReady"), {})
+
+
+def test_the_operator_says_why_pods_are_not_made_and_which_one_does_not_start(cleared: Path) -> None:
     apply(cleared, pool("demo", engines={"replicas": 1}), models("red", "demo", "llama"))
     with operator(cleared):
-        poll("engines are made", lambda: _named(cleared, "statefulsets", "demo-engine"), 60)
-        labels = _named(cleared, "statefulsets", "demo-engine")[0]["spec"]["template"]["metadata"]["labels"]
-        container = {"name": "engine", "image": "registry.example/engine:2"}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "demo-engine-0", "labels": labels}}
-        apply(cleared, {**pod, "spec": {"containers": [container], "nodeName": "node-1"}})
+        _poll_reason(cleared, "PodsNotCreated")
+        assert "exceeded quota: nothing-runs" in _engines_ready(cleared)["message"]
+        if default_layout().nodes:
+            return  # kubelets say themselves what follows
+        kubectl(cleared, "-n", NAMESPACE, "delete", "quota", "--all")
+        poll("the controller makes the pod", lambda: _named(cleared, "pods", "demo-engine-0"), 120)
+        _bind(cleared, "demo-engine-0")
         waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "desc = registry.example: no such host"}}
-        of_container = {**container, "imageID": "", "ready": False, "restartCount": 0, "state": waiting}
-        status = json.dumps({"status": {"containerStatuses": [of_container]}})
-        kubectl(cleared, "-n", NAMESPACE, "patch", "pod/demo-engine-0", "--subresource=status", "-p", status)
-
-        def engines() -> dict[str, str]:
-            said = _named(cleared, "gpools", "demo")[0].get("status", {}).get("conditions", ())
-            return next((one for one in said if one["type"] == "EnginesReady"), {})
-
-        poll("it is named", lambda: engines().get("reason") == "ImageNotPulled", 60, lambda: str(engines()))
-        assert engines()["message"] == (
+        container = {"name": "engine", "image": "registry.example/engine:2", "imageID": "", "restartCount": 0}
+        status = {"containerStatuses": [{**container, "ready": False, "state": waiting}]}
+        patch = ("patch", "pod/demo-engine-0", "--subresource=status", "-p", json.dumps({"status": status}))
+        kubectl(cleared, "-n", NAMESPACE, *patch)
+        _poll_reason(cleared, "ImageNotPulled")
+        assert _engines_ready(cleared)["message"] == (
             "0 of 1 engines are attached; demo-engine-0 cannot pull image registry.example/engine:2: "
             "registry.example: no such host"
         )
-        kubectl(cleared, "-n", NAMESPACE, "delete", "pod", "demo-engine-0", "--force", "--grace-period=0")
-        poll("it is named no more", lambda: engines().get("reason") == "PodsStarting", 60, lambda: str(engines()))
+
+
+def _bind(kubeconfig: Path, pod: str) -> None:
+    """As the scheduler does, to a node that is not there."""
+    target = {"apiVersion": "v1", "kind": "Node", "name": "node-1"}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}/binding"
+    kubectl(kubeconfig, "create", "--raw", path, "-f", "-", stdin=json.dumps(binding))
+
+
+def _poll_reason(kubeconfig: Path, reason: str) -> None:
+    def seen() -> dict[str, str]:
+        return _engines_ready(kubeconfig)
+
+    poll(f"EnginesReady says {reason}", lambda: seen().get("reason") == reason, 60, lambda: str(seen()))
 
 
 def _named(kubeconfig: Path, kind: str, name: str) -> list[dict[str, Any]]:

@@ -235,3 +235,11 @@ def test_a_file_that_cannot_be_used_is_refused_at_the_start(
     with pytest.raises(ConfigError) as raised:
         TenantsFile(write(tmp_path, tenants))
     assert said in str(raised.value)
+
+
+def test_all_that_is_wrong_with_a_file_is_told_at_once(tmp_path: Path) -> None:
+    twins = [RED, {**RED, "name": "twin"}, {**RED, "name": "third", "key_files": ["none.key"]}]
+    with pytest.raises(ConfigError, match=r"'third' cannot be read.*'red' and 'twin' have the same key"):
+        TenantsFile(write(tmp_path, twins))
+    with pytest.raises(ConfigError, match=r"tenants\.0\.modles.*tenants\.1\.name"):
+        TenantsFile(write(tmp_path, [{**RED, "modles": []}, {**RED, "name": ""}]))

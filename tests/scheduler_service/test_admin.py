@@ -270,8 +270,8 @@ async def test_tenants_that_make_no_sense_are_refused(
 def test_tenants_of_the_configuration_file_are_checked_alike() -> None:
     with pytest.raises(ConfigError, match=r"tenants: .*nobody"):
         configured({"nobody": []})
-    with pytest.raises(ConfigError, match="SHA-256"):
-        configured({"tenants": [{"name": "a", "key_sha256": ["key"]}]})
+    with pytest.raises(ConfigError, match=r"SHA-256.*unique"):
+        configured({"tenants": [{"name": "a", "key_sha256": ["key"]}, {"name": "a"}]})
 
 
 async def test_every_life_of_a_scheduler_has_a_name_of_its_own(serve: Any, brain: Any) -> None:

@@ -1,0 +1,94 @@
+"""Pods of a pool are read, never written, and what their Events tell reaches the status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+from operator_api import api_server, refusal
+from operator_objects import KEY, PLATFORM, Json, gpu_pool, model_pool, observed
+from operator_state import pod
+from tests.operator.test_writing import Server
+
+from aegaeon_operator.config import OperatorConfig
+from aegaeon_operator.kube.client import Cluster
+from aegaeon_operator.kube.controller import Controller
+from aegaeon_operator.kube.operator import list_all
+from aegaeon_operator.kube.queue import Queue
+from aegaeon_operator.kube.store import Store
+from aegaeon_operator.reconcile.cluster.desired import desired
+
+STATUS = "/apis/serving.aegaeon.io/v1alpha1/namespaces/infra/gpupools/pool/status"
+
+
+def event(message: str, at: str) -> Json:
+    return {"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"}, "lastTimestamp": at, "message": message}
+
+
+class WithEvents(Server):
+    """Answers for Events as an API server does; None: it refuses them."""
+
+    def __init__(self, events: list[Json] | None) -> None:
+        super().__init__()
+        self.events = events
+        self.asked: list[str] = []
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        if request.method == "GET" and request.path.endswith("/events"):
+            self.asked.append(request.query["fieldSelector"])
+            return refusal(403, "events is forbidden") if self.events is None else web.json_response(_list(self.events))
+        return await super().answer(request)
+
+
+def _list(items: list[Json]) -> Json:
+    return {"metadata": {"resourceVersion": "1"}, "items": items}
+
+
+def test_pods_are_no_children_and_are_never_taken_away() -> None:
+    seen = observed(gpu_pool(), model_pool("red", "llama"), pod("pool-engine-0", "engine"))
+    assert [one["metadata"]["name"] for one in seen.pods] == ["pool-engine-0"]
+    assert desired(seen).leftovers == ()
+
+
+async def test_pods_with_our_label_are_listed_and_belong_to_their_pool() -> None:
+    labels = {"app.kubernetes.io/instance": KEY.name, "serving.aegaeon.io/pool-namespace": KEY.namespace}
+    theirs: list[str] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        if not request.path.endswith("/pods"):
+            return web.json_response(_list([]))
+        theirs.append(request.query["labelSelector"])
+        body = pod("pool-engine-0", "engine")
+        body["metadata"] |= {"labels": labels, "resourceVersion": "1"}
+        return web.json_response(_list([body]))
+
+    async def look(_: Any) -> float:
+        return 600.0
+
+    store = Store()
+    async with api_server(handler) as api:
+        await list_all(OperatorConfig(PLATFORM, (), "test"), Cluster(api), store, Queue(look, 1))
+    assert theirs == ["app.kubernetes.io/managed-by=aegaeon-operator"]
+    assert [one["kind"] for one in store.of_pool(KEY)] == ["Pod"]
+    assert store.children_of(KEY) == []
+
+
+async def message_of(server: WithEvents) -> str:
+    """Of EnginesReady, after one look at a pool whose engines are not made."""
+    store = Store()
+    store.put(gpu_pool())
+    async with api_server(server.answer) as api:
+        assert await Controller(Cluster(api), store, PLATFORM).reconcile(KEY) <= 5.0
+    conditions = server.there[STATUS]["status"]["conditions"]
+    return next(str(one["message"]) for one in conditions if one["type"] == "EnginesReady")
+
+
+async def test_the_newest_event_of_a_stateful_set_tells_why_it_makes_no_pods() -> None:
+    server = WithEvents([event("later", "2026-01-03T00:00:00Z"), event("before", "2026-01-02T00:00:00Z")])
+    assert (await message_of(server)).endswith("StatefulSet pool-engine cannot make pods: later")
+    assert server.asked == ["type=Warning,involvedObject.kind=StatefulSet,involvedObject.name=pool-engine"]
+
+
+async def test_without_a_right_to_read_events_the_status_is_written_all_the_same() -> None:
+    for events in ([], None):
+        assert "StatefulSet pool-engine has not made all pods yet" in await message_of(WithEvents(events))

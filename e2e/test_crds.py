@@ -177,7 +177,7 @@ def test_what_cannot_be_changed_is_refused_with_what_to_do(api: client.ApiClient
     ("number", "path", "value", "said"),
     [
         (0, ("memory", "deviceBytes"), "13MB", "must be a quantity of bytes such as 4096, 512Mi or 2G"),
-        (0, ("memory", "hostKv"), -1, "must be a quantity of bytes such as 4096, 512Mi or 2G"),
+        (0, ("memory", "disk", "size"), -1, "must be a quantity of bytes such as 4096, 512Mi or 2G"),
         (0, ("scheduling", "hold"), "10", "must be a duration such as 100ms, 10s or 1m30s"),
         (1, ("models", 0, "name"), "a b", "must be letters, digits, '.', '_', '/' and '-', beginning and ending"),
         (1, ("models", 3, "source", "http", "url"), "ftp://a", "must be an http:// or https:// address"),

@@ -214,10 +214,10 @@ class Controller:
             self._store.put(answer)
 
     def _again_in(self, observed: Observed, memory: _Memory, found: list[Report]) -> float:
-        if memory.unreachable or to_ask_about(observed):  # neither tells when it changes
-            return _SERVING_S
+        # Neither a scheduler that does not answer nor an Event is watched.
+        unwatched_s = _SERVING_S if memory.unreachable or to_ask_about(observed) else _REST_S
         if memory.facts is None:
-            return _SECRETS_S if named_secrets(observed) else _REST_S
+            return min(unwatched_s, _SECRETS_S if named_secrets(observed) else _REST_S)
         ready = [one["status"] for report in found for one in report.status["conditions"] if one["type"] == "Ready"]
         return _SERVING_S if all(status == "True" for status in ready) else _SOON_S
 

@@ -97,6 +97,12 @@ class Generation:
         self.accepted = True
         self.progress_at = now
 
+    def retry(self, now: float, delay_s: float) -> None:
+        """The scheduler has no room for it at this moment: submit it again in a while. That it answered is progress."""
+        self.accepted = False
+        self.retry_at = now + delay_s
+        self.progress_at = now
+
     def receive(self, token: pb.Token, now: float) -> bool:
         """Take a token from an engine; True when it brought anything new."""
         if token.seq.choice >= len(self.choices):

@@ -110,6 +110,7 @@ class Recovery:
             inst.busy_s, inst.stall_s, inst.switch_s = old.busy_s, old.stall_s, old.switch_s
         inst.next_id = self._pool.next_ids.get(inst.id, 1)  # ids rise over attachments: no late report is mistaken
         self._pool.instances[inst.id] = inst
+        self._pool.missing.pop(inst.id, None)
         self._policy.instance_up(inst)
         self._strand()
         inst.book.exact = not inst.reported
@@ -151,6 +152,7 @@ class Recovery:
         if inst is None:
             return
         self._pool.next_ids[instance] = inst.next_id
+        self._pool.missing[instance] = self._pool.now
         inst.phases = {}
         for model in self._pool.models.values():
             model.failed.pop(instance, None)

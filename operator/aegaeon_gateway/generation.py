@@ -33,6 +33,7 @@ class Job:
     limits: Limits
     ttft_s: float = 0.0
     tbt_s: float = 0.0
+    identity: str = ""  # of the model that the prompt was made for
 
 
 class Choice:
@@ -200,7 +201,7 @@ class Submission:
             return None
         submit.MergeFromString(job.prompt.field())
         submit.request = job.request
-        submit.model = job.model
+        submit.model, submit.identity = job.model, job.identity
         submit.sampling.CopyFrom(job.sampling)
         submit.limits.CopyFrom(job.limits)
         submit.age_s = now - self.generation.arrived

@@ -15,6 +15,7 @@ from aegaeon_gateway.errors import (
     ApiError,
     EngineError,
     InvalidRequestError,
+    ModelChangedError,
     ModelWithdrawnError,
     model_failed,
     overloaded,
@@ -202,10 +203,12 @@ class SchedulerLink:
                 return model_failed(model, rejected.reason)
             case pb.REJECT_CODE_OVERLOADED:
                 return overloaded(rejected.reason or "The engines are full; try again.", rejected.retry_after_s)
-            case pb.REJECT_CODE_TOO_LONG:
-                return InvalidRequestError(rejected.reason, code="context_length_exceeded")
-            case pb.REJECT_CODE_INVALID:
-                return InvalidRequestError(rejected.reason, code="invalid_value")
+            case pb.REJECT_CODE_TOO_LONG | pb.REJECT_CODE_INVALID:
+                too_long = rejected.code == pb.REJECT_CODE_TOO_LONG
+                code = "context_length_exceeded" if too_long else "invalid_value"
+                return InvalidRequestError(rejected.reason, code=code)
+            case pb.REJECT_CODE_CHANGED:
+                return ModelChangedError(model)
             case _:
                 return EngineError(rejected.reason or "The engine failed on this request.")
 
@@ -218,7 +221,7 @@ class SchedulerLink:
             self._submit(generation, generation.open_choices)
 
     def _goes_on(self, generation: Generation) -> bool:
-        """Whether its wait has no end here: its client reads an answer already, or the scheduler has it in its queue."""
+        """Whether its wait has no end here: its client reads an answer, or the scheduler has it in its queue."""
         return generation.started or (generation.accepted and self.connected)
 
     def _not_taken(self, model: str) -> ApiError:

@@ -1,4 +1,4 @@
-"""A name that stands for another model than it did, and an engine that has begun with a model anew: nothing is mixed."""
+"""A name that stands for another model than it did, an engine that begins with a model anew: nothing is mixed."""
 
 from __future__ import annotations
 

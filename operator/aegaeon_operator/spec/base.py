@@ -21,7 +21,6 @@ SECRET_KEY = r"^[-._a-zA-Z0-9]+$"
 _LONGER_THAN_0 = field_rules(("duration(self) > duration('0s')", "must be longer than 0s"))
 _MORE_THAN_0 = field_rules(("quantity(string(self)).isGreaterThan(quantity('0'))", "must be more than 0"))
 UNCHANGED = field_rules(("self == oldSelf", "cannot be changed; delete the object and make it anew"))
-SAME_FILES = field_rules(("self == oldSelf", "cannot be changed; serve the new files under another name"))
 
 PositiveQuantity = Annotated[Quantity, Field(gt=0, json_schema_extra=_MORE_THAN_0)]
 PositiveDuration = Annotated[Duration, Field(gt=0, json_schema_extra=_LONGER_THAN_0)]

@@ -35,7 +35,7 @@ def settled(pool: PodsOfPool, name: str) -> bool:
     """Whether the operator has seen the newest spec and nothing of it is on its way."""
     found = json.loads(pool.kubectl("get", "modelpool", name, "-o", "json"))
     seen = found["status"].get("observedGeneration") == found["metadata"]["generation"]
-    return seen and condition(pool, "modelpool", name, "Progressing")["status"] == "False"
+    return bool(seen and condition(pool, "modelpool", name, "Progressing")["status"] == "False")
 
 
 @pytest.mark.parametrize("scheduler", ["goes on", "dies"])

@@ -161,10 +161,7 @@ def test_what_cannot_be_changed_is_refused_with_what_to_do(api: client.ApiClient
     where = (GROUP, VERSION, "default", "modelpools")
     objects.create_namespaced_custom_object(*where, pool)
     try:
-        for path, value, said in (
-            (("gpuPoolRef", "name"), "other", "delete the object and make it anew"),
-            (("models", 0, "source", "hostPath"), "/other", "serve the new files under another name"),
-        ):
+        for path, value, said in ((("gpuPoolRef", "name"), "other", "delete the object and make it anew"),):
             document = changed(DOCUMENTS.index(pool), ("spec", *path), value)
             with pytest.raises(ApiException) as raised:
                 objects.patch_namespaced_custom_object(*where, pool["metadata"]["name"], {"spec": document["spec"]})

@@ -37,8 +37,8 @@ from aegaeon_scheduler.service.catalog import spec_of
 def apply(*, manifests: Path, run: Path | None, drain_s: float) -> None:
     """Give the pool that runs on this machine other models and tenants, without a restart.
 
-    Models come and go, objectives, quotas, keys and grants change. What needs a restart is named, and nothing is
-    changed then.
+    Models come and go, objectives, quotas, keys and grants change. A model with another source is prepared beside the
+    one that is served, which ends what it was asked. What needs a restart is named, and nothing is changed then.
 
     \b
     Example:
@@ -57,6 +57,8 @@ def apply(*, manifests: Path, run: Path | None, drain_s: float) -> None:
     for what, names in (("added", reply.added), ("changed", reply.changed), ("removed", reply.removed)):
         for name in names:
             click.echo(f"model {name} {what}")
+    if reply.refused:
+        raise RefusedError("\n".join([*(note.reason for note in reply.refused), "everything else was changed"]))
     click.echo(f"pool {state.pool} is as {manifests} says")
 
 
@@ -96,8 +98,6 @@ async def _set_catalog(target: str, config: Json, drain_s: float) -> admin_pb2.S
         try:
             return await admin_pb2_grpc.AdminStub(channel).SetCatalog(request)
         except grpc.aio.AioRpcError as error:
-            if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
-                raise RefusedError(f"{error.details()}; nothing was changed") from error
             raise NoAnswerError(
                 f"the scheduler at {target} does not answer ({error.code().name}); is it running?"
             ) from error

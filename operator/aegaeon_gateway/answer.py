@@ -19,7 +19,13 @@ from aegaeon_gateway.admission import (
 )
 from aegaeon_gateway.catalog import Catalog, served_length
 from aegaeon_gateway.config import GatewayConfig
-from aegaeon_gateway.errors import ApiError, TokenizerError, model_failed, overloaded
+from aegaeon_gateway.errors import (
+    ApiError,
+    ModelChangedError,
+    TokenizerError,
+    model_failed,
+    overloaded,
+)
 from aegaeon_gateway.exchange import Exchange
 from aegaeon_gateway.intake import TOKEN_BYTES, Holding, Intake, read_body
 from aegaeon_gateway.link import SchedulerLink
@@ -39,6 +45,7 @@ REQUEST_ID = web.RequestKey("id", str)
 TENANT = web.RequestKey("tenant", Tenant)
 _PREFIXES: dict[Endpoint, str] = {"chat": "chatcmpl", "completions": "cmpl"}
 _DELTAS_IN_TURN = 16
+_KEPT_BYTES = 16384  # of a body while it is answered: should its model change at this moment, the prompt is made anew
 _STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache, no-transform",
@@ -67,6 +74,17 @@ class Gateway:
         return self.catalog.known and self.tenants.known
 
 
+@dataclass(slots=True)
+class Asked:
+    """A request as it came; `body` is None once it is too large to be kept for a second time."""
+
+    endpoint: Endpoint
+    client: Client
+    model: str
+    arrived: float
+    body: bytearray | None
+
+
 class Answerer:
     """Handlers of POST /v1/chat/completions and POST /v1/completions."""
 
@@ -83,30 +101,62 @@ class Answerer:
         arrived = time.monotonic()
         client = Client(http[TENANT], self._gateway.tenants.current())
         with self._gateway.intake.request(client.owner, shared=client.shared) as holding:
-            prepared = await self._prepared(http, endpoint, client, holding, arrived)
-            holding.hold(prepared.prompt_tokens * TOKEN_BYTES)
-            renderer = ChatRenderer(prepared) if endpoint == "chat" else CompletionRenderer(prepared)
-            return await self._answer(http, prepared, renderer, holding)
+            body = await read_body(http, self._most_bytes(client, endpoint), holding)
+            name = await self._model_of(client, body)
+            served = (model.spec.name for model in self._gateway.catalog.models())
+            client.directory.check(client.tenant, name, served)
+            asked = Asked(endpoint, client, name, arrived, body)
+            del body
+            while True:
+                model = await self._gateway.catalog.ready(name, self._gateway.config.hold_s)
+                try:
+                    return await self._served(http, asked, model, holding)
+                except ApiError as error:
+                    if asked.body is None or not await self._is_another(model, error):
+                        raise
 
-    async def _prepared(
-        self, http: web.Request, endpoint: Endpoint, client: Client, holding: Holding, arrived: float
-    ) -> Prepared:
-        """The order of checks: what costs least first, and nothing of the body before it is known who may use what."""
-        body = await read_body(http, self._most_bytes(client, endpoint), holding)
-        name = await self._model_of(client, body)
-        served = (model.spec.name for model in self._gateway.catalog.models())
-        client.directory.check(client.tenant, name, served)
-        model = await self._gateway.catalog.ready(name, self._gateway.config.hold_s)
+    async def _served(
+        self, http: web.Request, asked: Asked, model: ModelStatus, holding: Holding
+    ) -> web.StreamResponse:
+        """By the model as it is. Raises ApiError, which may be of no more than that the name stands for another one."""
+        prepared = await self._prepared(http, asked, model)
+        if len(asked.body or ()) > _KEPT_BYTES:
+            asked.body = None
+        holding.hold(prepared.prompt_tokens * TOKEN_BYTES)
+        renderer = ChatRenderer(prepared) if asked.endpoint == "chat" else CompletionRenderer(prepared)
+        return await self._answer(http, prepared, renderer, holding)
+
+    async def _is_another(self, model: ModelStatus, error: ApiError) -> bool:
+        """Whether the name stands for another model by now; where the scheduler says so, its catalog is on its way."""
+        name, catalog = model.spec.name, self._gateway.catalog
+
+        def same() -> bool:
+            known = catalog.find(name)
+            return known is not None and known.spec.identity == model.spec.identity
+
         try:
-            text = await self._text(model, arrived + self._gateway.config.hold_s)
+            async with asyncio.timeout(self._gateway.config.hold_s):
+                while isinstance(error, ModelChangedError) and same():
+                    await catalog.changed()
+        except TimeoutError:
+            return False
+        return catalog.find(name) is not None and not same()
+
+    async def _prepared(self, http: web.Request, asked: Asked, model: ModelStatus) -> Prepared:
+        """The order of checks: what costs least first, and nothing of the body before it is known who may use what."""
+        name, body = asked.model, asked.body
+        assert body is not None  # it is prepared again only while it is there
+        try:
+            text = await self._text(model, asked.arrived + self._gateway.config.hold_s)
             length = served_length(model) or text.max_positions
-            check_body(body, length, endpoint)
-            job = WorkerJob(text.key, endpoint, name, length)
-            done = await self._done(model, client.owner_of(name), job, body)
+            check_body(body, length, asked.endpoint)
+            job = WorkerJob(text.key, asked.endpoint, name, length)
+            done = await self._done(model, asked.client.owner_of(name), job, body)
         except ApiError as error:
             self._gateway.metrics.of(name).ended(_outcome(error))
             raise
-        return prepared_from(f"{_PREFIXES[endpoint]}-{http[REQUEST_ID]}", model, text, done, arrived)
+        request_id = f"{_PREFIXES[asked.endpoint]}-{http[REQUEST_ID]}"
+        return prepared_from(request_id, model, text, done, asked.arrived)
 
     def _most_bytes(self, client: Client, endpoint: Endpoint) -> int:
         """Of a body of this client: what the longest of its models could use. Raises UnauthorizedError without any."""

@@ -155,6 +155,20 @@ class ModelWithdrawnError(ApiError):
         )
 
 
+class ModelChangedError(ApiError):
+    """The name stands for another model than the prompt was made for. Before the first token it is made anew."""
+
+    status = 503
+
+    def __init__(self, model: str) -> None:
+        message = f"The model {model!r} was changed before this request could end; try again."
+        super().__init__(message, param="model", code="model_changed")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Retry-After": "1"}
+
+
 class BodyTooLargeError(ApiError):
     """The body is over the configured limit (bytes)."""
 

@@ -33,6 +33,7 @@ class Job:
     limits: Limits
     ttft_s: float = 0.0
     tbt_s: float = 0.0
+    identity: str = ""  # of the model that the prompt was made for
 
 
 class Choice:
@@ -95,6 +96,12 @@ class Generation:
         if not self.accepted and not self.started:
             self._metrics.queue_wait.observe(now - self.arrived)
         self.accepted = True
+        self.progress_at = now
+
+    def retry(self, now: float, delay_s: float) -> None:
+        """The scheduler has no room for it at this moment: submit it again in a while. That it answered is progress."""
+        self.accepted = False
+        self.retry_at = now + delay_s
         self.progress_at = now
 
     def receive(self, token: pb.Token, now: float) -> bool:
@@ -194,7 +201,7 @@ class Submission:
             return None
         submit.MergeFromString(job.prompt.field())
         submit.request = job.request
-        submit.model = job.model
+        submit.model, submit.identity = job.model, job.identity
         submit.sampling.CopyFrom(job.sampling)
         submit.limits.CopyFrom(job.limits)
         submit.age_s = now - self.generation.arrived

@@ -15,6 +15,7 @@ from aegaeon_gateway.errors import (
     ApiError,
     EngineError,
     InvalidRequestError,
+    ModelChangedError,
     ModelWithdrawnError,
     model_failed,
     overloaded,
@@ -44,8 +45,8 @@ _CHANNEL = [
 class SchedulerLink:
     """Keeps one Serve stream alive for ever and is the only one that talks on it.
 
-    `hold_s`: a request without any progress for so long, while the scheduler is away or has not accepted it, is
-    answered 503. `unusable`: the models whose tokenizer or template this gateway cannot use, and why.
+    `hold_s`: a request without a token and without any progress for so long, while the scheduler is away or has not
+    accepted it, is answered 503. `unusable`: the models whose tokenizer or template this gateway cannot use, and why.
     """
 
     def __init__(
@@ -190,8 +191,7 @@ class SchedulerLink:
     def _on_rejected(self, generation: Generation, rejected: pb.Rejected) -> None:
         """What was with an engine before is not given up because there is no room at this moment."""
         if rejected.code == pb.REJECT_CODE_OVERLOADED and generation.moved:
-            generation.retry_at = time.monotonic() + max(rejected.retry_after_s, _SWEEP_S)
-            generation.accepted = False
+            generation.retry(time.monotonic(), max(rejected.retry_after_s, _SWEEP_S))
         else:
             generation.fail(self._error_of(generation.job.model, rejected))
 
@@ -203,20 +203,26 @@ class SchedulerLink:
                 return model_failed(model, rejected.reason)
             case pb.REJECT_CODE_OVERLOADED:
                 return overloaded(rejected.reason or "The engines are full; try again.", rejected.retry_after_s)
-            case pb.REJECT_CODE_TOO_LONG:
-                return InvalidRequestError(rejected.reason, code="context_length_exceeded")
-            case pb.REJECT_CODE_INVALID:
-                return InvalidRequestError(rejected.reason, code="invalid_value")
+            case pb.REJECT_CODE_TOO_LONG | pb.REJECT_CODE_INVALID:
+                too_long = rejected.code == pb.REJECT_CODE_TOO_LONG
+                code = "context_length_exceeded" if too_long else "invalid_value"
+                return InvalidRequestError(rejected.reason, code=code)
+            case pb.REJECT_CODE_CHANGED:
+                return ModelChangedError(model)
             case _:
                 return EngineError(rejected.reason or "The engine failed on this request.")
 
     def _look_after(self, generation: Generation, now: float) -> None:
         if generation.gives_up_at is not None and now >= generation.gives_up_at:
             generation.fail(EngineError("The engine could not go on with this request."))
-        elif now - generation.progress_at > self._hold_s and not (generation.accepted and self.connected):
+        elif now - generation.progress_at > self._hold_s and not self._goes_on(generation):
             generation.fail(self._not_taken(generation.job.model))
         elif generation.retry_at is not None and now >= generation.retry_at:
             self._submit(generation, generation.open_choices)
+
+    def _goes_on(self, generation: Generation) -> bool:
+        """Whether its wait has no end here: its client reads an answer, or the scheduler has it in its queue."""
+        return generation.started or (generation.accepted and self.connected)
 
     def _not_taken(self, model: str) -> ApiError:
         """Nobody answered: because of the model, if that is known."""

@@ -54,6 +54,7 @@ def prepared_from(
             limits=Limits.FromString(limits),
             ttft_s=model.spec.ttft_s,
             tbt_s=model.spec.tbt_s,
+            identity=model.spec.identity,
         )
         for number, (prompt, limits) in enumerate(zip(_cut(tail, message), message.limits, strict=True))
     ]

@@ -4,7 +4,6 @@ SchedulerError
 ├── ConfigError     the configuration file cannot be used
 ├── ListenError     an address cannot be bound
 ├── RequestError    what an administrator asks for makes no sense
-├── RefusedError    what an administrator asks for cannot be done as things are
 └── ProtocolError   a peer sent something that the contract does not allow
 """
 
@@ -25,10 +24,6 @@ class ListenError(SchedulerError):
 
 class RequestError(SchedulerError):
     """A call of Admin that makes no sense; it ends with INVALID_ARGUMENT."""
-
-
-class RefusedError(SchedulerError):
-    """A call of Admin that cannot be carried out as things are; it ends with FAILED_PRECONDITION."""
 
 
 class ProtocolError(SchedulerError):

@@ -30,6 +30,7 @@ def hello(config: SidecarConfig, incarnation: str, segment: str, state: State) -
         held=_held(config.node, segment, state),
         max_batch=config.max_batch,
         twins=shared(state),
+        catalog=[model.spec for model in state.models.values()],
     )
 
 

@@ -146,6 +146,8 @@ class Switch:
         """
         with self._state.changed:
             model = self._registered(load.model)
+            if load.identity not in ("", model.spec.identity):
+                raise UnknownError(f"model {load.model} is another one here; the catalog has changed")
             if model.resident:
                 return Outcome()
             there = self._enter(model, load)

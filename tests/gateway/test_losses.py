@@ -9,7 +9,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from gateway.conftest import Pool, gateway_config
 
+from aegaeon_gateway.config import GatewayConfig
+from aegaeon_gateway.run import serve
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
 
@@ -200,3 +203,32 @@ async def test_an_answer_that_has_begun_waits_for_room(pool: Any) -> None:
     assert status == 200
     assert body["choices"][0]["message"]["content"] == TEXT
     assert len(peer.submits) == 3
+
+
+@pytest.mark.parametrize("away", ["no room", "no scheduler"])
+async def test_an_answer_that_a_client_reads_is_not_ended_by_hold(
+    peer: Any, tokenizer: Any, model_directory: Any, away: str
+) -> None:
+    hold_s = 0.5
+    async with serve(GatewayConfig(**gateway_config(peer, hold_s=hold_s))) as served, aiohttp.ClientSession() as http:
+        pool = Pool(peer, served, http, tokenizer, model_directory)
+        while (await pool.chat())[0] != 200:  # its tokenizer may take longer than a request is held
+            pass
+        peer.submits.clear()
+        peer.serve_tokens = False
+        opening = asyncio.create_task(open_stream(pool))
+        await peer.until(lambda: bool(peer.submits))
+        submit = peer.submits[0]
+        await peer.push(peer.tokens_of(submit, submit.choices[0])[:3])
+        async with await opening as response:
+            peer.serve_tokens = True
+            if away == "no room":
+                full = pb.Rejected(code=pb.REJECT_CODE_OVERLOADED, reason="full", retry_after_s=hold_s / 2)
+                peer.reject = [pb.Rejected(code=full.code, retry_after_s=full.retry_after_s) for _ in range(4)]
+                full.request = submit.request
+                peer.reply(rejected=full)
+            else:
+                await peer.crash()
+                await asyncio.sleep(2 * hold_s)  # being away for longer than hold_s is the point
+                await peer.start()
+            assert await text_of(response) == TEXT

@@ -308,3 +308,22 @@ async def test_an_answer_of_many_choices_with_logprobs_is_whole(pool: Any) -> No
     shown = [len(choice["logprobs"]["content"]) for choice in body["choices"]]
     assert shown == [shown[0]] * 128
     assert shown[0] > 0
+
+
+async def test_a_prompt_made_for_what_a_name_stood_for_before_is_made_anew_and_the_client_gets_its_answer(
+    pool: Any, model_directory: Any
+) -> None:
+    """The scheduler has changed the model while the request was on its way; its catalog comes after its refusal."""
+    former, new = (model_status("tiny", model_directory) for _ in range(2))
+    former.spec.identity, new.spec.identity = "former", "new"
+    peer = pool.peer
+    peer.publish([former])
+    assert (await pool.chat())[0] == 200
+    assert peer.submits[-1].identity == "former"
+    peer.submits.clear()
+    peer.reject = [pb.Rejected(code=pb.REJECT_CODE_CHANGED)]
+    asked = asyncio.create_task(pool.chat())
+    await peer.until(lambda: bool(peer.submits))
+    peer.publish([new])
+    assert (await asked)[0] == 200
+    assert [submit.identity for submit in peer.submits] == ["former", "new"]

@@ -216,6 +216,24 @@ def test_how_far_a_fetch_has_come_is_in_the_condition_and_in_events() -> None:
     assert notes(fetching(7_600_000_000)) == []
 
 
+def test_what_the_scheduler_refuses_stands_at_its_own_model_pool_and_is_counted_at_the_pool() -> None:
+    both = {"llama": ModelFacts("cached"), "qwen": ModelFacts("cached")}
+    why = "the change cannot be served, the former one goes on: config.json: missing"
+    scheduler = SchedulerFacts("one", both, refused={"llama": why})
+    assert reason_of(POOLS, "red", scheduler=scheduler) == ("False", "ModelRefused", f"llama: {why}")
+    assert reason_of(POOLS, "red", "Ready", scheduler=scheduler)[:2] == ("False", "ModelRefused")
+    assert reason_of(POOLS, "blue", scheduler=scheduler)[:2] == ("True", "Accepted")
+    status, _, message = reason_of(POOLS, "pool", scheduler=scheduler)
+    assert (status, message.endswith("models refused, see their ModelPools: 1")) == ("True", True)
+
+
+def test_a_model_that_changes_is_served_and_shown_to_be_changing() -> None:
+    facts = SchedulerFacts("one", {"llama": ModelFacts("cached")}, changing={"llama": "being prepared"})
+    assert reason_of(POOLS, "red", "Progressing", scheduler=facts) == ("True", "ModelChanging", "llama: being prepared")
+    assert reason_of(POOLS, "red", scheduler=facts)[0] == "True"
+    assert reason_of(POOLS, "blue", "Progressing", scheduler=facts)[1] != "ModelChanging"
+
+
 def test_engines_of_a_node_that_hand_over_are_beside_each_other() -> None:
     pools = (gpu_pool(engines=None, prefill={"replicas": 1}, decode={"replicas": 1}), *POOLS[1:])
     pools[0]["spec"].pop("engines")

@@ -19,12 +19,12 @@ def engine(name: str, **state: bool) -> gateway_pb2.InstanceStatus:
 
 
 def test_an_engine_that_is_gone_or_about_to_end_counts_as_attached_no_more() -> None:
-    told = facts(answer(engine("a"), engine("b", draining=True), engine("c", alive=False)), "", slab_bytes=1)
+    told = facts(answer(engine("a"), engine("b", draining=True), engine("c", alive=False)), slab_bytes=1)
     assert {one.name: one.attached for one in told.engines} == {"a": True, "b": False, "c": False}
 
 
 def test_no_engine_is_added_while_one_that_drains_is_being_replaced() -> None:
     seen = observed(gpu_pool(engines={"replicas": 2, "min": 1, "max": 4}))
     for others, wanted in (({"draining": True}, 2), ({}, 3)):
-        told = facts(answer(engine("a"), engine("b", **others), waits_s=60.0), "", slab_bytes=1)
+        told = facts(answer(engine("a"), engine("b", **others), waits_s=60.0), slab_bytes=1)
         assert Scaler().step(seen, told, 0.0) == {"unified": wanted}

@@ -65,7 +65,7 @@ async def test_the_operator_is_known_by_its_own_certificate_and_no_pods_will_do(
         link = SchedulerLink(admin, made.own)
         facts = await link.exchange(wanted, 1 << 20)
         await link.close()
-        assert (set(facts.models), facts.refused) == ({"llama"}, "")
+        assert (set(facts.models), facts.refused) == ({"llama"}, {})
         for name in ("pool-gateway-tls", "pool-engine-tls", "pool-scheduler-tls"):
             files = {entry: base64.b64decode(content) for entry, content in secrets[name]["data"].items()}
             link = SchedulerLink(admin, files)

@@ -89,6 +89,31 @@ def test_a_request_that_waits_too_long_is_told_when_to_come_back():
     assert len(of(out, cmd.SequenceEnded)) == 1
 
 
+def test_what_a_client_reads_waits_for_as_long_as_it_takes():
+    brain = Brain(SchedulerConfig(hold_s=5.0))
+    brain.all(submitted("streamed", epoch=2, prefix=7), submitted("new"))
+    brain.on(ev.Tick(), 1.0)
+    rejected = of([*brain.on(ev.Tick(), 5.0), *brain.on(ev.Tick(), 500.0)], cmd.Reject)
+    assert [reject.seq.request for reject in rejected] == ["new"]
+    brain.core.on(500.0, up())
+    assert of(brain.on(CACHED, 500.0), cmd.Open)[0].seq.request == "streamed"
+
+
+def test_nobody_is_refused_while_an_engine_that_was_lost_may_come_back():
+    brain = Brain(SchedulerConfig(hold_s=5.0, restart_s=12.0))
+    brain.all(up(), CACHED, ev.InstanceDown(E0), submitted())
+    assert not of([*brain.on(ev.Tick(), 5.0), *brain.on(ev.Tick(), 10.0)], cmd.Reject)
+    assert of(brain.on(ev.Tick(), 15.0), cmd.Reject)[0].code is RejectCode.OVERLOADED
+
+
+def test_who_waited_for_an_engine_that_is_back_waits_no_longer_than_before():
+    brain = Brain(SchedulerConfig(hold_s=5.0, restart_s=60.0))
+    brain.all(up(), CACHED, ev.InstanceDown(E0), submitted())
+    brain.on(ev.Tick(), 5.0)
+    brain.on(up(incarnation="2"), 6.0)  # it has not got the model yet
+    assert of(brain.on(ev.Tick(), 10.0), cmd.Reject)[0].code is RejectCode.OVERLOADED
+
+
 def test_a_full_queue_refuses_at_once():
     brain = Brain(SchedulerConfig(max_queue=1))
     brain.on(submitted("a"))

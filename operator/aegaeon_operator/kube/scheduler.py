@@ -17,7 +17,7 @@ from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, engine_pb2, gateway_pb2, model_pb2
 
 _TIMEOUT_S = 5.0
-# Requests of a model that was taken away have so long to end.
+# Requests of a model that was taken away, or changes, have so long to end.
 _WITHDRAW_S = 60.0
 _PHASES = {
     model_pb2.MODEL_PHASE_FETCHING: "fetching",
@@ -37,7 +37,6 @@ class SchedulerLink:
         self._channel = open_channel(target, Path(self._folder.name), Role.SCHEDULER)
         self._admin: admin_pb2_grpc.AdminAsyncStub = admin_pb2_grpc.AdminStub(self._channel)
         self._told: tuple[str, str] = ("", "")
-        self._refused = ""
 
     async def exchange(self, wanted: Desired, slab_bytes: int) -> SchedulerFacts:
         """Tell it what it should know, and learn how it stands. Raises KubeError when it does not answer."""
@@ -46,11 +45,11 @@ class SchedulerLink:
             said = fingerprint([wanted.catalog, wanted.tenants])
             if self._told != (status.incarnation, said):
                 await self._tell(wanted)
-                self._told = (status.incarnation, said) if not self._refused else ("", "")
+                self._told = (status.incarnation, said)
                 status = await self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise KubeError(0, f"the scheduler does not answer: {error.details()}") from error
-        return facts(status, self._refused, slab_bytes)
+        return facts(status, slab_bytes)
 
     async def close(self) -> None:
         """End the channel and forget the certificates."""
@@ -63,21 +62,14 @@ class SchedulerLink:
         await self._admin.SetTenants(admin_pb2.SetTenantsRequest(tenants=tenants), timeout=_TIMEOUT_S)
         models = [_spec(entry) for entry in wanted.catalog]
         request = admin_pb2.SetCatalogRequest(models=models, drain_s=_WITHDRAW_S)
-        try:
-            await self._admin.SetCatalog(request, timeout=_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            if error.code() not in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
-                raise
-            self._refused = error.details() or "the scheduler refused the list of models"
-        else:
-            self._refused = ""
+        await self._admin.SetCatalog(request, timeout=_TIMEOUT_S)
 
 
 def _spec(entry: Json) -> model_pb2.ModelSpec:
     return ParseDict({**entry, "tier": f"TIER_{str(entry['tier']).upper()}"}, model_pb2.ModelSpec())
 
 
-def facts(status: admin_pb2.AdminStatus, refused: str, slab_bytes: int) -> SchedulerFacts:
+def facts(status: admin_pb2.AdminStatus, slab_bytes: int) -> SchedulerFacts:
     """What decisions are made from."""
     resident = {name for one in status.pool.instances if one.alive for name in one.resident}
     traffic = {one.model: one for one in status.pool.models}
@@ -91,7 +83,8 @@ def facts(status: admin_pb2.AdminStatus, refused: str, slab_bytes: int) -> Sched
         models=models,
         engines=tuple(_engine(one, shapes, slab_bytes) for one in status.pool.instances),
         oldest_wait_s=max((one.age_s for one in status.pool.sequences if one.state == "queued"), default=0.0),
-        refused=refused,
+        refused={note.model: note.reason for note in status.refused},
+        changing={note.model: note.reason for note in status.changing},
     )
 
 

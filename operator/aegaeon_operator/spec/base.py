@@ -27,7 +27,6 @@ _MORE_THAN_0 = field_rules(
     ("!isQuantity(string(self)) || quantity(string(self)).compareTo(quantity('0')) != 0", "must be more than 0")
 )
 UNCHANGED = field_rules(("self == oldSelf", "cannot be changed; delete the object and make it anew"))
-SAME_FILES = field_rules(("self == oldSelf", "cannot be changed; serve the new files under another name"))
 
 PositiveQuantity = Annotated[Quantity, Field(gt=0, json_schema_extra=_MORE_THAN_0)]
 PositiveDuration = Annotated[Duration, Field(gt=0, json_schema_extra=_LONGER_THAN_0)]

@@ -10,7 +10,6 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from aegaeon_operator.spec.base import (
-    SAME_FILES,
     UNCHANGED,
     Metadata,
     ObjectName,
@@ -206,7 +205,7 @@ class ServedModel(Strict):
     """One model of the pool."""
 
     name: ServedName = Field(description="Name that clients give in `model`; unique in the GpuPool.")
-    source: Source = Field(description="Where its files are.", json_schema_extra=SAME_FILES)
+    source: Source = Field(description="Where its files are. Another one is prepared beside it, then takes its name.")
     max_model_len: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(
         default=None, description="Longest prompt and output together, in tokens; left out: what its config.json says."
     )

@@ -5,6 +5,8 @@ Judged from what is known: who waits ahead, how fast waiting models came to an e
 
 from __future__ import annotations
 
+from math import inf
+
 from aegaeon_scheduler.core.errors import ConfigError
 from aegaeon_scheduler.core.model import RejectCode
 from aegaeon_scheduler.core.policies import Policy
@@ -35,9 +37,19 @@ class Admission:
         return RejectCode.OVERLOADED, f"{seq.model.name} would have to wait {wait_s:.1f} s for an engine; try again"
 
     def until(self, seq: Sequence) -> float:
-        """How long a sequence may wait: `hold_s`, or what bounds the time to a first token. Scheduler's clock."""
+        """How long a sequence may wait: `hold_s`, or what bounds the time to a first token. Scheduler's clock.
+
+        One whose client reads an answer already waits for as long as it takes.
+        """
+        if seq.output_tokens:
+            return inf
         config = self._pool.config
         held = self._pool.now + config.hold_s
-        if not self._bounds or seq.output_tokens:
+        if not self._bounds:
             return held
         return min(held, seq.arrival + config.bound_ttft * seq.model.config.slo.ttft_s)
+
+    def waits_on(self) -> bool:
+        """Whether who has waited for so long goes on waiting: an engine that was there is expected back."""
+        since = self._pool.now - self._pool.config.restart_s
+        return not self._bounds and any(lost_at > since for lost_at in self._pool.missing.values())

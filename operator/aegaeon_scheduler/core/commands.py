@@ -17,13 +17,14 @@ class Load:
 
     What is not in host memory is read from disk, and stays there as well: others that no device uses make room for it,
     unless it is to go `past_host`. With a `twin`, which is resident and of the same content, its slabs are shown as
-    well: none is taken, nothing copied.
+    well: none is taken, nothing copied. `identity`: which model is meant, should the name have stood for another one.
     """
 
     model: ModelName
     slabs: int
     past_host: bool = False
     twin: ModelName | None = None
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)

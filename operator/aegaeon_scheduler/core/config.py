@@ -97,6 +97,9 @@ class SchedulerConfig:
     policy: PolicySettings = field(default_factory=PolicySettings)
     # Longest wait, seconds, in the queue before the request is answered with OVERLOADED.
     hold_s: float = 30.0
+    # Seconds after the loss of an instance within which it may come back, restarted: who waits meanwhile waits another
+    # hold_s. A process that starts on an overloaded machine takes a minute.
+    restart_s: float = 120.0
     # Whether requests are refused whose first token would come too late: "none", or "feasible": at once when those who
     # are due before take longer than TTFT, and where that was too hopeful, after `bound_ttft` times TTFT in the queue.
     admission: str = "none"

@@ -64,6 +64,7 @@ class RejectCode(Enum):
     TOO_LONG = "too_long"
     ENGINE = "engine"
     INVALID = "invalid"
+    CHANGED = "changed"
 
 
 POISONED = (RejectCode.ENGINE, RejectCode.INVALID)
@@ -132,11 +133,12 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A model of the catalog: its served name, its objective, its terms."""
+    """A model of the catalog: its served name, its objective, its terms. `identity`: of what is computed under it."""
 
     name: ModelName
     slo: Slo
     terms: Terms = Terms()
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ class Pool:
         self.suspects: dict[SeqId, Sequence] = {}  # those that run alone, see suspects.py
         self.parked: dict[SeqId, Sequence] = {}  # prefilled, on a source's host tier, no decode instance yet
         self.next_ids: dict[InstanceId, int] = {}  # of instances that are gone
+        self.missing: dict[InstanceId, float] = {}  # instances that are gone, and since when
         self.out: list[Command] = []
         self.now = 0.0
         self.began: float | None = None  # time of the first event

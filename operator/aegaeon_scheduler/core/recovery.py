@@ -10,13 +10,13 @@ from aegaeon_scheduler.core.events import CatalogChanged, InstanceUp, ModelRepor
 from aegaeon_scheduler.core.failures import Failures
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
-from aegaeon_scheduler.core.model import GatewayId, Held, InstanceId, ModelName, Phase, Place, RejectCode, Role
+from aegaeon_scheduler.core.model import GatewayId, Held, InstanceId, Phase, Place, RejectCode, Role
 from aegaeon_scheduler.core.nodes import strand
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.residency import Residency
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage, Stay, Weights
-from aegaeon_scheduler.core.stays import entered, left
+from aegaeon_scheduler.core.stays import entered, unshow
 from aegaeon_scheduler.core.timers import Timers
 
 
@@ -38,29 +38,29 @@ class Recovery:
     # -- models ------------------------------------------------------------------------------------------------------
 
     def catalog(self, event: CatalogChanged) -> None:
-        """The whole list: new models are known, missing ones end with an answer to whoever waits."""
+        """The whole list: new models are known, missing ones end with an answer to whoever waits, and so does what
+        a name stood for when it stands for another model."""
         listed = {config.name: config for config in event.models}
-        for name in [n for n in self._pool.models if n not in listed]:
-            self._withdraw(name)
+        for name, model in list(self._pool.models.items()):
+            if name not in listed:
+                self._withdraw(model, RejectCode.UNKNOWN_MODEL, f"{name} was withdrawn from the catalog")
+            elif listed[name].identity != model.config.identity:
+                self._withdraw(model, RejectCode.CHANGED, f"{name} stands for another model than it did")
         for name, config in listed.items():
-            model = self._pool.models.get(name)
-            if model is None:
-                self._pool.models[name] = Model(config, self._pool.now)
+            if name in self._pool.models:
+                self._pool.models[name].config = config
             else:
-                model.config = config
+                self._pool.models[name] = Model(config, self._pool.now)
 
-    def _withdraw(self, name: ModelName) -> None:
-        model = self._pool.models[name]
+    def _withdraw(self, model: Model, code: RejectCode, reason: str) -> None:
         for seq in [s for s in self._pool.sequences.values() if s.model is model]:
-            self._life.reject(seq, RejectCode.UNKNOWN_MODEL, f"{name} was withdrawn from the catalog")
+            self._life.reject(seq, code, reason)
         model.withdrawn = True
         for inst in self._pool.instances.values():
-            inst.phases.pop(name, None)
-            inst.contents.pop(name, None)
-            weights = inst.weights.pop(name, None)
-            if weights is not None:
-                left(inst, weights)
-        del self._pool.models[name]
+            inst.phases.pop(model.name, None)
+            inst.contents.pop(model.name, None)
+            unshow(inst, model.name)
+        del self._pool.models[model.name]
 
     def model(self, event: ModelReported) -> None:
         """How far a model is on an instance."""
@@ -71,6 +71,8 @@ class Recovery:
         if event.phase is Phase.FAILED:
             self._failures.model_failed(inst, model, event.reason)
             return
+        if event.phase is Phase.FETCHING and before is not Phase.FETCHING:
+            self._begun_anew(inst, model)
         inst.phases[model.name] = event.phase
         model.failed.pop(inst.id, None)
         inst.contents[model.name] = event.footprint.content if event.footprint is not None else ""
@@ -78,6 +80,15 @@ class Recovery:
             model.footprint = event.footprint
         if event.phase is Phase.CACHED and before is not Phase.CACHED and model.footprint is not None:
             self._cached(inst, model)
+
+    def _begun_anew(self, inst: Instance, model: Model) -> None:
+        """The instance fetches it: whatever it had of it, weights and sequences, is gone."""
+        if model.name in inst.reported:
+            inst.reported.remove(model.name)
+            inst.book.exact = not inst.reported
+        unshow(inst, model.name)
+        for seq in [s for s in inst.sequences.values() if s.model is model and s.opened]:
+            self._life.lose(seq, f"{inst.id} fetches {model.name} anew", blame=0)
 
     def _resident(self, inst: Instance, model: Model) -> None:
         """Account for a model that was resident before the attachment, once its size is known."""
@@ -110,6 +121,7 @@ class Recovery:
             inst.busy_s, inst.stall_s, inst.switch_s = old.busy_s, old.stall_s, old.switch_s
         inst.next_id = self._pool.next_ids.get(inst.id, 1)  # ids rise over attachments: no late report is mistaken
         self._pool.instances[inst.id] = inst
+        self._pool.missing.pop(inst.id, None)
         self._policy.instance_up(inst)
         self._strand()
         inst.book.exact = not inst.reported
@@ -151,6 +163,7 @@ class Recovery:
         if inst is None:
             return
         self._pool.next_ids[instance] = inst.next_id
+        self._pool.missing[instance] = self._pool.now
         inst.phases = {}
         for model in self._pool.models.values():
             model.failed.pop(instance, None)

@@ -89,7 +89,7 @@ class Residency:
         if partner is not None and not partner.ready and partner.load is not None:
             after += (partner.load,)
         name = None if partner is None else partner.model.name
-        body = Load(model.name, slabs, self._policy.past_host(inst), name)
+        body = Load(model.name, slabs, self._policy.past_host(inst), name, model.config.identity)
         load = self._pool.issue(inst, body, why, after, model=model)
         inst.book.grant_load(load.id, slabs, dict(unloads))
         load.weights = inst.weights[model.name] = Weights(model, stay, load.id)

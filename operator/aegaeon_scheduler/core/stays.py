@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from aegaeon_scheduler.core.model import ModelName
 from aegaeon_scheduler.core.state import Instance, Model, Stay, Weights
 
 
@@ -53,6 +54,13 @@ def entered(inst: Instance, weights: Weights) -> None:
     if weights in weights.stay.members and not weights.stay.booked:
         weights.stay.booked = True
         inst.book.weights += weights.stay.slabs
+
+
+def unshow(inst: Instance, name: ModelName) -> None:
+    """The model is not there, whatever was believed."""
+    weights = inst.weights.pop(name, None)
+    if weights is not None:
+        left(inst, weights)
 
 
 def left(inst: Instance, weights: Weights) -> None:

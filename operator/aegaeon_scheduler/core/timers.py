@@ -26,7 +26,8 @@ class Timers:
     def hold(self, seq: Sequence, until: float) -> None:
         """A sequence begins to wait for its prefill, or for the room to be handed off: until this time at most."""
         seq.held_until = until
-        heappush(self._holds, (until, seq.order, seq))
+        if until < inf:
+            heappush(self._holds, (until, seq.order, seq))
 
     def lost(self, seq: Sequence) -> None:
         """A sequence begins to wait for its gateway."""

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, gateway_pb2
-from aegaeon_scheduler.errors import RefusedError, RequestError
+from aegaeon_scheduler.errors import RequestError
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.changes import CatalogChanges
 from aegaeon_scheduler.service.frontend import FrontendService
@@ -36,12 +36,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     async def SetCatalog(self, request: admin_pb2.SetCatalogRequest, context: Context) -> admin_pb2.SetCatalogReply:
         """The whole list of models."""
-        try:
-            return self._changes.set(request)
-        except RequestError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except RefusedError as error:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        return self._changes.set(request)
 
     async def SetTenants(self, request: admin_pb2.SetTenantsRequest, context: Context) -> admin_pb2.SetTenantsReply:
         """The whole document of tenants."""
@@ -59,4 +54,6 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             withdrawing=sorted(self._catalog.withdrawing),
             gateways=self._frontend.gateways(),
             tenants_known=self._frontend.tenants_known,
+            refused=self._changes.refused(),
+            changing=self._changes.changing(),
         )

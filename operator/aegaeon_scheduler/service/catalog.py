@@ -8,6 +8,7 @@ from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.config import ModelEntry, SourceEntry
 from aegaeon_scheduler.core.events import CatalogChanged
 from aegaeon_scheduler.core.model import InstanceId, ModelConfig, ModelName, Slo, Terms, Tier
+from aegaeon_scheduler.service.identity import identified
 
 # A model that is cached anywhere can be served, one being fetched may be soon; failed is what failed everywhere.
 _RANK = {
@@ -22,25 +23,28 @@ _TIERS = {
 }
 _TIER_OF = {wire: tier for tier, wire in _TIERS.items()}
 _ENDING = "withdrawn: what was asked of it before is being answered"
+_CHANGING = "it changes: what was asked of the former one is being answered, new requests wait"
 
 
 def spec_of(entry: ModelEntry) -> model_pb2.ModelSpec:
     """The wire's form of a configured model."""
-    return model_pb2.ModelSpec(
-        name=entry.name,
-        source=_source(entry.source),
-        max_model_len=entry.max_model_len,
-        ttft_s=entry.ttft_s,
-        tbt_s=entry.tbt_s,
-        tier=_TIERS[entry.tier],
-        weight=entry.weight,
+    return identified(
+        model_pb2.ModelSpec(
+            name=entry.name,
+            source=_source(entry.source),
+            max_model_len=entry.max_model_len,
+            ttft_s=entry.ttft_s,
+            tbt_s=entry.tbt_s,
+            tier=_TIERS[entry.tier],
+            weight=entry.weight,
+        )
     )
 
 
 def _config(spec: model_pb2.ModelSpec) -> ModelConfig:
     """What the core is told of a model."""
     terms = Terms(_TIER_OF.get(spec.tier, Tier.STANDARD), spec.weight or 1)
-    return ModelConfig(ModelName(spec.name), Slo(spec.ttft_s, spec.tbt_s), terms)
+    return ModelConfig(ModelName(spec.name), Slo(spec.ttft_s, spec.tbt_s), terms, spec.identity)
 
 
 def _source(entry: SourceEntry) -> model_pb2.ModelSource:
@@ -56,13 +60,17 @@ def _source(entry: SourceEntry) -> model_pb2.ModelSource:
 class Catalog:
     """Owner of the models and of their states by sidecar. `changed` is called whenever what gateways see has changed.
 
-    A model that is `withdrawing` is gone for gateways; core and sidecars have it until its requests have ended.
+    A model that is `withdrawing` is gone for gateways; core and sidecars have it until its requests have ended. What a
+    name is about to stand for is `staged`: sidecars alone know of it, under a name of its own. While the name is
+    `held`, gateways see that one, and that it is on its way.
     """
 
     def __init__(self, models: Iterable[ModelEntry], changed: Callable[[], None]) -> None:
         self._specs = {entry.name: spec_of(entry) for entry in models}
         self._states: dict[str, dict[InstanceId, model_pb2.ModelState]] = {name: {} for name in self._specs}
         self._withdrawing: set[str] = set()
+        self._staged: dict[str, model_pb2.ModelSpec] = {}
+        self._held: set[str] = set()
         self._changed = changed
 
     @property
@@ -77,10 +85,43 @@ class Catalog:
 
     def put(self, spec: model_pb2.ModelSpec) -> None:
         """A model with its entry of now, new or not; it is not withdrawing (any more)."""
+        known = self._specs.get(spec.name)
+        if known is None or known.identity != spec.identity:
+            self._states[spec.name] = {}
         self._specs[spec.name] = spec
-        self._states.setdefault(spec.name, {})
         self._withdrawing.discard(spec.name)
         self._changed()
+
+    def stage(self, spec: model_pb2.ModelSpec) -> None:
+        """Sidecars are to prepare what its name is about to stand for."""
+        staged = model_pb2.ModelSpec()
+        staged.CopyFrom(spec)
+        staged.name = f"{spec.name}~{spec.identity}"
+        self.unstage(spec.name)
+        self._staged[spec.name] = staged
+        self._states[staged.name] = {}
+
+    def unstage(self, name: str) -> None:
+        """The name goes on standing for what it does. Idempotent."""
+        if (staged := self._staged.pop(name, None)) is not None:
+            del self._states[staged.name]
+        if name in self._held:
+            self._held.discard(name)
+            self._changed()
+
+    def hold(self, name: str) -> None:
+        """Gateways are to let new requests wait for what is staged."""
+        self._held.add(name)
+        self._changed()
+
+    def staged(self, name: str) -> dict[InstanceId, model_pb2.ModelState]:
+        """How far each sidecar is with what is staged for a name; reasons are of that name."""
+        states = {}
+        for instance, state in self._states[self._staged[name].name].items():
+            states[instance] = model_pb2.ModelState()
+            states[instance].CopyFrom(state)
+            states[instance].reason = state.reason.replace(state.model, name)
+        return states
 
     def withdraw(self, name: str) -> None:
         """No new requests from here on."""
@@ -90,6 +131,7 @@ class Catalog:
     def drop(self, name: str) -> None:
         """The model is no more. Idempotent."""
         self._withdrawing.discard(name)
+        self.unstage(name)
         self._states.pop(name, None)
         if self._specs.pop(name, None) is not None:
             self._changed()
@@ -103,19 +145,30 @@ class Catalog:
 
         `retry`: somebody asks for the models that failed, with what their files hold now.
         """
-        catalog = engine_pb2.Catalog(models=self._specs.values(), retry=retry)
+        catalog = engine_pb2.Catalog(models=[*self._specs.values(), *self._staged.values()], retry=retry)
         return engine_pb2.Command(reason="the models of this pool", catalog=catalog)
 
     def serves(self, model: str) -> bool:
         """Whether the model is in the catalog; states of a withdrawn one are of no interest."""
         return model in self._specs
 
-    def report(self, instance: InstanceId, state: model_pb2.ModelState) -> None:
-        """A sidecar's newest word on a model; ignored when the model is withdrawn."""
-        states = self._states.get(state.model)
-        if states is not None and states.get(instance) != state:
+    def means(self, name: str, identity: str) -> bool:
+        """Whether the name stands for this, as far as both sides know; false for a name that is not in the catalog."""
+        spec = self._specs.get(name)
+        return spec is not None and identity in ("", spec.identity)
+
+    def report(self, instance: InstanceId, state: model_pb2.ModelState) -> bool:
+        """A sidecar's newest word on a model; whether it is one that is served, and not what its name stood for."""
+        if any(staged.name == state.model for staged in self._staged.values()):
+            self._states[state.model][instance] = state
+            return False
+        if not self.means(state.model, state.identity):
+            return False
+        states = self._states[state.model]
+        if states.get(instance) != state:
             states[instance] = state
             self._changed()
+        return True
 
     def forget(self, instance: InstanceId) -> None:
         """The sidecar is gone, and what it had cached with it."""
@@ -129,6 +182,11 @@ class Catalog:
 
     def model(self, name: str) -> gateway_pb2.ModelStatus:
         """One model; without a phase when no sidecar has spoken of it. `name` must be in the catalog."""
+        if name in self._held:
+            coming = model_pb2.ModelSpec()
+            coming.CopyFrom(self._staged[name])
+            coming.name = name
+            return gateway_pb2.ModelStatus(spec=coming, phase=model_pb2.MODEL_PHASE_FETCHING, reason=_CHANGING)
         states = self._states[name].values()
         best = max(states, key=_merit, default=model_pb2.ModelState())
         reason = _ENDING if name in self._withdrawing else _reason(best, states)
@@ -145,7 +203,7 @@ class Catalog:
 
     def fetching(self) -> list[model_pb2.ModelState]:
         """The models on their way to a host cache, one state for each: the furthest."""
-        best = (max(states.values(), key=_merit) for states in self._states.values() if states)
+        best = (max(self._states[name].values(), key=_merit) for name in self._specs if self._states[name])
         return [state for state in best if state.phase == model_pb2.MODEL_PHASE_FETCHING]
 
 

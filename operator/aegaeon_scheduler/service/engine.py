@@ -18,6 +18,7 @@ from aegaeon_scheduler.core import events
 from aegaeon_scheduler.core.model import InstanceId
 from aegaeon_scheduler.errors import ProtocolError
 from aegaeon_scheduler.service.catalog import Catalog
+from aegaeon_scheduler.service.changes import CatalogChanges
 from aegaeon_scheduler.service.codec.reports import ReportDecoder, command_named, instance_up, model_reported
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.outbox import Outbox
@@ -57,10 +58,17 @@ class EngineService(engine_pb2_grpc.EngineServicer):
     """
 
     def __init__(
-        self, driver: Driver, catalog: Catalog, silence_s: float, reattach_s: float, bases: Callable[[], int]
+        self,
+        driver: Driver,
+        catalog: Catalog,
+        changes: CatalogChanges,
+        silence_s: float,
+        reattach_s: float,
+        bases: Callable[[], int],
     ) -> None:
         self._driver = driver
         self._catalog = catalog
+        self._changes = changes
         self._silence_s = silence_s
         self._reattach_s = reattach_s
         self._bases = bases
@@ -104,7 +112,10 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         if first.WhichOneof("body") != "hello":
             raise ProtocolError("the first report on a stream must be Hello")
         hello = first.hello
-        up = instance_up(hello)
+        self._changes.attached(hello)
+        known = [spec for spec in hello.catalog if self._catalog.serves(spec.name)]
+        others = {spec.name for spec in known if not self._catalog.means(spec.name, spec.identity)}
+        up = instance_up(hello, others)
         for state in hello.models:
             model_reported(up.instance, state)  # refused before anybody hears of the instance
         attachment = Attachment(up, self._bases())
@@ -115,7 +126,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         self._watch(attachment)
         self._driver.instance_up(up)
         for state in hello.models:
-            self._report(attachment, engine_pb2.Report(model=state))
+            if state.model not in others:  # what it has of those it is about to forget
+                self._report(attachment, engine_pb2.Report(model=state))
         return attachment
 
     def _report(self, attachment: Attachment, report: engine_pb2.Report) -> None:
@@ -136,8 +148,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             self._driver.handle(event)
 
     def _model(self, event: events.ModelReported, report: engine_pb2.Report) -> None:
-        if self._catalog.serves(event.model):
-            self._catalog.report(event.instance, report.model)
+        if self._catalog.report(event.instance, report.model):
             self._driver.handle(event)
 
     # ---- alive or not -----------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.outbox import Outbox
 from aegaeon_scheduler.service.sequences import Origin
+from aegaeon_scheduler.service.strangers import Strangers
 from aegaeon_scheduler.service.stream import converse
 from aegaeon_scheduler.service.texts import TextStates
 
@@ -56,12 +57,14 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         self,
         driver: Driver,
         catalog: Catalog,
+        strangers: Strangers,
         grace_s: float,
         status: Callable[[], gateway_pb2.PoolStatus],
         kv_used: Callable[[], float],
     ) -> None:
         self._driver = driver
         self._catalog = catalog
+        self._strangers = strangers
         self._grace_s = grace_s
         self._status = status
         self._kv_used = kv_used
@@ -140,6 +143,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
     def stop(self) -> None:
         """End every stream once what waits for it is written."""
         self._stopped.set()
+        self._strangers.stop()
         if self._announcement is not None:
             self._announcement.cancel()
         if self._load_timer is not None:
@@ -174,6 +178,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             before.end()
             line.timer = self._later(self._grace_s, self._driver.cancel_older, line.origin)
         self._lines[gateway] = line
+        self._strangers.forget(gateway)
         self._texts.forget(gateway)
         self._driver.gateways[gateway] = line.outbox.put
         line.outbox.put(gateway_pb2.GatewayReply(catalog=self._catalog.status()))
@@ -192,6 +197,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         if kind == "submit":
             self._submit(line.origin, message.submit)
         elif kind == "cancel":
+            self._strangers.forget(line.origin.gateway, message.cancel.request)
             self._driver.cancel(line.origin.gateway, message.cancel.request, message.cancel.choices)
         elif kind == "text":
             self._texts.tell(line.origin.gateway, message.text)
@@ -203,6 +209,8 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         if submit.model in self._catalog.withdrawing and not self._driver.sequences.of_request(submit.request):
             reason = f"{submit.model} was withdrawn from the catalog"
             self._driver.refuse(origin, submit, RejectCode.UNKNOWN_MODEL, reason)
+        elif self._strangers.is_one(submit):
+            self._strangers.take(origin, submit)
         else:
             self._driver.submit(origin, submit)
 
@@ -216,6 +224,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
 
     def _gone(self, gateway: GatewayId) -> None:
         self._lines.pop(gateway)
+        self._strangers.forget(gateway)
         self._texts.forget(gateway)
         self._driver.gateway_down(gateway)
 

@@ -22,6 +22,7 @@ from aegaeon_scheduler.service.engine import EngineService
 from aegaeon_scheduler.service.frontend import FrontendService
 from aegaeon_scheduler.service.metrics import EventMetrics, PoolMetrics
 from aegaeon_scheduler.service.status import StatusView
+from aegaeon_scheduler.service.strangers import Strangers
 from aegaeon_scheduler.service.tenants import configured
 
 # What is still queued for a peer may be written within this time; the process is to end within 2 s of SIGTERM.
@@ -49,12 +50,17 @@ class Service:
         watchers = (EventMetrics(self._registry), *observers)
         self.driver = Driver(brain, clock, watchers, self.crashed.set)
         self.catalog = Catalog(config.models, self._announce)
-        self.engine = EngineService(self.driver, self.catalog, config.heartbeat_timeout_s, config.reattach_s, bases)
+        self._changes = CatalogChanges(self.catalog, self.driver, self._tell_engines)
+        self.engine = EngineService(
+            self.driver, self.catalog, self._changes, config.heartbeat_timeout_s, config.reattach_s, bases
+        )
         view = StatusView(config.pool, brain, clock, self.catalog, self.driver.instances)
-        self.frontend = FrontendService(self.driver, self.catalog, config.gateway_grace_s, view.status, brain.kv_used)
+        strangers = Strangers(self.catalog, self.driver, self._changes.rolls)
+        self.frontend = FrontendService(
+            self.driver, self.catalog, strangers, config.gateway_grace_s, view.status, brain.kv_used
+        )
         if config.tenants is not None:
             self.frontend.set_tenants(configured(config.tenants))
-        self._changes = CatalogChanges(self.catalog, self.driver, self.engine.send_catalog)
         self._registry.register(PoolMetrics(view.snapshot, self.driver.instances))
         server = make_server(_OPTIONS)
         engine_pb2_grpc.add_EngineServicer_to_server(self.engine, server)
@@ -68,6 +74,9 @@ class Service:
         self._serving = False
         listen = config.metrics_listen
         self._pages = Pages(listen, lambda: self._serving, "not serving", self._render) if listen else None
+
+    def _tell_engines(self, retry: bool) -> None:
+        self.engine.send_catalog(retry)
 
     async def start(self) -> None:
         """Tell the core of the models, then serve. Raises ListenError when an address cannot be bound."""

@@ -22,10 +22,11 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class SetCatalogRequest(_message.Message):
-    """The whole list: what is missing from it is withdrawn. Idempotent. Objectives may change at any time; a source or
-    max_model_len of a name that is served (or still ends its requests) may not: FAILED_PRECONDITION, a sentence for
-    people as details, and nothing is changed. A model that failed everywhere may. A list that makes no sense is
-    INVALID_ARGUMENT.
+    """The whole list: what is missing from it is withdrawn. Idempotent. Each model is taken or refused by itself: one that
+    makes no sense is `refused`, and what was served under its name goes on. Objectives change at once. Another source or
+    max_model_len of a name that is served is prepared beside it; then new requests wait, those of before end on what they
+    began with, and the name stands for the new one. What no engine can prepare is refused, for as long as that is so, in
+    AdminStatus.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -34,7 +35,7 @@ class SetCatalogRequest(_message.Message):
     DRAIN_S_FIELD_NUMBER: _builtins.int
     RETRY_FIELD_NUMBER: _builtins.int
     drain_s: _builtins.float
-    """What was asked of a withdrawn model before has so many seconds to end; then it ends with an error."""
+    """What was asked before of a model that is withdrawn, or changes, has so many seconds to end; then it ends with an error."""
     retry: _builtins.bool
     """Models that failed are fetched again, though nothing in their entry changed."""
     @_builtins.property
@@ -63,26 +64,53 @@ class SetCatalogReply(_message.Message):
     ADDED_FIELD_NUMBER: _builtins.int
     CHANGED_FIELD_NUMBER: _builtins.int
     REMOVED_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def added(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def changed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelNote]: ...
     def __init__(
         self,
         *,
         added: _abc.Iterable[_builtins.str] | None = ...,
         changed: _abc.Iterable[_builtins.str] | None = ...,
         removed: _abc.Iterable[_builtins.str] | None = ...,
+        refused: _abc.Iterable[Global___ModelNote] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "changed", b"changed", "removed", b"removed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "changed", b"changed", "refused", b"refused", "removed", b"removed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SetCatalogReply: _TypeAlias = SetCatalogReply  # noqa: Y015
+
+@_typing.final
+class ModelNote(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    reason: _builtins.str
+    """a sentence for people"""
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelNote: _TypeAlias = ModelNote  # noqa: Y015
 
 @_typing.final
 class SetTenantsRequest(_message.Message):
@@ -176,6 +204,8 @@ class AdminStatus(_message.Message):
     WITHDRAWING_FIELD_NUMBER: _builtins.int
     GATEWAYS_FIELD_NUMBER: _builtins.int
     TENANTS_KNOWN_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    CHANGING_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     """new at every start of the scheduler"""
     tenants_known: _builtins.bool
@@ -192,6 +222,14 @@ class AdminStatus(_message.Message):
 
     @_builtins.property
     def gateways(self) -> _containers.RepeatedCompositeFieldContainer[Global___GatewayStatus]: ...
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelNote]:
+        """models, or changes of models, that were asked for and cannot be served"""
+
+    @_builtins.property
+    def changing(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelNote]:
+        """changes under way, and how far they are"""
+
     def __init__(
         self,
         *,
@@ -201,10 +239,12 @@ class AdminStatus(_message.Message):
         withdrawing: _abc.Iterable[_builtins.str] | None = ...,
         gateways: _abc.Iterable[Global___GatewayStatus] | None = ...,
         tenants_known: _builtins.bool = ...,
+        refused: _abc.Iterable[Global___ModelNote] | None = ...,
+        changing: _abc.Iterable[Global___ModelNote] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "pool", b"pool"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "gateways", b"gateways", "incarnation", b"incarnation", "pool", b"pool", "tenants_known", b"tenants_known", "withdrawing", b"withdrawing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "changing", b"changing", "gateways", b"gateways", "incarnation", b"incarnation", "pool", b"pool", "refused", b"refused", "tenants_known", b"tenants_known", "withdrawing", b"withdrawing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

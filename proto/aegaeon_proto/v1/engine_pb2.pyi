@@ -183,12 +183,15 @@ class Load(_message.Message):
     SLABS_FIELD_NUMBER: _builtins.int
     PAST_HOST_FIELD_NUMBER: _builtins.int
     TWIN_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     slabs: _builtins.int
     past_host: _builtins.bool
     """what must be read from files takes no place in the host cache from a model of the catalog"""
     twin: _builtins.str
     """a resident model of the same content, if any: its slabs are shown as well, and none is taken"""
+    identity: _builtins.str
+    """of the ModelSpec that is meant; another one under this name is not loaded. Empty: any"""
     def __init__(
         self,
         *,
@@ -196,10 +199,11 @@ class Load(_message.Message):
         slabs: _builtins.int = ...,
         past_host: _builtins.bool = ...,
         twin: _builtins.str = ...,
+        identity: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "past_host", b"past_host", "slabs", b"slabs", "twin", b"twin"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "model", b"model", "past_host", b"past_host", "slabs", b"slabs", "twin", b"twin"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -858,6 +862,7 @@ class Hello(_message.Message):
     HELD_FIELD_NUMBER: _builtins.int
     MAX_BATCH_FIELD_NUMBER: _builtins.int
     TWINS_FIELD_NUMBER: _builtins.int
+    CATALOG_FIELD_NUMBER: _builtins.int
     instance: _builtins.str
     incarnation: _builtins.str
     """new at every start of the process"""
@@ -882,6 +887,10 @@ class Hello(_message.Message):
     def twins(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """residents that share slabs: each with the name that stands for all who share them"""
 
+    @_builtins.property
+    def catalog(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.ModelSpec]:
+        """the models that it has, or is fetching, as it was told of them"""
+
     def __init__(
         self,
         *,
@@ -899,10 +908,11 @@ class Hello(_message.Message):
         held: _abc.Iterable[Global___HeldSequence] | None = ...,
         max_batch: _builtins.int = ...,
         twins: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        catalog: _abc.Iterable[_model_pb2.ModelSpec] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "held", b"held", "host_slabs", b"host_slabs", "incarnation", b"incarnation", "instance", b"instance", "max_batch", b"max_batch", "memory", b"memory", "models", b"models", "node", b"node", "resident", b"resident", "role", b"role", "slab_bytes", b"slab_bytes", "slabs", b"slabs", "twins", b"twins"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "device", b"device", "held", b"held", "host_slabs", b"host_slabs", "incarnation", b"incarnation", "instance", b"instance", "max_batch", b"max_batch", "memory", b"memory", "models", b"models", "node", b"node", "resident", b"resident", "role", b"role", "slab_bytes", b"slab_bytes", "slabs", b"slabs", "twins", b"twins"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

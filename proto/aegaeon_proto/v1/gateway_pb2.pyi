@@ -38,6 +38,8 @@ class _RejectCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RejectCode
     """the engine failed on it"""
     REJECT_CODE_INVALID: _RejectCode.ValueType  # 6
     """what it asks for cannot be done; the reason names the parameter"""
+    REJECT_CODE_CHANGED: _RejectCode.ValueType  # 7
+    """its prompt is of what the name stood for before: make it anew, unless it has tokens"""
 
 class RejectCode(_RejectCode, metaclass=_RejectCodeEnumTypeWrapper): ...
 
@@ -52,6 +54,8 @@ REJECT_CODE_ENGINE: RejectCode.ValueType  # 5
 """the engine failed on it"""
 REJECT_CODE_INVALID: RejectCode.ValueType  # 6
 """what it asks for cannot be done; the reason names the parameter"""
+REJECT_CODE_CHANGED: RejectCode.ValueType  # 7
+"""its prompt is of what the name stood for before: make it anew, unless it has tokens"""
 Global___RejectCode: _TypeAlias = RejectCode  # noqa: Y015
 
 @_typing.final
@@ -151,10 +155,13 @@ class Submit(_message.Message):
     SAMPLING_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
     AGE_S_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
     request: _builtins.str
     model: _builtins.str
     age_s: _builtins.float
     """seconds since the request arrived at the gateway"""
+    identity: _builtins.str
+    """of the ModelSpec that the prompt was made with; empty: of a version without"""
     @_builtins.property
     def prompt(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -175,10 +182,11 @@ class Submit(_message.Message):
         sampling: _model_pb2.Sampling | None = ...,
         limits: _model_pb2.Limits | None = ...,
         age_s: _builtins.float = ...,
+        identity: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_s", b"age_s", "choices", b"choices", "limits", b"limits", "model", b"model", "prompt", b"prompt", "request", b"request", "sampling", b"sampling"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_s", b"age_s", "choices", b"choices", "identity", b"identity", "limits", b"limits", "model", b"model", "prompt", b"prompt", "request", b"request", "sampling", b"sampling"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -251,6 +251,7 @@ class ModelSpec(_message.Message):
     TBT_S_FIELD_NUMBER: _builtins.int
     TIER_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """the served name, unique in a pool"""
     max_model_len: _builtins.int
@@ -262,6 +263,10 @@ class ModelSpec(_message.Message):
     tier: Global___Tier.ValueType
     weight: _builtins.int
     """share of the engines' time among models of a tier when not all can be in time; 0 means 1"""
+    identity: _builtins.str
+    """Of what is computed under the name: a hash of the source (not of who may read it) and of max_model_len, made by the
+    scheduler. What was made with one identity is never gone on with under another. Empty: of a version without.
+    """
     @_builtins.property
     def source(self) -> Global___ModelSource: ...
     def __init__(
@@ -274,10 +279,11 @@ class ModelSpec(_message.Message):
         tbt_s: _builtins.float = ...,
         tier: Global___Tier.ValueType = ...,
         weight: _builtins.int = ...,
+        identity: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_model_len", b"max_model_len", "name", b"name", "source", b"source", "tbt_s", b"tbt_s", "tier", b"tier", "ttft_s", b"ttft_s", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "max_model_len", b"max_model_len", "name", b"name", "source", b"source", "tbt_s", b"tbt_s", "tier", b"tier", "ttft_s", b"ttft_s", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -341,6 +347,7 @@ class ModelState(_message.Message):
     BYTES_TOTAL_FIELD_NUMBER: _builtins.int
     BYTES_PER_S_FIELD_NUMBER: _builtins.int
     REMAINING_S_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     phase: Global___ModelPhase.ValueType
     reason: _builtins.str
@@ -352,6 +359,8 @@ class ModelState(_message.Message):
     """for FETCHING: over the last seconds; 0 when it is not known"""
     remaining_s: _builtins.float
     """and how long it takes at this rate"""
+    identity: _builtins.str
+    """of the ModelSpec that it is about; empty: of a version without"""
     @_builtins.property
     def footprint(self) -> Global___Footprint:
         """for CACHED"""
@@ -367,10 +376,11 @@ class ModelState(_message.Message):
         bytes_total: _builtins.int = ...,
         bytes_per_s: _builtins.float = ...,
         remaining_s: _builtins.float = ...,
+        identity: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["footprint", b"footprint"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "model", b"model", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "identity", b"identity", "model", b"model", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

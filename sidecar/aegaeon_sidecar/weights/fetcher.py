@@ -277,5 +277,7 @@ def _understood() -> Iterator[None]:
 
 
 def _same(one: pb.ModelSpec, other: pb.ModelSpec) -> bool:
-    """Whether what is fetched and served is the same; objectives may differ."""
+    """Whether what is fetched and served is the same; objectives may differ, and who may fetch it."""
+    if one.identity and other.identity:
+        return one.identity == other.identity
     return one.source == other.source and one.max_model_len == other.max_model_len

@@ -135,6 +135,7 @@ class Model:
             bytes_per_s=self.pace.bytes_per_s,
             remaining_s=self.pace.remaining_s,
             footprint=self._footprint(),
+            identity=self.spec.identity,
         )
 
     def _footprint(self) -> pb.Footprint | None:

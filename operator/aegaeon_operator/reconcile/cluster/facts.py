@@ -124,7 +124,8 @@ class SchedulerFacts:
     models: Mapping[str, ModelFacts] = field(default_factory=dict)
     engines: tuple[EngineFacts, ...] = ()
     oldest_wait_s: float = 0.0
-    refused: str = ""  # why it did not take the catalog
+    refused: Mapping[str, str] = field(default_factory=dict)  # models, or their changes, that it cannot serve, and why
+    changing: Mapping[str, str] = field(default_factory=dict)  # models whose change is under way, and how far it is
 
 
 @dataclass(frozen=True, slots=True)

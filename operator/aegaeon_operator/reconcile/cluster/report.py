@@ -106,10 +106,9 @@ def _applied(observed: Observed, failures: Failures) -> Condition:
     if of_pool:
         text = "; ".join(f"{key.kind} {key.name}: {why}" for key, why in sorted(of_pool.items()))
         return no("Accepted", "ApplyFailed", text)
-    refused = observed.scheduler.refused if observed.scheduler else ""
-    if refused:
-        return no("Accepted", "CatalogRefused", refused)
-    return yes("Accepted", "Applied", "everything that the pool needs is in the cluster")
+    refused = len(observed.scheduler.refused) if observed.scheduler else 0
+    counted = f"; models refused, see their ModelPools: {refused}" if refused else ""
+    return yes("Accepted", "Applied", f"everything that the pool needs is in the cluster{counted}")
 
 
 def _progressing(conditions: list[Condition], rolling: str = "") -> Condition:
@@ -159,7 +158,7 @@ def _model_pool(observed: Observed, wanted: Desired, pool: Live[ModelPool], fail
     mine = [model for owner, model in wanted.attached.models.values() if owner.uid == pool.uid]
     states = _states(observed, wanted, pool)
     conditions = [
-        _accepted(wanted, pool),
+        _accepted(observed, wanted, pool, mine),
         _artifacts(observed, mine),
         _admitted(observed, wanted, mine),
         routable(observed, pool, failures) if mine else no("Routable", "NothingServed", _NOTHING),
@@ -167,7 +166,7 @@ def _model_pool(observed: Observed, wanted: Desired, pool: Live[ModelPool], fail
     ]
     never = ("Admitted",) if conditions[2].reason == "ModelTooLarge" else ()
     conditions.append(summary(conditions, ("Accepted", "ArtifactsAvailable", *never, "Routable")))
-    conditions.append(_progressing([conditions[0], conditions[-1]]))
+    conditions.append(_changing(observed, mine) or _progressing([conditions[0], conditions[-1]]))
     return Report(
         pool,
         {
@@ -185,11 +184,25 @@ def _able(states: list[Json]) -> str:
     return f"{sum(one['state'] in ('Cached', 'Resident') for one in states)}/{len(states)}"
 
 
-def _accepted(wanted: Desired, pool: Live[ModelPool]) -> Condition:
+def _accepted(observed: Observed, wanted: Desired, pool: Live[ModelPool], mine: list[ServedModel]) -> Condition:
     refusal = wanted.attached.refused.get(pool.uid)
     if refusal:
         return no("Accepted", refusal.reason, refusal.message)
+    refused = _said_of(mine, observed.scheduler.refused if observed.scheduler else {})
+    if refused:
+        return no("Accepted", "ModelRefused", refused)
     return yes("Accepted", "Accepted", "the GpuPool serves its models")
+
+
+def _changing(observed: Observed, mine: list[ServedModel]) -> Condition | None:
+    """A model that is to be another one, if any is on its way."""
+    text = _said_of(mine, observed.scheduler.changing if observed.scheduler else {})
+    return yes("Progressing", "ModelChanging", text) if text else None
+
+
+def _said_of(mine: list[ServedModel], said: Mapping[str, str]) -> str:
+    """What the scheduler says of these models and of no others."""
+    return "; ".join(f"{model.name}: {said[model.name]}" for model in mine if model.name in said)
 
 
 def _states(observed: Observed, wanted: Desired, pool: Live[ModelPool]) -> list[Json]:

@@ -16,7 +16,7 @@ def _name(out: model_pb2.SeqId, seq: SeqId) -> None:
 
 def _load(out: engine_pb2.Command, body: commands.Load) -> None:
     out.load.model, out.load.slabs, out.load.past_host = body.model, body.slabs, body.past_host
-    out.load.twin = body.twin or ""
+    out.load.twin, out.load.identity = body.twin or "", body.identity
 
 
 def _unload(out: engine_pb2.Command, body: commands.Unload) -> None:

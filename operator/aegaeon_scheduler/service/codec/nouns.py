@@ -66,6 +66,7 @@ REJECTS: Mapping[RejectCode, gateway_pb2.RejectCode.ValueType] = {
     RejectCode.TOO_LONG: gateway_pb2.REJECT_CODE_TOO_LONG,
     RejectCode.ENGINE: gateway_pb2.REJECT_CODE_ENGINE,
     RejectCode.INVALID: gateway_pb2.REJECT_CODE_INVALID,
+    RejectCode.CHANGED: gateway_pb2.REJECT_CODE_CHANGED,
 }
 
 E = TypeVar("E", bound=Enum)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from aegaeon_proto.v1 import engine_pb2, model_pb2
@@ -22,8 +22,9 @@ from aegaeon_scheduler.service.codec.nouns import (
 )
 
 
-def instance_up(hello: engine_pb2.Hello) -> events.InstanceUp:
-    """Raises ProtocolError when the instance does not say who or what it is."""
+def instance_up(hello: engine_pb2.Hello, others: Container[str] = ()) -> events.InstanceUp:
+    """Raises ProtocolError when the instance does not say who or what it is. `others`: models of which it has not what
+    the catalog means, so that their sequences are of no use."""
     if not hello.instance or not hello.incarnation:
         raise ProtocolError("Hello: instance and incarnation must be set")
     return events.InstanceUp(
@@ -38,7 +39,7 @@ def instance_up(hello: engine_pb2.Hello) -> events.InstanceUp:
         max_batch=hello.max_batch,
         memory=memory_from(hello.memory),
         resident=tuple(ModelName(name) for name in hello.resident),
-        held=tuple(held_from(held) for held in hello.held),
+        held=tuple(held_from(held) for held in hello.held if held.model not in others),
         twins=tuple((ModelName(name), ModelName(stands)) for name, stands in sorted(hello.twins.items())),
     )
 

@@ -1,0 +1,164 @@
+"""Names that are to stand for another model: it is prepared beside the one that is served, and takes its place when
+that has answered what it was asked. Of no sequence is a part computed by one and the rest by the other.
+
+What engines have outlives the scheduler, so one that has just started lets what runs end as well: see `attached`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aegaeon_proto.v1 import engine_pb2, model_pb2
+from aegaeon_scheduler.service.catalog import Catalog
+from aegaeon_scheduler.service.driver import Driver
+from aegaeon_scheduler.service.identity import objectives_of
+
+_log = logging.getLogger(__name__)
+
+DRAIN_S = 60.0  # for what runs when a scheduler starts: it was not told how long that may take
+SETTLE_S = 10.0  # so long after the first peer has come, engines that outlived an earlier scheduler may attach
+_CACHED, _FAILED = model_pb2.MODEL_PHASE_CACHED, model_pb2.MODEL_PHASE_FAILED
+
+
+@dataclass(slots=True)
+class Roll:
+    """`ends`: until when, at most, the former one answers what it was asked; None while the new one is prepared."""
+
+    spec: model_pb2.ModelSpec
+    drain_s: float
+    ends: float | None = None
+
+
+class Rolls:
+    """Owner of the changes that are under way, by served name."""
+
+    def __init__(self, catalog: Catalog, driver: Driver) -> None:
+        self._catalog = catalog
+        self._driver = driver
+        self._rolls: dict[str, Roll] = {}
+        self._settled_at: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._rolls)
+
+    @property
+    def settled(self) -> bool:
+        """Whether engines that outlived an earlier scheduler have had time to say what they have."""
+        now = self._driver.clock()
+        if self._settled_at is None:
+            self._settled_at = now + SETTLE_S
+        return now >= self._settled_at
+
+    def target(self, name: str) -> model_pb2.ModelSpec | None:
+        """What the name is to stand for, if that is another model."""
+        roll = self._rolls.get(name)
+        return roll.spec if roll else None
+
+    def begin(self, spec: model_pb2.ModelSpec, drain_s: float, at_once: bool = False) -> None:
+        """Prepare what a name is to stand for; `at_once`: the one that is served is to take nothing new from now on."""
+        roll = self._rolls.get(spec.name)
+        if roll is None or roll.spec.identity != spec.identity:
+            _log.info("model %s changes: what it is to be is prepared", spec.name)
+            self._catalog.stage(spec)
+            roll = None
+        self._rolls[spec.name] = Roll(spec, drain_s, roll.ends if roll else None)
+        if at_once:
+            self._drain(spec.name, self._rolls[spec.name])
+
+    def stop(self, name: str) -> None:
+        """The name goes on standing for what it does. Idempotent."""
+        if self._rolls.pop(name, None) is not None:
+            self._catalog.unstage(name)
+
+    def step(self) -> bool:
+        """Carry on with every change as far as may be; whether engines are to be told."""
+        due = [name for name, roll in self._rolls.items() if self._is_due(name, roll)]
+        for name in due:
+            self._switch(name)
+        return bool(due)
+
+    def attached(self, hello: engine_pb2.Hello) -> bool:
+        """An engine has come; whether the catalog has changed. What it runs under a name, and was told of by an earlier
+        scheduler, is what the name stands for until that is answered."""
+        if self.settled:
+            return False
+        running = {state.model for state in hello.models if state.phase == _CACHED}
+        running |= {held.model for held in hello.held}
+        changed = [self._found(spec) for spec in hello.catalog if spec.name in running and spec.identity]
+        return any(changed)
+
+    def refused(self) -> Iterator[tuple[str, str]]:
+        """Names of which no engine can prepare what they are to stand for, and why."""
+        for name, roll in self._rolls.items():
+            states = self._catalog.staged(name)
+            if roll.ends is None and self._said(name) and all(s.phase == _FAILED for s in states.values()):
+                reason = next(iter(states.values())).reason
+                yield name, f"the change cannot be served, the former one goes on: {reason}"
+
+    def changing(self) -> Iterator[tuple[str, str]]:
+        """The other names, and how far they are."""
+        refused = dict(self.refused())
+        for name, roll in self._rolls.items():
+            if roll.ends is not None:
+                yield name, "requests of the former one are being answered, new ones wait"
+            elif name not in refused:
+                ready = sum(state.phase == _CACHED for state in self._catalog.staged(name).values())
+                of = f"{ready} of {len(self._driver.instances)} engines"
+                yield name, f"the change is being prepared, {of} have it; the former one is served"
+
+    def _is_due(self, name: str, roll: Roll) -> bool:
+        """Whether the new one is to take the name."""
+        if roll.ends is None:
+            if not self._serves(name):
+                return True
+            if not self._prepared(name):
+                return False
+            self._drain(name, roll)
+        assert roll.ends is not None
+        return self._driver.clock() >= roll.ends or not self._driver.sequences.any_of_model(name)
+
+    def _serves(self, name: str) -> bool:
+        """Whether somebody would miss the former one."""
+        return self._catalog.model(name).phase == _CACHED or self._driver.sequences.any_of_model(name)
+
+    def _said(self, name: str) -> bool:
+        """Whether every engine has said how it went."""
+        states = self._catalog.staged(name)
+        return bool(states) and all(
+            instance in states and states[instance].phase in (_CACHED, _FAILED) for instance in self._driver.instances
+        )
+
+    def _prepared(self, name: str) -> bool:
+        cached = any(state.phase == _CACHED for state in self._catalog.staged(name).values())
+        return cached and self._said(name)
+
+    def _drain(self, name: str, roll: Roll) -> None:
+        _log.info("model %s changes: new requests wait until those of before are answered", name)
+        roll.ends = self._driver.clock() + roll.drain_s
+        self._catalog.hold(name)
+
+    def _switch(self, name: str) -> None:
+        _log.info("model %s has changed", name)
+        spec = self._rolls.pop(name).spec
+        self._catalog.unstage(name)
+        self._catalog.put(spec)
+        self._driver.handle(self._catalog.event())
+
+    def _found(self, spec: model_pb2.ModelSpec) -> bool:
+        """An engine runs this. Whether that changes anything."""
+        known, roll = self._catalog.specs.get(spec.name), self._rolls.get(spec.name)
+        if known is None or spec.identity == known.identity:
+            return False
+        if roll is not None:
+            further = spec.identity == roll.spec.identity  # the earlier scheduler had got so far
+            if further:
+                self._switch(spec.name)
+            return further
+        if self._serves(spec.name):
+            return False
+        self._catalog.put(objectives_of(spec, known))
+        self._driver.handle(self._catalog.event())
+        self.begin(known, DRAIN_S)
+        return True

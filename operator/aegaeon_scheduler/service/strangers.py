@@ -1,0 +1,65 @@
+"""Submissions whose prompt is of another model than their name stands for. They are never computed.
+
+Right after the scheduler's start an engine may yet come that has that model, and may even hold the sequence: they wait
+for it. Later they are refused, and the gateway makes the prompt anew if nothing of the answer is out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from aegaeon_proto.v1 import gateway_pb2
+from aegaeon_scheduler.core.model import GatewayId, RejectCode
+from aegaeon_scheduler.service.catalog import Catalog
+from aegaeon_scheduler.service.driver import Driver
+from aegaeon_scheduler.service.rolls import Rolls
+from aegaeon_scheduler.service.sequences import Origin
+
+_LOOK_S = 0.05
+
+
+class Strangers:
+    """Owner of the submissions that wait for an engine which knows their model."""
+
+    def __init__(self, catalog: Catalog, driver: Driver, rolls: Rolls) -> None:
+        self._catalog = catalog
+        self._driver = driver
+        self._rolls = rolls
+        self._waiting: list[tuple[Origin, gateway_pb2.Submit]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def is_one(self, submit: gateway_pb2.Submit) -> bool:
+        """Whether the name is served and stands for another model than the prompt is of."""
+        return submit.model in self._catalog.specs and not self._catalog.means(submit.model, submit.identity)
+
+    def take(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
+        """Let it wait, or refuse it."""
+        self._waiting.append((origin, submit))
+        self._look()
+
+    def forget(self, gateway: GatewayId, request: str = "") -> None:
+        """The gateway does not want this request any more, or (none named) any that it has not submitted anew."""
+        self._waiting = [
+            (origin, submit)
+            for origin, submit in self._waiting
+            if origin.gateway != gateway or request not in ("", submit.request)
+        ]
+
+    def stop(self) -> None:
+        """Nobody looks any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self.stop()
+        waiting, self._waiting = self._waiting, []
+        for origin, submit in waiting:
+            if not self.is_one(submit):
+                self._driver.submit(origin, submit)
+            elif self._rolls.settled:
+                reason = f"{submit.model} stands for another model than it did"
+                self._driver.refuse(origin, submit, RejectCode.CHANGED, reason)
+            else:
+                self._waiting.append((origin, submit))
+        if self._waiting:
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)

@@ -1,0 +1,258 @@
+"""A name that is to stand for another model: over real streams, with engines and gateways that are played here."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from aegaeon_proto.v1 import admin_pb2, engine_pb2, gateway_pb2, model_pb2
+from aegaeon_scheduler.config import core_config, load_config
+from aegaeon_scheduler.core import events
+from aegaeon_scheduler.core.scheduler import Scheduler
+from aegaeon_scheduler.service import rolls, strangers
+from aegaeon_scheduler.service.identity import identified
+
+CACHED = model_pb2.MODEL_PHASE_CACHED
+FAILED = model_pb2.MODEL_PHASE_FAILED
+FETCHING = model_pb2.MODEL_PHASE_FETCHING
+FOOTPRINT = model_pb2.Footprint(
+    weight_bytes=1 << 20, weight_slabs=1, kv_shape="s", kv_block_bytes=4096, kv_block_tokens=16, max_model_len=256
+)
+
+
+def spec(directory: str = "/models/a", **more: Any) -> model_pb2.ModelSpec:
+    source = model_pb2.ModelSource(directory=directory)
+    fields = {"ttft_s": 2, "tbt_s": 0.1, "weight": 1} | more
+    return identified(model_pb2.ModelSpec(name="tiny-a", source=source, **fields))
+
+
+OLD, NEW = spec(), spec("/models/other")
+
+
+@pytest.fixture
+def core(configured: Any) -> Scheduler:
+    """The real one."""
+    return Scheduler(core_config(load_config(configured())))
+
+
+async def change(stack: Any, *models: model_pb2.ModelSpec, drain_s: float = 60.0) -> admin_pb2.SetCatalogReply:
+    return await (await stack.admin()).SetCatalog(admin_pb2.SetCatalogRequest(models=models, drain_s=drain_s))
+
+
+async def status(stack: Any) -> admin_pb2.AdminStatus:
+    return await (await stack.admin()).Status(admin_pb2.AdminStatusRequest())
+
+
+async def catalog_with(sidecar: Any, *names: str) -> dict[str, model_pb2.ModelSpec]:
+    """The next Catalog command with just these names; commands before it are skipped."""
+    while True:
+        command = await sidecar.next()
+        models = {model.name: model for model in command.catalog.models}
+        if command.WhichOneof("body") == "catalog" and models.keys() == set(names):
+            return models
+
+
+async def says(sidecar: Any, model: model_pb2.ModelSpec, phase: Any = CACHED, reason: str = "") -> None:
+    """The engine reports on a model as it was told of it."""
+    footprint = FOOTPRINT if phase == CACHED else None
+    state = model_pb2.ModelState(
+        model=model.name, identity=model.identity, phase=phase, reason=reason, footprint=footprint
+    )
+    await sidecar.report(model=state)
+
+
+async def shown(gateway: Any, phase: Any, directory: str) -> None:
+    """Until a gateway sees tiny-a so."""
+    while True:
+        model = (await gateway.next("catalog")).models[0]
+        if (model.phase, model.spec.source.directory) == (phase, directory):
+            return
+
+
+def running(**fields: Any) -> dict[str, Any]:
+    """Hello of an engine that has the former model."""
+    state = model_pb2.ModelState(model="tiny-a", identity=OLD.identity, phase=CACHED, footprint=FOOTPRINT)
+    return {"models": [state], "catalog": [OLD], "resident": ["tiny-a"], **fields}
+
+
+HELD = engine_pb2.HeldSequence(
+    seq=model_pb2.SeqId(request="r1"), epoch=1, model="tiny-a", prompt_tokens=3, output_tokens=2, kv_tokens=4,
+    place=engine_pb2.KV_PLACE_DEVICE,
+)  # fmt: skip
+STAGED = f"tiny-a~{NEW.identity}"
+
+
+async def command(sidecar: Any, kind: str) -> Any:
+    """The next command of this kind; loads before it succeed."""
+    while (one := await sidecar.next()).WhichOneof("body") != kind:
+        if one.WhichOneof("body") == "load":
+            memory = engine_pb2.Memory(slabs_free=60, host_slabs_free=64)
+            await sidecar.report(done=engine_pb2.Done(id=one.id, seconds=0.01, memory=memory))
+    return one
+
+
+async def finish(sidecar: Any, turn: engine_pb2.Command, epoch: int = 1) -> None:
+    progress = engine_pb2.SeqProgress(
+        seq=model_pb2.SeqId(request="r1"), epoch=epoch, output_tokens=5, kv_tokens=7,
+        finish=model_pb2.FINISH_REASON_LENGTH,
+    )  # fmt: skip
+    memory = engine_pb2.Memory(slabs_free=60, host_slabs_free=64)
+    step = engine_pb2.StepDone(turn=turn.id, progress=[progress], steps=5, memory=memory, end=True)
+    await sidecar.report(step_done=step)
+
+
+async def test_a_change_is_prepared_beside_the_former_model_which_ends_what_it_was_asked(
+    serve: Any, core: Scheduler, submit: Any
+) -> None:
+    async with serve(core) as stack:
+        sidecar, gateway = await stack.sidecar(models=running()["models"]), await stack.gateway()
+        await gateway.send(submit=submit("r1", identity=OLD.identity))
+        turn = await command(sidecar, "turn")
+        assert list((await change(stack, NEW)).changed) == ["tiny-a"]
+        told = await catalog_with(sidecar, "tiny-a", STAGED)
+        assert told["tiny-a"].identity == OLD.identity
+        assert "0 of 1 engines have it" in (await status(stack)).changing[0].reason
+        await says(sidecar, told[STAGED])
+        await shown(gateway, FETCHING, "/models/other")  # new requests wait there
+        assert [note.model for note in (await status(stack)).changing] == ["tiny-a"]
+        await finish(sidecar, turn)
+        told = await catalog_with(sidecar, "tiny-a")
+        assert told["tiny-a"].identity == NEW.identity
+        await says(sidecar, OLD)  # its last word on the former one was on its way
+        await says(sidecar, told["tiny-a"])
+        await shown(gateway, CACHED, "/models/other")
+        await gateway.send(submit=submit("r2", identity=NEW.identity))
+        assert (await command(sidecar, "load")).load.identity == NEW.identity
+        assert not (await status(stack)).changing
+        core.check()
+
+
+async def test_a_change_that_no_engine_can_prepare_is_refused_and_the_former_model_goes_on(
+    serve: Any, core: Scheduler, submit: Any
+) -> None:
+    async with serve(core) as stack:
+        sidecar, gateway = await stack.sidecar(models=running()["models"]), await stack.gateway()
+        await change(stack, NEW)
+        told = await catalog_with(sidecar, "tiny-a", STAGED)
+        await says(sidecar, told[STAGED], FAILED, f"{STAGED}: config.json: missing")
+        async with asyncio.timeout(60):
+            while not (notes := (await status(stack)).refused):
+                pass
+        assert [(note.model, note.reason.count(STAGED)) for note in notes] == [("tiny-a", 0)]
+        assert "tiny-a: config.json: missing" in notes[0].reason
+        await gateway.send(submit=submit("r1", identity=OLD.identity))
+        assert (await command(sidecar, "load")).load.identity == OLD.identity
+        assert list((await change(stack, OLD)).changed) == ["tiny-a"]
+        await catalog_with(sidecar, "tiny-a")
+        assert not (await status(stack)).refused
+
+
+async def test_what_the_former_model_has_not_answered_in_time_is_refused_and_never_goes_on_with_the_new_one(
+    serve: Any, core: Scheduler, submit: Any
+) -> None:
+    async with serve(core) as stack:
+        sidecar, gateway = await stack.sidecar(models=running()["models"]), await stack.gateway()
+        await gateway.send(submit=submit("r1", identity=OLD.identity))
+        await command(sidecar, "turn")
+        await change(stack, NEW, drain_s=0.1)
+        await says(sidecar, (await catalog_with(sidecar, "tiny-a", STAGED))[STAGED])
+        assert (await gateway.next("rejected")).code == gateway_pb2.REJECT_CODE_CHANGED
+        core.check()
+
+
+async def test_credentials_and_objectives_are_no_other_model(serve: Any, brain: Any) -> None:
+    hub = [model_pb2.HubSource(repository="org/b", revision="main", credentials_file=file) for file in ("", "/token")]
+    specs = [
+        model_pb2.ModelSpec(name="tiny-b", source=model_pb2.ModelSource(hub=one), ttft_s=2, tbt_s=tbt_s)
+        for one, tbt_s in zip(hub, (0.1, 0.2), strict=True)
+    ]
+    async with serve(brain) as stack:
+        sidecar = await stack.sidecar()
+        assert list((await change(stack, OLD, specs[1])).changed) == ["tiny-b"]
+        told = await catalog_with(sidecar, "tiny-a", "tiny-b")
+        assert told["tiny-b"].source.hub.credentials_file == "/token"
+        first, last = (brain.all_of(events.CatalogChanged)[i].models for i in (0, -1))
+        assert {model.identity for model in first} == {model.identity for model in last}
+
+
+async def test_a_scheduler_that_starts_with_another_catalog_lets_what_runs_end_first(
+    serve: Any, core: Scheduler, submit: Any
+) -> None:
+    """The gateway is there before the engine; the prompt of its request is of the former model."""
+    new = {"name": "tiny-a", "source": {"directory": "/models/other"}, "ttft_s": 2, "tbt_s": 0.1}
+    async with serve(core, models=[new]) as stack:
+        gateway = await stack.gateway()
+        choice = gateway_pb2.Choice(epoch=2, prefix=[40])
+        await gateway.send(submit=submit("r1", identity=OLD.identity, choices=[choice]))
+        sidecar = await stack.attach()
+        memory = engine_pb2.Memory(slabs_free=60, host_slabs_free=64)
+        hello = engine_pb2.Hello(
+            instance="e", incarnation="1", node="n", role=engine_pb2.ROLE_UNIFIED, slabs=64, host_slabs=64,
+            slab_bytes=1 << 20, max_batch=8, memory=memory, **running(held=[HELD]),
+        )  # fmt: skip
+        await sidecar.report(hello=hello)
+        told = await catalog_with(sidecar, "tiny-a", STAGED)
+        assert told["tiny-a"].identity == OLD.identity
+        turn = await command(sidecar, "turn")  # without a load, and without a prefill: it goes on where it was
+        assert (len(turn.turn.decode), len(turn.turn.prefill)) == (1, 0)
+        await says(sidecar, told[STAGED])
+        await shown(gateway, FETCHING, "/models/other")
+        await finish(sidecar, turn, epoch=2)
+        told = await catalog_with(sidecar, "tiny-a")
+        assert told["tiny-a"].identity == NEW.identity
+        await says(sidecar, told["tiny-a"], FETCHING)
+        await says(sidecar, told["tiny-a"])
+        await gateway.send(submit=submit("r2", identity=NEW.identity))
+        assert (await command(sidecar, "load")).load.identity == NEW.identity
+        core.check()
+
+
+async def test_an_engine_that_comes_back_with_what_a_name_stood_for_is_not_believed_to_have_it(
+    serve: Any, core: Scheduler, submit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its weights and sequences are of another model: a turn on them would fail, or answer for the wrong one."""
+    monkeypatch.setattr(rolls, "SETTLE_S", 0.0)
+    async with serve(core) as stack:
+        held = engine_pb2.HeldSequence()
+        held.CopyFrom(HELD)
+        former = model_pb2.ModelState(model="tiny-a", identity="former", phase=CACHED, footprint=FOOTPRINT)
+        catalog = [model_pb2.ModelSpec(name="tiny-a", identity="former")]
+        sidecar = await stack.sidecar(models=[former], catalog=catalog, resident=["tiny-a"], held=[held])
+        gateway = await stack.gateway()
+        assert (await status(stack)).catalog.models[0].phase == 0
+        await gateway.send(submit=submit("r1", identity=OLD.identity))
+        await says(sidecar, OLD, FETCHING)
+        await says(sidecar, OLD)
+        first = await sidecar.next()
+        assert (first.WhichOneof("body"), first.load.identity) == ("load", OLD.identity)
+
+
+async def test_a_prompt_of_what_the_name_stood_for_before_is_refused_once_nobody_can_have_it(
+    serve: Any, brain: Any, submit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rolls, "SETTLE_S", 0.2)
+    monkeypatch.setattr(strangers, "_LOOK_S", 0.01)
+    async with serve(brain) as stack:
+        gateway = await stack.gateway()
+        await gateway.send(submit=submit("r1", identity=NEW.identity))
+        rejected = await gateway.next("rejected")
+        assert (rejected.request, rejected.code) == ("r1", gateway_pb2.REJECT_CODE_CHANGED)
+        assert not brain.all_of(events.Submitted)
+
+
+async def test_what_is_taken_away_and_put_back_as_another_model_answers_nothing_new_as_the_former_one(
+    serve: Any, core: Scheduler, submit: Any
+) -> None:
+    """As by `kubectl replace --force`."""
+    async with serve(core) as stack:
+        sidecar, gateway = await stack.sidecar(models=running()["models"]), await stack.gateway()
+        await gateway.send(submit=submit("r1", identity=OLD.identity))
+        turn = await command(sidecar, "turn")
+        await change(stack)
+        assert list((await change(stack, NEW)).added) == ["tiny-a"]
+        await shown(gateway, FETCHING, "/models/other")
+        await finish(sidecar, turn)
+        while (await catalog_with(sidecar, "tiny-a"))["tiny-a"].identity != NEW.identity:
+            pass

@@ -1,0 +1,59 @@
+"""What an engine has under a name says what it is: a Load of another model is refused, and its reports name theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sidecar.rig import Rig, config, inside, spec
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import model_pb2 as mpb
+
+
+def identified(model: mpb.ModelSpec, identity: str) -> mpb.ModelSpec:
+    model.identity = identity
+    return model
+
+
+async def test_a_load_of_another_model_than_the_name_stands_for_here_is_refused(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    async with inside(config(folder)) as engine:
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=[identified(spec("m", tiny_models["llama"]), "former")]))
+        await link.until(lambda: "m" in link.models)
+        await link.cached("m")
+        assert link.models["m"].identity == "former"
+        refused = await link.refused(link.send(pb.Load(model="m", slabs=32, identity="new")))
+        assert (refused.kind, "the catalog has changed" in refused.reason) == (pb.FAILURE_KIND_UNKNOWN, True)
+        for identity in ("", "former"):
+            await link.done(link.send(pb.Load(model="m", slabs=32, identity=identity)))
+        engine.check()
+
+
+async def test_another_identity_is_prepared_anew_and_the_same_one_stays_whatever_else_its_entry_says(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    async with inside(config(folder)) as engine:
+        link = await scheduler.link("a")
+        link.send(pb.Catalog(models=[identified(spec("m", tiny_models["llama"]), "former")]))
+        await link.until(lambda: "m" in link.models)
+        await link.cached("m")
+        await link.done(link.send(pb.Load(model="m", slabs=32)))
+        model = engine.state.models["m"]
+        moved = identified(spec("m", tiny_models["llama"]), "former")
+        moved.source.root = str(tiny_models["llama"].parent)
+        link.send(pb.Catalog(models=[moved]))
+        await link.done(link.send(pb.Load(model="m", slabs=32)))  # behind it on the stream
+        assert (engine.state.models["m"] is model, model.resident, model.spec.source.root) == (
+            True,
+            True,
+            moved.source.root,
+        )
+        link.send(pb.Catalog(models=[identified(spec("m", tiny_models["qwen3"]), "new")]))
+        await link.until(lambda: link.models["m"].identity == "new")
+        await link.cached("m")
+        assert not engine.state.models["m"].resident
+        hello = engine.hello(1).hello
+        assert [(one.name, one.identity) for one in hello.catalog] == [("m", "new")]
+        engine.check()

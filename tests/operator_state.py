@@ -36,7 +36,8 @@ class State:
     detached: tuple[str, ...] = ()
     components: Mapping[str, str] = field(default_factory=lambda: PODS)
     scheduler: bool = True
-    refused: str = ""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    changing: Mapping[str, str] = field(default_factory=dict)
     failures: Mapping[ChildKey, str] = field(default_factory=dict)
     seen: Mapping[str, Any] = field(default_factory=dict)
     routes: tuple[Json, ...] = ()
@@ -64,7 +65,7 @@ class State:
             for name, component in self.components.items()
             if component in roles and name not in self.detached and self.pods.get(name, {}) is not None
         )
-        return SchedulerFacts("one", self.models, engines, refused=self.refused)
+        return SchedulerFacts("one", self.models, engines, refused=self.refused, changing=self.changing)
 
     def bodies(self) -> list[Json]:
         """The objects with their statuses."""

@@ -161,7 +161,9 @@ def of_changes() -> Iterator[State]:
     )
     refused = {ChildKey("Deployment", KEY.namespace, "pool-gateway"): 'exceeded quota: "pods"'}
     yield State("The API server refuses an object of the pool", BOTH, failures=refused)
-    yield State("The scheduler refuses the list of models", BOTH, refused="llama: has another source than before")
+    huge = "the change of llama cannot be served: it needs 64 slabs and an engine has 48"
+    yield State("The scheduler refuses a change of a model", BOTH, refused={"llama": huge})
+    yield State("A model gets another source", BOTH, changing={"llama": "its new files are loaded; 2 requests drain"})
     yield State("The pool is replaced pod by pod", (with_generation(POOL, 2), RED), seen={}, rolling=True)
 
 

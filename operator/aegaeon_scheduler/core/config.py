@@ -97,6 +97,8 @@ class SchedulerConfig:
     policy: PolicySettings = field(default_factory=PolicySettings)
     # Longest wait, seconds, in the queue before the request is answered with OVERLOADED.
     hold_s: float = 30.0
+    # The same, from the arrival, while no engine serves the model because one is being started. 0: `hold_s`.
+    start_s: float = 0.0
     # Whether requests are refused whose first token would come too late: "none", or "feasible": at once when those who
     # are due before take longer than TTFT, and where that was too hopeful, after `bound_ttft` times TTFT in the queue.
     admission: str = "none"

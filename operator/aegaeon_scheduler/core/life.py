@@ -107,6 +107,15 @@ class Life:
         """It waits from now on; when nothing is done for it in time, it ends with an answer (see Admission)."""
         self._timers.hold(seq, self._admission.until(seq))
 
+    def overdue(self, seq: Sequence) -> None:
+        """Its wait is over: an answer, unless the engine that it waits for is only being started."""
+        if self._admission.may_wait_on(seq):
+            self.hold(seq)
+            return
+        waited_s = max(self._pool.now - seq.arrival, 0.0)
+        reason = f"no engine became free for {seq.model.name} within {waited_s:.3g} s"
+        self.reject(seq, RejectCode.OVERLOADED, reason)
+
     def started(self, inst: Instance, turn: Issued) -> None:
         """A turn is on the lane: its prompts are being prefilled."""
         for seq in turn.prefills:

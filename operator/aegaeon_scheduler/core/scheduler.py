@@ -132,9 +132,7 @@ class Scheduler:
         self._timers.ticked()
         held, lost, leases = self._timers.due()
         for seq in held:
-            waited_s = min(self._pool.config.hold_s, self._pool.now - seq.arrival)
-            reason = f"no engine became free for {seq.model.name} within {waited_s:.3g} s"
-            self._life.reject(seq, RejectCode.OVERLOADED, reason)
+            self._life.overdue(seq)
         for seq in lost:
             self._life.cancel(seq, "its gateway did not submit it again")
         for instance, h in leases:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
 import openai
+import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 from stack.launch import manifests, running
-from stack.traffic import PROMPTS, stream
+from stack.traffic import PROMPTS, stream, until_empty
+from tests.scaling_queries import scaling_query
 
 from aegaeon_cli.demo.errors import StackError
-from aegaeon_cli.demo.stack import Stack
+from aegaeon_cli.demo.stack import Stack, free_port
 
 PATIENCE_S = 60
 OVERHEAD_S = 2.0  # the bar: of a cold start, what is neither the engine's start nor the model's load
@@ -139,3 +144,42 @@ async def test_an_engine_stays_while_short_requests_pass_between_two_looks(four_
                 await client.completions.create(model="llama", prompt="a", max_tokens=1)
                 await asyncio.sleep(0.5)
             assert stack.pod("engine-0") == engine
+
+
+SUM = re.compile(r"sum\((\w+)\{(.*?)\}\)")
+
+
+def evaluated(query: str, text: str) -> float:
+    """A query of the examples on the text of one scheduler: sums of its series, which a scrape gives the labels."""
+    totals = dict.fromkeys((name for name, _ in SUM.findall(query)), 0.0)
+    assert SUM.sub("", query).split() == ["+"] * (len(totals) - 1), "the test knows sums alone"
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name in totals:
+                totals[sample.name] += sample.value
+    return sum(totals.values())
+
+
+@pytest.mark.parametrize("example", ["keda.yaml", "prometheus-adapter.yaml"])
+async def test_who_scales_by_metrics_sees_requests_that_wait_for_the_first_engine(
+    four_models: dict[str, Path], example: str
+) -> None:
+    port = free_port()
+    pool, served = yaml.safe_load_all(from_zero({"llama": four_models["llama"]}, idle="1h", engines=ONE))
+    pool["spec"]["scheduling"]["metricsPort"] = port
+    query = scaling_query(example, namespace="default", pool="test")
+
+    async def value() -> float:
+        async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/metrics") as page:
+            return evaluated(query, await page.text())
+
+    with running(yaml.safe_dump_all([pool, served])) as stack:
+        async with client_of(stack) as client:
+            assert await value() == 0
+            asked = [asyncio.create_task(stream(client, "llama", prompt)) for prompt in PROMPTS]
+            async with asyncio.timeout(PATIENCE_S):
+                while await value() < len(asked):  # noqa: ASYNC110  # another process is watched
+                    await asyncio.sleep(0.05)
+            await asyncio.gather(*asked)
+            await until_empty(stack)
+            assert await value() == 0

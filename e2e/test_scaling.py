@@ -72,7 +72,7 @@ def test_a_request_to_no_engine_starts_one_and_is_answered_and_it_goes_again(
             assert engine.ready
         assert load.failures == []
         assert load.verdict().differences == ()
-        print(f"first answers after {cold_start_s(load):.2f} s")  # noqa: T201  # the figures of RESULTS.md
+        print(f"first answers after {cold_start_s(load):.2f} s")  # the figures of RESULTS.md
         from_zero.wait_until("no engine is left", lambda: not from_zero.pods("engine"), 120)
     from_zero.wait_until_ready()
 

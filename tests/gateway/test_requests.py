@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -212,6 +214,21 @@ async def test_a_request_for_a_model_that_no_engine_has_waits_where_the_engines_
 def starting(model: pb.ModelStatus) -> pb.ModelStatus:
     """The same while there is no engine."""
     return pb.ModelStatus(spec=model.spec)
+
+
+async def test_a_text_that_was_missing_before_any_engine_had_its_model_is_read_anew_once_one_has(
+    pool: Any, model_directory: Path, tmp_path: Path
+) -> None:
+    late = model_status("late", tmp_path / "late")
+    pool.peer.publish([*pool.peer.models, starting(late)])
+    await pool.until_models(lambda models: "late" in models)
+    status, body, _ = await pool.chat(model="late")
+    assert (status, body["error"]["code"]) == (503, "model_failed")
+    assert pool.peer.texts == [], "without an engine it says nothing of the model"
+    shutil.copytree(model_directory, tmp_path / "late")
+    pool.peer.publish([late])
+    await pool.until_models(lambda models: models["late"].phase == model_pb2.MODEL_PHASE_CACHED)
+    assert (await pool.chat(model="late"))[0] == 200
 
 
 async def test_an_overloaded_pool_says_when_to_come_back(pool: Any) -> None:

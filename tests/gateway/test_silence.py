@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
-from gateway.conftest import HI, TEXT, Peer, Pool, gateway_config
-from gateway.test_requests import starting
+from tests.gateway.conftest import HI, TEXT, Peer, Pool, gateway_config
+from tests.gateway.test_requests import starting
 from tokenizers import Tokenizer
 
 from aegaeon_gateway.config import GatewayConfig

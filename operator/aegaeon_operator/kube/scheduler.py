@@ -54,12 +54,15 @@ class SchedulerLink:
         return facts(status, self._refused, slab_bytes)
 
     async def demand(self) -> bool:
-        """Wait until a request is open; False when none came for long, or the scheduler went away."""
-        try:
-            await self._admin.AwaitDemand(admin_pb2.AwaitDemandRequest(), timeout=DEMAND_S)
-        except grpc.aio.AioRpcError:  # of any kind: whoever asks looks at the pool from time to time in any case
-            return False
-        return True
+        """Wait until a request is open; False when the scheduler went away."""
+        while True:
+            try:
+                await self._admin.AwaitDemand(admin_pb2.AwaitDemandRequest(), timeout=DEMAND_S)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                    return False
+            else:
+                return True
 
     async def close(self) -> None:
         """End the channel and forget the certificates."""

@@ -55,6 +55,13 @@ def test_a_pool_of_two_roles_is_not_scaled_but_told_how(namespace: str, kubeconf
     assert spec_of(kubeconfig)["decode"] == {"replicas": 4}
 
 
+def test_of_a_pool_with_all_three_kinds_those_that_do_both_are_scaled(namespace: str, kubeconfig: Path) -> None:
+    apply(kubeconfig, given(**SPLIT | {"engines": {"replicas": 1}}))
+    scale(kubeconfig, 3)
+    spec = spec_of(kubeconfig)
+    assert (spec["engines"], spec["decode"]) == ({"replicas": 3}, SPLIT["decode"])
+
+
 def test_a_pool_may_be_given_the_other_kind_of_engines_as_a_whole(namespace: str, kubeconfig: Path) -> None:
     apply(kubeconfig, given(**SPLIT))
     patch(kubeconfig, {"prefill": None, "decode": None, "engines": {"replicas": 2}})

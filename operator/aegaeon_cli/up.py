@@ -196,6 +196,7 @@ async def _bring_up(pool: Pool, plan: LocalPlan, runner: PodRunner, folder: RunF
         record=_text(plan.record),
         constants=_text(plan.constants),
         models=str(models),
+        scaling=pool.gpu_pool.spec.scaling,
     )
     click.echo(f"starting pool {state.pool} in {folder.path} ...")
     folder.publish(state)

@@ -314,6 +314,12 @@ class GpuPoolSpec(Strict):
         return any(one.max is not None for one in self.roles.values())
 
     @property
+    def scaling(self) -> str:
+        """All that the autoscaler goes by, as text to be compared."""
+        bounds = [f"{role}: {one.min} to {one.max}" for role, one in self.roles.items() if one.max is not None]
+        return ", ".join([*bounds, str(self.autoscaling)]) if bounds else ""
+
+    @property
     def hold_start_s(self) -> float:
         """Seconds that a request may wait for an engine to start; 0: no longer than for one that runs."""
         from_zero = any(one.min == 0 for one in self.roles.values())

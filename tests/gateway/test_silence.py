@@ -42,6 +42,7 @@ async def engines_leave(pool: Pool) -> None:
 
 async def answer(peer: Peer) -> None:
     """The tokens of the request that waits."""
+    await peer.until(lambda: bool(peer.submits))
     submit = peer.submits[-1]
     await peer.push(peer.tokens_of(submit, submit.choices[0]))
 
@@ -71,6 +72,7 @@ async def test_what_fails_after_a_comment_is_an_event_of_the_stream(quick: Pool)
     await engines_leave(quick)
     async with quick.http.post(f"{quick.url}/v1/chat/completions", json=CHAT) as response:
         assert await response.content.readuntil(b"\n\n") == COMMENT
+        await quick.peer.until(lambda: bool(quick.peer.submits))
         request = quick.peer.submits[-1].request
         quick.peer.reply(rejected=pb.Rejected(request=request, code=pb.REJECT_CODE_OVERLOADED, reason="no engine came"))
         rest = await response.content.read()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry, start_http_server
+from tests.scaling_queries import scaling_query
 
 from aegaeon_gateway.metrics import Metrics
 from aegaeon_scheduler.core.model import InstanceId, Memory, ModelName, Phase, Role
@@ -134,12 +135,18 @@ def test_an_alert_fires_when_it_should_and_not_before(promtool: Path, tmp_path: 
     case = CASES[alert]
     annotations = {"summary": case.summary, "description": rules()[alert]["annotations"]["description"]}
     firing = [{"exp_labels": case.labels, "exp_annotations": annotations}]
+    run_promtool(promtool, tmp_path, case.series, [(alert, case.silent, []), (alert, case.fires, firing)])
+
+
+def run_promtool(
+    promtool: Path, tmp_path: Path, given: dict[str, str], expected: list[tuple[str, int, list[dict[str, Any]]]]
+) -> None:
+    """Series as promtool writes them; alert, minute, and what fires then."""
     test = {
         "interval": "1m",
-        "input_series": [{"series": series, "values": values} for series, values in case.series.items()],
+        "input_series": [{"series": series, "values": values} for series, values in given.items()],
         "alert_rule_test": [
-            {"eval_time": f"{case.silent}m", "alertname": alert, "exp_alerts": []},
-            {"eval_time": f"{case.fires}m", "alertname": alert, "exp_alerts": firing},
+            {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": alerts} for alert, minute, alerts in expected
         ],
     }
     file = tmp_path / "test.yaml"
@@ -148,13 +155,38 @@ def test_an_alert_fires_when_it_should_and_not_before(promtool: Path, tmp_path: 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def scheduler_of(metric: str, **labels: str) -> str:
+    named = "".join(f', {name}="{value}"' for name, value in labels.items())
+    return f'aegaeon_scheduler_{metric}{{namespace="a", pod="scheduler"{named}}}'
+
+
+@pytest.mark.parametrize(("waiting", "fires"), [("0x30", False), ("3x30", True)])
+def test_a_pool_that_scales_to_zero_has_no_engines_without_an_alarm_until_requests_wait(
+    promtool: Path, tmp_path: Path, waiting: str, fires: bool
+) -> None:
+    case = CASES["AegaeonNoEngines"]
+    series = {
+        scheduler_of("instances_up"): "0x30",
+        scheduler_of("start_hold_seconds"): "600x30",
+        scheduler_of("queue", model="m"): waiting,
+        scheduler_of("queue", model="other"): "0x30",
+    }
+    annotations = {
+        "summary": case.summary,
+        "description": rules()["AegaeonNoEngines"]["annotations"]["description"],
+    }
+    expected = [{"exp_labels": case.labels, "exp_annotations": annotations}] if fires else []
+    run_promtool(promtool, tmp_path, series, [("AegaeonNoEngines", 10, expected)])
+
+
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One that scrapes what gateways and schedulers expose, with labels as a PodMonitor gives them. Yields its URL."""
     program, folder = binary("prometheus"), tmp_path_factory.mktemp("prometheus")
     gateway, scheduler, port = free_ports(3)
     servers = [exposed_by_a_gateway(gateway), exposed_by_a_scheduler(scheduler)]
-    targets = {"targets": [f"127.0.0.1:{gateway}", f"127.0.0.1:{scheduler}"], "labels": {"namespace": "demo"}}
+    labels = {"namespace": "demo", "app_kubernetes_io_instance": "demo"}
+    targets = {"targets": [f"127.0.0.1:{gateway}", f"127.0.0.1:{scheduler}"], "labels": labels}
     config = {
         "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
         "rule_files": [str(RULES)],
@@ -227,3 +259,16 @@ def test_every_panel_shows_what_its_legend_says(prometheus: str, panel: dict[str
     (series, *_) = poll("a series", result, 30)
     named = [word for word in series["metric"] if f"{{{{{word}}}}}" in target["legendFormat"]]
     assert len(named) == target["legendFormat"].count("{{")
+
+
+@pytest.mark.parametrize("example", ["keda.yaml", "prometheus-adapter.yaml"])
+def test_the_queries_of_the_autoscaling_examples_have_one_value(prometheus: str, example: str) -> None:
+    """KEDA asks /api/v1/query and takes a vector of one element alone, prometheus-adapter adds them up."""
+    query = scaling_query(example, namespace="demo", pool="demo")
+
+    def result() -> list[Any]:
+        found: list[Any] = (ask(prometheus, "query", query=query) or {}).get("result", [])
+        return found
+
+    (series,) = poll("a value", result, 30)
+    assert float(series["value"][1]) == 2, "one sequence waits, one runs"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -213,14 +212,3 @@ def test_every_field_is_explained(api: client.ApiClient, kubeconfig: Path) -> No
         text = kubectl(kubeconfig, "explain", f"{kind}.spec", "--recursive=false")
         assert "<empty>" not in text
         assert "DESCRIPTION" in text
-
-
-def test_a_gpu_pool_is_scaled_by_kubectl(api: client.ApiClient, kubeconfig: Path) -> None:
-    pool = copy.deepcopy(next(document for document in DOCUMENTS if document["kind"] == "GpuPool"))
-    kubectl(kubeconfig, "create", "-f", "-", stdin=json.dumps(pool))
-    try:
-        kubectl(kubeconfig, "scale", "gpool", pool["metadata"]["name"], "--replicas=3")
-        found = json.loads(kubectl(kubeconfig, "get", "gpool", pool["metadata"]["name"], "-o", "json"))
-        assert found["spec"]["engines"]["replicas"] == 3
-    finally:
-        kubectl(kubeconfig, "delete", "gpool", pool["metadata"]["name"])

@@ -1,4 +1,4 @@
-"""Engines come and go under load: by hand, by the autoscaler."""
+"""Engines come and go under load: by hand, by the autoscaler, to none and back."""
 
 from __future__ import annotations
 
@@ -49,3 +49,44 @@ def test_engines_are_added_while_requests_wait_and_taken_away_when_few_are_left(
 
     assert crowd.failures == few.failures == []
     assert crowd.verdict().differences == few.verdict().differences == ()
+
+
+@pytest.fixture
+def from_zero(pool: PodsOfPool) -> Iterator[PodsOfPool]:
+    """No engine while nobody asks; the last one goes soon, because tests do not wait for minutes."""
+    pool.patch({"engines": {"min": 0, "max": 2}, "autoscaling": {"idle": "5s"}})
+    pool.wait_until("no engine is left", lambda: not pool.pods("engine"), 120)
+    yield pool
+    pool.patch({"engines": {"min": None, "max": None, "replicas": 2}, "autoscaling": None})
+    pool.wait_until_all_ready("engine", 2)
+
+
+def test_a_request_to_no_engine_starts_one_and_is_answered_and_it_goes_again(
+    from_zero: PodsOfPool, models: Path
+) -> None:
+    from_zero.wait_until_ready()
+    for _ in range(2):
+        with Load(from_zero.url, KEYS, models, people=1) as load:
+            load.wait_for_answers(3, 120)
+            (engine,) = from_zero.pods("engine")[:1]
+            assert engine.ready
+        assert load.failures == []
+        assert load.verdict().differences == ()
+        print(f"first answers after {cold_start_s(load):.2f} s")  # the figures of RESULTS.md
+        from_zero.wait_until("no engine is left", lambda: not from_zero.pods("engine"), 120)
+    from_zero.wait_until_ready()
+
+
+def test_a_pool_at_zero_whose_scheduler_is_killed_still_answers_the_next_request(
+    from_zero: PodsOfPool, models: Path
+) -> None:
+    with Load(from_zero.url, {"llama": KEYS["llama"]}, models, people=1) as load:
+        from_zero.kill(from_zero.pods("scheduler")[0])
+        load.wait_for_answers(2, 150)
+    assert load.failures == []
+    assert load.verdict().differences == ()
+
+
+def cold_start_s(load: Load) -> float:
+    """Seconds to the first token of the request that came first."""
+    return min(load.exchanges, key=lambda one: one.sent).times[0]

@@ -47,7 +47,12 @@ def apply(*, manifests: Path, run: Path | None, drain_s: float) -> None:
     state = find_run(default_base(), run)
     pool = _pool(manifests, state)
     pods = reconcile(pool, _plan(state))
-    if problems := needs_restart(_running(pods, state.folder), pods):
+    problems = needs_restart(_running(pods, state.folder), pods)
+    if state.scaling != (scaling := pool.gpu_pool.spec.scaling):
+        problems.append(
+            f"engines are added and taken away by {state.scaling or 'nobody'} and would be by {scaling or 'nobody'}"
+        )
+    if problems:
         raise RefusedError("\n".join([*problems, "end `aegaeon up` and start it again for that; nothing was changed"]))
     scheduler = next(pod for pod in pods if pod.role is PodRole.SCHEDULER)
     reply = asyncio.run(_set_catalog(state.admin, scheduler.config, drain_s))

@@ -17,7 +17,16 @@ from aegaeon_cli.folders import constants_file, models_folder
 from aegaeon_cli.options import manifests_option, models_option
 from aegaeon_cli.welcome import settled, welcome
 from aegaeon_operator.errors import ManifestError
-from aegaeon_operator.podrunner import PodRunner, RestartPolicy, RunFolder, RunState, default_base, look, preflight
+from aegaeon_operator.podrunner import (
+    LocalScaling,
+    PodRunner,
+    RestartPolicy,
+    RunFolder,
+    RunState,
+    default_base,
+    look,
+    preflight,
+)
 from aegaeon_operator.reconcile import LocalPlan, reconcile
 from aegaeon_operator.reconcile.local import gateway_port
 from aegaeon_operator.spec import Pool, load_manifests
@@ -131,20 +140,27 @@ def _preflight(pool: Pool, options: Options) -> None:
 
 async def _run(pool: Pool, options: Options, folder: RunFolder) -> None:
     plan = _plan(options, folder.path, folder.segments)
-    runner = PodRunner(reconcile(pool, plan), folder, RestartPolicy(), Console(options.verbose))
+    console = Console(options.verbose)
+    runner = PodRunner(reconcile(pool, plan), folder, RestartPolicy(), console)
     stop = _on_signals(runner)
+    scaling = LocalScaling(pool.gpu_pool.spec, runner, plan.admin_target, console)
     work = asyncio.create_task(_bring_up(pool, plan, runner, folder, options.models))
     stopped = asyncio.create_task(stop.wait())
+    tasks = {work, stopped}
     try:
-        await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             await work
-            await stopped
+            if pool.gpu_pool.spec.scaled:
+                tasks.add(asyncio.create_task(scaling.run()))
+            ended, _ = await asyncio.wait(tasks - {work}, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()  # what the autoscaler fails of ends the run
             click.echo("draining; press Ctrl-C again to end at once", err=True)
     finally:
-        for task in (work, stopped):
+        for task in tasks:
             task.cancel()
-        await asyncio.wait({work, stopped})
+        await asyncio.wait(tasks)
         await runner.drain()
 
 
@@ -180,6 +196,7 @@ async def _bring_up(pool: Pool, plan: LocalPlan, runner: PodRunner, folder: RunF
         record=_text(plan.record),
         constants=_text(plan.constants),
         models=str(models),
+        scaling=pool.gpu_pool.spec.scaling,
     )
     click.echo(f"starting pool {state.pool} in {folder.path} ...")
     folder.publish(state)

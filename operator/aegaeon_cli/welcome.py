@@ -15,7 +15,7 @@ _SETTLED = (ModelPhase.MODEL_PHASE_CACHED, ModelPhase.MODEL_PHASE_FAILED)
 
 
 async def settled(scheduler: str, patience_s: float) -> PoolStatus:
-    """The status once every model is cached or failed, or as it is after `patience_s` seconds.
+    """The status once every model is cached or failed, or as it is after `patience_s` seconds or without engines.
 
     A scheduler that is being started again is waited for. Raises NoAnswerError when it does not answer until then.
     """
@@ -24,7 +24,8 @@ async def settled(scheduler: str, patience_s: float) -> PoolStatus:
     while True:
         try:
             async for status in watch_status(scheduler, _POLL_S):
-                if loop.time() > deadline or all(model.phase in _SETTLED for model in status.models):
+                over = loop.time() > deadline or not status.instances
+                if over or all(model.phase in _SETTLED for model in status.models):
                     return status
         except NoAnswerError:
             if loop.time() > deadline:
@@ -35,7 +36,8 @@ async def settled(scheduler: str, patience_s: float) -> PoolStatus:
 def welcome(status: PoolStatus, url: str, seconds: float) -> str:
     """The text to print; models in the order of the manifests."""
     width = max((len(model.model) for model in status.models), default=0)
-    models = "\n".join(f"  {model.model:<{width}}  {phase_text(model)}" for model in status.models)
+    none = "" if status.instances else "on no engine yet; the first request starts one"
+    models = "\n".join(f"  {model.model:<{width}}  {none or phase_text(model)}" for model in status.models)
     return (
         f"\nready in {seconds:.1f} s: {url}/v1\n\n{models}\n\n"
         f"try it:\n{curl(url, _example(status))}\n\nwatch it:\n  aegaeon top\n\nCtrl-C ends it."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -34,6 +34,7 @@ from aegaeon_gateway.output import Delta
 from aegaeon_gateway.prepare import Prepared, prepared_from
 from aegaeon_gateway.render import DONE, ChatRenderer, CompletionRenderer, Renderer, error_event
 from aegaeon_gateway.schema import model_of
+from aegaeon_gateway.silence import COMMENT, Silence
 from aegaeon_gateway.tenancy import Limits, Tenant, Tenants
 from aegaeon_gateway.texts import ModelText, Texts
 from aegaeon_gateway.workers.pool import WorkerPool
@@ -211,24 +212,26 @@ class Answerer:
         await limits.admit(tenant, model, quota, prepared.prompt_tokens)
         async with Exchange(prepared, self._gateway.link, metrics) as exchange:
             try:
-                return await _exchange(http, exchange, prepared, renderer, holding)
+                if not prepared.request.stream:
+                    return await _whole(exchange, renderer, holding), "ok"
+                return await self._stream(http, exchange, prepared, renderer)
             finally:
                 usage = exchange.usage
                 metrics.used(tenant.name, usage["prompt_tokens"], usage["completion_tokens"])
                 await limits.charge(tenant, model, quota, usage["completion_tokens"])
 
+    async def _stream(
+        self, http: web.Request, exchange: Exchange, prepared: Prepared, renderer: Renderer
+    ) -> tuple[web.StreamResponse, str]:
+        """The answer as it comes, comments while it does not, and how it ended."""
+        catalog, model = self._gateway.catalog, prepared.model
+        with Silence(self._gateway.config.keepalive_s, exchange.wake) as silence:
+            usage = prepared.request.include_usage
+            return await _stream(http, exchange, renderer, silence, lambda: catalog.starting(model), usage=usage)
+
 
 def _outcome(error: ApiError) -> str:
     return error.code or f"http_{error.status}"
-
-
-async def _exchange(
-    http: web.Request, exchange: Exchange, prepared: Prepared, renderer: Renderer, holding: Holding
-) -> tuple[web.StreamResponse, str]:
-    """The answer and how it ended."""
-    if prepared.request.stream:
-        return await _stream(http, exchange, renderer, usage=prepared.request.include_usage)
-    return await _whole(exchange, renderer, holding), "ok"
 
 
 async def _whole(exchange: Exchange, renderer: Renderer, holding: Holding) -> web.Response:
@@ -255,32 +258,46 @@ async def _in_turns(deltas: Iterator[Delta]) -> AsyncIterator[Delta]:
             await asyncio.sleep(0)
 
 
+async def _write(http: web.Request, response: web.StreamResponse, data: bytes) -> None:
+    """The status line goes out with the first bytes."""
+    if not response.prepared:
+        await response.prepare(http)
+    await response.write(data)
+
+
 async def _stream(
-    http: web.Request, exchange: Exchange, renderer: Renderer, *, usage: bool
+    http: web.Request,
+    exchange: Exchange,
+    renderer: Renderer,
+    silence: Silence,
+    starting: Callable[[], bool],
+    *,
+    usage: bool,
 ) -> tuple[web.StreamResponse, str]:
     """Write events as tokens come; what came together is one write.
 
-    The status line is sent with the first token, so that a refusal before it has its own status. A later error is an
-    event of the stream.
+    The status line is sent with the first token, so that a refusal before it has its own status; where an engine is
+    being started, with the first comment, since that takes longer than proxies wait. A later error is an event.
     """
-    response = web.StreamResponse(headers=_STREAM_HEADERS)
+    response, opened = web.StreamResponse(headers=_STREAM_HEADERS), False
     while True:
         await exchange.wait()
         events = [renderer.chunk(delta) async for delta in _in_turns(exchange.drain())]
         error, done = exchange.error, exchange.done
-        if not response.prepared:
-            if error is not None and not done:
-                raise error
-            if not events:
-                continue
+        if not response.prepared and error is not None and not done:
+            raise error
+        if events and not opened:
             events.insert(0, renderer.opening())
-            await response.prepare(http)
+            opened = True
         if done:
             events += [renderer.usage(exchange.usage), DONE] if usage else [DONE]
         elif error is not None:
             events.append(error_event(error))
+        elif silence.due and not events and (response.prepared or starting()):
+            events.append(COMMENT)
         if data := b"".join(events):
-            await response.write(data)
+            await _write(http, response, data)
+            silence.wrote()
         if done or error is not None:
             await response.write_eof()
             return response, "ok" if done or error is None else _outcome(error)

@@ -32,6 +32,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "allowed_sources": (list,),
     "ambient_credentials": (bool,),
     "hold_s": (int, float),
+    "keepalive_s": (int, float),
     "withdraw_s": (int, float),
     "drain_s": (int, float),
     "tenants": (str, type(None)),
@@ -109,7 +110,9 @@ class GatewayConfig:
     ambient_credentials: bool = False
     """sources without credentials use this machine's, and its proxies; only where whoever writes manifests owns it"""
     hold_s: float = 30.0
-    """seconds that a request waits for a model, the scheduler or room before it is answered 503"""
+    """seconds that a request waits for the scheduler to take it before it is answered 503"""
+    keepalive_s: float = 10.0
+    """a stream that says nothing gets a comment every so many seconds, one that waits for an engine to start as well"""
     withdraw_s: float = 0.0
     """seconds after SIGTERM in which connections are still taken: until those in front send nobody here"""
     drain_s: float = 10.0
@@ -171,6 +174,8 @@ def _checked(data: dict[str, Any]) -> GatewayConfig:
             raise ConfigError(f"key {key!r} has the wrong type {type(value).__name__}")
         if isinstance(value, int | float) and value < 0:
             raise ConfigError(f"key {key!r} must not be negative")
+    if data.get("keepalive_s", 1) == 0:
+        raise ConfigError("key 'keepalive_s' must be above 0")
     if min(data.get("workers", 1), data.get("max_open_requests", 1)) < 1:
         raise ConfigError("keys 'workers' and 'max_open_requests' must be above 0")
     _check_address("listen", data["listen"])

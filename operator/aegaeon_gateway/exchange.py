@@ -47,6 +47,10 @@ class Exchange:
         await self._wake.wait()
         self._wake.clear()
 
+    def wake(self) -> None:
+        """End a wait: somebody has something else to say."""
+        self._wake.set()
+
     def drain(self) -> Iterator[Delta]:
         """Everything new, in the order of choices. A choice that met a stop string is cancelled at its engine."""
         for generation in self._generations:

@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 _RETRY_S = 10.0
 """a model that failed to load is not tried again sooner: to load costs time, also where it fails"""
 
+_AHEAD = (ModelPhase.MODEL_PHASE_CACHED, ModelPhase.MODEL_PHASE_UNSPECIFIED)
+"""phases of models that are loaded ahead of requests"""
+
 Reporter = Callable[[str, str], None]
 """is told of a model by name, and why its text cannot be used; an empty reason: it can be"""
 
@@ -39,8 +42,11 @@ class ModelText:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
+    """`early`: before any engine had the files, so that it says nothing of them."""
+
     reason: str
     at: float
+    early: bool
 
 
 class Texts:
@@ -59,6 +65,7 @@ class Texts:
         self._loading: dict[bytes, asyncio.Task[ModelText]] = {}
         self._failed: dict[bytes, _Failure] = {}
         self._names: dict[bytes, list[str]] = {}
+        self._cached: set[bytes] = set()
         self._ahead: dict[bytes, asyncio.Task[None]] = {}
         self._turn = asyncio.Lock()
 
@@ -81,12 +88,19 @@ class Texts:
 
     def failures(self) -> dict[str, str]:
         """The reason by model."""
-        return {name: self._failed[key].reason for key, names in self._names.items() if key in self._failed
-                for name in names}  # fmt: skip
+        told = {key: failure.reason for key, failure in self._failed.items() if not failure.early}
+        return {name: told[key] for key, names in self._names.items() if key in told for name in names}
 
     def keep(self, models: Sequence[ModelStatus]) -> None:
-        """Load ahead what the catalog serves (once its files are there) and drop what it does not serve any more."""
+        """Load ahead what the catalog serves and drop what it does not serve any more.
+
+        Once its files are there; where no engine runs nobody tells, and the first request must not wait for a tokenizer
+        before one is started.
+        """
         self._names = {}
+        self._cached = {_key(one.spec.source) for one in models if one.phase == ModelPhase.MODEL_PHASE_CACHED}
+        for key in [key for key in self._cached & self._failed.keys() if self._failed[key].early]:
+            del self._failed[key]
         for model in models:
             if model.phase != ModelPhase.MODEL_PHASE_FAILED:  # when it is mended, its texts may be others
                 self._names.setdefault(_key(model.spec.source), []).append(model.spec.name)
@@ -94,7 +108,7 @@ class Texts:
             self._failed.pop(key, None)
             if self._loading.pop(key, None) is not None:
                 self._pool.drop(key)
-        for source in [model.spec.source for model in models if model.phase == ModelPhase.MODEL_PHASE_CACHED]:
+        for source in [model.spec.source for model in models if model.phase in _AHEAD]:
             if (key := _key(source)) not in self._loading.keys() | self._failed.keys() | self._ahead.keys():
                 self._ahead[key] = asyncio.create_task(self._preload(key, source))
 
@@ -119,8 +133,10 @@ class Texts:
             self._ahead.pop(key, None)
 
     def _fail(self, key: bytes, error: TokenizerError) -> None:
-        self._failed[key] = _Failure(str(error), time.monotonic())
-        self._tell(key, str(error))
+        early = key not in self._cached
+        self._failed[key] = _Failure(str(error), time.monotonic(), early)
+        if not early:
+            self._tell(key, str(error))
 
     def _task(self, source: ModelSource) -> asyncio.Task[ModelText]:
         """The loading of a source, begun unless it is loaded or loading."""

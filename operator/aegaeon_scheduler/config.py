@@ -158,6 +158,7 @@ class SchedulerConfig(_Frozen):
     reattach_s: float = Field(default=1.0, ge=0)  # a sidecar whose stream broke may come back within
     gateway_grace_s: float = Field(default=5.0, ge=0)  # and a gateway within
     hold_s: Seconds = 30.0  # longest wait in the queue before a request is refused
+    start_s: float = Field(default=0.0, ge=0)  # the same while no engine serves its model yet; 0: hold_s
     admission: Literal["none", "feasible"] = "none"  # feasible: refuse at once what would be served too late
     metrics_listen: str | None = Field(default=None, pattern=r"^.+:\d+$")  # "host:port" of GET /metrics
 
@@ -180,6 +181,7 @@ def core_config(config: SchedulerConfig) -> CoreConfig:
     return CoreConfig(
         policy=PolicySettings(**config.policy.model_dump()),
         hold_s=config.hold_s,
+        start_s=config.start_s,
         admission=config.admission,
         constants=_constants(config.constants) if config.constants else (),
     )

@@ -33,6 +33,7 @@ CALLERS: Mapping[str, frozenset[Role]] = {
     "/aegaeon.v1.Admin/SetCatalog": _OPERATOR,
     "/aegaeon.v1.Admin/SetTenants": _OPERATOR,
     "/aegaeon.v1.Admin/Status": _OPERATOR,
+    "/aegaeon.v1.Admin/AwaitDemand": _OPERATOR,
     "/aegaeon.v1.Frontend/Status": _OPERATOR,
     "/aegaeon.v1.Frontend/Serve": _GATEWAY,
     "/aegaeon.v1.Engine/Attach": _ENGINE,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -201,18 +203,32 @@ async def test_models_tell_their_phase_and_failed_ones_their_reason(pool: Any) -
     assert "no config.json" in body["error"]["message"]
 
 
-async def test_a_starting_model_holds_its_requests_until_it_is_there(pool: Any) -> None:
-    [ready] = pool.peer.models
-    fetching = pb.ModelStatus()
-    fetching.CopyFrom(ready)
-    fetching.phase = model_pb2.MODEL_PHASE_FETCHING
-    pool.peer.publish([fetching])
-    await pool.until_models(lambda models: models["tiny"].phase == model_pb2.MODEL_PHASE_FETCHING)
+async def test_a_request_for_a_model_that_no_engine_has_waits_where_the_engines_are_known(pool: Any) -> None:
+    pool.peer.publish([starting(pool.peer.models[0])])
+    await pool.until_models(lambda models: models["tiny"].phase == model_pb2.MODEL_PHASE_UNSPECIFIED)
     asked = asyncio.create_task(pool.chat())
-    await asyncio.wait([asked], timeout=0.1)
-    assert not asked.done()
-    pool.peer.publish([ready])
+    await pool.peer.until(lambda: bool(pool.peer.submits))
     assert (await asked)[0] == 200
+
+
+def starting(model: pb.ModelStatus) -> pb.ModelStatus:
+    """The same while there is no engine."""
+    return pb.ModelStatus(spec=model.spec)
+
+
+async def test_a_text_that_was_missing_before_any_engine_had_its_model_is_read_anew_once_one_has(
+    pool: Any, model_directory: Path, tmp_path: Path
+) -> None:
+    late = model_status("late", tmp_path / "late")
+    pool.peer.publish([*pool.peer.models, starting(late)])
+    await pool.until_models(lambda models: "late" in models)
+    status, body, _ = await pool.chat(model="late")
+    assert (status, body["error"]["code"]) == (503, "model_failed")
+    assert pool.peer.texts == [], "without an engine it says nothing of the model"
+    shutil.copytree(model_directory, tmp_path / "late")
+    pool.peer.publish([late])
+    await pool.until_models(lambda models: models["late"].phase == model_pb2.MODEL_PHASE_CACHED)
+    assert (await pool.chat(model="late"))[0] == 200
 
 
 async def test_an_overloaded_pool_says_when_to_come_back(pool: Any) -> None:

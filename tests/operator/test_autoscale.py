@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,13 +50,34 @@ def test_one_request_in_the_middle_begins_the_wait_anew() -> None:
     assert step(IDLE, 1, 3, KNOBS, memory, 300.0)[0] == 2
 
 
+def test_the_first_request_to_no_engine_brings_one_at_once_and_no_more() -> None:
+    none = Load(0, 0, 0.0, 0.0, 0)
+    assert step(none, 0, 3, KNOBS, Memory(), 0.0)[0] == 0
+    assert step(replace(none, open_requests=9, oldest_wait_s=60.0), 0, 3, KNOBS, Memory(), 0.0)[0] == 1
+
+
+def test_the_last_engine_goes_when_nobody_asked_for_long_and_not_while_short_requests_come() -> None:
+    last = Load(1, 1, 0.0, 0.0, 0, ended=7)
+    memory = step(last, 0, 3, KNOBS, Memory(ended=7), 0.0)[1]
+    assert step(last, 0, 3, KNOBS, memory, 299.0)[0] == 1
+    assert step(last, 0, 3, KNOBS, memory, 300.0)[0] == 0
+    asked, memory = step(replace(last, ended=8), 0, 3, KNOBS, memory, 300.0)
+    assert (asked, step(replace(last, ended=8), 0, 3, KNOBS, memory, 599.0)[0]) == (1, 1)
+
+
+def test_the_last_engine_of_a_role_stays_while_the_other_role_works() -> None:
+    prefill = Load(1, 1, 0.0, 0.0, 0, open_requests=1)
+    memory = step(prefill, 0, 1, KNOBS, Memory(), 0.0)[1]
+    assert step(prefill, 0, 1, KNOBS, memory, 900.0)[0] == 1
+
+
 @given(
     st.lists(
         st.tuples(st.floats(0, 60), st.floats(0, 1), st.integers(0, 50), st.integers(0, 9), st.floats(0.1, 400)),
         max_size=30,
     ),
-    st.integers(1, 4),
     st.integers(0, 4),
+    st.integers(1, 4),
 )
 def test_it_stays_within_its_bounds_and_moves_by_one(
     looks: list[tuple[float, float, int, int, float]], low: int, more: int
@@ -62,7 +85,9 @@ def test_it_stays_within_its_bounds_and_moves_by_one(
     memory, asked, now = Memory(), low, 0.0
     for wait, kv, sequences, attached, passed in looks:
         now += passed
-        wanted, memory = step(Load(asked, attached, wait, kv, sequences), low, low + more, KNOBS, memory, now)
+        wanted, memory = step(
+            Load(asked, attached, wait, kv, sequences, sequences), low, low + more, KNOBS, memory, now
+        )
         assert low <= wanted <= low + more
         assert abs(wanted - asked) <= 1
         asked = wanted

@@ -58,6 +58,7 @@ def test_the_scheduler_is_told_policy_models_and_objectives() -> None:
         "record": None,
         "heartbeat_timeout_s": 2,
         "hold_s": 30.0,
+        "start_s": 0.0,
         "admission": "none",
         "metrics_listen": None,
     }

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from operator_objects import gpu_pool, observed
 
-from aegaeon_operator.kube.scaling import Scaler
+from aegaeon_operator.kube.scaling import replicas
 from aegaeon_operator.kube.scheduler import facts
+from aegaeon_operator.reconcile.cluster.scaler import Scaler
+from aegaeon_operator.spec.resources import GpuPool
 from aegaeon_proto.v1 import admin_pb2, engine_pb2, gateway_pb2
 
 
@@ -27,4 +29,7 @@ def test_no_engine_is_added_while_one_that_drains_is_being_replaced() -> None:
     seen = observed(gpu_pool(engines={"replicas": 2, "min": 1, "max": 4}))
     for others, wanted in (({"draining": True}, 2), ({}, 3)):
         told = facts(answer(engine("a"), engine("b", **others), waits_s=60.0), slab_bytes=1)
-        assert Scaler().step(seen, told, 0.0) == {"unified": wanted}
+        pool = seen.gpu_pool
+        assert pool is not None
+        assert isinstance(pool.value, GpuPool)
+        assert Scaler().step(pool.value.spec, replicas(seen), told, 0.0) == {"unified": wanted}

@@ -51,6 +51,9 @@ class Everything(
     async def SetTenants(self, request: Any, context: Any) -> admin_pb2.SetTenantsReply:
         return admin_pb2.SetTenantsReply()
 
+    async def AwaitDemand(self, request: Any, context: Any) -> admin_pb2.AwaitDemandReply:
+        return admin_pb2.AwaitDemandReply()
+
     async def Status(self, request: Any, context: Any) -> admin_pb2.AdminStatus:
         return admin_pb2.AdminStatus()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from scheduler_core.test_scheduler import Brain, of, submitted
+from scheduler_core.test_scheduler import CACHED, E0, E1, Brain, of, submitted, up
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
@@ -65,6 +67,45 @@ def test_what_a_client_has_tokens_of_already_is_not_refused_for_being_late():
     brain = Brain(FEASIBLE)
     brain.on(submitted(epoch=2, prefix=5), now=20.0)
     assert of(brain.on(ev.Tick(), now=25.0), cmd.Reject) == []
+
+
+STARTING = SchedulerConfig(hold_s=5.0, start_s=60.0)
+
+
+def test_who_waits_for_an_engine_that_is_being_started_is_held_for_as_long_as_a_start_may_take():
+    brain = Brain(STARTING)
+    assert of(brain.on(submitted()), cmd.Wake)[0].at == 60.0
+    assert of(brain.on(ev.Tick(), now=59.0), cmd.Reject) == []
+    assert [r.code for r in of(brain.on(ev.Tick(), now=60.0), cmd.Reject)] == [RejectCode.OVERLOADED]
+
+
+def test_the_wait_for_an_engine_that_left_meanwhile_goes_on_until_another_is_started():
+    brain = Brain(STARTING)
+    brain.all(up(), CACHED, submitted("runs"))
+    brain.on(ev.InstanceDraining(E0))
+    brain.on(submitted("late"), now=0.0)
+    brain.on(ev.InstanceDown(E0), now=1.0)
+    assert of(brain.on(ev.Tick(), now=6.0), cmd.Reject) == []
+    brain.on(up(incarnation="2"), now=40.0)
+    assert len(of(brain.on(CACHED, now=41.0), cmd.Open)) > 0
+
+
+def test_feasible_admission_does_not_judge_who_waits_for_a_start():
+    brain = Brain(replace(FEASIBLE, start_s=60.0))
+    brain.on(submitted())
+    assert of(brain.on(ev.Tick(), now=30.0), cmd.Reject) == []
+
+
+@pytest.mark.parametrize("alone", [Role.PREFILL, Role.DECODE])
+def test_one_role_without_the_other_serves_nobody_and_both_do(alone):
+    brain = Brain(STARTING)
+    brain.on(replace(up(), role=alone))
+    brain.on(CACHED)
+    assert of(brain.on(submitted("alone")), cmd.Wake)[0].at == 60.0
+    other = Role.DECODE if alone is Role.PREFILL else Role.PREFILL
+    brain.on(replace(up(instance=E1), role=other))
+    brain.on(replace(CACHED, instance=E1))
+    assert of(brain.on(submitted("both")), cmd.Wake)[0].at == 5.0
 
 
 def test_an_unknown_kind_of_admission_is_refused_by_name():

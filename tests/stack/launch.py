@@ -48,11 +48,11 @@ def _head(kind: str) -> dict[str, Any]:
 
 
 @contextmanager
-def running(text: str) -> Iterator[Stack]:
+def running(text: str, record: Path | None = None) -> Iterator[Stack]:
     """`aegaeon up` on these manifests; when all went well, nothing of it may be left behind."""
     with TemporaryDirectory(prefix="aegaeon-manifests-") as folder:
         (Path(folder) / "pool.yaml").write_text(text)
-        with Stack(Path(folder), port=free_port()) as stack:
+        with Stack(Path(folder), port=free_port(), record=record) as stack:
             yield stack
     assert stack.leftovers == []
     assert stack.exit_status == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from aegaeon_operator.errors import SettingsError
 from aegaeon_operator.kube import certificates
 from aegaeon_operator.kube.client import CONFLICT, NOT_FOUND, SECRETS, Cluster
 from aegaeon_operator.kube.gather import named_secrets, observe, secret_text
-from aegaeon_operator.kube.scaling import Scaler
+from aegaeon_operator.kube.scaling import replicas
 from aegaeon_operator.kube.scheduler import SchedulerLink
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.kube.writing import Writer
@@ -33,6 +34,7 @@ from aegaeon_operator.reconcile.cluster.facts import (
 from aegaeon_operator.reconcile.cluster.names import MANAGER, admin_target, child
 from aegaeon_operator.reconcile.cluster.readiness import to_ask_about
 from aegaeon_operator.reconcile.cluster.report import reports
+from aegaeon_operator.reconcile.cluster.scaler import Scaler
 from aegaeon_operator.spec.resources import API_VERSION
 
 _log = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ class _Memory:
     facts: SchedulerFacts | None = None
     unreachable: str = ""
     scaler: Scaler = field(default_factory=Scaler)
+    demand: asyncio.Task[None] | None = None
     written: dict[str, float] = field(default_factory=dict)
 
 
@@ -65,6 +68,8 @@ class Controller:
         self._platform = platform
         self._clock = clock
         self._memories: dict[Key, _Memory] = {}
+        self.on_demand: Callable[[Key], None] = lambda key: None
+        """called when a pool without engines is asked for something"""
 
     async def reconcile(self, key: Key) -> float:
         """Make the pool what it should be; returns when to look again. Raises KubeError: then sooner."""
@@ -83,7 +88,7 @@ class Controller:
         observed = replace(observed, scheduler=memory.facts, unreachable=memory.unreachable, warnings=warnings)
         found = reports(observed, wanted, failures)
         await self._write_all(found, memory)
-        return min(self._again_in(observed, memory, found), memory.writer.again_in())
+        return min(self._wake(observed, memory), self._again_in(observed, memory, found), memory.writer.again_in())
 
     async def close(self) -> None:
         """End all channels."""
@@ -97,7 +102,9 @@ class Controller:
             found = await self._cluster.get(SECRETS, namespace, name)
             secrets[namespace, name] = secret_text(found) if found else {}
         pool = observed.gpu_pool
-        scaled = memory.scaler.step(observed, memory.facts, self._clock()) if pool and pool.value else {}
+        scaled = {}
+        if pool and pool.value:
+            scaled = memory.scaler.step(pool.value.spec, replicas(observed), memory.facts, self._clock())
         redis = read_files(self._platform.redis)
         return replace(observed, secrets=secrets, scheduler=memory.facts, redis=redis, replicas=scaled)
 
@@ -213,6 +220,20 @@ class Controller:
         for answer in answers:
             self._store.put(answer)
 
+    def _wake(self, observed: Observed, memory: _Memory) -> float:
+        """When to look again at a pool that has no engines: once somebody asks. Its scheduler tells at once."""
+        if memory.facts is None or memory.link is None or 0 not in observed.replicas.values():
+            return _REST_S
+        if memory.facts.open_requests:
+            return 0.0
+        if memory.demand is None or memory.demand.done():
+            memory.demand = asyncio.create_task(self._await_demand(observed.key, memory.link))
+        return _REST_S
+
+    async def _await_demand(self, key: Key, link: SchedulerLink) -> None:
+        if await link.demand():
+            self.on_demand(key)
+
     def _again_in(self, observed: Observed, memory: _Memory, found: list[Report]) -> float:
         # Neither a scheduler that does not answer nor an Event is watched.
         unwatched_s = _SERVING_S if memory.unreachable or to_ask_about(observed) else _REST_S
@@ -228,6 +249,10 @@ class Controller:
 
     @staticmethod
     async def _disconnect(memory: _Memory) -> None:
+        if memory.demand:
+            memory.demand.cancel()
+            await asyncio.wait([memory.demand])
+            memory.demand = None
         if memory.link:
             await memory.link.close()
             memory.link = None

@@ -53,6 +53,7 @@ async def _work(config: OperatorConfig, cluster: Cluster) -> None:
     store = Store()
     controller = Controller(cluster, store, config.platform)
     queue = Queue(controller.reconcile, config.workers)
+    controller.on_demand = lambda key: queue.add([key], 0.0)
     while True:  # nothing is decided before the first list is complete
         try:
             await list_all(config, cluster, store, queue)

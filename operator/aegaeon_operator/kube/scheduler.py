@@ -17,6 +17,7 @@ from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, engine_pb2, gateway_pb2, model_pb2
 
 _TIMEOUT_S = 5.0
+DEMAND_S = 60.0
 # Requests of a model that was taken away, or changes, have so long to end.
 _WITHDRAW_S = 60.0
 _PHASES = {
@@ -51,6 +52,17 @@ class SchedulerLink:
             raise KubeError(0, f"the scheduler does not answer: {error.details()}") from error
         return facts(status, slab_bytes)
 
+    async def demand(self) -> bool:
+        """Wait until a request is open; False when the scheduler went away."""
+        while True:
+            try:
+                await self._admin.AwaitDemand(admin_pb2.AwaitDemandRequest(), timeout=DEMAND_S)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                    return False
+            else:
+                return True
+
     async def close(self) -> None:
         """End the channel and forget the certificates."""
         await self._channel.close()
@@ -83,6 +95,8 @@ def facts(status: admin_pb2.AdminStatus, slab_bytes: int) -> SchedulerFacts:
         models=models,
         engines=tuple(_engine(one, shapes, slab_bytes) for one in status.pool.instances),
         oldest_wait_s=max((one.age_s for one in status.pool.sequences if one.state == "queued"), default=0.0),
+        open_requests=len(status.pool.sequences),
+        ended=sum(one.requests for one in status.pool.models),
         refused={note.model: note.reason for note in status.refused},
         changing={note.model: note.reason for note in status.changing},
     )

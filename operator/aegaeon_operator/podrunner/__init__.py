@@ -16,8 +16,10 @@ from aegaeon_operator.podrunner.runfolder import (
     sweep_node,
 )
 from aegaeon_operator.podrunner.runner import PodRunner
+from aegaeon_operator.podrunner.scaling import LocalScaling
 
 __all__ = [
+    "LocalScaling",
     "PodRunner",
     "Reporter",
     "RestartPolicy",

@@ -70,6 +70,11 @@ class Child:
         """Of the running process; None while there is none."""
         return self._process.pid if self._process else None
 
+    @property
+    def started(self) -> bool:
+        """It is being kept running."""
+        return self._task is not None
+
     def start(self) -> None:
         """Begin to keep it running."""
         self._task = asyncio.create_task(self._supervise(), name=f"pod {self.pod.name}")

@@ -30,7 +30,7 @@ _LEASE = "run.lock"
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What others may know of a run. `ready` once every pod was ready. The last four: what it was started with.
+    """What others may know of a run. `ready` once every pod was ready. The last five: what it was started with.
 
     `scheduler` and `admin` are gRPC targets of the same scheduler, `admin` of the service that changes the pool.
     """
@@ -46,6 +46,7 @@ class RunState:
     record: str | None = None
     constants: str | None = None
     models: str = ""
+    scaling: str = ""
 
     @property
     def folder(self) -> Path:

@@ -21,9 +21,11 @@ class PodRunner:
     def __init__(
         self, pods: Sequence[DesiredPod], folder: RunFolder, policy: RestartPolicy, reporter: Reporter
     ) -> None:
-        self._children = {pod.name: Child(pod, policy, folder.log_file(pod.name), reporter) for pod in pods}
-        self._ready = {pod.name: asyncio.Event() for pod in pods}
+        self._folder = folder
         self._policy = policy
+        self._reporter = reporter
+        self._children = {pod.name: self._child(pod) for pod in pods}
+        self._ready = {pod.name: asyncio.Event() for pod in pods}
 
     @property
     def pids(self) -> dict[str, int]:
@@ -31,13 +33,29 @@ class PodRunner:
         return {name: child.pid for name, child in self._children.items() if child.pid is not None}
 
     async def start(self) -> None:
-        """Start every pod and return when all are ready. Raises RunnerError; call `drain` afterwards in any case."""
+        """Start every pod but those on demand, and return when they are ready.
+
+        Raises RunnerError; call `drain` afterwards in any case.
+        """
         try:
             async with asyncio.TaskGroup() as group:
                 for child in self._children.values():
-                    group.create_task(self._bring_up(child))
+                    _write(child.pod)
+                    if not child.pod.on_demand:
+                        group.create_task(self._bring_up(child))
         except* RunnerError as failed:
             raise failed.exceptions[0] from None
+
+    def begin(self, name: str) -> None:
+        """Keep this pod running from here on; whether it is ready is not waited for."""
+        if not self._children[name].started:
+            self._children[name].start()
+
+    async def end(self, name: str) -> None:
+        """Stop this pod, with its grace; it may begin again."""
+        child = self._children[name]
+        await child.stop()
+        self._children[name] = self._child(child.pod)
 
     async def drain(self) -> None:
         """Stop gateways, then sidecars, then schedulers; each wave is gone before the next one is asked."""
@@ -50,11 +68,12 @@ class PodRunner:
         for child in self._children.values():
             child.kill()
 
+    def _child(self, pod: DesiredPod) -> Child:
+        return Child(pod, self._policy, self._folder.log_file(pod.name), self._reporter)
+
     async def _bring_up(self, child: Child) -> None:
         for name in child.pod.depends:
             await self._ready[name].wait()
-        for file, content in {**child.pod.files, child.pod.config_file: child.pod.config}.items():
-            file.write_text(json.dumps(content, indent=2), "utf-8")
         child.start()
         try:
             async with asyncio.timeout(self._policy.start_timeout_s):
@@ -68,6 +87,11 @@ class PodRunner:
             if child.deaths >= self._policy.early_deaths:
                 raise _failed(child, f"ended {child.deaths} times before it was ready")
             await asyncio.sleep(_PROBE_INTERVAL_S)
+
+
+def _write(pod: DesiredPod) -> None:
+    for file, content in {**pod.files, pod.config_file: pod.config}.items():
+        file.write_text(json.dumps(content, indent=2), "utf-8")
 
 
 def _failed(child: Child, what: str) -> RunnerError:

@@ -16,6 +16,8 @@ from aegaeon_operator.spec import Pool
 from aegaeon_operator.spec.resources import GpuPoolSpec
 from aegaeon_proto.outbound.policy import EVERYWHERE
 
+_NAMES = {"unified": "engine", "prefill": "prefill", "decode": "decode"}
+_DRAIN_S = 10.0  # of an engine that is taken away while others go on; less than the runner's grace
 _EVERYBODY: Json = {"open_models": None}  # every model needs no key; a file all the same, so that it may change
 
 
@@ -59,7 +61,7 @@ class LocalPlan:
 def reconcile(pool: Pool, plan: LocalPlan) -> tuple[DesiredPod, ...]:
     """The pods of a pool in the order of starting: scheduler, sidecars, gateway."""
     spec = pool.gpu_pool.spec
-    sidecars = tuple(_sidecar(spec, plan, *engine) for engine in _engines(spec))
+    sidecars = tuple(_sidecar(spec, plan, engine) for engine in engines(spec))
     return (_scheduler(pool, plan), *sidecars, _gateway(pool, plan))
 
 
@@ -68,18 +70,25 @@ def gateway_port(pool: Pool, plan: LocalPlan) -> int:
     return plan.port if plan.port is not None else pool.model_pools[0].spec.gateway.port
 
 
-def _engines(spec: GpuPoolSpec) -> Iterator[tuple[str, str, str]]:
-    """(instance, role, first device) of every engine; GPUs are given out in order."""
-    wanted = (
-        ("engine", "unified", spec.engines),
-        ("prefill", "prefill", spec.prefill),
-        ("decode", "decode", spec.decode),
-    )
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One engine of this machine; the first `replicas` of a role run from the start, the rest when they are needed."""
+
+    name: str
+    role: str
+    device: str
+    on_demand: bool
+
+
+def engines(spec: GpuPoolSpec) -> Iterator[Engine]:
+    """All that there may be at a time; GPUs are given out in order."""
     kind, _, first = spec.accelerator.device.partition(":")
     count = 0
-    for name, role, replicas in wanted:
-        for index in range(replicas.replicas if replicas else 0):
-            yield f"{name}-{index}", role, kind if not first else f"{kind}:{int(first) + count}"
+    for role, asked in spec.roles.items():
+        at_first = min(max(asked.replicas, asked.min or 0), asked.max or asked.replicas)
+        for index in range(asked.max or asked.replicas):
+            device = kind if not first else f"{kind}:{int(first) + count}"
+            yield Engine(f"{_NAMES[role]}-{index}", role, device, on_demand=index >= at_first)
             count += spec.accelerator.count
 
 
@@ -107,23 +116,24 @@ def _scheduler(pool: Pool, plan: LocalPlan) -> DesiredPod:
     )
 
 
-def _sidecar(spec: GpuPoolSpec, plan: LocalPlan, instance: str, role: str, device: str) -> DesiredPod:
+def _sidecar(spec: GpuPoolSpec, plan: LocalPlan, engine: Engine) -> DesiredPod:
     config: Json = {
-        **sidecar_settings(role, spec),
+        **sidecar_settings(engine.role, spec),
         "sources": {"allowed": _allowed(spec), "ambient_credentials": True},
-        "instance": instance,
+        "instance": engine.name,
         "node": plan.node,
         "scheduler": plan.scheduler_target,
-        "device": device,
+        "device": engine.device,
         "segments": str(plan.segments),
-        "drain_s": 0.0,  # it ends with the whole run
+        "drain_s": _DRAIN_S if spec.roles[engine.role].max else 0.0,  # 0: it ends with the whole run
         "hub_cache": _text(plan.hub_cache),
     }
     return DesiredPod(
-        *_pod(instance, PodRole.SIDECAR, "aegaeon_sidecar", config, plan),
-        probe=AttachedProbe(plan.scheduler_target, instance),
+        *_pod(engine.name, PodRole.SIDECAR, "aegaeon_sidecar", config, plan),
+        probe=AttachedProbe(plan.scheduler_target, engine.name),
         depends=("scheduler",),
         environment={"OMP_NUM_THREADS": str(spec.tuning.threads)},
+        on_demand=engine.on_demand,
     )
 
 

@@ -49,7 +49,7 @@ Probe = Union[SocketProbe, HttpProbe, AttachedProbe]
 class DesiredPod:
     """One process. `config` is written to `config_file`, which `argv` names; `depends` are pods to be ready before.
 
-    `files` are further files that its configuration names.
+    `files` are further files that its configuration names. One that is `on_demand` is started by the autoscaler.
     """
 
     name: str
@@ -61,3 +61,4 @@ class DesiredPod:
     depends: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     files: dict[Path, Json] = field(default_factory=dict)
+    on_demand: bool = False

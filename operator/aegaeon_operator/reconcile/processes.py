@@ -29,6 +29,7 @@ def scheduler_settings(name: str, spec: GpuPoolSpec, models: Iterable[ServedMode
         "models": [model_entry(model) for model in models],
         "heartbeat_timeout_s": _HEARTBEAT_TIMEOUT_S,
         "hold_s": scheduling.hold,
+        "start_s": spec.hold_start_s,
         "admission": scheduling.admission,
     }
 

@@ -81,7 +81,7 @@ def _references(gpu_pools: list[Placed[GpuPool]], model_pools: list[Placed[Model
 def _for_kubernetes(gpu_pool: Placed[GpuPool], model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
     """What only a cluster can do."""
     spec = gpu_pool.value.spec
-    if not any(role and role.replicas for role in (spec.engines, spec.prefill, spec.decode)):
+    if not any(role.replicas or role.max for role in spec.roles.values()):
         yield f"{gpu_pool}: spec.engines.replicas: 0 engines serve nothing here; ask for one at least"
     for placed in model_pools:
         for index, tenant in enumerate(placed.value.spec.tenants):

@@ -34,6 +34,7 @@ from aegaeon_operator.spec.kubernetes import (
 )
 from aegaeon_operator.spec.model_pool import ModelPool, Quota, ServedModel, Source, Tenant
 from aegaeon_operator.spec.quantity import Quantity, format_quantity
+from aegaeon_operator.spec.replicas import Replicas
 from aegaeon_proto.outbound.policy import ENTRY_PATTERN, parse_entry
 
 __all__ = [
@@ -81,33 +82,6 @@ class Accelerator(Strict):
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32", description="Number format of weights and KV cache."
     )
-
-
-class Replicas(Strict):
-    """How many engines of one role."""
-
-    model_config = rules(
-        ("has(self.min) == has(self.max)", "min and max need each other; without them replicas alone counts"),
-        ("!has(self.min) || !has(self.max) || self.min <= self.max", "min must not be more than max"),
-    )
-
-    replicas: Annotated[int, Field(ge=0, le=1024)] = Field(
-        description="Engines of this role; with min and max the number to begin with."
-    )
-    min: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        default=None, description="On Kubernetes: the operator takes idle engines away down to this many."
-    )
-    max: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        default=None, description="On Kubernetes: the operator adds engines under load up to this many."
-    )
-
-    @model_validator(mode="after")
-    def _bounds(self) -> Self:
-        if (self.min is None) != (self.max is None):
-            raise ValueError("min and max need each other; without them replicas alone counts")
-        if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError(f"min {self.min} is more than max {self.max}")
-        return self
 
 
 class ModelDisk(Strict):
@@ -212,6 +186,11 @@ class Scheduling(Strict):
     hold: PositiveDuration = Field(
         default=30.0, description="How long a request may wait for an engine before it is answered with 503."
     )
+    hold_start: PositiveDuration | None = Field(
+        default=None,
+        description="The same while no engine serves its model because one is being started; left out: 10m where the "
+        "`min` of a role is 0, else `hold`.",
+    )
     admission: Literal["none", "feasible"] = Field(
         default="none",
         description="`feasible`: answer 503 at once when the first token cannot come in time, and at the latest after "
@@ -268,6 +247,8 @@ AllowedSource = Annotated[
 ]
 
 
+# Pulling an image of some GB and fetching a model of some more.
+_START_S = 600.0
 _OVERLAP = (
     "memory.disk.path must be neither inside nor around volumes.models.path, whose folders any ModelPool may name"
 )
@@ -281,6 +262,11 @@ class GpuPoolSpec(Strict):
         (
             "has(self.engines) || has(self.prefill)",
             "no engines asked for; give engines.replicas, or prefill.replicas and decode.replicas",
+        ),
+        (
+            "!has(oldSelf.prefill) || !has(self.prefill) || has(oldSelf.engines) || !has(self.engines)",
+            "the pool has prefill and decode engines, beside which no others are added; kubectl scale changes engines: "
+            "change prefill.replicas or decode.replicas with kubectl patch, or make a pool with all three",
         ),
         (
             "!isQuantity(string(self.memory.hostKv)) || !isQuantity(string(self.memory.slabSize)) || "
@@ -325,9 +311,30 @@ class GpuPoolSpec(Strict):
         description="On Kubernetes: laid over the pods of scheduler, gateways and endpoint picker.",
     )
     volumes: Volumes = Field(default=Volumes(), description="On Kubernetes: files of the nodes that pods use.")
-    autoscaling: Autoscaling = Field(
-        default=Autoscaling(), description="On Kubernetes: when engines are added and taken away."
-    )
+    autoscaling: Autoscaling = Field(default=Autoscaling(), description="When engines are added and taken away.")
+
+    @property
+    def roles(self) -> dict[str, Replicas]:
+        """The engines asked for, by role."""
+        asked = {"unified": self.engines, "prefill": self.prefill, "decode": self.decode}
+        return {role: one for role, one in asked.items() if one}
+
+    @property
+    def scaled(self) -> bool:
+        """Whether engines of any role come and go by themselves."""
+        return any(one.max is not None for one in self.roles.values())
+
+    @property
+    def scaling(self) -> str:
+        """All that the autoscaler goes by, as text to be compared."""
+        bounds = [f"{role}: {one.min} to {one.max}" for role, one in self.roles.items() if one.max is not None]
+        return ", ".join([*bounds, str(self.autoscaling)]) if bounds else ""
+
+    @property
+    def hold_start_s(self) -> float:
+        """Seconds that a request may wait for an engine to start; 0: no longer than for one that runs."""
+        from_zero = any(one.min == 0 for one in self.roles.values())
+        return self.scheduling.hold_start or (_START_S if from_zero else 0.0)
 
     @model_validator(mode="after")
     def _roles(self) -> Self:

@@ -1,6 +1,7 @@
 """Who is refused because it would be served too late: an answer at once is worth more to a client than a late one.
 
-Judged from what is known: who waits ahead, how fast waiting models came to an engine lately. Never from lengths.
+Judged from what is known: who waits ahead, how fast waiting models came to an engine lately. Never from lengths. While
+an engine is being started for a model nobody knows: who waits for it is held for `start_s`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from math import inf
 
 from aegaeon_scheduler.core.errors import ConfigError
-from aegaeon_scheduler.core.model import RejectCode
+from aegaeon_scheduler.core.model import RejectCode, Role
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Sequence
@@ -28,7 +29,7 @@ class Admission:
 
     def refusal(self, seq: Sequence) -> tuple[RejectCode, str] | None:
         """Why a new request is not to be taken, or None. What a client has tokens of goes on."""
-        if not self._bounds or seq.prefix_tokens:
+        if not self._bounds or seq.prefix_tokens or self._starting(seq):
             return None
         left_s = seq.arrival + seq.model.config.slo.ttft_s - self._pool.now
         wait_s = self._policy.wait_s(seq, self._pool.now)
@@ -45,11 +46,22 @@ class Admission:
             return inf
         config = self._pool.config
         held = self._pool.now + config.hold_s
+        if self._starting(seq):
+            return max(held, seq.arrival + config.start_s)
         if not self._bounds:
             return held
         return min(held, seq.arrival + config.bound_ttft * seq.model.config.slo.ttft_s)
 
-    def waits_on(self) -> bool:
-        """Whether who has waited for so long goes on waiting: an engine that was there is expected back."""
+    def may_wait_on(self, seq: Sequence) -> bool:
+        """Whether a sequence whose wait is over waits on: its engine is being started, or was lost and may be back."""
+        if self._starting(seq):
+            return self._pool.now < seq.arrival + self._pool.config.start_s
         since = self._pool.now - self._pool.config.restart_s
         return not self._bounds and any(lost_at > since for lost_at in self._pool.missing.values())
+
+    def _starting(self, seq: Sequence) -> bool:
+        """Whether nothing serves its model, and an engine is started for whoever waits."""
+        if not self._pool.config.start_s:
+            return False
+        roles = {inst.role for inst in self._pool.instances.values() if inst.has(seq.model)}
+        return Role.UNIFIED not in roles and not roles >= {Role.PREFILL, Role.DECODE}

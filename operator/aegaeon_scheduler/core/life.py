@@ -107,13 +107,14 @@ class Life:
         """It waits from now on; when nothing is done for it in time, it ends with an answer (see Admission)."""
         self._timers.hold(seq, self._admission.until(seq))
 
-    def waited(self, seq: Sequence) -> None:
-        """Its wait is over: it ends with an answer, unless an engine is missing that may be back soon."""
-        if self._admission.waits_on():
+    def overdue(self, seq: Sequence) -> None:
+        """Its wait is over: an answer, unless an engine is being started for it or may be back soon."""
+        if self._admission.may_wait_on(seq):
             self.hold(seq)
             return
-        waited_s = min(self._pool.config.hold_s, self._pool.now - seq.arrival)
-        self.reject(seq, RejectCode.OVERLOADED, f"no engine became free for {seq.model.name} within {waited_s:.3g} s")
+        waited_s = max(self._pool.now - seq.arrival, 0.0)
+        reason = f"no engine became free for {seq.model.name} within {waited_s:.3g} s"
+        self.reject(seq, RejectCode.OVERLOADED, reason)
 
     def started(self, inst: Instance, turn: Issued) -> None:
         """A turn is on the lane: its prompts are being prefilled."""

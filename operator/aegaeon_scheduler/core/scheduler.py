@@ -132,7 +132,7 @@ class Scheduler:
         self._timers.ticked()
         held, lost, leases = self._timers.due()
         for seq in held:
-            self._life.waited(seq)
+            self._life.overdue(seq)
         for seq in lost:
             self._life.cancel(seq, "its gateway did not submit it again")
         for instance, h in leases:

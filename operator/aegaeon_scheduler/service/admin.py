@@ -45,6 +45,11 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         except RequestError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
+    async def AwaitDemand(self, request: admin_pb2.AwaitDemandRequest, context: Context) -> admin_pb2.AwaitDemandReply:
+        """As soon as a request is open; the caller says how long it waits."""
+        await self._frontend.demand()
+        return admin_pb2.AwaitDemandReply()
+
     async def Status(self, request: admin_pb2.AdminStatusRequest, context: Context) -> admin_pb2.AdminStatus:
         """The pool as it stands."""
         return admin_pb2.AdminStatus(

@@ -74,6 +74,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         self._numbers = count(1)
         self._announcement: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
+        self._submitted = asyncio.Event()
         self._tenants: gateway_pb2.Tenants | None = None
         self._texts = TextStates()
 
@@ -139,6 +140,12 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         status = self._catalog.status()
         self._texts.add_to(status, attached)
         return status
+
+    async def demand(self) -> None:
+        """Until a request is open."""
+        while not len(self._driver.sequences):
+            self._submitted.clear()
+            await self._submitted.wait()
 
     def stop(self) -> None:
         """End every stream once what waits for it is written."""
@@ -213,6 +220,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             self._strangers.take(origin, submit)
         else:
             self._driver.submit(origin, submit)
+            self._submitted.set()
 
     def _broke(self, line: Line) -> None:
         gateway = line.origin.gateway

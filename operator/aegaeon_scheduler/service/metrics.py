@@ -80,16 +80,22 @@ class EventMetrics:
 
 
 class PoolMetrics(Collector):
-    """The state of the pool, taken from the core's snapshot when somebody asks."""
+    """The state of the pool, taken from the core's snapshot when somebody asks.
 
-    def __init__(self, snapshot: Callable[[], Snapshot], connected: Sized) -> None:
+    `start_s`: how long requests are held for an engine to start; 0: the pool always has some.
+    """
+
+    def __init__(self, snapshot: Callable[[], Snapshot], connected: Sized, start_s: float = 0.0) -> None:
         self._snapshot = snapshot
         self._connected = connected
+        self._start_s = start_s
 
     def collect(self) -> Iterator[Metric]:
         """One family for each figure in the tables above."""
         core = self._snapshot()
         yield GaugeMetricFamily(f"{_PREFIX}_instances_up", "Sidecars whose stream stands.", len(self._connected))
+        held = "Seconds that requests are held for an engine to start; 0: some are always there."
+        yield GaugeMetricFamily(f"{_PREFIX}_start_hold_seconds", held, self._start_s)
         for name, text, family, read in _MODEL_FAMILIES:
             by_model = family(f"{_PREFIX}_{name}", text, labels=["model"])
             for model in core.models:

@@ -61,7 +61,7 @@ class Service:
         )
         if config.tenants is not None:
             self.frontend.set_tenants(configured(config.tenants))
-        self._registry.register(PoolMetrics(view.snapshot, self.driver.instances))
+        self._registry.register(PoolMetrics(view.snapshot, self.driver.instances, config.start_s))
         server = make_server(_OPTIONS)
         engine_pb2_grpc.add_EngineServicer_to_server(self.engine, server)
         gateway_pb2_grpc.add_FrontendServicer_to_server(self.frontend, server)

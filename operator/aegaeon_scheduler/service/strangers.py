@@ -1,7 +1,8 @@
 """Submissions whose prompt is of another model than their name stands for. They are never computed.
 
-Right after the scheduler's start an engine may yet come that has that model, and may even hold the sequence: they wait
-for it. Later they are refused, and the gateway makes the prompt anew if nothing of the answer is out.
+A prompt of the model that a name is about to stand for waits until it does. Right after the scheduler's start an engine
+may yet come that has the prompt's model, and may even hold the sequence: it waits for that as well. All others are
+refused, and the gateway makes the prompt anew if nothing of the answer is out.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _LOOK_S = 0.05
 
 
 class Strangers:
-    """Owner of the submissions that wait for an engine which knows their model."""
+    """Owner of the submissions that wait until their name stands for the model of their prompt."""
 
     def __init__(self, catalog: Catalog, driver: Driver, rolls: Rolls) -> None:
         self._catalog = catalog
@@ -50,13 +51,17 @@ class Strangers:
         if self._timer is not None:
             self._timer.cancel()
 
+    def _is_coming(self, submit: gateway_pb2.Submit) -> bool:
+        target = self._rolls.target(submit.model)
+        return target is not None and target.identity == submit.identity
+
     def _look(self) -> None:
         self.stop()
         waiting, self._waiting = self._waiting, []
         for origin, submit in waiting:
             if not self.is_one(submit):
                 self._driver.submit(origin, submit)
-            elif self._rolls.settled:
+            elif self._rolls.settled and not self._is_coming(submit):
                 reason = f"{submit.model} stands for another model than it did"
                 self._driver.refuse(origin, submit, RejectCode.CHANGED, reason)
             else:

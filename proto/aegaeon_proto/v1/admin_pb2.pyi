@@ -169,6 +169,36 @@ class AdminStatusRequest(_message.Message):
 Global___AdminStatusRequest: _TypeAlias = AdminStatusRequest  # noqa: Y015
 
 @_typing.final
+class AwaitDemandRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitDemandRequest: _TypeAlias = AwaitDemandRequest  # noqa: Y015
+
+@_typing.final
+class AwaitDemandReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitDemandReply: _TypeAlias = AwaitDemandReply  # noqa: Y015
+
+@_typing.final
 class GatewayStatus(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -51,6 +51,11 @@ class AdminStub:
                 request_serializer=aegaeon__proto_dot_v1_dot_admin__pb2.AdminStatusRequest.SerializeToString,
                 response_deserializer=aegaeon__proto_dot_v1_dot_admin__pb2.AdminStatus.FromString,
                 _registered_method=True)
+        self.AwaitDemand = channel.unary_unary(
+                '/aegaeon.v1.Admin/AwaitDemand',
+                request_serializer=aegaeon__proto_dot_v1_dot_admin__pb2.AwaitDemandRequest.SerializeToString,
+                response_deserializer=aegaeon__proto_dot_v1_dot_admin__pb2.AwaitDemandReply.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -76,6 +81,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AwaitDemand(self, request, context):
+        """Answers as soon as a request is open: whoever starts engines on demand waits here while there is none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -93,6 +105,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=aegaeon__proto_dot_v1_dot_admin__pb2.AdminStatusRequest.FromString,
                     response_serializer=aegaeon__proto_dot_v1_dot_admin__pb2.AdminStatus.SerializeToString,
+            ),
+            'AwaitDemand': grpc.unary_unary_rpc_method_handler(
+                    servicer.AwaitDemand,
+                    request_deserializer=aegaeon__proto_dot_v1_dot_admin__pb2.AwaitDemandRequest.FromString,
+                    response_serializer=aegaeon__proto_dot_v1_dot_admin__pb2.AwaitDemandReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +195,33 @@ class Admin:
             '/aegaeon.v1.Admin/Status',
             aegaeon__proto_dot_v1_dot_admin__pb2.AdminStatusRequest.SerializeToString,
             aegaeon__proto_dot_v1_dot_admin__pb2.AdminStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AwaitDemand(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/aegaeon.v1.Admin/AwaitDemand',
+            aegaeon__proto_dot_v1_dot_admin__pb2.AwaitDemandRequest.SerializeToString,
+            aegaeon__proto_dot_v1_dot_admin__pb2.AwaitDemandReply.FromString,
             options,
             channel_credentials,
             insecure,

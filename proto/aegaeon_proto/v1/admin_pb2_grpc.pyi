@@ -38,6 +38,8 @@ class AdminStub:
     SetCatalog: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetCatalogRequest, _admin_pb2.SetCatalogReply]
     SetTenants: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetTenantsRequest, _admin_pb2.SetTenantsReply]
     Status: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AdminStatusRequest, _admin_pb2.AdminStatus]
+    AwaitDemand: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AwaitDemandRequest, _admin_pb2.AwaitDemandReply]
+    """Answers as soon as a request is open: whoever starts engines on demand waits here while there is none."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -49,6 +51,8 @@ class AdminAsyncStub(AdminStub):
     SetCatalog: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetCatalogRequest, _admin_pb2.SetCatalogReply]  # type: ignore[assignment]
     SetTenants: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetTenantsRequest, _admin_pb2.SetTenantsReply]  # type: ignore[assignment]
     Status: _aio.UnaryUnaryMultiCallable[_admin_pb2.AdminStatusRequest, _admin_pb2.AdminStatus]  # type: ignore[assignment]
+    AwaitDemand: _aio.UnaryUnaryMultiCallable[_admin_pb2.AwaitDemandRequest, _admin_pb2.AwaitDemandReply]  # type: ignore[assignment]
+    """Answers as soon as a request is open: whoever starts engines on demand waits here while there is none."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """Whoever runs a pool (the operator, `aegaeon apply`) -> scheduler, on a port or socket of its own. Nothing of it is kept over
@@ -75,5 +79,13 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.AdminStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.AdminStatus, _abc.Awaitable[_admin_pb2.AdminStatus]]: ...
+
+    @_abc_1.abstractmethod
+    def AwaitDemand(
+        self,
+        request: _admin_pb2.AwaitDemandRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.AwaitDemandReply, _abc.Awaitable[_admin_pb2.AwaitDemandReply]]:
+        """Answers as soon as a request is open: whoever starts engines on demand waits here while there is none."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -118,12 +118,17 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerFacts:
-    """What the pool's scheduler says; `oldest_wait_s` is of the request that has waited longest."""
+    """What the pool's scheduler says; `oldest_wait_s` is of the request that has waited longest.
+
+    `open_requests` are open now, `ended` have ended since its start.
+    """
 
     incarnation: str
     models: Mapping[str, ModelFacts] = field(default_factory=dict)
     engines: tuple[EngineFacts, ...] = ()
     oldest_wait_s: float = 0.0
+    open_requests: int = 0
+    ended: int = 0
     refused: Mapping[str, str] = field(default_factory=dict)  # models, or their changes, that it cannot serve, and why
     changing: Mapping[str, str] = field(default_factory=dict)  # models whose change is under way, and how far it is
 

@@ -41,8 +41,7 @@ def workloads(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec, config
 
 def roles(observed: Observed, spec: GpuPoolSpec) -> dict[str, int]:
     """Engines by role: as the autoscaler wants them where it may, else as the spec says."""
-    asked = {"unified": spec.engines, "prefill": spec.prefill, "decode": spec.decode}
-    return {role: observed.replicas.get(role, one.replicas) for role, one in asked.items() if one}
+    return {role: observed.replicas.get(role, one.replicas) for role, one in spec.roles.items()}
 
 
 def service(key: Key, pool: Live[GpuPool], component: str, headless: bool = False, **ports: int) -> Json:

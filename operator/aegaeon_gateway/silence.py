@@ -1,0 +1,50 @@
+"""Streams that say nothing for long, and how they are kept: proxies and clients take a silent connection for dead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+
+COMMENT = b": waiting for an engine\n\n"
+"""of server-sent events; clients skip it"""
+
+
+class Silence:
+    """Calls `wake` when nothing was written for `every_s` at least, twice as long at most; `due` is True then.
+
+    One timer for each stream, set anew once a period: a token costs an addition. Use inside `with`.
+    """
+
+    def __init__(self, every_s: float, wake: Callable[[], None]) -> None:
+        self.due = False
+        self._every_s = every_s
+        self._wake = wake
+        self._writes = 0
+        self._seen = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> Silence:
+        self._set()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def wrote(self) -> None:
+        """Something went out."""
+        self._writes += 1
+        self.due = False
+
+    def _set(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._every_s, self._look)
+
+    def _look(self) -> None:
+        if self._writes == self._seen:
+            self.due = True
+            self._wake()
+        self._seen = self._writes
+        self._set()

@@ -1,0 +1,112 @@
+"""Streams that wait for an engine to start: comments keep them open; refusals elsewhere have their status."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+from tests.gateway.conftest import HI, TEXT, Peer, Pool, gateway_config
+from tests.gateway.test_requests import starting
+from tokenizers import Tokenizer
+
+from aegaeon_gateway.config import GatewayConfig
+from aegaeon_gateway.run import serve
+from aegaeon_gateway.silence import COMMENT, Silence
+from aegaeon_gateway.workers.pool import Starter
+from aegaeon_proto.v1 import gateway_pb2 as pb
+from aegaeon_proto.v1 import model_pb2
+
+CHAT = {"model": "tiny", "messages": [HI], "stream": True}
+
+
+@pytest.fixture
+async def quick(peer: Peer, tokenizer: Tokenizer, model_directory: Path, start_workers: Starter) -> AsyncIterator[Pool]:
+    """A gateway that says something after 50 ms; its peer takes requests and computes nothing."""
+    config = GatewayConfig(**gateway_config(peer, keepalive_s=0.05))
+    async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
+        peer.serve_tokens = False
+        pool = Pool(peer, served, http, tokenizer, model_directory)
+        await pool.until_loaded("tiny")
+        yield pool
+
+
+async def engines_leave(pool: Pool) -> None:
+    pool.peer.publish([starting(pool.peer.models[0])])
+    await pool.until_models(lambda models: models["tiny"].phase == model_pb2.MODEL_PHASE_UNSPECIFIED)
+
+
+async def answer(peer: Peer) -> None:
+    """The tokens of the request that waits."""
+    await peer.until(lambda: bool(peer.submits))
+    submit = peer.submits[-1]
+    await peer.push(peer.tokens_of(submit, submit.choices[0]))
+
+
+async def test_a_stream_that_waits_for_a_start_gets_comments_and_then_all_of_its_answer(quick: Pool) -> None:
+    await engines_leave(quick)
+    async with quick.http.post(f"{quick.url}/v1/chat/completions", json=CHAT) as response:
+        assert response.status == 200
+        for _ in range(2):
+            assert await response.content.readuntil(b"\n\n") == COMMENT
+        await answer(quick.peer)
+        events = [line async for line in response.content if line.startswith(b"data: ")]
+    assert events[-1] == b"data: [DONE]\n"
+    assert b'"role":"assistant"' in events[0]
+
+
+async def test_clients_skip_the_comments(quick: Pool) -> None:
+    await engines_leave(quick)
+    async with openai.AsyncOpenAI(base_url=f"{quick.url}/v1", api_key="none", max_retries=0) as client:
+        stream = await client.chat.completions.create(model="tiny", messages=[HI], stream=True)  # type: ignore[list-item]  # a plain dictionary
+        await answer(quick.peer)
+        text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+    assert text == TEXT
+
+
+async def test_what_fails_after_a_comment_is_an_event_of_the_stream(quick: Pool) -> None:
+    await engines_leave(quick)
+    async with quick.http.post(f"{quick.url}/v1/chat/completions", json=CHAT) as response:
+        assert await response.content.readuntil(b"\n\n") == COMMENT
+        await quick.peer.until(lambda: bool(quick.peer.submits))
+        request = quick.peer.submits[-1].request
+        quick.peer.reply(rejected=pb.Rejected(request=request, code=pb.REJECT_CODE_OVERLOADED, reason="no engine came"))
+        rest = await response.content.read()
+    assert b"no engine came" in rest
+
+
+async def test_a_stream_whose_model_is_on_an_engine_has_no_status_before_its_first_token(quick: Pool) -> None:
+    asked = asyncio.create_task(quick.http.post(f"{quick.url}/v1/chat/completions", json=CHAT))
+    await quick.peer.until(lambda: bool(quick.peer.submits))
+    await asyncio.wait([asked], timeout=0.3)
+    assert not asked.done()
+    request = quick.peer.submits[-1].request
+    quick.peer.reply(rejected=pb.Rejected(request=request, code=pb.REJECT_CODE_OVERLOADED, reason="full"))
+    response: Any = await asked
+    assert response.status == 503
+    response.release()
+
+
+async def test_a_stream_that_stands_still_in_the_middle_gets_comments(quick: Pool) -> None:
+    asked = asyncio.create_task(quick.http.post(f"{quick.url}/v1/chat/completions", json=CHAT))
+    await quick.peer.until(lambda: bool(quick.peer.submits))
+    tokens = quick.peer.tokens_of(quick.peer.submits[-1], quick.peer.submits[-1].choices[0])
+    await quick.peer.push(tokens[:8])
+    async with await asked as response:
+        while await response.content.readuntil(b"\n\n") != COMMENT:
+            pass
+        await quick.peer.push(tokens[8:])
+        assert (await response.content.read()).endswith(b"data: [DONE]\n\n")
+
+
+async def test_what_is_written_puts_the_comment_off() -> None:
+    woken = asyncio.Event()
+    with Silence(0.01, woken.set) as silence:
+        await woken.wait()
+        assert silence.due
+        silence.wrote()
+        assert not silence.due

@@ -1,0 +1,124 @@
+"""A pool without engines: the operator hears at once that somebody asks, and asks for an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from operator_objects import KEY, PLATFORM, gpu_pool, model_pool
+from tests.operator.test_scheduler_link import scheduler
+
+from aegaeon_operator.kube import controller as looked_at
+from aegaeon_operator.kube.client import Cluster, Resource
+from aegaeon_operator.kube.controller import Controller
+from aegaeon_operator.kube.store import Store
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Key
+from aegaeon_operator.reconcile.processes import scheduler_settings
+from aegaeon_operator.spec.resources import GpuPoolSpec
+from aegaeon_proto.channels import open_channel
+from aegaeon_proto.roles import Role
+from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
+
+Json = dict[str, Any]
+ZERO = {"replicas": 0, "min": 0, "max": 2}
+
+
+class Kept(Cluster):
+    """An API server that takes everything; `objects` by kind and name."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str], Json] = {}
+        self._versions = count(10)
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
+        return self.objects.get((resource.kind, name))
+
+    async def create(self, manifest: Json) -> Json:
+        return await self.apply(manifest)
+
+    async def apply(self, manifest: Json, subresource: str = "", force: bool = True) -> Json:
+        key = manifest["kind"], manifest["metadata"].get("name", "")
+        before = self.objects.get(key, {})
+        made = {**before, **manifest}
+        made["metadata"] = {**before.get("metadata", {}), **manifest["metadata"]}
+        made["metadata"]["resourceVersion"] = str(next(self._versions))
+        self.objects[key] = made
+        return made
+
+    async def delete(self, key: ChildKey) -> None:
+        self.objects.pop((key.kind, key.name), None)
+
+    @property
+    def engines(self) -> int:
+        return int(self.objects["StatefulSet", "pool-engine"]["spec"]["replicas"])
+
+
+@pytest.fixture
+def cluster() -> Kept:
+    return Kept()
+
+
+async def submit(target: str, tls: Path, cluster: Kept) -> Any:
+    """One request of a gateway, which goes on waiting; returns its stream."""
+    secret = cluster.objects["Secret", "pool-gateway-tls"]
+    for name, content in secret["data"].items():
+        (tls / name).write_bytes(base64.b64decode(content))
+    channel = open_channel(target, tls, Role.SCHEDULER)
+    call = gateway_pb2_grpc.FrontendStub(channel).Serve()
+    hello = gateway_pb2.GatewayHello(gateway="gw", sink="127.0.0.1:1")
+    await call.write(gateway_pb2.GatewayMessage(hello=hello))
+    request = gateway_pb2.Submit(request="r", model="llama", prompt=[1], choices=[gateway_pb2.Choice(epoch=1)])
+    request.limits.max_tokens = 1
+    await call.write(gateway_pb2.GatewayMessage(submit=request))
+    return call
+
+
+async def test_the_first_request_of_a_pool_without_engines_is_heard_of_at_once_and_brings_one(
+    cluster: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, asked = Store(), asyncio.Queue[Key]()
+    given = [gpu_pool(engines=ZERO), model_pool("red", "llama")]
+    for one in given:
+        cluster.objects[one["kind"], one["metadata"]["name"]] = one
+        store.put(one)
+    controller = Controller(cluster, store, PLATFORM)
+    controller.on_demand = asked.put_nowait
+    await controller.reconcile(KEY)
+    assert cluster.engines == 0
+    (tmp_path / "scheduler").mkdir()
+    (tmp_path / "gateway").mkdir()
+    async with scheduler(tmp_path / "scheduler", cluster.objects["Secret", "pool-scheduler-tls"]) as (listen, admin):
+        monkeypatch.setattr(looked_at, "admin_target", lambda key: admin)
+        ready = cluster.objects["Deployment", "pool-scheduler"] | {"status": {"readyReplicas": 1}}
+        store.put(await cluster.apply(ready))
+        assert await controller.reconcile(KEY) > 0
+        assert asked.empty()
+        stream = await submit(listen, tmp_path / "gateway", cluster)
+        assert await asyncio.wait_for(asked.get(), 60) == KEY
+        assert await controller.reconcile(KEY) == 0, "it looks again at once, with what it has just heard"
+        await controller.reconcile(KEY)
+        assert cluster.engines == 1
+        stream.cancel()
+        await controller.close()
+
+
+@pytest.mark.parametrize(
+    ("roles", "hold_start", "start_s"),
+    [
+        ({"engines": ZERO}, None, 600.0),
+        ({"prefill": {"replicas": 1}, "decode": ZERO}, None, 600.0),
+        ({"engines": ZERO}, "90s", 90.0),
+        ({"engines": {"replicas": 0}}, "2m", 120.0),
+        ({"engines": {"replicas": 1, "min": 1, "max": 2}}, None, 0.0),
+    ],
+)
+def test_requests_are_held_for_a_start_where_engines_may_be_none(
+    roles: Json, hold_start: str | None, start_s: float
+) -> None:
+    asked = {**roles, "memory": gpu_pool()["spec"]["memory"], "scheduling": {"holdStart": hold_start}}
+    spec = GpuPoolSpec.model_validate({**asked, "scheduling": {"holdStart": hold_start} if hold_start else {}})
+    assert scheduler_settings("pool", spec, ())["start_s"] == start_s

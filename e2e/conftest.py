@@ -53,7 +53,7 @@ def namespace(api: client.ApiClient, kubeconfig: Path) -> Iterator[str]:
     kubectl(kubeconfig, "create", "namespace", NAMESPACE)
     kubectl(kubeconfig, "-n", NAMESPACE, "create", "quota", "nothing-runs", "--hard=pods=0")
     yield NAMESPACE
-    kubectl(kubeconfig, "delete", "namespace", NAMESPACE, "--timeout=60s")
+    kubectl(kubeconfig, "delete", "namespace", NAMESPACE, "--timeout=60s", "--ignore-not-found")
 
 
 @pytest.fixture(scope="session")

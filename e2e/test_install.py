@@ -95,7 +95,10 @@ def test_removed_by_the_words_of_the_guide_nothing_is_left_but_weights_in_the_no
     examples: PodsOfPool,
 ) -> None:
     server = examples.kubeconfig
-    kubectl(server, "delete", "modelpool,gpupool", "--all", "--all-namespaces")
+    kubectl(server, "delete", "modelpool", "--all", "--all-namespaces")
+    none = ("--for=jsonpath={.status.models}=0", "--timeout=1m")
+    kubectl(server, "wait", "gpupool", "--all", "--all-namespaces", *none)
+    kubectl(server, "delete", "gpupool", "--all", "--all-namespaces")
     helm(server, "uninstall", "aegaeon", *WHERE, "--wait")
     kubectl(server, "delete", "namespace", SYSTEM)
     kubectl(server, "delete", "crd", *KINDS)

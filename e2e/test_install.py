@@ -88,6 +88,7 @@ def test_an_upgrade_replaces_every_pod_and_no_request_fails(examples: PodsOfPool
 
     assert load.failures == []
     assert load.verdict().differences == ()
+    assert len({pod.node for pod in examples.pods("gateway")}) == 2
     examples.wait_until_ready()
 
 

@@ -16,6 +16,7 @@ import click
 from e2e.cluster import binaries, control_plane, images, network, node, pki
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import Layout, Node, default_layout
+from e2e.cluster.machine import NAMESPACES, Machine
 from e2e.cluster.processes import run, running, stop
 
 # Commands that every cluster needs, those that nodes need, and the Debian packages that bring them.
@@ -50,10 +51,12 @@ def prepare(nodes: int) -> None:
     """Build what it needs, or say why this machine cannot make one."""
     layout = default_layout(nodes)
     _check(layout)
+    Machine().claim(layout.number, [NAMESPACES])
     try:
         network.make(layout)
     finally:
         network.remove(layout)
+        Machine().release(layout.number)
     _build(layout)
 
 
@@ -76,7 +79,7 @@ def up(nodes: int) -> None:
 
 @main.command()
 def down() -> None:
-    """End its processes, remove its namespaces, mounts and files."""
+    """End its processes, remove its namespaces, mounts and files; the last cluster restores what kubelet set."""
     _end(default_layout(), keep_logs=False)
 
 
@@ -90,6 +93,7 @@ def status() -> None:
 def _make(layout: Layout, archives: list[Path], say: Callable[[str], None]) -> None:
     shutil.rmtree(layout.root, ignore_errors=True)
     layout.root.mkdir(parents=True, mode=0o755)
+    Machine().claim(layout.number, [NAMESPACES, *(node.OWN_FOLDERS if layout.nodes else ())])
     pki.make(layout)
     network.make(layout)
     control_plane.start_all(layout)
@@ -126,12 +130,12 @@ def _end(layout: Layout, keep_logs: bool) -> None:
     for process in reversed(running(layout)):
         stop(layout, process)
     network.remove(layout)
-    node.remove_folders(layout)
     for child in layout.root.iterdir() if layout.root.exists() else ():
         if child != layout.logs or not keep_logs:
             shutil.rmtree(child) if child.is_dir() else child.unlink()
     if not keep_logs:
         shutil.rmtree(layout.root, ignore_errors=True)
+    Machine().release(layout.number)
 
 
 def _check(layout: Layout) -> None:

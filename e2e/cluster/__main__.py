@@ -1,4 +1,4 @@
-"""`python -m e2e.cluster prepare | up | down | status`: a cluster on this machine, as root."""
+"""`python -m e2e.cluster prepare | up | env | down | status`: a cluster on this machine, as root."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from string import Template
 
 import click
 
-from e2e.cluster import binaries, control_plane, images, network, node, pki
+from e2e.cluster import binaries, control_plane, images, network, node, pki, product
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import Layout, Node, default_layout
 from e2e.cluster.machine import NAMESPACES, Machine
@@ -62,19 +62,25 @@ def prepare(nodes: int) -> None:
 
 @main.command()
 @_nodes
-def up(nodes: int) -> None:
-    """Make it, or say that it is there."""
-    layout = default_layout(nodes)
-    _check(layout)
-    _build(layout)
-    archives = images.system_images(layout) if nodes else []
-    began = time.monotonic()
-    try:
-        _make(layout, archives, lambda what: click.echo(f"{time.monotonic() - began:5.1f} s  {what}"))
-    except BaseException:
-        _end(layout, keep_logs=True)
-        raise
-    click.echo(f"\nexport KUBECONFIG={layout.kubeconfig}\nexport PATH={layout.binaries}:$PATH")
+@click.option(
+    "--images", "with_images", is_flag=True, help="Load the product's images and models; into one that is up."
+)
+def up(nodes: int, with_images: bool) -> None:
+    """Make it."""
+    layout = default_layout()
+    if not (with_images and layout.nodes and running(layout)):
+        layout = default_layout(nodes)
+        _make_anew(layout)
+    if with_images:
+        product.load(layout)
+        click.echo("images and models are on the nodes")
+    click.echo("\n" + _environment(layout))
+
+
+@main.command()
+def env() -> None:
+    """What a shell must know to use it: eval "$(make -s cluster-env)"."""
+    click.echo(_environment(default_layout()))
 
 
 @main.command()
@@ -88,6 +94,22 @@ def status() -> None:
     """What runs."""
     for process in running(default_layout()):
         click.echo(f"{process.pid:8d}  {process.name}")
+
+
+def _environment(layout: Layout) -> str:
+    return f"export KUBECONFIG={layout.kubeconfig}\nexport PATH={layout.binaries}:$PATH"
+
+
+def _make_anew(layout: Layout) -> None:
+    _check(layout)
+    _build(layout)
+    archives = images.system_images(layout) if layout.nodes else []
+    began = time.monotonic()
+    try:
+        _make(layout, archives, lambda what: click.echo(f"{time.monotonic() - began:5.1f} s  {what}"))
+    except BaseException:
+        _end(layout, keep_logs=True)
+        raise
 
 
 def _make(layout: Layout, archives: list[Path], say: Callable[[str], None]) -> None:

@@ -47,7 +47,7 @@ class Machine:
             record = self._read()
             if not record.clusters:
                 record.sysctls = {name: self._sysctl(name).read_text("utf-8").strip() for name in SYSCTLS}
-                record.mounts = [] if self._at(NAMESPACES).is_mount() else [NAMESPACES]
+                record.mounts = [] if self._is_mounted(NAMESPACES) else [NAMESPACES]
             record.clusters = sorted({*record.clusters, cluster})
             for folder in folders:
                 record.folders += self._make(folder)
@@ -70,9 +70,9 @@ class Machine:
         for name, value in record.sysctls.items():
             if self._sysctl(name).read_text("utf-8").strip() != value:
                 self._sysctl(name).write_text(value, "utf-8")
-        for mount in map(self._at, record.mounts):
-            if mount.is_mount() and not any(mount.iterdir()):
-                run("umount", str(mount))
+        for mount in record.mounts:
+            if self._is_mounted(mount) and not any(self._at(mount).iterdir()):
+                run("umount", mount)
         for folder in map(self._at, reversed(record.folders)):
             with suppress(OSError):  # it has something in it, or is gone
                 folder.rmdir()
@@ -84,6 +84,11 @@ class Machine:
             if not self._at(str(one)).exists():
                 self._at(str(one)).mkdir()
                 yield str(one)
+
+    def _is_mounted(self, folder: str) -> bool:
+        """As the kernel says: of a folder mounted on itself, its number of device does not tell."""
+        mounts = self._at("/proc/self/mountinfo").read_text("utf-8").splitlines()
+        return folder in {mount.split()[4] for mount in mounts}
 
     def _read(self) -> _Record:
         return _Record(**json.loads(self._file.read_text("utf-8"))) if self._file.exists() else _Record()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,8 @@ def machine(tmp_path: Path) -> Machine:
     for name in SYSCTLS:
         sysctl(Machine(tmp_path), name).parent.mkdir(parents=True, exist_ok=True)
         sysctl(Machine(tmp_path), name).write_text("0\n", "utf-8")
+    (tmp_path / "proc/self").mkdir()
+    (tmp_path / "proc/self/mountinfo").write_text("24 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n", "utf-8")
     return Machine(tmp_path)
 
 
@@ -70,3 +75,28 @@ def test_ending_a_cluster_that_never_was_changes_nothing(machine: Machine) -> No
     machine.release(1)
 
     assert there(machine, KUBELET) == [True]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+def test_a_folder_mounted_on_itself_is_seen_and_unmounted_when_it_was_not_before() -> None:
+    """In a mount namespace of its own, with the record of the machine in a folder that goes with it."""
+    script = """
+import json, subprocess, sys
+from pathlib import Path
+from e2e.cluster.machine import NAMESPACES, Machine
+run = lambda *argv: subprocess.run(argv, check=True)
+while NAMESPACES in Path("/proc/self/mountinfo").read_text().split():  # of clusters that are up
+    run("umount", "--recursive", NAMESPACES)
+for folder in ("/var/lib", "/run"):
+    run("mount", "-t", "tmpfs", "tmpfs", folder)
+for before in (False, True):
+    Path(NAMESPACES).mkdir(exist_ok=True)
+    bind = ("mount", "--bind", NAMESPACES, NAMESPACES)
+    before and run(*bind)
+    Machine().claim(0, [])
+    before or run(*bind)
+    Machine().release(0)
+    mounted = NAMESPACES in Path("/proc/self/mountinfo").read_text().split()
+    assert mounted == before, (before, mounted)
+"""
+    subprocess.run(["unshare", "--mount", "--propagation", "private", sys.executable, "-c", script], check=True)

@@ -164,7 +164,8 @@ def _buildah(layout: Layout, *words: str) -> str:
     layout.images.mkdir(parents=True, exist_ok=True)
     store = layout.images / "store"
     at = (f"--root={store}/root", f"--runroot={store}/run", "--storage-driver=overlay")
-    return run("env", "BUILDAH_ISOLATION=chroot", "buildah", *at, *words)
+    apart = ("unshare", "--mount", "--propagation", "private")  # what it mounts ends with it
+    return run(*apart, "env", "BUILDAH_ISOLATION=chroot", "buildah", *at, *words)
 
 
 def _digest_of_sources() -> str:

@@ -75,10 +75,14 @@ attacks: models ## all attacks at once for MINUTES
 
 # ---- on a cluster --------------------------------------------------------------------------------------------------
 
-.PHONY: cluster-up cluster-down e2e cluster-packages
+.PHONY: cluster-up cluster-env cluster-down e2e cluster-packages
 NODES ?= 2
-cluster-up: $(STAMP) $(if $(filter-out 0,$(NODES)),cluster-packages) ## Kubernetes on this machine, as root, with NODES nodes (0: API server alone)
-	@$(PY) -m e2e.cluster up --nodes $(NODES)
+# IMAGES=1: with the product's images and the tiny models on the nodes; loads them into a cluster that is up, too.
+IMAGES ?=
+cluster-up: $(STAMP) $(if $(filter-out 0,$(NODES)),cluster-packages) ## Kubernetes on this machine, as root, with NODES nodes (0: API server alone); IMAGES=1 loads ours
+	@$(PY) -m e2e.cluster up --nodes $(NODES) $(if $(filter-out 0,$(IMAGES)),--images)
+cluster-env: $(STAMP) ## what a shell must know to use it: eval "$$(make -s cluster-env)"
+	@$(PY) -m e2e.cluster env
 cluster-down: $(STAMP) ## end it and remove what it made
 	@$(PY) -m e2e.cluster down
 # Before a command: one that is up, else one that is made for it and removed behind it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,20 +11,19 @@ from typing import Any
 import pytest
 from kubernetes import client, config
 
-from aegaeon_cli.models import make_models
-from e2e.cluster import images
-from e2e.cluster.layout import default_layout
+from e2e.cluster import images, product
+from e2e.cluster.layout import Layout, default_layout
+from e2e.installation import SYSTEM
 from e2e.kubectl import CHART, REPOSITORY, define, filenames, helm, kubectl
-from e2e.manifests import BLUE, GREEN, MODELS, POOL, RED, gpu_pool, keys, model_pool
+from e2e.manifests import BLUE, GREEN, POOL, RED, gpu_pool, keys, model_pool
 from e2e.operating import NAMESPACE
 from e2e.pool import PodsOfPool
 
-SYSTEM = "aegaeon-system"
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What installs the chart itself comes before what shares an installation."""
-    items.sort(key=lambda item: item.path.name != "test_install.py")
+    """What begins with an empty cluster comes before what installs the chart, and that before what shares it."""
+    first = ("test_first_model.py", "test_install.py")
+    items.sort(key=lambda item: first.index(item.path.name) if item.path.name in first else len(first))
 
 
 @pytest.fixture(scope="session")
@@ -53,31 +51,28 @@ def namespace(api: client.ApiClient, kubeconfig: Path) -> Iterator[str]:
     kubectl(kubeconfig, "create", "namespace", NAMESPACE)
     kubectl(kubeconfig, "-n", NAMESPACE, "create", "quota", "nothing-runs", "--hard=pods=0")
     yield NAMESPACE
-    kubectl(kubeconfig, "delete", "namespace", NAMESPACE, "--timeout=60s")
+    kubectl(kubeconfig, "delete", "namespace", NAMESPACE, "--timeout=60s", "--ignore-not-found")
 
 
 @pytest.fixture(scope="session")
-def own_cluster(kubeconfig: Path) -> Path:
-    """The cluster of `make cluster-up` with nodes, and our images on them. Skips visibly where it is another one."""
+def nodes(kubeconfig: Path) -> Layout:
+    """The cluster of `make cluster-up` with nodes. Skips visibly where it is another one."""
     layout = default_layout()
     if kubeconfig != layout.kubeconfig or not layout.nodes:
         pytest.skip("needs a cluster of `make cluster-up` with nodes: models and images are put on them")
-    images.load(layout, images.product_images(layout))
-    return kubeconfig
+    return layout
 
 
 @pytest.fixture(scope="session")
-def models(own_cluster: Path) -> Path:
-    """The tiny models. Every node has them, too, where pods may read them."""
-    layout = default_layout()
-    made = layout.binaries.parents[1] / "models"
-    make_models(made, print)
-    for node in layout.nodes:
-        folder = node.on_disk(MODELS)
-        shutil.copytree(made, folder, dirs_exist_ok=True)
-        for path in (folder, *folder.rglob("*")):
-            path.chmod(0o755 if path.is_dir() else 0o644)
-    return made
+def models(nodes: Layout) -> Path:
+    """The tiny models. Every node has them, too, and our images, as after `make cluster-up IMAGES=1`."""
+    return product.load(nodes)
+
+
+@pytest.fixture(scope="session")
+def own_cluster(kubeconfig: Path, models: Path) -> Path:
+    """A cluster whose nodes have our images and models."""
+    return kubeconfig
 
 
 @pytest.fixture(scope="session")

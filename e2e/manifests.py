@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from e2e.cluster.product import MODELS
+
 POOL = "demo"
-# Of the nodes, as in examples/kubernetes.
-MODELS = "/var/lib/aegaeon/models"
 # One API key a tenant, and the model by which each reaches the pool.
 RED, BLUE, GREEN = "red-key-0123456789", "blue-key-0123456789", "green-key-0123456789"
 QUOTA = 5  # requests a minute of tenant green

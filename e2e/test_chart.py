@@ -13,10 +13,12 @@ from kubernetes import client
 
 from e2e.cluster import definitions
 from e2e.cluster.errors import ClusterError
+from e2e.cluster.images import VERSION
 from e2e.kubectl import REPOSITORY, define, helm, kubectl
 
 CHART = REPOSITORY / "helm" / "aegaeon"
 NAMESPACE = "aegaeon-chart"
+DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 MATRIX: dict[str, dict[str, Any]] = {
     "as it comes": {},
     "one namespace": {"operator": {"watchNamespaces": [NAMESPACE], "replicas": 1}},
@@ -34,6 +36,10 @@ MATRIX: dict[str, dict[str, Any]] = {
     "private registry": {
         "images": {"control": "registry.example:5000/a/control", "tag": "1.2", "pullSecrets": ["registry"]},
     },
+    "pinned": {
+        "images": {"control": f"registry.example:5000/a/control@{DIGEST}", "engine": "registry.example/engine:1.2"},
+    },
+    "deletions by someone else": {"deletionProtection": {"enabled": False}},
     "placed": {
         "operator": {
             "nodeSelector": {"kubernetes.io/os": "linux"},
@@ -87,6 +93,7 @@ def test_the_chart_is_linted_without_a_word(server: Path) -> None:
         ({"operator": {"replica": 3}}, "replica"),
         ({"operator": {"replicas": 0}}, "replicas"),
         ({"images": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
+        ({"images": {"control": "registry.example/control@sha256:0123"}}, "control"),
         ({"operator": {"watchNamespaces": ["No_Namespace"]}}, "watchNamespaces"),
         ({"redis": {"url": "redis://:password@redis:6379"}}, "url"),
         ({"redis": {"url": "redis://redis:6379", "bundled": True}}, "not both"),
@@ -96,6 +103,31 @@ def test_the_chart_is_linted_without_a_word(server: Path) -> None:
 def test_a_wrong_value_is_refused_by_name(server: Path, tmp_path: Path, values: dict[str, Any], named: str) -> None:
     with pytest.raises(ClusterError, match=named):
         _render(server, *_values(tmp_path, values))
+
+
+@pytest.mark.parametrize(
+    ("given", "tag", "rendered"),
+    [
+        ("control", "", f"control:{VERSION}"),
+        ("registry.example:5000/a/control", "1.2", "registry.example:5000/a/control:1.2"),
+        ("registry.example:5000/a/control:1.1", "1.2", "registry.example:5000/a/control:1.1"),
+        (f"registry.example:5000/a/control@{DIGEST}", "1.2", f"registry.example:5000/a/control@{DIGEST}"),
+        (f"control:1.1@{DIGEST}", "", f"control:1.1@{DIGEST}"),
+    ],
+)
+def test_an_image_with_a_tag_or_a_digest_is_taken_as_it_is(
+    server: Path, tmp_path: Path, given: str, tag: str, rendered: str
+) -> None:
+    values = {"images": {"control": given, "engine": given, "tag": tag}}
+
+    objects = _objects(_render(server, *_values(tmp_path, values)))
+
+    pods = [one["spec"] for one in objects if one["kind"] == "Pod"]
+    pods += [one["spec"]["template"]["spec"] for one in objects if one["kind"] == "Deployment"]
+    containers = [container for pod in pods for container in pod["containers"]]
+    told = [one["value"] for container in containers for one in container["env"] if one["name"].endswith("_IMAGE")]
+    assert {container["image"] for container in containers} == {rendered}
+    assert told == [rendered, rendered]
 
 
 def test_in_one_namespace_the_operator_gets_nothing_of_the_cluster(server: Path, tmp_path: Path) -> None:

@@ -1,13 +1,11 @@
-"""An installation from an empty cluster to nothing, by the words of docs/kubernetes.md: the examples, `helm test`, an
-upgrade under load, the end. It runs before the tests that share an installation (see conftest.py).
+"""An installation from an empty cluster to nothing: the examples, `helm test`, an upgrade under load, and its removal
+by the words of docs/kubernetes.md. It runs before the tests that share an installation (see conftest.py).
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,17 +13,16 @@ import pytest
 from e2e.cluster import images
 from e2e.cluster.layout import default_layout
 from e2e.cluster.node import shared_files
-from e2e.cluster.processes import run
-from e2e.conftest import SYSTEM
-from e2e.kubectl import CHART, REPOSITORY, binary, helm, kubectl
+from e2e.installation import SYSTEM, WHERE, left, remove
+from e2e.kubectl import CHART, REPOSITORY, helm, kubectl
 from e2e.load import Load
+from e2e.page import commands, run_commands
 from e2e.polling import poll
 from e2e.pool import PodsOfPool
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300, func_only=True)]
-WHERE = ("--namespace", SYSTEM)
+GUIDE = REPOSITORY / "docs/kubernetes.md"
 KEY = "change-me"  # of examples/kubernetes/modelpool.yaml
-KINDS = ("gpupools.serving.aegaeon.io", "modelpools.serving.aegaeon.io")
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +34,6 @@ def installed(own_cluster: Path) -> Iterator[Path]:
     remove(own_cluster)
 
 
-def remove(server: Path) -> None:
-    """Whatever is there."""
-    helm(server, "uninstall", "aegaeon", *WHERE, "--ignore-not-found", "--wait")
-    for kind, *names in (("crd", *KINDS), ("namespace", SYSTEM), ("-n=default", "secret", "team-a-keys")):
-        kubectl(server, "delete", kind, *names, "--ignore-not-found")
-
-
 @pytest.fixture(scope="module")
 def examples(installed: Path, models: Path) -> PodsOfPool:
     """Ready, in the namespace `default`."""
@@ -53,16 +43,6 @@ def examples(installed: Path, models: Path) -> PodsOfPool:
     pool.patch({"podTemplate": {"runtimeClassName": "torch"}})
     kubectl(installed, "wait", "--for=condition=Ready", "gpupool,modelpool", "--all", "--timeout=5m")
     return pool
-
-
-def test_the_examples_lead_from_an_empty_cluster_to_a_streamed_answer(examples: PodsOfPool) -> None:
-    body = {"model": "llama", "stream": True, "messages": [{"role": "user", "content": "Hello"}]}
-    with forwarded(examples, "service/demo-gateway", 8000) as url:
-        headers = ("-H", f"Authorization: Bearer {KEY}", "-H", "Content-Type: application/json")
-        told = run("curl", "-sN", f"{url}/v1/chat/completions", *headers, "-d", json.dumps(body))
-
-    assert told.count("data: ") > 3
-    assert told.strip().endswith("data: [DONE]")
 
 
 def test_helm_test_chats_with_a_model(examples: PodsOfPool) -> None:
@@ -88,6 +68,7 @@ def test_an_upgrade_replaces_every_pod_and_no_request_fails(examples: PodsOfPool
 
     assert load.failures == []
     assert load.verdict().differences == ()
+    assert len({pod.node for pod in examples.pods("gateway")}) == 2
     examples.wait_until_ready()
 
 
@@ -95,44 +76,14 @@ def test_removed_by_the_words_of_the_guide_nothing_is_left_but_weights_in_the_no
     examples: PodsOfPool,
 ) -> None:
     server = examples.kubeconfig
-    kubectl(server, "delete", "modelpool,gpupool", "--all", "--all-namespaces")
-    helm(server, "uninstall", "aegaeon", *WHERE, "--wait")
-    kubectl(server, "delete", "namespace", SYSTEM)
-    kubectl(server, "delete", "crd", *KINDS)
+    path = f"{default_layout().binaries}:{os.environ['PATH']}"
+    run_commands(commands(GUIDE, "Upgrade, uninstall"), KUBECONFIG=str(server), PATH=path)
     kubectl(server, "-n", "default", "delete", "secret", "team-a-keys")
     poll("nothing is left", lambda: not left(server), 90)
     assert {file.suffix for file in shared_files(default_layout())} <= {".weights", ".known", ".lock"}
-
-
-@contextmanager
-def forwarded(pool: PodsOfPool, what: str, port: int) -> Iterator[str]:
-    """`kubectl port-forward` to a port that is free here: the URL."""
-    argv = (
-        binary("kubectl"),
-        f"--kubeconfig={pool.kubeconfig}",
-        "-n",
-        pool.namespace,
-        "port-forward",
-        what,
-        f":{port}",
-    )
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as forward:
-        assert forward.stdout is not None
-        line = forward.stdout.readline()  # Forwarding from 127.0.0.1:40123 -> 8000
-        try:
-            yield f"http://{line.split()[2]}"
-        finally:
-            forward.terminate()
 
 
 def upgrade(pool: PodsOfPool, *values: str) -> None:
     """With what was set before."""
     sets = [word for value in values for word in ("--set", value)]
     helm(pool.kubeconfig, "upgrade", "aegaeon", CHART, *WHERE, "--reuse-values", "--wait", "--timeout=120s", *sets)
-
-
-def left(server: Path) -> list[str]:
-    """Objects of every kind that were made by the chart or the operator; events pass by themselves."""
-    kinds = kubectl(server, "api-resources", "--verbs=list", "-o", "name").split()
-    found = kubectl(server, "get", ",".join(set(kinds) - {"events", "events.events.k8s.io"}), "-A", "-o", "name")
-    return [name for name in found.split() if "aegaeon" in name or "demo" in name]

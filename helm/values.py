@@ -11,6 +11,8 @@ Json = dict[str, Any]
 Port = Annotated[int, Field(ge=1, le=65535)]
 DnsLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 
+# With a tag or a digest of its own, or without.
+Image = Annotated[str, Field(pattern=r"^[^\s@]+(@sha256:[0-9a-f]{64})?$")]
 NamespaceOrAll = Annotated[str, Field(pattern=r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$", max_length=63)]
 
 
@@ -23,11 +25,16 @@ class Values(BaseModel):
 class Images(Values):
     """Images of the operator and of the pods that it makes. None is published: `make images` builds them."""
 
-    control: str = Field(
-        default="localhost/aegaeon-control", description="Operator, scheduler and gateway, without the tag."
+    control: Image = Field(
+        default="localhost/aegaeon-control",
+        description="Operator, scheduler and gateway. With a tag (NAME:1.2) or a digest (NAME@sha256:...) it is taken "
+        "as it is, else it gets `images.tag`.",
     )
-    engine: str = Field(default="localhost/aegaeon-engine", description="Engines, without the tag.")
-    tag: str = Field(default="", description="Tag of both; empty means the chart's appVersion.")
+    engine: Image = Field(default="localhost/aegaeon-engine", description="Engines; named like `images.control`.")
+    tag: str = Field(
+        default="",
+        description="Tag of those that are given without tag and digest; empty means the chart's appVersion.",
+    )
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
         default="IfNotPresent", description="When nodes pull them."
     )
@@ -63,6 +70,17 @@ class Crds(Values):
         default=True,
         description="Install and upgrade them with the chart. They stay when the release is uninstalled, and with them "
         "every GpuPool and ModelPool.",
+    )
+
+
+class DeletionProtection(Values):
+    """A ValidatingAdmissionPolicy: a GpuPool that serves models cannot be deleted until its ModelPools are."""
+
+    enabled: bool = Field(
+        default=True,
+        description="Refuse it, by an object of the cluster. A GpuPool with the annotation "
+        "`serving.aegaeon.io/allow-deletion: 'true'` can be deleted all the same, and so can a namespace with all that "
+        "is in it.",
     )
 
 
@@ -152,6 +170,9 @@ class Chart(Values):
     images: Images = Field(default=Images(), description=str(Images.__doc__))
     operator: Operator = Field(default=Operator(), description=str(Operator.__doc__))
     crds: Crds = Field(default=Crds(), description=str(Crds.__doc__))
+    deletion_protection: DeletionProtection = Field(
+        default=DeletionProtection(), description=str(DeletionProtection.__doc__)
+    )
     redis: Redis = Field(default=Redis(), description=str(Redis.__doc__))
     gateway: Gateway = Field(default=Gateway(), description=str(Gateway.__doc__))
     metrics: Metrics = Field(default=Metrics(), description=str(Metrics.__doc__))

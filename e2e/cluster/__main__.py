@@ -1,4 +1,4 @@
-"""`python -m e2e.cluster prepare | up | down | status`: a cluster on this machine, as root."""
+"""`python -m e2e.cluster prepare | up | env | down | status`: a cluster on this machine, as root."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from string import Template
 
 import click
 
-from e2e.cluster import binaries, control_plane, images, network, node, pki
+from e2e.cluster import binaries, control_plane, images, network, node, pki, product
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import Layout, Node, default_layout
+from e2e.cluster.machine import NAMESPACES, Machine
 from e2e.cluster.processes import run, running, stop
 
 # Commands that every cluster needs, those that nodes need, and the Debian packages that bring them.
@@ -50,33 +51,41 @@ def prepare(nodes: int) -> None:
     """Build what it needs, or say why this machine cannot make one."""
     layout = default_layout(nodes)
     _check(layout)
+    Machine().claim(layout.number, [NAMESPACES])
     try:
         network.make(layout)
     finally:
         network.remove(layout)
+        Machine().release(layout.number)
     _build(layout)
 
 
 @main.command()
 @_nodes
-def up(nodes: int) -> None:
-    """Make it, or say that it is there."""
-    layout = default_layout(nodes)
-    _check(layout)
-    _build(layout)
-    archives = images.system_images(layout) if nodes else []
-    began = time.monotonic()
-    try:
-        _make(layout, archives, lambda what: click.echo(f"{time.monotonic() - began:5.1f} s  {what}"))
-    except BaseException:
-        _end(layout, keep_logs=True)
-        raise
-    click.echo(f"\nexport KUBECONFIG={layout.kubeconfig}\nexport PATH={layout.binaries}:$PATH")
+@click.option(
+    "--images", "with_images", is_flag=True, help="Load the product's images and models; into one that is up."
+)
+def up(nodes: int, with_images: bool) -> None:
+    """Make it."""
+    layout = default_layout()
+    if not (with_images and layout.nodes and running(layout)):
+        layout = default_layout(nodes)
+        _make_anew(layout)
+    if with_images:
+        product.load(layout)
+        click.echo("images and models are on the nodes")
+    click.echo("\n" + _environment(layout))
+
+
+@main.command()
+def env() -> None:
+    """What a shell must know to use it: eval "$(make -s cluster-env)"."""
+    click.echo(_environment(default_layout()))
 
 
 @main.command()
 def down() -> None:
-    """End its processes, remove its namespaces, mounts and files."""
+    """End its processes, remove its namespaces, mounts and files; the last cluster restores what kubelet set."""
     _end(default_layout(), keep_logs=False)
 
 
@@ -87,9 +96,26 @@ def status() -> None:
         click.echo(f"{process.pid:8d}  {process.name}")
 
 
+def _environment(layout: Layout) -> str:
+    return f"export KUBECONFIG={layout.kubeconfig}\nexport PATH={layout.binaries}:$PATH"
+
+
+def _make_anew(layout: Layout) -> None:
+    _check(layout)
+    _build(layout)
+    archives = images.system_images(layout) if layout.nodes else []
+    began = time.monotonic()
+    try:
+        _make(layout, archives, lambda what: click.echo(f"{time.monotonic() - began:5.1f} s  {what}"))
+    except BaseException:
+        _end(layout, keep_logs=True)
+        raise
+
+
 def _make(layout: Layout, archives: list[Path], say: Callable[[str], None]) -> None:
     shutil.rmtree(layout.root, ignore_errors=True)
     layout.root.mkdir(parents=True, mode=0o755)
+    Machine().claim(layout.number, [NAMESPACES, *(node.OWN_FOLDERS if layout.nodes else ())])
     pki.make(layout)
     network.make(layout)
     control_plane.start_all(layout)
@@ -126,12 +152,12 @@ def _end(layout: Layout, keep_logs: bool) -> None:
     for process in reversed(running(layout)):
         stop(layout, process)
     network.remove(layout)
-    node.remove_folders(layout)
     for child in layout.root.iterdir() if layout.root.exists() else ():
         if child != layout.logs or not keep_logs:
             shutil.rmtree(child) if child.is_dir() else child.unlink()
     if not keep_logs:
         shutil.rmtree(layout.root, ignore_errors=True)
+    Machine().release(layout.number)
 
 
 def _check(layout: Layout) -> None:

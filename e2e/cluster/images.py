@@ -94,7 +94,7 @@ def _product(layout: Layout, name: str, target: str, digest: str) -> Path:
     archive = layout.images / f"{target}-{digest}.tar"
     if not archive.exists():
         click.echo(f"building {name}", err=True)
-        for base in _PACKAGES:
+        for base in (BASE, _BUILD):
             ensure_base(layout, base)
         flags = [f"--target={target}", f"--build-arg=BASE_IMAGE={BASE}", f"--build-arg=BUILD_IMAGE={_BUILD}"]
         flags += ["--build-arg=ENGINE_LOCK=containers/control.lock", "--build-arg=ENGINE_PACKAGES="]
@@ -164,7 +164,8 @@ def _buildah(layout: Layout, *words: str) -> str:
     layout.images.mkdir(parents=True, exist_ok=True)
     store = layout.images / "store"
     at = (f"--root={store}/root", f"--runroot={store}/run", "--storage-driver=overlay")
-    return run("env", "BUILDAH_ISOLATION=chroot", "buildah", *at, *words)
+    apart = ("unshare", "--mount", "--propagation", "private")  # what it mounts ends with it
+    return run(*apart, "env", "BUILDAH_ISOLATION=chroot", "buildah", *at, *words)
 
 
 def _digest_of_sources() -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import sys
 import sysconfig
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,18 @@ import yaml
 
 from e2e.cluster import cgroups
 from e2e.cluster.layout import DOMAIN, Layout, Node
+from e2e.cluster.machine import NAMESPACES
 from e2e.cluster.processes import Started, find, run, start, stop, wait_for
 
 PAUSE = "localhost/pause:1"
 # What each node says that it has, and how many.
 GPUS = ("nvidia.com/gpu", "4")
 # Folders that kubelet, containerd, CNI and the examples use by their usual names; each node sees its own there.
-_OWN = (
+OWN_FOLDERS = (
     "/var/lib/kubelet",
     "/var/lib/cni",
     "/run/containerd",
-    "/run/netns",
+    NAMESPACES,
     "/etc/cni/net.d",
     "/var/log/pods",
     "/var/log/containers",
@@ -44,7 +44,8 @@ _SHARED = "/dev/shm/aegaeon"
 
 def start_containerd(layout: Layout, node: Node) -> None:
     """With what it needs; images can be loaded when this returns."""
-    _make_folders(layout, node)
+    for own in OWN_FOLDERS:
+        node.on_disk(own).mkdir(parents=True, exist_ok=True)
     (node.on_disk("/etc/cni/net.d") / "10-pods.conflist").write_text(json.dumps(_network(node)), "utf-8")
     (node.folder / "containerd.toml").write_text(_containerd(node.folder), "utf-8")
     (node.folder / "torch.json").write_text(json.dumps(_with_torch(node.folder)), "utf-8")
@@ -98,28 +99,10 @@ def shared_files(layout: Layout) -> list[Path]:
     return [path for folder in folders for path in folder.rglob("*") if path.is_file()]
 
 
-def remove_folders(layout: Layout) -> None:
-    """Those that were made on the machine itself to mount the nodes' own on, innermost first."""
-    made = layout.root / "made-folders"
-    for line in reversed(made.read_text("utf-8").splitlines() if made.exists() else []):
-        if Path(line).is_dir() and not any(Path(line).iterdir()):
-            Path(line).rmdir()
-
-
-def _make_folders(layout: Layout, node: Node) -> None:
-    with (layout.root / "made-folders").open("a", encoding="utf-8") as made:
-        for own in map(Path, _OWN):
-            for folder in (*reversed(own.parents), own):
-                with suppress(FileExistsError):  # nodes are made side by side
-                    folder.mkdir()
-                    made.write(f"{folder}\n")
-            node.on_disk(str(own)).mkdir(parents=True, exist_ok=True)
-
-
 def _hold_mounts(layout: Layout, node: Node) -> Started:
     """A process that does nothing but hold the node's mount namespace."""
     own = node.folder / "own"
-    steps = [f"mount --bind {own}{path} {path}" for path in _OWN]
+    steps = [f"mount --bind {own}{path} {path}" for path in OWN_FOLDERS]
     steps += ["mount --make-rshared /var/lib/kubelet", "mount -t tmpfs tmpfs /dev/shm", f"mkdir -m 1777 {_SHARED}"]
     script = " && ".join([*steps, f"touch {own}/ready", "exec sleep infinity"])
     (own / "ready").unlink(missing_ok=True)

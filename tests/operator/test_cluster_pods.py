@@ -44,6 +44,15 @@ def test_images_of_the_pool_take_the_place_of_the_operators() -> None:
     assert engine["imagePullSecrets"] == gateway["imagePullSecrets"] == [{"name": "registry"}]
 
 
+def test_an_upgrade_spreads_control_pods_anew_and_leaves_engines_where_their_cache_is() -> None:
+    found = made(gateway={"endpointPicker": {}})
+    keys = {
+        name: pod(found, f"pool-{name}")["spec"]["topologySpreadConstraints"][0].get("matchLabelKeys")
+        for name in ("gateway", "picker", "engine")
+    }
+    assert keys == {"gateway": ["pod-template-hash"], "picker": ["pod-template-hash"], "engine": None}
+
+
 def test_an_engine_asks_for_as_many_accelerators_as_share_its_models() -> None:
     accelerator = {"device": "cuda:0", "resourceName": "nvidia.com/gpu", "count": 4}
     found = made(accelerator=accelerator, podTemplate={"resources": {"requests": {"cpu": 2}}})

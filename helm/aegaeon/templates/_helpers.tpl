@@ -17,8 +17,24 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- end }}
 
-{{- define "aegaeon.tag" -}}
-{{ default .Chart.AppVersion .Values.images.tag }}
+{{/* References of the two images: as they are given where they have a tag or a digest, else with that of `images.tag`. */}}
+{{- define "aegaeon.controlImage" -}}
+{{ include "aegaeon.image" (list . .Values.images.control) }}
+{{- end }}
+
+{{- define "aegaeon.engineImage" -}}
+{{ include "aegaeon.image" (list . .Values.images.engine) }}
+{{- end }}
+
+{{- define "aegaeon.image" -}}
+{{- $root := first . }}
+{{- $name := last . }}
+{{- /* A colon before the last slash is of the registry's port. */}}
+{{- if or (contains "@" $name) (contains ":" (base $name)) -}}
+{{ $name }}
+{{- else -}}
+{{ $name }}:{{ default $root.Chart.AppVersion $root.Values.images.tag }}
+{{- end }}
 {{- end }}
 
 {{/* What every container of this chart may do: nothing. */}}

@@ -158,13 +158,20 @@ def amounts(overlay: PodTemplate, requests: Json, accelerator: Json) -> Json:
 
 
 def spread(key: Key, component: str) -> Json:
-    """Over the nodes, as far as there are any."""
-    return {
+    """Over the nodes, as far as there is room.
+
+    Pods of a Deployment count those of their own version alone: counting the old ones, which go later, an upgrade would
+    leave two new pods on one node. Engines are replaced in place, and stay with their node's cache.
+    """
+    found: Json = {
         "maxSkew": 1,
         "topologyKey": HOST,
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": selector(key, component)},
     }
+    if component not in COMPONENTS.values():
+        found["matchLabelKeys"] = ["pod-template-hash"]
+    return found
 
 
 def ports(**numbers: int) -> list[Json]:

@@ -1,0 +1,127 @@
+"""A GpuPool that serves models is protected from deletion: the chart's policy, asked of a real API server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster.errors import ClusterError
+from e2e.kubectl import CHART, helm, kubectl
+from e2e.operating import NAMESPACE, apply, models, objects, operator, pool
+from e2e.polling import poll
+
+ALLOW = "serving.aegaeon.io/allow-deletion"
+WATCHED = "deletion-watched"
+DEMO = ("delete", "gpupool", "demo")
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def protected(namespace: str, kubeconfig: Path) -> Iterator[Path]:
+    """With the policy of the chart as it comes, in force."""
+    with policy(kubeconfig):
+        serving(kubeconfig, models=1)
+        poll("the policy is in force", lambda: refusal(kubeconfig, *DEMO, "--dry-run=server"), 30)
+        yield kubeconfig
+
+
+@contextmanager
+def policy(kubeconfig: Path, *values: str) -> Iterator[None]:
+    """What the chart makes of it."""
+    template = ("template", "release", CHART, "--kube-version=1.35.4", "-s", "templates/protection.yaml")
+    rendered = helm(kubeconfig, *template, *values)
+    kubectl(kubeconfig, "apply", "-f", "-", stdin=rendered)
+    try:
+        yield
+    finally:
+        kubectl(kubeconfig, "delete", "-f", "-", stdin=rendered)
+
+
+def serving(kubeconfig: Path, models: int, namespace: str = NAMESPACE) -> None:
+    """A GpuPool whose status says so; no operator is there to say otherwise."""
+    kubectl(kubeconfig, "-n", namespace, "apply", "--server-side", "-f", "-", stdin=json.dumps(pool("demo")))
+    status = ("--subresource=status", "--type=merge", "-p", json.dumps({"status": {"models": models}}))
+    kubectl(kubeconfig, "-n", namespace, "patch", "gpupool", "demo", *status)
+
+
+def refusal(kubeconfig: Path, *words: str, namespace: str = NAMESPACE) -> str:
+    """What the API server has against it; nothing: it was done."""
+    try:
+        kubectl(kubeconfig, "-n", namespace, *words)
+    except ClusterError as error:
+        return str(error)
+    return ""
+
+
+def gone(kubeconfig: Path) -> bool:
+    return not objects(kubeconfig, "gpupools")
+
+
+def test_a_pool_that_serves_models_is_refused_until_its_model_pools_are_gone(protected: Path) -> None:
+    apply(protected, models("red", "demo", "llama"))
+    with operator(protected):
+        poll("a model is served", lambda: objects(protected, "gpupools")[0]["status"]["models"] == 1, 60)
+
+        said = refusal(protected, *DEMO)
+
+        assert f"it serves 1 model: delete the ModelPools of {NAMESPACE}/demo first" in said
+        assert f"{ALLOW}=true" in said
+        assert not gone(protected)
+        kubectl(protected, "-n", NAMESPACE, "delete", "modelpool", "red")
+        kubectl(protected, "-n", NAMESPACE, "wait", "gpupool/demo", "--for=jsonpath={.status.models}=0")
+        assert refusal(protected, *DEMO) == ""
+    assert gone(protected)
+
+
+def test_replacing_it_by_force_is_a_deletion_too(protected: Path) -> None:
+    with pytest.raises(ClusterError, match="it serves 1 model"):
+        kubectl(protected, "-n", NAMESPACE, "replace", "--force", "-f", "-", stdin=json.dumps(pool("demo")))
+
+
+def test_the_annotation_of_the_refusal_lets_it_be_deleted(protected: Path) -> None:
+    kubectl(protected, "-n", NAMESPACE, "annotate", "gpupool", "demo", f"{ALLOW}=true")
+
+    assert refusal(protected, *DEMO) == ""
+    assert gone(protected)
+
+
+@pytest.mark.parametrize("value", ["", "false", "yes"])
+def test_another_value_of_the_annotation_does_not(protected: Path, value: str) -> None:
+    kubectl(protected, "-n", NAMESPACE, "annotate", "gpupool", "demo", f"{ALLOW}={value}")
+
+    assert "it serves 1 model" in refusal(protected, *DEMO)
+
+
+def test_one_that_serves_nothing_is_deleted_like_any_object(protected: Path) -> None:
+    serving(protected, models=0)
+
+    assert refusal(protected, *DEMO) == ""
+    apply(protected, pool("demo"))  # it has no status yet
+    assert refusal(protected, *DEMO) == ""
+
+
+def test_a_namespace_that_is_deleted_takes_it_along(protected: Path) -> None:
+    kubectl(protected, "delete", "namespace", NAMESPACE, "--timeout=60s")
+
+    assert gone(protected)
+
+
+def test_where_the_operator_does_not_work_nothing_is_refused(namespace: str, kubeconfig: Path) -> None:
+    kubectl(kubeconfig, "create", "namespace", WATCHED)
+    try:
+        serving(kubeconfig, models=1, namespace=WATCHED)
+        serving(kubeconfig, models=1)
+        with policy(kubeconfig, "--set", f"operator.watchNamespaces={{{WATCHED}}}"):
+            asked = (*DEMO, "--dry-run=server")
+
+            def refused() -> list[bool]:
+                return [bool(refusal(kubeconfig, *asked, namespace=where)) for where in (WATCHED, NAMESPACE)]
+
+            # The policy of the test before, of the same name, is forgotten some time after it was deleted.
+            poll("there, and not here", lambda: refused() == [True, False], 30)
+    finally:
+        kubectl(kubeconfig, "delete", "namespace", WATCHED, "--timeout=60s")

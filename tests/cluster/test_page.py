@@ -1,0 +1,57 @@
+"""Commands are taken from the documentation and run as they stand there; what they name is in the repository."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from e2e.cluster.errors import ClusterError
+from e2e.kubectl import REPOSITORY
+from e2e.page import commands, run_commands
+
+FIRST_MODEL = REPOSITORY / "docs/guides/first-model.md"
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    file = tmp_path / "page.md"
+    file.write_text(
+        "# A\n```\nfirst\n```\nsays\n```text\nan answer\n```\n## B\n```\nsecond \\\n  third\n```\n## C\n", "utf-8"
+    )
+    return file
+
+
+def test_blocks_come_in_their_order_and_without_what_programs_answer(page: Path) -> None:
+    assert commands(page) == ["first\n", "second \\\n  third\n"]
+    assert commands(page, "B") == ["second \\\n  third\n"]
+    assert commands(page, "C") == []
+    with pytest.raises(KeyError):
+        commands(page, "D")
+
+
+def test_one_shell_runs_all_blocks_and_nothing_is_left_in_the_background() -> None:
+    told = run_commands(
+        ["export SAID=$GIVEN; sleep 1000 &\n", 'echo "it is $SAID"; kill %1\n', "sleep 2000 &\n"], GIVEN="so"
+    )
+
+    assert "\nit is so\n" in told
+    assert subprocess.run(["pgrep", "-f", "^sleep (1000|2000)$"], check=False).returncode == 1
+
+
+def test_a_command_that_fails_ends_it_and_is_named() -> None:
+    with pytest.raises(ClusterError, match=r"ended with 3:[\s\S]*0 s: sh -c 'exit 3'"):
+        run_commands(["sh -c 'exit 3'\n", "echo not here\n"])
+
+
+def test_what_the_commands_of_the_first_model_name_is_there() -> None:
+    text = "".join(commands(FIRST_MODEL))
+    paths = re.findall(r"(?:helm|examples)/[\w./-]*", text)
+    targets = re.findall(r"make (?:-s )?([a-z-]+)", text)
+
+    assert {"helm/aegaeon", "examples/kubernetes/modelpool.yaml"} <= set(paths)
+    assert not [path for path in paths if not (REPOSITORY / path).exists()]
+    makefile = (REPOSITORY / "Makefile").read_text("utf-8")
+    assert targets
+    assert not [target for target in targets if not re.search(rf"^{target}:", makefile, re.MULTILINE)]

@@ -12,10 +12,10 @@ from operator_api import api_server, refusal
 from operator_objects import KEY, PLATFORM, gpu_pool
 
 from aegaeon_kube.errors import KubeError
+from aegaeon_kube.lease import Leadership, LeaseSettings
 from aegaeon_kube.server import ApiServer, address_in_pod
 from aegaeon_operator.config import OperatorConfig
 from aegaeon_operator.kube.client import Cluster
-from aegaeon_operator.kube.lease import Leadership, LeaseSettings
 from aegaeon_operator.kube.operator import list_all
 from aegaeon_operator.kube.queue import Queue
 from aegaeon_operator.kube.store import Store
@@ -97,7 +97,7 @@ async def test_who_leads_ends_before_its_lease_does_also_when_the_server_answers
 
     async with api_server(handler) as api:
         try:
-            await asyncio.wait_for(Leadership(Cluster(api), settings).keep(), 60)
+            await asyncio.wait_for(Leadership(api, settings).keep(), 60)
         finally:
             over.set()
 

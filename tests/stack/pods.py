@@ -11,10 +11,11 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -66,6 +67,8 @@ class Pods:
         self._memory = memory
         self._engine = engine  # the module that engines run
         self.hold_s = 30.0  # a request waits for an engine, at most
+        # Where a process finds the schedulers, by its name.
+        self.schedulers: Callable[[str], list[str]] = lambda _: [self.scheduler]
 
     @property
     def scheduler(self) -> str:
@@ -85,23 +88,27 @@ class Pods:
                 (files / name).write_bytes(content)
         return folder
 
-    async def start_scheduler(self) -> None:
+    async def start_scheduler(self, name: str = "scheduler", cluster: Path | None = None) -> None:
+        """`cluster`: a KUBECONFIG, where a Lease says who leads; one that stands by has ports `NAME-...`."""
+        part = "" if name == "scheduler" else f"{name}-"
         models = [
             {"name": name, "source": {"directory": str(path)}, "ttft_s": 5, "tbt_s": 0.2}
             for name, path in self._models.items()
         ]
         config = {
-            "listen": self.scheduler,
-            "admin_listen": f"127.0.0.1:{self.ports['admin']}",
+            "listen": f"127.0.0.1:{self.ports[name]}",
+            "admin_listen": f"127.0.0.1:{self.ports[part + 'admin']}",
             "tls": str(self.tls / Role.SCHEDULER),
             "policy": {"name": "aegaeon"},
-            "metrics_listen": f"127.0.0.1:{self.ports['pages']}",
+            "metrics_listen": f"127.0.0.1:{self.ports[part + 'pages']}",
             "hold_s": self.hold_s,
             "models": models,
+            "lease": {"namespace": "n", "name": "pool"} if cluster else None,
             "tenants": MessageToDict(tenants(*self._models), preserving_proto_field_name=True),
         }
-        await self._run("scheduler", "aegaeon_scheduler", config)
-        await self._until(self.ports["pages"], "readyz")
+        environment = {"KUBECONFIG": str(cluster)} if cluster else {}
+        await self._run(name, "aegaeon_scheduler", config, "--holder", name, environment=environment)
+        await self._until(self.ports[part + "pages"], "readyz")
 
     async def start_engine(self, name: str, tls: Path | None = None, node: str = "n") -> None:
         """Until it is ready; `tls`: certificates of its own."""
@@ -112,7 +119,7 @@ class Pods:
         port = self.engine_pages[name] = free_port()
         config = {
             "role": "unified",
-            "scheduler": self.scheduler,
+            **self._targets(name),
             "tls": str((tls or self.tls) / Role.ENGINE),
             "memory": self._memory,
             "segments": str(self.base / f"segments-{node}"),
@@ -120,6 +127,10 @@ class Pods:
             "drain_s": 60,
         }
         await self._run(name, self._engine, config, "--instance", name, "--node", node)
+
+    def _targets(self, name: str) -> dict[str, Any]:
+        first, *others = self.schedulers(name)
+        return {"scheduler": first, "standbys": others}
 
     @property
     def pages(self) -> str:
@@ -129,7 +140,7 @@ class Pods:
     async def start_gateway(self) -> None:
         config = {
             "listen": f"127.0.0.1:{self.ports['gateway']}",
-            "scheduler": self.scheduler,
+            **self._targets("gateway"),
             "tls": str(self.tls / Role.GATEWAY),
             "tenants_by_scheduler": True,
             "hold_s": self.hold_s,
@@ -171,13 +182,20 @@ class Pods:
     def log(self, name: str) -> str:
         return (self.base / f"{name}.log").read_text(errors="replace")
 
-    async def _run(self, name: str, module: str, config: dict[str, Any], *arguments: str) -> None:
+    async def _run(
+        self,
+        name: str,
+        module: str,
+        config: dict[str, Any],
+        *arguments: str,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         file = self.base / f"{name}.json"
         file.write_text(json.dumps(config))
         with (self.base / f"{name}.log").open("ab") as log:
             self.processes[name] = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", module, "--config", str(file), *arguments),
-                env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
+                env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])} | environment,
                 stdout=log,
                 stderr=log,
             )

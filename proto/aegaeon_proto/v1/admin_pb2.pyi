@@ -176,10 +176,16 @@ class AdminStatus(_message.Message):
     WITHDRAWING_FIELD_NUMBER: _builtins.int
     GATEWAYS_FIELD_NUMBER: _builtins.int
     TENANTS_KNOWN_FIELD_NUMBER: _builtins.int
+    STANDBY_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     """new at every start of the scheduler"""
     tenants_known: _builtins.bool
     """by configuration or SetTenants"""
+    standby: _builtins.bool
+    """it would take over: tell it models and tenants, and ask another process how the pool stands"""
+    term: _builtins.int
+    """of its leadership, see leadership.proto"""
     @_builtins.property
     def pool(self) -> _gateway_pb2.PoolStatus: ...
     @_builtins.property
@@ -201,10 +207,12 @@ class AdminStatus(_message.Message):
         withdrawing: _abc.Iterable[_builtins.str] | None = ...,
         gateways: _abc.Iterable[Global___GatewayStatus] | None = ...,
         tenants_known: _builtins.bool = ...,
+        standby: _builtins.bool = ...,
+        term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "pool", b"pool"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "gateways", b"gateways", "incarnation", b"incarnation", "pool", b"pool", "tenants_known", b"tenants_known", "withdrawing", b"withdrawing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "gateways", b"gateways", "incarnation", b"incarnation", "pool", b"pool", "standby", b"standby", "tenants_known", b"tenants_known", "term", b"term", "withdrawing", b"withdrawing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

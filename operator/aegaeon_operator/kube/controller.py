@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -30,9 +31,9 @@ from aegaeon_operator.reconcile.cluster.facts import (
     Report,
     SchedulerFacts,
 )
-from aegaeon_operator.reconcile.cluster.names import MANAGER, admin_target, child
-from aegaeon_operator.reconcile.cluster.report import reports
-from aegaeon_operator.spec.resources import API_VERSION
+from aegaeon_operator.reconcile.cluster.names import MANAGER, admin_target, child, schedulers
+from aegaeon_operator.reconcile.cluster.report import ready_schedulers, reports
+from aegaeon_operator.spec.resources import API_VERSION, GpuPoolSpec
 
 _log = logging.getLogger(__name__)
 # Looks at a pool that nothing happens to: something on its way, serving, with Secrets to read again, at rest.
@@ -44,7 +45,7 @@ class _Memory:
     """What is remembered of a pool between looks; losing it costs a few reads."""
 
     writer: Writer
-    link: SchedulerLink | None = None
+    links: dict[str, SchedulerLink] = field(default_factory=dict)
     certificates: certificates.Files = field(default_factory=dict)
     facts: SchedulerFacts | None = None
     scaler: Scaler = field(default_factory=Scaler)
@@ -120,18 +121,26 @@ class Controller:
         return replace(observed, children={ChildKey.of(one): one for one in self._store.children_of(observed.key)})
 
     async def _exchange(self, observed: Observed, wanted: Desired, memory: _Memory) -> SchedulerFacts | None:
-        """With a scheduler that is ready; one that does not answer leaves what was known for no longer than this."""
+        """With every scheduler that has a ready pod; what the one says that leads. One that does not answer leaves what
+        was known for no longer than this."""
         pool = observed.gpu_pool
-        deployment = observed.children.get(
-            ChildKey("Deployment", observed.key.namespace, child(observed.key, "scheduler")), {}
-        )
-        if pool is None or pool.value is None or not (deployment.get("status") or {}).get("readyReplicas"):
+        if pool is None or pool.value is None:
             return None
-        memory.link = memory.link or SchedulerLink(admin_target(observed.key), memory.certificates)
+        spec = pool.value.spec
+        there = [name for name in schedulers(spec) if ready_schedulers(observed, name)]
+        said = await asyncio.gather(*(self._ask(observed.key, name, spec, wanted, memory) for name in there))
+        leaders = [one for one in said if one is not None and not one.standby]
+        return max(leaders, key=lambda one: one.term, default=None)
+
+    async def _ask(
+        self, key: Key, name: str, spec: GpuPoolSpec, wanted: Desired, memory: _Memory
+    ) -> SchedulerFacts | None:
+        if name not in memory.links:
+            memory.links[name] = SchedulerLink(admin_target(key, name), memory.certificates)
         try:
-            return await memory.link.exchange(wanted, pool.value.spec.memory.slab_size)
+            return await memory.links[name].exchange(wanted, spec.memory.slab_size)
         except KubeError as error:
-            _log.info("%s/%s: %s", observed.key.namespace, observed.key.name, error)
+            _log.info("%s/%s: %s: %s", key.namespace, key.name, name, error)
             return None
 
     async def _write_all(self, found: list[Report], memory: _Memory) -> None:
@@ -199,6 +208,8 @@ class Controller:
             self._store.put(answer)
 
     def _again_in(self, observed: Observed, memory: _Memory, found: list[Report]) -> float:
+        if memory.facts is None and any(ready_schedulers(observed, name) for name in ("scheduler", "standby")):
+            return _SOON_S  # nobody leads, or who leads does not answer
         if memory.facts is None:
             return _SECRETS_S if named_secrets(observed) else _REST_S
         ready = [one["status"] for report in found for one in report.status["conditions"] if one["type"] == "Ready"]
@@ -211,9 +222,9 @@ class Controller:
 
     @staticmethod
     async def _disconnect(memory: _Memory) -> None:
-        if memory.link:
-            await memory.link.close()
-            memory.link = None
+        links, memory.links = memory.links, {}
+        for link in links.values():
+            await link.close()
 
 
 def read_files(redis: RedisAt | None) -> dict[str, str]:

@@ -92,6 +92,8 @@ def facts(status: admin_pb2.AdminStatus, refused: str, slab_bytes: int) -> Sched
         engines=tuple(_engine(one, shapes, slab_bytes) for one in status.pool.instances),
         oldest_wait_s=max((one.age_s for one in status.pool.sequences if one.state == "queued"), default=0.0),
         refused=refused,
+        standby=status.standby,
+        term=status.term,
     )
 
 

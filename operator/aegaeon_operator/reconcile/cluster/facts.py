@@ -82,6 +82,8 @@ class Platform:
     """whose pods may reach the ports of metrics; `*`: all"""
     picker_role: str = "ClusterRole/picker"
     """kind and name of the role that endpoint pickers are given"""
+    scheduler_role: str = "ClusterRole/scheduler"
+    """and of the one for schedulers"""
     provider: Literal["none", "istio"] = "none"
     """of Gateways: what it wants beside the standard objects"""
 
@@ -125,6 +127,8 @@ class SchedulerFacts:
     engines: tuple[EngineFacts, ...] = ()
     oldest_wait_s: float = 0.0
     refused: str = ""  # why it did not take the catalog
+    standby: bool = False  # another process leads, or should
+    term: int = 0
 
 
 @dataclass(frozen=True, slots=True)

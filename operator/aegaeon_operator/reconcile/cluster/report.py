@@ -8,7 +8,7 @@ from aegaeon_operator.reconcile.cluster.admission import admitted
 from aegaeon_operator.reconcile.cluster.conditions import FETCHING, Condition, no, summary, unknown, written, yes
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Live, ModelFacts, Observed, Report
-from aegaeon_operator.reconcile.cluster.names import COMPONENTS, child, selector
+from aegaeon_operator.reconcile.cluster.names import COMPONENTS, child, schedulers, selector
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ModelPool, ServedModel
 
 Failures = Mapping[ChildKey, str]
@@ -37,7 +37,7 @@ def _gpu_pool(observed: Observed, wanted: Desired, pool: Live[GpuPool], failures
     total = sum(count for _, count in engines.values())
     conditions = [
         _applied(observed, failures),
-        _deployment(observed, "SchedulerReady", "scheduler", 1),
+        _scheduler_ready(observed, spec),
         _engines_ready(ready, total),
         _deployment(observed, "GatewayReady", "gateway", spec.gateway.replicas),
     ]
@@ -98,6 +98,23 @@ def _deployment(observed: Observed, kind: str, component: str, wanted: int) -> C
     ready = live.get("status", {}).get("readyReplicas", 0)
     text = f"{ready} of {wanted} pods are ready"
     return yes(kind, "PodsReady", text) if ready >= min(wanted, 1) else no(kind, "PodsNotReady", text)
+
+
+def ready_schedulers(observed: Observed, component: str) -> int:
+    """Ready pods of one, as kubelets say; those of a lost node stay ready for a minute."""
+    return int(_live(observed, "Deployment", component).get("status", {}).get("readyReplicas", 0))
+
+
+def _scheduler_ready(observed: Observed, spec: GpuPoolSpec) -> Condition:
+    """What counts is that one which leads has answered just now."""
+    asked = schedulers(spec)
+    ready = sum(min(ready_schedulers(observed, name), 1) for name in asked)
+    text = f"{ready} of {len(asked)} pods are ready"
+    if ready and observed.scheduler is None:
+        return no("SchedulerReady", "NoAnswer", f"{text}, but none that leads answers; see their logs")
+    if not ready:
+        return no("SchedulerReady", "PodsNotReady", text)
+    return yes("SchedulerReady", "PodsReady" if ready == len(asked) else "SomeReady", text)
 
 
 def _engines_ready(ready: int, total: int) -> Condition:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from aegaeon_kube.errors import KubeError
@@ -21,7 +22,7 @@ from aegaeon_kube.server import ApiServer
 Json = dict[str, Any]
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
 TERM = "serving.aegaeon.io/term"
-_NOT_FOUND, _CONFLICT = 404, 409
+_NOT_FOUND, _CONFLICT, _SERVER_ERROR = 404, 409, 500
 _TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 _log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class LeaseSettings:
     period_s: float = 2.0
     over_s: float | None = None
     owner: dict[str, str] | None = None  # the Lease goes with it
+    memory: Path | None = None  # file of a pod's own: where it led before, it leads again while the API server is away
 
 
 def _microseconds() -> int:
@@ -58,6 +60,7 @@ class Leadership:
         self._seen: tuple[str, float] = ("", 0.0)
         self._term = 0
         self._holder = ""
+        self._away = False
 
     @property
     def term(self) -> int:
@@ -67,7 +70,11 @@ class Leadership:
     async def acquire(self) -> None:
         """Wait until this process leads."""
         _log.info("waiting to lead as %s", self._settings.holder)
-        while not await self._try():  # noqa: ASYNC110 - what is waited for is in another process
+        while not await self._try():
+            if self._away and (remembered := self._remembered()):
+                self._term = remembered
+                _log.warning("the API server is away: leading in the term of this pod's former life")
+                break
             await asyncio.sleep(self._settings.period_s)
         _log.info("leading in term %d", self._term)
 
@@ -92,10 +99,12 @@ class Leadership:
             await asyncio.sleep(self._settings.period_s)
             if not await self._try() and self._holder not in ("", self._settings.holder):
                 _log.error("the lease is held by %s: it leads now", self._holder)
+                self._remember(0)
                 return
 
     async def release(self) -> None:
         """Let the next one take over at once."""
+        self._remember(0)
         try:
             lease = await self._read()
             if lease and lease["spec"].get("holderIdentity") == self._settings.holder:
@@ -118,15 +127,30 @@ class Leadership:
 
     async def _try(self) -> bool:
         """Take the Lease, or renew it; False when it is another's, or nobody can tell."""
+        self._away = False
         try:
             async with asyncio.timeout(self._settings.life_s / 2):
                 return await self._take()
         except KubeError as error:
+            self._away = error.status == 0 or error.status >= _SERVER_ERROR
             if error.status != _CONFLICT:
                 _log.warning("lease: %s", error)
         except TimeoutError:
+            self._away = True
             _log.warning("lease: the API server does not answer")
         return False
+
+    def _remembered(self) -> int:
+        """The term of a former life; 0 without one. Peers that have heard of a higher one refuse it."""
+        file = self._settings.memory
+        try:
+            return int(file.read_text("ascii")) if file else 0
+        except (OSError, ValueError):  # not there, or half written
+            return 0
+
+    def _remember(self, term: int) -> None:
+        if self._settings.memory:
+            self._settings.memory.write_text(str(term), "ascii")
 
     async def _take(self) -> bool:
         lease = await self._read()
@@ -138,7 +162,10 @@ class Leadership:
             await self._api.call("POST", LEASES.format(namespace=self._settings.namespace), body=written)
         else:
             await self._api.call("PUT", self._path, body=written)
-        self._term = int(written["metadata"]["annotations"][TERM])
+        term = int(written["metadata"]["annotations"][TERM])
+        if term != self._term:
+            self._remember(term)
+        self._term = term
         return True
 
     def _free(self, lease: Json) -> bool:

@@ -23,8 +23,6 @@ from aegaeon_proto.v1.leadership_pb2_grpc import LeadershipStub
 CONNECT_S = 5.0
 # An attached process has heard from its scheduler within the sum of both.
 ASK_EVERY_S, ANSWER_S = 2.0, 4.0
-# One of so many questions goes to all targets over new connections: the address may lead to another process by now.
-_ELSEWHERE_EVERY = 2
 
 
 class NoLeaderError(Exception):
@@ -74,17 +72,33 @@ class Leaders:
 
     async def lost(self, leader: Leader) -> None:
         """Raises NoLeaderError as soon as the leader is silent, leads no more, or another one has a higher term."""
-        turn = 0
+        watching = [asyncio.create_task(one) for one in (self._silent(leader), self._replaced(leader))]
+        try:
+            done, _ = await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            await _end(watching)
+
+    async def _silent(self, leader: Leader) -> None:
         while True:
             await asyncio.sleep(ASK_EVERY_S)
-            turn += 1
             try:
                 said = await _answer(leader.channel, ANSWER_S)
             except grpc.aio.AioRpcError as error:
                 raise NoLeaderError(f"{leader.target} is silent: {why(error, self._tls)}") from error
             self._take(leader.target, said)
-            if turn % _ELSEWHERE_EVERY == 0 and leader.term and await self._higher(leader.term):
-                raise NoLeaderError(f"{leader.target} was replaced: term {self.seen} began, its own is {leader.term}")
+
+    async def _replaced(self, leader: Leader) -> None:
+        """Asks all targets over new connections: the leader's own address may lead to another process by now."""
+        while self.seen <= leader.term or not leader.term:
+            await asyncio.sleep(2 * ASK_EVERY_S)
+            asked = [asyncio.create_task(self._ask(target)) for target in self._targets]
+            try:
+                await asyncio.wait(asked, timeout=ANSWER_S)
+            finally:
+                await _close(asked)
+        raise NoLeaderError(f"{leader.target} was replaced: term {self.seen} began, its own is {leader.term}")
 
     async def _first(self, asked: Sequence[asyncio.Task[Leader]]) -> Leader:
         reasons = []
@@ -115,15 +129,6 @@ class Leaders:
         if said.term and said.term < self.seen:
             raise NoLeaderError(f"{target} leads in term {said.term}, which is over: term {self.seen} has begun")
         self.seen = max(self.seen, said.term)
-
-    async def _higher(self, term: int) -> bool:
-        """Does anybody lead in a later term, as all targets say over new connections?"""
-        asked = [asyncio.create_task(self._ask(target)) for target in self._targets]
-        try:
-            await asyncio.wait(asked, timeout=ANSWER_S)
-        finally:
-            await _close(asked)
-        return self.seen > term
 
 
 async def _answer(channel: grpc.aio.Channel, timeout_s: float) -> pb.LeaderReply:

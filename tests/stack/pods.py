@@ -103,7 +103,7 @@ class Pods:
             "metrics_listen": f"127.0.0.1:{self.ports[part + 'pages']}",
             "hold_s": self.hold_s,
             "models": models,
-            "lease": {"namespace": "n", "name": "pool"} if cluster else None,
+            "lease": {"namespace": "n", "name": "pool", "memory": str(self.base / f"{name}.term")} if cluster else None,
             "tenants": MessageToDict(tenants(*self._models), preserving_proto_field_name=True),
         }
         environment = {"KUBECONFIG": str(cluster)} if cluster else {}

@@ -199,3 +199,23 @@ async def test_a_scheduler_that_is_told_to_end_hands_over_at_once(
         assert await stream(client, *jobs[0]) == expected[0]
         assert await asyncio.gather(*running) == expected
         assert leases.objects["pool"]["spec"]["holderIdentity"] == "standby"
+
+
+async def test_a_scheduler_that_is_killed_while_the_api_server_is_away_leads_again_in_its_term(
+    four_models: dict[str, Path], shm_folder: Path
+) -> None:
+    async with pool({"llama": four_models["llama"]}, shm_folder, ("scheduler",), 1) as (pods, net, leases, client):
+        jobs, expected = await streams(client)
+        term = leases.objects["pool"]["metadata"]["annotations"][TERM]
+        begun = asyncio.Event()
+        running = [asyncio.create_task(stream(client, *job, begun.set)) for job in jobs]
+        await begun.wait()
+        net.cut_between("scheduler", "api")
+        pods.processes["scheduler"].kill()
+        await pods.processes["scheduler"].wait()
+        await pods.start_scheduler("scheduler", shm_folder / "scheduler.kubeconfig")
+        await pods.said("scheduler", "leading in the term of this pod's former life")
+        assert await asyncio.gather(*running) == expected
+        assert await stream(client, *jobs[0]) == expected[0]
+        net.heal("scheduler")
+        await pods.said("scheduler", f"leading in term {term}")

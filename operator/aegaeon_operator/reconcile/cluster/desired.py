@@ -106,7 +106,12 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
             "tls": TLS,
             "admin_listen": f"0.0.0.0:{SCHEDULER_ADMIN}",
             "metrics_listen": f"0.0.0.0:{SCHEDULER_METRICS}",
-            "lease": {"namespace": key.namespace, "name": child(key, "scheduler"), "owner": owned_by(pool)},
+            "lease": {
+                "namespace": key.namespace,
+                "name": child(key, "scheduler"),
+                "owner": owned_by(pool),
+                "memory": "/tmp/term",
+            },
         },
         "gateway": {
             **gateway_settings(spec),

@@ -50,7 +50,8 @@ def test_new_requests_are_answered_soon_after_the_node_of_the_scheduler_is_lost(
         url = f"http://{gateway.ip}:{PORT}"
         with Load(url, MODELS, models, people=3) as load:
             load.wait_for_answers(3)
-            running = threading.Thread(target=long_answer, args=(url, answers := []))
+            answers: list[str] = []
+            running = threading.Thread(target=long_answer, args=(url, answers))
             running.start()
             with cut(default_layout(), goes):
                 took = first_answer(url, time.monotonic(), 4 * bar_s)

@@ -141,7 +141,7 @@ def tolerations(overlay: PodTemplate, component: str) -> list[Json]:
 
 
 def _covers(toleration: Json, key: str) -> bool:
-    return toleration.get("key", key) == key and toleration.get("effect", "NoExecute") == "NoExecute"
+    return bool(toleration.get("key", key) == key and toleration.get("effect", "NoExecute") == "NoExecute")
 
 
 def everybody(key: Key, component: str) -> list[Volume]:

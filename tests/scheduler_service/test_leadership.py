@@ -9,6 +9,8 @@ import grpc
 from aegaeon_proto.v1 import admin_pb2, engine_pb2, gateway_pb2, leadership_pb2, leadership_pb2_grpc, model_pb2
 from aegaeon_scheduler.core import events
 from aegaeon_scheduler.core.model import ModelName
+from aegaeon_scheduler.core.snapshot import Snapshot
+from aegaeon_scheduler.service.metrics import PoolMetrics
 
 
 async def ask(stack: Any) -> leadership_pb2.LeaderReply:
@@ -50,3 +52,13 @@ async def test_a_standby_refuses_streams_and_learns_of_models_and_its_core_begin
         await stack.sidecar()
         gateway = await stack.gateway()
         assert (await gateway.next("tenants")).open_models == ["tiny-c"]
+
+
+def test_the_metrics_of_a_standby_say_nothing_of_the_pool() -> None:
+    assert "aegaeon_scheduler_instances_up" in exported(leads=True)
+    assert exported(leads=False) == ["aegaeon_scheduler_leads"], "an alert on engines must not fire for it"
+
+
+def exported(leads: bool) -> list[str]:
+    empty = Snapshot(0.0, "scripted", (), (), (), ())
+    return [one.name for one in PoolMetrics(lambda: empty, (), lambda: leads).collect()]

@@ -57,7 +57,7 @@ class Service:
         if config.tenants is not None:
             self.frontend.set_tenants(configured(config.tenants))
         self._changes = CatalogChanges(self.catalog, self.driver, self.engine.send_catalog)
-        self._registry.register(PoolMetrics(view.snapshot, self.driver.instances))
+        self._registry.register(PoolMetrics(view.snapshot, self.driver.instances, lambda: not self.driver.waits))
         server = make_server(_OPTIONS)
         engine_pb2_grpc.add_EngineServicer_to_server(self.engine, server)
         gateway_pb2_grpc.add_FrontendServicer_to_server(self.frontend, server)

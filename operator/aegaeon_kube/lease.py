@@ -162,7 +162,7 @@ class Leadership:
             await self._api.call("POST", LEASES.format(namespace=self._settings.namespace), body=written)
         else:
             await self._api.call("PUT", self._path, body=written)
-        term = int(written["metadata"]["annotations"][TERM])
+        term = _term_of(written)
         if term != self._term:
             self._remember(term)
         self._term = term
@@ -190,9 +190,10 @@ class Leadership:
         settings, now = self._settings, datetime.now(UTC).strftime(_TIME)
         spec, metadata = lease.get("spec", {}), lease.get("metadata") or {}
         mine = spec.get("holderIdentity") == settings.holder
-        annotations = metadata.get("annotations") or {}
-        if not self._term or not mine:  # it does not go on with what this process had
-            annotations = annotations | {TERM: str(max(int(annotations.get(TERM, 0)) + 1, self._fresh()))}
+        known = _term_of(lease)
+        going_on = mine and self._term == known > 0
+        term = known if going_on else max(known + 1, self._fresh())
+        annotations = {**(metadata.get("annotations") or {}), TERM: str(term)}
         head: Json = {"name": settings.name, "namespace": settings.namespace}
         if settings.owner:
             head["ownerReferences"] = [settings.owner]
@@ -208,3 +209,11 @@ class Leadership:
                 "leaseTransitions": spec.get("leaseTransitions", 0) + (not mine),
             },
         }
+
+
+def _term_of(lease: Json) -> int:
+    """0 where there is none, or where people wrote something else."""
+    try:
+        return int(lease["metadata"]["annotations"][TERM])
+    except (KeyError, TypeError, ValueError):
+        return 0

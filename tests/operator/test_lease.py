@@ -7,10 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 from operator_api import Handler, api_server, refusal
 
-from aegaeon_kube.lease import Leadership, LeaseSettings
+from aegaeon_kube.lease import TERM, Leadership, LeaseSettings
 
 
 def lease_server(objects: dict[str, Any], away: asyncio.Event) -> Handler:
@@ -47,6 +48,18 @@ async def test_terms_rise_with_every_leadership_whatever_the_clock_says_and_the_
         again = Leadership(api, of("b"), clock.__next__)
         await again.acquire()
         assert again.term == 1002, "another life of the same holder is another leadership"
+
+
+@pytest.mark.parametrize("annotations", [{}, {TERM: "seven"}, None])
+async def test_a_leader_whose_term_somebody_removed_begins_a_higher_one(annotations: Any) -> None:
+    objects: dict[str, Any] = {}
+    async with asyncio.timeout(60), api_server(lease_server(objects, asyncio.Event())) as api:
+        leader = Leadership(api, of("a"))
+        await leader.acquire()
+        before = leader.term
+        objects["lease"]["metadata"]["annotations"] = annotations
+        await leader.acquire()
+        assert leader.term > before
 
 
 async def test_a_leader_goes_on_while_the_api_server_is_away_and_after_a_restart_in_its_pod(tmp_path: Path) -> None:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from aiohttp import web
@@ -74,7 +78,8 @@ class Relay:
 class Leases:
     """An API server's Leases, with its optimistic concurrency."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.host = host
         self.objects: dict[str, dict[str, Any]] = {}
         self.port = 0
         self._version = 0
@@ -87,7 +92,7 @@ class Leases:
         app.router.add_put("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}", self._put)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, self.host, 0)
         await site.start()
         self.port = runner.addresses[0][1]
         try:
@@ -123,11 +128,51 @@ def _refused(status: int, message: str) -> web.Response:
     return web.json_response({"kind": "Status", "message": message}, status=status)
 
 
-def kubeconfig(file: Path, port: int) -> Path:
+def kubeconfig(file: Path, port: int, host: str = "127.0.0.1") -> Path:
     """That leads to an API server on this machine."""
-    cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}
+    cluster = {"name": "c", "cluster": {"server": f"http://{host}:{port}"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "n"}}
     user = {"name": "u", "user": {"token": "nobody"}}
     content = {"current-context": "c", "clusters": [cluster], "contexts": [context], "users": [user]}
     file.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", **content}))
     return file
+
+
+@dataclass(frozen=True, slots=True)
+class OtherNode:
+    """A network namespace with an address, and the link to it, whose near end has an address, too."""
+
+    name: str
+    here: str
+    there: str
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """What a command in it begins with."""
+        return ("nsenter", f"--net=/var/run/netns/{self.name}", "--")
+
+    def link(self, state: Literal["up", "down"]) -> None:
+        ip("link", "set", self.name, state)
+
+
+@contextmanager
+def other_node() -> Iterator[OtherNode]:
+    """For root, where there is `ip`; PermissionError for others."""
+    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("nsenter") is None:
+        raise PermissionError("network namespaces need root, ip and nsenter")
+    number = os.getpid() % 60 * 4
+    node = OtherNode(f"ae-{os.getpid()}", f"10.231.254.{number + 1}", f"10.231.254.{number + 2}")
+    ip("netns", "add", node.name)
+    try:
+        ip("link", "add", node.name, "type", "veth", "peer", "name", "eth0", "netns", node.name)
+        ip("address", "add", f"{node.here}/30", "dev", node.name)
+        ip("-netns", node.name, "address", "add", f"{node.there}/30", "dev", "eth0")
+        for where in (("link", "set", node.name), *(("-netns", node.name, "link", "set", of) for of in ("lo", "eth0"))):
+            ip(*where, "up")
+        yield node
+    finally:
+        ip("netns", "delete", node.name)
+
+
+def ip(*words: str) -> None:
+    subprocess.run(("ip", *words), check=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import openai
 import pytest
-from stack.network import Leases, Relay, kubeconfig
+from stack.network import Leases, OtherNode, Relay, kubeconfig, other_node
 from stack.pods import KEY, MEMORY, Pods, free_port
 from stack.traffic import PROMPTS, stream
 
@@ -219,3 +219,49 @@ async def test_a_scheduler_that_is_killed_while_the_api_server_is_away_leads_aga
         assert await stream(client, *jobs[0]) == expected[0]
         net.heal("scheduler")
         await pods.said("scheduler", f"leading in term {term}")
+
+
+@pytest.fixture
+def node() -> Iterator[OtherNode]:
+    try:
+        with other_node() as made:
+            yield made
+    except PermissionError as error:
+        pytest.skip(str(error))
+
+
+async def test_a_standby_takes_over_when_the_link_of_the_schedulers_node_goes_down(
+    four_models: dict[str, Path], shm_folder: Path, node: OtherNode
+) -> None:
+    """A real link: packets are lost, in both directions, and so are those that would open a connection."""
+    pods = Pods({"llama": four_models["llama"]}, shm_folder, MEMORY)
+    pods.nodes = dict.fromkeys(("scheduler", "engine-1"), (node.there, node.inside))
+    pods.nodes |= dict.fromkeys(("standby", "engine-0", "gateway"), (node.here, ()))
+    async with AsyncExitStack() as exits:
+        leases = await exits.enter_async_context(Leases(node.here).serving())
+        exits.push_async_callback(pods.kill)
+        exits.enter_context(shown(pods))
+        file = kubeconfig(shm_folder / "kubeconfig", leases.port, node.here)
+        pods.ports |= {name: free_port() for name in ("standby", "standby-admin", "standby-pages")}
+        pods.schedulers = lambda _: [f"{pods.host(name)}:{pods.ports[name]}" for name in ("scheduler", "standby")]
+        await pods.start_scheduler("scheduler", file)
+        await pods.said("scheduler", "serving")
+        await pods.start_scheduler("standby", file)
+        await asyncio.gather(pods.start_gateway(), *(pods.start_engine(f"engine-{number}") for number in range(2)))
+        client = await exits.enter_async_context(
+            openai.AsyncOpenAI(base_url=f"{pods.url}/v1", api_key=KEY, max_retries=0, timeout=90)
+        )
+        jobs, expected = await streams(client)
+        begun = asyncio.Event()
+        running = [asyncio.create_task(stream(client, *job, begun.set)) for job in jobs]
+        await begun.wait()
+        node.link("down")
+        began = time.monotonic()
+        async with asyncio.timeout(PATIENCE_S):
+            await client.completions.create(model="llama", prompt="Hello", max_tokens=1)
+            print(f"link down to the first new answer: {time.monotonic() - began:.1f} s")  # noqa: T201
+            assert await asyncio.gather(*running) == expected
+        node.link("up")
+        async with asyncio.timeout(PATIENCE_S):
+            assert await pods.processes["scheduler"].wait() == 1
+        assert leases.objects["pool"]["spec"]["holderIdentity"] == "standby"

@@ -152,7 +152,7 @@ async def test_a_role_may_call_what_the_table_says_and_nothing_else(
             else:
                 assert code is grpc.StatusCode.PERMISSION_DENIED, (method, said)
                 assert said == (
-                    f"a certificate of role {role} may not call {short}, which is for: {', '.join(sorted(callers))}"
+                    f"a certificate of role {role} may not call {short}, which is for: {' or '.join(sorted(callers))}"
                 )
                 assert "audit: refused ipv4:127.0.0.1:" in caplog.text
                 assert said in caplog.text

@@ -24,6 +24,7 @@ class Pod:
     node: str
     ready: bool
     restarts: int
+    ip: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,4 +87,4 @@ def _pod(found: dict[str, Any]) -> Pod:
     ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", ()))
     restarts = sum(one["restartCount"] for one in status.get("containerStatuses", ()))
     meta = found["metadata"]
-    return Pod(meta["name"], meta["uid"], found["spec"].get("nodeName", ""), ready, restarts)
+    return Pod(meta["name"], meta["uid"], found["spec"].get("nodeName", ""), ready, restarts, status.get("podIP", ""))

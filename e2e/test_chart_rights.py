@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 import yaml
 
 from aegaeon_kube.errors import KubeError
+from aegaeon_kube.lease import Leadership, LeaseSettings
 from aegaeon_kube.server import connect
 from e2e.cluster import definitions
 from e2e.cluster.errors import ClusterError
@@ -91,7 +93,8 @@ def operator(account: Path, said: Path) -> Iterator[None]:
         **os.environ,
         "KUBECONFIG": str(account),
         "AEGAEON_NAMESPACES": NAMESPACE,  # its rights may be everywhere: what else is in the cluster is not ours
-        "AEGAEON_PICKER_ROLE": _picker_role(account),
+        "AEGAEON_PICKER_ROLE": _role(account, "picker"),
+        "AEGAEON_SCHEDULER_ROLE": _role(account, "scheduler"),
         "AEGAEON_HEALTH_PORT": "0",
         "POD_NAME": "rights",
         "POD_NAMESPACE": NAMESPACE,
@@ -105,11 +108,11 @@ def operator(account: Path, said: Path) -> Iterator[None]:
             process.wait(30)
 
 
-def _picker_role(account: Path) -> str:
+def _role(account: Path, of: str) -> str:
     """Whichever of the two the chart has made: the account may give it, which only that one allows."""
-    everywhere = f"{ACCOUNT}-{NAMESPACE}-picker"
+    everywhere = f"{ACCOUNT}-{NAMESPACE}-{of}"
     given = _may(account, "bind", f"clusterroles.{RBAC}/{everywhere}")
-    return f"ClusterRole/{everywhere}" if given else f"Role/{ACCOUNT}-picker"
+    return f"ClusterRole/{everywhere}" if given else f"Role/{ACCOUNT}-{of}"
 
 
 def _may(account: Path, verb: str, what: str, namespace: str = NAMESPACE) -> bool:
@@ -195,7 +198,7 @@ def test_it_cannot_give_rights_that_it_was_not_given(account: Path) -> None:
 def test_a_picker_sees_pods_and_pools_of_its_namespace_and_nothing_else(
     server: Path, account: Path, tmp_path: Path
 ) -> None:
-    kind, _, role = _picker_role(account).partition("/")
+    kind, _, role = _role(account, "picker").partition("/")
     kubectl(server, "-n", NAMESPACE, "create", "serviceaccount", "a-picker")
     given = f"--{kind.lower()}={role}"
     subject = f"--serviceaccount={NAMESPACE}:a-picker"
@@ -208,6 +211,33 @@ def test_a_picker_sees_pods_and_pools_of_its_namespace_and_nothing_else(
     assert all(allowed.values()), allowed
     assert not any(refused.values()), refused
     assert not _may(picker, "list", "pods", OTHER)
+
+
+async def test_a_scheduler_leads_by_a_lease_of_its_namespace_and_may_do_nothing_else(
+    server: Path, account: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, _, role = _role(account, "scheduler").partition("/")
+    kubectl(server, "-n", NAMESPACE, "create", "serviceaccount", "a-scheduler")
+    given, subject = f"--{kind.lower()}={role}", f"--serviceaccount={NAMESPACE}:a-scheduler"
+    kubectl(server, "-n", NAMESPACE, "create", "rolebinding", "a-scheduler", given, subject)
+    scheduler = _as(server, "a-scheduler", tmp_path)
+    monkeypatch.setenv("KUBECONFIG", str(scheduler))
+    try:
+        async with connect() as api:
+            names = ("one", "other")
+            one, other = (Leadership(api, LeaseSettings(NAMESPACE, name, "a-pool", period_s=0.2)) for name in names)
+            await one.acquire()
+            standing_by = asyncio.create_task(other.acquire())
+            await one.release()
+            await asyncio.wait_for(standing_by, 60)
+            assert 0 < one.term < other.term
+            await asyncio.wait_for(one.replaced(), 60)
+    finally:
+        kubectl(server, "-n", NAMESPACE, "delete", "serviceaccount/a-scheduler", "rolebinding/a-scheduler")
+        kubectl(server, "-n", NAMESPACE, "delete", "lease", "a-pool", "--ignore-not-found")
+    refused = {what: _may(scheduler, "get", what) for what in ("secrets", "pods", "configmaps", "endpoints")}
+    assert not any(refused.values()), refused
+    assert not _may(scheduler, "get", "leases.coordination.k8s.io", OTHER)
 
 
 async def test_a_pod_logs_in_with_the_token_that_kubelet_mounts(

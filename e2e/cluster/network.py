@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from e2e.cluster.layout import Layout, Node
 from e2e.cluster.processes import run
 
@@ -73,3 +76,13 @@ def _namespace(name: str) -> None:
 
 def _ip(namespace: str | None, *words: str) -> None:
     run("ip", *(("-netns", namespace) if namespace else ()), *words)
+
+
+@contextmanager
+def cut(layout: Layout, node: Node) -> Iterator[None]:
+    """A node that nobody reaches and that reaches nobody, for the time of a `with`: nothing closes its connections."""
+    _ip(layout.control_plane, "link", "set", node.link, "down")
+    try:
+        yield
+    finally:
+        _ip(layout.control_plane, "link", "set", node.link, "up")

@@ -19,6 +19,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "name": (str,),
     "listen": (str,),
     "scheduler": (str,),
+    "standbys": (list,),
     "sink": (str,),
     "tls": (str, type(None)),
     "max_body_bytes": (int,),
@@ -87,6 +88,8 @@ class GatewayConfig:
     """gRPC target of the scheduler"""
     sink: str
     """gRPC target under which this gateway serves TokenSink; sidecars dial it"""
+    standbys: tuple[str, ...] = ()
+    """gRPC targets of schedulers that stand by; whichever of all leads is used"""
     tls: str | None = None
     """folder of ca.crt, tls.crt and tls.key: mutual TLS with scheduler and sidecars; None: plaintext"""
     max_body_bytes: int = 8 << 20
@@ -181,13 +184,22 @@ def _checked(data: dict[str, Any]) -> GatewayConfig:
     _check_address("listen", data["listen"])
     if (pages := data.get("metrics_listen")) is not None and not pages.startswith("unix:"):
         _check_address("metrics_listen", pages)
-    own = {"http": _http_limits(data.get("http", {})), "allowed_sources": _allowed(data.get("allowed_sources", []))}
+    own = {
+        "http": _http_limits(data.get("http", {})),
+        "allowed_sources": _allowed(data.get("allowed_sources", [])),
+        "standbys": _texts("standbys", data.get("standbys", [])),
+    }
     return GatewayConfig(**{**data, **own})
 
 
-def _allowed(entries: list[Any]) -> tuple[str, ...]:
+def _texts(key: str, entries: list[Any]) -> tuple[str, ...]:
     if not all(isinstance(entry, str) for entry in entries):
-        raise ConfigError("key 'allowed_sources' must be a list of text")
+        raise ConfigError(f"key {key!r} must be a list of text")
+    return tuple(entries)
+
+
+def _allowed(entries: list[Any]) -> tuple[str, ...]:
+    entries = list(_texts("allowed_sources", entries))
     try:
         Policy(entries)
     except EntryError as error:

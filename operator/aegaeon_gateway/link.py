@@ -24,8 +24,8 @@ from aegaeon_gateway.generation import Choice, Generation, Submission
 from aegaeon_gateway.metrics import Metrics
 from aegaeon_gateway.open_requests import OpenRequests
 from aegaeon_gateway.tenancy import Tenants
-from aegaeon_proto.channels import TlsError, open_channel, why
-from aegaeon_proto.roles import Role
+from aegaeon_proto.channels import TlsError, why
+from aegaeon_proto.leaders import Leader, Leaders, NoLeaderError
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.gateway_pb2_grpc import FrontendStub
 from aegaeon_proto.v1.model_pb2 import ModelPhase
@@ -34,9 +34,7 @@ log = logging.getLogger(__name__)
 
 _BACKOFF_S = (0.05, 1.0)  # first and longest pause between two attempts
 _SWEEP_S = 0.2
-# Every attempt is a channel of its own: gRPC's pause between attempts must not come on top of ours.
 _CHANNEL = [
-    ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.max_receive_message_length", 64 << 20),
 ]
@@ -45,15 +43,16 @@ _CHANNEL = [
 class SchedulerLink:
     """Keeps one Serve stream alive for ever and is the only one that talks on it.
 
-    `hold_s`: a request without a token and without any progress for so long, while the scheduler is away or has not
-    accepted it, is answered 503. `unusable`: the models whose tokenizer or template this gateway cannot use, and why.
+    `targets`: schedulers, of which one leads. `hold_s`: a request without a token and without any progress for so long,
+    while the scheduler is away or has not accepted it, is answered 503. `unusable`: the models whose tokenizer or
+    template this gateway cannot use, and why.
     """
 
     def __init__(
         self,
         *,
         name: str,
-        target: str,
+        targets: Sequence[str],
         tls: Path | None,
         sink: str,
         hold_s: float,
@@ -64,7 +63,7 @@ class SchedulerLink:
         unusable: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._hello = pb.GatewayMessage(hello=pb.GatewayHello(gateway=name, sink=sink))
-        self._target = target
+        self._leaders = Leaders(targets, tls, _CHANNEL)
         self._tls = tls
         self._hold_s = hold_s
         self._open = open_
@@ -77,6 +76,7 @@ class SchedulerLink:
 
     @property
     def connected(self) -> bool:
+        """Attached, and heard from within a few seconds (see Leaders)."""
         return self._outbox is not None
 
     def load(self) -> tuple[int, int]:
@@ -115,12 +115,13 @@ class SchedulerLink:
         while True:
             began = time.monotonic()
             try:
-                await self._serve()
-                log.warning("the scheduler at %s ended the stream", self._target)
+                async with self._leaders.leader() as leader:
+                    await self._leaders.follow(leader, self._serve(leader))
+                log.warning("the scheduler at %s ended the stream", leader.target)
             except grpc.aio.AioRpcError as error:
-                log.warning("no scheduler at %s: %s", self._target, why(error, self._tls))
-            except TlsError as error:
-                log.warning("no scheduler at %s: %s", self._target, error)
+                log.warning("the scheduler at %s broke the stream: %s", leader.target, why(error, self._tls))
+            except (NoLeaderError, TlsError) as error:
+                log.warning("no scheduler: %s", error)
             finally:
                 self._outbox = None
                 self._metrics.scheduler_up.set(0)
@@ -137,22 +138,22 @@ class SchedulerLink:
             for generation in self._open:
                 self._look_after(generation, now)
 
-    async def _serve(self) -> None:
-        async with open_channel(self._target, self._tls, Role.SCHEDULER, _CHANNEL) as channel:
-            outbox: asyncio.Queue[pb.GatewayMessage | Submission] = asyncio.Queue()
-            call = FrontendStub(channel).Serve(self._drain(outbox))
-            outbox.put_nowait(self._hello)
-            async for reply in call:
-                if self._outbox is None:
-                    self._attach(outbox)
-                self._on_reply(reply)
+    async def _serve(self, leader: Leader) -> None:
+        """One stream, until the scheduler ends it. Raises AioRpcError when it breaks."""
+        outbox: asyncio.Queue[pb.GatewayMessage | Submission] = asyncio.Queue()
+        call = FrontendStub(leader.channel).Serve(self._drain(outbox))
+        outbox.put_nowait(self._hello)
+        async for reply in call:
+            if self._outbox is None:
+                self._attach(leader, outbox)
+            self._on_reply(reply)
 
-    def _attach(self, outbox: asyncio.Queue[pb.GatewayMessage | Submission]) -> None:
+    def _attach(self, leader: Leader, outbox: asyncio.Queue[pb.GatewayMessage | Submission]) -> None:
         """The first reply has come: the scheduler is there. Tell it everything that is open."""
         self._outbox = outbox
         self._metrics.scheduler_up.set(1)
         self._metrics.kv_used = 0.0  # until it says otherwise
-        log.info("attached to the scheduler at %s with %d open requests", self._target, len(self._open))
+        log.info("attached to the scheduler at %s with %d open requests", leader.target, len(self._open))
         cancels, self._unsent_cancels = self._unsent_cancels, []
         for cancel in cancels:
             outbox.put_nowait(pb.GatewayMessage(cancel=cancel))

@@ -72,7 +72,7 @@ async def serve(config: GatewayConfig, start_workers: Starter = start_process) -
     )
     link = SchedulerLink(
         name=config.name,
-        target=config.scheduler,
+        targets=(config.scheduler, *config.standbys),
         tls=config.tls_folder,
         sink=config.sink,
         hold_s=config.hold_s,

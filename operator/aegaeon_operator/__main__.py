@@ -23,6 +23,7 @@ environment:
   AEGAEON_REDIS_PASSWORD_FILE, AEGAEON_REDIS_CA_FILE
                              its password, and authorities for a rediss:// URL; handed on to the pools' gateways
   AEGAEON_PICKER_ROLE        what endpoint pickers may, for example ClusterRole/NAME (the chart makes it)
+  AEGAEON_SCHEDULER_ROLE     and what schedulers may
   AEGAEON_GATEWAY_PROVIDER   none, or istio: a DestinationRule is made for each endpoint picker
   AEGAEON_METRICS_NAMESPACES whose pods may reach the ports of metrics, separated by commas; *: all (monitoring)
   AEGAEON_HEALTH_PORT        port of /healthz (8080)

@@ -42,6 +42,7 @@ def from_environment(env: Mapping[str, str]) -> OperatorConfig:
         namespace=env.get("POD_NAMESPACE") or "default",
         metrics_namespaces=_names(env.get("AEGAEON_METRICS_NAMESPACES", "monitoring")),
         picker_role=env.get("AEGAEON_PICKER_ROLE") or "ClusterRole/aegaeon-operator-picker",
+        scheduler_role=env.get("AEGAEON_SCHEDULER_ROLE") or "ClusterRole/aegaeon-operator-scheduler",
         provider=_provider(env.get("AEGAEON_GATEWAY_PROVIDER") or "none"),
     )
     namespaces = _names(env.get("AEGAEON_NAMESPACES", ""))

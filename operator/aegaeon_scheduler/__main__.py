@@ -8,9 +8,13 @@ import logging
 import signal
 import sys
 import time
+from collections.abc import Coroutine
 from contextlib import ExitStack
 from pathlib import Path
 
+from aegaeon_kube.errors import KubeError
+from aegaeon_kube.lease import Leadership, LeaseSettings
+from aegaeon_kube.server import connect
 from aegaeon_scheduler.config import SchedulerConfig, core_config, load_config
 from aegaeon_scheduler.core.errors import CoreError
 from aegaeon_scheduler.core.scheduler import Scheduler
@@ -25,10 +29,12 @@ def main() -> int:
     """The exit status: 0 after a signal, 1 when the core failed, 2 when the start did."""
     parser = argparse.ArgumentParser(prog="python -m aegaeon_scheduler", description="Aegaeon's scheduler.")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration, JSON")
+    parser.add_argument("--holder", metavar="NAME", help="in the Lease, instead of the file's: differs from pod to pod")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    given = parser.parse_args()
     try:
-        return asyncio.run(_serve(load_config(parser.parse_args().config)))
-    except (SchedulerError, CoreError) as error:
+        return asyncio.run(_serve(load_config(given.config, given.holder)))
+    except (SchedulerError, CoreError, KubeError) as error:
         sys.stderr.write(f"aegaeon_scheduler: {error}\n")
         return 2
 
@@ -41,14 +47,51 @@ async def _serve(config: SchedulerConfig) -> int:
     with ExitStack() as stack:
         observers = [stack.enter_context(recording(config.record, settings))] if config.record else []
         service = Service(config, Scheduler(settings), time.monotonic, _microseconds, observers)
+        if config.lease is not None:
+            service.leadership.stand_by()
         await service.start()
-        _log.info("serving %d models on %s", len(config.models), config.listen)
-        waits = [asyncio.create_task(event.wait()) for event in (stop, service.crashed)]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
+        silent = asyncio.Event()
+        lease = asyncio.create_task(_lead(config, service, silent))
+        ends = [asyncio.create_task(event.wait()) for event in (stop, service.crashed)]
+        await asyncio.wait([lease, *ends], return_when=asyncio.FIRST_COMPLETED)
         await service.stop()
-    return 1 if service.crashed.is_set() else 0
+        for task in ends:
+            task.cancel()
+        silent.set()
+        replaced = await lease
+    return 1 if service.crashed.is_set() or replaced else 0
+
+
+async def _lead(config: SchedulerConfig, service: Service, silent: asyncio.Event) -> bool:
+    """Lead, at once or when the Lease is free, until this process is silent; True when another one leads before. Raises
+    KubeError where there is no cluster."""
+    if config.lease is None:
+        _log.info("serving %d models on %s", len(config.models), config.listen)
+        await silent.wait()
+        return False
+    async with connect() as api:
+        leadership = Leadership(api, LeaseSettings(**config.lease.model_dump()))
+        if not await _before(silent, leadership.acquire()):
+            return False
+        service.leadership.lead(lambda: leadership.term)
+        _log.info("serving %d models on %s", len(config.models), config.listen)
+        replaced = await _before(silent, leadership.replaced())
+        if not replaced:
+            await leadership.release()
+        return replaced
+
+
+async def _before(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
+    """Whether `work` ended before `stop`, which ends it."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    for task in (working, stopping):
+        task.cancel()
+    await asyncio.gather(working, stopping, return_exceptions=True)
+    if working.cancelled():
+        return False
+    working.result()
+    return True
 
 
 def _microseconds() -> int:

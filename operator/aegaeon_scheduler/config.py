@@ -142,12 +142,26 @@ class ConstantsFile(_Frozen):
     fits: Any = None
 
 
+class LeaseEntry(_Frozen):
+    """The Lease by which one of several processes leads; the API server is that of the pod, or of KUBECONFIG."""
+
+    namespace: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    holder: str = ""  # its own name there
+    owner: dict[str, str] | None = None  # apiVersion, kind, name and uid: the Lease goes with it
+    memory: Path | None = None  # file of its own: where it led before, it leads again while the API server is away
+    life_s: Seconds = 6.0  # a leader that was not heard of for so long is gone
+    period_s: Seconds = 1.5  # the leader renews, and others look, so often
+    over_s: Seconds = 30.0  # by the clocks of both: one that was last heard of so long ago is gone at the first look
+
+
 class SchedulerConfig(_Frozen):
     """All that `python -m aegaeon_scheduler` needs to know."""
 
     listen: str = Field(min_length=1)  # gRPC target to serve on: "unix:/run/scheduler.sock", "127.0.0.1:7000"
     admin_listen: str | None = Field(default=None, min_length=1)  # gRPC target of service Admin; None: not served
     tls: Path | None = None  # folder of ca.crt, tls.crt and tls.key: mutual TLS on both; None: plaintext
+    lease: LeaseEntry | None = None  # who leads; None: this process, which is the only one
     pool: str = "default"
     policy: PolicyEntry = PolicyEntry()
     models: tuple[ModelEntry, ...]
@@ -171,9 +185,16 @@ class SchedulerConfig(_Frozen):
         return self
 
 
-def load_config(path: Path) -> SchedulerConfig:
-    """Read and check the file. Raises ConfigError, naming file, key and what is wrong with it."""
-    return _load(path, SchedulerConfig)
+def load_config(path: Path, holder: str | None = None) -> SchedulerConfig:
+    """Read and check the file. `holder`: in place of the file's. Raises ConfigError, naming file, key and what is wrong
+    with it."""
+    config = _load(path, SchedulerConfig)
+    if config.lease is None:
+        return config
+    lease = config.lease.model_copy(update={"holder": holder or config.lease.holder})
+    if not lease.holder:
+        raise ConfigError(f"{path}: lease.holder: give it a name of its own, here or with --holder")
+    return config.model_copy(update={"lease": lease})
 
 
 def core_config(config: SchedulerConfig) -> CoreConfig:

@@ -19,6 +19,16 @@ Options = Sequence[tuple[str, Any]]
 
 _log = logging.getLogger(__name__)
 _FILES = ("ca.crt", "tls.crt", "tls.key")
+_SECOND_MS = 1000
+# A peer whose host or network vanished is noticed within the sum of both, also when nothing is sent. The second one is
+# TCP_USER_TIMEOUT as well: gRPC sets it where it sends keepalive pings.
+KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 2, 3
+KEEPALIVE: Options = (
+    ("grpc.keepalive_time_ms", KEEPALIVE_S * _SECOND_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_S * _SECOND_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),  # as many as it takes
+)
 
 
 class TlsError(Exception):
@@ -36,6 +46,7 @@ def open_channel(target: str, tls: Path | None, peer: Role, options: Options = (
 
     With certificates whoever answers must have the role `peer`, wherever the target leads.
     """
+    options = (*KEEPALIVE, *options)
     if tls is None:
         return grpc.aio.insecure_channel(target, options=options)
     files = _read(tls)

@@ -37,6 +37,7 @@ CALLERS: Mapping[str, frozenset[Role]] = {
     "/aegaeon.v1.Frontend/Status": _OPERATOR,
     "/aegaeon.v1.Frontend/Serve": _GATEWAY,
     "/aegaeon.v1.Engine/Attach": _ENGINE,
+    "/aegaeon.v1.Leadership/Ask": _GATEWAY | _ENGINE,
     "/aegaeon.v1.TokenSink/Push": _ENGINE,
 }
 # Calls that change a pool: each is logged, whoever made it.

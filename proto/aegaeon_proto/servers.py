@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from aegaeon_proto.channels import Options, TlsError, server_credentials
+from aegaeon_proto.channels import KEEPALIVE_S, Options, TlsError, server_credentials
 from aegaeon_proto.roles import AUDITED, CALLERS, Role, role_of
 
 _log = logging.getLogger(__name__)
@@ -29,7 +29,8 @@ BOUNDS: Options = (
     ("grpc.max_concurrent_streams", 16),
     ("grpc.max_metadata_size", 4 * _KIB),
     ("grpc.absolute_max_metadata_size", 8 * _KIB),
-    ("grpc.http2.max_ping_strikes", 2),  # of pings without need: no client of ours sends any
+    ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_S * _SECOND_MS // 2),
+    ("grpc.http2.max_ping_strikes", 2),  # of pings that come more often
     ("grpc.keepalive_time_ms", 10 * _SECOND_MS),  # a peer whose host vanished is noticed, also when nothing is sent
     ("grpc.keepalive_timeout_ms", 5 * _SECOND_MS),
 )

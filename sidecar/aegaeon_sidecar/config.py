@@ -73,6 +73,7 @@ class SidecarConfig(_Settings):
     node: str = Field(min_length=1, description="sidecars of one node share the segments folder")
     role: Literal["unified", "prefill", "decode"]
     scheduler: str = Field(min_length=1, description="gRPC target to attach to")
+    standbys: tuple[str, ...] = Field(default=(), description="targets of schedulers that stand by; one of all leads")
     tls: Path | None = Field(
         default=None, description="folder of ca.crt, tls.crt, tls.key: mutual TLS on every stream; None: plaintext"
     )

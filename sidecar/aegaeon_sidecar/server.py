@@ -11,8 +11,8 @@ import logging
 
 import grpc
 
-from aegaeon_proto.channels import TlsError, connect, open_channel, why
-from aegaeon_proto.roles import Role
+from aegaeon_proto.channels import TlsError, why
+from aegaeon_proto.leaders import Leader, Leaders, NoLeaderError
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import engine_pb2_grpc as rpc
 from aegaeon_sidecar.backoff import CHANNEL_OPTIONS, Backoff
@@ -22,7 +22,6 @@ from aegaeon_sidecar.outbox import Outbox
 
 log = logging.getLogger(__name__)
 
-_CONNECT_S = 5.0
 Call = grpc.aio.StreamStreamCall[pb.Report, pb.Command]
 
 
@@ -32,7 +31,7 @@ class Attachment:
     def __init__(self, engine: Engine, outbox: Outbox, config: SidecarConfig) -> None:
         self._engine = engine
         self._outbox = outbox
-        self._scheduler = config.scheduler
+        self._leaders = Leaders((config.scheduler, *config.standbys), config.tls, CHANNEL_OPTIONS)
         self._tls = config.tls
         self._lease_s = config.lease_s
         self._heartbeat_s = config.heartbeat_s
@@ -67,15 +66,14 @@ class Attachment:
         try:
             while True:
                 try:
-                    async with self._channel() as channel:
-                        await connect(channel, _CONNECT_S)
+                    async with self._leaders.leader() as leader:
                         lease.cancel()
                         backoff = Backoff()
-                        await self._attach(channel)
+                        await self._attach(leader)
                 except grpc.aio.AioRpcError as error:
-                    log.info("scheduler %s is away (%s); trying again", self._scheduler, why(error, self._tls))
-                except TlsError as error:
-                    log.warning("scheduler %s cannot be reached: %s", self._scheduler, error)
+                    log.info("scheduler %s is away (%s); trying again", leader.target, why(error, self._tls))
+                except (NoLeaderError, TlsError) as error:
+                    log.warning("no scheduler: %s", error)
                 finally:
                     self._attached = False
                     self._outbox.end()
@@ -88,26 +86,24 @@ class Attachment:
             lease.cancel()
             self._ended.set()
 
-    def _channel(self) -> grpc.aio.Channel:
-        return open_channel(self._scheduler, self._tls, Role.SCHEDULER, CHANNEL_OPTIONS)
-
-    async def _attach(self, channel: grpc.aio.Channel) -> None:
-        """One attachment, until its stream breaks."""
+    async def _attach(self, leader: Leader) -> None:
+        """One attachment, until its stream breaks or the scheduler leads no more."""
         await asyncio.to_thread(self._engine.quiesce)
         self._number += 1
-        call: Call = rpc.EngineStub(channel).Attach()
+        call: Call = rpc.EngineStub(leader.channel).Attach()
         hello = self._engine.hello(self._number)
         self._attached = True  # before the scheduler can know, who may ask at once
         await _write(call, hello)
         if self._draining:
             self._outbox.post(pb.Report(draining=pb.Draining()))
-        log.info("attached to %s", self._scheduler)
+        log.info("attached to %s", leader.target)
         tasks = [
             asyncio.create_task(work, name=name)
             for name, work in (
                 ("commands", self._commands(call, self._number)),
                 ("reports", self._reports(call)),
                 ("heartbeats", self._heartbeats()),
+                ("leader", self._leaders.lost(leader)),
             )
         ]
         try:

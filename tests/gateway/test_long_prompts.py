@@ -85,7 +85,7 @@ async def test_a_request_whose_client_has_left_is_not_sent_to_a_scheduler_that_r
     catalog = Catalog(on_change=lambda models: None)
     tenants = Tenants(TenantsFile(None), by_scheduler=False)
     link = SchedulerLink(
-        name="gw", target="", tls=None, sink="", hold_s=1.0, open_=open_, catalog=catalog, tenants=tenants,
+        name="gw", targets=("",), tls=None, sink="", hold_s=1.0, open_=open_, catalog=catalog, tenants=tenants,
         metrics=Metrics(),
     )  # fmt: skip
     outbox: asyncio.Queue[pb.GatewayMessage | Submission] = asyncio.Queue()

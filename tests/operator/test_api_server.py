@@ -15,7 +15,6 @@ from aegaeon_kube.errors import KubeError
 from aegaeon_kube.server import ApiServer, address_in_pod
 from aegaeon_operator.config import OperatorConfig
 from aegaeon_operator.kube.client import Cluster
-from aegaeon_operator.kube.lease import Leadership, LeaseSettings
 from aegaeon_operator.kube.operator import list_all
 from aegaeon_operator.kube.queue import Queue
 from aegaeon_operator.kube.store import Store
@@ -83,23 +82,6 @@ async def test_events_of_a_watch_arrive_whole_and_an_error_among_them_is_raised(
         with pytest.raises(KubeError, match="too old") as raised:
             await anext(events)
         assert raised.value.status == 410
-
-
-async def test_who_leads_ends_before_its_lease_does_also_when_the_server_answers_no_more() -> None:
-    settings = LeaseSettings("infra", "us", life_s=0.6, period_s=0.1)
-    over = asyncio.Event()
-    lease = {"metadata": {"namespace": "infra", "name": "x", "resourceVersion": "1"}, "spec": {"holderIdentity": "us"}}
-
-    async def handler(request: web.Request) -> web.StreamResponse:
-        if request.method == "PUT":
-            await over.wait()
-        return web.json_response(lease)
-
-    async with api_server(handler) as api:
-        try:
-            await asyncio.wait_for(Leadership(Cluster(api), settings).keep(), 60)
-        finally:
-            over.set()
 
 
 async def test_a_server_that_is_away_is_no_refusal() -> None:

@@ -58,7 +58,7 @@ def test_processes_can_read_what_they_are_told(tmp_path: Path) -> None:
     secret = by_key(decided(*POOLS).manifests)[ChildKey("Secret", "infra", "pool-config")]
     for name in ("scheduler", "gateway", "engine"):
         (tmp_path / f"{name}.json").write_text(entry(secret, f"{name}.json"), "utf-8")
-    scheduler = read_scheduler_config(tmp_path / "scheduler.json")
+    scheduler = read_scheduler_config(tmp_path / "scheduler.json", "pool-scheduler-x")
     assert [model.name for model in scheduler.models] == ["llama", "qwen"]
     assert scheduler.models[0].source.directory == "/srv/models/llama"
     assert read_gateway_config(tmp_path / "gateway.json").tenants_by_scheduler

@@ -14,7 +14,14 @@ from aegaeon_gateway.config import load_config as read_gateway_config
 from aegaeon_operator.errors import SettingsError
 from aegaeon_operator.kube.controller import read_files
 from aegaeon_operator.reconcile.cluster.desired import desired
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, ModelFacts, Platform, RedisAt, SchedulerFacts
+from aegaeon_operator.reconcile.cluster.facts import (
+    ChildKey,
+    EngineFacts,
+    ModelFacts,
+    Platform,
+    RedisAt,
+    SchedulerFacts,
+)
 from aegaeon_operator.reconcile.cluster.report import reports
 from aegaeon_operator.spec.kubernetes import EndpointPicker, PickerLimits
 from aegaeon_picker.__main__ import main as picker_command
@@ -83,19 +90,63 @@ def test_each_overlay_reaches_its_own_pods_and_never_the_labels_that_select_them
     assert (engine["metadata"]["labels"]["team"], engine["spec"]["priorityClassName"]) == ("ml", "high")
     for name in ("scheduler", "gateway", "picker"):
         spec = pod(found, f"pool-{name}")["spec"]
-        assert spec["tolerations"] == control["tolerations"]
+        assert [one for one in spec["tolerations"] if one["key"] == "infra"] == control["tolerations"]
         assert spec["containers"][0]["resources"]["requests"]["cpu"] == "2"
         assert "priorityClassName" not in spec
 
 
-def test_a_picker_is_the_one_pod_that_may_ask_the_api_server_and_only_by_the_role_made_for_it() -> None:
-    found = made(gateway={"endpointPicker": {}}, platform=replace(PLATFORM, picker_role="Role/the-role"))
+def lost(template: Json) -> dict[str, int]:
+    """Seconds that a pod stays on a node with each of the taints of one that is lost."""
+    return {
+        one["key"]: one["tolerationSeconds"] for one in template["spec"]["tolerations"] if "tolerationSeconds" in one
+    }
+
+
+def test_pods_leave_a_lost_node_within_seconds_unless_their_overlay_says_otherwise() -> None:
+    found = made(gateway={"endpointPicker": {}}, scheduling={"standby": True})
+    taints = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+    for name in ("scheduler", "standby", "gateway", "picker"):
+        assert lost(pod(found, f"pool-{name}")) == dict.fromkeys(taints, 2)
+    assert lost(pod(found, "pool-engine")) == dict.fromkeys(taints, 60)
+    own = {"key": taints[1], "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+    changed = made(controlPodTemplate={"tolerations": [own]}, podTemplate={"tolerations": [{"operator": "Exists"}]})
+    assert lost(pod(changed, "pool-gateway")) == {taints[0]: 2, taints[1]: 300}
+    assert lost(pod(changed, "pool-engine")) == {}, "it stays in any case"
+
+
+def test_a_standby_is_a_second_scheduler_with_an_address_of_its_own_that_all_are_told() -> None:
+    found = made(scheduling={"standby": True})
+    config = next(one for key, one in found.items() if key.kind == "Secret" and key.name == "pool-config")
+    told = {name: json.loads(entry(config, f"{name}.json")) for name in ("scheduler", "standby", "gateway", "engine")}
+    assert told["scheduler"] == told["standby"], "they differ by their names in the Lease alone"
+    lease = told["scheduler"]["lease"]
+    assert (lease["namespace"], lease["name"], lease["owner"]["kind"]) == ("infra", "pool-scheduler", "GpuPool")
+    for name in ("gateway", "engine"):
+        targets = (told[name]["scheduler"], told[name]["standbys"])
+        assert targets == ("pool-scheduler.infra.svc:7000", ["pool-standby.infra.svc:7000"])
+    kinds = {key.kind for key in found if key.name == "pool-standby"}
+    assert kinds == {"Deployment", "Service", "NetworkPolicy"}
+    for name, other in (("scheduler", "standby"), ("standby", "scheduler")):
+        spec = pod(found, f"pool-{name}")["spec"]
+        assert spec["containers"][0]["command"][-2:] == ["--holder", "$(POD_NAME)"]
+        (apart,) = spec["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        labels = apart["podAffinityTerm"]["labelSelector"]["matchLabels"]
+        assert labels["app.kubernetes.io/component"] == other
+    assert not any(key.name == "pool-standby" for key in made()), "without it there is none"
+
+
+def test_schedulers_and_pickers_alone_may_ask_the_api_server_and_only_by_the_roles_made_for_them() -> None:
+    platform = replace(PLATFORM, picker_role="Role/the-role", scheduler_role="ClusterRole/leases")
+    found = made(gateway={"endpointPicker": {}}, platform=platform)
     accounts = {
         name: (spec.get("serviceAccountName"), spec["automountServiceAccountToken"])
         for name in ("scheduler", "gateway", "engine", "picker")
         for spec in [pod(found, f"pool-{name}")["spec"]]
     }
     assert accounts.pop("picker") == ("pool-picker", True)
+    assert accounts.pop("scheduler") == ("pool-scheduler", True)
+    bound = found[ChildKey("RoleBinding", "infra", "pool-scheduler")]
+    assert (bound["roleRef"]["kind"], bound["roleRef"]["name"]) == ("ClusterRole", "leases")
     assert set(accounts.values()) == {(None, False)}
     bound = found[ChildKey("RoleBinding", "infra", "pool-picker")]
     assert (bound["roleRef"]["kind"], bound["roleRef"]["name"]) == ("Role", "the-role")
@@ -183,11 +234,30 @@ def test_a_pool_is_ready_when_its_picker_is() -> None:
     assert (conditions["PickerReady"], conditions["Ready"]) == ("False", "False")
 
 
-def status_of(*children: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+LEADS = SchedulerFacts("1", term=7, engines=(EngineFacts("pool-engine-0", "unified", True, 0, 0.0),))
+
+
+def status_of(
+    *children: Any, scheduler: SchedulerFacts | None = LEADS, **spec: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Of a pool with one of each, whose children are such: its status, and its conditions by type."""
-    seen = observed(gpu_pool(engines={"replicas": 1}, gateway={"replicas": 1}), MODELS, *children)
-    (report,) = (one for one in reports(seen, desired(seen), {}) if one.about.kind == "GpuPool")
+    seen = observed(gpu_pool(**{"engines": {"replicas": 1}, "gateway": {"replicas": 1}} | spec), MODELS, *children)
+    unreachable = "" if scheduler else "none of them leads"
+    found = reports(replace(seen, scheduler=scheduler, unreachable=unreachable), desired(seen), {})
+    (report,) = (one for one in found if one.about.kind == "GpuPool")
     return report.status, {one["type"]: one for one in report.status["conditions"]}
+
+
+def test_a_scheduler_is_ready_while_one_that_leads_answers_whatever_kubelets_say() -> None:
+    _, silent = status_of(*running(), scheduler=None)
+    found = silent["SchedulerReady"]
+    assert (found["status"], found["reason"]) == ("False", "SchedulerNotAnswering")
+    assert silent["Ready"]["status"] == "False"
+    _, alone = status_of(*running(), scheduling={"standby": True})
+    assert (alone["SchedulerReady"]["status"], alone["SchedulerReady"]["reason"]) == ("True", "SomeReady")
+    assert alone["SchedulerReady"]["message"].startswith("0 of 1 standby pods are ready")
+    assert alone["Ready"]["status"] == "True"
+    assert alone["Progressing"]["status"] == "True", "until the other one is there"
 
 
 def running(replicas: int = 1, generation: int = 1, **status: Any) -> list[dict[str, Any]]:

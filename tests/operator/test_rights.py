@@ -8,17 +8,8 @@ from typing import Any
 
 import yaml
 
-from aegaeon_operator.kube.client import (
-    CHILDREN,
-    EVENTS,
-    GPU_POOLS,
-    ISTIO,
-    LEASES,
-    MODEL_POOLS,
-    PODS,
-    SECRETS,
-    Resource,
-)
+from aegaeon_kube import lease
+from aegaeon_operator.kube.client import CHILDREN, EVENTS, GPU_POOLS, ISTIO, MODEL_POOLS, PODS, SECRETS, Resource
 from aegaeon_picker import watch
 
 RULES: dict[str, Any] = yaml.safe_load(
@@ -27,6 +18,7 @@ RULES: dict[str, Any] = yaml.safe_load(
 # list and watch: what there is. create and patch: server-side apply. delete: what is wanted no more.
 OF_CHILDREN = ("list", "watch", "create", "patch", "delete")
 Right = tuple[str, str, str]
+LEASE = {("coordination.k8s.io", "leases", verb) for verb in ("get", "create", "update")}
 
 
 def granted(part: str) -> set[Right]:
@@ -55,7 +47,12 @@ def test_the_operator_may_do_what_it_does_and_nothing_else() -> None:
         | rights((EVENTS,), "list", "create")
     )
     assert granted("istio") == rights(ISTIO, *OF_CHILDREN)
-    assert granted("own") == rights((LEASES,), "get", "create", "update")
+    assert granted("own") == LEASE
+
+
+def test_a_scheduler_may_have_a_lease() -> None:
+    assert granted("scheduler") == LEASE
+    assert lease.LEASES.startswith("/apis/coordination.k8s.io/v1/")
 
 
 def test_the_picker_may_read_the_pool_and_its_pods() -> None:

@@ -92,7 +92,7 @@ async def test_the_first_request_of_a_pool_without_engines_is_heard_of_at_once_a
     (tmp_path / "scheduler").mkdir()
     (tmp_path / "gateway").mkdir()
     async with scheduler(tmp_path / "scheduler", cluster.objects["Secret", "pool-scheduler-tls"]) as (listen, admin):
-        monkeypatch.setattr(looked_at, "admin_target", lambda key: admin)
+        monkeypatch.setattr(looked_at, "admin_target", lambda key, name: admin)
         ready = cluster.objects["Deployment", "pool-scheduler"] | {"status": {"readyReplicas": 1}}
         store.put(await cluster.apply(ready))
         assert await controller.reconcile(KEY) > 0

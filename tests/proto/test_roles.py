@@ -25,6 +25,8 @@ from aegaeon_proto.v1 import (
     engine_pb2_grpc,
     gateway_pb2,
     gateway_pb2_grpc,
+    leadership_pb2,
+    leadership_pb2_grpc,
     model_pb2,
 )
 
@@ -32,7 +34,7 @@ NOW = datetime.now(UTC)
 ALONE = (("grpc.use_local_subchannel_pool", 1),)
 METHODS = {
     f"/{service.full_name}/{method.name}": method
-    for module in (admin_pb2, engine_pb2, gateway_pb2, model_pb2)
+    for module in (admin_pb2, engine_pb2, gateway_pb2, leadership_pb2, model_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }
@@ -42,6 +44,7 @@ class Everything(
     admin_pb2_grpc.AdminServicer,
     engine_pb2_grpc.EngineServicer,
     gateway_pb2_grpc.TokenSinkServicer,
+    leadership_pb2_grpc.LeadershipServicer,
 ):
     """Answers whoever is let in; streams are of both kinds that grpc.aio knows."""
 
@@ -56,6 +59,9 @@ class Everything(
 
     async def Status(self, request: Any, context: Any) -> admin_pb2.AdminStatus:
         return admin_pb2.AdminStatus()
+
+    async def Ask(self, request: Any, context: Any) -> leadership_pb2.LeaderReply:
+        return leadership_pb2.LeaderReply()
 
     async def Attach(self, requests: Any, context: Any) -> None:
         await context.write(engine_pb2.Command())
@@ -90,6 +96,7 @@ async def serving(tls: Path | None, target: str = "127.0.0.1:0") -> AsyncIterato
     engine_pb2_grpc.add_EngineServicer_to_server(everything, server)
     gateway_pb2_grpc.add_TokenSinkServicer_to_server(everything, server)
     gateway_pb2_grpc.add_FrontendServicer_to_server(Frontend(), server)
+    leadership_pb2_grpc.add_LeadershipServicer_to_server(everything, server)
     port = add_port(server, target, tls)
     await server.start()
     try:
@@ -148,7 +155,7 @@ async def test_a_role_may_call_what_the_table_says_and_nothing_else(
             else:
                 assert code is grpc.StatusCode.PERMISSION_DENIED, (method, said)
                 assert said == (
-                    f"a certificate of role {role} may not call {short}, which is for: {', '.join(sorted(callers))}"
+                    f"a certificate of role {role} may not call {short}, which is for: {' or '.join(sorted(callers))}"
                 )
                 assert "audit: refused ipv4:127.0.0.1:" in caplog.text
                 assert said in caplog.text

@@ -11,10 +11,11 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -28,6 +29,7 @@ from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, gateway_pb2, model_pb2
 
 START_S = 150  # on a machine that is busy with much else; where it is not, seconds
 KEY = "sk-red"
+LOOPBACK = "127.0.0.1"
 _FILES = ("ca.crt", "tls.crt", "tls.key")
 MEMORY = {"device_bytes": 8 << 20, "slab_bytes": 64 << 10, "host_kv_bytes": 32 << 20, "host_cache_bytes": 64 << 20}
 
@@ -66,14 +68,21 @@ class Pods:
         self._memory = memory
         self._engine = engine  # the module that engines run
         self.hold_s = 30.0  # a request waits for an engine, at most
+        # Address of a process and what its command begins with, by its name: in another network, if it is here.
+        self.nodes: dict[str, tuple[str, tuple[str, ...]]] = {}
+        # Where a process finds the schedulers, by its name.
+        self.schedulers: Callable[[str], list[str]] = lambda _: [self.scheduler]
 
     @property
     def scheduler(self) -> str:
-        return f"127.0.0.1:{self.ports['scheduler']}"
+        return f"{self.host('scheduler')}:{self.ports['scheduler']}"
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.ports['gateway']}"
+        return f"http://{self.host('gateway')}:{self.ports['gateway']}"
+
+    def host(self, name: str) -> str:
+        return self.nodes.get(name, (LOOPBACK, ()))[0]
 
     def write_certificates(self, authority: Pair, folder: Path | None = None) -> Path:
         """Of every role: into the folders that all processes of a role share, or into folders in another one."""
@@ -85,58 +94,66 @@ class Pods:
                 (files / name).write_bytes(content)
         return folder
 
-    async def start_scheduler(self) -> None:
+    async def start_scheduler(self, name: str = "scheduler", cluster: Path | None = None) -> None:
+        """`cluster`: a KUBECONFIG, where a Lease says who leads; one that stands by has ports `NAME-...`."""
+        part = "" if name == "scheduler" else f"{name}-"
         models = [
             {"name": name, "source": {"directory": str(path)}, "ttft_s": 5, "tbt_s": 0.2}
             for name, path in self._models.items()
         ]
         config = {
-            "listen": self.scheduler,
-            "admin_listen": f"127.0.0.1:{self.ports['admin']}",
+            "listen": f"{self.host(name)}:{self.ports[name]}",
+            "admin_listen": f"{self.host(name)}:{self.ports[part + 'admin']}",
             "tls": str(self.tls / Role.SCHEDULER),
             "policy": {"name": "aegaeon"},
-            "metrics_listen": f"127.0.0.1:{self.ports['pages']}",
+            "metrics_listen": f"{self.host(name)}:{self.ports[part + 'pages']}",
             "hold_s": self.hold_s,
             "models": models,
+            "lease": {"namespace": "n", "name": "pool", "memory": str(self.base / f"{name}.term")} if cluster else None,
             "tenants": MessageToDict(tenants(*self._models), preserving_proto_field_name=True),
         }
-        await self._run("scheduler", "aegaeon_scheduler", config)
-        await self._until(self.ports["pages"], "readyz")
+        environment = {"KUBECONFIG": str(cluster)} if cluster else {}
+        await self._run(name, "aegaeon_scheduler", config, "--holder", name, environment=environment)
+        await self._until(name, self.ports[part + "pages"], "readyz")
 
     async def start_engine(self, name: str, tls: Path | None = None, node: str = "n") -> None:
         """Until it is ready; `tls`: certificates of its own."""
         await self.begin_engine(name, tls, node)
-        await self._until(self.engine_pages[name], "readyz")
+        await self._until(name, self.engine_pages[name], "readyz")
 
     async def begin_engine(self, name: str, tls: Path | None = None, node: str = "n") -> None:
         port = self.engine_pages[name] = free_port()
         config = {
             "role": "unified",
-            "scheduler": self.scheduler,
+            **self._targets(name),
             "tls": str((tls or self.tls) / Role.ENGINE),
             "memory": self._memory,
             "segments": str(self.base / f"segments-{node}"),
-            "metrics_listen": f"127.0.0.1:{port}",
+            "metrics_listen": f"{self.host(name)}:{port}",
             "drain_s": 60,
         }
         await self._run(name, self._engine, config, "--instance", name, "--node", node)
 
+    def _targets(self, name: str) -> dict[str, Any]:
+        first, *others = self.schedulers(name)
+        return {"scheduler": first, "standbys": others}
+
     @property
     def pages(self) -> str:
         """Where the scheduler's metrics are."""
-        return f"127.0.0.1:{self.ports['pages']}"
+        return f"{self.host('scheduler')}:{self.ports['pages']}"
 
     async def start_gateway(self) -> None:
         config = {
-            "listen": f"127.0.0.1:{self.ports['gateway']}",
-            "scheduler": self.scheduler,
+            "listen": f"{self.host('gateway')}:{self.ports['gateway']}",
+            **self._targets("gateway"),
             "tls": str(self.tls / Role.GATEWAY),
             "tenants_by_scheduler": True,
             "hold_s": self.hold_s,
         }
-        sink = f"127.0.0.1:{self.ports['sink']}"
+        sink = f"{self.host('gateway')}:{self.ports['sink']}"
         await self._run("gateway", "aegaeon_gateway", config, "--name", "gateway", "--sink", sink)
-        await self._until(self.ports["gateway"], "health")
+        await self._until("gateway", self.ports["gateway"], "health")
 
     async def end(self, name: str, timeout_s: float = 90) -> int:
         """SIGTERM, as kubelet does; the exit status."""
@@ -147,7 +164,7 @@ class Pods:
 
     @asynccontextmanager
     async def admin(self) -> AsyncIterator[admin_pb2_grpc.AdminAsyncStub]:
-        target = f"127.0.0.1:{self.ports['admin']}"
+        target = f"{self.host('scheduler')}:{self.ports['admin']}"
         async with open_channel(target, self.tls / Role.OPERATOR, Role.SCHEDULER) as channel:
             yield admin_pb2_grpc.AdminStub(channel)
 
@@ -171,23 +188,31 @@ class Pods:
     def log(self, name: str) -> str:
         return (self.base / f"{name}.log").read_text(errors="replace")
 
-    async def _run(self, name: str, module: str, config: dict[str, Any], *arguments: str) -> None:
+    async def _run(
+        self,
+        name: str,
+        module: str,
+        config: dict[str, Any],
+        *arguments: str,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         file = self.base / f"{name}.json"
         file.write_text(json.dumps(config))
         with (self.base / f"{name}.log").open("ab") as log:
             self.processes[name] = await asyncio.create_subprocess_exec(
+                *self.nodes.get(name, (LOOPBACK, ()))[1],
                 *(sys.executable, "-m", module, "--config", str(file), *arguments),
-                env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
+                env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])} | environment,
                 stdout=log,
                 stderr=log,
             )
 
-    async def _until(self, port: int, page: str) -> None:
+    async def _until(self, name: str, port: int, page: str) -> None:
         """Its readiness probe, as kubelet asks it."""
         async with asyncio.timeout(START_S), aiohttp.ClientSession() as session:
             while True:
                 try:
-                    async with session.get(f"http://127.0.0.1:{port}/{page}") as answer:
+                    async with session.get(f"http://{self.host(name)}:{port}/{page}") as answer:
                         if answer.status == 200:
                             return
                 except aiohttp.ClientConnectionError:

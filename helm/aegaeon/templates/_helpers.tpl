@@ -74,3 +74,8 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- define "aegaeon.pickerRole" -}}
 {{- if .Values.operator.watchNamespaces }}Role/{{ include "aegaeon.name" . }}-picker{{ else }}ClusterRole/{{ include "aegaeon.name" . }}-{{ .Release.Namespace }}-picker{{ end }}
 {{- end }}
+
+{{/* What schedulers may: made by rbac.yaml. */}}
+{{- define "aegaeon.schedulerRole" -}}
+{{- if .Values.operator.watchNamespaces }}Role/{{ include "aegaeon.name" . }}-scheduler{{ else }}ClusterRole/{{ include "aegaeon.name" . }}-{{ .Release.Namespace }}-scheduler{{ end }}
+{{- end }}

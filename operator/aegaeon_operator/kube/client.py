@@ -35,7 +35,6 @@ GPU_POOLS = Resource("serving.aegaeon.io", "v1alpha1", "gpupools", "GpuPool")
 MODEL_POOLS = Resource("serving.aegaeon.io", "v1alpha1", "modelpools", "ModelPool")
 SECRETS = Resource("", "v1", "secrets", "Secret")
 EVENTS = Resource("", "v1", "events", "Event")
-LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 # What the operator makes, and watches by its label.
 CHILDREN = (
     SECRETS,
@@ -53,7 +52,7 @@ CHILDREN = (
 ISTIO = (Resource("networking.istio.io", "v1", "destinationrules", "DestinationRule"),)
 # What the cluster makes of them, which is read alone.
 PODS = Resource("", "v1", "pods", "Pod")
-_BY_KIND = {one.kind: one for one in (*CHILDREN, *ISTIO, GPU_POOLS, MODEL_POOLS, EVENTS, LEASES)}
+_BY_KIND = {one.kind: one for one in (*CHILDREN, *ISTIO, GPU_POOLS, MODEL_POOLS, EVENTS)}
 
 
 def children_of(platform: Platform) -> tuple[Resource, ...]:
@@ -86,12 +85,12 @@ class Cluster:
     """Calls of the API server. Every method raises KubeError with the status and what the server said."""
 
     def __init__(self, api: server.ApiServer) -> None:
-        self._api = api
+        self.api = api
 
     async def list(self, resource: Resource, namespace: str | None, labels: str = "") -> Listed:
         """All objects of a kind; none where the API server does not know the kind."""
         try:
-            found = await self._api.call(
+            found = await self.api.call(
                 "GET", resource.path(namespace), params={"labelSelector": labels, "resourceVersion": "0"}
             )
         except KubeError as error:
@@ -105,7 +104,7 @@ class Cluster:
     async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
         """One object, or None."""
         try:
-            return await self._api.call("GET", resource.path(namespace, name))
+            return await self.api.call("GET", resource.path(namespace, name))
         except KubeError as error:
             if error.status == NOT_FOUND:
                 return None
@@ -115,7 +114,7 @@ class Cluster:
         """What the newest Event of type Warning about an object says; empty when there is none."""
         fields = {"type": "Warning", "involvedObject.kind": about.kind, "involvedObject.name": about.name}
         selector = ",".join(f"{name}={value}" for name, value in fields.items())
-        found = await self._api.call("GET", EVENTS.path(about.namespace), params={"fieldSelector": selector})
+        found = await self.api.call("GET", EVENTS.path(about.namespace), params={"fieldSelector": selector})
         newest: Json = max(found["items"], key=_when, default={})
         return str(newest.get("message", ""))
 
@@ -132,7 +131,7 @@ class Cluster:
         Without `force` it is a conflict when one of these fields is another manager's and differs.
         """
         key = ChildKey.of(manifest)
-        return await self._api.call(
+        return await self.api.call(
             "PATCH",
             resource_of(key.kind).path(key.namespace, key.name, subresource),
             params={"fieldManager": MANAGER, "force": str(force).lower()},
@@ -143,17 +142,12 @@ class Cluster:
     async def create(self, manifest: Json) -> Json:
         """A new object; a conflict when it is there."""
         resource = resource_of(manifest["kind"])
-        return await self._api.call("POST", resource.path(manifest["metadata"]["namespace"]), body=manifest)
-
-    async def replace(self, manifest: Json) -> Json:
-        """An object as a whole; a conflict when somebody changed it since it was read."""
-        key = ChildKey.of(manifest)
-        return await self._api.call("PUT", resource_of(key.kind).path(key.namespace, key.name), body=manifest)
+        return await self.api.call("POST", resource.path(manifest["metadata"]["namespace"]), body=manifest)
 
     async def delete(self, key: ChildKey) -> None:
         """Its pods go in the background; one that is gone already is no error."""
         try:
-            await self._api.call(
+            await self.api.call(
                 "DELETE",
                 resource_of(key.kind).path(key.namespace, key.name),
                 params={"propagationPolicy": "Background"},

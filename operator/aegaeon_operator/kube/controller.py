@@ -31,11 +31,11 @@ from aegaeon_operator.reconcile.cluster.facts import (
     Report,
     SchedulerFacts,
 )
-from aegaeon_operator.reconcile.cluster.names import MANAGER, admin_target, child
-from aegaeon_operator.reconcile.cluster.readiness import to_ask_about
+from aegaeon_operator.reconcile.cluster.names import MANAGER, admin_target, child, schedulers
+from aegaeon_operator.reconcile.cluster.readiness import ready_schedulers, to_ask_about
 from aegaeon_operator.reconcile.cluster.report import reports
 from aegaeon_operator.reconcile.cluster.scaler import Scaler
-from aegaeon_operator.spec.resources import API_VERSION
+from aegaeon_operator.spec.resources import API_VERSION, GpuPoolSpec
 
 _log = logging.getLogger(__name__)
 # Looks at a pool that nothing happens to: something on its way, serving, with Secrets to read again, at rest.
@@ -48,10 +48,11 @@ class _Memory:
     """What is remembered of a pool between looks; losing it costs a few reads."""
 
     writer: Writer
-    link: SchedulerLink | None = None
+    links: dict[str, SchedulerLink] = field(default_factory=dict)
     certificates: certificates.Files = field(default_factory=dict)
     facts: SchedulerFacts | None = None
     unreachable: str = ""
+    leader: SchedulerLink | None = None
     scaler: Scaler = field(default_factory=Scaler)
     demand: asyncio.Task[None] | None = None
     written: dict[str, float] = field(default_factory=dict)
@@ -132,21 +133,33 @@ class Controller:
         return replace(observed, children={ChildKey.of(one): one for one in self._store.children_of(observed.key)})
 
     async def _exchange(self, observed: Observed, wanted: Desired, memory: _Memory) -> SchedulerFacts | None:
-        """With a scheduler that is ready; one that does not answer leaves what was known for no longer than this."""
-        pool, memory.unreachable = observed.gpu_pool, ""
-        deployment = observed.children.get(
-            ChildKey("Deployment", observed.key.namespace, child(observed.key, "scheduler")), {}
-        )
-        if pool is None or pool.value is None or not (deployment.get("status") or {}).get("readyReplicas"):
+        """With every scheduler that has a ready pod; what the one says that leads. One that does not answer leaves what
+        was known for no longer than this."""
+        pool, memory.unreachable, memory.leader = observed.gpu_pool, "", None
+        if pool is None or pool.value is None:
             return None
-        memory.link = memory.link or SchedulerLink(admin_target(observed.key), memory.certificates)
+        spec = pool.value.spec
+        there = [name for name in schedulers(spec) if ready_schedulers(observed, name)]
+        said = await asyncio.gather(*(self._ask(observed.key, name, spec, wanted, memory) for name in there))
+        leaders = [(one.term, name, one) for name, one in zip(there, said, strict=True) if one and not one.standby]
+        if not leaders:
+            memory.unreachable = memory.unreachable or ("none of them leads" if there else "")
+            return None
+        _, name, facts = max(leaders, key=lambda leader: leader[0])
+        memory.unreachable, memory.leader = "", memory.links[name]
+        return facts
+
+    async def _ask(
+        self, key: Key, name: str, spec: GpuPoolSpec, wanted: Desired, memory: _Memory
+    ) -> SchedulerFacts | None:
+        if name not in memory.links:
+            memory.links[name] = SchedulerLink(admin_target(key, name), memory.certificates)
         try:
-            facts = await memory.link.exchange(wanted, pool.value.spec.memory.slab_size)
+            return await memory.links[name].exchange(wanted, spec.memory.slab_size)
         except KubeError as error:
-            _log.info("%s/%s: %s", observed.key.namespace, observed.key.name, error)
+            _log.info("%s/%s: %s: %s", key.namespace, key.name, name, error)
             memory.unreachable = str(error)
             return None
-        return facts
 
     async def _warnings(self, observed: Observed) -> dict[ChildKey, str]:
         """What Events tell of the first few objects that do not tell themselves; without an answer, nothing."""
@@ -222,12 +235,12 @@ class Controller:
 
     def _wake(self, observed: Observed, memory: _Memory) -> float:
         """When to look again at a pool that has no engines: once somebody asks. Its scheduler tells at once."""
-        if memory.facts is None or memory.link is None or 0 not in observed.replicas.values():
+        if memory.facts is None or memory.leader is None or 0 not in observed.replicas.values():
             return _REST_S
         if memory.facts.open_requests:
             return 0.0
         if memory.demand is None or memory.demand.done():
-            memory.demand = asyncio.create_task(self._await_demand(observed.key, memory.link))
+            memory.demand = asyncio.create_task(self._await_demand(observed.key, memory.leader))
         return _REST_S
 
     async def _await_demand(self, key: Key, link: SchedulerLink) -> None:
@@ -235,8 +248,9 @@ class Controller:
             self.on_demand(key)
 
     def _again_in(self, observed: Observed, memory: _Memory, found: list[Report]) -> float:
-        # Neither a scheduler that does not answer nor an Event is watched.
-        unwatched_s = _SERVING_S if memory.unreachable or to_ask_about(observed) else _REST_S
+        if memory.facts is None and memory.unreachable:
+            return _SOON_S
+        unwatched_s = _SERVING_S if to_ask_about(observed) else _REST_S  # nobody tells of Events
         if memory.facts is None:
             return min(unwatched_s, _SECRETS_S if named_secrets(observed) else _REST_S)
         ready = [one["status"] for report in found for one in report.status["conditions"] if one["type"] == "Ready"]
@@ -253,9 +267,9 @@ class Controller:
             memory.demand.cancel()
             await asyncio.wait([memory.demand])
             memory.demand = None
-        if memory.link:
-            await memory.link.close()
-            memory.link = None
+        links, memory.links, memory.leader = memory.links, {}, None
+        for link in links.values():
+            await link.close()
 
 
 def read_files(redis: RedisAt | None) -> dict[str, str]:

@@ -18,11 +18,11 @@ import kopf
 from aiohttp import web
 
 from aegaeon_kube.errors import KubeError
+from aegaeon_kube.lease import Leadership, LeaseSettings
 from aegaeon_kube.server import address_in_pod
 from aegaeon_operator.config import OperatorConfig
 from aegaeon_operator.kube.client import GPU_POOLS, MODEL_POOLS, Cluster, connect, labelled
 from aegaeon_operator.kube.controller import Controller
-from aegaeon_operator.kube.lease import Leadership, LeaseSettings
 from aegaeon_operator.kube.queue import Queue
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.facts import ChildKey
@@ -39,7 +39,7 @@ async def run(config: OperatorConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with _health(config.health_port), connect() as cluster:
-        leadership = Leadership(cluster, LeaseSettings(config.platform.namespace, config.holder))
+        leadership = Leadership(cluster.api, LeaseSettings(config.platform.namespace, config.holder))
         if await _first(stop.wait(), leadership.acquire()) == 0:
             return 0
         try:

@@ -99,6 +99,8 @@ def facts(status: admin_pb2.AdminStatus, slab_bytes: int) -> SchedulerFacts:
         ended=sum(one.requests for one in status.pool.models),
         refused={note.model: note.reason for note in status.refused},
         changing={note.model: note.reason for note in status.changing},
+        standby=status.standby,
+        term=status.term,
     )
 
 

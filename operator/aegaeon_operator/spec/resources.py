@@ -197,6 +197,11 @@ class Scheduling(Strict):
         "1.6 times its objective in the queue. `none`: `hold` alone bounds the wait; the default, since where the "
         "hardware cannot meet the objective `feasible` refuses nearly everything.",
     )
+    standby: bool = Field(
+        default=False,
+        description="On Kubernetes: a second scheduler, on another node where there is one, that takes over within "
+        "seconds when the first is lost.",
+    )
     metrics_port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
         default=None, description="Port of the scheduler's Prometheus metrics; without it they are not served."
     )

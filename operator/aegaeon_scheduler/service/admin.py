@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, gateway_pb2
+from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, gateway_pb2, leadership_pb2
 from aegaeon_scheduler.errors import RequestError
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.changes import CatalogChanges
@@ -27,12 +27,14 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         changes: CatalogChanges,
         frontend: FrontendService,
         status: Callable[[], gateway_pb2.PoolStatus],
+        leadership: Callable[[], leadership_pb2.LeaderReply],
     ) -> None:
         self._incarnation = incarnation
         self._catalog = catalog
         self._changes = changes
         self._frontend = frontend
         self._status = status
+        self._leadership = leadership
 
     async def SetCatalog(self, request: admin_pb2.SetCatalogRequest, context: Context) -> admin_pb2.SetCatalogReply:
         """The whole list of models."""
@@ -52,7 +54,10 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     async def Status(self, request: admin_pb2.AdminStatusRequest, context: Context) -> admin_pb2.AdminStatus:
         """The pool as it stands."""
+        leadership = self._leadership()
         return admin_pb2.AdminStatus(
+            standby=not leadership.leads,
+            term=leadership.term,
             incarnation=self._incarnation,
             pool=self._status(),
             catalog=self._frontend.catalog(),

@@ -56,7 +56,10 @@ class Observer(Protocol):
 
 
 class Driver:
-    """Events in, commands out. `clock` is monotonic seconds; `crashed` is called when the core fails."""
+    """Events in, commands out. `clock` is monotonic seconds; `crashed` is called when the core fails.
+
+    After `wait`, events wait for `begin`: the time at which the core hears of the first is the one at which it begins.
+    """
 
     def __init__(
         self,
@@ -75,6 +78,7 @@ class Driver:
         self._crashed = crashed
         self._pending: deque[events.Event] = deque()
         self._busy = False
+        self.waits = False
         self._alarm = Alarm(clock, lambda: self.handle(events.Tick()))
         self._execute: dict[type, Callable[[Any], None]] = {
             commands.Send: self._send,
@@ -103,6 +107,15 @@ class Driver:
             self._crashed()
             raise
         self._busy = False
+
+    def wait(self) -> None:
+        """This process does not lead yet."""
+        self._busy = self.waits = True
+
+    def begin(self) -> None:
+        """It does."""
+        self._busy = self.waits = False
+        self.handle()
 
     def submit(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
         """A request, or what is left of one. One that makes no sense is refused here."""

@@ -21,6 +21,7 @@ from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.changes import CatalogChanges
 from aegaeon_scheduler.service.codec.reports import ReportDecoder, command_named, instance_up, model_reported
 from aegaeon_scheduler.service.driver import Driver
+from aegaeon_scheduler.service.leadership import refuse_streams
 from aegaeon_scheduler.service.outbox import Outbox
 from aegaeon_scheduler.service.stream import converse
 
@@ -80,6 +81,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         self, request_iterator: AsyncIterator[engine_pb2.Report], context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
         """One sidecar, from its Hello until the stream ends."""
+        await refuse_streams(self._driver, context)
         try:
             attachment = self._welcome(await anext(request_iterator, engine_pb2.Report()))
         except ProtocolError as error:

@@ -18,6 +18,7 @@ from aegaeon_scheduler.core.model import GatewayId, RejectCode
 from aegaeon_scheduler.errors import ProtocolError
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.driver import Driver
+from aegaeon_scheduler.service.leadership import refuse_streams
 from aegaeon_scheduler.service.outbox import Outbox
 from aegaeon_scheduler.service.sequences import Origin
 from aegaeon_scheduler.service.strangers import Strangers
@@ -85,6 +86,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> None:
         """One gateway, from its GatewayHello until the stream ends."""
+        await refuse_streams(self._driver, context)
         try:
             line = self._welcome(await anext(request_iterator, gateway_pb2.GatewayMessage()))
         except ProtocolError as error:

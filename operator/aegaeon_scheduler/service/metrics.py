@@ -80,18 +80,30 @@ class EventMetrics:
 
 
 class PoolMetrics(Collector):
-    """The state of the pool, taken from the core's snapshot when somebody asks.
+    """The state of the pool, taken from the core's snapshot when somebody asks. One that stands by knows of no engine,
+    which must not read as a pool without engines.
 
     `start_s`: how long requests are held for an engine to start; 0: the pool always has some.
     """
 
-    def __init__(self, snapshot: Callable[[], Snapshot], connected: Sized, start_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        snapshot: Callable[[], Snapshot],
+        connected: Sized,
+        start_s: float = 0.0,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._snapshot = snapshot
         self._connected = connected
         self._start_s = start_s
+        self._leads = leads
 
     def collect(self) -> Iterator[Metric]:
-        """One family for each figure in the tables above."""
+        """Whether this process leads; if so, one family for each figure in the tables above."""
+        leads = self._leads()
+        yield GaugeMetricFamily(f"{_PREFIX}_leads", "1 while this process leads, 0 while it stands by.", leads)
+        if not leads:
+            return
         core = self._snapshot()
         yield GaugeMetricFamily(f"{_PREFIX}_instances_up", "Sidecars whose stream stands.", len(self._connected))
         held = "Seconds that requests are held for an engine to start; 0: some are always there."

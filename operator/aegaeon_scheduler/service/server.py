@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from aegaeon_proto.channels import TlsError
 from aegaeon_proto.pages import Pages
 from aegaeon_proto.servers import add_port, make_server
-from aegaeon_proto.v1 import admin_pb2_grpc, engine_pb2_grpc, gateway_pb2_grpc
+from aegaeon_proto.v1 import admin_pb2_grpc, engine_pb2_grpc, gateway_pb2_grpc, leadership_pb2_grpc
 from aegaeon_scheduler.config import SchedulerConfig
 from aegaeon_scheduler.errors import ListenError
 from aegaeon_scheduler.service.admin import AdminService
@@ -20,6 +20,7 @@ from aegaeon_scheduler.service.changes import CatalogChanges
 from aegaeon_scheduler.service.driver import Brain, Driver, Observer
 from aegaeon_scheduler.service.engine import EngineService
 from aegaeon_scheduler.service.frontend import FrontendService
+from aegaeon_scheduler.service.leadership import LeadershipService
 from aegaeon_scheduler.service.metrics import EventMetrics, PoolMetrics
 from aegaeon_scheduler.service.status import StatusView
 from aegaeon_scheduler.service.strangers import Strangers
@@ -49,6 +50,7 @@ class Service:
         self._registry = CollectorRegistry()
         watchers = (EventMetrics(self._registry), *observers)
         self.driver = Driver(brain, clock, watchers, self.crashed.set)
+        self.leadership = LeadershipService(self.driver)
         self.catalog = Catalog(config.models, self._announce)
         self._changes = CatalogChanges(self.catalog, self.driver, self._tell_engines)
         self.engine = EngineService(
@@ -61,13 +63,19 @@ class Service:
         )
         if config.tenants is not None:
             self.frontend.set_tenants(configured(config.tenants))
-        self._registry.register(PoolMetrics(view.snapshot, self.driver.instances, config.start_s))
+        self._registry.register(
+            PoolMetrics(view.snapshot, self.driver.instances, config.start_s, lambda: not self.driver.waits)
+        )
         server = make_server(_OPTIONS)
         engine_pb2_grpc.add_EngineServicer_to_server(self.engine, server)
         gateway_pb2_grpc.add_FrontendServicer_to_server(self.frontend, server)
+        leadership_pb2_grpc.add_LeadershipServicer_to_server(self.leadership, server)
         self._servers = [("listen", config.listen, server)]
         if config.admin_listen is not None:
-            admin = AdminService(uuid.uuid4().hex[:12], self.catalog, self._changes, self.frontend, view.status)
+            incarnation = uuid.uuid4().hex[:12]
+            admin = AdminService(
+                incarnation, self.catalog, self._changes, self.frontend, view.status, self.leadership.reply
+            )
             server = make_server(_OPTIONS)
             admin_pb2_grpc.add_AdminServicer_to_server(admin, server)
             self._servers.append(("admin_listen", config.admin_listen, server))

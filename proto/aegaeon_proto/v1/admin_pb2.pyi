@@ -236,10 +236,16 @@ class AdminStatus(_message.Message):
     TENANTS_KNOWN_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     CHANGING_FIELD_NUMBER: _builtins.int
+    STANDBY_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     """new at every start of the scheduler"""
     tenants_known: _builtins.bool
     """by configuration or SetTenants"""
+    standby: _builtins.bool
+    """it would take over: tell it models and tenants, and ask another process how the pool stands"""
+    term: _builtins.int
+    """of its leadership, see leadership.proto"""
     @_builtins.property
     def pool(self) -> _gateway_pb2.PoolStatus: ...
     @_builtins.property
@@ -271,10 +277,12 @@ class AdminStatus(_message.Message):
         tenants_known: _builtins.bool = ...,
         refused: _abc.Iterable[Global___ModelNote] | None = ...,
         changing: _abc.Iterable[Global___ModelNote] | None = ...,
+        standby: _builtins.bool = ...,
+        term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "pool", b"pool"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "changing", b"changing", "gateways", b"gateways", "incarnation", b"incarnation", "pool", b"pool", "refused", b"refused", "tenants_known", b"tenants_known", "withdrawing", b"withdrawing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "changing", b"changing", "gateways", b"gateways", "incarnation", b"incarnation", "pool", b"pool", "refused", b"refused", "standby", b"standby", "tenants_known", b"tenants_known", "term", b"term", "withdrawing", b"withdrawing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

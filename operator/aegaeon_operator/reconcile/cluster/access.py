@@ -11,7 +11,7 @@ from aegaeon_operator.reconcile.cluster.conditions import Condition, no, yes
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Live, Observed
 from aegaeon_operator.reconcile.cluster.names import child
 from aegaeon_operator.reconcile.cluster.readiness import engines, engines_ready, gateway_ready, scheduler_ready
-from aegaeon_operator.spec.resources import ModelPool
+from aegaeon_operator.spec.resources import GpuPoolSpec, ModelPool
 
 _ROUTABLE = "Routable"
 
@@ -36,7 +36,7 @@ def routable(observed: Observed, pool: Live[ModelPool], failures: Mapping[ChildK
 
 def without_engines(observed: Observed, kind: str) -> Condition | None:
     """What the GpuPool's engines lack to serve; None: nothing."""
-    spec = observed.gpu_pool.value.spec if observed.gpu_pool and observed.gpu_pool.value else None
+    spec = _spec(observed)
     if spec is None:
         return None
     why = engines_ready(observed, spec, engines(observed, spec))
@@ -48,8 +48,13 @@ def without_engines(observed: Observed, kind: str) -> Condition | None:
 
 def without_scheduler(observed: Observed) -> str:
     """Why nothing is known of the models."""
-    why = scheduler_ready(observed)
-    return f"the scheduler of {_where(observed)} does not answer ({why.reason}: see its SchedulerReady)"
+    spec = _spec(observed)
+    why = scheduler_ready(observed, spec).reason if spec else "its spec is refused"
+    return f"the scheduler of {_where(observed)} does not answer ({why}: see its SchedulerReady)"
+
+
+def _spec(observed: Observed) -> GpuPoolSpec | None:
+    return observed.gpu_pool.value.spec if observed.gpu_pool and observed.gpu_pool.value else None
 
 
 def _where(observed: Observed) -> str:

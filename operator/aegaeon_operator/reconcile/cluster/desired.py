@@ -27,7 +27,9 @@ from aegaeon_operator.reconcile.cluster.names import (
     child,
     fingerprint,
     manifest,
+    owned_by,
     scheduler_target,
+    schedulers,
 )
 from aegaeon_operator.reconcile.cluster.picker import picker
 from aegaeon_operator.reconcile.cluster.pods import ENGINE_DRAIN_S, GATEWAY_DRAIN_S, WITHDRAW_S
@@ -60,12 +62,13 @@ def desired(observed: Observed) -> Desired:
     if pool is None or pool.value is None:
         return Desired(attached)
     spec = pool.value.spec
-    configs = _configs(observed.key, spec, observed.platform)
+    configs = _configs(observed.key, pool, spec, observed.platform)
     catalog = tuple(_model(spec, model) for model in attached.served)
-    scheduler = {**configs["scheduler"], "models": list(catalog), "tenants": attached.tenants}
+    served = {"models": list(catalog), "tenants": attached.tenants}
+    whole = configs | {name: configs[name] | served for name in schedulers(spec)}
     accepted = [one for one in observed.model_pools if _serves(attached, one.uid)]
     said = (
-        _secret(observed.key, pool, "config", _files({**configs, "scheduler": scheduler})),
+        _secret(observed.key, pool, "config", _files(whole)),
         _secret(observed.key, pool, "credentials", attached.credentials),
         *([_secret(observed.key, pool, "redis", dict(observed.redis))] if observed.redis else []),
         *workloads(observed, pool, spec, configs),
@@ -91,9 +94,10 @@ def _serves(attached: Attached, uid: str) -> bool:
     return any(pool.uid == uid for pool, _ in attached.models.values())
 
 
-def _configs(key: Key, spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]:
+def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]:
     """By component, without models and tenants: those come and go while pods run."""
-    target = scheduler_target(key)
+    first, *others = (scheduler_target(key, component) for component in schedulers(spec))
+    targets: Json = {"scheduler": first, **({"standbys": others} if others else {})}
     device = "cpu" if spec.accelerator.device == "cpu" else "cuda:0"  # the first that the pod was given
     found: dict[str, Json] = {
         "scheduler": {
@@ -102,12 +106,18 @@ def _configs(key: Key, spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]
             "tls": TLS,
             "admin_listen": f"0.0.0.0:{SCHEDULER_ADMIN}",
             "metrics_listen": f"0.0.0.0:{SCHEDULER_METRICS}",
+            "lease": {
+                "namespace": key.namespace,
+                "name": child(key, "scheduler"),
+                "owner": owned_by(pool),
+                "memory": "/tmp/term",
+            },
         },
         "gateway": {
             **gateway_settings(spec),
             "name": "gateway",
             "listen": f"0.0.0.0:{GATEWAY_PORT}",
-            "scheduler": target,
+            **targets,
             "sink": f"0.0.0.0:{SINK_PORT}",
             "metrics_listen": f"0.0.0.0:{GATEWAY_METRICS}",
             "tls": TLS,
@@ -124,7 +134,7 @@ def _configs(key: Key, spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]
             **sidecar_settings(role, spec),
             "instance": component,
             "node": "unknown",
-            "scheduler": target,
+            **targets,
             "device": device,
             "segments": SEGMENTS,
             **({} if spec.memory.disk else _HUB_DISK),
@@ -132,7 +142,7 @@ def _configs(key: Key, spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]
             "metrics_listen": f"0.0.0.0:{ENGINE_METRICS}",
             "drain_s": ENGINE_DRAIN_S,
         }
-    return found
+    return found | dict.fromkeys(schedulers(spec), found["scheduler"])
 
 
 def _redis(platform: Platform) -> Json:

@@ -82,6 +82,8 @@ class Platform:
     """whose pods may reach the ports of metrics; `*`: all"""
     picker_role: str = "ClusterRole/picker"
     """kind and name of the role that endpoint pickers are given"""
+    scheduler_role: str = "ClusterRole/scheduler"
+    """and of the one for schedulers"""
     provider: Literal["none", "istio"] = "none"
     """of Gateways: what it wants beside the standard objects"""
 
@@ -131,6 +133,8 @@ class SchedulerFacts:
     ended: int = 0
     refused: Mapping[str, str] = field(default_factory=dict)  # models, or their changes, that it cannot serve, and why
     changing: Mapping[str, str] = field(default_factory=dict)  # models whose change is under way, and how far it is
+    standby: bool = False  # another process leads, or should
+    term: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from aegaeon_operator.reconcile.cluster.facts import Json, Key, Live
-from aegaeon_operator.spec.resources import API_VERSION, GROUP
+from aegaeon_operator.spec.resources import API_VERSION, GROUP, GpuPoolSpec
 from aegaeon_proto.roles import Role
 
 MANAGER = "aegaeon-operator"
@@ -30,6 +30,7 @@ COMPONENTS = {"unified": "engine", "prefill": "prefill", "decode": "decode"}
 # Whose certificates a component's pods have; the operator's are in no Secret, and a picker has none.
 CERTIFICATES = {
     "scheduler": Role.SCHEDULER,
+    "standby": Role.SCHEDULER,
     "gateway": Role.GATEWAY,
     **dict.fromkeys(COMPONENTS.values(), Role.ENGINE),
 }
@@ -51,14 +52,19 @@ def labels(key: Key, component: str | None = None) -> dict[str, str]:
     return {**selector(key, component), **MANAGED, POOL_NAMESPACE: key.namespace}
 
 
-def scheduler_target(key: Key) -> str:
-    """Where the pool's scheduler is reached by engines and gateways."""
-    return f"{child(key, 'scheduler')}.{key.namespace}.svc:{SCHEDULER_PORT}"
+def scheduler_target(key: Key, component: str = "scheduler") -> str:
+    """Where one of the pool's schedulers is reached by engines and gateways."""
+    return f"{child(key, component)}.{key.namespace}.svc:{SCHEDULER_PORT}"
 
 
-def admin_target(key: Key) -> str:
+def admin_target(key: Key, component: str = "scheduler") -> str:
     """Where it is reached by the operator."""
-    return f"{child(key, 'scheduler')}.{key.namespace}.svc:{SCHEDULER_ADMIN}"
+    return f"{child(key, component)}.{key.namespace}.svc:{SCHEDULER_ADMIN}"
+
+
+def schedulers(spec: GpuPoolSpec) -> tuple[str, ...]:
+    """Components of which one leads. Each has its own Service: the address of one leads nowhere else."""
+    return ("scheduler", "standby") if spec.scheduling.standby else ("scheduler",)
 
 
 def certificates(role: Role) -> str:
@@ -77,18 +83,14 @@ def manifest(
             "name": name,
             "namespace": namespace,
             "labels": labels(key, component),
-            "ownerReferences": [
-                {
-                    "apiVersion": API_VERSION,
-                    "kind": owner.kind,
-                    "name": owner.name,
-                    "uid": owner.uid,
-                    "controller": True,
-                    "blockOwnerDeletion": True,
-                }
-            ],
+            "ownerReferences": [{**owned_by(owner), "controller": True, "blockOwnerDeletion": True}],
         },
     }
+
+
+def owned_by(owner: Live[Any]) -> Json:
+    """It goes when the owner goes."""
+    return {"apiVersion": API_VERSION, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
 
 
 def fingerprint(value: object) -> str:

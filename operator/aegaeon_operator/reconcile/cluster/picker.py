@@ -15,11 +15,18 @@ from aegaeon_operator.reconcile.cluster.names import (
     selector,
 )
 from aegaeon_operator.reconcile.cluster.pods import picker_pod
-from aegaeon_operator.reconcile.cluster.workloads import budget, deployment, policy, reachable, scraped, service
+from aegaeon_operator.reconcile.cluster.workloads import (
+    account,
+    budget,
+    deployment,
+    policy,
+    reachable,
+    scraped,
+    service,
+)
 from aegaeon_operator.spec.kubernetes import EndpointPicker, PickerPeer, PickerService
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec
 
-_RBAC = "rbac.authorization.k8s.io"
 # Labels of a Gateway's proxies: the Gateway API's own (GEP-1762; Istio, kgateway, NGINX), and Envoy Gateway's.
 _PROXIES = ("gateway.networking.k8s.io/gateway-name", "gateway.envoyproxy.io/owning-gateway-name")
 
@@ -32,7 +39,7 @@ def picker(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec) -> Iterat
     key = observed.key
     yield _inference_pool(key, pool, asked)
     if asked.service is None:
-        yield from _account(observed, pool)
+        yield from account(key, pool, "picker", observed.platform.picker_role)
         yield deployment(key, pool, "picker", asked.replicas, picker_pod(key, spec, asked.limits, observed.platform))
         yield _service(key, pool)
         yield budget(key, pool, "picker")
@@ -77,17 +84,6 @@ def _peer(named: PickerPeer) -> Json:
     if named.pod_labels:
         found["podSelector"] = {"matchLabels": dict(named.pod_labels)}
     return found
-
-
-def _account(observed: Observed, pool: Live[GpuPool]) -> Iterator[Json]:
-    """Who it is, and the role that the chart made for it: the operator can give that role and no other."""
-    key, name = observed.key, child(observed.key, "picker")
-    yield manifest("v1", "ServiceAccount", key.namespace, name, key, pool, "picker")
-    kind, _, role = observed.platform.picker_role.partition("/")
-    bound = manifest(f"{_RBAC}/v1", "RoleBinding", key.namespace, name, key, pool, "picker")
-    bound["roleRef"] = {"apiGroup": _RBAC, "kind": kind, "name": role}
-    bound["subjects"] = [{"kind": "ServiceAccount", "name": name, "namespace": key.namespace}]
-    yield bound
 
 
 def _service(key: Key, pool: Live[GpuPool]) -> Json:

@@ -59,16 +59,23 @@ _GATEWAY: Json = {"cpu": "100m", "memory": "512Mi"}  # with its workers and the 
 _HAND_OVER = "import os, sys\nfor path in sys.argv[1:]:\n    os.chown(path, -1, {uid})\n    os.chmod(path, 0o2770)\n"
 
 
-def scheduler_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json) -> Json:
-    """One brain. `config` is what a change of must start it anew."""
-    made = configured(
-        "scheduler", _image(spec, platform, "control"), http_probes("/readyz", "/healthz", SCHEDULER_METRICS)
-    )
+def scheduler_pod(key: Key, component: str, spec: GpuPoolSpec, platform: Platform, config: Json) -> Json:
+    """One brain, or the one that stands by. `config` is what a change of must start it anew."""
+    probes = http_probes("/readyz", "/healthz", SCHEDULER_METRICS)
+    made = configured(component, _image(spec, platform, "control"), probes, "aegaeon_scheduler")
+    made["command"] += ["--holder", "$(POD_NAME)"]
+    made["env"] = [from_field("POD_NAME", "metadata.name")]
     made["ports"] = ports(grpc=SCHEDULER_PORT, admin=SCHEDULER_ADMIN, metrics=SCHEDULER_METRICS)
     made["lifecycle"] = _sleep(_SCHEDULER_LINGER_S)
     made["resources"] = amounts(spec.control_pod_template, _SMALL, {})
-    volumes = [*everybody(key, "scheduler"), *scratch(tmp="/tmp")]
-    return template(key, "scheduler", spec, made, volumes, config, _SCHEDULER_LINGER_S + 10)
+    volumes = [*everybody(key, component), *scratch(tmp="/tmp")]
+    found = template(key, component, spec, made, volumes, config, _SCHEDULER_LINGER_S + 10)
+    # Who leads is in a Lease: it alone of the pool's processes, beside the picker, asks the API server.
+    found["spec"] |= {"serviceAccountName": child(key, "scheduler"), "automountServiceAccountToken": True}
+    other = {"scheduler": "standby", "standby": "scheduler"}[component]
+    apart = {"weight": 100, "podAffinityTerm": _beside(key, other)}
+    found["spec"]["affinity"] = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [apart]}}
+    return found
 
 
 def gateway_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json) -> Json:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from aegaeon_operator.reconcile.cluster.conditions import Condition, no, yes
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Observed
-from aegaeon_operator.reconcile.cluster.names import COMPONENTS, child
+from aegaeon_operator.reconcile.cluster.names import COMPONENTS, child, schedulers
 from aegaeon_operator.reconcile.cluster.pod_state import STARTING, Trouble, is_ready, trouble, unexplained
 from aegaeon_operator.spec.resources import GpuPoolSpec
 
@@ -44,12 +44,24 @@ def engines(observed: Observed, spec: GpuPoolSpec) -> dict[str, Engines]:
     return found
 
 
-def scheduler_ready(observed: Observed) -> Condition:
-    """Its pod is ready, and it answers."""
-    found = deployment_ready(observed, "SchedulerReady", "scheduler", 1)
-    if found.status == "True" and observed.unreachable:
-        return no("SchedulerReady", "SchedulerNotAnswering", f"its pod is ready, but {observed.unreachable}")
-    return found
+def ready_schedulers(observed: Observed, component: str) -> int:
+    """Ready pods of one, as kubelets say; those of a lost node stay ready for a minute."""
+    return int(_status(observed, "Deployment", component).get("readyReplicas", 0))
+
+
+def scheduler_ready(observed: Observed, spec: GpuPoolSpec) -> Condition:
+    """A pod is ready, and one that leads has answered just now. A pool serves without its standby."""
+    kind = "SchedulerReady"
+    found = [deployment_ready(observed, kind, name, 1) for name in schedulers(spec)]
+    short = [one for one in found if one.status != "True"]
+    if len(short) == len(found):
+        return found[0]
+    if observed.unreachable:
+        text = f"{len(found) - len(short)} of {len(found)} scheduler pods are ready, but {observed.unreachable}"
+        return no(kind, "SchedulerNotAnswering", text)
+    if short:
+        return yes(kind, SOME_START if short[0].reason == STARTING else SOME, short[0].message)
+    return yes(kind, "PodsReady", "; ".join(one.message for one in found))
 
 
 def deployment_ready(observed: Observed, kind: str, component: str, wanted: int) -> Condition:

@@ -58,7 +58,7 @@ def _gpu_pool(observed: Observed, wanted: Desired, pool: Live[GpuPool], failures
     found = engines(observed, spec)
     conditions = [
         _applied(observed, failures),
-        scheduler_ready(observed),
+        scheduler_ready(observed, spec),
         engines_ready(observed, spec, found),
         gateway_ready(observed, spec.gateway.replicas),
     ]

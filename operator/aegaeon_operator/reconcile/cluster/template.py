@@ -29,6 +29,10 @@ CONFINED: Json = {
 }
 HOST = "kubernetes.io/hostname"
 _HANGS_S = 60
+# Taints of a node that Kubernetes has given up, after 50 s by default; pods without tolerations stay for 5 min more.
+# Control pods are cheap to have twice. An engine that is back with its node within a minute goes on with its weights.
+_LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_LOST_CONTROL_S, _LOST_ENGINE_S = 2, 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +122,26 @@ def template(
     }
     optional: dict[str, Any] = {
         "nodeSelector": dict(overlay.node_selector),
-        "tolerations": [one.model_dump(by_alias=True, exclude_none=True) for one in overlay.tolerations],
+        "tolerations": tolerations(overlay, component),
         "priorityClassName": overlay.priority_class_name,
         "runtimeClassName": overlay.runtime_class_name,
         "imagePullSecrets": [{"name": name} for name in spec.images.pull_secrets],
     }
     pod |= {name: value for name, value in optional.items() if value}
     return found
+
+
+def tolerations(overlay: PodTemplate, component: str) -> list[Json]:
+    """Those of the overlay, and how long a pod stays on a node that is lost, unless the overlay says."""
+    given = [one.model_dump(by_alias=True, exclude_none=True) for one in overlay.tolerations]
+    seconds = _LOST_ENGINE_S if component in COMPONENTS.values() else _LOST_CONTROL_S
+    lost = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
+    keys = [key for key in _LOST if not any(_covers(one, key) for one in given)]
+    return [*given, *({"key": key, **lost} for key in keys)]
+
+
+def _covers(toleration: Json, key: str) -> bool:
+    return bool(toleration.get("key", key) == key and toleration.get("effect", "NoExecute") == "NoExecute")
 
 
 def everybody(key: Key, component: str) -> list[Volume]:

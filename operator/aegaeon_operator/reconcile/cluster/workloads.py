@@ -16,17 +16,22 @@ from aegaeon_operator.reconcile.cluster.names import (
     SINK_PORT,
     child,
     manifest,
+    schedulers,
     selector,
 )
 from aegaeon_operator.reconcile.cluster.pods import engine_pod, gateway_pod, scheduler_pod
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec
 
+_RBAC = "rbac.authorization.k8s.io"
+
 
 def workloads(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec, configs: dict[str, Json]) -> Iterator[Json]:
     """All of them; `configs` by component: what their pods are told at the start."""
     key, platform = observed.key, observed.platform
-    yield deployment(key, pool, "scheduler", 1, scheduler_pod(key, spec, platform, configs["scheduler"]))
-    yield service(key, pool, "scheduler", grpc=SCHEDULER_PORT, admin=SCHEDULER_ADMIN, metrics=SCHEDULER_METRICS)
+    yield from account(key, pool, "scheduler", platform.scheduler_role)
+    for name in schedulers(spec):
+        yield deployment(key, pool, name, 1, scheduler_pod(key, name, spec, platform, configs[name]))
+        yield service(key, pool, name, grpc=SCHEDULER_PORT, admin=SCHEDULER_ADMIN, metrics=SCHEDULER_METRICS)
     gateway = gateway_pod(key, spec, platform, configs["gateway"])
     yield deployment(key, pool, "gateway", spec.gateway.replicas, gateway)
     yield service(key, pool, "gateway", http=GATEWAY_PORT)
@@ -36,7 +41,7 @@ def workloads(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec, config
         yield _stateful_set(key, pool, component, replicas, engine_pod(key, role, spec, platform, configs[component]))
         yield service(key, pool, component, headless=True, metrics=ENGINE_METRICS)
         yield budget(key, pool, component)
-    yield from _policies(observed, pool)
+    yield from _policies(observed, pool, spec)
 
 
 def roles(observed: Observed, spec: GpuPoolSpec) -> dict[str, int]:
@@ -63,9 +68,9 @@ def deployment(key: Key, pool: Live[GpuPool], component: str, replicas: int, tem
         "replicas": replicas,
         "selector": {"matchLabels": selector(key, component)},
         "template": template,
-        # Two schedulers at once would both command the engines that found them.
+        # A scheduler that is to go has its Lease for as long as it lives: a new one beside it could but wait.
         "strategy": {"type": "Recreate"}
-        if component == "scheduler"
+        if component in ("scheduler", "standby")
         else {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "revisionHistoryLimit": 2,
     }
@@ -87,6 +92,18 @@ def _stateful_set(key: Key, pool: Live[GpuPool], component: str, replicas: int, 
     return found
 
 
+def account(key: Key, pool: Live[GpuPool], component: str, role: str) -> Iterator[Json]:
+    """Who a component is to the API server, and the role (KIND/NAME) that the chart made for it: the operator can give
+    roles of the chart and no others."""
+    name = child(key, component)
+    yield manifest("v1", "ServiceAccount", key.namespace, name, key, pool, component)
+    kind, _, role_name = role.partition("/")
+    bound = manifest(f"{_RBAC}/v1", "RoleBinding", key.namespace, name, key, pool, component)
+    bound["roleRef"] = {"apiGroup": _RBAC, "kind": kind, "name": role_name}
+    bound["subjects"] = [{"kind": "ServiceAccount", "name": name, "namespace": key.namespace}]
+    yield bound
+
+
 def budget(key: Key, pool: Live[GpuPool], component: str) -> Json:
     """Of a component, one pod at a time gives way to the cluster's own work."""
     found = manifest("policy/v1", "PodDisruptionBudget", key.namespace, child(key, component), key, pool, component)
@@ -94,7 +111,7 @@ def budget(key: Key, pool: Live[GpuPool], component: str) -> Json:
     return found
 
 
-def _policies(observed: Observed, pool: Live[GpuPool]) -> Iterator[Json]:
+def _policies(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec) -> Iterator[Json]:
     """In: the API from anywhere, the operator to the admin port, roles of the pool to whom they speak with."""
     key, platform = observed.key, observed.platform
     engines, peers = _pods(key, *COMPONENTS.values()), _pods(key, "gateway", *COMPONENTS.values())
@@ -104,16 +121,13 @@ def _policies(observed: Observed, pool: Live[GpuPool]) -> Iterator[Json]:
         "gateway",
         [reachable([], GATEWAY_PORT), reachable([engines], SINK_PORT), *scraped(platform, GATEWAY_METRICS)],
     )
-    yield policy(
-        key,
-        pool,
-        "scheduler",
-        [
+    for name in schedulers(spec):
+        ingress = [
             reachable([peers], SCHEDULER_PORT),
             reachable([_namespace(platform.namespace)], SCHEDULER_ADMIN),
             *scraped(platform, SCHEDULER_METRICS),
-        ],
-    )
+        ]
+        yield policy(key, pool, name, ingress)
     for component in COMPONENTS.values():
         yield policy(key, pool, component, scraped(platform, ENGINE_METRICS))
 

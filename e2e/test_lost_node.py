@@ -1,0 +1,146 @@
+"""The node with the scheduler that leads vanishes: its link goes down, and nothing closes its connections."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from openai import OpenAI, OpenAIError
+
+from e2e.cluster.layout import Node, default_layout
+from e2e.cluster.network import cut
+from e2e.conftest import a_pool
+from e2e.load import Load
+from e2e.manifests import RED, gpu_pool, keys, model_pool
+from e2e.polling import poll
+from e2e.pool import PORT, Pod, PodsOfPool
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420, func_only=True)]
+MODELS = {"llama": RED}
+# Seconds from the cut to the first answer of a new request.
+WITH_STANDBY_S, WITHOUT_S = 15, 60
+_BACK_S = 180  # until Kubernetes has a node back and its pods are ready
+
+
+@contextmanager
+def spread_pool(kubeconfig: Path, namespace: str, standby: bool) -> Iterator[PodsOfPool]:
+    """A gateway and an engine on each of two nodes."""
+    spec = gpu_pool(engines={"replicas": 2}, scheduling={"standby": standby})
+    with a_pool(kubeconfig, namespace, spec) as made:
+        made.apply(keys("red", RED), model_pool("red", [*MODELS]))
+        made.wait_until_ready()
+        yield made
+
+
+@pytest.mark.parametrize(("standby", "bar_s"), [(True, WITH_STANDBY_S), (False, WITHOUT_S)])
+def test_new_requests_are_answered_soon_after_the_node_of_the_scheduler_is_lost(
+    release: str, own_cluster: Path, models: Path, standby: bool, bar_s: float
+) -> None:
+    stays, goes = default_layout().nodes[:2]  # services are reached through the first
+    with spread_pool(own_cluster, "aegaeon-lost-node", standby) as pool:
+        bring_leader_to(pool, goes)
+        (gateway,) = on(pool, "gateway", stays)
+        assert on(pool, "engine", stays), "an engine that outlives the cut"
+        url = f"http://{gateway.ip}:{PORT}"
+        with Load(url, MODELS, models, people=3) as load:
+            load.wait_for_answers(3)
+            answers: list[str] = []
+            running = threading.Thread(target=long_answer, args=(url, answers))
+            running.start()
+            with cut(default_layout(), goes):
+                took = first_answer(url, time.monotonic(), 4 * bar_s)
+                print(f"standby {standby}: {took:.1f} s from the cut to the first new answer")
+                running.join(bar_s)
+                said = health(url)
+        pool.wait_until_all_ready("gateway", 2, _BACK_S)
+        pool.wait_until_all_ready("engine", 2, _BACK_S)
+        pool.wait_until_ready(_BACK_S)
+        assert took <= bar_s
+        assert said == "attached"
+        assert answers == [long_answer(url, [])], "a stream through the gateway that was left lost nothing"
+        assert load.verdict().differences == ()
+        assert load.failures == [] or not standby, "without one, requests wait for `hold` at most"
+
+
+def test_a_gateway_and_the_pool_say_that_the_scheduler_is_away(release: str, own_cluster: Path, models: Path) -> None:
+    stays, goes = default_layout().nodes[:2]
+    with spread_pool(own_cluster, "aegaeon-lost-node", standby=False) as pool:
+        bring_leader_to(pool, goes)
+        (gateway,) = on(pool, "gateway", stays)
+        url = f"http://{gateway.ip}:{PORT}"
+        with cut(default_layout(), goes):
+            poll("the gateway says so", lambda: health(url) == "away", 15)
+            poll("the pool says so", lambda: condition(pool, "SchedulerReady") == "False", 30)
+        pool.wait_until_ready(_BACK_S)
+        poll("it is back", lambda: health(url) == "attached", 30)
+
+
+def bring_leader_to(pool: PodsOfPool, node: Node) -> None:
+    """The pod that holds the Lease runs there; another one is told to go until it does."""
+
+    def there() -> bool:
+        holder = leader(pool)
+        if holder is not None and holder.node != node.name:
+            alone = not pool.pods("standby")
+            if alone:
+                pool.kubectl("cordon", holder.node)  # its successor starts elsewhere
+            try:
+                pool.kubectl("delete", "pod", holder.name, "--wait=true")
+                pool.wait_until("another one leads", lambda: leader(pool) not in (None, holder))
+            finally:
+                if alone:
+                    pool.kubectl("uncordon", holder.node)
+        return holder is not None and holder.node == node.name
+
+    poll(f"the leader runs on {node.name}", there, 180)
+    pool.wait_until_ready()
+
+
+def leader(pool: PodsOfPool) -> Pod | None:
+    lease = json.loads(pool.kubectl("get", "lease", f"{pool.name}-scheduler", "-o", "json"))
+    pods = (*pool.pods("scheduler"), *pool.pods("standby"))
+    return next((pod for pod in pods if pod.name == lease["spec"]["holderIdentity"]), None)
+
+
+def on(pool: PodsOfPool, component: str, node: Node) -> list[Pod]:
+    return [pod for pod in pool.pods(component) if pod.node == node.name]
+
+
+def condition(pool: PodsOfPool, kind: str) -> str:
+    found = json.loads(pool.kubectl("get", "gpupool", pool.name, "-o", "json"))["status"]["conditions"]
+    return next(str(one["status"]) for one in found if one["type"] == kind)
+
+
+def health(url: str) -> str:
+    with urlopen(f"{url}/health", timeout=10) as answer:
+        return str(json.load(answer)["scheduler"])
+
+
+def first_answer(url: str, since: float, within_s: float) -> float:
+    """Seconds after `since` at which a request that was made after it had its answer."""
+
+    def asked() -> float:
+        try:
+            with OpenAI(base_url=f"{url}/v1", api_key=RED, max_retries=0, timeout=60) as client:
+                client.completions.create(model="llama", prompt="Hello", max_tokens=1)
+        except OpenAIError:
+            return 0.0
+        return time.monotonic() - since
+
+    return poll("a new request is answered", asked, within_s)
+
+
+def long_answer(url: str, answers: list[str]) -> str:
+    """Greedy, so that it is the same each time; put into `answers` as well."""
+    with OpenAI(base_url=f"{url}/v1", api_key=RED, max_retries=0, timeout=180) as client:
+        chunks = client.completions.create(
+            model="llama", prompt="The quick brown fox", max_tokens=400, temperature=0, stream=True
+        )
+        answers.append("".join(chunk.choices[0].text for chunk in chunks))
+    return answers[-1]

@@ -1,0 +1,121 @@
+"""Who leads by a Lease: real HTTP, and an API server of the test's own that may be away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from operator_api import Handler, api_server, refusal
+
+from aegaeon_kube.lease import TERM, Leadership, LeaseSettings
+
+
+def lease_server(objects: dict[str, Any], away: asyncio.Event) -> Handler:
+    """Of one Lease, with optimistic concurrency; 503 while it is away."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if away.is_set():
+            return refusal(503, "etcd is away")
+        if request.method == "GET":
+            return web.json_response(objects["lease"]) if objects else refusal(404, "not found")
+        lease = json.loads(await request.text())
+        if objects and lease["metadata"].get("resourceVersion") != objects["lease"]["metadata"]["resourceVersion"]:
+            return refusal(409, "modified")
+        version = int(lease["metadata"].get("resourceVersion", 0)) + 1
+        objects["lease"] = {**lease, "metadata": {**lease["metadata"], "resourceVersion": str(version)}}
+        return web.json_response(objects["lease"])
+
+    return handler
+
+
+def of(holder: str, **more: Any) -> LeaseSettings:
+    return LeaseSettings("infra", holder, life_s=0.5, period_s=0.05, **more)
+
+
+async def test_terms_rise_with_every_leadership_whatever_the_clock_says_and_the_former_leader_hears_of_it() -> None:
+    objects: dict[str, Any] = {}
+    clock = iter((1000, 900, 800))
+    async with asyncio.timeout(60), api_server(lease_server(objects, asyncio.Event())) as api:
+        first, second = (Leadership(api, of(holder), clock.__next__) for holder in ("a", "b"))
+        await first.acquire()
+        await second.acquire()  # the first one does not renew
+        assert (first.term, second.term) == (1000, 1001)
+        await first.replaced()
+        again = Leadership(api, of("b"), clock.__next__)
+        await again.acquire()
+        assert again.term == 1002, "another life of the same holder is another leadership"
+
+
+@pytest.mark.parametrize("annotations", [{}, {TERM: "seven"}, None])
+async def test_a_leader_whose_term_somebody_removed_begins_a_higher_one(annotations: Any) -> None:
+    objects: dict[str, Any] = {}
+    async with asyncio.timeout(60), api_server(lease_server(objects, asyncio.Event())) as api:
+        leader = Leadership(api, of("a"))
+        await leader.acquire()
+        before = leader.term
+        objects["lease"]["metadata"]["annotations"] = annotations
+        await leader.acquire()
+        assert leader.term > before
+
+
+async def test_a_leader_goes_on_while_the_api_server_is_away_and_after_a_restart_in_its_pod(tmp_path: Path) -> None:
+    objects: dict[str, Any] = {}
+    away = asyncio.Event()
+    async with asyncio.timeout(60), api_server(lease_server(objects, away)) as api:
+        settings = of("a", memory=tmp_path / "term")
+        first = Leadership(api, settings)
+        await first.acquire()
+        away.set()
+        replaced = asyncio.create_task(first.replaced())
+        restarted = Leadership(api, settings)
+        await restarted.acquire()
+        assert restarted.term == first.term
+        fresh = asyncio.create_task(Leadership(api, of("b", memory=tmp_path / "other")).acquire())
+        assert not replaced.done()
+        assert not fresh.done(), "one that never led waits"
+        away.clear()
+        objects["lease"]["spec"]["holderIdentity"] = "c"
+        await replaced
+        await restarted.replaced()
+        await ended(fresh)
+        away.set()
+        late = asyncio.create_task(Leadership(api, settings).acquire())
+        await asyncio.wait((late,), timeout=0.2)
+        assert not late.done(), "who was replaced remembers nothing"
+        await ended(late)
+
+
+async def test_a_lease_that_is_long_over_by_all_clocks_need_not_be_watched_for_a_life() -> None:
+    objects: dict[str, Any] = {}
+    async with asyncio.timeout(60), api_server(lease_server(objects, asyncio.Event())) as api:
+        await Leadership(api, of("a")).acquire()
+        objects["lease"]["spec"]["renewTime"] = "2020-01-01T00:00:00.000000Z"
+        soon = Leadership(api, LeaseSettings("infra", "b", life_s=3600, period_s=0.05, over_s=30))
+        await soon.acquire()
+        assert objects["lease"]["spec"]["holderIdentity"] == "b"
+
+
+async def test_who_leads_ends_before_its_lease_does_also_when_the_server_answers_no_more() -> None:
+    settings = LeaseSettings("infra", "us", life_s=0.6, period_s=0.1)
+    over = asyncio.Event()
+    lease = {"metadata": {"namespace": "infra", "name": "x", "resourceVersion": "1"}, "spec": {"holderIdentity": "us"}}
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if request.method == "PUT":
+            await over.wait()
+        return web.json_response(lease)
+
+    async with api_server(handler) as api:
+        try:
+            await asyncio.wait_for(Leadership(api, settings).keep(), 60)
+        finally:
+            over.set()
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

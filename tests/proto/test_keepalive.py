@@ -1,0 +1,46 @@
+"""A peer that vanished without a word is noticed: pings and TCP_USER_TIMEOUT on every connection of a pool."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from aegaeon_proto.channels import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, connect, open_channel
+from aegaeon_proto.roles import Role
+from aegaeon_proto.servers import BOUNDS, add_port, make_server
+
+TCP_USER_TIMEOUT = 18  # the socket module of macOS does not know it
+
+
+def user_timeouts(port: int) -> list[int]:
+    """TCP_USER_TIMEOUT in milliseconds of both ends of this process' connections to a port."""
+    found = []
+    for file in Path("/proc/self/fd").iterdir():
+        if not file.is_socket():
+            continue
+        with suppress(OSError), socket.socket(fileno=os.dup(int(file.name))) as one:  # a listener has no peer
+            if one.family in (socket.AF_INET, socket.AF_INET6) and port in (one.getpeername()[1], one.getsockname()[1]):
+                found.append(one.getsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs Linux' /proc")
+async def test_both_ends_of_a_connection_give_up_a_peer_that_acknowledges_nothing() -> None:
+    server = make_server()
+    port = add_port(server, "127.0.0.1:0", None)
+    await server.start()
+    try:
+        async with open_channel(f"127.0.0.1:{port}", None, Role.SCHEDULER) as channel:
+            await connect(channel, 60)
+            by_server = dict(BOUNDS)["grpc.keepalive_timeout_ms"]
+            assert sorted(user_timeouts(port)) == sorted([KEEPALIVE_TIMEOUT_S * 1000, by_server])
+    finally:
+        await server.stop(0)
+
+
+def test_a_server_allows_the_pings_that_clients_send() -> None:
+    assert dict(BOUNDS)["grpc.http2.min_ping_interval_without_data_ms"] < KEEPALIVE_S * 1000

@@ -1,0 +1,132 @@
+"""Which scheduler is followed: the one that leads, in the highest term that was heard of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from aegaeon_proto import leaders
+from aegaeon_proto.leaders import Leaders, NoLeaderError
+from aegaeon_proto.servers import add_port, make_server
+from aegaeon_proto.v1 import leadership_pb2 as pb
+from aegaeon_proto.v1 import leadership_pb2_grpc
+
+PATIENCE_S = 60  # against what hangs
+
+
+class Scheduler(leadership_pb2_grpc.LeadershipServicer):
+    """Says what it is told to say."""
+
+    def __init__(self, term: int, leads: bool = True) -> None:
+        self.term = term
+        self.leads = leads
+        self.speaks = asyncio.Event()
+        self.speaks.set()
+
+    async def Ask(self, request: Any, context: Any) -> pb.LeaderReply:
+        await self.speaks.wait()
+        return pb.LeaderReply(leads=self.leads, term=self.term)
+
+
+Serving = Callable[..., Any]
+
+
+@pytest.fixture
+async def serving() -> AsyncIterator[Serving]:
+    async with AsyncExitStack() as exits:
+
+        async def start(scheduler: Scheduler | None) -> str:
+            server = make_server()
+            if scheduler:
+                leadership_pb2_grpc.add_LeadershipServicer_to_server(scheduler, server)
+            port = add_port(server, "127.0.0.1:0", None)
+            await server.start()
+            exits.push_async_callback(server.stop, 0)
+            return f"127.0.0.1:{port}"
+
+        yield start
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaders, "ASK_EVERY_S", 0.05)
+
+
+@asynccontextmanager
+async def patience() -> AsyncIterator[None]:
+    async with asyncio.timeout(PATIENCE_S):
+        yield
+
+
+async def test_the_one_that_leads_is_found_among_those_that_stand_by_or_are_not_there(serving: Serving) -> None:
+    standby, leader = await serving(Scheduler(0, leads=False)), await serving(Scheduler(7))
+    targets = Leaders(("127.0.0.1:1", standby, leader), None)
+    async with patience(), targets.leader() as found:
+        assert (found.target, found.term, targets.seen) == (leader, 7, 7)
+
+
+async def test_without_a_leader_every_target_has_its_reason(serving: Serving) -> None:
+    standby = await serving(Scheduler(0, leads=False))
+    async with patience():
+        with pytest.raises(NoLeaderError, match=rf"{standby} stands by"):
+            async with Leaders((standby,), None).leader():
+                pass
+
+
+async def test_an_older_term_is_refused_though_it_says_that_it_leads(serving: Serving) -> None:
+    old, new = await serving(Scheduler(7)), await serving(Scheduler(8))
+    targets = Leaders((old,), None)
+    targets.seen = 8
+    async with patience():
+        with pytest.raises(NoLeaderError, match="term 7, which is over: term 8 has begun"):
+            async with targets.leader():
+                pass
+        both = Leaders((old, new), None)
+        both.seen = 8
+        async with both.leader() as found:
+            assert found.target == new
+
+
+async def test_who_is_attached_leaves_when_somebody_leads_in_a_higher_term(serving: Serving) -> None:
+    first, second = Scheduler(7), Scheduler(0, leads=False)
+    targets = Leaders((await serving(first), await serving(second)), None)
+    async with patience(), targets.leader() as found:
+        talk = asyncio.create_task(targets.follow(found, forever()))
+        second.term, second.leads = 8, True
+        with pytest.raises(NoLeaderError, match="was replaced: term 8 began, its own is 7"):
+            await talk
+
+
+async def test_who_is_attached_leaves_a_scheduler_whose_loop_stands_still(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaders, "ANSWER_S", 0.2)
+    scheduler = Scheduler(7)
+    targets = Leaders((await serving(scheduler),), None)
+    async with patience(), targets.leader() as found:
+        scheduler.speaks.clear()
+        with pytest.raises(NoLeaderError, match="is silent"):
+            await targets.follow(found, forever())
+        scheduler.speaks.set()
+
+
+async def test_what_is_said_to_the_leader_ends_as_it_ends(serving: Serving) -> None:
+    targets = Leaders((await serving(Scheduler(7)),), None)
+    async with patience(), targets.leader() as found:
+        await targets.follow(found, asyncio.sleep(0))
+
+
+async def test_a_scheduler_without_a_lease_or_of_a_version_without_terms_is_taken_in_any_case(serving: Serving) -> None:
+    for scheduler in (Scheduler(0), None):
+        targets = Leaders((await serving(scheduler),), None)
+        targets.seen = 8
+        async with patience(), targets.leader() as found:
+            assert found.term == 0
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()

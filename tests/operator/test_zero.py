@@ -49,6 +49,9 @@ class Kept(Cluster):
         self.objects[key] = made
         return made
 
+    async def warning(self, about: ChildKey) -> str:
+        return ""
+
     async def delete(self, key: ChildKey) -> None:
         self.objects.pop((key.kind, key.name), None)
 

@@ -116,6 +116,12 @@ def of_engines() -> Iterator[State]:
         models={},
     )
     yield State(
+        "No engine runs, since nobody asks",
+        (gpu_pool(engines={"replicas": 0, "min": 0, "max": 2}), RED),
+        components={name: one for name, one in PODS.items() if one != "engine"},
+        models={},
+    )
+    yield State(
         "The only decode engine is lost",
         (SPLIT, RED),
         {"pool-decode-0": {**pod("pool-decode-0", "decode", conditions=[])}},

@@ -115,11 +115,10 @@ def to_ask_about(observed: Observed) -> list[ChildKey]:
 
 
 def _none_wanted(spec: GpuPoolSpec) -> Condition:
-    asked = {"engines": spec.engines, "prefill": spec.prefill, "decode": spec.decode}
-    given = [(name, one) for name, one in asked.items() if one]
-    if any(one.min == 0 for _, one in given):
+    if spec.hold_start_s:
         return yes("EnginesReady", "ScaledToZero", "no engine runs, since nobody asks; the next request starts one")
-    fields = " and ".join(f"spec.{name}.replicas" for name, _ in given)
+    asked = {"engines": spec.engines, "prefill": spec.prefill, "decode": spec.decode}
+    fields = " and ".join(f"spec.{name}.replicas" for name, one in asked.items() if one)
     return no("EnginesReady", "NoEngines", f"no engine is asked for, so nothing is served; raise {fields}")
 
 

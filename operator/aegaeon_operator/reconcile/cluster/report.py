@@ -275,7 +275,8 @@ def _admitted(observed: Observed, wanted: Desired, mine: list[ServedModel]) -> C
     if not mine or observed.scheduler is None or not observed.gpu_pool or not observed.gpu_pool.value:
         return unknown("Admitted", "NotMeasured", "there is nothing to estimate from")
     spec = observed.gpu_pool.value.spec
-    decoding = sum(one.wanted for role, one in engines(observed, spec).items() if role != "prefill")
+    found = {role: one.wanted for role, one in engines(observed, spec).items() if role != "prefill"}
+    decoding = sum(found.values()) or sum(spec.roles[role].max or 0 for role in found)  # as there may be, when needed
     return admitted(mine, wanted.attached.served, observed.scheduler.models, decoding, spec.memory.device_bytes)
 
 

@@ -61,4 +61,4 @@ def test_the_metrics_of_a_standby_say_nothing_of_the_pool() -> None:
 
 def exported(leads: bool) -> list[str]:
     empty = Snapshot(0.0, "scripted", (), (), (), ())
-    return [one.name for one in PoolMetrics(lambda: empty, (), lambda: leads).collect()]
+    return [one.name for one in PoolMetrics(lambda: empty, (), leads=lambda: leads).collect()]

@@ -90,7 +90,7 @@ class Ground(Pods):
             while "picking on port" not in self.log("picker"):
                 await asyncio.sleep(0.1)  # another process is watched
 
-    async def _run(self, name: str, module: str, config: dict[str, Any], *arguments: str) -> None:
+    async def _run(self, name: str, module: str, config: dict[str, Any], *arguments: str, **more: Any) -> None:
         match name:
             case "scheduler":
                 config["tenants"] = MessageToDict(tenants(()), preserving_proto_field_name=True)
@@ -100,7 +100,7 @@ class Ground(Pods):
                 config |= {"hold_s": HOLD_S, "fetched": str(self.base / "tokenizers"), "max_body_bytes": 16 << 20}
             case _:
                 config["disk"] = {"folder": str(self.base / "disk"), "budget_bytes": DISK_BYTES}
-        await super()._run(name, module, config, *arguments)
+        await super()._run(name, module, config, *arguments, **more)
 
 
 def tenants(hostile: tuple[str, ...]) -> gateway_pb2.Tenants:

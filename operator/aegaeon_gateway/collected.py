@@ -66,12 +66,13 @@ class WholeAnswer:
     def __init__(self, logprobs: Callable[[Delta], Json | None]) -> None:
         self._logprobs = logprobs
         self._choices: dict[int, Collected] = {}
-        self.nbytes = 0
+        self._nbytes = 0
 
-    def add(self, delta: Delta) -> None:
-        """Render and keep a delta; `nbytes` is what all of them take."""
+    def add(self, delta: Delta) -> int:
+        """Render and keep a delta; returns the bytes that all so far take."""
         choice = self._choices.setdefault(delta.index, Collected(delta.index))
-        self.nbytes += choice.add(delta, self._logprobs(delta))
+        self._nbytes += choice.add(delta, self._logprobs(delta))
+        return self._nbytes
 
     def pieces(self, head: Json, render: Callable[[Collected], Json], usage: Usage, more: Json) -> Iterator[bytes]:
         """The JSON object in pieces of one choice each: `head`, `choices`, `usage` and `more` in this order."""

@@ -27,6 +27,7 @@ class Prompt:
 
     @property
     def ids(self) -> Sequence[int]:
+        """[tokens], parsed anew at each call."""
         return Submit.FromString(self.field()).prompt
 
     def field(self) -> bytes:

@@ -77,7 +77,9 @@ class Directories:
             raise
         except (CredentialsError, OutboundError) as error:
             raise TokenizerError(f"source.{kind}: {error}") from error
-        except Exception as error:  # tenants choose the server, and four libraries read what it says
+        except Exception as error:
+            # A boundary: tenants choose the server, and nobody can list what http.client, ssl, botocore and
+            # huggingface_hub raise for what it says. It fails this model alone, with a sentence.
             raise TokenizerError(f"source.{kind}: the tokenizer cannot be fetched: {sentence(error)}") from error
 
 
@@ -215,7 +217,7 @@ def _settle(done: Future[Path], bring: Callable[[], Path]) -> None:
         return
     try:
         found = bring()
-    except BaseException as error:  # noqa: BLE001 - raised where it is awaited, or that would wait for ever
+    except BaseException as error:  # noqa: BLE001 - a panic of a native library is one; nobody may wait for ever
         done.set_exception(error)
     else:
         done.set_result(found)

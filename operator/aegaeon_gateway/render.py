@@ -120,8 +120,7 @@ class ChatRenderer:
         return self._envelope.chunk([], usage=usage)
 
     def keep(self, delta: Delta) -> int:
-        self._answer.add(delta)
-        return self._answer.nbytes
+        return self._answer.add(delta)
 
     def pieces(self, usage: Usage) -> Iterator[bytes]:
         prompt = {"prompt_token_ids": list(self._prepared.jobs[0].prompt.ids)} if self._ids else {}
@@ -172,8 +171,7 @@ class CompletionRenderer:
         return self._envelope.chunk([], usage=usage)
 
     def keep(self, delta: Delta) -> int:
-        self._answer.add(delta)
-        return self._answer.nbytes
+        return self._answer.add(delta)
 
     def pieces(self, usage: Usage) -> Iterator[bytes]:
         return self._answer.pieces(self._envelope.head, self._whole, usage, {})

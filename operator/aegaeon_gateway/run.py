@@ -110,7 +110,7 @@ def _pool_config(config: GatewayConfig) -> PoolConfig:
 
 @asynccontextmanager
 async def _http(config: GatewayConfig, gateway: Gateway, shutdown: GracefulShutdown) -> AsyncIterator[int]:
-    """Serve HTTP; yields the port. On leaving it drains connections; what is left then is cut."""
+    """Serve HTTP; yields the port. At the end connections are drained; what is left then is cut."""
     refusals = Refusals(gateway.metrics)
     app, connections = make_app(gateway, refusals), Connections(config.http, gateway.metrics, refusals)
     shutdown.attach(app)
@@ -148,7 +148,7 @@ async def _pages(config: GatewayConfig, gateway: Gateway, shutdown: GracefulShut
     def ready() -> bool:
         return gateway.known and not shutdown.begun
 
-    unready = "about to end, or the scheduler has not said which models and tenants there are"
+    unready = "shutting down, or the lists of models and tenants are not loaded yet"
     pages = Pages(config.metrics_listen, ready, unready, gateway.metrics.render)
     await pages.start()
     try:

@@ -171,35 +171,27 @@ def _tokens() -> Iterator[One]:
     """What an engine pushes at a gateway, into requests that are open."""
     import asyncio
 
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    from aegaeon_gateway.detokenize import Vocabulary
     from aegaeon_gateway.generation import Generation, Job
     from aegaeon_gateway.metrics import Metrics
     from aegaeon_gateway.open_requests import OpenRequests
+    from aegaeon_gateway.output import ChoiceOutput
     from aegaeon_gateway.prompt import Prompt
     from aegaeon_gateway.sink import TokenSink
     from aegaeon_proto.v1 import gateway_pb2, model_pb2
 
     metrics = Metrics().of("m")
-
-    class Output:
-        """Takes tokens as ChoiceOutput does."""
-
-        finish: str | None = None
-        tokens = 0
-        stopped_here = False
-
-        def feed(self, token: Any) -> None:
-            assert token.token >= 0
-            self.tokens += 1
-
-        def take(self) -> None:
-            return None
+    vocabulary = Vocabulary(Tokenizer(WordLevel(_LETTERS | {"<unk>": 0}, unk_token="<unk>")))
 
     def one(data: bytes) -> None:
         draw, body = Draw(data[1:]), raw(data)
         open_ = OpenRequests()
         job = Job("r", "m", Prompt.of([1, 2]), model_pb2.Sampling(), model_pb2.Limits(max_tokens=8))
-        outputs = [Output(), Output()]
-        generation = Generation(job, outputs, metrics, asyncio.Event(), 0.0)  # type: ignore[arg-type]  # see Output
+        outputs = [ChoiceOutput(index, vocabulary, ()) for index in range(2)]
+        generation = Generation(job, outputs, metrics, asyncio.Event(), 0.0)
         open_.add(generation)
         generation.submission(generation.choices).message(0.0)
         sink = TokenSink(open_)

@@ -54,5 +54,4 @@ def test_a_choice_without_logprobs_says_null() -> None:
 
 def test_what_is_kept_is_counted() -> None:
     answer = WholeAnswer(lambda delta: logprobs(delta.tokens))
-    answer.add(Delta(0, "a", [1] * 100))
-    assert answer.nbytes > 100 * len('{"token":"1","top":[1,1]}')
+    assert answer.add(Delta(0, "a", [1] * 100)) > 100 * len('{"token":"1","top":[1,1]}')

@@ -130,14 +130,19 @@ async def test_a_job_for_a_model_that_was_dropped_is_told_to_come_again(
     assert str(model_directory) not in refused.value.message
 
 
+async def until_loading(workers: WorkerPool) -> None:
+    """The fork server has been asked to load a model and has not answered."""
+    while not workers._loading.locked():  # noqa: ASYNC110 - an asyncio.Lock announces nothing to those who do not want it
+        await asyncio.sleep(0)
+
+
 async def test_a_model_dropped_while_another_is_loaded_is_dropped_from_the_new_fork_server_too(
     model_directory: Path, tmp_path: Path, workers: WorkerPool
 ) -> None:
     folder = Path(shutil.copytree(model_directory, tmp_path / "model"))
     one = await Texts(workers).get(ModelSource(directory=str(model_directory)))
     other = asyncio.create_task(workers.load(b"other", str(folder)))
-    while not workers._loading.locked():  # noqa: ASYNC110 - the lock tells nobody
-        await asyncio.sleep(0)
+    await until_loading(workers)
     workers.drop(one.key)
     await other
     workers._present.add(one.key)  # as if it were known: a worker that has it would serve it
@@ -155,8 +160,7 @@ async def test_a_model_taken_up_again_while_it_is_loaded_stays_loaded(
     texts, source = Texts(workers), ModelSource(directory=str(model_directory))
     texts.keep([status_of(source)])
     first = asyncio.create_task(texts.get(source))
-    while not workers._loading.locked():  # noqa: ASYNC110 - the lock tells nobody
-        await asyncio.sleep(0)
+    await until_loading(workers)
     texts.keep([])
     texts.keep([status_of(source)])
     second = asyncio.create_task(texts.get(source))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 from aegaeon_proto.outbound.slots import Slots
 
@@ -18,7 +19,7 @@ def test_sources_that_hang_hold_up_their_own_alone_and_in_order() -> None:
         release.wait(PATIENCE_S)
 
     for number in range(9):
-        slots.submit("slow", lambda number=number: hang(number))  # type: ignore[misc]
+        slots.submit("slow", partial(hang, number))
     slots.submit("other", done.set)
     assert done.wait(PATIENCE_S)
     assert len(begun) <= 4

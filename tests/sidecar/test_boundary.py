@@ -8,6 +8,7 @@ import socket
 import ssl
 import urllib.error
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,7 @@ def test_every_exception_of_a_source_becomes_a_sentence(folder: Path, where: str
         client = outbound().client()
         with pytest.raises(SourceError) as raised:
             quick_tier(folder).obtain(
-                Guarded("source", client, "", lambda error=error: Throwing(error, where)),  # type: ignore[misc]
+                Guarded("source", client, "", partial(Throwing, error, where)),
                 lambda done, total: None,
                 lambda: False,
             )

@@ -59,7 +59,11 @@ Order: TypeAlias = Spawn | Load | Drop
 
 
 class Loaded(Struct, frozen=True, tag=True):
-    """What the gateway needs on its loop. The tail holds the tokens' strings one after another, see `vocabulary`."""
+    """What the gateway needs on its loop. The tail holds the tokens' strings in UTF-8 by id, one after another.
+
+    `ends`: uint32 [ids + 1], where each string ends in the tail, from 0 on; two equal ones: no such token. `special`
+    and `added` are ids, `decoder` is JSON (null: none), `max_positions` tokens.
+    """
 
     key: bytes
     ends: bytes

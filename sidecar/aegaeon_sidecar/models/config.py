@@ -13,7 +13,7 @@ from aegaeon_sidecar.errors import ConfigError
 from aegaeon_sidecar.models.fields import Fields
 from aegaeon_sidecar.models.rope import Rope, read_rope
 
-LONGEST = 1 << 24  # tokens of a sequence: tables of blocks have a place for each that it can have
+MOST_SEQUENCE_TOKENS = 1 << 24  # a table of blocks has a place for each block that a sequence can have
 ABSENT_WINDOW = 4096  # what transformers takes for a sliding_window that config.json does not mention
 
 
@@ -100,9 +100,9 @@ def serve_length(spec: DecoderSpec, directory: Path, max_model_len: int) -> int:
             f"{spec.rope.reach_tokens} tokens (max_position_embeddings, times the rope factor where it has one), or 0"
         )
     length = max_model_len or spec.max_positions
-    if length > LONGEST:
+    if length > MOST_SEQUENCE_TOKENS:
         raise ConfigError(
-            f"{directory / 'config.json'}: {length} tokens are too many for a sequence; allowed: {LONGEST}"
+            f"{directory / 'config.json'}: {length} tokens are too many for a sequence; allowed: {MOST_SEQUENCE_TOKENS}"
         )
     return length
 

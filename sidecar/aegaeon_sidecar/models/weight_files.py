@@ -103,7 +103,8 @@ def _places(directory: Path, layout: Layout) -> dict[FileTensor, Deal]:
 
 
 def _let_settle(states: tuple[FileState, ...]) -> None:
-    """Wait until a later change of the files is sure to show in their times."""
+    """Wait until a later change of the files is sure to show in their times: at most one SETTLED_NS, in the thread that
+    fetches or loads, because within one tick of the file system's clock two changes have one time."""
     age_ns = time.time_ns() - max(max(state.modified_ns, state.changed_ns) for state in states)
     if 0 <= age_ns < SETTLED_NS:
-        time.sleep((SETTLED_NS - age_ns) / 1e9)  # a file system's clock is coarser than ours
+        time.sleep((SETTLED_NS - age_ns) / 1e9)

@@ -34,7 +34,8 @@ def boundary(name: str) -> Iterator[None]:
         said = str(error)
         tells_where = isinstance(error, CredentialsError) or said.startswith(("http://", "https://"))
         raise SourceError(said if tells_where else f"{name} {said}") from error
-    except Exception as error:  # tenants choose the server, and libraries that read what it says raise anything
+    except Exception as error:
+        # Tenants choose the server, and the libraries that read what it says raise anything: it fails this model alone.
         raise SourceError(f"{name}: its source fails with {sentence(error)}") from error
 
 

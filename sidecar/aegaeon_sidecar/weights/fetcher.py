@@ -272,7 +272,9 @@ def _understood() -> Iterator[None]:
         yield
     except _MODEL_ERRORS:
         raise
-    except Exception as error:  # ZeroDivisionError, OverflowError, torch's own: no list of them would be whole
+    except Exception as error:
+        # Tenants write config.json, and arithmetic on its values raises ZeroDivisionError, OverflowError, torch's own:
+        # a list of them would lack one, and that one would end the engine in place of the model.
         raise ModelError(f"its files are not understood: {sentence(error)}") from error
 
 

@@ -1,4 +1,4 @@
-"""The models that the scheduler says are served, and waiting, for a bounded time, until it has said so."""
+"""The models that the scheduler says are served, and waiting, for a bounded time, until one takes requests."""
 
 from __future__ import annotations
 
@@ -56,20 +56,23 @@ class Catalog:
             raise ModelNotFoundError(name, self._models) from None
 
     async def ready(self, name: str, hold_s: float) -> ModelStatus:
-        """Wait until the scheduler has told of its models. Who waits for an engine to have this one waits there.
+        """Wait until the scheduler takes requests for the model: it serves it, or has no engine yet that could.
 
-        Raises ModelNotFoundError, or UnavailableError: at once when it failed, after `hold_s` without a scheduler.
+        Raises ModelNotFoundError, or UnavailableError: at once when it failed, after `hold_s` when it only starts.
         """
         try:
             async with asyncio.timeout(hold_s):
-                while not self.known:
+                while not (self.known and self._is_ready(name)):
                     await self.changed()
         except TimeoutError:
             raise overloaded(f"The model {name!r} is still starting; try again.", retry_after_s=hold_s / 4) from None
+        return self.get(name)
+
+    def _is_ready(self, name: str) -> bool:
         model = self.get(name)
         if model.phase == ModelPhase.MODEL_PHASE_FAILED:
             raise model_failed(name, model.reason)
-        return model
+        return not model.wait
 
     def starting(self, name: str) -> bool:
         """Whether no engine has the model yet, or any more."""

@@ -24,9 +24,6 @@ log = logging.getLogger(__name__)
 _RETRY_S = 10.0
 """a model that failed to load is not tried again sooner: to load costs time, also where it fails"""
 
-_AHEAD = (ModelPhase.MODEL_PHASE_CACHED, ModelPhase.MODEL_PHASE_UNSPECIFIED)
-"""phases of models that are loaded ahead of requests"""
-
 Reporter = Callable[[str, str], None]
 """is told of a model by name, and why its text cannot be used; an empty reason: it can be"""
 
@@ -94,8 +91,8 @@ class Texts:
     def keep(self, models: Sequence[ModelStatus]) -> None:
         """Load ahead what the catalog serves and drop what it does not serve any more.
 
-        Once its files are there; where no engine runs nobody tells, and the first request must not wait for a tokenizer
-        before one is started.
+        Once it takes requests: engines have its files, or there is no engine, and then the request that starts one must
+        not wait for a tokenizer before.
         """
         self._names = {}
         self._cached = {_key(one.spec.source) for one in models if one.phase == ModelPhase.MODEL_PHASE_CACHED}
@@ -108,7 +105,7 @@ class Texts:
             self._failed.pop(key, None)
             if self._loading.pop(key, None) is not None:
                 self._pool.drop(key)
-        for source in [model.spec.source for model in models if model.phase in _AHEAD]:
+        for source in [model.spec.source for model in models if _takes_requests(model)]:
             if (key := _key(source)) not in self._loading.keys() | self._failed.keys() | self._ahead.keys():
                 self._ahead[key] = asyncio.create_task(self._preload(key, source))
 
@@ -180,6 +177,10 @@ class Texts:
 
 def _vocabulary(loaded: Loaded, strings: bytes) -> Vocabulary:
     return Vocabulary(TokenTable(loaded, strings))
+
+
+def _takes_requests(model: ModelStatus) -> bool:
+    return not model.wait and model.phase != ModelPhase.MODEL_PHASE_FAILED
 
 
 def _key(source: ModelSource) -> bytes:

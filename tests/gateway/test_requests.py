@@ -203,6 +203,21 @@ async def test_models_tell_their_phase_and_failed_ones_their_reason(pool: Any) -
     assert "no config.json" in body["error"]["message"]
 
 
+async def test_a_model_that_engines_fetch_holds_its_requests_until_it_is_there(pool: Any) -> None:
+    [ready] = pool.peer.models
+    fetching = pb.ModelStatus()
+    fetching.CopyFrom(ready)
+    fetching.phase, fetching.wait = model_pb2.MODEL_PHASE_FETCHING, True
+    pool.peer.publish([fetching])
+    await pool.until_models(lambda models: models["tiny"].wait)
+    asked = asyncio.create_task(pool.chat())
+    await asyncio.wait([asked], timeout=0.1)
+    assert not asked.done()
+    assert not pool.peer.submits
+    pool.peer.publish([ready])
+    assert (await asked)[0] == 200
+
+
 async def test_a_request_for_a_model_that_no_engine_has_waits_where_the_engines_are_known(pool: Any) -> None:
     pool.peer.publish([starting(pool.peer.models[0])])
     await pool.until_models(lambda models: models["tiny"].phase == model_pb2.MODEL_PHASE_UNSPECIFIED)

@@ -151,7 +151,7 @@ async def test_a_model_dropped_while_another_is_loaded_is_dropped_from_the_new_f
 
 
 def status_of(source: ModelSource) -> ModelStatus:
-    return ModelStatus(spec=ModelSpec(name="m", source=source), phase=ModelPhase.MODEL_PHASE_FETCHING)
+    return ModelStatus(spec=ModelSpec(name="m", source=source), phase=ModelPhase.MODEL_PHASE_FETCHING, wait=True)
 
 
 async def test_a_model_taken_up_again_while_it_is_loaded_stays_loaded(

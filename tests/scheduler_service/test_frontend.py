@@ -56,6 +56,26 @@ async def test_many_changes_of_the_catalog_are_told_together(serve: Any, brain: 
         assert told < 50
 
 
+async def test_requests_wait_in_gateways_while_engines_fetch_and_come_in_where_there_is_none(
+    serve: Any, brain: Any
+) -> None:
+    async def told(gateway: Any, wait: bool) -> None:
+        while (await gateway.next("catalog")).models[0].wait is not wait:
+            pass
+
+    async with serve(brain) as stack:
+        gateway = await stack.gateway()
+        fetching = model_pb2.ModelState(model="tiny-a", phase=model_pb2.MODEL_PHASE_FETCHING)
+        sidecar = await stack.sidecar(models=[fetching])
+        await told(gateway, True)
+        await sidecar.report(model=model_pb2.ModelState(model="tiny-a", phase=model_pb2.MODEL_PHASE_CACHED))
+        await told(gateway, False)
+        await sidecar.report(model=fetching)
+        await told(gateway, True)
+        sidecar.call.cancel()
+        await told(gateway, False)
+
+
 @pytest.mark.parametrize(
     ("message", "complaint"),
     [

@@ -181,7 +181,12 @@ class Catalog:
         return gateway_pb2.CatalogStatus(models=[self.model(n) for n in self._specs if n not in self._withdrawing])
 
     def model(self, name: str) -> gateway_pb2.ModelStatus:
-        """One model; without a phase when no sidecar has spoken of it. `name` must be in the catalog."""
+        """One model; without a phase when no sidecar has spoken of it. `name` must be in the catalog.
+
+        Gateways let requests wait while engines fetch it: whether it can be served at all is not known yet, and what a
+        gateway has not read costs nothing. Where there is no engine, or the name is `held`, they wait in the
+        scheduler's queue: a request there starts an engine, and is not lost when that takes long.
+        """
         if name in self._held:
             coming = model_pb2.ModelSpec()
             coming.CopyFrom(self._staged[name])
@@ -199,6 +204,7 @@ class Catalog:
             bytes_total=best.bytes_total,
             bytes_per_s=best.bytes_per_s,
             remaining_s=best.remaining_s,
+            wait=best.phase == model_pb2.MODEL_PHASE_FETCHING,
         )
 
     def fetching(self) -> list[model_pb2.ModelState]:

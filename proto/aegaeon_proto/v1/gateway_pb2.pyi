@@ -441,6 +441,7 @@ class ModelStatus(_message.Message):
     BYTES_TOTAL_FIELD_NUMBER: _builtins.int
     BYTES_PER_S_FIELD_NUMBER: _builtins.int
     REMAINING_S_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
     phase: _model_pb2.ModelPhase.ValueType
     """the best over all sidecars"""
     reason: _builtins.str
@@ -448,6 +449,8 @@ class ModelStatus(_message.Message):
     bytes_total: _builtins.int
     bytes_per_s: _builtins.float
     remaining_s: _builtins.float
+    wait: _builtins.bool
+    """new requests wait in gateways, unread: an engine is about to have it"""
     @_builtins.property
     def spec(self) -> _model_pb2.ModelSpec: ...
     @_builtins.property
@@ -463,10 +466,11 @@ class ModelStatus(_message.Message):
         bytes_total: _builtins.int = ...,
         bytes_per_s: _builtins.float = ...,
         remaining_s: _builtins.float = ...,
+        wait: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["footprint", b"footprint", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -58,6 +58,7 @@ def rows(outcome: Outcome, attacks: int, minutes: float) -> list[Row]:
         Row("minutes under attack", minutes, "min", 10 if minutes >= 10 else None),
         Row("innocent streams that completed, tokens identical", outcome.completed, "streams"),
         Row("innocent streams that failed or differ", len(outcome.problems), "streams", 0, "<="),
+        Row("harm that attacks saw done to others (the picker's answers within 2 s)", len(outcome.harm), "cases", 0, "<="),
         Row("innocent tokens behind their deadlines", outcome.late, "tokens", 0, "<="),
         Row("processes that ended", len(outcome.dead), "processes", 0, "<="),
         Row(
@@ -92,7 +93,7 @@ def rows(outcome: Outcome, attacks: int, minutes: float) -> list[Row]:
 
 def tell(outcome: Outcome) -> None:
     print(outcome.line(), flush=True)
-    for problem in sorted(set(outcome.problems))[:4]:
+    for problem in sorted({*outcome.problems, *outcome.harm})[:4]:
         print(f"    {problem}", flush=True)
 
 

@@ -50,7 +50,8 @@ class Outcome:
     quiet: Tbt
     during: Tbt
     completed: int  # innocent chats that ended during the attack as they should
-    problems: list[str]  # innocent chats that failed or differ; harm that an attack saw itself
+    problems: list[str]  # innocent chats that failed or differ
+    harm: list[str]  # seen by attacks themselves: to others who behave, or a promise of the stack that was broken
     dead: list[str]
     memory_bytes: int
     memory_before_bytes: int
@@ -66,7 +67,7 @@ class Outcome:
     @property
     def harmed(self) -> bool:
         """Whoever comes next needs another stack."""
-        return bool(self.dead or self.problems) or self.during.longest_s > STALL_S
+        return bool(self.dead or self.problems or self.harm) or self.during.longest_s > STALL_S
 
     @property
     def longest_cpu_s(self) -> float:
@@ -79,7 +80,7 @@ class Outcome:
             f"{'+'.join(self.names)[:80]:<24} "
             f"TBT p99 {self.quiet.p99_s * 1e3:.0f} -> {self.during.p99_s * 1e3:.0f} ms, "
             f"longest {self.during.longest_s:.2f} s; {self.late} tokens late; "
-            f"{self.completed} chats, {len(self.problems)} bad; "
+            f"{self.completed} chats, {len(self.problems)} bad, {len(self.harm)} cases of harm; "
             f"gateway {self.memory_bytes >> 20} MiB, picker {self.picker_bytes >> 20} MiB, "
             f"callback {self.longest_cpu_s * 1e3:.0f} ms{slow}; "
             f"dead: {', '.join(self.dead) or 'none'}; answers {dict(self.answers.most_common(6))}"
@@ -117,7 +118,7 @@ async def attack(
     if hostile and not ground.dead():
         await ground.set_models({})
     record = innocent.record
-    problems = record.problems_within(begin, end + SETTLE_S) + [harm for one in saw for harm in one["harm"]]
+    problems = record.problems_within(begin, end + SETTLE_S)
     if not went_on:
         problems.append("a stream of the innocent tenant stands still")
     return Outcome(
@@ -126,6 +127,7 @@ async def attack(
         during=Tbt.of(record.gaps_within(begin, end)),
         completed=record.completed_within(begin, end),
         problems=problems,
+        harm=[harm for one in saw for harm in one["harm"]],
         dead=ground.dead(),
         memory_bytes=gateway.peak_bytes,
         memory_before_bytes=gateway.before_bytes,

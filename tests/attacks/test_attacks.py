@@ -24,7 +24,8 @@ async def test_an_innocent_tenant_does_not_notice(arena: Arena, name: str) -> No
     for _ in range(TRIES):
         outcome = await arena.attack([ATTACKS[name]], quiet_s=QUIET_S, seconds=ATTACK_S, pace=PACE_S)
         told = outcome.line()
-        assert not outcome.problems, f"{sorted(set(outcome.problems))[:5]}\n{told}"
+        harmed = sorted({*outcome.problems, *outcome.harm})
+        assert not harmed, f"{harmed[:5]}\n{told}"
         assert not outcome.dead, told
         assert outcome.memory_bytes <= bars.GATEWAY_BYTES, told
         assert outcome.picker_bytes <= bars.PICKER_BYTES, told

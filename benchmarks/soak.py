@@ -12,6 +12,7 @@ import asyncio
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -19,6 +20,7 @@ from benchmarks.census import Holdings, Slack, growth, holdings
 from benchmarks.exactness import ROLES, write_manifests
 from benchmarks.report import Row, report
 from benchmarks.visits import Ending, Visitor, Visits, crowd
+from prometheus_client.parser import text_string_to_metric_families
 
 from aegaeon_cli.demo.stack import Stack, free_port
 from aegaeon_cli.models import make_models
@@ -56,13 +58,35 @@ def census(stack: Stack, status: PoolStatus) -> dict[str, Holdings]:
     return {name: holdings(stack.pod(name)) for name in pods}
 
 
-async def open_streams(run_folder: Path) -> int:
-    """Requests that the gateway is answering, by its own metrics, which are up to a second old."""
-    await asyncio.sleep(METRICS_S)
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the gateway has of its clients, by its own metrics."""
+
+    connections: int
+    open_streams: int
+
+
+async def left_alone(run_folder: Path) -> Served:
+    """The gateway once it knows that its clients are gone, whose connections closed a moment ago; or after IDLE_S."""
+    deadline = time.monotonic() + IDLE_S
     connector = aiohttp.UnixConnector(str(run_folder / "metrics.sock"))
-    async with aiohttp.ClientSession(connector=connector) as session, session.get("http://gateway/metrics") as response:
-        lines = (await response.text()).splitlines()
-    return round(sum(float(line.split()[-1]) for line in lines if line.startswith("aegaeon_gateway_open_streams{")))
+    async with aiohttp.ClientSession(connector=connector) as session:
+        while True:
+            await asyncio.sleep(METRICS_S)  # they are up to a second old
+            async with session.get("http://gateway/metrics") as response:
+                served = served_by(await response.text())
+            if not served.connections or time.monotonic() > deadline:
+                return served
+
+
+def served_by(exposition: str) -> Served:
+    """From the gateway's metrics in Prometheus' text format."""
+    samples = [sample for family in text_string_to_metric_families(exposition) for sample in family.samples]
+    connections, streams = (
+        round(sum(sample.value for sample in samples if sample.name == f"aegaeon_gateway_{name}"))
+        for name in ("connections", "open_streams")
+    )
+    return Served(connections, streams)
 
 
 def traffic_rows(endings: list[Ending], seconds: float) -> list[Row]:
@@ -79,7 +103,7 @@ def traffic_rows(endings: list[Ending], seconds: float) -> list[Row]:
     ]
 
 
-def pool_rows(status: PoolStatus, open_streams: int) -> list[Row]:
+def pool_rows(status: PoolStatus, served: Served) -> list[Row]:
     """What the stack still holds of requests, all of which have ended."""
     device, host = used_blocks(status)
     down = sum(not instance.alive for instance in status.instances)
@@ -87,7 +111,8 @@ def pool_rows(status: PoolStatus, open_streams: int) -> list[Row]:
         Row("switches of all engines", sum(i.switches for i in status.instances), "switches"),
         Row("sequences that the scheduler knows", len(status.sequences), "sequences", 0, "<="),
         Row("sequences that engines hold", sum(i.sequences for i in status.instances), "sequences", 0, "<="),
-        Row("requests that the gateway has open", open_streams, "requests", 0, "<="),
+        Row("requests that the gateway has open", served.open_streams, "requests", 0, "<="),
+        Row("connections of clients that the gateway has", served.connections, "connections", 0, "<="),
         Row("KV blocks in use on devices", device, "blocks", 0, "<="),
         Row("KV blocks in use on hosts", host, "blocks", 0, "<="),
         Row("engines that are away", down, "engines", 0, "<="),
@@ -147,14 +172,16 @@ async def soaked(stack: Stack, visits: Visits, arguments: argparse.Namespace) ->
     async with Visitor(stack.state.url) as visitor:
         warm = await crowd(visitor, visits.draw, WARM_UP, arguments.width)
     at_first = await idle(scheduler)
+    await left_alone(stack.state.folder)
     before = census(stack, at_first)
     began = time.monotonic()
     async with Visitor(stack.state.url) as visitor:
         endings = await crowd(visitor, visits.draw, round(A_MINUTE * arguments.minutes), arguments.width)
     seconds = time.monotonic() - began
     status = await idle(scheduler)
+    served = await left_alone(stack.state.folder)
     after = census(stack, status)
-    rows = traffic_rows(warm + endings, seconds) + pool_rows(status, await open_streams(stack.state.folder))
+    rows = traffic_rows(warm + endings, seconds) + pool_rows(status, served)
     return rows + slab_rows(at_first, status, after) + growth(before, after, Slack())
 
 

@@ -58,7 +58,7 @@ def rows(outcome: Outcome, attacks: int, minutes: float) -> list[Row]:
         Row("minutes under attack", minutes, "min", 10 if minutes >= 10 else None),
         Row("innocent streams that completed, tokens identical", outcome.completed, "streams"),
         Row("innocent streams that failed or differ", len(outcome.problems), "streams", 0, "<="),
-        Row("harm that attacks saw done to others (the picker's answers within 2 s)", len(outcome.harm), "cases", 0, "<="),
+        Row("harm that attacks saw done to others (answers of the picker)", len(outcome.harm), "cases", 0, "<="),
         Row("innocent tokens behind their deadlines", outcome.late, "tokens", 0, "<="),
         Row("processes that ended", len(outcome.dead), "processes", 0, "<="),
         Row(

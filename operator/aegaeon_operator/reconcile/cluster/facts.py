@@ -34,6 +34,18 @@ class ChildKey(NamedTuple):
         return cls(manifest["kind"], manifest["metadata"]["namespace"], manifest["metadata"]["name"])
 
 
+class Subject(NamedTuple):
+    """An object that Events are about. `uid`: those of its predecessors of that name are not."""
+
+    key: ChildKey
+    uid: str
+
+    @classmethod
+    def of(cls, live: Mapping[str, Any]) -> Subject:
+        """Of a live object."""
+        return cls(ChildKey.of(live), live["metadata"].get("uid", ""))
+
+
 @dataclass(frozen=True, slots=True)
 class Live(Generic[Kind]):
     """A GpuPool or ModelPool as the API server has it; `problems` say why its spec cannot be used (`value` None)."""

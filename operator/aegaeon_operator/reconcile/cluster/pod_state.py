@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Subject
 
 _PULLS = (
     "ErrImagePull",
@@ -60,12 +60,12 @@ def trouble(pods: Iterable[Json], warnings: Warnings) -> Trouble | None:
     return Trouble(first.reason, f"{name} {first.text}{others}")
 
 
-def unexplained(pods: Iterable[Json]) -> Iterator[ChildKey]:
+def unexplained(pods: Iterable[Json]) -> Iterator[Subject]:
     """Pods that wait for something which only their Events tell: a volume, a network."""
     for pod in pods:
         waiting = [one.get("state", {}).get("waiting", {}).get("reason") for one in _containers(pod)]
         if _is_scheduled(pod) and any(reason in _STARTS for reason in waiting):
-            yield ChildKey.of(pod)
+            yield Subject.of(pod)
 
 
 def is_ready(pod: Json) -> bool:

@@ -153,6 +153,23 @@ def of_control() -> Iterator[State]:
     yield State(
         "The scheduler is ending", BOTH, {SCHEDULER: {**broken(SCHEDULER, "scheduler", {}), **gone}}, scheduler=False
     )
+    standby = "pool-standby-6f8-y"
+    two: dict[str, Any] = {
+        "objects": (gpu_pool(scheduling={"standby": True}), RED),
+        "components": {**PODS, standby: "standby"},
+    }
+    yield State("The standby of the scheduler finds no node", pods={standby: unplaced(standby, "standby", node)}, **two)
+    yield State(
+        "The scheduler is lost, its standby leads",
+        pods={SCHEDULER: pod(SCHEDULER, "scheduler", conditions=[{"type": "Ready", "status": "False"}])},
+        **two,
+    )
+    yield State(
+        "The scheduler is lost, its standby does not lead yet",
+        scheduler=False,
+        seen={"unreachable": "none of them leads"},
+        **two,
+    )
     asleep = {name: broken(name, "gateway", {"running": {}}, started=True) for name in GATEWAYS}
     yield State("No gateway is ready", BOTH, asleep)
     yield State("One of two gateways is not ready", BOTH, {GATEWAYS[1]: asleep[GATEWAYS[1]]})

@@ -52,6 +52,12 @@ def test_pods_are_no_children_and_are_never_taken_away() -> None:
     assert desired(seen).leftovers == ()
 
 
+def test_pods_of_another_namespace_are_not_the_pools_whatever_their_labels_say() -> None:
+    crashing = broken("pool-engine-0", "engine", {"waiting": {"reason": "CrashLoopBackOff"}})
+    crashing["metadata"]["namespace"] = "team"
+    assert observed(gpu_pool(), crashing).pods == ()
+
+
 async def test_pods_with_our_label_are_listed_and_belong_to_their_pool() -> None:
     labels = {"app.kubernetes.io/instance": KEY.name, "serving.aegaeon.io/pool-namespace": KEY.namespace}
     theirs: list[str] = []

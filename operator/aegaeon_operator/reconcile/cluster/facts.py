@@ -132,7 +132,8 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerFacts:
-    """What the pool's scheduler says; `oldest_wait_s` is of the request that has waited longest.
+    """What the pool's scheduler says; `oldest_wait_s` is of the request that has waited longest for an engine, not
+    for a model that is being fetched.
 
     `open_requests` are open now, `ended` have ended since its start.
     """

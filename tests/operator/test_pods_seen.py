@@ -9,6 +9,7 @@ from operator_api import api_server, refusal
 from operator_objects import KEY, PLATFORM, Json, gpu_pool, model_pool, observed
 from operator_state import broken, pod
 from tests.operator.test_writing import Server
+from tests.operator.test_zero import Kept
 
 from aegaeon_operator.config import OperatorConfig
 from aegaeon_operator.kube.client import Cluster
@@ -17,6 +18,7 @@ from aegaeon_operator.kube.operator import list_all
 from aegaeon_operator.kube.queue import Queue
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.desired import desired
+from aegaeon_operator.reconcile.cluster.facts import Subject
 from aegaeon_operator.reconcile.cluster.readiness import to_ask_about
 
 STATUS = "/apis/serving.aegaeon.io/v1alpha1/namespaces/infra/gpupools/pool/status"
@@ -105,16 +107,25 @@ async def test_a_warning_is_over_once_something_else_was_told() -> None:
 
 
 async def test_events_are_asked_for_every_few_seconds_and_not_at_every_look() -> None:
-    server, store, now = WithEvents([event("no room", "2026-01-02T00:00:00Z")]), Store(), [0.0]
+    asked: list[Subject] = []
+
+    class Asked(Kept):
+        """Counts questions."""
+
+        async def warning(self, about: Subject) -> str:
+            asked.append(about)
+            return "no room"
+
+    cluster, store, now = Asked(), Store(), [0.0]
+    cluster.objects["GpuPool", KEY.name] = gpu_pool()
     store.put(gpu_pool())
-    async with api_server(server.answer) as api:
-        controller = Controller(Cluster(api), store, PLATFORM, lambda: now[0])
-        for at, asked in ((0.0, 1), (1.0, 1), (4.9, 1), (5.0, 2)):
-            now[0] = at
-            await controller.reconcile(KEY)
-            assert len(server.asked) == asked
-            conditions = server.there[STATUS]["status"]["conditions"]
-            assert any("cannot make pods: no room" in one["message"] for one in conditions), "what was heard is kept"
+    controller = Controller(cluster, store, PLATFORM, lambda: now[0])
+    for at, count in ((0.0, 1), (1.0, 1), (4.9, 1), (5.0, 2)):
+        now[0] = at
+        await controller.reconcile(KEY)
+        assert [one.key.name for one in asked] == ["pool-engine"] * count
+        conditions = cluster.objects["GpuPool", KEY.name]["status"]["conditions"]
+        assert any("cannot make pods: no room" in one["message"] for one in conditions), "what was heard is kept"
 
 
 def test_events_of_an_object_that_is_gone_are_not_those_of_its_successor() -> None:

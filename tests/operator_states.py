@@ -36,8 +36,8 @@ FORBIDDEN = 'create Pod pool-engine-0 failed: forbidden: violates PodSecurity "b
 ENGINES = ("pool-engine-0", "pool-engine-1")
 
 
-def of_engines() -> Iterator[State]:
-    """What engines can lack."""
+def of_starting_engines() -> Iterator[State]:
+    """Why engines do not start."""
     yield State(
         "Engines start",
         BOTH,
@@ -71,6 +71,10 @@ def of_engines() -> Iterator[State]:
         },
         models={},
     )
+
+
+def of_unmade_engines() -> Iterator[State]:
+    """What the cluster refuses to engines."""
     yield State(
         "The folder of the models is missing on the nodes",
         BOTH,
@@ -93,6 +97,10 @@ def of_engines() -> Iterator[State]:
         {name: broken(name, "engine", refused) for name in ENGINES},
         models={},
     )
+
+
+def of_missing_engines() -> Iterator[State]:
+    """Engines that are gone, or were not asked for."""
     yield State(
         "The node of an engine does not answer",
         BOTH,
@@ -152,6 +160,23 @@ def of_control() -> Iterator[State]:
     gone = {"metadata": {**pod(SCHEDULER, "scheduler")["metadata"], "deletionTimestamp": "2026-11-21T23:50:00Z"}}
     yield State(
         "The scheduler is ending", BOTH, {SCHEDULER: {**broken(SCHEDULER, "scheduler", {}), **gone}}, scheduler=False
+    )
+    standby = "pool-standby-6f8-y"
+    two: dict[str, Any] = {
+        "objects": (gpu_pool(scheduling={"standby": True}), RED),
+        "components": {**PODS, standby: "standby"},
+    }
+    yield State("The standby of the scheduler finds no node", pods={standby: unplaced(standby, "standby", node)}, **two)
+    yield State(
+        "The scheduler is lost, its standby leads",
+        pods={SCHEDULER: pod(SCHEDULER, "scheduler", conditions=[{"type": "Ready", "status": "False"}])},
+        **two,
+    )
+    yield State(
+        "The scheduler is lost, its standby does not lead yet",
+        scheduler=False,
+        seen={"unreachable": "none of them leads"},
+        **two,
     )
     asleep = {name: broken(name, "gateway", {"running": {}}, started=True) for name in GATEWAYS}
     yield State("No gateway is ready", BOTH, asleep)
@@ -305,7 +330,7 @@ STATES: dict[str, tuple[State, ...]] = {
         State("All is well", BOTH),
         State("All is well with prefill and decode engines", (SPLIT, RED), components=SPLIT_PODS),
     ),
-    "Engines": tuple(of_engines()),
+    "Engines": (*of_starting_engines(), *of_unmade_engines(), *of_missing_engines()),
     "Scheduler, gateways, picker": tuple(of_control()),
     "What becomes of a change": tuple(of_changes()),
     "Models": tuple(of_models()),

@@ -106,16 +106,22 @@ class Leadership:
         """Let the next one take over at once."""
         self._remember(0)
         try:
-            lease = await self._read()
-            if lease and lease["spec"].get("holderIdentity") == self._settings.holder:
-                lease["spec"]["holderIdentity"] = ""
-                await self._api.call("PUT", self._path, body=lease)
+            async with asyncio.timeout(self._settings.life_s / 2):
+                await self._give_up()
         except KubeError as error:
             _log.warning("the lease was not released: %s", error)
+        except TimeoutError:
+            _log.warning("the lease was not released: the API server does not answer")
 
     @property
     def _path(self) -> str:
         return f"{LEASES.format(namespace=self._settings.namespace)}/{self._settings.name}"
+
+    async def _give_up(self) -> None:
+        lease = await self._read()
+        if lease and lease["spec"].get("holderIdentity") == self._settings.holder:
+            lease["spec"]["holderIdentity"] = ""
+            await self._api.call("PUT", self._path, body=lease)
 
     async def _read(self) -> Json | None:
         try:
@@ -149,8 +155,12 @@ class Leadership:
             return 0
 
     def _remember(self, term: int) -> None:
+        """A full disk costs the memory, and not the leadership."""
         if self._settings.memory:
-            self._settings.memory.write_text(str(term), "ascii")
+            try:
+                self._settings.memory.write_text(str(term), "ascii")
+            except OSError as error:
+                _log.warning("the term is not remembered: %s: %s", self._settings.memory, error.strerror)
 
     async def _take(self) -> bool:
         lease = await self._read()
@@ -166,6 +176,7 @@ class Leadership:
         if term != self._term:
             self._remember(term)
         self._term = term
+        self._holder = self._settings.holder
         return True
 
     def _free(self, lease: Json) -> bool:

@@ -56,6 +56,16 @@ def test_the_first_request_to_no_engine_brings_one_at_once_and_no_more() -> None
     assert step(replace(none, open_requests=9, oldest_wait_s=60.0), 0, 3, KNOBS, Memory(), 0.0)[0] == 1
 
 
+def test_an_engine_that_has_just_come_gets_time_to_take_what_waited_for_it() -> None:
+    memory, asked = Memory(), 0
+    found = []
+    for now in range(80):  # it attaches after a minute, and nothing is taken yet
+        load = Load(asked, 1 if now >= 60 else 0, float(now), 0.0, 0, open_requests=1)
+        asked, memory = step(load, 0, 3, KNOBS, memory, float(now))
+        found.append(asked)
+    assert (found[0], found[69], found[70], found[-1]) == (1, 1, 2, 2)
+
+
 def test_the_last_engine_goes_when_nobody_asked_for_long_and_not_while_short_requests_come() -> None:
     last = Load(1, 1, 0.0, 0.0, 0, ended=7)
     memory = step(last, 0, 3, KNOBS, Memory(ended=7), 0.0)[1]

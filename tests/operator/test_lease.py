@@ -89,6 +89,50 @@ async def test_a_leader_goes_on_while_the_api_server_is_away_and_after_a_restart
         await ended(late)
 
 
+async def test_who_has_just_taken_over_is_not_replaced_by_the_former_leader_when_the_server_goes_away() -> None:
+    objects: dict[str, Any] = {}
+    away, asked = asyncio.Event(), asyncio.Semaphore(0)
+    answer = lease_server(objects, away)
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        asked.release()
+        return await answer(request)
+
+    async with asyncio.timeout(60), api_server(handler) as api:
+        await Leadership(api, of("a")).acquire()
+        second = Leadership(api, of("b"))
+        await second.acquire()  # the first one does not renew
+        away.set()
+        while not asked.locked():  # what was asked before
+            await asked.acquire()
+        replaced = asyncio.create_task(second.replaced())
+        for _ in range(3):  # looks that tell nothing
+            await asked.acquire()
+        assert not replaced.done()
+        await ended(replaced)
+
+
+async def test_who_cannot_write_down_its_term_leads_all_the_same(tmp_path: Path) -> None:
+    async with asyncio.timeout(60), api_server(lease_server({}, asyncio.Event())) as api:
+        leader = Leadership(api, of("a", memory=tmp_path / "no such folder" / "term"))
+        await leader.acquire()
+        assert leader.term
+
+
+async def test_a_server_that_answers_no_more_holds_up_nobody_who_ends() -> None:
+    over = asyncio.Event()
+
+    async def handler(_: web.Request) -> web.StreamResponse:
+        await over.wait()
+        return refusal(503, "too late")
+
+    async with api_server(handler) as api:
+        try:
+            await asyncio.wait_for(Leadership(api, of("a")).release(), 20)  # a call of our own ends after 30 s
+        finally:
+            over.set()
+
+
 async def test_a_lease_that_is_long_over_by_all_clocks_need_not_be_watched_for_a_life() -> None:
     objects: dict[str, Any] = {}
     async with asyncio.timeout(60), api_server(lease_server(objects, asyncio.Event())) as api:

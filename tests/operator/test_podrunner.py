@@ -95,6 +95,26 @@ async def test_a_pod_waits_for_the_pods_that_it_depends_on(folder: RunFolder, ma
         assert [pod for pod, _ in heard.lines] == ["first", "first", "first", "second"]
 
 
+async def test_a_pod_on_demand_runs_from_its_begin_to_its_end_and_may_begin_again(
+    folder: RunFolder, make_pod: MakePod
+) -> None:
+    heard, lazy = Heard(), replace(make_pod("lazy"), on_demand=True)
+    async with running(folder, make_pod("a"), lazy, heard=heard) as runner:
+        assert set(runner.pids) == {"a"}
+        for _ in range(2):
+            runner.begin("lazy")
+            runner.begin("lazy")  # which is no second one
+            await eventually(lambda: "lazy" in runner.pids)
+            pid = runner.pids["lazy"]
+            await runner.end("lazy")
+            assert set(runner.pids) == {"a"}
+            assert not exists(pid)
+        runner.begin("lazy")
+        await eventually(lambda: "lazy" in runner.pids)
+    assert runner.pids == {}
+    assert heard.events == [], "none of them crashed"
+
+
 async def test_a_killed_pod_is_started_again_and_the_others_stay(folder: RunFolder, make_pod: MakePod) -> None:
     heard, pod = Heard(), make_pod("a")
     async with running(folder, pod, make_pod("b"), heard=heard) as runner:

@@ -7,8 +7,9 @@ from typing import Any
 from aiohttp import web
 from operator_api import api_server, refusal
 from operator_objects import KEY, PLATFORM, Json, gpu_pool, model_pool, observed
-from operator_state import pod
+from operator_state import broken, pod
 from tests.operator.test_writing import Server
+from tests.operator.test_zero import Kept
 
 from aegaeon_operator.config import OperatorConfig
 from aegaeon_operator.kube.client import Cluster
@@ -17,12 +18,15 @@ from aegaeon_operator.kube.operator import list_all
 from aegaeon_operator.kube.queue import Queue
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.desired import desired
+from aegaeon_operator.reconcile.cluster.facts import Subject
+from aegaeon_operator.reconcile.cluster.readiness import to_ask_about
 
 STATUS = "/apis/serving.aegaeon.io/v1alpha1/namespaces/infra/gpupools/pool/status"
 
 
-def event(message: str, at: str) -> Json:
-    return {"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"}, "lastTimestamp": at, "message": message}
+def event(message: str, at: str, kind: str = "Warning") -> Json:
+    head = {"creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {"metadata": head, "lastTimestamp": at, "type": kind, "message": message}
 
 
 class WithEvents(Server):
@@ -48,6 +52,12 @@ def test_pods_are_no_children_and_are_never_taken_away() -> None:
     seen = observed(gpu_pool(), model_pool("red", "llama"), pod("pool-engine-0", "engine"))
     assert [one["metadata"]["name"] for one in seen.pods] == ["pool-engine-0"]
     assert desired(seen).leftovers == ()
+
+
+def test_pods_of_another_namespace_are_not_the_pools_whatever_their_labels_say() -> None:
+    crashing = broken("pool-engine-0", "engine", {"waiting": {"reason": "CrashLoopBackOff"}})
+    crashing["metadata"]["namespace"] = "team"
+    assert observed(gpu_pool(), crashing).pods == ()
 
 
 async def test_pods_with_our_label_are_listed_and_belong_to_their_pool() -> None:
@@ -86,7 +96,43 @@ async def message_of(server: WithEvents) -> str:
 async def test_the_newest_event_of_a_stateful_set_tells_why_it_makes_no_pods() -> None:
     server = WithEvents([event("later", "2026-01-03T00:00:00Z"), event("before", "2026-01-02T00:00:00Z")])
     assert (await message_of(server)).endswith("StatefulSet pool-engine cannot make pods: later")
-    assert server.asked == ["type=Warning,involvedObject.kind=StatefulSet,involvedObject.name=pool-engine"]
+    assert server.asked == ["involvedObject.kind=StatefulSet,involvedObject.uid=uid-of-pool-engine"]
+
+
+async def test_a_warning_is_over_once_something_else_was_told() -> None:
+    server = WithEvents(
+        [event("no room", "2026-01-02T00:00:00Z"), event("made", "2026-01-03T00:00:00Z", kind="Normal")]
+    )
+    assert "StatefulSet pool-engine has not made all pods yet" in await message_of(server)
+
+
+async def test_events_are_asked_for_every_few_seconds_and_not_at_every_look() -> None:
+    asked: list[Subject] = []
+
+    class Asked(Kept):
+        """Counts questions."""
+
+        async def warning(self, about: Subject) -> str:
+            asked.append(about)
+            return "no room"
+
+    cluster, store, now = Asked(), Store(), [0.0]
+    cluster.objects["GpuPool", KEY.name] = gpu_pool()
+    store.put(gpu_pool())
+    controller = Controller(cluster, store, PLATFORM, lambda: now[0])
+    for at, count in ((0.0, 1), (1.0, 1), (4.9, 1), (5.0, 2)):
+        now[0] = at
+        await controller.reconcile(KEY)
+        assert [one.key.name for one in asked] == ["pool-engine"] * count
+        conditions = cluster.objects["GpuPool", KEY.name]["status"]["conditions"]
+        assert any("cannot make pods: no room" in one["message"] for one in conditions), "what was heard is kept"
+
+
+def test_events_of_an_object_that_is_gone_are_not_those_of_its_successor() -> None:
+    waiting = broken("pool-engine-0", "engine", {"waiting": {"reason": "ContainerCreating"}})
+    waiting["metadata"]["uid"] = "the-second"
+    seen = observed(gpu_pool(), waiting)
+    assert [(one.key.name, one.uid) for one in to_ask_about(seen)] == [("pool-engine-0", "the-second")]
 
 
 async def test_without_a_right_to_read_events_the_status_is_written_all_the_same() -> None:

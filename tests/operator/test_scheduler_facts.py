@@ -8,12 +8,20 @@ from aegaeon_operator.kube.scaling import replicas
 from aegaeon_operator.kube.scheduler import facts
 from aegaeon_operator.reconcile.cluster.scaler import Scaler
 from aegaeon_operator.spec.resources import GpuPool
-from aegaeon_proto.v1 import admin_pb2, engine_pb2, gateway_pb2
+from aegaeon_proto.v1 import admin_pb2, engine_pb2, gateway_pb2, model_pb2
 
 
-def answer(*instances: gateway_pb2.InstanceStatus, waits_s: float = 0.0) -> admin_pb2.AdminStatus:
-    waiting = [gateway_pb2.SequenceStatus(state="queued", age_s=waits_s)] if waits_s else []
-    return admin_pb2.AdminStatus(pool=gateway_pb2.PoolStatus(instances=instances, sequences=waiting))
+def answer(
+    *instances: gateway_pb2.InstanceStatus,
+    waits_s: float = 0.0,
+    phase: model_pb2.ModelPhase = model_pb2.MODEL_PHASE_CACHED,
+) -> admin_pb2.AdminStatus:
+    waiting = [gateway_pb2.SequenceStatus(model="llama", state="queued", age_s=waits_s)] if waits_s else []
+    llama = gateway_pb2.ModelStatus(spec=model_pb2.ModelSpec(name="llama"), phase=phase)
+    return admin_pb2.AdminStatus(
+        pool=gateway_pb2.PoolStatus(instances=instances, sequences=waiting),
+        catalog=gateway_pb2.CatalogStatus(models=[llama]),
+    )
 
 
 def engine(name: str, **state: bool) -> gateway_pb2.InstanceStatus:
@@ -23,6 +31,12 @@ def engine(name: str, **state: bool) -> gateway_pb2.InstanceStatus:
 def test_an_engine_that_is_gone_or_about_to_end_counts_as_attached_no_more() -> None:
     told = facts(answer(engine("a"), engine("b", draining=True), engine("c", alive=False)), slab_bytes=1)
     assert {one.name: one.attached for one in told.engines} == {"a": True, "b": False, "c": False}
+
+
+def test_who_waits_for_a_fetch_waits_for_no_engine_and_is_open_all_the_same() -> None:
+    told = facts(answer(engine("a"), waits_s=60.0, phase=model_pb2.MODEL_PHASE_FETCHING), slab_bytes=1)
+    assert (told.oldest_wait_s, told.open_requests) == (0.0, 1)
+    assert facts(answer(engine("a"), waits_s=60.0), slab_bytes=1).oldest_wait_s == 60.0
 
 
 def test_no_engine_is_added_while_one_that_drains_is_being_replaced() -> None:

@@ -80,6 +80,19 @@ def test_the_pod_that_needs_a_person_most_is_named_and_the_others_are_counted() 
     assert message.endswith("(and 1 more)")
 
 
+def test_a_pod_that_is_up_again_is_not_said_to_crash_when_it_is_not_ready_for_another_cause() -> None:
+    killed = {"terminated": {"exitCode": 137}}
+    again = {
+        name: broken(name, "engine", {"running": {}}, started=True, restartCount=1, lastState=killed)
+        for name in ("pool-engine-0", "pool-engine-1")
+    }
+    line = lines(State("", BOTH, again, models={}))["GpuPool"]
+    assert (line["REASON"], "pool-engine-0 runs on node node-1, but is not ready" in line["MESSAGE"]) == (
+        "PodsNotReady",
+        True,
+    )
+
+
 def test_a_pod_that_was_evicted_is_not_blamed_once_another_stands_in_its_place() -> None:
     evicted = pod("pool-gateway-old", "gateway", phase="Failed", reason="Evicted", conditions=[])
     starting = broken("pool-gateway-5c4-a", "gateway", {"waiting": {"reason": "ContainerCreating"}})

@@ -47,7 +47,8 @@ class Server:
         if request.method == "DELETE":
             return web.json_response({})
         body = {"spec": {}, **json.loads(await request.text())}
-        body["metadata"] = {"name": "an-event", **body["metadata"], "resourceVersion": str(len(self.heard))}
+        made = {"name": "an-event", "uid": f"uid-of-{request.path.rpartition('/')[2]}"}
+        body["metadata"] = {**made, **body["metadata"], "resourceVersion": str(len(self.heard))}
         self.there[request.path + ("/" + body["metadata"]["name"] if request.method == "POST" else "")] = body
         return web.json_response(body)
 

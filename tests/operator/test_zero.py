@@ -16,7 +16,7 @@ from aegaeon_operator.kube import controller as looked_at
 from aegaeon_operator.kube.client import Cluster, Resource
 from aegaeon_operator.kube.controller import Controller
 from aegaeon_operator.kube.store import Store
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Key
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Key, Subject
 from aegaeon_operator.reconcile.processes import scheduler_settings
 from aegaeon_operator.spec.resources import GpuPoolSpec
 from aegaeon_proto.channels import open_channel
@@ -49,7 +49,7 @@ class Kept(Cluster):
         self.objects[key] = made
         return made
 
-    async def warning(self, about: ChildKey) -> str:
+    async def warning(self, about: Subject) -> str:
         return ""
 
     async def delete(self, key: ChildKey) -> None:

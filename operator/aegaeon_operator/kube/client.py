@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from aegaeon_kube import server
 from aegaeon_kube.errors import KubeError
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Platform
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Platform, Subject
 from aegaeon_operator.reconcile.cluster.names import MANAGED, MANAGER
 
 NOT_FOUND, CONFLICT = 404, 409
@@ -110,13 +110,12 @@ class Cluster:
                 return None
             raise
 
-    async def warning(self, about: ChildKey) -> str:
-        """What the newest Event of type Warning about an object says; empty when there is none."""
-        fields = {"type": "Warning", "involvedObject.kind": about.kind, "involvedObject.name": about.name}
-        selector = ",".join(f"{name}={value}" for name, value in fields.items())
-        found = await self.api.call("GET", EVENTS.path(about.namespace), params={"fieldSelector": selector})
+    async def warning(self, about: Subject) -> str:
+        """What the newest Event about an object says, if it is a Warning: what came before it is over."""
+        selector = f"involvedObject.kind={about.key.kind},involvedObject.uid={about.uid}"
+        found = await self.api.call("GET", EVENTS.path(about.key.namespace), params={"fieldSelector": selector})
         newest: Json = max(found["items"], key=_when, default={})
-        return str(newest.get("message", ""))
+        return str(newest.get("message", "")) if newest.get("type") == "Warning" else ""
 
     async def claim_secret(self, namespace: str, name: str) -> None:
         """Raises KubeError where somebody else made one of this name: applied, ours would lie among its entries."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from aegaeon_operator.reconcile.cluster.facts import (
     RedisAt,
     Report,
     SchedulerFacts,
+    Subject,
 )
 from aegaeon_operator.reconcile.cluster.names import MANAGER, admin_target, child, schedulers
 from aegaeon_operator.reconcile.cluster.readiness import ready_schedulers, to_ask_about
@@ -41,6 +43,7 @@ _log = logging.getLogger(__name__)
 # Looks at a pool that nothing happens to: something on its way, serving, with Secrets to read again, at rest.
 _SOON_S, _SERVING_S, _SECRETS_S, _REST_S = 1.0, 5.0, 20.0, 600.0
 _MOST_QUESTIONS = 8
+_NEVER = (-math.inf, "")
 
 
 @dataclass(slots=True)
@@ -56,6 +59,8 @@ class _Memory:
     scaler: Scaler = field(default_factory=Scaler)
     demand: asyncio.Task[None] | None = None
     written: dict[str, float] = field(default_factory=dict)
+    heard: dict[Subject, tuple[float, str]] = field(default_factory=dict)
+    """what Events said of an object, and when they were asked"""
 
 
 class Controller:
@@ -85,7 +90,7 @@ class Controller:
         failures |= await memory.writer.write(wanted, observed.children)
         observed = self._again(observed)
         memory.facts = await self._exchange(observed, wanted, memory)
-        warnings = await self._warnings(observed)
+        warnings = await self._warnings(observed, memory)
         observed = replace(observed, scheduler=memory.facts, unreachable=memory.unreachable, warnings=warnings)
         found = reports(observed, wanted, failures)
         await self._write_all(found, memory)
@@ -161,13 +166,19 @@ class Controller:
             memory.unreachable = str(error)
             return None
 
-    async def _warnings(self, observed: Observed) -> dict[ChildKey, str]:
-        """What Events tell of the first few objects that do not tell themselves; without an answer, nothing."""
+    async def _warnings(self, observed: Observed, memory: _Memory) -> dict[ChildKey, str]:
+        """What Events tell of the first few objects that do not tell themselves; without an answer, nothing.
+
+        Not at every look: for one object the API server reads all Events of the namespace.
+        """
+        now, before, memory.heard = self._clock(), memory.heard, {}
         try:
-            return {one: await self._cluster.warning(one) for one in to_ask_about(observed)[:_MOST_QUESTIONS]}
+            for one in to_ask_about(observed)[:_MOST_QUESTIONS]:
+                heard = before.get(one, _NEVER)
+                memory.heard[one] = heard if now - heard[0] < _SERVING_S else (now, await self._cluster.warning(one))
         except KubeError as error:
             _log.info("%s/%s: no Events: %s", observed.key.namespace, observed.key.name, error)
-            return {}
+        return {one.key: said for one, (_, said) in memory.heard.items()}
 
     async def _write_all(self, found: list[Report], memory: _Memory) -> None:
         """Each for itself: a status that is refused holds up no other."""

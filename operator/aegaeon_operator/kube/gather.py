@@ -19,13 +19,16 @@ _KINDS: dict[str, type[GpuPool] | type[ModelPool]] = {"GpuPool": GpuPool, "Model
 
 
 def observe(key: Key, objects: Iterable[Json], now: datetime, platform: Platform) -> Observed:
-    """Of everything that belongs to the pool. What is on its way out counts as gone, children excepted."""
+    """Of everything that belongs to the pool. What is on its way out counts as gone, children excepted.
+
+    Its pods are in its namespace: anybody may give the labels to one of another namespace.
+    """
     known = list(objects)
     there = [live(one) for one in known if one["kind"] in _KINDS and "deletionTimestamp" not in one["metadata"]]
     pool = next((one for one in there if one.kind == "GpuPool"), None)
     model_pools = tuple(one for one in there if one.kind == "ModelPool")
     children = {ChildKey.of(one): one for one in known if one["kind"] not in (*_KINDS, "Pod")}
-    pods = tuple(one for one in known if one["kind"] == "Pod")
+    pods = tuple(one for one in known if one["kind"] == "Pod" and one["metadata"]["namespace"] == key.namespace)
     return Observed(key, now, platform, pool, model_pools, children, pods=pods)
 
 

@@ -90,11 +90,13 @@ def facts(status: admin_pb2.AdminStatus, slab_bytes: int) -> SchedulerFacts:
         for one in status.catalog.models
     }
     shapes = {one.footprint.kv_shape: one.footprint.kv_block_bytes for one in status.catalog.models}
+    waiting = (one for one in status.pool.sequences if one.state == "queued")
+    cached = {name for name, one in models.items() if one.phase == "cached"}
     return SchedulerFacts(
         incarnation=status.incarnation,
         models=models,
         engines=tuple(_engine(one, shapes, slab_bytes) for one in status.pool.instances),
-        oldest_wait_s=max((one.age_s for one in status.pool.sequences if one.state == "queued"), default=0.0),
+        oldest_wait_s=max((one.age_s for one in waiting if one.model in cached), default=0.0),
         open_requests=len(status.pool.sequences),
         ended=sum(one.requests for one in status.pool.models),
         refused={note.model: note.reason for note in status.refused},

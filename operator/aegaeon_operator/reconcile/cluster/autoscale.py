@@ -1,8 +1,8 @@
 """How many engines a role should have: a pure step from one look at the pool to the next.
 
 Out, one at a time, when requests wait or KV memory stays full; in, one at a time, when the rest had nothing to do for
-long. A new engine needs time to come up, so nothing is added while one is on its way. From zero, at once for the first
-request; to zero, when the whole pool answered nothing for long.
+long. A new engine needs time to come up and to take what waits: nothing is added meanwhile. From zero, at once for the
+first request; to zero, when the whole pool answered nothing for long.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class Memory:
     full_since: float | None = None
     idle_since: float | None = None
     ended: int = 0
+    coming: bool = False  # an engine is on its way
+    came: float | None = None  # when the last one attached
 
 
 def step(load: Load, low: int, high: int, knobs: Autoscaling, memory: Memory, now: float) -> tuple[int, Memory]:
@@ -55,7 +57,8 @@ def step(load: Load, low: int, high: int, knobs: Autoscaling, memory: Memory, no
 
 
 def _short(load: Load, knobs: Autoscaling, memory: Memory, now: float) -> bool:
-    waits = load.oldest_wait_s >= knobs.queue_wait
+    settled = memory.came is None or now - memory.came >= knobs.queue_wait
+    waits = settled and load.oldest_wait_s >= knobs.queue_wait
     return waits or (memory.full_since is not None and now - memory.full_since >= _FULL_FOR_S)
 
 
@@ -64,8 +67,11 @@ def _remember(load: Load, knobs: Autoscaling, memory: Memory, now: float) -> Mem
     # As many sequences as engines that would stay: each of those has little to do. None would stay: nobody asks.
     nobody = not load.open_requests and load.ended == memory.ended
     idle = nobody if load.asked <= 1 else load.oldest_wait_s == 0 and load.sequences < load.asked and not full
+    coming = load.attached < load.asked
     return Memory(
         full_since=(memory.full_since if memory.full_since is not None else now) if full else None,
         idle_since=(memory.idle_since if memory.idle_since is not None else now) if idle else None,
         ended=load.ended,
+        coming=coming,
+        came=now if memory.coming and not coming else memory.came,
     )

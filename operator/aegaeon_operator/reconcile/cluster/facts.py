@@ -34,6 +34,18 @@ class ChildKey(NamedTuple):
         return cls(manifest["kind"], manifest["metadata"]["namespace"], manifest["metadata"]["name"])
 
 
+class Subject(NamedTuple):
+    """An object that Events are about. `uid`: those of its predecessors of that name are not."""
+
+    key: ChildKey
+    uid: str
+
+    @classmethod
+    def of(cls, live: Mapping[str, Any]) -> Subject:
+        """Of a live object."""
+        return cls(ChildKey.of(live), live["metadata"].get("uid", ""))
+
+
 @dataclass(frozen=True, slots=True)
 class Live(Generic[Kind]):
     """A GpuPool or ModelPool as the API server has it; `problems` say why its spec cannot be used (`value` None)."""
@@ -120,7 +132,8 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerFacts:
-    """What the pool's scheduler says; `oldest_wait_s` is of the request that has waited longest.
+    """What the pool's scheduler says; `oldest_wait_s` is of the request that has waited longest for an engine, not
+    for a model that is being fetched.
 
     `open_requests` are open now, `ended` have ended since its start.
     """

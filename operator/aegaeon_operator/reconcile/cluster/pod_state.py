@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Subject
 
 _PULLS = (
     "ErrImagePull",
@@ -60,12 +60,12 @@ def trouble(pods: Iterable[Json], warnings: Warnings) -> Trouble | None:
     return Trouble(first.reason, f"{name} {first.text}{others}")
 
 
-def unexplained(pods: Iterable[Json]) -> Iterator[ChildKey]:
+def unexplained(pods: Iterable[Json]) -> Iterator[Subject]:
     """Pods that wait for something which only their Events tell: a volume, a network."""
     for pod in pods:
         waiting = [one.get("state", {}).get("waiting", {}).get("reason") for one in _containers(pod)]
         if _is_scheduled(pod) and any(reason in _STARTS for reason in waiting):
-            yield ChildKey.of(pod)
+            yield Subject.of(pod)
 
 
 def is_ready(pod: Json) -> bool:
@@ -103,12 +103,21 @@ def _of_container(container: Json) -> Trouble | None:
     if reason in _PULLS:
         cause = _line(message.rpartition("desc = ")[2]) if "desc = " in message else reason
         return Trouble("ImageNotPulled", f"cannot pull image {container.get('image', '')}: {cause}")
-    ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated")
-    if ended and not container.get("ready") and (ended.get("exitCode") or ended.get("reason") == _OUT_OF_MEMORY):
+    ended = _ended(container)
+    if ended and (ended.get("exitCode") or ended.get("reason") == _OUT_OF_MEMORY):
         return _crash(container, ended)
     if reason and reason not in (*_STARTS, "CrashLoopBackOff"):
         return Trouble("ContainerNotCreated", f"has no container: {_line(message) or reason}")
     return None
+
+
+def _ended(container: Json) -> Json | None:
+    """How it ended, unless it is up again: then that is over, and why it is not ready is another question."""
+    state = container.get("state", {})
+    if container.get("ready") or ("running" in state and container.get("started")):
+        return None
+    found: Json | None = state.get("terminated") or container.get("lastState", {}).get("terminated")
+    return found
 
 
 def _crash(container: Json, ended: Json) -> Trouble:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from aegaeon_operator.reconcile.cluster.conditions import Condition, no, yes
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Observed
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Observed, Subject
 from aegaeon_operator.reconcile.cluster.names import COMPONENTS, child, schedulers
 from aegaeon_operator.reconcile.cluster.pod_state import STARTING, Trouble, is_ready, trouble, unexplained
 from aegaeon_operator.spec.resources import GpuPoolSpec
@@ -105,12 +105,12 @@ def degraded(conditions: list[Condition]) -> Condition:
     return no("Degraded", "NothingMissing", "everything that serves is as the spec says, or on its way")
 
 
-def to_ask_about(observed: Observed) -> list[ChildKey]:
+def to_ask_about(observed: Observed) -> list[Subject]:
     """Objects whose Events alone tell what they wait for: pods, and StatefulSets that cannot make theirs."""
     found = [*unexplained(observed.pods)]
     for key, live in observed.children.items():
         if key.kind == "StatefulSet" and live.get("status", {}).get("replicas", 0) < live["spec"].get("replicas", 1):
-            found.append(key)
+            found.append(Subject.of(live))
     return sorted(found)
 
 

@@ -1,0 +1,85 @@
+"""Of two schedulers the operator believes the one that leads, in the highest term, and tells both of the catalog."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import pytest
+from operator_objects import KEY, PLATFORM, gpu_pool, model_pool
+from tests.operator.test_zero import Kept
+
+from aegaeon_kube.errors import KubeError
+from aegaeon_operator.kube import controller as looked_at
+from aegaeon_operator.kube.controller import Controller
+from aegaeon_operator.kube.store import Store
+from aegaeon_operator.reconcile.cluster.desired import Desired
+from aegaeon_operator.reconcile.cluster.facts import EngineFacts, SchedulerFacts
+
+ONE, TWO = (tuple(EngineFacts(f"pool-engine-{n}", "unified", True, 0, 0.0) for n in range(count)) for count in (1, 2))
+STANDS_BY = SchedulerFacts("a", standby=True)
+LEADS = SchedulerFacts("b", engines=TWO, term=7)
+CUT_OFF = SchedulerFacts("c", engines=ONE, term=5)  # it has not heard of the one that leads
+SILENT = KubeError(0, "the scheduler does not answer: Deadline Exceeded")
+Answer = SchedulerFacts | KubeError
+
+
+async def looked(monkeypatch: pytest.MonkeyPatch, scheduler: Answer, standby: Answer) -> tuple[Any, list[list[str]]]:
+    """The GpuPool's status after a look, and the models that each scheduler was told of."""
+    answers, told = {"scheduler": scheduler, "standby": standby}, list[list[str]]()
+
+    class Link:
+        """Of one scheduler."""
+
+        def __init__(self, target: str, _: object) -> None:
+            self._answer = answers[target]
+
+        async def exchange(self, wanted: Desired, _: int) -> SchedulerFacts:
+            told.append([str(model["name"]) for model in wanted.catalog])
+            if isinstance(self._answer, KubeError):
+                raise self._answer
+            return self._answer
+
+        async def close(self) -> None:
+            """Nothing is open."""
+
+    monkeypatch.setattr(looked_at, "SchedulerLink", Link)
+    monkeypatch.setattr(looked_at, "admin_target", lambda key, name: name)
+    cluster, store = Kept(), Store()
+    for one in (gpu_pool(scheduling={"standby": True}), model_pool("red", "llama")):
+        cluster.objects[one["kind"], one["metadata"]["name"]] = one
+        store.put(one)
+    controller = Controller(cluster, store, PLATFORM)
+    await controller.reconcile(KEY)
+    for name in answers:
+        ready = cluster.objects["Deployment", f"pool-{name}"] | {"status": {"readyReplicas": 1}}
+        store.put(await cluster.apply(ready))
+    await controller.reconcile(KEY)
+    await controller.close()
+    return cluster.objects["GpuPool", "pool"]["status"], told
+
+
+def scheduler_ready(status: Any) -> tuple[str, str]:
+    (found,) = (one for one in status["conditions"] if one["type"] == "SchedulerReady")
+    return found["status"], found["message"]
+
+
+@pytest.mark.parametrize("answers", [(STANDS_BY, LEADS), (LEADS, STANDS_BY), (CUT_OFF, LEADS), (LEADS, SILENT)])
+async def test_the_one_of_the_highest_term_counts_and_both_are_told_of_the_models(
+    monkeypatch: pytest.MonkeyPatch, answers: tuple[Answer, Answer]
+) -> None:
+    status, told = await looked(monkeypatch, *answers)
+    assert (status["engines"]["unified"], scheduler_ready(status)[0]) == ("2/2", "True")
+    assert len(told) == len(answers)
+    assert set(chain.from_iterable(told)) == {"llama"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"), [((STANDS_BY, STANDS_BY), "none of them leads"), ((SILENT, STANDS_BY), "does not answer")]
+)
+async def test_a_pool_of_which_no_scheduler_leads_says_so(
+    monkeypatch: pytest.MonkeyPatch, answers: tuple[Answer, Answer], why: str
+) -> None:
+    ready, message = scheduler_ready((await looked(monkeypatch, *answers))[0])
+    assert ready == "False"
+    assert why in message

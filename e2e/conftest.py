@@ -19,11 +19,26 @@ from e2e.manifests import BLUE, GREEN, POOL, RED, gpu_pool, keys, model_pool
 from e2e.operating import NAMESPACE
 from e2e.pool import PodsOfPool
 
+# What begins with an empty cluster.
+_FIRST = ("test_first_model.py", "test_install.py")
+# What stays until the end of the run once a test has asked for it: an operator that watches every namespace and a
+# policy that protects every GpuPool; a pool on both nodes.
+_LASTING = ("release", "pool")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What begins with an empty cluster comes before what installs the chart, and that before what shares it."""
-    first = ("test_first_model.py", "test_install.py")
-    items.sort(key=lambda item: first.index(item.path.name) if item.path.name in first else len(first))
+    """Files come in the order in which none finds more than it expects: on an empty cluster, without an installation,
+    without others' pool on the nodes, beside all of that."""
+    asked: dict[Path, set[str]] = {}
+    for item in items:
+        asked.setdefault(item.path, set()).update(getattr(item, "fixturenames", ()))
+
+    def place(item: pytest.Item) -> int:
+        if item.path.name in _FIRST:
+            return _FIRST.index(item.path.name)
+        return len(_FIRST) + sum(name in asked[item.path] for name in _LASTING)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,15 @@ from e2e.manifests import KEYS, RED, model_pool
 from e2e.pool import PodsOfPool
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
+
+
+@pytest.fixture(autouse=True)
+def put_back(pool: PodsOfPool) -> Iterator[None]:
+    """Tests of other files share the pool: its models are as they were, whatever became of the change."""
+    yield
+    pool.apply(model_pool("blue", ["mistral"], guest="green"), model_pool("red", ["llama", "qwen2"]))
+    pool.wait_until("it is as it was", lambda: settled(pool, "red") and settled(pool, "blue"), 180)
+    pool.wait_until_ready()
 
 
 def changed(tenant: str, names: list[str], model: str, **fields: Any) -> dict[str, Any]:
@@ -52,8 +62,6 @@ def test_a_model_is_changed_under_its_name_and_no_request_fails_or_is_answered_b
         pool.wait_until_ready()
     with Load(pool.url, {"qwen2": RED}, models) as after:
         after.wait_for_answers(4)
-    pool.apply(model_pool("red", ["llama", "qwen2"]))
-    pool.wait_until("it is as it was", lambda: settled(pool, "red"), 180)
 
     assert load.failures == others.failures == after.failures == []
     assert others.verdict().differences == ()

@@ -19,7 +19,7 @@ from e2e.kubectl import REPOSITORY, helm, kubectl
 
 NAMESPACE = "aegaeon-restricted"
 CLAIMS = {"models": {"path": "/srv/models", "claim": "models"}, "sharedClaim": "shared"}
-PICKER: dict[str, Any] = {"gateway": {"endpointPicker": {}}}
+EVERYTHING: dict[str, Any] = {"gateway": {"endpointPicker": {}}, "scheduling": {"standby": True}}
 REDIS = replace(PLATFORM, redis=RedisAt("rediss://redis.system.svc:6379", Path("/password"), Path("/ca.crt")))
 
 
@@ -35,7 +35,7 @@ def restricted(kubeconfig: Path) -> Iterator[Path]:
 
 def of_pool(name: str, **spec: Any) -> dict[str, Any]:
     """The pod template of a component, as decided for a pool."""
-    seen = observed(gpu_pool(**PICKER, **spec), model_pool("red", "llama"), platform=REDIS)
+    seen = observed(gpu_pool(**EVERYTHING, **spec), model_pool("red", "llama"), platform=REDIS)
     kinds = ("Deployment", "StatefulSet")
     (found,) = (
         one for one in desired(seen).manifests if one["kind"] in kinds and one["metadata"]["name"] == f"pool-{name}"
@@ -51,12 +51,12 @@ def admit(server: Path, template: dict[str, Any]) -> None:
     kubectl(server, "-n", NAMESPACE, "create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
 
 
-@pytest.mark.parametrize("name", ["scheduler", "gateway", "picker", "engine"])
+@pytest.mark.parametrize("name", ["scheduler", "standby", "gateway", "picker", "engine"])
 def test_with_claims_for_its_files_every_pod_of_a_pool_passes(restricted: Path, name: str) -> None:
     admit(restricted, of_pool(name, volumes=CLAIMS))
 
 
-@pytest.mark.parametrize("name", ["scheduler", "picker"])
+@pytest.mark.parametrize("name", ["scheduler", "standby", "picker"])
 def test_what_needs_no_files_of_nodes_passes_in_any_case(restricted: Path, name: str) -> None:
     admit(restricted, of_pool(name))
 

@@ -67,6 +67,8 @@ def prepare(nodes: int) -> None:
 )
 def up(nodes: int, with_images: bool) -> None:
     """Make it."""
+    if with_images and not nodes:
+        raise ClusterError("images and models are loaded into nodes; take NODES=1 or more with IMAGES=1")
     layout = default_layout()
     if not (with_images and layout.nodes and running(layout)):
         layout = default_layout(nodes)

@@ -47,10 +47,10 @@ CONFORMANCE = ("inference-conformance", "echo-basic")
 REFERENCE_PICKER = "reference-picker"
 # What runs in an image of its own, without the machine's libraries; and what shares Go's cache with it.
 _STATIC = ("coredns", "envoy-gateway", *ISTIO, *CONFORMANCE, REFERENCE_PICKER)
-# What a cluster without nodes needs.
-API = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "helm")
+# What a cluster without nodes needs; the scheduler runs there for e2e/test_spread.py alone.
+API = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "helm")
 # And one with nodes; the rest is built for the tests that need it.
-ALL = (*API, "kube-scheduler", "kube-proxy", "kubelet", "coredns")
+ALL = (*API, "kube-proxy", "kubelet", "coredns")
 
 
 def build(names: tuple[str, ...] = ALL) -> Path:

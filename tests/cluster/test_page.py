@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from e2e.cluster.errors import ClusterError
 from e2e.kubectl import REPOSITORY
 from e2e.page import commands, run_commands
+from e2e.polling import poll
 
 FIRST_MODEL = REPOSITORY / "docs/guides/first-model.md"
 
@@ -32,12 +34,15 @@ def test_blocks_come_in_their_order_and_without_what_programs_answer(page: Path)
 
 
 def test_one_shell_runs_all_blocks_and_nothing_is_left_in_the_background() -> None:
+    killed, left = (f"{1e6 + os.getpid():.0f}.{number}" for number in (1, 2))  # seconds that nobody else sleeps for
+
     told = run_commands(
-        ["export SAID=$GIVEN; sleep 1000 &\n", 'echo "it is $SAID"; kill %1\n', "sleep 2000 &\n"], GIVEN="so"
+        [f"export SAID=$GIVEN; sleep {killed} &\n", 'echo "it is $SAID"; kill %1\n', f"sleep {left} &\n"], GIVEN="so"
     )
 
     assert "\nit is so\n" in told
-    assert subprocess.run(["pgrep", "-f", "^sleep (1000|2000)$"], check=False).returncode == 1
+    asked = ["pgrep", "--full", f"^sleep ({killed}|{left})$"]
+    poll("both have ended", lambda: subprocess.run(asked, check=False, capture_output=True).returncode == 1, 10)
 
 
 def test_a_command_that_fails_ends_it_and_is_named() -> None:

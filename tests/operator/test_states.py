@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from operator_objects import KEY, NOW, gpu_pool, model_pool
+from operator_objects import KEY, NOW, Json, gpu_pool, model_pool
 from operator_state import PODS, State, broken, pod
 from operator_states import BOTH, POOL, RED, STATES, page
 from operator_table import rows
@@ -62,6 +62,15 @@ def test_a_pool_without_engines_serves_nothing_and_nothing_is_on_its_way() -> No
         "NoEngines",
     )
     assert (line["ModelPool"]["READY"], line["ModelPool"]["REASON"]) == ("False", "NoEngines")
+
+
+@pytest.mark.parametrize(("others", "models"), [((RED,), 2), ((), 0)])
+def test_a_pool_whose_spec_is_refused_keeps_the_count_that_protects_it_while_it_has_model_pools(
+    others: tuple[Json, ...], models: int
+) -> None:
+    refused = {**gpu_pool(engines={"replicas": 1, "min": 3}), "status": {"models": 2}}
+    (of_pool,) = (one for one in State("", (refused, *others)).reports() if one.about.kind == "GpuPool")
+    assert (of_pool.status["conditions"][0]["reason"], of_pool.status["models"]) == ("Invalid", models)
 
 
 def test_engines_are_counted_as_the_scheduler_has_them_beside_those_wanted() -> None:

@@ -97,6 +97,19 @@ async def test_what_somebody_changes_back_at_once_is_not_fought_over_at_every_lo
     assert server.heard == [("PATCH", "/api/v1/namespaces/infra/services/pool-gateway")]
 
 
+async def test_a_role_binding_that_is_to_give_another_role_is_made_anew() -> None:
+    """As after a change of the chart's operator.watchNamespaces: Roles take the place of ClusterRoles."""
+    server = Server()
+    wanted = desired(observed(gpu_pool()))
+    there = {ChildKey.of(one): one for one in wanted.manifests}
+    key = ChildKey("RoleBinding", "infra", "pool-scheduler")
+    former = {**there[key], "roleRef": {**there[key]["roleRef"], "name": "of-before"}}
+    async with api_server(server.answer) as api:
+        assert await Writer(Cluster(api), Store(), lambda: 0.0).write(wanted, {**there, key: former}) == {}
+    path = "/apis/rbac.authorization.k8s.io/v1/namespaces/infra/rolebindings/pool-scheduler"
+    assert server.heard == [("DELETE", path), ("PATCH", path)]
+
+
 async def test_a_secret_that_somebody_else_made_stays_theirs() -> None:
     path = "/api/v1/namespaces/infra/secrets/pool-config"
     server = Server(there={path: {"metadata": {"name": "pool-config"}, "data": {"theirs": ""}}})

@@ -242,6 +242,24 @@ async def test_a_prompt_of_what_the_name_stood_for_before_is_refused_once_nobody
         assert not brain.all_of(events.Submitted)
 
 
+async def test_of_a_prompt_that_waits_for_its_model_what_is_still_read_is_asked_and_starts_an_engine(
+    serve: Any, brain: Any, submit: Any
+) -> None:
+    async with asyncio.timeout(60), serve(brain) as stack:
+        demand = asyncio.ensure_future((await stack.admin()).AwaitDemand(admin_pb2.AwaitDemandRequest()))
+        gateway = await stack.gateway()
+        choices = [gateway_pb2.Choice(choice=number, epoch=1) for number in range(2)]
+        await gateway.send(submit=submit("r1", identity=NEW.identity, choices=choices))
+        await gateway.send(cancel=gateway_pb2.CancelRequest(request="r1", choices=[0]))
+        await gateway.send(submit=submit("r2", choices=[gateway_pb2.Choice(epoch=0)]))
+        assert (await gateway.next("rejected")).request == "r2"  # so the others have come
+        assert not demand.done()
+        await change(stack, NEW)
+        await brain.told_of(events.Submitted)
+        assert [(one.seq.request, one.seq.choice) for one in brain.all_of(events.Submitted)] == [("r1", 1)]
+        await demand
+
+
 async def test_what_is_taken_away_and_put_back_as_another_model_answers_nothing_new_as_the_former_one(
     serve: Any, core: Scheduler, submit: Any
 ) -> None:

@@ -153,8 +153,9 @@ async def soaked(stack: Stack, visits: Visits, arguments: argparse.Namespace) ->
         endings = await crowd(visitor, visits.draw, round(A_MINUTE * arguments.minutes), arguments.width)
     seconds = time.monotonic() - began
     status = await idle(scheduler)
-    after = census(stack, status)
-    rows = traffic_rows(warm + endings, seconds) + pool_rows(status, await open_streams(stack.state.folder))
+    still_open = await open_streams(stack.state.folder)
+    after = census(stack, status)  # the gateway has had that second to hear that its clients' connections are closed
+    rows = traffic_rows(warm + endings, seconds) + pool_rows(status, still_open)
     return rows + slab_rows(at_first, status, after) + growth(before, after, Slack())
 
 

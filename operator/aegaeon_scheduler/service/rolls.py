@@ -18,7 +18,7 @@ from aegaeon_scheduler.service.identity import objectives_of
 _log = logging.getLogger(__name__)
 
 DRAIN_S = 60.0  # for what runs when a scheduler starts: it was not told how long that may take
-SETTLE_S = 10.0  # so long after the first peer has come, engines that outlived an earlier scheduler may attach
+SETTLE_S = 10.0  # so long after the first peer has come, those that outlived an earlier scheduler may attach
 _CACHED, _FAILED = model_pb2.MODEL_PHASE_CACHED, model_pb2.MODEL_PHASE_FAILED
 
 
@@ -45,7 +45,8 @@ class Rolls:
 
     @property
     def settled(self) -> bool:
-        """Whether engines that outlived an earlier scheduler have had time to say what they have."""
+        """Whether engines that outlived an earlier scheduler have had time to say what they have, and gateways what is
+        open: before, a model that nobody asks for may be one whose requests are yet to come."""
         now = self._driver.clock()
         if self._settled_at is None:
             self._settled_at = now + SETTLE_S
@@ -113,7 +114,7 @@ class Rolls:
         if roll.ends is None:
             if not self._serves(name):
                 return True
-            if not self._prepared(name):
+            if not (self.settled and self._prepared(name)):
                 return False
             self._drain(name, roll)
         assert roll.ends is not None

@@ -236,6 +236,27 @@ async def test_a_scheduler_that_starts_with_another_catalog_lets_what_runs_end_f
         core.check()
 
 
+async def test_a_request_that_came_before_the_engines_does_not_hide_what_they_run(
+    serve: Any, core: Scheduler, submit: Any, settled: asyncio.Event
+) -> None:
+    """Its prompt is of what the new scheduler said that the name stands for."""
+    settled.clear()
+    async with serve(core, models=[OTHER]) as stack:
+        gateway = await stack.gateway()
+        choice = gateway_pb2.Choice(epoch=2, prefix=[40])
+        await gateway.send(submit=submit("r1", identity=OLD.identity, choices=[choice]))
+        await gateway.send(submit=submit("r2", identity=NEW.identity))
+        assert (await gateway.next("accepted")).request == "r2"
+        sidecar = await stack.attach()
+        await sidecar.report(hello=outlived())
+        assert (await catalog_with(sidecar, "tiny-a", STAGED))["tiny-a"].identity == OLD.identity
+        rejected = await gateway.next("rejected")  # to be made anew
+        assert (rejected.request, rejected.code) == ("r2", gateway_pb2.REJECT_CODE_CHANGED)
+        await shown(gateway, CACHED, "/models/a")
+        assert [one.request for one in (await command(sidecar, "turn")).turn.decode] == ["r1"]
+        core.check()
+
+
 async def test_a_change_that_engines_have_prepared_waits_for_gateways_that_outlived_the_scheduler(
     serve: Any, core: Scheduler, submit: Any, settled: asyncio.Event
 ) -> None:

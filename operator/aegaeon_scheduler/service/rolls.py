@@ -122,7 +122,15 @@ class Rolls:
 
     def _serves(self, name: str) -> bool:
         """Whether somebody would miss the former one."""
-        return self._catalog.model(name).phase == _CACHED or self._driver.sequences.any_of_model(name)
+        return self._is_cached(name) or self._driver.sequences.any_of_model(name)
+
+    def _has_answered(self, name: str) -> bool:
+        """Whether what the catalog means is, or was, on an engine. Requests alone do not tell: gateways ask for what a
+        new scheduler says, before its engines are there, and ask anew when that was too early."""
+        return self._is_cached(name) or self._driver.sequences.any_begun(name)
+
+    def _is_cached(self, name: str) -> bool:
+        return self._catalog.model(name).phase == _CACHED
 
     def _said(self, name: str) -> bool:
         """Whether every engine has said how it went."""
@@ -157,7 +165,7 @@ class Rolls:
             if further:
                 self._switch(spec.name)
             return further
-        if self._serves(spec.name):
+        if self._has_answered(spec.name):
             return False
         self._catalog.put(objectives_of(spec, known))
         self._driver.handle(self._catalog.event())

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from aegaeon_proto.channels import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, connect, open_channel
+from aegaeon_proto.channels import KEEPALIVE, KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, connect, open_channel
 from aegaeon_proto.roles import Role
 from aegaeon_proto.servers import BOUNDS, add_port, make_server
 
@@ -54,9 +54,9 @@ async def test_a_connection_without_a_call_is_kept() -> None:
     server = make_server((("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_S * 1000 // 2 // faster),))
     port = add_port(server, "127.0.0.1:0", None)
     await server.start()
-    pings = (("grpc.keepalive_time_ms", KEEPALIVE_S * 1000 // faster),)
+    pings = dict(KEEPALIVE) | {"grpc.keepalive_time_ms": KEEPALIVE_S * 1000 // faster}
     try:
-        async with open_channel(f"127.0.0.1:{port}", None, Role.SCHEDULER, pings) as channel:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=tuple(pings.items())) as channel:
             await connect(channel, 60)
             assert channel.get_state() is grpc.ChannelConnectivity.READY
             changes = asyncio.create_task(channel.wait_for_state_change(grpc.ChannelConnectivity.READY))

@@ -77,13 +77,22 @@ class Gateway:
 
 @dataclass(slots=True)
 class Asked:
-    """A request as it came; `body` is None once it is too large to be kept for a second time."""
+    """A request as it came; `body` is None once it is too large to be kept for a second time. `tries`: how often its
+    prompt was made."""
 
+    id: str
     endpoint: Endpoint
     client: Client
     model: str
     arrived: float
     body: bytearray | None
+    tries: int = 0
+
+    def next_id(self) -> str:
+        """Of its next submission. Each has its own: what engines still say of the former one is not of the answer."""
+        self.tries += 1
+        again = f".{self.tries}" if self.tries > 1 else ""
+        return f"{_PREFIXES[self.endpoint]}-{self.id}{again}"
 
 
 class Answerer:
@@ -106,7 +115,7 @@ class Answerer:
             name = await self._model_of(client, body)
             served = (model.spec.name for model in self._gateway.catalog.models())
             client.directory.check(client.tenant, name, served)
-            asked = Asked(endpoint, client, name, arrived, body)
+            asked = Asked(http[REQUEST_ID], endpoint, client, name, arrived, body)
             del body
             while True:
                 model = await self._gateway.catalog.ready(name, self._gateway.config.hold_s)
@@ -120,7 +129,7 @@ class Answerer:
         self, http: web.Request, asked: Asked, model: ModelStatus, holding: Holding
     ) -> web.StreamResponse:
         """By the model as it is. Raises ApiError, which may be of no more than that the name stands for another one."""
-        prepared = await self._prepared(http, asked, model)
+        prepared = await self._prepared(asked, model)
         if len(asked.body or ()) > _KEPT_BYTES:
             asked.body = None
         holding.hold(prepared.prompt_tokens * TOKEN_BYTES)
@@ -143,7 +152,7 @@ class Answerer:
             return False
         return catalog.find(name) is not None and not same()
 
-    async def _prepared(self, http: web.Request, asked: Asked, model: ModelStatus) -> Prepared:
+    async def _prepared(self, asked: Asked, model: ModelStatus) -> Prepared:
         """The order of checks: what costs least first, and nothing of the body before it is known who may use what."""
         name, body = asked.model, asked.body
         assert body is not None  # it is prepared again only while it is there
@@ -156,8 +165,7 @@ class Answerer:
         except ApiError as error:
             self._gateway.metrics.of(name).ended(_outcome(error))
             raise
-        request_id = f"{_PREFIXES[asked.endpoint]}-{http[REQUEST_ID]}"
-        return prepared_from(request_id, model, text, done, asked.arrived)
+        return prepared_from(asked.next_id(), model, text, done, asked.arrived)
 
     def _most_bytes(self, client: Client, endpoint: Endpoint) -> int:
         """Of a body of this client: what the longest of its models could use. Raises UnauthorizedError without any."""

@@ -214,16 +214,15 @@ class SchedulerLink:
                 return EngineError(rejected.reason or "The engine failed on this request.")
 
     def _look_after(self, generation: Generation, now: float) -> None:
+        """One whose client reads an answer goes on for as long as it takes."""
+        if generation.accepted and self.connected:
+            generation.progress_at = now  # its scheduler bounds its wait, perhaps at more than `hold_s`
         if generation.gives_up_at is not None and now >= generation.gives_up_at:
             generation.fail(EngineError("The engine could not go on with this request."))
-        elif now - generation.progress_at > self._hold_s and not self._goes_on(generation):
+        elif now - generation.progress_at > self._hold_s and not generation.started:
             generation.fail(self._not_taken(generation.job.model))
         elif generation.retry_at is not None and now >= generation.retry_at:
             self._submit(generation, generation.open_choices)
-
-    def _goes_on(self, generation: Generation) -> bool:
-        """Whether its wait has no end here: its client reads an answer, or the scheduler has it in its queue."""
-        return generation.started or (generation.accepted and self.connected)
 
     def _not_taken(self, model: str) -> ApiError:
         """Nobody answered: because of the model, if that is known."""

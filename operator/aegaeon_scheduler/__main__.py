@@ -26,7 +26,7 @@ _log = logging.getLogger("aegaeon_scheduler")
 
 
 def main() -> int:
-    """The exit status: 0 after a signal, 1 when the core failed, 2 when the start did."""
+    """The exit status: 0 after a signal, 1 when the core failed or another process leads, 2 when the start failed."""
     parser = argparse.ArgumentParser(prog="python -m aegaeon_scheduler", description="Aegaeon's scheduler.")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration, JSON")
     parser.add_argument("--holder", metavar="NAME", help="in the Lease, instead of the file's: differs from pod to pod")

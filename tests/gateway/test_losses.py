@@ -232,3 +232,25 @@ async def test_an_answer_that_a_client_reads_is_not_ended_by_hold(
                 await asyncio.sleep(2 * hold_s)  # being away for longer than hold_s is the point
                 await peer.start()
             assert await text_of(response) == TEXT
+
+
+async def test_a_request_that_waited_long_for_an_engine_is_not_ended_when_the_scheduler_is_away_for_a_moment(
+    peer: Any, tokenizer: Any, model_directory: Any
+) -> None:
+    """As in a pool that starts engines on demand: there the scheduler holds requests for longer than `hold_s`."""
+    hold_s = 3.0
+    async with serve(GatewayConfig(**gateway_config(peer, hold_s=hold_s))) as served, aiohttp.ClientSession() as http:
+        pool = Pool(peer, served, http, tokenizer, model_directory)
+        while (await pool.chat())[0] != 200:  # its tokenizer may take longer than a request is held
+            pass
+        peer.submits.clear()
+        peer.serve_tokens = False
+        asked = asyncio.create_task(pool.chat())
+        await peer.until(lambda: bool(peer.submits))
+        await asyncio.sleep(1.2 * hold_s)  # to wait for longer than hold_s is the point
+        await peer.crash()
+        await asyncio.wait([asked], timeout=0.2 * hold_s)  # the gateway looks meanwhile
+        peer.serve_tokens = True
+        await peer.start()
+        status, body, _ = await asked
+    assert (status, body["choices"][0]["message"]["content"]) == (200, TEXT)

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from gateway.conftest import Pool, gateway_config, model_status
+from gateway.conftest import TEXT, Pool, gateway_config, model_status
 
 from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.run import serve
@@ -352,9 +352,15 @@ async def test_a_prompt_made_for_what_a_name_stood_for_before_is_made_anew_and_t
     assert (await pool.chat())[0] == 200
     assert peer.submits[-1].identity == "former"
     peer.submits.clear()
-    peer.reject = [pb.Rejected(code=pb.REJECT_CODE_CHANGED)]
+    peer.serve_tokens, peer.reject = False, [pb.Rejected(code=pb.REJECT_CODE_CHANGED)]
     asked = asyncio.create_task(pool.chat())
     await peer.until(lambda: bool(peer.submits))
     peer.publish([new])
-    assert (await asked)[0] == 200
-    assert [submit.identity for submit in peer.submits] == ["former", "new"]
+    await peer.until(lambda: len(peer.submits) == 2)
+    first, second = peer.submits
+    assert (first.identity, second.identity) == ("former", "new")
+    late = peer.tokens_of(first, first.choices[0])  # the former model was at it: its engine has not heard of the change
+    await peer.push([pb.Token(seq=token.seq, epoch=1, index=token.index, token=99) for token in late])
+    await peer.push(peer.tokens_of(second, second.choices[0]))
+    status, body, _ = await asked
+    assert (status, body["choices"][0]["message"]["content"]) == (200, TEXT)

@@ -11,7 +11,9 @@ from aegaeon_proto.v1 import admin_pb2, engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.config import core_config, load_config
 from aegaeon_scheduler.core import events
 from aegaeon_scheduler.core.scheduler import Scheduler
-from aegaeon_scheduler.service import rolls, strangers
+from aegaeon_scheduler.service import rolls
+from aegaeon_scheduler.service.catalog import Catalog
+from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.identity import identified
 
 CACHED = model_pb2.MODEL_PHASE_CACHED
@@ -29,6 +31,16 @@ def spec(directory: str = "/models/a", **more: Any) -> model_pb2.ModelSpec:
 
 
 OLD, NEW = spec(), spec("/models/other")
+SETTLED = rolls.Rolls.settled  # as it is
+
+
+@pytest.fixture(autouse=True)
+def settled(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Whether all that outlived an earlier scheduler has come: so it is, where a test does not clear it."""
+    event = asyncio.Event()
+    event.set()
+    monkeypatch.setattr(rolls.Rolls, "settled", property(lambda _: event.is_set()))
+    return event
 
 
 @pytest.fixture
@@ -82,6 +94,16 @@ HELD = engine_pb2.HeldSequence(
     place=engine_pb2.KV_PLACE_DEVICE,
 )  # fmt: skip
 STAGED = f"tiny-a~{NEW.identity}"
+OTHER = {"name": "tiny-a", "source": {"directory": "/models/other"}, "ttft_s": 2, "tbt_s": 0.1}  # NEW, configured
+
+
+def outlived() -> engine_pb2.Hello:
+    """Of an engine that runs the former model for an earlier scheduler's request."""
+    memory = engine_pb2.Memory(slabs_free=60, host_slabs_free=64)
+    return engine_pb2.Hello(
+        instance="e", incarnation="1", node="n", role=engine_pb2.ROLE_UNIFIED, slabs=64, host_slabs=64,
+        slab_bytes=1 << 20, max_batch=8, memory=memory, **running(held=[HELD]),
+    )  # fmt: skip
 
 
 async def command(sidecar: Any, kind: str) -> Any:
@@ -101,6 +123,15 @@ async def finish(sidecar: Any, turn: engine_pb2.Command, epoch: int = 1) -> None
     memory = engine_pb2.Memory(slabs_free=60, host_slabs_free=64)
     step = engine_pb2.StepDone(turn=turn.id, progress=[progress], steps=5, memory=memory, end=True)
     await sidecar.report(step_done=step)
+
+
+def test_what_outlived_an_earlier_scheduler_has_some_time_from_the_first_peer_on(
+    brain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rolls.Rolls, "settled", SETTLED)
+    clock = iter((1000.0, 1009.9, 1010.0)).__next__  # nobody came for long
+    changes = rolls.Rolls(Catalog((), lambda: None), Driver(brain, clock))
+    assert [changes.settled for _ in range(3)] == [False, False, True]
 
 
 async def test_a_change_is_prepared_beside_the_former_model_which_ends_what_it_was_asked(
@@ -178,26 +209,22 @@ async def test_credentials_and_objectives_are_no_other_model(serve: Any, brain: 
 
 
 async def test_a_scheduler_that_starts_with_another_catalog_lets_what_runs_end_first(
-    serve: Any, core: Scheduler, submit: Any
+    serve: Any, core: Scheduler, submit: Any, settled: asyncio.Event
 ) -> None:
     """The gateway is there before the engine; the prompt of its request is of the former model."""
-    new = {"name": "tiny-a", "source": {"directory": "/models/other"}, "ttft_s": 2, "tbt_s": 0.1}
-    async with serve(core, models=[new]) as stack:
+    settled.clear()
+    async with serve(core, models=[OTHER]) as stack:
         gateway = await stack.gateway()
         choice = gateway_pb2.Choice(epoch=2, prefix=[40])
         await gateway.send(submit=submit("r1", identity=OLD.identity, choices=[choice]))
         sidecar = await stack.attach()
-        memory = engine_pb2.Memory(slabs_free=60, host_slabs_free=64)
-        hello = engine_pb2.Hello(
-            instance="e", incarnation="1", node="n", role=engine_pb2.ROLE_UNIFIED, slabs=64, host_slabs=64,
-            slab_bytes=1 << 20, max_batch=8, memory=memory, **running(held=[HELD]),
-        )  # fmt: skip
-        await sidecar.report(hello=hello)
+        await sidecar.report(hello=outlived())
         told = await catalog_with(sidecar, "tiny-a", STAGED)
         assert told["tiny-a"].identity == OLD.identity
         turn = await command(sidecar, "turn")  # without a load, and without a prefill: it goes on where it was
         assert (len(turn.turn.decode), len(turn.turn.prefill)) == (1, 0)
         await says(sidecar, told[STAGED])
+        settled.set()
         await shown(gateway, FETCHING, "/models/other")
         await finish(sidecar, turn, epoch=2)
         told = await catalog_with(sidecar, "tiny-a")
@@ -209,11 +236,54 @@ async def test_a_scheduler_that_starts_with_another_catalog_lets_what_runs_end_f
         core.check()
 
 
+async def test_a_request_that_came_before_the_engines_does_not_hide_what_they_run(
+    serve: Any, core: Scheduler, submit: Any, settled: asyncio.Event
+) -> None:
+    """Its prompt is of what the new scheduler said that the name stands for."""
+    settled.clear()
+    async with serve(core, models=[OTHER]) as stack:
+        gateway = await stack.gateway()
+        choice = gateway_pb2.Choice(epoch=2, prefix=[40])
+        await gateway.send(submit=submit("r1", identity=OLD.identity, choices=[choice]))
+        await gateway.send(submit=submit("r2", identity=NEW.identity))
+        assert (await gateway.next("accepted")).request == "r2"
+        sidecar = await stack.attach()
+        await sidecar.report(hello=outlived())
+        assert (await catalog_with(sidecar, "tiny-a", STAGED))["tiny-a"].identity == OLD.identity
+        rejected = await gateway.next("rejected")  # to be made anew
+        assert (rejected.request, rejected.code) == ("r2", gateway_pb2.REJECT_CODE_CHANGED)
+        await shown(gateway, CACHED, "/models/a")
+        assert [one.request for one in (await command(sidecar, "turn")).turn.decode] == ["r1"]
+        core.check()
+
+
+async def test_a_change_that_engines_have_prepared_waits_for_gateways_that_outlived_the_scheduler(
+    serve: Any, core: Scheduler, submit: Any, settled: asyncio.Event
+) -> None:
+    """The earlier scheduler had it prepared; without the streams of a gateway nobody seems to use the former model."""
+    settled.clear()
+    async with serve(core, models=[OTHER]) as stack:
+        sidecar = await stack.attach()
+        await sidecar.report(hello=outlived())
+        await says(sidecar, (await catalog_with(sidecar, "tiny-a", STAGED))[STAGED])
+        async with asyncio.timeout(60):
+            while "1 of 1 engines have it" not in (await status(stack)).changing[0].reason:
+                pass
+        await asyncio.sleep(0.3)  # a switch that must not come has no event; it is looked at every 0.1 s
+        gateway = await stack.gateway()
+        choice = gateway_pb2.Choice(epoch=2, prefix=[40])
+        await gateway.send(submit=submit("r1", identity=OLD.identity, choices=[choice]))
+        turn = await command(sidecar, "turn")
+        settled.set()
+        await shown(gateway, FETCHING, "/models/other")
+        await finish(sidecar, turn, epoch=2)
+        assert (await catalog_with(sidecar, "tiny-a"))["tiny-a"].identity == NEW.identity
+
+
 async def test_an_engine_that_comes_back_with_what_a_name_stood_for_is_not_believed_to_have_it(
-    serve: Any, core: Scheduler, submit: Any, monkeypatch: pytest.MonkeyPatch
+    serve: Any, core: Scheduler, submit: Any
 ) -> None:
     """Its weights and sequences are of another model: a turn on them would fail, or answer for the wrong one."""
-    monkeypatch.setattr(rolls, "SETTLE_S", 0.0)
     async with serve(core) as stack:
         held = engine_pb2.HeldSequence()
         held.CopyFrom(HELD)
@@ -230,16 +300,37 @@ async def test_an_engine_that_comes_back_with_what_a_name_stood_for_is_not_belie
 
 
 async def test_a_prompt_of_what_the_name_stood_for_before_is_refused_once_nobody_can_have_it(
-    serve: Any, brain: Any, submit: Any, monkeypatch: pytest.MonkeyPatch
+    serve: Any, brain: Any, submit: Any, settled: asyncio.Event
 ) -> None:
-    monkeypatch.setattr(rolls, "SETTLE_S", 0.2)
-    monkeypatch.setattr(strangers, "_LOOK_S", 0.01)
+    settled.clear()
     async with serve(brain) as stack:
         gateway = await stack.gateway()
         await gateway.send(submit=submit("r1", identity=NEW.identity))
+        await gateway.send(submit=submit("r2", choices=[gateway_pb2.Choice(epoch=0)]))
+        assert (await gateway.next("rejected")).request == "r2"  # so the other one has come, and waits
+        settled.set()
         rejected = await gateway.next("rejected")
         assert (rejected.request, rejected.code) == ("r1", gateway_pb2.REJECT_CODE_CHANGED)
         assert not brain.all_of(events.Submitted)
+
+
+async def test_of_a_prompt_that_waits_for_its_model_what_is_still_read_is_asked_and_starts_an_engine(
+    serve: Any, brain: Any, submit: Any, settled: asyncio.Event
+) -> None:
+    settled.clear()
+    async with asyncio.timeout(60), serve(brain) as stack:
+        demand = asyncio.ensure_future((await stack.admin()).AwaitDemand(admin_pb2.AwaitDemandRequest()))
+        gateway = await stack.gateway()
+        choices = [gateway_pb2.Choice(choice=number, epoch=1) for number in range(2)]
+        await gateway.send(submit=submit("r1", identity=NEW.identity, choices=choices))
+        await gateway.send(cancel=gateway_pb2.CancelRequest(request="r1", choices=[0]))
+        await gateway.send(submit=submit("r2", choices=[gateway_pb2.Choice(epoch=0)]))
+        assert (await gateway.next("rejected")).request == "r2"  # so the others have come
+        assert not demand.done()
+        await change(stack, NEW)
+        await brain.told_of(events.Submitted)
+        assert [(one.seq.request, one.seq.choice) for one in brain.all_of(events.Submitted)] == [("r1", 1)]
+        await demand
 
 
 async def test_what_is_taken_away_and_put_back_as_another_model_answers_nothing_new_as_the_former_one(

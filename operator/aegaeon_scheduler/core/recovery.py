@@ -163,7 +163,7 @@ class Recovery:
         if inst is None:
             return
         self._pool.next_ids[instance] = inst.next_id
-        self._pool.missing[instance] = self._pool.now
+        self._miss(instance)
         inst.phases = {}
         for model in self._pool.models.values():
             model.failed.pop(instance, None)
@@ -181,6 +181,12 @@ class Recovery:
         for seq in [s for s in self._pool.sequences.values() if s.source is inst]:
             self._life.lose(seq, f"{instance} {why} before its KV was copied", blame=0)
         self._strand()
+
+    def _miss(self, instance: InstanceId) -> None:
+        """It may be back, and so may others that are not gone for too long."""
+        now, missing = self._pool.now, self._pool.missing
+        recent = {other: at for other, at in missing.items() if at > now - self._pool.config.restart_s}
+        self._pool.missing = {**recent, instance: now}
 
     def _back_to_source(self, seq: Sequence, source: Instance) -> None:
         self._policy.forget(seq)

@@ -6,6 +6,7 @@ an event that comes up while one is handled (a refused choice cancels its siblin
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -70,6 +71,7 @@ class Driver:
     ) -> None:
         self.clock = clock
         self.sequences = SequenceBook()
+        self.submitted = asyncio.Event()  # a request was opened; whoever waits for one clears it before
         self.handles = HandleBook()
         self.instances: dict[InstanceId, Link] = {}
         self.gateways: dict[GatewayId, Callable[[gateway_pb2.GatewayReply], None]] = {}
@@ -126,6 +128,7 @@ class Driver:
             self.refuse(origin, submit, RejectCode.ENGINE, reason)
             return
         self.sequences.add(origin, submit)
+        self.submitted.set()
         # All at once: when the first choice is refused, the cancels of the others must come after their submission.
         self.handle(*codec.submitted(origin.gateway, submit, self.clock()))
 

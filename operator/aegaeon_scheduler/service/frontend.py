@@ -75,7 +75,6 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         self._numbers = count(1)
         self._announcement: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
-        self._submitted = asyncio.Event()
         self._tenants: gateway_pb2.Tenants | None = None
         self._texts = TextStates()
 
@@ -146,8 +145,8 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
     async def demand(self) -> None:
         """Until a request is open."""
         while not len(self._driver.sequences):
-            self._submitted.clear()
-            await self._submitted.wait()
+            self._driver.submitted.clear()
+            await self._driver.submitted.wait()
 
     def stop(self) -> None:
         """End every stream once what waits for it is written."""
@@ -206,8 +205,9 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         if kind == "submit":
             self._submit(line.origin, message.submit)
         elif kind == "cancel":
-            self._strangers.forget(line.origin.gateway, message.cancel.request)
-            self._driver.cancel(line.origin.gateway, message.cancel.request, message.cancel.choices)
+            cancel = line.origin.gateway, message.cancel.request, message.cancel.choices
+            self._strangers.cancel(*cancel)
+            self._driver.cancel(*cancel)
         elif kind == "text":
             self._texts.tell(line.origin.gateway, message.text)
         elif kind == "hello":
@@ -222,7 +222,6 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             self._strangers.take(origin, submit)
         else:
             self._driver.submit(origin, submit)
-            self._submitted.set()
 
     def _broke(self, line: Line) -> None:
         gateway = line.origin.gateway

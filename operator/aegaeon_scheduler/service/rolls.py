@@ -18,7 +18,7 @@ from aegaeon_scheduler.service.identity import objectives_of
 _log = logging.getLogger(__name__)
 
 DRAIN_S = 60.0  # for what runs when a scheduler starts: it was not told how long that may take
-SETTLE_S = 10.0  # so long after the first peer has come, engines that outlived an earlier scheduler may attach
+SETTLE_S = 10.0  # so long after the first peer has come, those that outlived an earlier scheduler may attach
 _CACHED, _FAILED = model_pb2.MODEL_PHASE_CACHED, model_pb2.MODEL_PHASE_FAILED
 
 
@@ -45,7 +45,8 @@ class Rolls:
 
     @property
     def settled(self) -> bool:
-        """Whether engines that outlived an earlier scheduler have had time to say what they have."""
+        """Whether engines that outlived an earlier scheduler have had time to say what they have, and gateways what is
+        open: before, a model that nobody asks for may be one whose requests are yet to come."""
         now = self._driver.clock()
         if self._settled_at is None:
             self._settled_at = now + SETTLE_S
@@ -113,7 +114,7 @@ class Rolls:
         if roll.ends is None:
             if not self._serves(name):
                 return True
-            if not self._prepared(name):
+            if not (self.settled and self._prepared(name)):
                 return False
             self._drain(name, roll)
         assert roll.ends is not None
@@ -121,7 +122,15 @@ class Rolls:
 
     def _serves(self, name: str) -> bool:
         """Whether somebody would miss the former one."""
-        return self._catalog.model(name).phase == _CACHED or self._driver.sequences.any_of_model(name)
+        return self._is_cached(name) or self._driver.sequences.any_of_model(name)
+
+    def _has_answered(self, name: str) -> bool:
+        """Whether what the catalog means is, or was, on an engine. Requests alone do not tell: gateways ask for what a
+        new scheduler says, before its engines are there, and ask anew when that was too early."""
+        return self._is_cached(name) or self._driver.sequences.any_begun(name)
+
+    def _is_cached(self, name: str) -> bool:
+        return self._catalog.model(name).phase == _CACHED
 
     def _said(self, name: str) -> bool:
         """Whether every engine has said how it went."""
@@ -156,7 +165,7 @@ class Rolls:
             if further:
                 self._switch(spec.name)
             return further
-        if self._serves(spec.name):
+        if self._has_answered(spec.name):
             return False
         self._catalog.put(objectives_of(spec, known))
         self._driver.handle(self._catalog.event())

@@ -5,7 +5,7 @@ Kept from the submission until the core has forgotten the sequence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2
@@ -65,7 +65,11 @@ class SequenceBook:
 
     def any_of_model(self, model: str) -> bool:
         """Whether a request for this model is open."""
-        return any(kept.submit.model == model for choices in self._requests.values() for kept in choices.values())
+        return any(self._of_model(model))
+
+    def any_begun(self, model: str) -> bool:
+        """Whether one is of which a part was answered when it was submitted."""
+        return any(kept.choice.prefix for kept in self._of_model(model))
 
     def older_than(self, origin: Origin) -> list[SeqId]:
         """What the same gateway submitted on an earlier stream and has not submitted again."""
@@ -95,6 +99,9 @@ class SequenceBook:
             for choice, kept in choices.items()
             if kept.origin.gateway == gateway
         ]
+
+    def _of_model(self, model: str) -> Iterator[OpenSequence]:
+        return (kept for choices in self._requests.values() for kept in choices.values() if kept.submit.model == model)
 
     def _remove(self, seq: SeqId) -> None:
         choices = self._requests.get(seq.request, {})

@@ -8,6 +8,7 @@ refused, and the gateway makes the prompt anew if nothing of the answer is out.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 from aegaeon_proto.v1 import gateway_pb2
 from aegaeon_scheduler.core.model import GatewayId, RejectCode
@@ -35,16 +36,21 @@ class Strangers:
 
     def take(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
         """Let it wait, or refuse it."""
-        self._waiting.append((origin, submit))
-        self._look()
+        self._judge(origin, submit)
+        self._arm()
 
-    def forget(self, gateway: GatewayId, request: str = "") -> None:
-        """The gateway does not want this request any more, or (none named) any that it has not submitted anew."""
-        self._waiting = [
-            (origin, submit)
-            for origin, submit in self._waiting
-            if origin.gateway != gateway or request not in ("", submit.request)
-        ]
+    def cancel(self, gateway: GatewayId, request: str, choices: Collection[int]) -> None:
+        """The reader of these choices (none named: of all) has left."""
+        for origin, submit in self._waiting:
+            if origin.gateway == gateway and submit.request == request:
+                for at in reversed(range(len(submit.choices))):
+                    if not choices or submit.choices[at].choice in choices:
+                        del submit.choices[at]
+        self._waiting = [(origin, submit) for origin, submit in self._waiting if submit.choices]
+
+    def forget(self, gateway: GatewayId) -> None:
+        """The gateway does not want any more what it has not submitted anew."""
+        self._waiting = [(origin, submit) for origin, submit in self._waiting if origin.gateway != gateway]
 
     def stop(self) -> None:
         """Nobody looks any more."""
@@ -55,16 +61,22 @@ class Strangers:
         target = self._rolls.target(submit.model)
         return target is not None and target.identity == submit.identity
 
+    def _judge(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
+        if not self.is_one(submit):
+            self._driver.submit(origin, submit)
+        elif self._rolls.settled and not self._is_coming(submit):
+            reason = f"{submit.model} stands for another model than it did"
+            self._driver.refuse(origin, submit, RejectCode.CHANGED, reason)
+        else:
+            self._waiting.append((origin, submit))
+
     def _look(self) -> None:
-        self.stop()
+        self._timer = None
         waiting, self._waiting = self._waiting, []
         for origin, submit in waiting:
-            if not self.is_one(submit):
-                self._driver.submit(origin, submit)
-            elif self._rolls.settled and not self._is_coming(submit):
-                reason = f"{submit.model} stands for another model than it did"
-                self._driver.refuse(origin, submit, RejectCode.CHANGED, reason)
-            else:
-                self._waiting.append((origin, submit))
-        if self._waiting:
+            self._judge(origin, submit)
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._waiting and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)

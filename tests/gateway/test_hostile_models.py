@@ -77,6 +77,16 @@ async def test_a_template_without_an_end_costs_its_own_request_alone(
     await assert_the_other_is_served(pool)
 
 
+async def test_a_template_that_writes_half_a_surrogate_pair_is_what_the_refusal_names(
+    pool: Pool, hostile: Hostile
+) -> None:
+    await serve_beside(pool, hostile("{{ messages[0].content }}\ud800"))
+    await pool.until_loaded("hostile")
+    status, body, _ = await pool.chat(model="hostile")
+    assert (status, body["error"]["code"], body["error"]["param"]) == (400, "chat_template", "messages")
+    assert "surrogates not allowed" in body["error"]["message"]
+
+
 async def test_a_long_rendering_of_a_short_message_is_not_tokenized(pool: Pool, hostile: Hostile) -> None:
     await serve_beside(pool, hostile("{{ 'a' * 10**7 }}"))
     status, body, _ = await pool.chat(model="hostile")

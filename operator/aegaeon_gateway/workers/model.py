@@ -46,7 +46,9 @@ class ModelText:
                 "This model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"
             )
         try:
-            return str(self._hf.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+            text = str(self._hf.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+            text.encode()  # half a surrogate pair, which JSON can spell, is no text for a tokenizer
+            return text
         except MemoryError:
             raise
         except Exception as error:  # a template is a stranger's program: it may raise anything

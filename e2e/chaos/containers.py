@@ -61,8 +61,8 @@ def stopped(node: Node, pod: Seen) -> Iterator[None]:
         _signal(reversed(pids), signal.SIGCONT)
 
 
-def exhaust(node: Node, pod: Seen) -> None:
-    """Let it run out of memory: the kernel ends its largest process. Raises MissedError when none of it ended."""
+def exhaust(node: Node, pod: Seen) -> list[int]:
+    """Let it run out of memory, and return what the kernel has ended of it. Raises MissedError when that is nothing."""
     group, before = _group(node, pod), processes(node, pod)
     limit, usage = next((group / limit, group / usage) for limit, usage in _BOUNDS if (group / limit).exists())
     unlimited = limit.read_text("utf-8")
@@ -70,7 +70,7 @@ def exhaust(node: Node, pod: Seen) -> None:
         try:
             limit.write_text(str(int(usage.read_text("utf-8")) + _LEFT_BYTES), "utf-8")
             take()
-            _wait_until_one_is_gone(before, pod)
+            return _gone(before, pod)
         finally:
             with suppress(OSError):  # the container is gone, most of the time
                 limit.write_text(unlimited, "utf-8")
@@ -95,12 +95,13 @@ def _taker(group: Path) -> Iterator[Callable[[], None]]:
         process.communicate()
 
 
-def _wait_until_one_is_gone(pids: list[int], pod: Seen) -> None:
+def _gone(pids: list[int], pod: Seen) -> list[int]:
     deadline = time.monotonic() + _OUT_OF_MEMORY_S
     while all(map(_parent, pids)):
         if time.monotonic() > deadline:
             raise MissedError(f"the kernel spared all of {pod.name}")
         time.sleep(0.05)  # a process of another parent cannot be waited for
+    return [pid for pid in pids if not _parent(pid)]
 
 
 def _signal(pids: Iterable[int], sign: signal.Signals) -> None:

@@ -62,6 +62,7 @@ def shared_memory_full(world: World, planned: Planned) -> Iterator[str]:
     """A node's /dev/shm has no room, and an engine there starts anew."""
     pod = world.pick("engine", planned)
     with _full(world.layout, world.node(pod), _SHARED):
+        world.end(pod)
         world.kubectl("delete", "pod", pod.name, "--grace-period=0", "--force", "--wait=false")
         yield f"{pod.node}, {pod.name}"
 

@@ -24,7 +24,7 @@ def delete(choose: Choose) -> Inject:
     @contextmanager
     def inject(world: World, planned: Planned) -> Iterator[str]:
         pod = choose(world, planned)
-        world.harm([pod])
+        world.end(pod)
         run = world.kubectl if pod.namespace == world.pool.namespace else world.system
         run("delete", "pod", pod.name, "--grace-period=0", "--force", "--wait=false")
         yield pod.name

@@ -34,7 +34,7 @@ def kill(choose: Choose) -> Inject:
     def inject(world: World, planned: Planned) -> Iterator[str]:
         pod = choose(world, planned)
         main = world.main_process(pod)
-        world.harm([pod])
+        world.end(pod)
         containers.kill(main)
         yield pod.name
 
@@ -70,8 +70,10 @@ def exhaust(choose: Choose) -> Inject:
     @contextmanager
     def inject(world: World, planned: Planned) -> Iterator[str]:
         pod = choose(world, planned)
+        main = world.main_process(pod)
         world.harm([pod])
-        containers.exhaust(world.node(pod), pod)
+        if main in containers.exhaust(world.node(pod), pod):
+            world.end(pod)
         yield pod.name
 
     return inject

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from e2e.chaos.containers import processes
@@ -31,7 +31,8 @@ _TRIES = 3
 
 @dataclass
 class World:
-    """A pool under load. `wanted`: pods of each component; `version`: tag of the product's images."""
+    """A pool under load. `wanted`: pods of each component; `version`: tag of the product's images; `ended`:
+    containers that faults have killed."""
 
     layout: Layout
     pool: PodsOfPool
@@ -43,6 +44,7 @@ class World:
     models: tuple[str, ...]
     wanted: dict[str, int]
     version: str
+    ended: set[str] = field(default_factory=set)
 
     def kubectl(self, *words: str, namespace: str = "", stdin: str | None = None) -> str:
         """In the pool's namespace, if no other one is given. An API server that is just back may need a second try."""
@@ -89,6 +91,11 @@ class World:
     def main_process(self, pod: Seen) -> int:
         return processes(self.node(pod), pod)[0]
 
+    def end(self, pod: Seen) -> None:
+        """Said before its container is killed: until there is another one, the pool is not whole, whatever is said."""
+        self.harm([pod])
+        self.ended.add(pod.container)
+
     def harm(self, pods: Iterable[Seen]) -> None:
         """Said before it is done: requests at gateways among these may fail."""
         self.gateways.harm(pod.url for pod in pods if pod.component == "gateway")
@@ -110,6 +117,8 @@ class World:
         pods = [pod for pod in self.view.pods() if not pod.ending]
         for component, count in self.wanted.items():
             there = [pod for pod in pods if pod.component == component]
+            if any(pod.container in self.ended for pod in there):
+                return f"nobody has noticed yet that one of {component} ended"
             if len(there) != count or not all(pod.ready for pod in there):
                 return f"{sum(pod.ready for pod in there)} of {count} of {component} are ready, {len(there)} are there"
         return ""

@@ -99,12 +99,14 @@ def too_little_memory(amounts: dict[str, Any], usual: dict[str, Any]) -> Inject:
 
     @contextmanager
     def inject(world: World, planned: Planned) -> Iterator[str]:
+        old = world.uids("engine")
+
         def dying() -> bool:
-            return not all(pod.ready for pod in world.view.of("engine"))
+            return any(pod.restarts for pod in world.view.of("engine") if pod.uid not in old)
 
         try:
             world.patch({"podTemplate": {"resources": amounts}})
-            world.until("an engine is replaced", dying, _ROLL_S)
+            world.until("an engine has died of it", dying, _ROLL_S)
             yield "podTemplate.resources"
         finally:
             world.patch({"podTemplate": {"resources": usual}})

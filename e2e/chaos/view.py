@@ -33,6 +33,7 @@ class Seen:
     ready: bool
     ending: bool
     container: str
+    restarts: int
     images: tuple[str, ...]
 
     @property
@@ -126,6 +127,7 @@ def _seen(found: dict[str, Any]) -> Seen:
         ready=ready.get("status") == "True",
         ending="deletionTimestamp" in meta,
         container=main.get("containerID", "").rpartition("/")[2] if "running" in main.get("state", {}) else "",
+        restarts=main.get("restartCount", 0),
         images=tuple(one["image"] for one in found["spec"]["containers"]),
     )
 

@@ -1,4 +1,4 @@
-"""Some faults of `make chaos` in a row, of one seed: nothing is lost that a killed gateway did not take with it."""
+"""Short kinds of faults of `make chaos`, each once: nothing is lost that a killed gateway did not take with it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from e2e.chaos.report import by_kind
 from e2e.cluster.layout import Layout
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900, func_only=True)]
-SEED, MINUTES = 16, 2.5
-# As many come on a machine of two cores that does nothing else.
-FAULTS = 8
+# Two to three minutes on a machine of two cores that does nothing else; a limit guards against one that hangs.
+SEED, MINUTES = 16, 12
 
 
 def test_what_faults_break_recovers_and_no_answer_is_lost_or_wrong(
@@ -24,11 +23,12 @@ def test_what_faults_break_recovers_and_no_answer_is_lost_or_wrong(
     ground.prepare(own_cluster, nodes)
     with ground.under_load(own_cluster, nodes, models) as world:
         campaign = Campaign(world, SEED, tmp_path)
-        campaign.run(dict.fromkeys(SHORT, 1), MINUTES)
+        campaign.run(dict.fromkeys(SHORT, 1), MINUTES, faults=len(SHORT))
     campaign.look()
     print(*by_kind(campaign), sep="\n")
 
     assert campaign.stuck == ""
     assert world.verdict.wrong == []
     assert [one.sentence for one in world.verdict.failures if not one.harmed] == []
-    assert len(campaign.struck) >= FAULTS
+    assert campaign.missed == []
+    assert {one.kind for one in campaign.struck} == set(SHORT)

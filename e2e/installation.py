@@ -24,8 +24,10 @@ def with_redis(server: Path) -> Iterator[None]:
     again = ("--create-namespace", "--take-ownership", "--force-conflicts")
     redis = ("--set", "redis.bundled=true", "--set", f"redis.image={images.REDIS}")
     helm(server, "upgrade", "--install", "aegaeon", CHART, *WHERE, *again, *redis, "--wait", "--timeout=120s")
-    yield
-    helm(server, "uninstall", "aegaeon", *WHERE, "--wait")
+    try:
+        yield
+    finally:
+        helm(server, "uninstall", "aegaeon", *WHERE, "--wait")
 
 
 def remove(server: Path) -> None:

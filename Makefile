@@ -93,6 +93,11 @@ E2E ?= e2e
 e2e: $(STAMP) redis-server $(if $(or $(KUBECONFIG),$(filter 0,$(NODES))),,cluster-packages) ## the tests on a cluster, made and removed for them (KUBECONFIG: yours)
 	@[ -n "$$KUBECONFIG" ] || $(ON_CLUSTER) $(PY) -m pytest -q $(E2E)
 
+.PHONY: chaos
+chaos: MINUTES = 60
+chaos: $(STAMP) cluster-packages ## MINUTES of random faults under load, of a SEED or any, on a cluster made and removed for it, or the one that is up; KINDS="'node cut' drain": of these alone
+	@$(ON_CLUSTER) $(PY) -m e2e.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(KINDS)
+
 .PHONY: monitoring
 monitoring: $(STAMP) ## the chart's alerts and dashboard in a real Prometheus, built from Go modules the first time
 	@$(PY) -c 'from e2e.cluster.binaries import build; build(("promtool", "prometheus"))'

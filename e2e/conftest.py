@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kubernetes import client, config
 
-from e2e.cluster import images, product
+from e2e.cluster import product
 from e2e.cluster.layout import Layout, default_layout
-from e2e.installation import SYSTEM
-from e2e.kubectl import CHART, REPOSITORY, define, filenames, helm, kubectl
-from e2e.manifests import BLUE, GREEN, POOL, RED, gpu_pool, keys, model_pool
+from e2e.installation import SYSTEM, with_redis
+from e2e.kubectl import REPOSITORY, define, filenames, kubectl
+from e2e.manifests import BLUE, GREEN, RED, gpu_pool, keys, model_pool
 from e2e.operating import NAMESPACE
-from e2e.pool import PodsOfPool
+from e2e.pool import PodsOfPool, a_pool
 
 # What begins with an empty cluster.
 _FIRST = ("test_first_model.py", "test_install.py")
@@ -93,15 +91,8 @@ def own_cluster(kubeconfig: Path, models: Path) -> Path:
 @pytest.fixture(scope="session")
 def release(own_cluster: Path) -> Iterator[str]:
     """The chart with a Redis, installed as a person would. Yields its namespace."""
-    where = ("--namespace", SYSTEM)
-    layout = default_layout()
-    images.load(layout, [images.redis(layout)])
-    # Other tests put the definitions there before.
-    again = ("--create-namespace", "--take-ownership", "--force-conflicts")
-    redis = ("--set", "redis.bundled=true", "--set", f"redis.image={images.REDIS}")
-    helm(own_cluster, "upgrade", "--install", "aegaeon", CHART, *where, *again, *redis, "--wait", "--timeout=120s")
-    yield SYSTEM
-    helm(own_cluster, "uninstall", "aegaeon", *where, "--wait")
+    with with_redis(own_cluster):
+        yield SYSTEM
 
 
 @pytest.fixture(scope="session")
@@ -112,15 +103,3 @@ def pool(release: str, own_cluster: Path, models: Path) -> Iterator[PodsOfPool]:
         made.apply(model_pool("red", ["llama", "qwen2"]), model_pool("blue", ["mistral"], guest="green"))
         made.wait_until_ready()
         yield made
-
-
-@contextmanager
-def a_pool(kubeconfig: Path, namespace: str, gpu_pool: dict[str, Any]) -> Iterator[PodsOfPool]:
-    """One in a namespace of its own, gone at the end."""
-    kubectl(kubeconfig, "create", "namespace", namespace)
-    try:
-        made = PodsOfPool(kubeconfig, namespace, POOL)
-        made.apply(gpu_pool)
-        yield made
-    finally:
-        kubectl(kubeconfig, "delete", "namespace", namespace, "--timeout=180s")

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from e2e.kubectl import helm, kubectl
+from e2e.cluster import images
+from e2e.cluster.layout import default_layout
+from e2e.kubectl import CHART, helm, kubectl
 
 SYSTEM = "aegaeon-system"
 WHERE = ("--namespace", SYSTEM)
 KINDS = ("gpupools.serving.aegaeon.io", "modelpools.serving.aegaeon.io")
+
+
+@contextmanager
+def with_redis(server: Path) -> Iterator[None]:
+    """The chart with a Redis, installed as a person would, for the time of a `with`."""
+    layout = default_layout()
+    images.load(layout, [images.redis(layout)])
+    # Other tests put the definitions there before.
+    again = ("--create-namespace", "--take-ownership", "--force-conflicts")
+    redis = ("--set", "redis.bundled=true", "--set", f"redis.image={images.REDIS}")
+    helm(server, "upgrade", "--install", "aegaeon", CHART, *WHERE, *again, *redis, "--wait", "--timeout=120s")
+    try:
+        yield
+    finally:
+        helm(server, "uninstall", "aegaeon", *WHERE, "--wait")
 
 
 def remove(server: Path) -> None:

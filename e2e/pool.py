@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from e2e.kubectl import kubectl
+from e2e.manifests import POOL
 from e2e.polling import poll
 
 PORT = 8000
@@ -80,6 +82,18 @@ class PodsOfPool:
     def wait_until(self, what: str, true: Callable[[], bool], within_s: float = 60.0) -> None:
         """Poll. AssertionError with `what` and the pool as it is."""
         poll(what, true, within_s, lambda: self.kubectl("get", "gpool,mpool,pods"))
+
+
+@contextmanager
+def a_pool(kubeconfig: Path, namespace: str, gpu_pool: dict[str, Any]) -> Iterator[PodsOfPool]:
+    """One in a namespace of its own, gone at the end."""
+    kubectl(kubeconfig, "create", "namespace", namespace)
+    try:
+        made = PodsOfPool(kubeconfig, namespace, POOL)
+        made.apply(gpu_pool)
+        yield made
+    finally:
+        kubectl(kubeconfig, "delete", "namespace", namespace, "--timeout=180s")
 
 
 def _pod(found: dict[str, Any]) -> Pod:

@@ -15,11 +15,10 @@ from openai import OpenAI, OpenAIError
 
 from e2e.cluster.layout import Node, default_layout
 from e2e.cluster.network import cut
-from e2e.conftest import a_pool
 from e2e.load import Load
 from e2e.manifests import RED, gpu_pool, keys, model_pool
 from e2e.polling import poll
-from e2e.pool import PORT, Pod, PodsOfPool
+from e2e.pool import PORT, Pod, PodsOfPool, a_pool
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420, func_only=True)]
 MODELS = {"llama": RED}

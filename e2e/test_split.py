@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from e2e.cluster.node import GPUS
-from e2e.conftest import a_pool
 from e2e.load import Load
 from e2e.manifests import RED, gpu_pool, keys, model_pool
-from e2e.pool import PodsOfPool
+from e2e.pool import PodsOfPool, a_pool
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300, func_only=True)]
 RESOURCE, GPUS_OF_A_NODE = GPUS[0], int(GPUS[1])

@@ -47,8 +47,21 @@ def remove(name: str) -> None:
                 Path(folder).rmdir()
 
 
+def of_container(name: str, container: str) -> Path:
+    """Where the memory of a node's container is bounded, in version 1 or 2. Raises ClusterError when it is gone."""
+    hierarchy = _ROOT if _is_unified() else _ROOT / "memory"
+    for folder, inner, _ in os.walk(hierarchy / name):
+        if container in inner:
+            return Path(folder) / container
+    raise ClusterError(f"no container {container} runs on {name}")
+
+
+def _is_unified() -> bool:
+    return (_ROOT / "cgroup.controllers").exists()
+
+
 def _hierarchies() -> Iterator[Path]:
-    if (_ROOT / "cgroup.controllers").exists():
+    if _is_unified():
         yield _ROOT
         return
     for child in _ROOT.iterdir():

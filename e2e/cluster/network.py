@@ -86,3 +86,21 @@ def cut(layout: Layout, node: Node) -> Iterator[None]:
         yield
     finally:
         _ip(layout.control_plane, "link", "set", node.link, "up")
+
+
+@contextmanager
+def lossy(node: Node, percent: int) -> Iterator[None]:
+    """A node whose link loses packets, in both directions, for the time of a `with`. (Kernels may lack netem.)"""
+    table = f"inet lossy_{node.name}"
+    drop = f"numgen random mod 100 < {percent} drop"
+    rules = (
+        f"table {table} {{\n"
+        f'  chain received {{ type filter hook prerouting priority raw; iifname "eth0" {drop}; }}\n'
+        f'  chain sent {{ type filter hook postrouting priority srcnat + 10; oifname "eth0" {drop}; }}\n'
+        "}\n"
+    )
+    run(*inside(node.namespace), "nft", "-f", "-", stdin=rules)
+    try:
+        yield
+    finally:
+        run(*inside(node.namespace), "nft", "delete", "table", *table.split())

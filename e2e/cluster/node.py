@@ -95,8 +95,18 @@ def stop_node(layout: Layout, node: Node) -> None:
 
 def shared_files(layout: Layout) -> list[Path]:
     """What lies in the nodes' shared memory."""
-    folders = [Path(f"/proc/{_holder(layout, node).pid}/root{_SHARED}") for node in layout.nodes]
+    folders = [root_of(layout, node) / _SHARED.lstrip("/") for node in layout.nodes]
     return [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+
+
+def root_of(layout: Layout, node: Node) -> Path:
+    """Where all that the node sees, its own mounts included, is seen from this machine."""
+    return Path(f"/proc/{_holder(layout, node).pid}/root")
+
+
+def mount(layout: Layout, node: Node, *words: str) -> None:
+    """Run `mount` among the mounts of a node; they end with it. Raises ClusterError."""
+    run("nsenter", f"--target={_holder(layout, node).pid}", "--mount", "--", "mount", *words)
 
 
 def _hold_mounts(layout: Layout, node: Node) -> Started:
@@ -202,6 +212,8 @@ def _kubelet(layout: Layout, node: Node) -> dict[str, object]:
         "nodeStatusUpdateFrequency": "5s",
         "shutdownGracePeriod": "0s",
         "serializeImagePulls": False,
+        # What is killed again and again (e2e/chaos) would soon wait for minutes, and only for that.
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "5s"},
     }
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import Layout
 
 _POLL_S = 0.05
+_STANDARD = 2  # the last of stdin, stdout and stderr
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,11 @@ class Started:
 def start(
     layout: Layout, name: str, argv: Sequence[str], *, inside: Sequence[str] = (), env: Mapping[str, str] | None = None
 ) -> Started:
-    """Start `argv` in a session of its own, behind the `inside` prefix; output goes to logs/NAME.log."""
+    """Start `argv` in a session of its own, behind the `inside` prefix; output goes to logs/NAME.log.
+
+    It gets nothing else that this process has open: a lock that a shell holds would be held until `make cluster-down`.
+    """
+    _keep_to_myself()
     layout.logs.mkdir(parents=True, exist_ok=True)
     layout.processes.mkdir(parents=True, exist_ok=True)
     with (layout.logs / f"{name}.log").open("ab") as log, Path(os.devnull).open("rb") as nothing:
@@ -99,6 +105,14 @@ def run(*argv: str, stdin: str | None = None) -> str:
     if done.returncode:
         raise ClusterError(f"{' '.join(argv[:6])} ended with {done.returncode}: {done.stderr.strip() or done.stdout}")
     return done.stdout
+
+
+def _keep_to_myself() -> None:
+    """Files from whoever started this process, which Python, unlike its own, hands on."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # that of the listing itself
+            if int(name) > _STANDARD:
+                os.set_inheritable(int(name), False)
 
 
 def _born(pid: int) -> int | None:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import grpc
 
@@ -31,6 +32,8 @@ from aegaeon_proto.v1.gateway_pb2_grpc import FrontendStub
 from aegaeon_proto.v1.model_pb2 import ModelPhase
 
 log = logging.getLogger(__name__)
+# What is to be sent on one stream; None: the stream is over.
+Outbox: TypeAlias = asyncio.Queue[pb.GatewayMessage | Submission | None]
 
 _BACKOFF_S = (0.05, 1.0)  # first and longest pause between two attempts
 _SWEEP_S = 0.2
@@ -71,7 +74,7 @@ class SchedulerLink:
         self._tenants = tenants
         self._metrics = metrics
         self._unusable = unusable
-        self._outbox: asyncio.Queue[pb.GatewayMessage | Submission] | None = None
+        self._outbox: Outbox | None = None
         self._unsent_cancels: list[pb.CancelRequest] = []
 
     @property
@@ -140,15 +143,18 @@ class SchedulerLink:
 
     async def _serve(self, leader: Leader) -> None:
         """One stream, until the scheduler ends it. Raises AioRpcError when it breaks."""
-        outbox: asyncio.Queue[pb.GatewayMessage | Submission] = asyncio.Queue()
+        outbox: Outbox = asyncio.Queue()
         call = FrontendStub(leader.channel).Serve(self._drain(outbox))
         outbox.put_nowait(self._hello)
-        async for reply in call:
-            if self._outbox is None:
-                self._attach(leader, outbox)
-            self._on_reply(reply)
+        try:
+            async for reply in call:
+                if self._outbox is None:
+                    self._attach(leader, outbox)
+                self._on_reply(reply)
+        finally:
+            outbox.put_nowait(None)  # a call that has failed leaves the task that reads its requests where it waits
 
-    def _attach(self, leader: Leader, outbox: asyncio.Queue[pb.GatewayMessage | Submission]) -> None:
+    def _attach(self, leader: Leader, outbox: Outbox) -> None:
         """The first reply has come: the scheduler is there. Tell it everything that is open."""
         self._outbox = outbox
         self._metrics.scheduler_up.set(1)
@@ -231,10 +237,9 @@ class SchedulerLink:
             return model_failed(model, status.reason)
         return overloaded("No engine took the request in time; try again.", self._hold_s / 4)
 
-    async def _drain(self, outbox: asyncio.Queue[pb.GatewayMessage | Submission]) -> AsyncIterator[pb.GatewayMessage]:
+    async def _drain(self, outbox: Outbox) -> AsyncIterator[pb.GatewayMessage]:
         """One message at a time, as fast as the scheduler reads; what nobody waits for any more is not sent."""
-        while True:
-            item = await outbox.get()
+        while (item := await outbox.get()) is not None:
             message = self._message_of(item) if isinstance(item, Submission) else item
             if message is not None:
                 yield message

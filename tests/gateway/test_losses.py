@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
 from typing import Any
@@ -135,6 +136,19 @@ async def test_open_streams_survive_a_crash_of_the_scheduler(pool: Any) -> None:
     assert [choice.choice for choice in again.choices] == [1], "a finished choice is not submitted again"
     assert again.choices[0].epoch == 2
     assert list(again.choices[0].prefix) == [token.token for token in whole[1][:6]]
+
+
+async def test_no_task_is_left_of_a_stream_to_the_scheduler_that_broke(pool: Any) -> None:
+    gc.disable()  # it would end what is left, with an error in the log
+    try:
+        for _ in range(3):
+            await pool.peer.crash()
+            await pool.peer.start()
+            assert (await pool.chat())[0] == 200
+        readers = [task for task in asyncio.all_tasks() if "_consume_request_iterator" in repr(task.get_coro())]
+        assert len(readers) == 1
+    finally:
+        gc.enable()
 
 
 async def test_a_client_that_leaves_cancels_its_request(pool: Any) -> None:

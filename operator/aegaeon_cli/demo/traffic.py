@@ -33,7 +33,10 @@ class Chat:
 
 @dataclass(slots=True)
 class Exchange:
-    """A request and what came back. `times`: seconds from sending to each token; `request`: the server's id of it."""
+    """A request and what came back. `times`: seconds from sending to each token; `request`: the server's id of it.
+
+    `sent` and `ended` are of time.monotonic; `ended` is 0 while it is under way.
+    """
 
     chat: Chat
     sent: float
@@ -43,6 +46,7 @@ class Exchange:
     times: list[float] = field(default_factory=list)
     finish_reason: str | None = None
     error: str = ""
+    ended: float = 0.0
 
     @property
     def live(self) -> bool:
@@ -50,9 +54,12 @@ class Exchange:
 
 
 class Traffic:
-    """All exchanges so far, and the client that makes them."""
+    """All exchanges so far, and the client that makes them. One that is not over after `patience_s` is given up."""
 
-    def __init__(self, url: str, key: str = "none", headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, url: str, key: str = "none", headers: Mapping[str, str] | None = None, patience_s: float | None = None
+    ) -> None:
+        self._patience_s = patience_s
         self._client = AsyncOpenAI(
             base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=REQUEST_S, default_headers=headers
         )
@@ -76,11 +83,15 @@ class Traffic:
         exchange = Exchange(chat, time.monotonic())
         self.exchanges.append(exchange)
         try:
-            await self._stream(exchange)
+            async with asyncio.timeout(self._patience_s):
+                await self._stream(exchange)
+        except TimeoutError:
+            exchange.error = f"not over after {self._patience_s:g} s"
         except (APIError, HTTPError) as error:
-            exchange.error = f"{error}" or type(error).__name__
+            exchange.error = _sentence(error)
         if exchange.live:
             exchange.error = "the stream ended without a finish reason"
+        exchange.ended = time.monotonic()
         return exchange
 
     async def _stream(self, exchange: Exchange) -> None:
@@ -98,6 +109,12 @@ class Traffic:
             exchange.request = chunk.id
             for choice in chunk.choices:
                 _take(exchange, choice.delta.content or "", token_ids(choice), choice.finish_reason)
+
+
+def _sentence(error: BaseException) -> str:
+    """With what is behind it: "Connection error." alone tells nothing."""
+    said = f"{error}" or type(error).__name__
+    return f"{said} ({type(cause).__name__}: {cause})" if (cause := error.__cause__) else said
 
 
 def token_ids(choice: Any) -> list[int]:

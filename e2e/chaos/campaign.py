@@ -1,0 +1,159 @@
+"""One fault after the other under load, each healed whatever happens, until the time is over or a pool stays broken."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from e2e.chaos.errors import ChaosError, MissedError
+from e2e.chaos.faults import KINDS, Kind
+from e2e.chaos.schedule import Planned, plan
+from e2e.chaos.view import UNREACHABLE
+from e2e.chaos.world import World
+from e2e.cluster.errors import ClusterError
+
+# So many may recover at the same time.
+_AT_ONCE = 2
+_EVERY_S = 0.3
+# Faults that are told with a request that failed.
+_TOLD = 6
+
+
+@dataclass
+class Struck:
+    """A fault that was injected. Times are seconds since the campaign began; None: not (yet)."""
+
+    number: int
+    kind: str
+    group: str
+    target: str
+    at_s: float
+    healed_s: float = 0.0
+    first_answer_s: float | None = None  # from its injection to the first token of a request of later
+    recovery_s: float | None = None  # from its healing to a pool that is whole and answers at all gateways
+
+    @property
+    def line(self) -> str:
+        lasted = f"{self.healed_s - self.at_s:.1f} s" if self.healed_s else "not healed"
+        told = [f"#{self.number:03d} {self.at_s:7.1f} s  {self.kind} ({self.target}): {lasted}"]
+        told += [f"answers after {self.first_answer_s:.1f} s"] if self.first_answer_s is not None else []
+        told += [f"whole {self.recovery_s:.1f} s later"] if self.recovery_s is not None else []
+        return ", ".join(told)
+
+
+@dataclass
+class Campaign:
+    """What was done, and what was seen of it. `stuck`: why it ended early; `record`: the folder of what is written."""
+
+    world: World
+    seed: int
+    record: Path
+    began: float = field(default_factory=time.monotonic)
+    struck: list[Struck] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
+    stuck: str = ""
+    seconds: float = 0.0
+    _recovering: list[tuple[Struck, Kind]] = field(default_factory=list)
+
+    def run(self, weights: Mapping[str, int], minutes: float, faults: int | None = None) -> None:
+        """Faults as the seed says, until the minutes, or so many faults, are over."""
+        deadline = self.began + 60 * minutes
+        try:
+            for planned in plan(self.seed, weights):
+                if time.monotonic() > deadline or planned.number > (faults or planned.number):
+                    break
+                self._strike(planned)
+            self._recover()
+        except ChaosError as error:
+            self.stuck = f"{error}\nbefore:\n" + self._before()
+            self._tell(f"STUCK: {self.stuck}")
+        finally:
+            self.seconds = time.monotonic() - self.began
+
+    def each(self, kinds: Iterable[str]) -> None:
+        """Each kind once, alone."""
+        for number, name in enumerate(kinds, 1):
+            try:
+                self._strike(Planned(number, name, 0.5, 0.5, 1.0, overlaps=False))
+            except ChaosError as error:
+                self._tell(f"STUCK: {error}")
+                self.stuck += f"{name}: {error}\n"
+                self._recovering.clear()
+        self.seconds = time.monotonic() - self.began
+
+    def look(self) -> None:
+        """Take in what clients have seen since the last look; what should not have been is told at once."""
+        world = self.world
+        for sentence in world.verdict.look(world.load.by_url, world.gateways):
+            self._tell(f"seed {self.seed}: {sentence}\nbefore:\n{self._before()}")
+
+    def _strike(self, planned: Planned) -> None:
+        kind = KINDS[planned.kind]
+        struck = Struck(planned.number, kind.name, kind.group, "", self._now())
+        self.struck.append(struck)
+        try:
+            self._inject(kind, planned, struck)
+        except (MissedError, ClusterError, *UNREACHABLE) as error:
+            if struck.target:
+                raise ChaosError(f"{kind.name} could not be healed: {error}") from error
+            self.struck.remove(struck)
+            self.missed.append(f"{kind.name}: {error}")
+            self._tell(f"#{planned.number:03d} {kind.name} was not injected: {error}")
+            self._recover()
+            return
+        self._recovering.append((struck, kind))
+        if not (planned.overlaps and kind.overlaps and len(self._recovering) < _AT_ONCE):
+            self._recover()
+        time.sleep(planned.pause_s)
+
+    def _inject(self, kind: Kind, planned: Planned, struck: Struck) -> None:
+        with kind.inject(self.world, planned) as target:
+            struck.target = target
+            time.sleep(planned.between(*kind.lasts_s))  # so long it lasts, whatever happens
+        struck.healed_s = self._now()
+
+    def _recover(self) -> None:
+        """Until the pool is whole, and each gateway and each model answers. Raises ChaosError."""
+        patience_s = max((kind.recovery_s for _, kind in self._recovering), default=KINDS["kill engine"].recovery_s)
+        whole = self._wait_until_whole(patience_s)
+        self.world.gateways.recovered()
+        for struck, _ in self._recovering:
+            first = self.world.first_token(self.began + struck.at_s)
+            struck.first_answer_s = first - self.began - struck.at_s
+            struck.recovery_s = max(0.0, whole - self.began - struck.healed_s)
+            self._tell(struck.line)
+            self._write(struck)
+        self._recovering.clear()
+        self.look()
+
+    def _wait_until_whole(self, patience_s: float) -> float:
+        """When it was (monotonic). A pod may be ready, and gone again a moment later: then all begins anew."""
+        deadline = time.monotonic() + patience_s
+        since: float | None = None
+        while True:
+            missing = self.world.missing()
+            since = None if missing else since or time.monotonic()
+            if since and (answered := self.world.answered(since)) < float("inf"):
+                return answered
+            if time.monotonic() > deadline:
+                what = missing or "a gateway or a model does not answer"
+                raise ChaosError(f"not whole after {patience_s:g} s: {what}\n{self.world.told()}")
+            time.sleep(_EVERY_S)  # nothing to wait on: what is polled is a client's view
+
+    def _before(self) -> str:
+        return "\n".join(one.line for one in self.struck[-_TOLD:])
+
+    def _now(self) -> float:
+        return time.monotonic() - self.began
+
+    def _tell(self, line: str) -> None:
+        print(line, flush=True)
+        with (self.record / "campaign.log").open("a", encoding="utf-8") as log:
+            log.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+
+    def _write(self, struck: Struck) -> None:
+        with (self.record / "faults.jsonl").open("a", encoding="utf-8") as faults:
+            faults.write(json.dumps(asdict(struck)) + "\n")

@@ -1,0 +1,79 @@
+"""Faults of processes: `kill -9`, one that stands still for seconds, a container that runs out of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from e2e.chaos import containers
+from e2e.chaos.errors import MissedError
+from e2e.chaos.schedule import Planned
+from e2e.chaos.view import Seen
+from e2e.chaos.world import World
+
+Inject = Callable[[World, Planned], AbstractContextManager[str]]
+Choose = Callable[[World, Planned], Seen]
+
+
+def one_of(component: str) -> Choose:
+    return lambda world, planned: world.pick(component, planned)
+
+
+def leader(world: World, planned: Planned) -> Seen:
+    return world.leader()
+
+
+def standby(world: World, planned: Planned) -> Seen:
+    return world.standby()
+
+
+def kill(choose: Choose) -> Inject:
+    """The container's main process; kubelet starts it again."""
+
+    @contextmanager
+    def inject(world: World, planned: Planned) -> Iterator[str]:
+        pod = choose(world, planned)
+        main = world.main_process(pod)
+        world.end(pod)
+        containers.kill(main)
+        yield pod.name
+
+    return inject
+
+
+@contextmanager
+def kill_helper(world: World, planned: Planned) -> Iterator[str]:
+    """One of the processes in which a gateway parses what strangers send. No request may fail of that."""
+    pod = world.pick("gateway", planned)
+    _, *helpers = containers.processes(world.node(pod), pod)
+    if not helpers:
+        raise MissedError(f"{pod.name} has no worker")
+    containers.kill(helpers[int(planned.how_long * len(helpers))])
+    yield pod.name
+
+
+def stop(choose: Choose) -> Inject:
+    """All processes of a container stand still, as on a node that swaps; nothing is killed."""
+
+    @contextmanager
+    def inject(world: World, planned: Planned) -> Iterator[str]:
+        pod = choose(world, planned)
+        with containers.stopped(world.node(pod), pod):
+            yield pod.name
+
+    return inject
+
+
+def exhaust(choose: Choose) -> Inject:
+    """The kernel ends the largest process of a container that has no memory left."""
+
+    @contextmanager
+    def inject(world: World, planned: Planned) -> Iterator[str]:
+        pod = choose(world, planned)
+        main = world.main_process(pod)
+        world.harm([pod])
+        if main in containers.exhaust(world.node(pod), pod):
+            world.end(pod)
+        yield pod.name
+
+    return inject

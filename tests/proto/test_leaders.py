@@ -97,7 +97,7 @@ async def test_who_is_attached_leaves_when_somebody_leads_in_a_higher_term(servi
     async with patience(), targets.leader() as found:
         talk = asyncio.create_task(targets.follow(found, forever()))
         second.term, second.leads = 8, True
-        with pytest.raises(NoLeaderError, match="term 8 (began|has begun)"):  # by who asks all, or who asks the first
+        with pytest.raises(NoLeaderError, match=r"term 8 (began|has begun)"):  # of either question
             await talk
 
 

@@ -77,9 +77,7 @@ class Directories:
             raise
         except (CredentialsError, OutboundError) as error:
             raise TokenizerError(f"source.{kind}: {error}") from error
-        except Exception as error:
-            # A boundary: tenants choose the server, and nobody can list what http.client, ssl, botocore and
-            # huggingface_hub raise for what it says. It fails this model alone, with a sentence.
+        except Exception as error:  # a tenant's server may make ssl or botocore raise anything
             raise TokenizerError(f"source.{kind}: the tokenizer cannot be fetched: {sentence(error)}") from error
 
 

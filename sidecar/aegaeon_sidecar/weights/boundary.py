@@ -34,8 +34,7 @@ def boundary(name: str) -> Iterator[None]:
         said = str(error)
         tells_where = isinstance(error, CredentialsError) or said.startswith(("http://", "https://"))
         raise SourceError(said if tells_where else f"{name} {said}") from error
-    except Exception as error:
-        # Tenants choose the server, and the libraries that read what it says raise anything: it fails this model alone.
+    except Exception as error:  # a tenant's server may make ssl or botocore raise anything
         raise SourceError(f"{name}: its source fails with {sentence(error)}") from error
 
 

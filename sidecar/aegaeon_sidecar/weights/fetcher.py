@@ -272,9 +272,7 @@ def _understood() -> Iterator[None]:
         yield
     except _MODEL_ERRORS:
         raise
-    except Exception as error:
-        # Tenants write config.json, and arithmetic on its values raises ZeroDivisionError, OverflowError, torch's own:
-        # a list of them would lack one, and that one would end the engine in place of the model.
+    except Exception as error:  # a tenant's numbers: what a list of types lacks would end the engine
         raise ModelError(f"its files are not understood: {sentence(error)}") from error
 
 

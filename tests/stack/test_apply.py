@@ -40,8 +40,9 @@ def apply(stack: Stack, folder: Path, text: str) -> tuple[int, str]:
 
 
 def pods(stack: Stack) -> set[int]:
-    """Its processes, but for a gateway's workers: to load a model is to replace them."""
-    return {pid for pid in stack.pids() if "aegaeon_gateway.workers" not in command_line(pid)}
+    """Its processes but for a gateway's workers: to load a model is to replace them. What is gone has no command."""
+    commands = {pid: command_line(pid) for pid in stack.pids()}
+    return {pid for pid, command in commands.items() if command and "aegaeon_gateway.workers" not in command}
 
 
 async def until(client: openai.AsyncOpenAI, *models: str) -> None:

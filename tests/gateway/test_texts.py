@@ -8,7 +8,9 @@ import json
 import os
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -44,15 +46,24 @@ async def test_tokenizers_of_four_models_are_asked_for_at_the_same_time(tiny_mod
 
 @pytest.fixture
 def orphans() -> Iterator[Callable[[], list[str]]]:
-    """Ended processes below this one for which nobody has waited, as process 1 of a pod would have them."""
+    """Processes that began in this test and ended below this one, unwaited for: process 1 of a pod would have them."""
     limits.become_subreaper()
-
-    def found() -> list[str]:
-        stats = [path.read_text().rpartition(")")[2].split() for path in Path("/proc").glob("[0-9]*/stat")]
-        return [stat[0] for stat in stats if stat[:2] == ["Z", str(os.getpid())]]
-
-    yield found
+    begun = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+    yield lambda: [stat for stat in _stats() if _is_orphan(stat, begun)]
     ctypes.CDLL(None).prctl(36, 0)  # PR_SET_CHILD_SUBREAPER
+
+
+def _stats() -> Iterator[str]:
+    """/proc/PID/stat of every process."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ends while it is looked at
+            yield path.read_text()
+
+
+def _is_orphan(stat: str, begun: int) -> bool:
+    """`begun`: in ticks since boot. What began before is what earlier tests have left."""
+    state, parent, *_ = fields = stat.rpartition(")")[2].split()
+    return state == "Z" and int(parent) == os.getpid() and int(fields[19]) >= begun
 
 
 async def test_fork_servers_that_others_took_over_from_leave_nothing_in_a_pods_process_table(

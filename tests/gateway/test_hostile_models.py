@@ -135,6 +135,10 @@ async def test_the_loop_runs_on_while_a_template_does_not_end(pool: Pool, hostil
         ),
         ({"tokenizer": {"decoder": {"type": "Replace", "pattern": {"Regex": "(a*)*b"}, "content": ""}}}, "regular"),
         ({"tokenizer": {"model": 7}}, "cannot be loaded"),
+        (
+            {"tokenizer": {"model": {"type": "BPE", "vocab": {"l": 0, "o": 1}, "merges": [["l", "o"]]}}},
+            "cannot be loaded: PanicException",
+        ),
     ],
 )
 async def test_files_over_the_bounds_fail_their_model_with_the_reason(

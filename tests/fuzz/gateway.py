@@ -139,7 +139,7 @@ def _text_file(name: str, documents: list[Any], words: tuple[str, ...]) -> Calla
                 """As the fork server and its workers do: a panic of `tokenizers` is none of Exception."""
                 try:
                     one(data)
-                except BaseException as error:
+                except BaseException as error:  # pyo3 exports no class for it
                     if type(error).__name__ != "PanicException":
                         raise
 

@@ -107,4 +107,4 @@ def _let_settle(states: tuple[FileState, ...]) -> None:
     fetches or loads, because within one tick of the file system's clock two changes have one time."""
     age_ns = time.time_ns() - max(max(state.modified_ns, state.changed_ns) for state in states)
     if 0 <= age_ns < SETTLED_NS:
-        time.sleep((SETTLED_NS - age_ns) / 1e9)  # no event tells of its clock's next tick
+        time.sleep((SETTLED_NS - age_ns) / 1e9)  # a file system's clock has no event to wait for

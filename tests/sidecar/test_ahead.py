@@ -110,6 +110,7 @@ async def test_a_turn_makes_as_many_steps_as_it_was_told_and_a_limit_of_length_w
         second = turn(link, "r", steps=99, prefill=False)
         await link.done(second)
         assert steps_of(link, second) == 5
+        assert len(await scheduler.received_tokens("r", 9)) == 9  # tokens have a stream of their own
         assert scheduler.tokens["r", 0][8].finish == mpb.FINISH_REASON_LENGTH
         await all_back(engine, link)
 
@@ -172,7 +173,7 @@ async def test_what_is_closed_keeps_its_memory_until_both_steps_on_it_are_over(
         backend.gate.set()
         await link.done(running)
         await link.done(unload)
-        assert len(scheduler.output("r")) == 4
+        assert len(await scheduler.received_tokens("r", 4)) == 4
         await all_back(engine, link)
 
 

@@ -80,6 +80,7 @@ async def test_tokens_are_those_of_transformers_through_switches_swaps_reuse_and
         await link.done(link.send(pb.Load(model="llama", slabs=32)))
         await prefill(link, "llama", ["one", "closed"], 5)
         await prefill(link, "llama", ["two"], 5)
+        await scheduler.received_tokens("two", 1)
         assert scheduler.tokens["two", 0][0].cached_tokens == len(HEAD)
         link.send(pb.Close(seq=seq("closed"), epoch=1))
         await switch(link, "llama", ["one", "two"], "qwen3")

@@ -50,8 +50,10 @@ def test_new_requests_are_answered_soon_after_the_node_of_the_scheduler_is_lost(
         with Load(url, MODELS, models, people=3) as load:
             load.wait_for_answers(3)
             answers: list[str] = []
-            running = threading.Thread(target=long_answer, args=(url, answers))
+            begun = threading.Event()
+            running = threading.Thread(target=long_answer, args=(url, answers, begun))
             running.start()
+            assert begun.wait(60), "a stream before the cut: what comes after it may wait in vain"
             with cut(default_layout(), goes):
                 took = first_answer(url, time.monotonic(), 4 * bar_s)
                 print(f"standby {standby}: {took:.1f} s from the cut to the first new answer")
@@ -62,7 +64,7 @@ def test_new_requests_are_answered_soon_after_the_node_of_the_scheduler_is_lost(
         pool.wait_until_ready(_BACK_S)
         assert took <= bar_s
         assert said == "attached"
-        assert answers == [long_answer(url, [])], "a stream through the gateway that was left lost nothing"
+        assert answers == [long_answer(url, [], begun)], "a stream through the gateway that was left lost nothing"
         assert load.verdict().differences == ()
         assert load.failures == [] or not standby, "without one, requests wait for `hold` at most"
 
@@ -135,11 +137,15 @@ def first_answer(url: str, since: float, within_s: float) -> float:
     return poll("a new request is answered", asked, within_s)
 
 
-def long_answer(url: str, answers: list[str]) -> str:
-    """Greedy, so that it is the same each time; put into `answers` as well."""
+def long_answer(url: str, answers: list[str], begun: threading.Event) -> str:
+    """Greedy, so that it is the same each time; put into `answers` as well. `begun` is set at the first token."""
     with OpenAI(base_url=f"{url}/v1", api_key=RED, max_retries=0, timeout=180) as client:
         chunks = client.completions.create(
             model="llama", prompt="The quick brown fox", max_tokens=400, temperature=0, stream=True
         )
-        answers.append("".join(chunk.choices[0].text for chunk in chunks))
+        texts = []
+        for chunk in chunks:
+            begun.set()
+            texts.append(chunk.choices[0].text)
+        answers.append("".join(texts))
     return answers[-1]

@@ -56,6 +56,7 @@ def mounted(found: dict[ChildKey, Json]) -> dict[str, set[str]]:
 def test_each_pod_has_its_own_configuration_its_own_certificate_and_what_its_work_needs() -> None:
     assert mounted(made()) == {
         "scheduler": {"pool-config:scheduler.json", "pool-scheduler-tls"},
+        "standby": {"pool-config:standby.json", "pool-scheduler-tls"},
         "gateway": {"pool-config:gateway.json", "pool-gateway-tls", "pool-credentials", "pool-redis"},
         "engine": {"pool-config:engine.json", "pool-engine-tls", "pool-credentials"},
         "picker": set(),
@@ -115,6 +116,7 @@ def reached(found: dict[ChildKey, Json]) -> dict[tuple[str, int], str]:
 def test_each_port_is_reached_by_those_alone_who_have_something_to_say_there() -> None:
     monitoring, operator = "namespace monitoring", f"namespace {PLATFORM.namespace}"
     assert reached(made()) == {
+        **{("standby", port): reached(made())["scheduler", port] for port in (7000, 7001, 7002)},
         ("gateway", 8000): ANYWHERE,
         ("gateway", 7200): ENGINES,
         ("gateway", 9090): monitoring,

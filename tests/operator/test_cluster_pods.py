@@ -30,8 +30,10 @@ from aegaeon_picker.transport.limits import Limits
 MODELS = model_pool("red", "llama", gateway={"parentRefs": [{"name": "public"}]})
 
 
-def made(*, platform: Platform = PLATFORM, redis: dict[str, str] | None = None, **spec: Any) -> dict[ChildKey, Json]:
-    seen = observed(gpu_pool(**spec), MODELS, platform=platform, redis=redis or {})
+def made(
+    *, platform: Platform = PLATFORM, redis: dict[str, str] | None = None, failover: bool = False, **spec: Any
+) -> dict[ChildKey, Json]:
+    seen = observed(gpu_pool(**spec), MODELS, platform=platform, redis=redis or {}, failover=failover)
     return by_key(desired(seen).manifests)
 
 
@@ -132,7 +134,17 @@ def test_a_standby_is_a_second_scheduler_with_an_address_of_its_own_that_all_are
         (apart,) = spec["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
         labels = apart["podAffinityTerm"]["labelSelector"]["matchLabels"]
         assert labels["app.kubernetes.io/component"] == other
-    assert not any(key.name == "pool-standby" for key in made()), "without it there is none"
+
+
+def test_a_pool_without_a_standby_has_no_pod_of_it_but_knows_its_address_for_while_the_first_is_silent() -> None:
+    without, silent, asked = made(), made(failover=True), made(scheduling={"standby": True})
+    deployments = [ChildKey("Deployment", "infra", f"pool-{name}") for name in ("scheduler", "standby")]
+    replicas = [[one[key]["spec"]["replicas"] for key in deployments] for one in (without, silent, asked)]
+    assert replicas == [[1, 0], [1, 1], [1, 1]]
+    for found in (without, silent):
+        assert [pod(found, f"pool-{name}") for name in ("gateway", "engine")] == [
+            pod(asked, f"pool-{name}") for name in ("gateway", "engine")
+        ], "no pod is replaced when a standby comes or goes"
 
 
 def test_schedulers_and_pickers_alone_may_ask_the_api_server_and_only_by_the_roles_made_for_them() -> None:
@@ -265,7 +277,9 @@ def running(replicas: int = 1, generation: int = 1, **status: Any) -> list[dict[
     of_all = {"observedGeneration": 1, "replicas": replicas, "updatedReplicas": replicas, "readyReplicas": replicas}
     of_all |= {"currentRevision": "a", "updateRevision": "a", **status}
     found = made(engines={"replicas": 1}, gateway={"replicas": 1})
-    workloads = [one for key, one in found.items() if key.kind in ("Deployment", "StatefulSet")]
+    workloads = [
+        one for one in found.values() if one["kind"] in ("Deployment", "StatefulSet") and one["spec"]["replicas"]
+    ]
     return [{**one, "metadata": {**one["metadata"], "generation": generation}, "status": of_all} for one in workloads]
 
 

@@ -15,7 +15,7 @@ from aegaeon_operator.errors import SettingsError
 from aegaeon_operator.kube import certificates
 from aegaeon_operator.kube.client import CONFLICT, NOT_FOUND, SECRETS, Cluster
 from aegaeon_operator.kube.gather import named_secrets, observe, secret_text
-from aegaeon_operator.kube.scaling import replicas
+from aegaeon_operator.kube.scaling import replicas, standby
 from aegaeon_operator.kube.scheduler import SchedulerLink
 from aegaeon_operator.kube.store import Store
 from aegaeon_operator.kube.writing import Writer
@@ -33,7 +33,8 @@ from aegaeon_operator.reconcile.cluster.facts import (
     SchedulerFacts,
     Subject,
 )
-from aegaeon_operator.reconcile.cluster.names import MANAGER, admin_target, child, schedulers
+from aegaeon_operator.reconcile.cluster.failover import Failover
+from aegaeon_operator.reconcile.cluster.names import MANAGER, SCHEDULERS, admin_target, child
 from aegaeon_operator.reconcile.cluster.readiness import ready_schedulers, to_ask_about
 from aegaeon_operator.reconcile.cluster.report import reports
 from aegaeon_operator.reconcile.cluster.scaler import Scaler
@@ -57,6 +58,7 @@ class _Memory:
     unreachable: str = ""
     leader: SchedulerLink | None = None
     scaler: Scaler = field(default_factory=Scaler)
+    failover: Failover = field(default_factory=Failover)
     demand: asyncio.Task[None] | None = None
     written: dict[str, float] = field(default_factory=dict)
     heard: dict[Subject, tuple[float, str]] = field(default_factory=dict)
@@ -108,11 +110,14 @@ class Controller:
             found = await self._cluster.get(SECRETS, namespace, name)
             secrets[namespace, name] = secret_text(found) if found else {}
         pool = observed.gpu_pool
-        scaled = {}
+        now, scaled = self._clock(), {}
         if pool and pool.value:
-            scaled = memory.scaler.step(pool.value.spec, replicas(observed), memory.facts, self._clock())
+            scaled = memory.scaler.step(pool.value.spec, replicas(observed), memory.facts, now)
+        failover = memory.failover.wanted(standby(observed), now)
         redis = read_files(self._platform.redis)
-        return replace(observed, secrets=secrets, scheduler=memory.facts, redis=redis, replicas=scaled)
+        return replace(
+            observed, secrets=secrets, scheduler=memory.facts, redis=redis, replicas=scaled, failover=failover
+        )
 
     async def _certify(self, observed: Observed, memory: _Memory) -> dict[ChildKey, str]:
         """Certificates as they should be; returns why they cannot be."""
@@ -144,9 +149,12 @@ class Controller:
         if pool is None or pool.value is None:
             return None
         spec = pool.value.spec
-        there = [name for name in schedulers(spec) if ready_schedulers(observed, name)]
-        said = await asyncio.gather(*(self._ask(observed.key, name, spec, wanted, memory) for name in there))
-        leaders = [(one.term, name, one) for name, one in zip(there, said, strict=True) if one and not one.standby]
+        there = [name for name in SCHEDULERS if ready_schedulers(observed, name)]
+        asked = await asyncio.gather(*(self._ask(observed.key, name, spec, wanted, memory) for name in there))
+        said = dict(zip(there, asked, strict=True))
+        first = SCHEDULERS[0]
+        memory.failover.heard(said[first] is not None if first in said else None, self._clock())
+        leaders = [(one.term, name, one) for name, one in said.items() if one and not one.standby]
         if not leaders:
             memory.unreachable = memory.unreachable or ("none of them leads" if there else "")
             return None

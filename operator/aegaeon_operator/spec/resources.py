@@ -200,7 +200,7 @@ class Scheduling(Strict):
     standby: bool = Field(
         default=False,
         description="On Kubernetes: a second scheduler, on another node where there is one, that takes over within "
-        "seconds when the first is lost.",
+        "seconds when the first is lost. Without it the operator starts one when the first does not answer.",
     )
     metrics_port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
         default=None, description="Port of the scheduler's Prometheus metrics; without it they are not served."

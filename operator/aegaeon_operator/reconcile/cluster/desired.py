@@ -20,6 +20,7 @@ from aegaeon_operator.reconcile.cluster.names import (
     SCHEDULER_ADMIN,
     SCHEDULER_METRICS,
     SCHEDULER_PORT,
+    SCHEDULERS,
     SEGMENTS,
     SINK_PORT,
     TLS,
@@ -29,7 +30,6 @@ from aegaeon_operator.reconcile.cluster.names import (
     manifest,
     owned_by,
     scheduler_target,
-    schedulers,
 )
 from aegaeon_operator.reconcile.cluster.picker import picker
 from aegaeon_operator.reconcile.cluster.pods import ENGINE_DRAIN_S, GATEWAY_DRAIN_S, WITHDRAW_S
@@ -65,7 +65,7 @@ def desired(observed: Observed) -> Desired:
     configs = _configs(observed.key, pool, spec, observed.platform)
     catalog = tuple(_model(spec, model) for model in attached.served)
     served = {"models": list(catalog), "tenants": attached.tenants}
-    whole = configs | {name: configs[name] | served for name in schedulers(spec)}
+    whole = configs | {name: configs[name] | served for name in SCHEDULERS}
     accepted = [one for one in observed.model_pools if _serves(attached, one.uid)]
     said = (
         _secret(observed.key, pool, "config", _files(whole)),
@@ -96,8 +96,8 @@ def _serves(attached: Attached, uid: str) -> bool:
 
 def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platform) -> dict[str, Json]:
     """By component, without models and tenants: those come and go while pods run."""
-    first, *others = (scheduler_target(key, component) for component in schedulers(spec))
-    targets: Json = {"scheduler": first, **({"standbys": others} if others else {})}
+    first, *others = (scheduler_target(key, component) for component in SCHEDULERS)
+    targets: Json = {"scheduler": first, "standbys": others}
     device = "cpu" if spec.accelerator.device == "cpu" else "cuda:0"  # the first that the pod was given
     found: dict[str, Json] = {
         "scheduler": {
@@ -142,7 +142,7 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
             "metrics_listen": f"0.0.0.0:{ENGINE_METRICS}",
             "drain_s": ENGINE_DRAIN_S,
         }
-    return found | dict.fromkeys(schedulers(spec), found["scheduler"])
+    return found | dict.fromkeys(SCHEDULERS, found["scheduler"])
 
 
 def _redis(platform: Platform) -> Json:

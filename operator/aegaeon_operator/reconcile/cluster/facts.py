@@ -166,6 +166,8 @@ class Observed:
     """content of the files of Redis, by name"""
     replicas: Mapping[str, int] = field(default_factory=dict)
     """engines by role as the autoscaler wants them; a role without min and max is not in it"""
+    failover: bool = False
+    """the first scheduler is silent, so a second one runs whatever the spec says"""
     pods: tuple[Json, ...] = ()
     """of the pool, as the API server has them"""
     warnings: Mapping[ChildKey, str] = field(default_factory=dict)

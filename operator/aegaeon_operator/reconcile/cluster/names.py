@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from aegaeon_operator.reconcile.cluster.facts import Json, Key, Live
-from aegaeon_operator.spec.resources import API_VERSION, GROUP, GpuPoolSpec
+from aegaeon_operator.spec.resources import API_VERSION, GROUP
 from aegaeon_proto.roles import Role
 
 MANAGER = "aegaeon-operator"
@@ -27,10 +27,12 @@ CACHE = "/var/cache/aegaeon"
 UID = 65532
 # Component of the pods of each role.
 COMPONENTS = {"unified": "engine", "prefill": "prefill", "decode": "decode"}
+# Of which one leads. Each has its own Service: the address of one leads nowhere else. Engines and gateways know both,
+# since a pool without a standby runs the second while the first is silent.
+SCHEDULERS = ("scheduler", "standby")
 # Whose certificates a component's pods have; the operator's are in no Secret, and a picker has none.
 CERTIFICATES = {
-    "scheduler": Role.SCHEDULER,
-    "standby": Role.SCHEDULER,
+    **dict.fromkeys(SCHEDULERS, Role.SCHEDULER),
     "gateway": Role.GATEWAY,
     **dict.fromkeys(COMPONENTS.values(), Role.ENGINE),
 }
@@ -60,11 +62,6 @@ def scheduler_target(key: Key, component: str = "scheduler") -> str:
 def admin_target(key: Key, component: str = "scheduler") -> str:
     """Where it is reached by the operator."""
     return f"{child(key, component)}.{key.namespace}.svc:{SCHEDULER_ADMIN}"
-
-
-def schedulers(spec: GpuPoolSpec) -> tuple[str, ...]:
-    """Components of which one leads. Each has its own Service: the address of one leads nowhere else."""
-    return ("scheduler", "standby") if spec.scheduling.standby else ("scheduler",)
 
 
 def certificates(role: Role) -> str:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from aegaeon_operator.reconcile.cluster.conditions import Condition, no, yes
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Observed, Subject
-from aegaeon_operator.reconcile.cluster.names import COMPONENTS, child, schedulers
+from aegaeon_operator.reconcile.cluster.names import COMPONENTS, child
 from aegaeon_operator.reconcile.cluster.pod_state import STARTING, Trouble, is_ready, trouble, unexplained
+from aegaeon_operator.reconcile.cluster.workloads import running_schedulers
 from aegaeon_operator.spec.resources import GpuPoolSpec
 
 # Something is missing, and what starts is no degradation: it is progress.
@@ -52,7 +53,7 @@ def ready_schedulers(observed: Observed, component: str) -> int:
 def scheduler_ready(observed: Observed, spec: GpuPoolSpec) -> Condition:
     """A pod is ready, and one that leads has answered just now. A pool serves without its standby."""
     kind = "SchedulerReady"
-    found = [deployment_ready(observed, kind, name, 1) for name in schedulers(spec)]
+    found = [deployment_ready(observed, kind, name, 1) for name in running_schedulers(observed, spec)]
     short = [one for one in found if one.status != "True"]
     if len(short) == len(found):
         return found[0]

@@ -78,7 +78,7 @@ def container(name: str, image: Image, command: list[str], probes: Probes) -> Js
         "image": image.name,
         "imagePullPolicy": image.pull_policy,
         "command": command,
-        "startupProbe": _paced(probes.alive, 2, 150),  # an engine reads its models' files first
+        "startupProbe": _paced(probes.alive, 1, 300),  # an engine reads its models' files first
         "readinessProbe": _paced(probes.ready, 1, 2),
         "livenessProbe": _paced(probes.alive, 10, _HANGS_S // 10),
         "securityContext": CONFINED,

@@ -13,10 +13,10 @@ from aegaeon_operator.reconcile.cluster.names import (
     SCHEDULER_ADMIN,
     SCHEDULER_METRICS,
     SCHEDULER_PORT,
+    SCHEDULERS,
     SINK_PORT,
     child,
     manifest,
-    schedulers,
     selector,
 )
 from aegaeon_operator.reconcile.cluster.pods import engine_pod, gateway_pod, scheduler_pod
@@ -29,8 +29,9 @@ def workloads(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec, config
     """All of them; `configs` by component: what their pods are told at the start."""
     key, platform = observed.key, observed.platform
     yield from account(key, pool, "scheduler", platform.scheduler_role)
-    for name in schedulers(spec):
-        yield deployment(key, pool, name, 1, scheduler_pod(key, name, spec, platform, configs[name]))
+    for name in SCHEDULERS:
+        replicas = int(name in running_schedulers(observed, spec))
+        yield deployment(key, pool, name, replicas, scheduler_pod(key, name, spec, platform, configs[name]))
         yield service(key, pool, name, grpc=SCHEDULER_PORT, admin=SCHEDULER_ADMIN, metrics=SCHEDULER_METRICS)
     gateway = gateway_pod(key, spec, platform, configs["gateway"])
     yield deployment(key, pool, "gateway", spec.gateway.replicas, gateway)
@@ -42,6 +43,11 @@ def workloads(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec, config
         yield service(key, pool, component, headless=True, metrics=ENGINE_METRICS)
         yield budget(key, pool, component)
     yield from _policies(observed, pool, spec)
+
+
+def running_schedulers(observed: Observed, spec: GpuPoolSpec) -> tuple[str, ...]:
+    """Components that have a pod: the second one where the spec asks for it, or for as long as the first is silent."""
+    return SCHEDULERS if spec.scheduling.standby or observed.failover else SCHEDULERS[:1]
 
 
 def roles(observed: Observed, spec: GpuPoolSpec) -> dict[str, int]:
@@ -70,7 +76,7 @@ def deployment(key: Key, pool: Live[GpuPool], component: str, replicas: int, tem
         "template": template,
         # A scheduler that is to go has its Lease for as long as it lives: a new one beside it could but wait.
         "strategy": {"type": "Recreate"}
-        if component in ("scheduler", "standby")
+        if component in SCHEDULERS
         else {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "revisionHistoryLimit": 2,
     }
@@ -121,7 +127,7 @@ def _policies(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec) -> Ite
         "gateway",
         [reachable([], GATEWAY_PORT), reachable([engines], SINK_PORT), *scraped(platform, GATEWAY_METRICS)],
     )
-    for name in schedulers(spec):
+    for name in SCHEDULERS:
         ingress = [
             reachable([peers], SCHEDULER_PORT),
             reachable([_namespace(platform.namespace)], SCHEDULER_ADMIN),

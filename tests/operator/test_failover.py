@@ -1,0 +1,107 @@
+"""A pool without a standby is given one while its scheduler is silent, and for no longer."""
+
+from __future__ import annotations
+
+import pytest
+from operator_objects import KEY, PLATFORM, gpu_pool
+from tests.operator.test_zero import Kept
+
+from aegaeon_kube.errors import KubeError
+from aegaeon_operator.kube import controller as looked_at
+from aegaeon_operator.kube.controller import Controller
+from aegaeon_operator.kube.store import Store
+from aegaeon_operator.reconcile.cluster.desired import Desired
+from aegaeon_operator.reconcile.cluster.facts import SchedulerFacts
+from aegaeon_operator.reconcile.cluster.failover import BACK_S, SILENT_S, Failover
+
+Looks = list[tuple[float, bool | None]]
+
+
+@pytest.mark.parametrize(
+    ("there", "looks", "wanted"),
+    [
+        (False, [(0, True), (1, False), (1 + SILENT_S - 1, False)], False),
+        (False, [(0, True), (1, False), (1 + SILENT_S, False)], True),
+        (False, [(0, False), (4, True), (5, False), (SILENT_S + 1, False)], False),
+        (False, [(0, None), (100, None)], False),
+        (False, [(0, False), (5, None), (100, None)], False),
+        (True, [(0, False), (100, False)], True),
+        (True, [(0, None), (100, None)], True),
+        (True, [(0, True), (BACK_S - 1, True)], True),
+        (True, [(0, True), (BACK_S, True)], False),
+        (True, [(0, True), (20, False), (21, True), (BACK_S + 20, True)], True),
+        (True, [], True),
+    ],
+    ids=(
+        "silent for a moment",
+        "silent for long",
+        "answered in between",
+        "no pod that is ready: Kubernetes starts one",
+        "its pod is not ready any more",
+        "still silent",
+        "another pod is not ready yet",
+        "back for a moment",
+        "back",
+        "silent again in between",
+        "an operator that has just begun to lead changes nothing",
+    ),
+)
+def test_it_takes_a_while_of_silence_and_a_while_of_answers(there: bool, looks: Looks, wanted: bool) -> None:
+    failover, now = Failover(), 0.0
+    for now, answers in looks:
+        failover.heard(answers, now)
+    assert failover.wanted(there, now) is wanted
+
+
+async def test_a_scheduler_that_is_silent_though_its_pod_is_ready_is_given_a_second_one_until_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leads, stands_by = SchedulerFacts("a", term=7), SchedulerFacts("b", standby=True)
+    silent = KubeError(0, "the scheduler does not answer: Deadline Exceeded")
+    answers: dict[str, SchedulerFacts | KubeError] = {"scheduler": leads, "standby": leads}
+
+    class Link:
+        """Of one scheduler."""
+
+        def __init__(self, target: str, _: object) -> None:
+            self._target = target
+
+        async def exchange(self, wanted: Desired, _: int) -> SchedulerFacts:
+            if isinstance(found := answers[self._target], KubeError):
+                raise found
+            return found
+
+        async def close(self) -> None:
+            """Nothing is open."""
+
+    monkeypatch.setattr(looked_at, "SchedulerLink", Link)
+    monkeypatch.setattr(looked_at, "admin_target", lambda key, name: name)
+    cluster, store, now = Kept(), Store(), [0.0]
+    cluster.objects["GpuPool", KEY.name] = gpu_pool()
+    store.put(gpu_pool())
+    controller = Controller(cluster, store, PLATFORM, lambda: now[0])
+
+    async def look(at: float) -> tuple[int, str]:
+        """Second schedulers asked for after two looks, whose pods are ready, and whether the pool's scheduler is."""
+        now[0] = at
+        for _ in range(2):
+            await controller.reconcile(KEY)
+            for name in answers:
+                deployment = cluster.objects["Deployment", f"pool-{name}"]
+                store.put(
+                    await cluster.apply(deployment | {"status": {"readyReplicas": deployment["spec"]["replicas"]}})
+                )
+        conditions = cluster.objects["GpuPool", KEY.name]["status"]["conditions"]
+        (ready,) = (one["status"] for one in conditions if one["type"] == "SchedulerReady")
+        return int(cluster.objects["Deployment", "pool-standby"]["spec"]["replicas"]), ready
+
+    assert await look(0) == (0, "True")
+    answers["scheduler"] = silent
+    assert await look(1) == (0, "False")
+    assert await look(1 + SILENT_S) == (1, "True"), "the second one leads"
+    answers["scheduler"] = stands_by
+    assert await look(60) == (1, "True")
+    assert await look(60 + BACK_S) == (0, "False"), "until the first one has taken over"
+    answers["scheduler"] = leads
+    assert await look(61 + BACK_S) == (0, "True")
+    await controller.close()

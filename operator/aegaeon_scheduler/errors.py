@@ -4,7 +4,8 @@ SchedulerError
 ├── ConfigError     the configuration file cannot be used
 ├── ListenError     an address cannot be bound
 ├── RequestError    what an administrator asks for makes no sense
-└── ProtocolError   a peer sent something that the contract does not allow
+├── ProtocolError   a peer sent something that the contract does not allow
+└── ReplacedError   a sidecar in whose place another one came, which lives
 """
 
 from __future__ import annotations
@@ -28,3 +29,7 @@ class RequestError(SchedulerError):
 
 class ProtocolError(SchedulerError):
     """A sidecar or gateway broke the contract of `proto/`; its stream ends with INVALID_ARGUMENT."""
+
+
+class ReplacedError(SchedulerError):
+    """A later process has the name of this sidecar, and is attached; the stream ends with ALREADY_EXISTS."""

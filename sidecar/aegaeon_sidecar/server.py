@@ -68,13 +68,14 @@ class Attachment:
                 try:
                     async with self._leaders.leader() as leader:
                         lease.cancel()
-                        backoff = Backoff()
                         await self._attach(leader)
                 except grpc.aio.AioRpcError as error:
                     log.info("scheduler %s is away (%s); trying again", leader.target, why(error, self._tls))
                 except (NoLeaderError, TlsError) as error:
                     log.warning("no scheduler: %s", error)
                 finally:
+                    if self._attached:
+                        backoff = Backoff()
                     self._attached = False
                     self._outbox.end()
                 if self._outbox.closed:

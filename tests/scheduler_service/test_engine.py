@@ -116,6 +116,25 @@ async def test_a_restarted_sidecar_replaces_its_former_self(serve: Any, brain: A
         assert not brain.all_of(events.InstanceDown)
 
 
+async def test_a_process_in_whose_place_another_one_came_is_refused_while_that_one_is_attached(
+    serve: Any, brain: Any
+) -> None:
+    async with serve(brain) as stack:
+        await stack.sidecar(incarnation="one")
+        later = await stack.sidecar(incarnation="two")
+        refused = await stack.attach()
+        await refused.report(hello=engine_pb2.Hello(instance=HERE, incarnation="one", role=engine_pb2.ROLE_UNIFIED))
+        code, details = await refused.ended()
+        assert code is grpc.StatusCode.ALREADY_EXISTS
+        assert f"another process named {HERE} came after this one" in details
+        ups = [(one.incarnation, one.beside) for one in brain.all_of(events.InstanceUp)]
+        assert ups == [("one", False), ("two", True)], "what ran on the first is not to blame"
+        later.call.cancel()
+        await brain.told_of(events.InstanceDown)
+        await stack.sidecar(incarnation="one")
+        assert brain.all_of(events.InstanceUp)[-1].incarnation == "one", "nobody else is there now"
+
+
 async def test_a_silent_sidecar_is_gone_and_told_to_connect_anew(serve: Any, brain: Any) -> None:
     async with serve(brain, heartbeat_timeout_s=0.3) as stack:
         sidecar = await stack.sidecar()

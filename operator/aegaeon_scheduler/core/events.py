@@ -33,7 +33,8 @@ class CatalogChanged:
 class InstanceUp:
     """A sidecar attached (Hello). A known instance with a new incarnation was restarted: what it held is lost.
 
-    `twins`: residents that share slabs, each with the name that stands for all who share them.
+    `twins`: residents that share slabs, each with the name that stands for all who share them. `beside`: the former
+    process of that name lives, so it did not die of what it ran.
     """
 
     instance: InstanceId
@@ -49,6 +50,7 @@ class InstanceUp:
     resident: tuple[ModelName, ...] = ()
     held: tuple[Held, ...] = ()
     twins: tuple[tuple[ModelName, ModelName], ...] = ()
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

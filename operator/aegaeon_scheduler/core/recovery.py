@@ -116,7 +116,7 @@ class Recovery:
         inst = Instance(event, self._pool.tick() if old is None else old.order)
         if old is not None:
             restarted = old.incarnation != event.incarnation
-            self.down(old.id, "was restarted" if restarted else "attached anew", died=restarted)
+            self.down(old.id, "was restarted" if restarted else "attached anew", died=restarted and not event.beside)
             inst.switches, inst.loads = old.switches, old.loads
             inst.busy_s, inst.stall_s, inst.switch_s = old.busy_s, old.stall_s, old.switch_s
         inst.next_id = self._pool.next_ids.get(inst.id, 1)  # ids rise over attachments: no late report is mistaken

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -16,7 +17,7 @@ import grpc
 from aegaeon_proto.v1 import engine_pb2, engine_pb2_grpc
 from aegaeon_scheduler.core import events
 from aegaeon_scheduler.core.model import InstanceId
-from aegaeon_scheduler.errors import ProtocolError
+from aegaeon_scheduler.errors import ProtocolError, ReplacedError
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.changes import CatalogChanges
 from aegaeon_scheduler.service.codec.reports import ReportDecoder, command_named, instance_up, model_reported
@@ -32,14 +33,21 @@ _OUTBOX_LIMIT = 16384
 class Attachment:
     """One stream of one sidecar. Its command ids lie above `base`; lower ones are of an earlier stream."""
 
-    def __init__(self, up: events.InstanceUp, base: int) -> None:
+    def __init__(self, up: events.InstanceUp, base: int, former: frozenset[str]) -> None:
         self.instance = up.instance
+        self.incarnation = up.incarnation
+        self.former = former  # incarnations in whose place it came while they lived
         self.base = base
         self.outbox: Outbox[engine_pb2.Command] = Outbox(_OUTBOX_LIMIT)
         self.decoder = ReportDecoder(up.instance, up.node, up.memory, base)
         self.timer: asyncio.TimerHandle | None = None  # silence while the stream stands, absence once it broke
         self.heard_at = 0.0
         self.draining = False
+
+    @property
+    def stands(self) -> bool:
+        """Its stream is open."""
+        return not self.outbox.closed
 
     def send(self, command: engine_pb2.Command) -> None:
         """Queue a command."""
@@ -86,6 +94,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             attachment = self._welcome(await anext(request_iterator, engine_pb2.Report()))
         except ProtocolError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except ReplacedError as error:
+            await context.abort(grpc.StatusCode.ALREADY_EXISTS, str(error))
         try:
             await converse(
                 request_iterator, lambda report: self._report(attachment, report), attachment.outbox, context
@@ -114,13 +124,14 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         if first.WhichOneof("body") != "hello":
             raise ProtocolError("the first report on a stream must be Hello")
         hello = first.hello
+        former = self._former(InstanceId(hello.instance), hello.incarnation)
         self._changes.attached(hello)
         known = [spec for spec in hello.catalog if self._catalog.serves(spec.name)]
         others = {spec.name for spec in known if not self._catalog.means(spec.name, spec.identity)}
-        up = instance_up(hello, others)
+        up = replace(instance_up(hello, others), beside=bool(former))
         for state in hello.models:
             model_reported(up.instance, state)  # refused before anybody hears of the instance
-        attachment = Attachment(up, self._bases())
+        attachment = Attachment(up, self._bases(), former)
         self._replace(up.instance)
         self._attached[up.instance] = attachment
         self._driver.instances[up.instance] = attachment
@@ -131,6 +142,19 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             if state.model not in others:  # what it has of those it is about to forget
                 self._report(attachment, engine_pb2.Report(model=state))
         return attachment
+
+    def _former(self, instance: InstanceId, incarnation: str) -> frozenset[str]:
+        """Processes of that name that live, in whose place this one comes.
+
+        A pod of a StatefulSet that was deleted by force may go on for a while beside its successor. Raises
+        ReplacedError when this is the former one: in turns they would take all work from each other.
+        """
+        there = self._attached.get(instance)
+        if there is None or not there.stands or there.incarnation == incarnation:
+            return there.former if there is not None and there.incarnation == incarnation else frozenset()
+        if incarnation in there.former:
+            raise ReplacedError(f"another process named {instance} came after this one; end one of them, or rename it")
+        return there.former | {there.incarnation}
 
     def _report(self, attachment: Attachment, report: engine_pb2.Report) -> None:
         if self._attached.get(attachment.instance) is not attachment:

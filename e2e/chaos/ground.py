@@ -18,7 +18,7 @@ from e2e.chaos.world import World
 from e2e.cluster import definitions, images
 from e2e.cluster.layout import Layout
 from e2e.installation import SYSTEM
-from e2e.kubectl import define, kubectl
+from e2e.kubectl import define
 from e2e.load import Load
 from e2e.manifests import BLUE, POOL, RED, gpu_pool, keys
 from e2e.pool import a_pool
@@ -36,8 +36,6 @@ def prepare(kubeconfig: Path, layout: Layout) -> None:
     """What the pool needs of the cluster, before the chart is installed."""
     crds = definitions.files(definitions.INFERENCE_POOL)
     define(kubeconfig, crds)
-    # One would be a fault of its own: nobody resolves a name while its node is away.
-    kubectl(kubeconfig, "-n", "kube-system", "scale", "deployment/coredns", "--replicas=2")
     images.tag_product(layout, NEXT)
     make_disks(layout)
 

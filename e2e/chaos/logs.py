@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import threading
@@ -49,7 +50,7 @@ class Logs:
     def _keep(self) -> None:
         """NAMESPACE_POD_UID/CONTAINER/NUMBER.log; a rotated one is there under its first name already."""
         for source in self._sources:
-            for file in source.glob("*/*/*.log"):
+            for file in map(Path, glob.iglob(f"{source}/*/*/*.log")):  # Path.glob fails on a folder that vanishes
                 pod, container = file.parts[-3:-1]
                 if pod.partition("_")[0] in self._namespaces:
                     with suppress(FileExistsError, FileNotFoundError):  # kept before, or gone with its pod

@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 
+from aegaeon_proto.addresses import Addresses
 from aegaeon_proto.channels import Options, open_channel, why
 from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import leadership_pb2 as pb
@@ -43,6 +44,7 @@ class Leaders:
 
     def __init__(self, targets: Sequence[str], tls: Path | None, options: Options = ()) -> None:
         self._targets = tuple(targets)
+        self._addresses = Addresses()
         self._tls = tls
         # Every attempt is a connection of its own: gRPC's pause between attempts must not come on top of the caller's.
         self._options = (*options, ("grpc.use_local_subchannel_pool", 1))
@@ -111,7 +113,7 @@ class Leaders:
 
     async def _ask(self, target: str) -> Leader:
         """Whoever is handed a Leader closes its channel."""
-        channel = open_channel(target, self._tls, Role.SCHEDULER, self._options)
+        channel = open_channel(self._addresses.of(target), self._tls, Role.SCHEDULER, self._options)
         async with AsyncExitStack() as exits:
             await exits.enter_async_context(channel)
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -130,3 +131,20 @@ async def test_a_scheduler_without_a_lease_or_of_a_version_without_terms_is_take
 
 async def forever() -> None:
     await asyncio.Event().wait()
+
+
+async def test_a_leader_is_found_by_its_name_while_nobody_resolves_names(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = (await serving(Scheduler(7))).rpartition(":")[2]
+    answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", int(port)))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
+    targets = Leaders((f"scheduler.invalid:{port}",), None)  # which gRPC's own resolver does not find
+    async with patience():
+        while True:
+            try:
+                async with targets.leader() as found:
+                    assert found.term == 7
+                    return
+            except NoLeaderError:  # the first attempt may come before the answer
+                await asyncio.sleep(0)

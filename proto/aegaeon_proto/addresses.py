@@ -1,0 +1,41 @@
+"""Where the names in gRPC targets led last, for when nobody answers a question about them.
+
+The cluster's DNS may have run on the very node that was lost with the peer that is looked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import threading
+
+_NAME_AND_PORT = re.compile(r"(?P<name>[\w.-]*[A-Za-z_][\w.-]*):(?P<port>\d+)")
+_FORMS = {socket.AF_INET: "ipv4:{}:{}", socket.AF_INET6: "ipv6:[{}]:{}"}
+_log = logging.getLogger(__name__)
+
+
+class Addresses:
+    """Remembered for the life of the process; with each use of a name it is asked for anew, beside."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+        self._asked: set[str] = set()
+
+    def of(self, target: str) -> str:
+        """What to dial: `target` itself until its name was resolved once, and always when it is no NAME:PORT."""
+        named = _NAME_AND_PORT.fullmatch(target)
+        if named and target not in self._asked:
+            self._asked.add(target)
+            # A thread that nobody waits for: where DNS is silent it takes most of a minute, also at the end.
+            threading.Thread(target=self._ask, args=(target, named["name"], named["port"]), daemon=True).start()
+        return self._known.get(target, target)
+
+    def _ask(self, target: str, name: str, port: str) -> None:
+        try:
+            family, *_, address = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0]
+            self._known[target] = _FORMS[family].format(*address[:2])
+        except OSError as error:
+            _log.debug("%s: %s; taken to be as before: %s", name, error, self._known.get(target, "unknown"))
+        finally:
+            self._asked.discard(target)

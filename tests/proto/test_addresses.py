@@ -1,0 +1,67 @@
+"""A name that was resolved once stays reachable while nobody resolves names."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from aegaeon_proto import addresses
+from aegaeon_proto.addresses import Addresses
+
+TARGET = "pool-scheduler.prod.svc:50051"
+
+
+class Names:
+    """What the resolver answers; None: nobody does."""
+
+    def __init__(self) -> None:
+        self.family, self.address = socket.AF_INET, "10.96.0.7"
+        self.answers = True
+
+    def getaddrinfo(self, name: str, port: str, **_: Any) -> list[Any]:
+        if not self.answers:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return [(self.family, socket.SOCK_STREAM, 6, "", (self.address, int(port)))]
+
+
+class AtOnce:
+    """A thread that is over when it was started."""
+
+    def __init__(self, target: Callable[..., None], args: tuple[str, ...], daemon: bool) -> None:
+        assert daemon
+        self.start = lambda: target(*args)
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    made = Names()
+    monkeypatch.setattr(addresses.socket, "getaddrinfo", made.getaddrinfo)
+    monkeypatch.setattr(addresses.threading, "Thread", AtOnce)
+    return made
+
+
+def test_a_name_leads_where_it_led_while_nobody_resolves_it(names: Names) -> None:
+    known = Addresses()
+    assert known.of(TARGET) == "ipv4:10.96.0.7:50051"
+    names.answers = False
+    assert known.of(TARGET) == "ipv4:10.96.0.7:50051"
+    names.answers, names.address = True, "10.96.0.8"
+    assert known.of(TARGET) == "ipv4:10.96.0.8:50051"
+    names.family, names.address = socket.AF_INET6, "fd00::7"
+    assert known.of(TARGET) == "ipv6:[fd00::7]:50051"
+
+
+def test_a_name_that_was_never_resolved_is_left_to_grpc(names: Names) -> None:
+    names.answers = False
+    assert Addresses().of(TARGET) == TARGET
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["unix:/run/scheduler.sock", "unix:///run/s", "127.0.0.1:50051", "[::1]:50051", "dns:///a:1", "ipv4:10.0.0.1:1"],
+)
+def test_what_is_no_name_is_dialled_as_it_is(names: Names, target: str) -> None:
+    assert Addresses().of(target) == target

@@ -32,4 +32,4 @@ class ProtocolError(SchedulerError):
 
 
 class ReplacedError(SchedulerError):
-    """A later process has the name of this sidecar, and is attached; the stream ends with ALREADY_EXISTS."""
+    """A process that started later has the name of this sidecar; the stream ends with ALREADY_EXISTS."""

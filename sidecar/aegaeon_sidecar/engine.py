@@ -70,7 +70,7 @@ class Engine:
     ) -> None:
         """Cut the memory and build the lanes. Raises NativeError or OSError when the memory is not to be had."""
         self._config = config
-        self._incarnation = incarnation
+        self._incarnation, self._started = incarnation, time.time()
         self._outbox = outbox
         gpus = open_gpus(config.device, config.ranks)
         sweep(config.segments)
@@ -124,7 +124,9 @@ class Engine:
         with self.state.changed:
             self._outbox.begin(attachment)
             self._held.forget()
-            return pb.Report(hello=hello(self._config, self._incarnation, self._segment.name, self.state))
+            return pb.Report(
+                hello=hello(self._config, self._incarnation, self._started, self._segment.name, self.state)
+            )
 
     def heartbeat(self) -> list[pb.Report]:
         """That it lives, what is free, and what the host cache holds when that has changed. Not on the event loop: the

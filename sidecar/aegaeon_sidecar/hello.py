@@ -13,11 +13,12 @@ from aegaeon_sidecar.weights.stays import shared
 from aegaeon_sidecar.wire import PLACES, ROLES, seq_of
 
 
-def hello(config: SidecarConfig, incarnation: str, segment: str, state: State) -> pb.Hello:
+def hello(config: SidecarConfig, incarnation: str, started: float, segment: str, state: State) -> pb.Hello:
     """The whole picture, taken while no lane runs anything (lock held)."""
     return pb.Hello(
         instance=config.instance,
         incarnation=incarnation,
+        started=started,
         node=config.node,
         role=ROLES[config.role],
         device=config.device if config.ranks == 1 else f"{config.device} x {config.ranks}",

@@ -116,23 +116,48 @@ async def test_a_restarted_sidecar_replaces_its_former_self(serve: Any, brain: A
         assert not brain.all_of(events.InstanceDown)
 
 
-async def test_a_process_in_whose_place_another_one_came_is_refused_while_that_one_is_attached(
-    serve: Any, brain: Any
+async def refused(stack: Any, **hello: Any) -> tuple[grpc.StatusCode, str]:
+    """How the scheduler answers this Hello, which it must not take."""
+    sidecar = await stack.attach()
+    await sidecar.report(hello=engine_pb2.Hello(instance=HERE, role=engine_pb2.ROLE_UNIFIED, **hello))
+    return await sidecar.ended()
+
+
+@pytest.mark.parametrize(
+    ("first", "ups"), [("one", [("one", False), ("two", True)]), ("two", [("two", False)])], ids=("one", "two")
+)
+async def test_of_two_processes_with_one_name_the_one_that_started_later_counts_whoever_attached_first(
+    serve: Any, brain: Any, first: str, ups: list[tuple[str, bool]]
 ) -> None:
     async with serve(brain) as stack:
-        await stack.sidecar(incarnation="one")
-        later = await stack.sidecar(incarnation="two")
-        refused = await stack.attach()
-        await refused.report(hello=engine_pb2.Hello(instance=HERE, incarnation="one", role=engine_pb2.ROLE_UNIFIED))
-        code, details = await refused.ended()
+        if first == "one":
+            await stack.sidecar(incarnation="one", started=100.0)
+        await stack.sidecar(incarnation="two", started=200.5)
+        code, details = await refused(stack, incarnation="one", started=100.0)
         assert code is grpc.StatusCode.ALREADY_EXISTS
-        assert f"another process named {HERE} came after this one" in details
-        ups = [(one.incarnation, one.beside) for one in brain.all_of(events.InstanceUp)]
-        assert ups == [("one", False), ("two", True)], "what ran on the first is not to blame"
+        assert f"another process named {HERE} started after this one" in details
+        came = [(one.incarnation, one.beside) for one in brain.all_of(events.InstanceUp)]
+        assert came == ups, "what ran on the first is not to blame"
+
+
+async def test_the_process_that_started_first_waits_until_the_later_one_is_given_up(serve: Any, brain: Any) -> None:
+    async with serve(brain, reattach_s=0.5) as stack:
+        later = await stack.sidecar(incarnation="two", started=200.5)
         later.call.cancel()
+        code, _ = await refused(stack, incarnation="one", started=100.0)
+        assert code is grpc.StatusCode.ALREADY_EXISTS, "the later one may come back"
         await brain.told_of(events.InstanceDown)
-        await stack.sidecar(incarnation="one")
-        assert brain.all_of(events.InstanceUp)[-1].incarnation == "one", "nobody else is there now"
+        await stack.sidecar(incarnation="one", started=100.0)
+        assert brain.all_of(events.InstanceUp)[-1].incarnation == "one"
+
+
+async def test_the_process_that_started_first_takes_over_from_one_that_drains(serve: Any, brain: Any) -> None:
+    async with serve(brain) as stack:
+        later = await stack.sidecar(incarnation="two", started=200.5)
+        await later.report(draining=engine_pb2.Draining())
+        await brain.told_of(events.InstanceDraining)
+        await stack.sidecar(incarnation="one", started=100.0)
+        assert brain.all_of(events.InstanceUp)[-1].incarnation == "one"
 
 
 async def test_a_silent_sidecar_is_gone_and_told_to_connect_anew(serve: Any, brain: Any) -> None:

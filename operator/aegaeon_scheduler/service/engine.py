@@ -33,10 +33,10 @@ _OUTBOX_LIMIT = 16384
 class Attachment:
     """One stream of one sidecar. Its command ids lie above `base`; lower ones are of an earlier stream."""
 
-    def __init__(self, up: events.InstanceUp, base: int, former: frozenset[str]) -> None:
+    def __init__(self, up: events.InstanceUp, base: int, started: float) -> None:
         self.instance = up.instance
         self.incarnation = up.incarnation
-        self.former = former  # incarnations in whose place it came while they lived
+        self.started = started  # the process, in unix seconds; 0 of one that does not say
         self.base = base
         self.outbox: Outbox[engine_pb2.Command] = Outbox(_OUTBOX_LIMIT)
         self.decoder = ReportDecoder(up.instance, up.node, up.memory, base)
@@ -124,14 +124,14 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         if first.WhichOneof("body") != "hello":
             raise ProtocolError("the first report on a stream must be Hello")
         hello = first.hello
-        former = self._former(InstanceId(hello.instance), hello.incarnation)
+        beside = self._beside(hello)
         self._changes.attached(hello)
         known = [spec for spec in hello.catalog if self._catalog.serves(spec.name)]
         others = {spec.name for spec in known if not self._catalog.means(spec.name, spec.identity)}
-        up = replace(instance_up(hello, others), beside=bool(former))
+        up = replace(instance_up(hello, others), beside=beside)
         for state in hello.models:
             model_reported(up.instance, state)  # refused before anybody hears of the instance
-        attachment = Attachment(up, self._bases(), former)
+        attachment = Attachment(up, self._bases(), hello.started)
         self._replace(up.instance)
         self._attached[up.instance] = attachment
         self._driver.instances[up.instance] = attachment
@@ -143,18 +143,20 @@ class EngineService(engine_pb2_grpc.EngineServicer):
                 self._report(attachment, engine_pb2.Report(model=state))
         return attachment
 
-    def _former(self, instance: InstanceId, incarnation: str) -> frozenset[str]:
-        """Processes of that name that live, in whose place this one comes.
+    def _beside(self, hello: engine_pb2.Hello) -> bool:
+        """Does another process of that name live, in whose place this one comes?
 
         A pod of a StatefulSet that was deleted by force may go on for a while beside its successor. Raises
-        ReplacedError when this is the former one: in turns they would take all work from each other.
+        ReplacedError when this is the one that started first: in turns they would take all work from each other.
         """
-        there = self._attached.get(instance)
-        if there is None or not there.stands or there.incarnation == incarnation:
-            return there.former if there is not None and there.incarnation == incarnation else frozenset()
-        if incarnation in there.former:
-            raise ReplacedError(f"another process named {instance} came after this one; end one of them, or rename it")
-        return there.former | {there.incarnation}
+        there = self._attached.get(InstanceId(hello.instance))
+        if there is None or there.incarnation == hello.incarnation:
+            return False
+        if 0 < hello.started < there.started and not there.draining:
+            raise ReplacedError(
+                f"another process named {hello.instance} started after this one; end one of them, or rename it"
+            )
+        return there.stands
 
     def _report(self, attachment: Attachment, report: engine_pb2.Report) -> None:
         if self._attached.get(attachment.instance) is not attachment:

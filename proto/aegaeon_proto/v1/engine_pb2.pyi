@@ -863,6 +863,7 @@ class Hello(_message.Message):
     MAX_BATCH_FIELD_NUMBER: _builtins.int
     TWINS_FIELD_NUMBER: _builtins.int
     CATALOG_FIELD_NUMBER: _builtins.int
+    STARTED_FIELD_NUMBER: _builtins.int
     instance: _builtins.str
     incarnation: _builtins.str
     """new at every start of the process"""
@@ -875,6 +876,8 @@ class Hello(_message.Message):
     host_slabs: _builtins.int
     max_batch: _builtins.int
     """sequences in one decode step at most"""
+    started: _builtins.float
+    """when the process started, unix seconds: of two with one name the later one counts"""
     @_builtins.property
     def memory(self) -> Global___Memory: ...
     @_builtins.property
@@ -909,10 +912,11 @@ class Hello(_message.Message):
         max_batch: _builtins.int = ...,
         twins: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         catalog: _abc.Iterable[_model_pb2.ModelSpec] | None = ...,
+        started: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "device", b"device", "held", b"held", "host_slabs", b"host_slabs", "incarnation", b"incarnation", "instance", b"instance", "max_batch", b"max_batch", "memory", b"memory", "models", b"models", "node", b"node", "resident", b"resident", "role", b"role", "slab_bytes", b"slab_bytes", "slabs", b"slabs", "twins", b"twins"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "device", b"device", "held", b"held", "host_slabs", b"host_slabs", "incarnation", b"incarnation", "instance", b"instance", "max_batch", b"max_batch", "memory", b"memory", "models", b"models", "node", b"node", "resident", b"resident", "role", b"role", "slab_bytes", b"slab_bytes", "slabs", b"slabs", "started", b"started", "twins", b"twins"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

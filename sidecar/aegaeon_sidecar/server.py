@@ -38,6 +38,8 @@ class Attachment:
         self._number = 0
         self._draining = False
         self._attached = False
+        self._lease: asyncio.TimerHandle | None = None  # until KV is parked; None while the scheduler is there
+        self._backoff = Backoff()
         self._ended = asyncio.Event()
 
     @property
@@ -60,32 +62,34 @@ class Attachment:
 
     async def run(self) -> None:
         """Attach again and again until cancelled."""
-        loop = asyncio.get_running_loop()
-        lease = loop.call_later(self._lease_s, self._engine.park)
-        backoff = Backoff()
         try:
             while True:
-                try:
-                    async with self._leaders.leader() as leader:
-                        lease.cancel()
-                        await self._attach(leader)
-                except grpc.aio.AioRpcError as error:
-                    log.info("scheduler %s is away (%s); trying again", leader.target, why(error, self._tls))
-                except (NoLeaderError, TlsError) as error:
-                    log.warning("no scheduler: %s", error)
-                finally:
-                    if self._attached:
-                        backoff = Backoff()
-                    self._attached = False
-                    self._outbox.end()
+                await self._attempt()
                 if self._outbox.closed:
                     return
-                if lease.cancelled():
-                    lease = loop.call_later(self._lease_s, self._engine.park)
-                await backoff.pause()
+                if self._lease is None:
+                    self._lease = asyncio.get_running_loop().call_later(self._lease_s, self._engine.park)
+                await self._backoff.pause()
         finally:
-            lease.cancel()
+            self._end_lease()
             self._ended.set()
+
+    async def _attempt(self) -> None:
+        try:
+            async with self._leaders.leader() as leader:
+                await self._attach(leader)
+        except grpc.aio.AioRpcError as error:
+            log.info("scheduler %s is away (%s); trying again", leader.target, why(error, self._tls))
+        except (NoLeaderError, TlsError) as error:
+            log.warning("no scheduler: %s", error)
+        finally:
+            self._attached = False
+            self._outbox.end()
+
+    def _end_lease(self) -> None:
+        if self._lease is not None:
+            self._lease.cancel()
+        self._lease = None
 
     async def _attach(self, leader: Leader) -> None:
         """One attachment, until its stream breaks or the scheduler leads no more."""
@@ -97,11 +101,10 @@ class Attachment:
         await _write(call, hello)
         if self._draining:
             self._outbox.post(pb.Report(draining=pb.Draining()))
-        log.info("attached to %s", leader.target)
         tasks = [
             asyncio.create_task(work, name=name)
             for name, work in (
-                ("commands", self._commands(call, self._number)),
+                ("commands", self._commands(call, self._number, leader)),
                 ("reports", self._reports(call)),
                 ("heartbeats", self._heartbeats()),
                 ("leader", self._leaders.lost(leader)),
@@ -117,8 +120,14 @@ class Attachment:
             await asyncio.gather(*tasks, return_exceptions=True)
             call.cancel()
 
-    async def _commands(self, call: Call, number: int) -> None:
+    async def _commands(self, call: Call, number: int, leader: Leader) -> None:
+        welcome = False
         async for command in call:
+            if not welcome:  # one that refuses this sidecar sends nothing; it is as if there were none
+                welcome = True
+                log.info("attached to %s", leader.target)
+                self._end_lease()
+                self._backoff = Backoff()
             self._engine.apply(command, number)
 
     async def _reports(self, call: Call) -> None:

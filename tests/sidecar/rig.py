@@ -143,14 +143,19 @@ class Rig(engine_pb2_grpc.EngineServicer, gateway_pb2_grpc.TokenSinkServicer):
         self.target = f"unix:{folder}/s.sock"
         self.links: dict[str, Link] = {}
         self.attachments = 0
+        self.refused = 0
         self.tokens: dict[tuple[str, int], dict[int, gateway_pb2.Token]] = {}
         self.received = 0
         self.deaf = False  # take tokens, acknowledge none
+        self.refuses = False  # whoever attaches
         self.news = asyncio.Condition()
         self._server: grpc.aio.Server | None = None
 
     async def Attach(self, requests: AsyncIterator[pb.Report], context: Any) -> AsyncIterator[pb.Command]:
         first = await anext(requests)
+        if self.refuses:
+            self.refused += 1
+            await context.abort(grpc.StatusCode.ALREADY_EXISTS, "another process of that name counts")
         link = Link(first.hello, models={state.model: state for state in first.hello.models}, memory=first.hello.memory)
         self.attachments += 1
         self.links[first.hello.instance] = link

@@ -11,6 +11,7 @@ from sidecar.rig import Link, Rig, config, inside, seq, spec
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.backoff import MOST_S
 from aegaeon_sidecar.engine import Engine
 
 PROMPT = [5, 17, 23, 42, 8, 99, 140, 7, 61, 12, 33]
@@ -46,6 +47,15 @@ async def go_on(link: Link, name: str, prefill: int = 0) -> None:
     """A turn long enough to end the sequence."""
     parts = [pb.PrefillPart(seq=seq(name), tokens=prefill)] if prefill else []
     await link.done(link.send(pb.Turn(model="m", prefill=parts, decode=[seq(name)], steps=LENGTH, slabs=16)))
+
+
+def parked(engine: Engine) -> bool:
+    """Once all KV is on the host."""
+    state = engine.state
+    with state.changed:
+        return state.changed.wait_for(
+            lambda: all(s.host_blocks.size and not s.blocks.size for s in state.sequences), 60
+        )
 
 
 async def back(scheduler: Rig, attachments: int = 2) -> Link:
@@ -89,15 +99,7 @@ async def test_a_turn_goes_on_while_nobody_is_attached_and_its_tokens_arrive_lat
 async def test_after_the_lease_kv_is_parked_on_the_host_and_held(scheduler: Rig, engine: Engine) -> None:
     await run(scheduler, scheduler.links["a"], "r", steps=20)
     await scheduler.vanish()
-    state = engine.state
-
-    def parked() -> bool:
-        with state.changed:
-            return state.changed.wait_for(
-                lambda: all(s.host_blocks.size and not s.blocks.size for s in state.sequences), 60
-            )
-
-    assert await asyncio.to_thread(parked)
+    assert await asyncio.to_thread(parked, engine)
     await scheduler.serve()
     link = await scheduler.link("a", 2)
     (held,) = link.hello.held
@@ -106,6 +108,21 @@ async def test_after_the_lease_kv_is_parked_on_the_host_and_held(scheduler: Rig,
     await link.done(link.send(pb.SwapIn(seq=seq("r"), epoch=1, slabs=16)))
     await go_on(link, "r")
     assert await scheduler.received_tokens("r", LENGTH) == scheduler.output("whole")
+
+
+@pytest.mark.parametrize("engine", [SHORT_LEASE_S], indirect=True)
+async def test_one_that_is_refused_parks_its_kv_and_asks_again_but_seldom(scheduler: Rig, engine: Engine) -> None:
+    await run(scheduler, scheduler.links["a"], "r", steps=20)
+    scheduler.refuses = True
+    await scheduler.vanish()
+    await scheduler.serve()
+    assert await asyncio.to_thread(parked, engine)
+    before = scheduler.refused
+    await asyncio.sleep(3)  # how often it asks is what is tested
+    assert 1 <= scheduler.refused - before <= 3 / (MOST_S / 2) + 4, "pauses had begun to grow long before"
+    scheduler.refuses = False
+    (held,) = (await scheduler.link("a", 2)).hello.held
+    assert held.place == pb.KV_PLACE_HOST
 
 
 async def test_tokens_that_were_not_acknowledged_are_sent_again(scheduler: Rig, engine: Engine) -> None:

@@ -33,9 +33,19 @@ class Addresses:
 
     def _ask(self, target: str, name: str, port: str) -> None:
         try:
-            family, *_, address = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0]
-            self._known[target] = _FORMS[family].format(*address[:2])
-        except OSError as error:
+            found = {
+                _FORMS[family].format(*address[:2])
+                for family, *_, address in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+            }
+            self._remember(target, found)
+        except (OSError, UnicodeError) as error:  # Unicode: a label that is too long, and no answer either
             _log.debug("%s: %s; taken to be as before: %s", name, error, self._known.get(target, "unknown"))
         finally:
             self._asked.discard(target)
+
+    def _remember(self, target: str, found: set[str]) -> None:
+        """One address, as Services have. Of several gRPC tries each, which it does for names."""
+        if len(found) == 1:
+            self._known[target] = found.pop()
+        else:
+            self._known.pop(target, None)

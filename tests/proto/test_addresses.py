@@ -18,13 +18,14 @@ class Names:
     """What the resolver answers; None: nobody does."""
 
     def __init__(self) -> None:
-        self.family, self.address = socket.AF_INET, "10.96.0.7"
+        self.family, self.addresses = socket.AF_INET, ["10.96.0.7"]
         self.answers = True
 
     def getaddrinfo(self, name: str, port: str, **_: Any) -> list[Any]:
         if not self.answers:
             raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
-        return [(self.family, socket.SOCK_STREAM, 6, "", (self.address, int(port)))]
+        name.encode("idna")
+        return [(self.family, socket.SOCK_STREAM, 6, "", (address, int(port))) for address in self.addresses]
 
 
 class AtOnce:
@@ -48,10 +49,23 @@ def test_a_name_leads_where_it_led_while_nobody_resolves_it(names: Names) -> Non
     assert known.of(TARGET) == "ipv4:10.96.0.7:50051"
     names.answers = False
     assert known.of(TARGET) == "ipv4:10.96.0.7:50051"
-    names.answers, names.address = True, "10.96.0.8"
+    names.answers, names.addresses = True, ["10.96.0.8"]
     assert known.of(TARGET) == "ipv4:10.96.0.8:50051"
-    names.family, names.address = socket.AF_INET6, "fd00::7"
+    names.family, names.addresses = socket.AF_INET6, ["fd00::7"]
     assert known.of(TARGET) == "ipv6:[fd00::7]:50051"
+
+
+def test_a_name_with_several_addresses_is_left_to_grpc_which_tries_each(names: Names) -> None:
+    known = Addresses()
+    known.of(TARGET)
+    names.addresses = ["10.0.0.1", "10.0.0.2"]
+    known.of(TARGET)
+    assert known.of(TARGET) == TARGET
+
+
+def test_a_name_that_cannot_be_asked_for_is_left_to_grpc(names: Names) -> None:
+    target = f"{'a' * 64}.prod:50051"
+    assert Addresses().of(target) == target
 
 
 def test_a_name_that_was_never_resolved_is_left_to_grpc(names: Names) -> None:

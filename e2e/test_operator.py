@@ -68,10 +68,10 @@ def test_what_a_pool_asks_for_no_more_is_taken_away(namespace: str, kubeconfig: 
 
     def selected() -> int:
         pods = [one["spec"]["template"]["spec"] for one in objects(kubeconfig, "statefulsets,deployments")]
-        return sum("nodeSelector" in one for one in pods) if len(pods) == 3 else -1
+        return sum("nodeSelector" in one for one in pods) if len(pods) == 4 else -1
 
     with operator(kubeconfig):
-        poll("engines, scheduler and gateways say where", lambda: selected() == 3, 60)
+        poll("engines, schedulers and gateways say where", lambda: selected() == 4, 60)
         apply(kubeconfig, pool("demo"))
         poll("they do no more", lambda: selected() == 0, 20)
 
@@ -104,7 +104,9 @@ def test_killed_at_any_moment_the_next_one_ends_where_it_would_have(namespace: s
         kill(process)
     with operator(kubeconfig):
         poll("both are accepted", lambda: accepted(kubeconfig, "gpupools,modelpools") == 2, 60)
-        assert len(objects(kubeconfig, "deploy,sts")) == 3
+        assert {one["metadata"]["name"] for one in objects(kubeconfig, "deploy,sts")} == {
+            f"demo-{component}" for component in ("engine", "gateway", "scheduler", "standby")
+        }
 
 
 def test_a_standby_takes_over_when_the_leader_is_killed(namespace: str, kubeconfig: Path) -> None:

@@ -2,7 +2,7 @@
 
 Kubernetes gives a node up only after 50 s, and keeps its pods `Ready` until then. The operator hears sooner that a
 scheduler does not answer. It need not know why: a second one takes over if the Lease of the first is not renewed, and
-else waits.
+else waits. A scheduler whose pod is not `Ready` any more is the kubelet's to restart.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ test-native: $(STAMP) native-dependencies ## the native core's own tests under t
 	  $(BIN)/cmake --build build/native-$${s%%,*} && \
 	  $(BIN)/ctest --test-dir build/native-$${s%%,*} --output-on-failure || exit 1; done
 SWITCHES ?= 10000
-POLICY ?= aegaeon
+POLICY ?= slack
 exactness: models ## SWITCHES forced switches under random traffic and a POLICY, every output held against transformers
 	$(PY) -m benchmarks.exactness --switches $(SWITCHES) --policy $(POLICY) --models $(MODELS)
 MINUTES ?= 30

@@ -1,4 +1,4 @@
-"""What each rule of policy aegaeon brings: tokens on time without it, at loads where 90 % are met with it.
+"""What each rule of policy slack brings: tokens on time without it, at loads where 90 % are met with it.
 
 Run: python -m benchmarks.ablation [POINT ...] [--seed 1] [--seconds 120] [--only VARIANT]. A point is one of
 benchmarks.goodput (harsher costs are quicker to run), or PANEL:LOAD of a figure, such as 17-a10-normal:8.
@@ -122,7 +122,7 @@ def _run(name: str, seed: int, seconds: float) -> Run:
     if not load:
         return run_of(POINTS[name], seed, seconds)
     found = next(p for p in panels(seconds) if p.name == panel)
-    return figure_run(found.point("aegaeon", float(load), seed), LENGTHS.parent)
+    return figure_run(found.point("slack", float(load), seed), LENGTHS.parent)
 
 
 def _token(run: Run) -> float:

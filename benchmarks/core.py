@@ -123,7 +123,7 @@ def main() -> int:
     result = [
         *rows("12 prefill + 20 decode", "paper", split),
         *rows("32 unified", "paper", unified),
-        *rows("aegaeon, 32 unified", "aegaeon", unified),
+        *rows("slack, 32 unified", "slack", unified),
     ]
     return 0 if report("core", result) else 1
 

@@ -32,7 +32,7 @@ from aegaeon_proto.v1.engine_pb2 import Role
 
 QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart"
 ROLES = {
-    "aegaeon": {"engines": {"replicas": 2}},
+    "slack": {"engines": {"replicas": 2}},
     "paper": {"prefill": {"replicas": 1}, "decode": {"replicas": 2}},
 }
 SMALL = {"slabSize": "256Ki", "hostModelCache": "64Mi", "hostKv": "32Mi"}
@@ -72,7 +72,7 @@ async def small_stack(models: Path, policy: str, q_max: str, device: str) -> Asy
 def write_manifests(folder: Path, policy: str, memory: dict[str, str], q_max: str) -> None:
     """The quickstart in the roles that the policy has, with this memory and these turns."""
     pool = yaml.safe_load((QUICKSTART / "gpupool.yaml").read_text())
-    spec = {name: value for name, value in pool["spec"].items() if name not in ROLES["aegaeon"] | ROLES["paper"]}
+    spec = {name: value for name, value in pool["spec"].items() if name not in ROLES["slack"] | ROLES["paper"]}
     scheduling = {"policy": policy, "qMax": q_max, "minStay": "1ms", "maxGroupSize": 8, "hold": "60s"}
     pool["spec"] = spec | ROLES[policy] | {"memory": memory, "scheduling": scheduling}
     (folder / "gpupool.yaml").write_text(yaml.safe_dump(pool))
@@ -162,13 +162,13 @@ async def run(arguments: argparse.Namespace) -> bool:
 
 def name_of(policy: str) -> str:
     """Of the file with the figures: the default policy's has the plain name."""
-    return "exactness" if policy == "aegaeon" else f"exactness-{policy}"
+    return "exactness" if policy == "slack" else f"exactness-{policy}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--switches", type=int, default=10_000, help="switches of the engines that decode to wait for")
-    parser.add_argument("--policy", choices=tuple(ROLES), default="aegaeon", help="default: aegaeon")
+    parser.add_argument("--policy", choices=tuple(ROLES), default="slack", help="default: slack")
     parser.add_argument("--models", type=Path, required=True, help="folder of `aegaeon models make`")
     parser.add_argument("--seeded", type=int, default=32, help="seeded requests to compare alone and under load")
     parser.add_argument("--width", type=int, default=16, help="requests that are open at a time")

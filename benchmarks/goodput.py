@@ -58,7 +58,7 @@ NVME = 7e9  # bytes per second
 def run_of(point: Point, seed: int, seconds: float) -> Run:
     """The run of a point with arrivals for so many seconds."""
     workload = poisson(Lengths.read(LENGTHS), models=point.models, rate=point.rate, duration_s=seconds, seed=seed)
-    settings = Settings("aegaeon", Split(unified=GPUS), Slo(10.0 * point.scale, 0.1 * point.scale))
+    settings = Settings("slack", Split(unified=GPUS), Slo(10.0 * point.scale, 0.1 * point.scale))
     device = read_device(point.device)
     if point.host_bytes:
         device = replace(device, host_cache_bytes=int(point.host_bytes), disk_bytes_per_s=NVME)

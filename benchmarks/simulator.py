@@ -20,7 +20,7 @@ from aegaeon_simulator.workload import Lengths, poisson
 LENGTHS = Path(__file__).parent / "data" / "sharegpt_pairs.csv"
 EVENTS_PER_S = 20_000.0
 RUN_S = 10.0
-POLICIES = ("aegaeon", "paper", "paper-artifact", "serverlessllm", "serverlessllm-fair")
+POLICIES = ("slack", "paper", "paper-artifact", "serverlessllm", "serverlessllm-fair")
 
 
 def rows(policy: str) -> list[Row]:

@@ -160,7 +160,7 @@ async def run(arguments: argparse.Namespace) -> bool:
         names = [model.name for model in load_manifests(Path(folder), arguments.models).pools[0].models]
         async with Stack(Path(folder), arguments.models, free_port()) as stack:
             rows = await soaked(stack, Visits(names, arguments.seed), arguments)
-    good = report("soak" if arguments.policy == "aegaeon" else f"soak-{arguments.policy}", rows + end_rows(stack))
+    good = report("soak" if arguments.policy == "slack" else f"soak-{arguments.policy}", rows + end_rows(stack))
     if not good:
         print("the stack's last lines:\n" + "\n".join(stack.log().splitlines()[-60:]), flush=True)
     return good
@@ -188,7 +188,7 @@ async def soaked(stack: Stack, visits: Visits, arguments: argparse.Namespace) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0, help="how many minutes' worth of requests")
-    parser.add_argument("--policy", choices=tuple(ROLES), default="aegaeon", help="default: aegaeon")
+    parser.add_argument("--policy", choices=tuple(ROLES), default="slack", help="default: slack")
     parser.add_argument("--models", type=Path, required=True, help="folder of `aegaeon models make`")
     parser.add_argument("--width", type=int, default=24, help="clients at a time")
     parser.add_argument("--seed", type=int, default=0)

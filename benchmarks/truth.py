@@ -244,7 +244,7 @@ def _spread(seen: list[Figures]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, required=True, help="folder of `aegaeon models make`")
-    parser.add_argument("--policy", action="append", choices=("paper", "aegaeon"), help="default: both")
+    parser.add_argument("--policy", action="append", choices=("paper", "slack"), help="default: both")
     parser.add_argument("--rate", type=float, default=0.6, help="requests per second of each model")
     parser.add_argument("--seconds", type=float, default=30.0, help="of arrivals")
     parser.add_argument("--delay", type=float, default=0.0005, help="seconds from scheduler to engine, one way")
@@ -257,7 +257,7 @@ def main() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(PACED), *filter(None, [os.environ.get("PYTHONPATH")])])
     make_models(arguments.models, print)
     found: list[Row] = []
-    for policy in arguments.policy or ("paper", "aegaeon"):
+    for policy in arguments.policy or ("paper", "slack"):
         found += asyncio.run(compare(arguments, policy))
     sys.exit(0 if report("truth", found) else 1)
 

@@ -30,7 +30,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @kind_option
 @click.option("--gpus", type=int, metavar="N", help="Look at a pool of N GPUs instead of searching.")
 @click.option("--admit", metavar="KIND:RATE", help="With --gpus: can that pool take this model too?")
-@click.option("--policy", default="aegaeon", show_default=True, metavar="NAME", help="Policy of the pool.")
+@click.option("--policy", default="slack", show_default=True, metavar="NAME", help="Policy of the pool.")
 @device_option
 @click.option("--gpus-per-device", type=int, default=1, show_default=True, help="GPUs that make up one device (TP).")
 @slo_options

@@ -82,7 +82,7 @@ class ModelEntry(_Frozen):
 class PolicyEntry(_Frozen):
     """Which policy decides, and its knobs; the core says what each means and why it has its value."""
 
-    name: Literal["paper", "aegaeon"] = "aegaeon"
+    name: Literal["paper", "slack"] = "slack"
     q_max_s: Seconds = _POLICY.q_max_s
     max_gpsize: int = Field(default=_POLICY.max_gpsize, ge=1)
     alpha_floor: Seconds = _POLICY.alpha_floor

@@ -8,7 +8,7 @@ from math import inf
 from aegaeon_scheduler.core.model import Slo
 from aegaeon_simulator.errors import SettingsError
 
-PRODUCTION = ("aegaeon", "paper")  # the scheduler's own core
+PRODUCTION = ("slack", "paper")  # the scheduler's own core
 SPLIT = ("paper", "paper-artifact")  # prefill and decode devices, unless `unified` is given
 BASELINES = ("dedicated", "muxserve", "muxserve-memory", "serverlessllm", "serverlessllm-plus", "serverlessllm-fair")
 POLICIES = (*PRODUCTION, "paper-artifact", *BASELINES)

@@ -50,7 +50,7 @@ RUN = Switched(
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     """Two models that take turns on one modelled engine with room for one."""
-    config = SchedulerConfig(policy=PolicySettings(name="aegaeon"), hold_s=1e9, refine=False)
+    config = SchedulerConfig(policy=PolicySettings(name="slack"), hold_s=1e9, refine=False)
     path = tmp_path / "events.log"
     with path.open("w") as out:
         writer = LogWriter(out, config, "test")

@@ -63,7 +63,7 @@ def test_an_output_that_transformers_would_not_give_makes_the_figure_miss(
     assert "different" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("policy", ["aegaeon", "paper"])
+@pytest.mark.parametrize("policy", ["slack", "paper"])
 def test_the_manifests_of_the_benchmark_are_valid(exactness: Any, tmp_path: Path, policy: str) -> None:
     from aegaeon_operator.spec import load_manifests
 
@@ -71,4 +71,4 @@ def test_the_manifests_of_the_benchmark_are_valid(exactness: Any, tmp_path: Path
     spec = load_manifests(tmp_path, tmp_path).pools[0].gpu_pool.spec
     assert spec.scheduling.policy == policy
     replicas = sum(role.replicas for role in (spec.engines, spec.prefill, spec.decode) if role is not None)
-    assert replicas == {"aegaeon": 2, "paper": 3}[policy]
+    assert replicas == {"slack": 2, "paper": 3}[policy]

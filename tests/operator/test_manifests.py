@@ -32,7 +32,7 @@ def test_the_quickstart_is_one_pool_of_four_models_with_two_engines() -> None:
     assert [model.name for model in pool.models] == ["llama", "mistral", "qwen2", "qwen3"]
     assert spec.engines is not None
     assert (spec.prefill, spec.decode, spec.engines.replicas) == (None, None, 2)
-    assert spec.scheduling.policy == "aegaeon"
+    assert spec.scheduling.policy == "slack"
     assert spec.memory.slab_size == 256 << 10
 
 
@@ -76,7 +76,7 @@ BAD_GPU = [
     ("slabSize: 256Ki", "slabSize: 64Mi", "spec.memory: deviceBytes 13Mi holds no slab of 64Mi"),
     ("hold: 30s", "hold: 30", "spec.scheduling.hold: 30 is not a duration; write a number with a unit"),
     ("hold: 30s", "hold: 0s", "spec.scheduling.hold: '0s' is out of range; allowed: more than 0"),
-    ("policy: aegaeon", "policy: fifo", "spec.scheduling.policy: 'fifo' is not known; allowed: 'aegaeon'"),
+    ("policy: slack", "policy: fifo", "spec.scheduling.policy: 'fifo' is not known; allowed: 'slack'"),
     (
         "threads: 1",
         "thread: 1",

@@ -177,7 +177,7 @@ def strike(world: World, clients: list, trouble: Trouble) -> None:
                 world.submit_again(c)
 
 
-@pytest.mark.parametrize("policy", ["paper", "aegaeon"])
+@pytest.mark.parametrize("policy", ["paper", "slack"])
 @settings(
     max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
@@ -202,7 +202,7 @@ def test_every_request_ends_exactly_once_and_leaves_nothing_behind(policy, pool,
         assert not any(engine.host.used.values())
 
 
-@pytest.mark.parametrize("policy", ["paper", "aegaeon"])
+@pytest.mark.parametrize("policy", ["paper", "slack"])
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(shape, arrivals, troubles, faults)
 def test_the_same_events_give_the_same_commands(policy, pool, requests, trouble, fault):
@@ -219,7 +219,7 @@ def test_the_same_events_give_the_same_commands(policy, pool, requests, trouble,
     assert record() == record()
 
 
-@pytest.mark.parametrize("policy", ["paper", "aegaeon"])
+@pytest.mark.parametrize("policy", ["paper", "slack"])
 def test_a_report_that_crosses_a_new_epoch_on_the_way_still_counts(policy):
     pool = {
         "roles": [Role.UNIFIED],

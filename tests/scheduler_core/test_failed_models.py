@@ -51,7 +51,7 @@ def rejects(commands: list[cmd.Command]) -> list[tuple[str, RejectCode, str]]:
     return [(reject.seq.request, reject.code, reject.reason) for reject in of(commands, cmd.Reject)]
 
 
-policies = pytest.mark.parametrize("policy", ["paper", "aegaeon"])
+policies = pytest.mark.parametrize("policy", ["paper", "slack"])
 
 
 @policies

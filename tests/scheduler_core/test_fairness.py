@@ -12,7 +12,7 @@ from aegaeon_simulator.world import World
 def flooded(per_second: int) -> World:
     """Three models asked once a second each on one engine with room for two, and m0 asked so many times."""
     latency = LatencyConstants(c=2e-3, load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
-    config = SchedulerConfig(policy=PolicySettings(name="aegaeon"), latency=latency, hold_s=1e9, refine=False)
+    config = SchedulerConfig(policy=PolicySettings(name="slack"), latency=latency, hold_s=1e9, refine=False)
     world = small_world([Role.UNIFIED], slabs=250, config=config)
     for i in range(30):
         for m in (1, 2, 3):

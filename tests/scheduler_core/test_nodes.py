@@ -15,7 +15,7 @@ from aegaeon_scheduler.core.policies.slack.group import node_of
 PAIRS = [Role.PREFILL, Role.PREFILL, Role.DECODE, Role.DECODE]
 
 
-@pytest.fixture(params=["aegaeon", "paper"])
+@pytest.fixture(params=["slack", "paper"])
 def pairs(request) -> Watched:
     return Watched(PAIRS, {"name": request.param}, nodes=2, slabs=450)
 

@@ -92,7 +92,7 @@ def check(played: Poisoned) -> None:
     assert not any(s for s in played.world.scheduler.snapshot(300.0).models if s.suspects)
 
 
-@pytest.mark.parametrize("policy", ["paper", "aegaeon"])
+@pytest.mark.parametrize("policy", ["paper", "slack"])
 @settings(
     max_examples=EXAMPLES,
     deadline=None,
@@ -104,7 +104,7 @@ def test_whoever_makes_engines_fail_is_given_up_and_nobody_else_is(policy, pool,
     check(Poisoned(policy, pool, requests, {i for i in poison if i < len(requests)}, way, at_decode))
 
 
-@pytest.mark.parametrize("policy", ["paper", "aegaeon"])
+@pytest.mark.parametrize("policy", ["paper", "slack"])
 @pytest.mark.parametrize("at_decode", [False, True])
 @pytest.mark.parametrize("way", ["kill", "fail"])
 def test_four_poison_requests_in_one_batch_cost_its_other_members_no_answer(policy, at_decode, way):
@@ -118,7 +118,7 @@ def test_four_poison_requests_in_one_batch_cost_its_other_members_no_answer(poli
     assert {view.model: view.poisoned for view in views if view.poisoned} == {"m0": 4}
 
 
-@pytest.mark.parametrize("policy", ["paper", "aegaeon"])
+@pytest.mark.parametrize("policy", ["paper", "slack"])
 def test_progress_clears_a_sequence_of_what_failed_before(policy):
     """Six engines die one after the other under a sequence that makes progress under each: it is never given up."""
     world = small_world(**ROOMY, roles=[Role.UNIFIED], config=config(policy))

@@ -58,7 +58,7 @@ def play(policy: str, roles: list[Role], models: int, slabs: int) -> tuple[World
     return world, watch
 
 
-@pytest.mark.parametrize("policy", ["paper", "aegaeon"])
+@pytest.mark.parametrize("policy", ["paper", "slack"])
 @pytest.mark.parametrize("roles", POOLS, ids=["unified", "split"])
 @pytest.mark.parametrize(("models", "slabs"), [(1, 112), (1, 125), (2, 125), (1, 230)])
 def test_who_cannot_be_served_is_answered_within_hold_s(policy, roles, models, slabs):
@@ -71,7 +71,7 @@ def test_who_cannot_be_served_is_answered_within_hold_s(policy, roles, models, s
     world.scheduler.check()
 
 
-@pytest.mark.parametrize("policy", ["paper", "aegaeon"])
+@pytest.mark.parametrize("policy", ["paper", "slack"])
 @pytest.mark.parametrize("roles", POOLS, ids=["unified", "split"])
 def test_nobody_is_computed_again_and_again_only_to_be_given_up(policy, roles):
     world, watch = play(policy, roles, 1, 125)

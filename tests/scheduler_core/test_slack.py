@@ -12,11 +12,11 @@ from aegaeon_simulator.world import World
 
 
 class Watched:
-    """A small world under policy aegaeon, and every Send that its core gave, with its time."""
+    """A small world under policy slack, and every Send that its core gave, with its time."""
 
     def __init__(self, roles: list[Role], knobs: dict | None = None, c: float = 1e-4, **options) -> None:
         self.sends: list[tuple[float, cmd.Send]] = []
-        policy = PolicySettings(**{"name": "aegaeon", **(knobs or {})})
+        policy = PolicySettings(**{"name": "slack", **(knobs or {})})
         latency = LatencyConstants(c=c, load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
         config = SchedulerConfig(policy=policy, latency=latency, hold_s=1e9, refine=False)
         self.world: World = small_world(roles, observe=self._see, config=config, **options)

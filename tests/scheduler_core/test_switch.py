@@ -10,7 +10,7 @@ from aegaeon_scheduler.core.config import PolicySettings, SchedulerConfig
 from aegaeon_scheduler.core.model import CommandId, ModelName, Role
 from aegaeon_simulator.small import small_world
 
-POLICIES = pytest.mark.parametrize("policy", ["paper", "aegaeon"])
+POLICIES = pytest.mark.parametrize("policy", ["paper", "slack"])
 
 
 class Program:

@@ -43,7 +43,7 @@ class Played:
         return [send.body for send in self.sent if isinstance(send.body, kind)]
 
 
-@pytest.mark.parametrize("policy", ["paper", "aegaeon"])
+@pytest.mark.parametrize("policy", ["paper", "slack"])
 def test_a_second_name_is_loaded_into_the_slabs_of_the_first_and_takes_none(policy: str) -> None:
     played = Played(policy, models=2, contents=1)
     played.ask(M0, 0.0)
@@ -54,7 +54,7 @@ def test_a_second_name_is_loaded_into_the_slabs_of_the_first_and_takes_none(poli
     assert next(iter(played.world.engines.values())).device.free == 30
 
 
-@pytest.mark.parametrize("policy", ["paper", "aegaeon"])
+@pytest.mark.parametrize("policy", ["paper", "slack"])
 def test_the_slabs_are_free_when_the_last_name_has_gone_and_a_load_waits_for_all_of_them(policy: str) -> None:
     played = Played(policy, models=3, contents=2)  # m0 and m2 are one
     played.ask(M0, 0.0)
@@ -70,7 +70,7 @@ def test_the_slabs_are_free_when_the_last_name_has_gone_and_a_load_waits_for_all
 
 
 def test_what_is_shared_is_known_after_the_engine_has_attached_again() -> None:
-    played = Played("aegaeon", models=2, contents=1)
+    played = Played("slack", models=2, contents=1)
     played.ask(M0, 0.0)
     played.ask(M1, 10.0)
     played.world.attach_again(InstanceId("e0"))

@@ -34,7 +34,7 @@ def demands(count: int) -> list[ModelDemand]:
 def measured(models: list[ModelDemand], gpus: int, slo: Slo) -> Mapping[str, ModelFacts]:
     """What the scheduler of the pool would have counted after the window."""
     workload = poisson_traffic(models, LENGTHS, WINDOW_S).draw(0)
-    outcome = simulate(Run(Settings("aegaeon", Split(unified=gpus), slo, drain_s=10.0), workload, DEVICE))
+    outcome = simulate(Run(Settings("slack", Split(unified=gpus), slo, drain_s=10.0), workload, DEVICE))
     busy = busy_seconds(outcome, [a.input_tokens for a in workload.arrivals], workload.kinds, DEVICE)
     tokens = [sum(len(r.times) for r in outcome.requests if r.model == m) for m in range(len(models))]
     sizes = [DEVICE.kind(model.kind).weight_bytes for model in models]
@@ -68,7 +68,7 @@ def test_the_estimate_never_takes_what_the_simulator_clearly_cannot_serve(
 ) -> None:
     models, objective = demands(count), Objective(Slo(10.0 * scale, 0.1 * scale))
     lab = Lab(poisson_traffic(models, LENGTHS, WINDOW_S), DEVICE, objective, seeds=1)
-    share = lab.point("aegaeon", Split(unified=gpus)).share
+    share = lab.point("slack", Split(unified=gpus)).share
     assert (share.low >= objective.share) == serves
     assert (share.high < objective.share) == (not serves)
     assert estimate(models, gpus, objective.slo).status == str(estimated)

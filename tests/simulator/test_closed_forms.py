@@ -47,7 +47,7 @@ def test_theorem_3_1_expects_as_many_active_models_as_a_pool_has() -> None:
     assert active == pytest.approx(46.27, rel=0.03)
 
 
-@pytest.mark.parametrize("policy", ["dedicated", "serverlessllm-fair", "paper", "aegaeon"])
+@pytest.mark.parametrize("policy", ["dedicated", "serverlessllm-fair", "paper", "slack"])
 @pytest.mark.parametrize("load", [0.5, 0.7])
 def test_prompts_on_one_device_wait_as_in_an_m_d_1_queue(policy: str, load: float) -> None:
     service_s = 0.1
@@ -58,7 +58,7 @@ def test_prompts_on_one_device_wait_as_in_an_m_d_1_queue(policy: str, load: floa
     assert mean(waits) == pytest.approx(load * service_s / (2 * (1 - load)), rel=0.1)
 
 
-@pytest.mark.parametrize("policy", ["aegaeon", "paper", "dedicated", "serverlessllm-fair"])
+@pytest.mark.parametrize("policy", ["slack", "paper", "dedicated", "serverlessllm-fair"])
 @pytest.mark.parametrize("batch", [1, 4])
 def test_one_model_alone_takes_what_batching_arithmetic_says(policy: str, batch: int) -> None:
     step_s, per_request_s, prefill_s, length = 0.01, 0.001, 0.05, 101

@@ -63,7 +63,7 @@ def test_a_curve_finds_its_crossing_with_few_runs(carried: int) -> None:
 
 
 def test_a_curve_ends_where_everything_is_late() -> None:
-    curve = Curve(replace(SMALL, loads=(16.0, 32.0, 64.0)), "aegaeon", range(1))
+    curve = Curve(replace(SMALL, loads=(16.0, 32.0, 64.0)), "slack", range(1))
     assert finished(curve, falling_at(1)) == 1
     assert crossing(curve.line("token")) == 16.0
 
@@ -132,7 +132,7 @@ def test_results_are_kept_by_what_decides_them(tmp_path: Path) -> None:
 
 
 def test_a_policy_s_results_depend_on_its_own_sources_alone() -> None:
-    assert len({code_version(policy) for policy in ("paper", "aegaeon", "dedicated")}) == 3
+    assert len({code_version(policy) for policy in ("paper", "slack", "dedicated")}) == 3
     assert code_version("dedicated") == code_version("paper-artifact")
 
 

@@ -68,7 +68,7 @@ def test_what_two_nodes_and_their_devices_hold_together_is_served_as_if_it_were_
         plain_device(step_s=0.01, prefill_s=0.02), host_cache_bytes=40 * GB, disk_bytes_per_s=5e9, gpus_per_node=2
     )
     work = [a for m in range(16) for a in arrivals([0.1 + 1.1 * m + 25.0 * k for k in range(4)], 50, m)]
-    held = run("aegaeon", in_order(("plain",) * 16, work), device, split=Split(unified=4))
+    held = run("slack", in_order(("plain",) * 16, work), device, split=Split(unified=4))
     assert held.attainment(SLO).token > 0.95
     inclusive = run("paper", in_order(("plain",) * 16, work), device, split=Split(unified=4))
     assert sum(u.disk_loads for u in held.uses) == 8 < sum(u.disk_loads for u in inclusive.uses)

@@ -31,7 +31,7 @@ def workload(
 
 
 def mixed(
-    work: Workload, first: Device, *others: More, unified: int = 1, slo: Slo = SLO, policy: str = "aegaeon"
+    work: Workload, first: Device, *others: More, unified: int = 1, slo: Slo = SLO, policy: str = "slack"
 ) -> Run:
     return Run(Settings(policy, Split(unified=unified), slo), work, first, also=others)
 
@@ -41,7 +41,7 @@ def decode_s(run: Run) -> dict[str, float]:
     return {name: seconds["decode"] for name, seconds in by.items()}
 
 
-@pytest.mark.parametrize("policy", ["aegaeon", "paper"])
+@pytest.mark.parametrize("policy", ["slack", "paper"])
 def test_a_model_that_fits_a_tensor_parallel_group_alone_is_served_beside_small_ones(policy: str) -> None:
     tp4 = read_device("h800-tp4")
     run = mixed(workload((BIG, SMALL)), read_device("h800-policy"), More(1, tp4), policy=policy)

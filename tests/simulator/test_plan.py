@@ -169,7 +169,7 @@ def test_every_model_is_held_to_its_own_objective() -> None:
     hopeless = [replace(m, slo=Slo(1e-3, 1e-3)) if m.name == "m1" else m for m in demands(3, 0.2)]
     traffic = poisson_traffic(hopeless, LENGTHS, 60.0)
     mixed = Lab(traffic, read_device("h800-policy"), Objective(SLO), seeds=1)
-    shares = mixed.point("aegaeon", Split(unified=3)).models
+    shares = mixed.point("slack", Split(unified=3)).models
     assert shares[1] == 0.0
     assert min(shares[0] or 0.0, shares[2] or 0.0) > 0.99
     assert mixed.point("dedicated", Split(unified=3)).models[1] == 0.0

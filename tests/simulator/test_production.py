@@ -25,5 +25,5 @@ def test_every_node_can_hand_its_prompts_to_engines_of_its_own(split: Split, pre
 
 def test_engines_without_roles_fill_one_node_after_the_other() -> None:
     machines = Machines.of(read_device("h800-policy"), ())
-    specs = _engines(Settings("aegaeon", Split(unified=12), Slo(10.0, 0.1)), machines, {ModelName("m"): "qwen2_5_7b"})
+    specs = _engines(Settings("slack", Split(unified=12), Slo(10.0, 0.1)), machines, {ModelName("m"): "qwen2_5_7b"})
     assert [spec.node for spec in specs] == ["node-0"] * 8 + ["node-1"] * 4

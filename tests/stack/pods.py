@@ -105,7 +105,7 @@ class Pods:
             "listen": f"{self.host(name)}:{self.ports[name]}",
             "admin_listen": f"{self.host(name)}:{self.ports[part + 'admin']}",
             "tls": str(self.tls / Role.SCHEDULER),
-            "policy": {"name": "aegaeon"},
+            "policy": {"name": "slack"},
             "metrics_listen": f"{self.host(name)}:{self.ports[part + 'pages']}",
             "hold_s": self.hold_s,
             "models": models,

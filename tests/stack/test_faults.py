@@ -16,8 +16,8 @@ from stack.traffic import PROMPTS, stream, until_empty
 
 from aegaeon_cli.demo.stack import Stack
 
-ROLES = {"aegaeon": {"engines": 3}, "paper": {"prefill": 1, "decode": 2}}
-VICTIMS = {"aegaeon": ("engine-0", "engine-1", "scheduler"), "paper": ("decode-0", "prefill-0", "scheduler")}
+ROLES = {"slack": {"engines": 3}, "paper": {"prefill": 1, "decode": 2}}
+VICTIMS = {"slack": ("engine-0", "engine-1", "scheduler"), "paper": ("decode-0", "prefill-0", "scheduler")}
 
 
 @pytest.fixture(scope="module", params=ROLES)

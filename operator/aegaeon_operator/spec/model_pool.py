@@ -213,12 +213,12 @@ class ServedModel(Strict):
     tier: Literal["interactive", "standard", "batch"] = Field(
         default="standard",
         description="Who comes late first when the engines cannot serve all in time: `batch`, then `standard`, then "
-        "`interactive` (policy `aegaeon`).",
+        "`interactive` (policy `slack`).",
     )
     weight: Annotated[int, Field(ge=1, le=100)] = Field(
         default=1,
         description="Share of the engines' time among models of the same tier when not all can be served in time: a "
-        "model of weight 2 gets twice that of one of weight 1 (policy `aegaeon`).",
+        "model of weight 2 gets twice that of one of weight 1 (policy `slack`).",
     )
     quota: Quota = Field(default=Quota(), description="How much all clients together may ask of it.")
 

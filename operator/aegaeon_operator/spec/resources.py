@@ -169,9 +169,9 @@ class PoolMemory(Strict):
 class Scheduling(Strict):
     """How engines are shared."""
 
-    policy: Literal["aegaeon", "paper"] = Field(
-        default="aegaeon",
-        description="`aegaeon`: whoever's next token is due first runs, whoever has most slack gives way. "
+    policy: Literal["slack", "paper"] = Field(
+        default="slack",
+        description="`slack`: earliest deadline first; the model with the most slack is preempted. "
         "`paper`: grouped first-come-first-served prefill, batched weighted round-robin decode.",
     )
     q_max: PositiveDuration = Field(default=4.0, description="Longest quota of one turn (policy `paper`).")
@@ -181,7 +181,7 @@ class Scheduling(Strict):
     )
     min_stay: PositiveDuration = Field(
         default=0.5,
-        description="How long a model runs before it may be asked to give way (policy `aegaeon`).",
+        description="How long a model runs before it may be preempted (policy `slack`).",
     )
     hold: PositiveDuration = Field(
         default=30.0, description="How long a request may wait for an engine before it is answered with 503."

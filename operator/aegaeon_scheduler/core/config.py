@@ -39,7 +39,7 @@ class ConstantsOf:
 class PolicySettings:
     """The policy and its parameters; the paper's values where it names them."""
 
-    name: str = "aegaeon"
+    name: str = "slack"
     # Eq. 2-3: longest turn of a batch, seconds. The paper's value; shorter rounds, more switches.
     q_max_s: float = 4.0
     # Algorithm 1: requests that may ever join one prefill group (cumulative), so that a group cannot starve others.

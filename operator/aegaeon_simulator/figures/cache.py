@@ -23,7 +23,6 @@ ENGINES = (  # of the simulator: what only the production core runs on
     "compute.py", "copies.py", "engine.py", "host.py", "links.py", "memory.py", "production.py", "small.py", "spec.py",
     "world.py",
 )  # fmt: skip
-_PACKAGE = {"aegaeon": "slack", "paper": "paper"}  # of each policy in the core; neither uses the other's
 
 
 class Cache:
@@ -75,7 +74,7 @@ def code_version(policy: str) -> str:
 def _of_core(parts: tuple[str, ...], policy: str) -> bool:
     if policy not in PRODUCTION:
         return parts[-1] in _OF_BASELINES
-    return len(parts) < 3 or parts[1] == _PACKAGE[policy]
+    return len(parts) < 3 or parts[1] == policy  # each policy's package has its name; neither uses the other's
 
 
 def _of_simulator(parts: tuple[str, ...], policy: str) -> bool:

@@ -13,7 +13,7 @@ from aegaeon_simulator.figures.points import Point, Poisson, Trace, Work
 from aegaeon_simulator.settings import POLICIES, SPLIT, Split
 
 FORMS = ("token", "request", "time")
-OURS = "aegaeon"
+OURS = "slack"
 BASELINES = tuple(policy for policy in POLICIES if policy != OURS)
 _SIXTEEN = Split(prefill=6, decode=10)
 _MIX_A10 = ("qwen2_5_7b", "yi1_5_6b_chat")

@@ -32,7 +32,7 @@ NOTES = (
     "constant of the 72B model is derived; two devices of four GPUs each.",
     "`prod47` is run with the paper's mix of 7B to 13B: its 72B models fit no single device. Real-shaped traces are "
     "run for 0.3 of the duration, lengths capped at 4000 and 2000 tokens; `mooncake` and `azure` are one hot model. "
-    "`arena27` is run on four GPUs: on 16, `aegaeon`, `paper` and `serverlessllm-fair` have all of it on time even 36 "
+    "`arena27` is run on four GPUs: on 16, `slack`, `paper` and `serverlessllm-fair` have all of it on time even 36 "
     "times as fast as recorded.",
     "A curve ends at the first load where all three forms are below 90 % (baselines: 75 %), so `<` and `>` say no more "
     "than they say.",

@@ -20,7 +20,7 @@ class Pool:
 
     split: Split
     device: Device
-    policy: str = "aegaeon"
+    policy: str = "slack"
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class Plan:
         return cost_per_million(gpus, price, self.tokens_per_s)
 
 
-def plan(lab: Lab, policy: str = "aegaeon", gpus: int | None = None) -> Plan:
+def plan(lab: Lab, policy: str = "slack", gpus: int | None = None) -> Plan:
     """Search the fewest GPUs, or look at a pool of `gpus`. Raises PlanError when no pool is large enough."""
     if policy not in PRODUCTION:
         raise PlanError(f"--policy {policy} cannot be planned for; pools run {' or '.join(PRODUCTION)}")

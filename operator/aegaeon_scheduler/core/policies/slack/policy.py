@@ -1,4 +1,4 @@
-"""`policy: aegaeon` behind the Policy protocol: which group a sequence joins, and what an instance runs next.
+"""`policy: slack` behind the Policy protocol: which group a sequence joins, and what an instance runs next.
 
 The most urgent group that is ready runs: a prompt of it, else a quantum of decode steps of its whole batch.
 """
@@ -24,7 +24,7 @@ from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stag
 class SlackPolicy:
     """Slack is the currency: spent waiting for company, given up to whoever has least."""
 
-    name = "aegaeon"
+    name = "slack"
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool

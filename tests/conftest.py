@@ -39,6 +39,16 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 ModelFactory = Callable[..., Path]
 
+SPREAD = {"backend", "gateway", "native", "operator", "scheduler_core", "sidecar", "simulator"}
+"""Folders whose tests share nothing that is expensive to make: each runs on whichever worker is free."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With pytest-xdist, tests of one file stay on one worker, since they share servers, except in folders of SPREAD."""
+    for item in items:
+        if item.path.parent.name not in SPREAD and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+
 
 def _tokenizer(directory: Path) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

@@ -173,6 +173,7 @@ class SchedulerConfig(_Frozen):
     gateway_grace_s: float = Field(default=5.0, ge=0)  # and a gateway within
     hold_s: Seconds = 30.0  # longest wait in the queue before a request is refused
     start_s: float = Field(default=0.0, ge=0)  # the same while no engine serves its model yet; 0: hold_s
+    prefill_chunk_tokens: int = Field(default=512, ge=1)  # prompt tokens of one prefill part
     admission: Literal["none", "feasible"] = "none"  # feasible: refuse at once what would be served too late
     metrics_listen: str | None = Field(default=None, pattern=r"^.+:\d+$")  # "host:port" of GET /metrics
 
@@ -204,6 +205,7 @@ def core_config(config: SchedulerConfig) -> CoreConfig:
         hold_s=config.hold_s,
         start_s=config.start_s,
         admission=config.admission,
+        prefill_chunk_tokens=config.prefill_chunk_tokens,
         constants=_constants(config.constants) if config.constants else (),
     )
 

@@ -60,6 +60,7 @@ def test_the_scheduler_is_told_policy_models_and_objectives() -> None:
         "hold_s": 30.0,
         "start_s": 0.0,
         "admission": "none",
+        "prefill_chunk_tokens": 256,
         "metrics_listen": None,
     }
 

@@ -31,6 +31,7 @@ def scheduler_settings(name: str, spec: GpuPoolSpec, models: Iterable[ServedMode
         "hold_s": scheduling.hold,
         "start_s": spec.hold_start_s,
         "admission": scheduling.admission,
+        "prefill_chunk_tokens": spec.tuning.prefill_chunk_tokens,
     }
 
 

@@ -44,7 +44,7 @@ SPREAD = {"backend", "gateway", "native", "operator", "scheduler_core", "sidecar
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With pytest-xdist, tests of one file stay on one worker, since they share servers, except in folders of SPREAD."""
+    """With pytest-xdist, tests of a file stay on one worker, since they share servers, except in folders of SPREAD."""
     for item in items:
         if item.path.parent.name not in SPREAD and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(str(item.path)))

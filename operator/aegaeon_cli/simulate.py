@@ -33,9 +33,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @number_option("--duration", "seconds", f"Seconds of Poisson arrivals.  [default: {POISSON_S:g}]", metavar="S")
 @click.option("--models", type=int, metavar="M", help="The first M models.")
-@click.option(
-    "--policy", default="slack", show_default=True, metavar="NAME", help="Which policy; a wrong name lists."
-)
+@click.option("--policy", default="slack", show_default=True, metavar="NAME", help="Which policy; a wrong name lists.")
 @click.option("--prefill", type=int, metavar="N", help="GPUs that prefill.")
 @click.option("--decode", type=int, metavar="N", help="GPUs that decode.")
 @click.option("--unified", type=int, metavar="N", help="GPUs that do both.")

@@ -200,7 +200,7 @@ def test_the_port_of_metrics_reaches_the_scheduler_of_one_machine() -> None:
     metadata = {"name": KEY.name, "namespace": KEY.namespace}
     asked = spec({}, at("scheduling.metricsPort", 9100))
     pool = GpuPool.model_validate({**gpu_pool(), "metadata": metadata, "spec": asked})
-    models = ModelPool.model_validate({**model_pool("red", "llama"), "metadata": {**metadata, "name": "red"}})
+    models = ModelPool.model_validate({**model_pool("red", "llama"), "metadata": metadata}, strict=False)
     plan = LocalPlan(run_folder=Path("/run/q"), segments=Path("/dev/shm/q"), python="python3")
     (scheduler,) = (pod for pod in reconcile(Pool(pool, (models,)), plan) if pod.role is PodRole.SCHEDULER)
     assert str(scheduler.config["metrics_listen"]).endswith(":9100")

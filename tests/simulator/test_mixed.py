@@ -30,9 +30,7 @@ def workload(
     return Workload(kinds, arrivals)
 
 
-def mixed(
-    work: Workload, first: Device, *others: More, unified: int = 1, slo: Slo = SLO, policy: str = "slack"
-) -> Run:
+def mixed(work: Workload, first: Device, *others: More, unified: int = 1, slo: Slo = SLO, policy: str = "slack") -> Run:
     return Run(Settings(policy, Split(unified=unified), slo), work, first, also=others)
 
 

@@ -20,6 +20,10 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
 
+# A compiler's output is the same for the same sources: kept under the user's cache folder, by content.
+CCACHE = $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+content = $(shell cat $(1) | sha256sum | cut -c1-24)
+
 # ---- set-up --------------------------------------------------------------------------------------------------------
 
 $(BIN)/uv:
@@ -44,19 +48,23 @@ models: $(STAMP) ## train the four tiny models of the quickstart (once; cached)
 .PHONY: demo test test-slow test-native explore exactness soak fuzz attacks test-attacks
 demo: models ## four models share two engines: the whole stack, driven by an OpenAI client
 	@$(BIN)/aegaeon demo --models $(MODELS)
-test: $(STAMP) redis-server ## the tests; the random ones with the same examples each time
-	$(BIN)/pytest -q --hypothesis-profile=ci -m "not slow and not gpu"
+# One more worker than cores: many tests wait for processes that they started.
+WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
+test: $(STAMP) redis-server ## the tests on WORKERS, then those that measure time alone; random ones with the same examples each time
+	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) --dist loadgroup -m "not slow and not gpu and not alone"
+	$(BIN)/pytest -q --hypothesis-profile=ci -m "alone and not slow and not gpu"
 test-slow: $(STAMP) ## the tests that take minutes
 	$(BIN)/pytest -q -m "slow and not gpu" --ignore tests/attacks
 EXAMPLES ?= 5000
 explore: $(STAMP) ## EXAMPLES random programs of traffic, losses and faults that no run before this one has seen
 	EXAMPLES=$(EXAMPLES) $(BIN)/pytest -q --timeout 0 tests/scheduler_core/test_any_order.py
 test-native: $(STAMP) native-dependencies ## the native core's own tests under the sanitizers
-	@for s in address,undefined thread; do \
-	  $(BIN)/cmake -S native -B build/native-$${s%%,*} -G Ninja -DAEGAEON_TESTS=ON -DAEGAEON_SANITIZE=$$s \
-	    -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja >/dev/null && \
-	  $(BIN)/cmake --build build/native-$${s%%,*} && \
-	  $(BIN)/ctest --test-dir build/native-$${s%%,*} --output-on-failure || exit 1; done
+	@$(MAKE) --no-print-directory -j2 --output-sync=target sanitized-address,undefined sanitized-thread
+sanitized-%:
+	@$(BIN)/cmake -S native -B build/$@ -G Ninja -DAEGAEON_TESTS=ON -DAEGAEON_SANITIZE=$* \
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja $(CCACHE) >/dev/null
+	@$(BIN)/cmake --build build/$@
+	@$(BIN)/ctest --test-dir build/$@ --output-on-failure
 SWITCHES ?= 10000
 POLICY ?= slack
 exactness: models ## SWITCHES forced switches under random traffic and a POLICY, every output held against transformers
@@ -136,7 +144,8 @@ redis-server:
 
 # ---- a GPU ---------------------------------------------------------------------------------------------------------
 
-CUDA_HOME := $(CACHE)/nvcc-13.0/nvidia/cu13
+CUDA_FOLDER := $(CACHE)/nvcc-$(shell sha256sum < native/cuda/requirements.lock | cut -c1-16)
+CUDA_HOME := $(CUDA_FOLDER)/nvidia/cu13
 NVCC ?= $(CUDA_HOME)/bin/nvcc
 CUDA_INCLUDE ?= $(CUDA_HOME)/include
 CUDA_SOURCES := $(wildcard native/cuda/*.c* native/include/aegaeon/cuda/*)
@@ -158,13 +167,18 @@ bench-gpu: gpu-ready ## the figures of a GPU beside their limits
 gpu-ready: $(if $(GPU_PYTHON),$(GPU_SITE)/.built,$(STAMP)) $(KERNELS)
 	$(if $(GPU_PYTHON),@cp native/aegaeon_native/*.py* $(KERNELS) $(GPU_SITE)/aegaeon_native/)
 
+NVCC_FLAGS := -std=c++20 -O3 --fatbin -Inative/include -gencode arch=compute_80,code=sm_80 \
+  -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90
+KERNELS_CACHED = $(CACHE)/kernels/$(call content,$(sort $(CUDA_SOURCES)) native/cuda/requirements.lock Makefile).fatbin
 $(KERNELS): $(CUDA_SOURCES) $(if $(filter $(CUDA_HOME)/%,$(NVCC)),$(CUDA_HOME)/.installed)
 	c++ -std=c++20 -fsyntax-only -Inative/include -I$(CUDA_INCLUDE) native/cuda/api_check.cpp
-	$(NVCC) -std=c++20 -O3 --fatbin -Inative/include -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
-	  -gencode arch=compute_90,code=compute_90 native/cuda/kernels.cu -o $@
-$(CUDA_HOME)/.installed: native/cuda/requirements.lock | $(BIN)/uv
-	@rm -rf $(CACHE)/nvcc-13.0
-	$(BIN)/uv pip install --quiet --python $(PY) --target $(CACHE)/nvcc-13.0 --require-hashes -r $<
+	@mkdir -p $(dir $(KERNELS_CACHED))
+	test -e $(KERNELS_CACHED) || { $(NVCC) $(NVCC_FLAGS) native/cuda/kernels.cu -o $(KERNELS_CACHED).$$$$ && \
+	  mv $(KERNELS_CACHED).$$$$ $(KERNELS_CACHED); }
+	@cp $(KERNELS_CACHED) $@
+$(CUDA_HOME)/.installed: | $(BIN)/uv
+	@rm -rf $(CUDA_FOLDER)
+	$(BIN)/uv pip install --quiet --python $(PY) --target $(CUDA_FOLDER) --require-hashes -r native/cuda/requirements.lock
 	@touch $@
 $(GPU_SITE)/.built: $(NATIVE)
 	cmake -S native -B build/gpu/native -G Ninja -DPython_EXECUTABLE=$$(command -v $(GPU_PYTHON)) -DCMAKE_BUILD_TYPE=Release \
@@ -175,7 +189,7 @@ $(GPU_SITE)/.built: $(NATIVE)
 .PHONY: native-dependencies
 native-dependencies:
 	@test -f /usr/include/gtest/gtest.h && test -e "$$(c++ -print-file-name=libasan.so)" || \
-	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y libgtest-dev >/dev/null; } || \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y libgtest-dev ccache >/dev/null; } || \
 	  { echo "the native tests need GoogleTest: as root, apt-get install libgtest-dev" >&2; exit 1; }
 
 # ---- measure -------------------------------------------------------------------------------------------------------
@@ -203,6 +217,9 @@ figures: $(STAMP) ## the paper's figures again, SEEDS for each point; docs/evalu
 CXX_SOURCES := $(wildcard native/src/*.?pp native/src/cuda/*.?pp native/include/aegaeon/*.hpp native/include/aegaeon/cuda/*.hpp \
   native/cpp_tests/*.?pp native/cuda/*.c*)
 
+# Content that clang-tidy has found nothing in.
+TIDIED = $(CACHE)/tidy/$(call content,$(sort $(CXX_SOURCES)) $(wildcard .clang-tidy native/.clang-tidy) native/CMakeLists.txt requirements.lock)
+
 .PHONY: check format generate lock
 check: $(STAMP) native-dependencies ## lint, types, layers, generated files
 	$(BIN)/ruff check .
@@ -210,8 +227,9 @@ check: $(STAMP) native-dependencies ## lint, types, layers, generated files
 	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
 	@$(BIN)/cmake -S native -B build/tidy -G Ninja -DAEGAEON_TESTS=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja >/dev/null
-	$(BIN)/clang-tidy -p build/tidy --quiet $(filter-out native/src/bindings%,$(wildcard native/src/*.cpp native/src/cuda/*.cpp))
-	$(BIN)/mypy
+	@test -e $(TIDIED) || { echo clang-tidy && $(BIN)/clang-tidy -p build/tidy --quiet \
+	  $(filter-out native/src/bindings%,$(wildcard native/src/*.cpp native/src/cuda/*.cpp)) && mkdir -p $(dir $(TIDIED)) && touch $(TIDIED); }
+	$(BIN)/mypy --cache-dir $(CACHE)/mypy
 	$(BIN)/lint-imports
 	@$(MAKE) --no-print-directory generate
 	@git diff --exit-code --stat -- proto crds docs helm || { echo "generated files differ: run make generate and commit" >&2; exit 1; }

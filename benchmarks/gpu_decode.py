@@ -20,7 +20,7 @@ from torch.utils.dlpack import from_dlpack
 from aegaeon_native import BlockPool, Range, SlabPool
 from aegaeon_sidecar.backends import Layout, StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend
-from aegaeon_sidecar.sampling import SamplerState
+from aegaeon_sidecar.sampling import SamplerState, SamplingParams
 
 STEPS = 32
 SHORT, LONG = 128, 500  # tokens of context: of the bar, for the record
@@ -67,7 +67,7 @@ def figures(backend: TorchBackend, blocks: BlockPool, layout: Layout, rate: floa
             Row(f"step, batch {batch}, {LONG} tokens", long * 1e3, "ms"),
             Row(f"batch {batch}, {LONG} tokens, beside its KV too", long * 1e3, "ms", (limit + kv) * 1e3, "<=", 1.3),
         ]
-    drawn = [SamplerState(temperature=0.8, top_p=0.95, seed=row) for row in range(8)]
+    drawn = [SamplerState(SamplingParams(temperature=0.8, top_p=0.95, seed=row)) for row in range(8)]
     drawn_s = step_s(backend, blocks, SHORT, drawn)
     rows.append(Row(f"step, batch 8, {SHORT} tokens, drawn with top-p", drawn_s * 1e3, "ms", limit * 1e3, "<=", 1.3))
     synchronous = [StepInput([5], LONG, blocks.allocate(40, 2**30), SamplerState())]

@@ -16,6 +16,11 @@ using namespace std::chrono_literals;
 constexpr auto kSlice = 50ms;         // how often a waiting lane looks whether it is being closed
 constexpr auto kClosePatience = 10s;  // how long close() lets the lane wait for an event
 
+template <class... Visitors>
+struct Overloaded : Visitors... {
+  using Visitors::operator()...;
+};
+
 // Python's signal handlers belong on its main thread.
 void block_signals(sigset_t* before) {
   sigset_t all;
@@ -106,13 +111,18 @@ bool CopyLane::synchronize(std::chrono::nanoseconds time) {
   return idle;
 }
 
-// What whoever waits does himself when the lane's thread has not begun it: waking that thread, and being woken by it,
-// takes as long as to copy a few hundred KiB.
+// Work that a waiting caller does itself when the lane's thread has not begun it: waking that thread, and being woken
+// by it, takes as long as to copy a few hundred KiB.
 bool CopyLane::is_small(const Work& work) const {
-  if (!mover_->any_thread() || std::holds_alternative<Wait>(work.what)) return false;
-  if (const auto* copy = std::get_if<Copy>(&work.what)) return copy->bytes <= chunk_bytes_;
-  const auto* blocks = std::get_if<Blocks>(&work.what);
-  return blocks == nullptr || blocks->block_bytes * blocks->dst_blocks.size() <= chunk_bytes_;
+  if (!mover_->any_thread()) return false;
+  return std::visit(
+      Overloaded{
+          [this](const Copy& copy) { return copy.bytes <= chunk_bytes_; },
+          [this](const Blocks& blocks) { return blocks.block_bytes * blocks.dst_blocks.size() <= chunk_bytes_; },
+          [](const Record&) { return true; },
+          [](const Wait&) { return false; },
+      },
+      work.what);
 }
 
 std::size_t CopyLane::pending() const {
@@ -166,10 +176,13 @@ void CopyLane::run_front(std::unique_lock<std::mutex>& lock) {
 }
 
 void CopyLane::perform(const Work& work) {
-  if (const auto* copy = std::get_if<Copy>(&work.what)) perform_copy(*copy, work.tag);
-  if (const auto* blocks = std::get_if<Blocks>(&work.what)) perform_blocks(*blocks, work.tag);
-  if (const auto* record = std::get_if<Record>(&work.what); record && record->event) perform_record(*record);
-  if (const auto* wait = std::get_if<Wait>(&work.what)) perform_wait(*wait);
+  std::visit(Overloaded{
+                 [&](const Copy& copy) { perform_copy(copy, work.tag); },
+                 [&](const Blocks& blocks) { perform_blocks(blocks, work.tag); },
+                 [this](const Record& record) { perform_record(record); },
+                 [this](const Wait& wait) { perform_wait(wait); },
+             },
+             work.what);
   if (none_queued()) mover_->finish();  // a lane is idle when the bytes are there
 }
 
@@ -196,6 +209,7 @@ void CopyLane::perform_blocks(const Blocks& blocks, Tag tag) {
 }
 
 void CopyLane::perform_record(const Record& record) {
+  if (!record.event) return;
   mover_->finish();
   record.event->set();
 }

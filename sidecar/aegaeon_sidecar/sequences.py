@@ -118,7 +118,7 @@ class Sequence:
     def holds(self, prefix: Seq[int]) -> bool:
         """Whether it can go on for a client that has `prefix`: same tokens, and all later ones can be sent again."""
         return self.output[: len(prefix)] == list(prefix) and (
-            self.sampler.logprobs is None or all(i in self.sampled for i in range(len(prefix), len(self.output)))
+            self.sampler.params.logprobs is None or all(i in self.sampled for i in range(len(prefix), len(self.output)))
         )
 
 

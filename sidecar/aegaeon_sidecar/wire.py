@@ -10,7 +10,7 @@ from aegaeon_proto.v1 import gateway_pb2 as gateway
 from aegaeon_proto.v1 import model_pb2 as model
 from aegaeon_sidecar.backends import Layout
 from aegaeon_sidecar.errors import InvalidError
-from aegaeon_sidecar.sampling import SamplerState
+from aegaeon_sidecar.sampling import SamplerState, SamplingParams
 from aegaeon_sidecar.sequences import Place, SeqKey, Sequence
 
 PLACES = {
@@ -95,7 +95,7 @@ def error_of(sequence: Sequence) -> gateway.Token:
 def _sampler(command: pb.Open) -> SamplerState:
     sampling, limits = command.sampling, command.limits
     temperature = sampling.temperature
-    return SamplerState(
+    params = SamplingParams(
         temperature=max(temperature, LEAST_TEMPERATURE) if temperature else 0.0,
         top_p=sampling.top_p,
         top_k=sampling.top_k,
@@ -106,9 +106,7 @@ def _sampler(command: pb.Open) -> SamplerState:
         seed=sampling.seed,
         logit_bias=dict(sampling.logit_bias),
         logprobs=sampling.logprobs if sampling.HasField("logprobs") else None,
-        choice=command.seq.choice,
         min_tokens=limits.min_tokens,
-        stop_ids=list(limits.stop_ids),
-        prompt=command.prompt,
-        output=command.prefix,
+        stop_ids=tuple(limits.stop_ids),
     )
+    return SamplerState(params, choice=command.seq.choice, prompt=command.prompt, output=command.prefix)

@@ -10,13 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aegaeon_sidecar.backends import NotFinite, Sampled
-from aegaeon_sidecar.backends.torch.choose import NO_TOKEN, choose
-from aegaeon_sidecar.backends.torch.draws import numbers, pick
-from aegaeon_sidecar.sampling import SamplerState
+from aegaeon_sidecar.backends.torch.choose import choose
+from aegaeon_sidecar.backends.torch.draws import NO_TOKEN, numbers, pick
+from aegaeon_sidecar.sampling import SamplerState, SamplingParams
 from aegaeon_sidecar.sampling.state import uniform
 
 VOCAB = 50
 PINNED = [0.69577956738585, 0.3752453576893009]
+
+
+def sampler_of(*, choice=0, prompt=(), output=(), **params):
+    return SamplerState(SamplingParams(**params), choice=choice, prompt=prompt, output=output)
 
 
 def random_logits(rows=1, vocab=VOCAB, seed=0, scale=2.0):
@@ -33,7 +37,7 @@ def frequencies(logits, draws=20_000, **parameters):
     rows = logits.expand(draws, -1)
     samplers = []
     for index in range(draws):
-        samplers.append(SamplerState(seed=1, **parameters))
+        samplers.append(sampler_of(seed=1, **parameters))
         samplers[-1].generated = index
     for token in tokens_of(rows, samplers):
         counts[token] += 1
@@ -86,21 +90,21 @@ def test_a_chi_square_of_a_wrong_distribution_would_be_noticed():
 
 def test_temperature_zero_takes_the_likeliest_and_draws_nothing():
     logits = random_logits(rows=4)
-    samplers = [SamplerState(seed=i, top_p=0.1, min_p=0.9) for i in range(4)]
+    samplers = [SamplerState(SamplingParams(seed=i, top_p=0.1, min_p=0.9)) for i in range(4)]
     assert tokens_of(logits, samplers) == logits.argmax(-1).tolist()
 
 
 @pytest.mark.parametrize("parameters", [{"top_k": 1}, {"top_p": 0.0}, {"top_p": 1e-9}, {"min_p": 1.0}])
 def test_a_filter_that_leaves_one_token_takes_it(parameters):
     logits = random_logits(rows=8)
-    samplers = [SamplerState(temperature=1.0, seed=i, **parameters) for i in range(8)]
+    samplers = [sampler_of(temperature=1.0, seed=i, **parameters) for i in range(8)]
     assert tokens_of(logits, samplers) == logits.argmax(-1).tolist()
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e-30])
 def test_a_tiny_temperature_is_greedy_and_finite(temperature):
     logits = random_logits(rows=8, scale=50.0)
-    samplers = [SamplerState(temperature=temperature, seed=i) for i in range(8)]
+    samplers = [SamplerState(SamplingParams(temperature=temperature, seed=i)) for i in range(8)]
     assert tokens_of(logits, samplers) == logits.argmax(-1).tolist()
 
 
@@ -112,7 +116,7 @@ def test_a_row_is_chosen_as_if_it_were_alone(vocab):
         {"temperature": 0.7, "top_p": 0.9},
         {"temperature": 1.5, "top_k": 40, "repetition": 1.2, "prompt": range(30)},
     ]
-    samplers = [SamplerState(seed=i, logprobs=2, **options[i % 3]) for i in range(9)]
+    samplers = [sampler_of(seed=i, logprobs=2, **options[i % 3]) for i in range(9)]
     alone = [choose(logits[i : i + 1], [samplers[i]])[0] for i in range(9)]
     assert choose(logits, samplers) == alone
     assert choose(logits.flip(0), samplers[::-1]) == alone[::-1]
@@ -131,7 +135,7 @@ def test_repetition_penalty_is_that_of_transformers():
     logits, prompt, output = random_logits(scale=5.0), [3, 4, 4, 9], [int(random_logits(scale=5.0).argmax()), 7]
     for penalty in (1.0, 1.3, 30.0, 0.7):
         expected = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([prompt + output]), logits.clone())
-        sampler = SamplerState(repetition=penalty, prompt=prompt, output=output)
+        sampler = SamplerState(SamplingParams(repetition=penalty), prompt=prompt, output=output)
         assert tokens_of(logits, [sampler]) == expected.argmax(-1).tolist()
 
 
@@ -139,11 +143,11 @@ def test_frequency_grows_with_each_output_and_presence_does_not():
     logits = torch.zeros(1, 5)
     logits[0, 2] = 1.0
     once, thrice = [2], [2, 2, 2]
-    assert tokens_of(logits, [SamplerState(frequency=0.4, output=once)]) == [2]
-    assert tokens_of(logits, [SamplerState(frequency=0.4, output=thrice)]) != [2]
-    assert tokens_of(logits, [SamplerState(presence=0.9, output=thrice)]) == [2]
-    assert tokens_of(logits, [SamplerState(presence=1.1, output=once)]) != [2]
-    assert tokens_of(logits, [SamplerState(presence=1.1, frequency=1.1, prompt=thrice)]) == [2]
+    assert tokens_of(logits, [SamplerState(SamplingParams(frequency=0.4), output=once)]) == [2]
+    assert tokens_of(logits, [SamplerState(SamplingParams(frequency=0.4), output=thrice)]) != [2]
+    assert tokens_of(logits, [SamplerState(SamplingParams(presence=0.9), output=thrice)]) == [2]
+    assert tokens_of(logits, [SamplerState(SamplingParams(presence=1.1), output=once)]) != [2]
+    assert tokens_of(logits, [SamplerState(SamplingParams(presence=1.1, frequency=1.1), prompt=thrice)]) == [2]
 
 
 @given(
@@ -153,10 +157,10 @@ def test_frequency_grows_with_each_output_and_presence_does_not():
 )
 def test_penalties_kept_token_by_token_equal_those_rebuilt(output, prompt, repetition):
     parameters = {"presence": 0.5, "frequency": 0.25, "repetition": repetition, "prompt": prompt}
-    grown = SamplerState(**parameters)
+    grown = sampler_of(**parameters)
     for token in output:
         grown.accept(token)
-    rebuilt = SamplerState(**parameters, output=output)
+    rebuilt = sampler_of(**parameters, output=output)
     ids, counts = grown.seen()
     assert dict(zip(ids.tolist(), counts.tolist(), strict=True)) == {
         token: float(output.count(token)) for token in {*output, *(prompt if repetition != 1.0 else [])}
@@ -166,7 +170,7 @@ def test_penalties_kept_token_by_token_equal_those_rebuilt(output, prompt, repet
 
 
 def test_penalties_count_any_number_of_distinct_tokens():
-    grown = SamplerState(frequency=0.5)
+    grown = SamplerState(SamplingParams(frequency=0.5))
     for token in [*range(1000), *range(500)]:
         grown.accept(token)
     ids, counts = grown.seen()
@@ -176,15 +180,15 @@ def test_penalties_count_any_number_of_distinct_tokens():
 
 def test_a_bias_moves_the_choice_and_ids_outside_the_vocabulary_do_nothing():
     logits = random_logits()
-    assert tokens_of(logits, [SamplerState(logit_bias={7: 100.0, VOCAB: 100.0})]) == [7]
+    assert tokens_of(logits, [SamplerState(SamplingParams(logit_bias={7: 100.0, VOCAB: 100.0}))]) == [7]
     best = int(logits.argmax())
-    assert tokens_of(logits, [SamplerState(logit_bias={best: -100.0})]) != [best]
+    assert tokens_of(logits, [SamplerState(SamplingParams(logit_bias={best: -100.0}))]) != [best]
 
 
 def test_stop_ids_cannot_come_before_the_minimum():
     logits = random_logits()
     stop = int(logits.argmax())
-    sampler = SamplerState(min_tokens=2, stop_ids=[stop, VOCAB + 3])
+    sampler = SamplerState(SamplingParams(min_tokens=2, stop_ids=(stop, VOCAB + 3)))
     for _ in range(2):
         (token,) = tokens_of(logits, [sampler])
         assert token != stop
@@ -195,7 +199,9 @@ def test_stop_ids_cannot_come_before_the_minimum():
 def test_logprobs_are_of_the_raw_distribution_whatever_is_changed():
     logits = random_logits()
     expected = logits.double().log_softmax(-1)[0]
-    sampler = SamplerState(temperature=0.3, seed=5, logprobs=3, logit_bias={7: 100.0}, repetition=2.0, prompt=[1, 2])
+    sampler = SamplerState(
+        SamplingParams(temperature=0.3, seed=5, logprobs=3, logit_bias={7: 100.0}, repetition=2.0), prompt=[1, 2]
+    )
     (sampled,) = choose(logits, [sampler])
     assert sampled.token == 7
     assert sampled.logprob == pytest.approx(float(expected[7]), abs=1e-5)
@@ -206,7 +212,7 @@ def test_logprobs_are_of_the_raw_distribution_whatever_is_changed():
 
 @pytest.mark.parametrize("wanted", [0, 20, 1000])
 def test_as_many_logprobs_come_as_asked_for_and_exist(wanted):
-    (sampled,) = choose(random_logits(), [SamplerState(logprobs=wanted)])
+    (sampled,) = choose(random_logits(), [SamplerState(SamplingParams(logprobs=wanted))])
     assert len(sampled.top) == min(wanted, VOCAB)
     assert sampled.logprob is not None
 
@@ -214,7 +220,9 @@ def test_as_many_logprobs_come_as_asked_for_and_exist(wanted):
 def test_sampled_logits_are_not_changed_in_place():
     logits = random_logits(rows=2)
     before = logits.clone()
-    samplers = [SamplerState(temperature=1.0, top_p=0.5, logit_bias={1: 3.0}, presence=1.0, output=[4])] * 2
+    samplers = [
+        SamplerState(SamplingParams(temperature=1.0, top_p=0.5, logit_bias={1: 3.0}, presence=1.0), output=[4])
+    ] * 2
     choose(logits, samplers)
     assert torch.equal(logits, before)
 
@@ -245,7 +253,7 @@ def test_draws_are_the_same_on_every_machine():
 )
 def test_a_row_that_is_not_finite_is_refused_and_changes_no_other(bad, asked):
     logits = random_logits(5)
-    samplers = [SamplerState(seed=7, choice=row, **asked) for row in range(5)]
+    samplers = [sampler_of(seed=7, **asked, choice=row) for row in range(5)]
     whole = choose(logits, samplers)
     for rows in ([0], [2, 3], range(5)):
         poisoned = logits.clone()
@@ -259,7 +267,7 @@ def test_a_row_that_is_not_finite_is_refused_and_changes_no_other(bad, asked):
 
 
 def test_rows_of_nothing_but_minus_infinity_are_refused_too():
-    assert choose(torch.full((1, VOCAB), -math.inf), [SamplerState(temperature=1.0)]) == [NotFinite()]
+    assert choose(torch.full((1, VOCAB), -math.inf), [SamplerState(SamplingParams(temperature=1.0))]) == [NotFinite()]
 
 
 @pytest.mark.parametrize(
@@ -274,15 +282,15 @@ def test_rows_of_nothing_but_minus_infinity_are_refused_too():
 )
 def test_parameters_that_make_a_row_infinite_are_told_from_a_model_that_does(asked):
     logits, plain = random_logits(2), SamplerState()
-    spoiled, other = choose(logits, [SamplerState(**asked), plain])
+    spoiled, other = choose(logits, [sampler_of(**asked), plain])
     assert (spoiled, other) == (NotFinite(asked=True), choose(logits[1:], [plain])[0])
     logits[0] = math.nan
-    assert choose(logits, [SamplerState(**asked), plain]) == [NotFinite(asked=False), other]
+    assert choose(logits, [sampler_of(**asked), plain]) == [NotFinite(asked=False), other]
 
 
 def test_what_a_mask_hides_from_a_choice_is_not_told_as_a_probability():
     logits = random_logits()
     logits[0, 9] = math.nan
-    masked = SamplerState(min_tokens=2, stop_ids=[9])
+    masked = SamplerState(SamplingParams(min_tokens=2, stop_ids=(9,)))
     assert isinstance(choose(logits, [masked])[0], Sampled)
-    assert choose(logits, [SamplerState(min_tokens=2, stop_ids=[9], logprobs=1)]) == [NotFinite()]
+    assert choose(logits, [SamplerState(SamplingParams(min_tokens=2, stop_ids=(9,), logprobs=1))]) == [NotFinite()]

@@ -19,7 +19,7 @@ from aegaeon_sidecar.backends.torch.draws import numbers, on_device, pick
 from aegaeon_sidecar.backends.torch.paged import Paged
 from aegaeon_sidecar.errors import BackendError
 from aegaeon_sidecar.models.layout import KvShape
-from aegaeon_sidecar.sampling import SamplerState
+from aegaeon_sidecar.sampling import SamplerState, SamplingParams
 
 STEPS = 3
 
@@ -107,8 +107,8 @@ def decoded(
 def some_samplers() -> list[SamplerState]:
     return [
         SamplerState(),
-        SamplerState(temperature=1.0, seed=3),
-        SamplerState(temperature=0.8, top_k=20, top_p=0.9, min_p=0.01, seed=4),
+        SamplerState(SamplingParams(temperature=1.0, seed=3)),
+        SamplerState(SamplingParams(temperature=0.8, top_k=20, top_p=0.9, min_p=0.01, seed=4)),
     ]
 
 
@@ -160,7 +160,7 @@ def test_a_step_of_more_than_one_tile_follows_sequences_from_tile_to_tile(
 ) -> None:
     tiny, count = rig(tiny_models["llama"], paged=True), ROWS + 2
     tables = [tiny.table(16) for _ in range(count)]
-    samplers = [SamplerState(temperature=float(row % 2), seed=row) for row in range(count)]
+    samplers = [SamplerState(SamplingParams(temperature=float(row % 2), seed=row)) for row in range(count)]
     first = tiny.backend.launch(
         "model", [StepInput([prompt[row]], 0, tables[row], samplers[row]) for row in range(count)]
     )
@@ -175,14 +175,18 @@ def test_a_step_of_more_than_one_tile_follows_sequences_from_tile_to_tile(
     waited = tiny.backend.step("model", [StepInput([tokens[row]], 1, tables[row], samplers[row]) for row in left])
     assert ahead == [sampled.token for sampled in waited]
     assert tiny.backend.may_follow(samplers)
-    assert not tiny.backend.may_follow([*samplers, SamplerState(presence=1.0)])
+    assert not tiny.backend.may_follow([*samplers, SamplerState(SamplingParams(presence=1.0))])
 
 
 def test_what_depends_on_the_tokens_so_far_is_told_at_once(
     rig: type, tiny_models: dict[str, object], prompt: list[int]
 ) -> None:
     def samplers() -> list[SamplerState]:
-        return [SamplerState(repetition=1.3, prompt=prompt[:4]), SamplerState(logprobs=3), SamplerState()]
+        return [
+            SamplerState(SamplingParams(repetition=1.3), prompt=prompt[:4]),
+            SamplerState(SamplingParams(logprobs=3)),
+            SamplerState(),
+        ]
 
     directory = tiny_models["qwen2"]
     usual = decoded(rig, directory, prompt, samplers(), paged=False)
@@ -207,11 +211,13 @@ def test_picks_on_the_device_are_those_of_the_host(seed: int) -> None:
     random = np.random.default_rng(seed)
     samplers = [
         SamplerState(
-            temperature=float(random.choice([0.0, 0.3, 1.0, 1.7])),
-            top_k=int(random.choice([0, 1, 5, 500])),
-            top_p=float(random.choice([1.0, 0.95, 0.3])),
-            min_p=float(random.choice([0.0, 0.05])),
-            seed=int(random.integers(2**60)),
+            SamplingParams(
+                temperature=float(random.choice([0.0, 0.3, 1.0, 1.7])),
+                top_k=int(random.choice([0, 1, 5, 500])),
+                top_p=float(random.choice([1.0, 0.95, 0.3])),
+                min_p=float(random.choice([0.0, 0.05])),
+                seed=int(random.integers(2**60)),
+            )
         )
         for _ in range(64)
     ]
@@ -241,11 +247,11 @@ def test_rows_that_are_not_finite_are_refused_and_those_beside_them_are_as_witho
     innocent = [tiny.input([prompt[4]], 4, table, sampler) for table, sampler in zip(tables, samplers, strict=True)]
     alone = two_steps(innocent)
     for asked in ({}, {"temperature": 1.0}):
-        poison = tiny.input([NAN_TOKEN], 4, spoiled, SamplerState(**asked))
+        poison = tiny.input([NAN_TOKEN], 4, spoiled, SamplerState(SamplingParams(**asked)))
         results = two_steps([innocent[0], poison, *innocent[1:]])
         assert [results.pop(5), results.pop(1)] == [NotFinite(), NotFinite()]
         assert results == alone
-    poison = tiny.input([NAN_TOKEN], 4, spoiled, SamplerState(logit_bias={5: 1.0}))
+    poison = tiny.input([NAN_TOKEN], 4, spoiled, SamplerState(SamplingParams(logit_bias={5: 1.0})))
     assert tiny.backend.step("model", [poison, *innocent]) == [NotFinite(), *alone[:3]]
 
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -121,8 +122,15 @@ def test_two_gpu_pools_in_one_folder_are_one_too_many(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def up(model_folders: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """up(*options) starts the quickstart as a process of its own, with its run below tmp_path."""
+def runs() -> Iterator[Path]:
+    """Where `up` puts its run: a folder with a path short enough for sockets below it."""
+    with tempfile.TemporaryDirectory(prefix="aegaeon-cli-") as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def up(model_folders: Path, runs: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """up(*options) starts the quickstart as a process of its own, with its run below `runs`."""
     started: list[subprocess.Popen[str]] = []
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -130,7 +138,7 @@ def up(model_folders: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess
 
     def start(*options: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "aegaeon_cli", "up", "-f", str(QUICKSTART), "--models", str(model_folders)]
-        environment = {**os.environ, "XDG_RUNTIME_DIR": "", "TMPDIR": str(tmp_path)}
+        environment = {**os.environ, "XDG_RUNTIME_DIR": "", "TMPDIR": str(runs)}
         process = subprocess.Popen(
             [*command, "--port", port, *options],
             env=environment,
@@ -147,12 +155,14 @@ def up(model_folders: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess
         process.communicate()
 
 
-def left_behind(tmp_path: Path, run_name: str) -> list[Path]:
-    """What a run below tmp_path left: folders, and segments in shared memory."""
-    return [*tmp_path.glob("aegaeon-*"), *Path("/dev/shm").glob(f"aegaeon-*/{run_name}")]
+def left_behind(runs: Path, run_name: str) -> list[Path]:
+    """What a run below `runs` left: folders, and segments in shared memory."""
+    return [*runs.glob("aegaeon-*"), *Path("/dev/shm").glob(f"aegaeon-*/{run_name}")]
 
 
-def test_up_leaves_nothing_when_a_pod_cannot_start(up: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+def test_up_leaves_nothing_when_a_pod_cannot_start(
+    up: Callable[..., subprocess.Popen[str]], runs: Path, tmp_path: Path
+) -> None:
     constants = tmp_path / "constants.json"
     constants.write_text("{}", "utf-8")  # the scheduler refuses it
     process = up("--constants", str(constants))
@@ -160,12 +170,12 @@ def test_up_leaves_nothing_when_a_pod_cannot_start(up: Callable[..., subprocess.
     assert process.returncode == 2
     assert "Error: pod scheduler ended 3 times before it was ready; its last lines:" in errors
     assert "Traceback" not in errors
-    assert left_behind(tmp_path, Path(output.split()[-2]).name) == []
+    assert left_behind(runs, Path(output.split()[-2]).name) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_up_can_be_stopped_while_it_starts(
-    up: Callable[..., subprocess.Popen[str]], tmp_path: Path, number: signal.Signals
+    up: Callable[..., subprocess.Popen[str]], runs: Path, number: signal.Signals
 ) -> None:
     process = up()
     assert process.stdout is not None
@@ -174,7 +184,7 @@ def test_up_can_be_stopped_while_it_starts(
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    assert left_behind(tmp_path, Path(started.split()[-2]).name) == []
+    assert left_behind(runs, Path(started.split()[-2]).name) == []
 
 
 def test_doctor_looks_at_everything_that_is_needed() -> None:

@@ -15,7 +15,7 @@ from aegaeon_native import BlockPool, CudaDevice, Range, SlabPool
 from aegaeon_sidecar.backends import Layout, StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend
 from aegaeon_sidecar.errors import BackendError
-from aegaeon_sidecar.sampling import SamplerState
+from aegaeon_sidecar.sampling import SamplerState, SamplingParams
 
 pytestmark = pytest.mark.gpu
 SLAB = 2 << 20
@@ -67,7 +67,7 @@ def placed(gpu: CudaDevice, directory: Path, dtype: str) -> tuple[Placed, NDArra
 
 def generate(model: Placed, lengths: list[int], seeds: list[int], steps: int) -> list[list[int]]:
     """Prefill a prefix of PROMPT each, then decode together, a step launched before the last one's tokens are read."""
-    samplers = [SamplerState(temperature=0.9 if seed else 0.0, seed=seed) for seed in seeds]
+    samplers = [SamplerState(SamplingParams(temperature=0.9 if seed else 0.0, seed=seed)) for seed in seeds]
     size = model.layout.kv_block_tokens
     tables = [model.blocks.allocate(-(-(length + steps) // size), 16) for length in lengths]
     for length, table in zip(lengths, tables, strict=True):
@@ -146,7 +146,7 @@ def test_a_step_is_told_when_its_kernels_are_over_and_not_before(
     assert torch.cuda.current_stream().query()
 
 
-@pytest.mark.parametrize("sampler", [SamplerState(), SamplerState(temperature=0.9, top_p=0.9, seed=1)])
+@pytest.mark.parametrize("sampler", [SamplerState(), SamplerState(SamplingParams(temperature=0.9, top_p=0.9, seed=1))])
 def test_a_decode_is_launched_without_waiting_for_the_device(
     gpu: CudaDevice, tiny_models: dict[str, Path], sampler: SamplerState
 ) -> None:

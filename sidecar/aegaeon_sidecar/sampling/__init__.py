@@ -1,5 +1,5 @@
 """How a token is chosen. The state belongs to the sequence and moves with it; the arithmetic is the backend's."""
 
-from aegaeon_sidecar.sampling.state import SamplerState
+from aegaeon_sidecar.sampling.state import SamplerState, SamplingParams
 
-__all__ = ["SamplerState"]
+__all__ = ["SamplerState", "SamplingParams"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import numpy as np
@@ -23,72 +24,53 @@ def uniform(seed: int, choice: int, index: int) -> float:
     return float((int.from_bytes(digest, "little") >> 12) * 2.0**-52)
 
 
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """What a request asks of sampling; meanings are those of the wire (proto Sampling, Limits), which are vLLM's.
+
+    temperature 0 is greedy; top_p 1, top_k 0, min_p 0, repetition 1 are off. `presence` and `frequency` count output
+    tokens, `repetition` prompt and output. `logprobs` is None for none, or how many of the likeliest to return beside
+    the chosen token's own; they are those of the model's raw distribution, before penalties, bias and temperature.
+    `stop_ids` cannot be chosen before `min_tokens` output tokens.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence: float = 0.0
+    frequency: float = 0.0
+    repetition: float = 1.0
+    seed: int = 0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logprobs: int | None = None
+    min_tokens: int = 0
+    stop_ids: tuple[int, ...] = ()
+
+
 class SamplerState:
     """The sampling parameters of one sequence and the tokens that its penalties count.
 
-    Meanings are those of the wire (proto Sampling, Limits): temperature 0 is greedy; top_p 1, top_k 0, min_p 0,
-    repetition 1 are off. `presence` and `frequency` count output tokens, `repetition` prompt and output, as vLLM does.
-    `logprobs` is None for none, or how many of the likeliest to return beside the chosen token's own; they are those
-    of the model's raw distribution, before penalties, bias and temperature. `stop_ids` cannot be chosen before
-    `min_tokens` output tokens. The holder calls `accept` once for every token that it keeps; a backend only reads.
+    The holder calls `accept` once for every token that it keeps; a backend only reads.
     """
 
-    __slots__ = (
-        "_counts",
-        "_ids",
-        "_places",
-        "_used",
-        "bias",
-        "choice",
-        "frequency",
-        "generated",
-        "logprobs",
-        "min_p",
-        "min_tokens",
-        "presence",
-        "repetition",
-        "seed",
-        "stop_ids",
-        "temperature",
-        "top_k",
-        "top_p",
-    )
+    __slots__ = ("_counts", "_ids", "_places", "_used", "bias", "choice", "generated", "params", "stop_ids")
 
     def __init__(
         self,
+        params: SamplingParams | None = None,
         *,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        min_p: float = 0.0,
-        presence: float = 0.0,
-        frequency: float = 0.0,
-        repetition: float = 1.0,
-        seed: int = 0,
-        logit_bias: Mapping[int, float] | None = None,
-        logprobs: int | None = None,
         choice: int = 0,
-        min_tokens: int = 0,
-        stop_ids: Iterable[int] = (),
         prompt: Iterable[int] = (),
         output: Iterable[int] = (),
     ) -> None:
-        self.temperature = temperature
-        self.top_p = top_p
-        self.top_k = top_k
-        self.min_p = min_p
-        self.presence = presence
-        self.frequency = frequency
-        self.repetition = repetition
-        self.seed = seed
-        self.bias = _columns(logit_bias or {})
-        self.logprobs = logprobs
+        self.params = params = params or SamplingParams()
         self.choice = choice
-        self.min_tokens = min_tokens
-        self.stop_ids = np.array(sorted(set(stop_ids)), dtype=np.int64)
+        self.bias = _columns(params.logit_bias)
+        self.stop_ids = np.array(sorted(set(params.stop_ids)), dtype=np.int64)
         self.generated = 0
         self._reset_counts()
-        if repetition != 1.0:
+        if params.repetition != 1.0:
             for token in prompt:
                 self._place(token)
         for token in output:
@@ -97,22 +79,22 @@ class SamplerState:
     @property
     def greedy(self) -> bool:
         """The likeliest token is taken; no draw is made."""
-        return self.temperature == 0.0
+        return self.params.temperature == 0.0
 
     @property
     def penalised(self) -> bool:
         """Some penalty depends on the tokens so far."""
-        return self.presence != 0.0 or self.frequency != 0.0 or self.repetition != 1.0
+        return self.params.presence != 0.0 or self.params.frequency != 0.0 or self.params.repetition != 1.0
 
     @property
     def stops_masked(self) -> bool:
         """The next token may not be a stop id."""
-        return self.generated < self.min_tokens and self.stop_ids.size > 0
+        return self.generated < self.params.min_tokens and self.stop_ids.size > 0
 
     @property
     def plain(self) -> bool:
         """The next token is the argmax of the raw logits and nothing else is asked for."""
-        return self.greedy and self.logprobs is None and not self.reshaped
+        return self.greedy and self.params.logprobs is None and not self.reshaped
 
     @property
     def reshaped(self) -> bool:
@@ -128,7 +110,7 @@ class SamplerState:
 
     def draw(self) -> float:
         """The number in [0, 1) that the next output token is chosen with."""
-        return uniform(self.seed, self.choice, self.generated)
+        return uniform(self.params.seed, self.choice, self.generated)
 
     def seen(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Distinct tokens under penalty and how often each was output (0: only in the prompt). Views: do not keep."""

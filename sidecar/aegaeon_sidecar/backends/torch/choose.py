@@ -1,4 +1,4 @@
-"""From logits to tokens, for a whole batch: one argmax when nothing else is asked for, vectorised filters otherwise.
+"""From logits to tokens, for a whole batch: penalties, bias and masks before the draw of draws.py, logprobs after it.
 
 Order: repetition penalty, frequency and presence penalty, logit bias, masked stop ids; argmax if greedy; else
 temperature, top-k, top-p, min-p, draw. Ties at a filter's edge are kept. Every row is computed as if it were alone.
@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aegaeon_sidecar.backends import NotFinite, Sampled
+from aegaeon_sidecar.backends.torch.draws import NEVER, NO_TOKEN, likeliest, numbers, pick
 from aegaeon_sidecar.sampling import SamplerState
-
-NEVER = float("-inf")
-NO_TOKEN = -1  # where the logits are not finite
 
 
 def choose(logits: Tensor, samplers: Seq[SamplerState]) -> list[Sampled | NotFinite]:
@@ -27,15 +25,6 @@ def choose(logits: Tensor, samplers: Seq[SamplerState]) -> list[Sampled | NotFin
         return [sampled_from(token) for token in likeliest(logits).tolist()]
     tokens = _tokens(_reshaped(logits, samplers), samplers)
     return [_with_logprobs(row, token, sampler) for row, token, sampler in zip(logits, tokens, samplers, strict=True)]
-
-
-def likeliest(logits: Tensor) -> Tensor:
-    """int64 [rows]: the argmax of each row; NO_TOKEN where that logit, and so the row, is not finite."""
-    if not len(logits):
-        return logits.new_empty(0, dtype=torch.int64)
-    tokens = logits.argmax(dim=-1)
-    peaks = logits.gather(1, tokens[:, None])[:, 0]
-    return torch.where(peaks.isfinite(), tokens, NO_TOKEN)
 
 
 def sampled_from(token: int) -> Sampled | NotFinite:
@@ -47,8 +36,15 @@ def _tokens(logits: Tensor, samplers: Seq[SamplerState]) -> list[int]:
     tokens: list[int] = likeliest(logits).tolist()
     drawn = [i for i, sampler in enumerate(samplers) if not sampler.greedy and tokens[i] != NO_TOKEN]
     if drawn:
-        for i, token in zip(drawn, _draw(logits[drawn], [samplers[i] for i in drawn]), strict=True):
+        for i, token in zip(drawn, _drawn(logits[drawn], [samplers[i] for i in drawn]), strict=True):
             tokens[i] = token
+    return tokens
+
+
+def _drawn(logits: Tensor, samplers: Seq[SamplerState]) -> list[int]:
+    rules = torch.from_numpy(numbers(samplers, [0] * len(samplers))).to(logits.device)
+    filtered = any(sampler.params.top_k or sampler.params.top_p < 1.0 for sampler in samplers)
+    tokens: list[int] = pick(logits, rules, filtered).tolist()
     return tokens
 
 
@@ -56,12 +52,12 @@ def _with_logprobs(row: Tensor, token: int, sampler: SamplerState) -> Sampled | 
     """Log probabilities of the raw distribution: `row` is what the model said, before anything was changed."""
     if token == NO_TOKEN:
         return NotFinite(asked=bool(row.amax().isfinite()))
-    if sampler.logprobs is None:
+    if sampler.params.logprobs is None:
         return Sampled(token)
     if not row.amax().isfinite():
         return NotFinite()  # a mask hid it from the choice, but not from the sum of all
     logprobs = row.log_softmax(dim=-1)
-    values, ids = logprobs.topk(min(sampler.logprobs, len(row)))
+    values, ids = logprobs.topk(min(sampler.params.logprobs, len(row)))
     return Sampled(token, float(logprobs[token]), tuple(zip(ids.tolist(), values.tolist(), strict=True)))
 
 
@@ -84,49 +80,10 @@ def _reshaped(logits: Tensor, samplers: Seq[SamplerState]) -> Tensor:
 
 def _penalise(row: Tensor, sampler: SamplerState) -> None:
     ids, counts = (_on(row, array) for array in sampler.seen())
-    values = row[ids]
-    if sampler.repetition != 1.0:
-        values = torch.where(values > 0, values / sampler.repetition, values * sampler.repetition)
-    row.index_copy_(0, ids, values - sampler.frequency * counts - sampler.presence * (counts > 0))
-
-
-def _draw(logits: Tensor, samplers: Seq[SamplerState]) -> list[int]:
-    """Inverse transform: the first token, by id, at which the cumulative probability exceeds the sampler's draw."""
-    temperatures = torch.tensor([[sampler.temperature] for sampler in samplers], device=logits.device)
-    draws = torch.tensor([[sampler.draw()] for sampler in samplers], dtype=torch.float64, device=logits.device)
-    scaled = (logits - logits.amax(dim=-1, keepdim=True)) / temperatures  # the likeliest is at 0
-    for row, sampler in zip(scaled, samplers, strict=True):
-        _filter(row, sampler)
-    cumulative = scaled.exp().cumsum(dim=-1, dtype=torch.float64)
-    places = torch.searchsorted(cumulative, draws * cumulative[:, -1:], right=True)
-    tokens: list[int] = places[:, 0].clamp(max=logits.shape[1] - 1).tolist()
-    return tokens
-
-
-def _filter(row: Tensor, sampler: SamplerState) -> None:
-    """In place: what top-k, top-p or min-p drop becomes impossible."""
-    threshold = float(np.log(sampler.min_p)) if sampler.min_p > 0.0 else NEVER
-    if sampler.top_k or sampler.top_p < 1.0:
-        threshold = max(threshold, _nucleus(row, sampler.top_k, sampler.top_p))
-    if threshold > NEVER:
-        row.masked_fill_(row < threshold, NEVER)
-
-
-def _nucleus(row: Tensor, top_k: int, top_p: float) -> float:
-    """The smallest of the `top_k` largest (0: all) entries that are needed to hold `top_p` of their mass."""
-    ordered = _descending(row)[: top_k or None]
-    if top_p >= 1.0:
-        return float(ordered[-1])
-    cumulative = ordered.exp().cumsum(dim=0, dtype=torch.float64)
-    needed = int(torch.searchsorted(cumulative, top_p * cumulative[-1]))
-    return float(ordered[min(needed, len(ordered) - 1)])
-
-
-def _descending(row: Tensor) -> Tensor:
-    """Sorted; on a CPU by numpy, whose vectorised sort of a large vocabulary takes a thirtieth of torch's time."""
-    if row.is_cpu:
-        return torch.from_numpy(np.sort(row.numpy())).flip(0)
-    return row.sort(descending=True).values
+    params, values = sampler.params, row[ids]
+    if params.repetition != 1.0:
+        values = torch.where(values > 0, values / params.repetition, values * params.repetition)
+    row.index_copy_(0, ids, values - params.frequency * counts - params.presence * (counts > 0))
 
 
 def _on(row: Tensor, array: NDArray[np.int64] | NDArray[np.float32]) -> Tensor:

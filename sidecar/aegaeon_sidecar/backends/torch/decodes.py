@@ -16,16 +16,18 @@ from torch import Tensor
 
 from aegaeon_sidecar.backends import Chosen, Launched, NotFinite, StepInput
 from aegaeon_sidecar.backends.torch.cache import KvCache
-from aegaeon_sidecar.backends.torch.choose import NO_TOKEN, choose, likeliest, sampled_from
+from aegaeon_sidecar.backends.torch.choose import choose, sampled_from
 from aegaeon_sidecar.backends.torch.decoder import Decoder, Given
 from aegaeon_sidecar.backends.torch.device import recorded
-from aegaeon_sidecar.backends.torch.draws import COLUMNS, FOLLOWED, numbers, on_device, pick
+from aegaeon_sidecar.backends.torch.draws import COLUMNS, FOLLOWED, NO_TOKEN, likeliest, numbers, on_device, pick
 from aegaeon_sidecar.backends.torch.paged import Paged
 from aegaeon_sidecar.errors import BackendError
 from aegaeon_sidecar.sampling import SamplerState
 
 ROWS = 16  # a step's sequences, padded; a larger batch is several steps
-_HEAD = 3  # columns before the block table: token, row of the step before it that the token comes from, length
+# Columns of a row before its block table. FOLLOWS: the row of the step before that the token comes from; -1: TOKEN.
+TOKEN, FOLLOWS, LENGTH = range(3)
+_HEAD = 3
 _STAGES = 3  # host buffers: one being written, one being copied, one to spare
 
 
@@ -129,19 +131,19 @@ class Decodes:
         stage, staged, copied = self._stages[self._turn], self._drawn[self._turn], self._copied[self._turn]
         if copied is not None:
             copied.synchronize()
-        host = stage.numpy()
-        host[:, :_HEAD] = 0
-        host[:, 1] = -1
-        size, (capacity, width) = self._shape.block_tokens, (self._capacity, host.shape[1] - _HEAD)
-        for row, part in zip(host, inputs, strict=False):
+        width = stage.shape[1] - _HEAD
+        rows = stage.numpy().view(_row_type(width))[:, 0]
+        rows["token"], rows["follows"], rows["length"] = 0, -1, 0
+        size, capacity = self._shape.block_tokens, self._capacity
+        for row, part in zip(rows, inputs, strict=False):
             count = part.position // size + 1
             blocks = np.asarray(part.blocks[:count])
             if len(blocks) < count or count > width or blocks.min() < 0 or blocks.max() >= capacity:
                 raise BackendError(f"a decode at position {part.position} needs {count} blocks below {capacity}")
-            row[0] = self._token(part)
-            row[1] = -1 if part.follows is None else part.follows
-            row[2] = part.position + 1
-            row[_HEAD : _HEAD + count] = blocks
+            row["token"] = self._token(part)
+            row["follows"] = -1 if part.follows is None else part.follows
+            row["length"] = part.position + 1
+            row["blocks"][:count] = blocks
         self._state.copy_(stage, non_blocking=True)
         if drawn:
             ahead = [0 if part.follows is None else 1 for part in inputs]
@@ -170,7 +172,7 @@ class Decodes:
     def _captured(self) -> torch.cuda.CUDAGraph:
         """The step as a graph, after one on no sequences: it compiles kernels and writes to no block."""
         state = self._state.clone()
-        self._state[:, 2] = 0
+        self._state[:, LENGTH] = 0
         side = torch.cuda.Stream(self._device)
         side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(side):
@@ -184,7 +186,7 @@ class Decodes:
 
     def _forward(self) -> None:
         """All rows, whoever they are; ends with the likeliest tokens in `_chosen`."""
-        given, follows, lengths = (self._state[:, column] for column in range(_HEAD))
+        given, follows, lengths = (self._state[:, column] for column in (TOKEN, FOLLOWS, LENGTH))
         before = self._before[follows.clamp(min=0).long()].clamp(min=0)  # NO_TOKEN: that row is thrown away anyhow
         tokens = torch.where(follows >= 0, before, given.long())
         positions = (lengths - 1).clamp(min=0).long()
@@ -195,7 +197,9 @@ class Decodes:
 
     def _given(self, tokens: Tensor, positions: Tensor, cache: KvCache) -> Given:
         state = self._state.to(tokens.device)
-        return Given(tokens, positions, Paged(cache, state[:, 2].contiguous(), state[:, _HEAD:].contiguous()), None)
+        return Given(
+            tokens, positions, Paged(cache, state[:, LENGTH].contiguous(), state[:, _HEAD:].contiguous()), None
+        )
 
     def _choose(self, samplers: tuple[SamplerState | None, ...], drawn: bool) -> tuple[Chosen, ...] | None:
         """What greedy does not cover: draws stay on the device; None. Penalties and logprobs: on the host, at once."""
@@ -211,6 +215,11 @@ class Decodes:
             chosen[i] = one
             self._chosen[i] = NO_TOKEN if isinstance(one, NotFinite) else one.token
         return tuple(chosen)
+
+
+def _row_type(blocks: int) -> np.dtype[np.void]:
+    """A row of a step's inputs on the host, in the order of the device's columns."""
+    return np.dtype([("token", np.int32), ("follows", np.int32), ("length", np.int32), ("blocks", np.int32, (blocks,))])
 
 
 def _are_drawn(samplers: Seq[SamplerState | None]) -> bool:

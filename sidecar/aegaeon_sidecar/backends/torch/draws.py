@@ -1,4 +1,4 @@
-"""Choosing tokens without leaving the device: greedy and filtered draws for a whole batch, as `choose` makes them.
+"""The sampler: greedy and filtered draws for a whole batch, on the device of its logits and without leaving it.
 
 A draw needs only (seed, choice, index), so the numbers of a step are known before its logits are: they travel with its
 inputs. What depends on the tokens so far (penalties) or reports more than the token (logprobs) is left to `choose`.
@@ -13,17 +13,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aegaeon_sidecar.backends.torch.choose import NEVER, NO_TOKEN, likeliest
 from aegaeon_sidecar.sampling import SamplerState
 from aegaeon_sidecar.sampling.state import uniform
 
+NEVER = float("-inf")
+NO_TOKEN = -1  # where the logits are not finite
 FOLLOWED = 1024  # sequences of a step whose tokens the next one may take from the device, at most
 COLUMNS = 5  # temperature (0: greedy), top_k, top_p, min_p, draw
 
 
 def on_device(sampler: SamplerState) -> bool:
     """Whether the next token, and the one after it, can be chosen by `pick`."""
-    return sampler.logprobs is None and not sampler.reshaped
+    return sampler.params.logprobs is None and not sampler.reshaped
 
 
 def numbers(samplers: Seq[SamplerState | None], ahead: Seq[int]) -> NDArray[np.float64]:
@@ -31,19 +32,31 @@ def numbers(samplers: Seq[SamplerState | None], ahead: Seq[int]) -> NDArray[np.f
     rows = np.zeros((len(samplers), COLUMNS))
     for row, sampler, more in zip(rows, samplers, ahead, strict=True):
         if sampler is not None and not sampler.greedy:
-            draw = uniform(sampler.seed, sampler.choice, sampler.generated + more)
-            row[:] = sampler.temperature, sampler.top_k, sampler.top_p, sampler.min_p, draw
+            params = sampler.params
+            draw = uniform(params.seed, sampler.choice, sampler.generated + more)
+            row[:] = params.temperature, params.top_k, params.top_p, params.min_p, draw
     return rows
 
 
-def pick(logits: Tensor, rules: Tensor) -> Tensor:
+def likeliest(logits: Tensor) -> Tensor:
+    """int64 [rows]: the argmax of each row; NO_TOKEN where that logit, and so the row, is not finite."""
+    if not len(logits):
+        return logits.new_empty(0, dtype=torch.int64)
+    tokens = logits.argmax(dim=-1)
+    peaks = logits.gather(1, tokens[:, None])[:, 0]
+    return torch.where(peaks.isfinite(), tokens, NO_TOKEN)
+
+
+def pick(logits: Tensor, rules: Tensor, filtered: bool = True) -> Tensor:
     """logits float32 [rows, vocab_size], rules float64 [rows, COLUMNS] -> tokens int64 [rows], NO_TOKEN where a row is
-    not finite. No host round trip."""
+    not finite. Inverse transform: the first token, by id, at which the cumulative probability exceeds the row's draw.
+    No host round trip. `filtered` False: the caller knows that no row has a top_k or top_p, and nothing is sorted."""
     temperature, top_k, top_p, min_p, draw = rules.unbind(dim=1)
     greedy = temperature == 0
     scaled = (logits - logits.amax(dim=-1, keepdim=True)) / torch.where(greedy, 1.0, temperature).float()[:, None]
     floor = torch.where(min_p > 0, min_p.log(), NEVER).float()
-    floor = torch.maximum(floor, _nucleus(scaled, top_k, top_p))
+    if filtered:
+        floor = torch.maximum(floor, _nucleus(scaled, top_k, top_p))
     kept = scaled.masked_fill(scaled < floor[:, None], NEVER)
     cumulative = kept.exp().cumsum(dim=-1, dtype=torch.float64)
     places = torch.searchsorted(cumulative, (draw[:, None] * cumulative[:, -1:]).contiguous(), right=True)[:, 0]
@@ -53,7 +66,7 @@ def pick(logits: Tensor, rules: Tensor) -> Tensor:
 
 def _nucleus(scaled: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """For each row the smallest of the `top_k` largest (0: all) entries needed to hold `top_p` of their mass."""
-    ordered = scaled.sort(dim=-1, descending=True).values
+    ordered = _descending(scaled)
     size = scaled.shape[1]
     kept = torch.where((top_k > 0) & (top_k < size), top_k, size).long()
     inside = torch.arange(size, device=scaled.device)[None, :] < kept[:, None]
@@ -62,3 +75,10 @@ def _nucleus(scaled: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     last = torch.where(top_p < 1, torch.minimum(needed, kept - 1), kept - 1)
     least = ordered.gather(1, last[:, None])[:, 0]
     return torch.where((top_k > 0) | (top_p < 1), least, NEVER)
+
+
+def _descending(rows: Tensor) -> Tensor:
+    """Each row sorted; on a CPU by numpy, whose vectorised sort of a large vocabulary takes a thirtieth of torch's."""
+    if rows.is_cpu:
+        return torch.from_numpy(np.sort(rows.numpy(), axis=1)).flip(1)
+    return rows.sort(dim=-1, descending=True).values

@@ -54,16 +54,17 @@ def _write(  # type: ignore[no-untyped-def]  # triton reads annotations
 
 
 @triton.jit
-def _online(q, k, v, seen, scale, best, total, mean):  # type: ignore[no-untyped-def]  # triton reads annotations
-    """One tile more of an online softmax (arXiv 1805.02867): largest score, sum of weights, weighted sum."""
+def _online(q, k, v, seen, scale, m_i, l_i, acc):  # type: ignore[no-untyped-def]  # triton reads annotations
+    """One tile more of an online softmax (arXiv 1805.02867). `m_i`: largest score so far; `l_i`: sum of exponentials;
+    `acc`: their sum weighted with values. Names as in FlashAttention-2 (arXiv 2307.08691, Algorithm 1)."""
     score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     score = tl.where(seen[None, :], score, float("-inf"))
-    peak = tl.maximum(best, tl.max(score, 1))
-    shrink = tl.exp(best - peak)
-    share = tl.exp(score - peak[:, None])
-    total = total * shrink + tl.sum(share, 1)
-    mean = mean * shrink[:, None] + tl.dot(share.to(v.dtype), v, input_precision="ieee")
-    return peak, total, mean
+    m_new = tl.maximum(m_i, tl.max(score, 1))
+    alpha = tl.exp(m_i - m_new)
+    p = tl.exp(score - m_new[:, None])
+    l_i = l_i * alpha + tl.sum(p, 1)
+    acc = acc * alpha[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+    return m_new, l_i, acc
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
@@ -75,7 +76,7 @@ def _attend_split(  # type: ignore[no-untyped-def]  # triton reads annotations
     table_width,
     lengths,
     partial,
-    weights,
+    lse,
     splits,
     layer,
     window,
@@ -102,8 +103,8 @@ def _attend_split(  # type: ignore[no-untyped-def]  # triton reads annotations
         real = (member < group)[:, None] & (lane < dim)[None, :]
         q_at = queries + row * row_stride + (head * group + member)[:, None] * dim + lane[None, :]
         q = tl.load(q_at, mask=real, other=0.0)
-        best, total = tl.full([rows], float("-inf"), tl.float32), tl.zeros([rows], tl.float32)
-        mean = tl.zeros([rows, lanes], tl.float32)
+        m_i, l_i = tl.full([rows], float("-inf"), tl.float32), tl.zeros([rows], tl.float32)
+        acc = tl.zeros([rows, lanes], tl.float32)
         for start in range(begin, end, tile):
             place = start + tl.arange(0, tile)
             seen = (place >= low) & (place < end)
@@ -113,16 +114,16 @@ def _attend_split(  # type: ignore[no-untyped-def]  # triton reads annotations
             held = seen[:, None] & (lane < dim)[None, :]
             k = tl.load(at, mask=held, other=0.0)
             v = tl.load(at + slots * kv_heads * dim, mask=held, other=0.0)
-            best, total, mean = _online(q, k, v, seen, scale, best, total, mean)
-        to = (row * (kv_heads * group) + head * group + member) * splits + split
-        tl.store(partial + to[:, None] * dim + lane[None, :], mean / total[:, None], mask=real)
-        tl.store(weights + to, best + tl.log(total), mask=member < group)
+            m_i, l_i, acc = _online(q, k, v, seen, scale, m_i, l_i, acc)
+        out_at = (row * (kv_heads * group) + head * group + member) * splits + split
+        tl.store(partial + out_at[:, None] * dim + lane[None, :], acc / l_i[:, None], mask=real)
+        tl.store(lse + out_at, m_i + tl.log(l_i), mask=member < group)
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton has no annotations
 def _join(  # type: ignore[no-untyped-def]  # triton reads annotations
     partial,
-    weights,
+    lse,
     splits,
     lengths,
     window,
@@ -137,19 +138,19 @@ def _join(  # type: ignore[no-untyped-def]  # triton reads annotations
     length = tl.load(lengths + row)
     low = tl.maximum(length - window, 0)
     lane = tl.arange(0, lanes)
-    best = float("-inf")
-    total = 0.0
-    mean = tl.zeros([lanes], tl.float32)
+    m_i = float("-inf")
+    l_i = 0.0
+    acc = tl.zeros([lanes], tl.float32)
     for split in range(low // piece, tl.cdiv(length, piece)):
         at = (row * heads + head) * splits + split
-        weight = tl.load(weights + at)
-        peak = tl.maximum(best, weight)
-        shrink, share = tl.exp(best - peak), tl.exp(weight - peak)
-        mean = mean * shrink + tl.load(partial + at * dim + lane, mask=lane < dim, other=0.0) * share
-        total = total * shrink + share
-        best = peak
-    mean = tl.where(length > 0, mean / tl.maximum(total, 1e-38), 0.0)
-    tl.store(out + (row * heads + head) * dim + lane, mean.to(out.dtype.element_ty), mask=lane < dim)
+        lse_piece = tl.load(lse + at)
+        m_new = tl.maximum(m_i, lse_piece)
+        alpha, p = tl.exp(m_i - m_new), tl.exp(lse_piece - m_new)
+        acc = acc * alpha + tl.load(partial + at * dim + lane, mask=lane < dim, other=0.0) * p
+        l_i = l_i * alpha + p
+        m_i = m_new
+    acc = tl.where(length > 0, acc / tl.maximum(l_i, 1e-38), 0.0)
+    tl.store(out + (row * heads + head) * dim + lane, acc.to(out.dtype.element_ty), mask=lane < dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,17 +181,17 @@ class Paged:
         )  # fmt: skip
         splits = -(-self.tables.shape[1] * shape.block_tokens // SPLIT_TOKENS)
         partial = torch.empty(rows, heads, splits, dim, dtype=torch.float32, device=queries.device)
-        weights = torch.empty(rows, heads, splits, dtype=torch.float32, device=queries.device)
+        lse = torch.empty(rows, heads, splits, dtype=torch.float32, device=queries.device)
         lanes, group = triton.next_power_of_2(dim), heads // kv_heads
         _attend_split[(rows, kv_heads, splits)](
-            *_by_row(queries), *place, partial, weights, splits, layer, reach, 1.0 / math.sqrt(dim),
+            *_by_row(queries), *place, partial, lse, splits, layer, reach, 1.0 / math.sqrt(dim),
             layers=shape.layers, slots=shape.block_tokens, kv_heads=kv_heads, group=group,
             rows=max(triton.next_power_of_2(group), LEAST_ROWS), dim=dim, lanes=lanes,
             piece=SPLIT_TOKENS, tile=TILE_TOKENS,
         )  # fmt: skip
         out = torch.empty(rows, heads * dim, dtype=queries.dtype, device=queries.device)
         _join[(rows, heads)](
-            partial, weights, splits, self.lengths, reach, out,
+            partial, lse, splits, self.lengths, reach, out,
             heads=heads, dim=dim, lanes=lanes, piece=SPLIT_TOKENS,
         )  # fmt: skip
         return out

@@ -21,8 +21,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
-from aegaeon_sidecar.models.fill import fill
 from aegaeon_sidecar.models.weight_files import look
+from aegaeon_sidecar.weights.fill import fill
 from aegaeon_sidecar.weights.ring import StageRing
 
 BATCH = 8

@@ -18,8 +18,9 @@ from benchmarks.report import Row, report
 from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native import BlockPool, Range, SlabPool
-from aegaeon_sidecar.backends import Layout, StepInput
+from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend
+from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.sampling import SamplerState, SamplingParams
 
 STEPS = 32

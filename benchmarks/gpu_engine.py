@@ -27,7 +27,7 @@ BATCHES = 12
 async def batches(one: OneEngine, names: list[str], link: float) -> list[Row]:
     """To and fro between two batches with their KV, of which memory holds one, so slabs are mapped anew; medians."""
     seqs = {name: await prepare(one, name, SEQUENCES, TOKENS) for name in names}
-    weights, pool = one.engine.state.models[names[0]].range, one.engine.state.device.pool
+    weights, pool = one.engine.state.table.models[names[0]].range, one.engine.state.kv.device.pool
     assert weights is not None
     others = pool.take(pool.free - weights.slabs - KV_SLABS)
     runs = await to_and_fro(one, seqs, BATCHES, lambda engine, model: link)

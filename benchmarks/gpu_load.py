@@ -15,7 +15,7 @@ from benchmarks.load import ROUNDS, Peak, dd, load, write_model
 from benchmarks.report import Row, report
 
 from aegaeon_native import CudaDevice, Range, SlabPool
-from aegaeon_sidecar.backends import Layout
+from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.weights.ring import READERS, StageRing
 
 

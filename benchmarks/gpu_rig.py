@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from aegaeon_native import CudaDevice
-from aegaeon_sidecar.backends import Layout
 from aegaeon_sidecar.memory.gpu import open_gpu
 from aegaeon_sidecar.models.config import read_spec
 from aegaeon_sidecar.models.layout import ALIGNMENT, kv_shape, place_tensors
+from aegaeon_sidecar.models.placement import Layout
 
 SLAB_BYTES = 32 << 20
 GB = 1e9

@@ -25,13 +25,13 @@ from benchmarks.report import Row, report
 from numpy.typing import NDArray
 
 from aegaeon_native import Range, SlabPool
-from aegaeon_sidecar.backends import Layout
 from aegaeon_sidecar.models.config import read_spec
-from aegaeon_sidecar.models.fill import fill
 from aegaeon_sidecar.models.layout import plan
+from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.tensors import tensor_shapes
 from aegaeon_sidecar.models.weight_files import look
 from aegaeon_sidecar.weights.cache import HostCache
+from aegaeon_sidecar.weights.fill import fill
 from aegaeon_sidecar.weights.image import Image
 from aegaeon_sidecar.weights.ring import CHUNK_BYTES, DEPTH, READERS, StageRing
 

@@ -22,7 +22,7 @@ from benchmarks.report import Row, report
 
 from aegaeon_cli.bench.rig import OneEngine, Size, make_model, one_engine
 from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_sidecar.wire import key_of
+from aegaeon_sidecar.engine.wire import key_of
 
 LENGTHS = Path(__file__).parent / "data" / "sharegpt_pairs.csv"
 SCALE = 8
@@ -61,12 +61,12 @@ async def turn(one: OneEngine, told: Conversation, number: int, mark: str) -> fl
     name = one.open(f"{mark}-{told.name}-{number}", "m", told.said)
     begin = time.monotonic()
     part = pb.PrefillPart(seq=name, tokens=len(told.said))
-    slabs = one.engine.state.device.slabs_free
+    slabs = one.engine.state.kv.device.slabs_free
     prefill = one.send(pb.Turn(model="m", prefill=[part], slabs=slabs))
     await one.outcome(prefill)
     ttft = one.outbox.ends[prefill] - begin
     await one.outcome(one.send(pb.Turn(model="m", decode=[name], steps=answer, slabs=slabs)))
-    sequence = one.engine.state.sequences.get(key_of(name))
+    sequence = one.engine.state.kv.sequences.get(key_of(name))
     assert sequence is not None
     told.said += sequence.output
     swap = one.send(pb.SwapOut(seq=name, epoch=1))  # the host tier keeps what the device will need for others
@@ -77,7 +77,7 @@ async def turn(one: OneEngine, told: Conversation, number: int, mark: str) -> fl
 
 async def replay(one: OneEngine, seed: int, mark: str, reuse: bool) -> tuple[list[list[float]], list[list[int]]]:
     """TTFT by turn, and everything said by conversation."""
-    one.engine.state.prefix_reuse = reuse
+    one.engine.state.kv.prefix_reuse = reuse
     told = conversations(seed)
     ttft = [[await turn(one, each, number, mark) for each in told] for number in range(TURNS)]
     return ttft, [each.said for each in told]
@@ -100,7 +100,7 @@ async def run(folder: Path) -> bool:
             ratios += [a / b for a, b in pairs]
             later += pairs
         one.engine.check()
-        found, evicted = one.engine.state.reuse, one.engine.state.device.evicted
+        found, evicted = one.engine.state.kv.reuse, one.engine.state.kv.device.evicted
     return report(
         "prefix",
         [

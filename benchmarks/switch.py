@@ -31,7 +31,7 @@ async def loads(one: OneEngine, names: list[str]) -> list[Row]:
     copied, plain, mapped, whole, again = [], [], [], [], []
     for number in range((ROUNDS + 1) * len(names)):
         name = names[number % len(names)]
-        model, pool = one.engine.state.models[name], one.engine.state.device.pool
+        model, pool = one.engine.state.table.models[name], one.engine.state.kv.device.pool
         others = pool.take(number // len(names) % 2)  # so that its slabs are others than the last time, and are mapped
         done = (await one.outcome(one.send(pb.Load(model=name, slabs=MANY)))).done
         begin = time.perf_counter()

@@ -19,7 +19,7 @@ from typing import Any
 DECODE_S, DECODE_SEQUENCE_S = 0.012, 0.0008  # of a step, and more for each sequence: about a 13B model's
 PREFILL_S, PREFILL_TOKEN_S = 0.010, 0.0004
 LOAD_BYTES_PER_S = 60e6  # of weights: the tiny models of 4 to 5 MB then load as long as some GB do
-_BACKEND, _SWITCH = "aegaeon_sidecar.backends.torch.backend", "aegaeon_sidecar.switch"
+_BACKEND, _SWITCH = "aegaeon_sidecar.backends.torch.backend", "aegaeon_sidecar.engine.switch"
 
 
 def pace_s(inputs: Sequence[Any]) -> float:

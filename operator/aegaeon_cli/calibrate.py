@@ -84,7 +84,7 @@ class _Calibrated:
 
 def _calibrate(pool: Pool, model: ServedModel, rounds: int) -> _Calibrated:
     from aegaeon_cli.calibration import Grid, measure, measure_copies
-    from aegaeon_sidecar.errors import SidecarError
+    from aegaeon_sidecar.domain.errors import SidecarError
 
     spec = pool.gpu_pool.spec
     assert model.source.host_path is not None  # `_measurable` has seen to it

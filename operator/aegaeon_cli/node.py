@@ -11,7 +11,7 @@ import click
 
 from aegaeon_operator.podrunner import SegmentsFolder, dead_runs, default_base, node_folder, runs_of, sweep_node
 from aegaeon_operator.podrunner import sweep as sweep_runs
-from aegaeon_sidecar.memory.sweeper import Found, survey, sweep
+from aegaeon_sidecar.engine.sweeper import Found, survey, sweep
 from aegaeon_sidecar.weights.disk import Entry
 from aegaeon_sidecar.weights.disk import survey as survey_disk
 

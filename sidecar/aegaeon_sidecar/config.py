@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from aegaeon_proto.outbound.client import Outbound
 from aegaeon_proto.outbound.limits import Limits
 from aegaeon_proto.outbound.policy import Policy
-from aegaeon_sidecar.errors import SettingsError
+from aegaeon_sidecar.domain.errors import SettingsError
 from aegaeon_sidecar.weights.ring import CHUNK_BYTES, DEPTH
 
 

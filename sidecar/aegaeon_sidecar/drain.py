@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from aegaeon_sidecar.engine import Engine
-from aegaeon_sidecar.server import Attachment
+from aegaeon_sidecar.engine.engine import Engine
+from aegaeon_sidecar.rpc.server import Attachment
 
 log = logging.getLogger(__name__)
 

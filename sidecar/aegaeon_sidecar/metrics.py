@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from aegaeon_proto.v1.model_pb2 import ModelPhase
-from aegaeon_sidecar.engine import Engine
+from aegaeon_sidecar.engine.engine import Engine
 
 
 class EngineMetrics(Collector):
@@ -21,11 +21,13 @@ class EngineMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """One family for each figure."""
         state = self._state
-        with state.changed:
-            sequences = len(state.sequences)
-            phases = [ModelPhase.Name(m.phase).removeprefix("MODEL_PHASE_").lower() for m in state.models.values()]
-            resident = sum(model.resident for model in state.models.values())
-            tiers = {"device": state.device, "host": state.host}
+        with state.monitor.changed:
+            sequences = len(state.kv.sequences)
+            phases = [
+                ModelPhase.Name(m.phase).removeprefix("MODEL_PHASE_").lower() for m in state.table.models.values()
+            ]
+            resident = sum(model.resident for model in state.table.models.values())
+            tiers = {"device": state.kv.device, "host": state.kv.host}
             slabs = {name: (tier.pool.total, tier.slabs_free) for name, tier in tiers.items()}
         yield _gauge("sequences", "Sequences held.", sequences)
         yield _gauge("models_resident", "Models whose weights are on the device.", resident)

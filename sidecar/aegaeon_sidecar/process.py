@@ -18,13 +18,13 @@ from aegaeon_proto.pages import Pages
 from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
 from aegaeon_sidecar.config import SidecarConfig, read_config
+from aegaeon_sidecar.domain.errors import BackendError, SettingsError
 from aegaeon_sidecar.drain import drain
-from aegaeon_sidecar.engine import Engine
-from aegaeon_sidecar.errors import BackendError, SettingsError
+from aegaeon_sidecar.engine.engine import Engine
+from aegaeon_sidecar.engine.outbox import Outbox
 from aegaeon_sidecar.metrics import EngineMetrics
-from aegaeon_sidecar.outbox import Outbox
-from aegaeon_sidecar.server import Attachment
-from aegaeon_sidecar.sink import Sinks
+from aegaeon_sidecar.rpc.server import Attachment
+from aegaeon_sidecar.rpc.sink import Sinks
 
 log = logging.getLogger("aegaeon_sidecar")
 
@@ -68,7 +68,7 @@ async def _serve(config: SidecarConfig, backend: Backend) -> tuple[int, bool]:
     engine: Engine
 
     def replies_to(target: str) -> bool:
-        return engine.state.sequences.replies_to(target)
+        return engine.state.kv.sequences.replies_to(target)
 
     sinks = Sinks(config.instance, loop, replies_to, tls=config.tls)
     incarnation = uuid.uuid4().hex[:12]

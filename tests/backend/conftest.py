@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend
-from aegaeon_sidecar.models.fill import fill
 from aegaeon_sidecar.models.weight_files import look
 from aegaeon_sidecar.sampling import SamplerState
+from aegaeon_sidecar.weights.fill import fill
 from aegaeon_sidecar.weights.ring import StageRing
 
 

@@ -9,10 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aegaeon_sidecar.backends import NotFinite, Sampled
 from aegaeon_sidecar.backends.torch.choose import choose
 from aegaeon_sidecar.backends.torch.draws import NO_TOKEN, numbers, pick
-from aegaeon_sidecar.sampling import SamplerState, SamplingParams
+from aegaeon_sidecar.sampling import NotFinite, Sampled, SamplerState, SamplingParams
 from aegaeon_sidecar.sampling.state import uniform
 
 VOCAB = 50

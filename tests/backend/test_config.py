@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aegaeon_sidecar.errors import ConfigError
+from aegaeon_sidecar.domain.errors import ConfigError
 from aegaeon_sidecar.models.config import ARCHITECTURES, read_spec, serve_length
 from aegaeon_sidecar.models.rope import Linear, Plain, Yarn
 

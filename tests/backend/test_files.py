@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from aegaeon_sidecar.backends.torch import TorchBackend
-from aegaeon_sidecar.errors import (
+from aegaeon_sidecar.domain.errors import (
     CacheFullError,
     FilesChangedError,
     FilesMissingError,
@@ -22,11 +22,11 @@ from aegaeon_sidecar.errors import (
 )
 from aegaeon_sidecar.models.config import read_spec
 from aegaeon_sidecar.models.files import find_tensors
-from aegaeon_sidecar.models.fill import chunks, fill
 from aegaeon_sidecar.models.header import read_header
 from aegaeon_sidecar.models.layout import plan
 from aegaeon_sidecar.models.sharding import Deal
 from aegaeon_sidecar.models.weight_files import look
+from aegaeon_sidecar.weights.fill import chunks, fill
 from aegaeon_sidecar.weights.ring import Job, StageRing
 
 

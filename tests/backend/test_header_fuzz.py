@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from aegaeon_sidecar.errors import WeightsError
+from aegaeon_sidecar.domain.errors import WeightsError
 from aegaeon_sidecar.models.header import ITEM_BYTES, MAX_RANK, FileTensor, read_header
 
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}

@@ -11,15 +11,15 @@ import pytest
 import torch
 from conftest import NAN_TOKEN
 
-from aegaeon_sidecar.backends import NotFinite, StepInput
+from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.choose import choose
 from aegaeon_sidecar.backends.torch.decodes import ROWS
 from aegaeon_sidecar.backends.torch.draws import numbers, on_device, pick
 from aegaeon_sidecar.backends.torch.paged import Paged
-from aegaeon_sidecar.errors import BackendError
+from aegaeon_sidecar.domain.errors import BackendError
 from aegaeon_sidecar.models.layout import KvShape
-from aegaeon_sidecar.sampling import SamplerState, SamplingParams
+from aegaeon_sidecar.sampling import NotFinite, SamplerState, SamplingParams
 
 STEPS = 3
 

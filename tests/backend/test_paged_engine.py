@@ -54,7 +54,7 @@ async def outputs(scheduler: Rig, folder: Path, model: Path, backend: TorchBacke
         await link.done(link.send(pb.Turn(model="m", prefill=parts, decode=names, steps=99, slabs=8), after=[load]))
         await link.done(link.send(pb.Unload(model="m")))
         engine.check()
-        assert engine.state.device.slabs_free == engine.state.device.pool.total
+        assert engine.state.kv.device.slabs_free == engine.state.kv.device.pool.total
         return [await scheduler.received_tokens(name, 1) for name in PROMPTS]
 
 

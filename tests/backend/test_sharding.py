@@ -5,13 +5,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from aegaeon_sidecar.errors import ConfigError
+from aegaeon_sidecar.domain.errors import ConfigError
 from aegaeon_sidecar.models.config import read_spec
-from aegaeon_sidecar.models.fill import fill
 from aegaeon_sidecar.models.layout import plan
 from aegaeon_sidecar.models.sharding import Split, part_of, split_of
 from aegaeon_sidecar.models.tensors import tensor_shapes
 from aegaeon_sidecar.models.weight_files import look
+from aegaeon_sidecar.weights.fill import fill
 from aegaeon_sidecar.weights.ring import StageRing
 
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from aegaeon_sidecar.backends import Sampled, StepInput
+from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend
-from aegaeon_sidecar.errors import BackendError
-from aegaeon_sidecar.models.fill import fill
+from aegaeon_sidecar.domain.errors import BackendError
 from aegaeon_sidecar.models.layout import KvShape
 from aegaeon_sidecar.models.weight_files import look
-from aegaeon_sidecar.sampling import SamplerState
+from aegaeon_sidecar.sampling import Sampled, SamplerState
+from aegaeon_sidecar.weights.fill import fill
 from aegaeon_sidecar.weights.ring import StageRing
 
 

@@ -17,8 +17,8 @@ from aegaeon_cli import doctor as doctor_module
 from aegaeon_cli.main import main
 from aegaeon_native import SlabPool
 from aegaeon_operator.podrunner import RunFolder, node_folder
-from aegaeon_sidecar.errors import SourceError
-from aegaeon_sidecar.kv.lending import Borrowing, Lending
+from aegaeon_sidecar.domain.errors import SourceError
+from aegaeon_sidecar.memory.leases import Borrowing, Lending
 from aegaeon_sidecar.weights.disk import DiskTier
 
 

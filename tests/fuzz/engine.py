@@ -40,7 +40,7 @@ _CONFIGS = [
 
 @contextmanager
 def _header() -> Iterator[One]:
-    from aegaeon_sidecar.errors import WeightsError
+    from aegaeon_sidecar.domain.errors import WeightsError
     from aegaeon_sidecar.models.header import read_header
 
     with folder() as home:
@@ -70,7 +70,7 @@ def _header() -> Iterator[One]:
 
 @contextmanager
 def _config() -> Iterator[One]:
-    from aegaeon_sidecar.errors import ModelError
+    from aegaeon_sidecar.domain.errors import ModelError
     from aegaeon_sidecar.models.config import read_spec, serve_length
 
     with folder() as home:
@@ -96,7 +96,7 @@ def _config() -> Iterator[One]:
 
 @contextmanager
 def _index() -> Iterator[One]:
-    from aegaeon_sidecar.errors import ModelError
+    from aegaeon_sidecar.domain.errors import ModelError
     from aegaeon_sidecar.models.files import _read_index
 
     with folder() as home:
@@ -160,10 +160,10 @@ def _credentials() -> Iterator[One]:
 def _commands() -> Iterator[One]:
     """Commands of a scheduler, applied one after the other to one state, as Engine.Attach brings them."""
     from aegaeon_proto.v1 import engine_pb2
-    from aegaeon_sidecar.backends import Layout
-    from aegaeon_sidecar.errors import SidecarError
-    from aegaeon_sidecar.plan import TurnPlan
-    from aegaeon_sidecar.wire import open_sequence
+    from aegaeon_sidecar.domain.errors import SidecarError
+    from aegaeon_sidecar.engine.turn import Turn
+    from aegaeon_sidecar.engine.wire import open_sequence
+    from aegaeon_sidecar.models.placement import Layout
 
     layout = Layout(1024, (), "f32-1x8x16", 512, 16, 128, ())
     words = ("r", "s", "m", "engine-0")
@@ -181,7 +181,7 @@ def _commands() -> Iterator[One]:
                 return
             assert 0 <= sequence.max_output <= layout.max_model_len
         elif kind == "turn":
-            plan = TurnPlan.of(command.turn)
+            plan = Turn.of(command.turn)
             change = message(draw, engine_pb2.Amend, words)
             plan.amend(change)
             assert set(plan.waiting()) <= {part.key for part in plan.prefill} | set(plan.decode)
@@ -195,5 +195,5 @@ TARGETS = (
     Target("weights_index", _index, ("aegaeon_sidecar.models",)),
     Target("sha256sums", _sums, ("aegaeon_sidecar.weights.remote",)),
     Target("credentials", _credentials, ("aegaeon_proto.credentials",)),
-    Target("engine_commands", _commands, ("aegaeon_sidecar.wire", "aegaeon_sidecar.plan")),
+    Target("engine_commands", _commands, ("aegaeon_sidecar.engine.wire", "aegaeon_sidecar.engine.turn")),
 )

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native import BlockPool, CudaDevice, Range, SlabPool
-from aegaeon_sidecar.backends import Layout, StepInput
+from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend
-from aegaeon_sidecar.errors import BackendError
+from aegaeon_sidecar.domain.errors import BackendError
+from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.sampling import SamplerState, SamplingParams
 
 pytestmark = pytest.mark.gpu

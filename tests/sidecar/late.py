@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
-from aegaeon_sidecar.backends import Chosen, Launched, NotFinite, StepInput
+from aegaeon_sidecar.backends import Launched, StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend
 from aegaeon_sidecar.backends.torch.draws import on_device
-from aegaeon_sidecar.errors import BackendError
-from aegaeon_sidecar.sampling import SamplerState
+from aegaeon_sidecar.domain.errors import BackendError
+from aegaeon_sidecar.sampling import Chosen, NotFinite, SamplerState
 
 
 @dataclass

@@ -18,7 +18,7 @@ from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.backends.torch import TorchBackend
-from aegaeon_sidecar.engine import Engine
+from aegaeon_sidecar.engine.engine import Engine
 
 LENGTH = 24
 
@@ -205,9 +205,9 @@ async def alone(scheduler: Rig, link: Link, story: Story, slabs: int) -> list[in
 
 def assert_empty(engine: Engine) -> None:
     engine.check()
-    assert engine.state.device.slabs_free == engine.state.device.pool.total
-    assert engine.state.host.slabs_free == engine.state.host.pool.total
-    assert len(engine.state.sequences) == 0
+    assert engine.state.kv.device.slabs_free == engine.state.kv.device.pool.total
+    assert engine.state.kv.host.slabs_free == engine.state.kv.host.pool.total
+    assert len(engine.state.kv.sequences) == 0
 
 
 async def serving(scheduler: Rig, name: str, models: dict[str, Path]) -> Link:
@@ -259,4 +259,4 @@ async def told_alike(
         assert_empty(b)
         assert script.switches + script.moves > 150, (script.switches, script.moves, script.cancels)
         assert script.cancels > 3
-        return a.state.reuse.on_device + b.state.reuse.on_device
+        return a.state.kv.reuse.on_device + b.state.kv.reuse.on_device

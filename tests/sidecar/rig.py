@@ -23,10 +23,10 @@ from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.backends.torch import TorchBackend
 from aegaeon_sidecar.config import SidecarConfig
-from aegaeon_sidecar.engine import Engine
-from aegaeon_sidecar.outbox import Outbox
-from aegaeon_sidecar.server import Attachment
-from aegaeon_sidecar.sink import Sinks
+from aegaeon_sidecar.engine.engine import Engine
+from aegaeon_sidecar.engine.outbox import Outbox
+from aegaeon_sidecar.rpc.server import Attachment
+from aegaeon_sidecar.rpc.sink import Sinks
 
 PATIENCE_S = 60.0  # against what hangs; on a machine that is busy with much else, all takes long
 START_S = 150.0  # of a process that imports torch while others use the processors: 2 s alone
@@ -258,7 +258,7 @@ async def inside(settings: dict[str, Any], backend: Backend | None = None) -> As
     engine: Engine
 
     def replies_to(target: str) -> bool:
-        return engine.state.sequences.replies_to(target)
+        return engine.state.kv.sequences.replies_to(target)
 
     sinks = Sinks(made.instance, loop, replies_to, keep_s=0.5)
     crashes: list[str] = []
@@ -287,7 +287,7 @@ async def inside(settings: dict[str, Any], backend: Backend | None = None) -> As
 
 def scrub(engine: Engine) -> None:
     """What unloaded models have left in free slabs is gone: the next load copies all of its bytes."""
-    pool = engine.state.device.pool
+    pool = engine.state.kv.device.pool
     pool.give(pool.take(pool.free))
 
 

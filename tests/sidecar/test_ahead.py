@@ -12,8 +12,9 @@ from sidecar.rig import Link, Rig, config, inside, seq, spec
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.backends import Chosen, Launched, StepInput
-from aegaeon_sidecar.engine import Engine
+from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.engine.engine import Engine
+from aegaeon_sidecar.sampling import Chosen
 
 PROMPT = [5, 17, 23, 42, 8, 99, 140, 7, 61, 12, 33]
 SLABS = 24
@@ -93,7 +94,7 @@ async def all_back(engine: Engine, link: Link) -> None:
     """Nothing is left behind."""
     await link.done(link.send(pb.Unload(model="m")))
     engine.check()
-    assert engine.state.device.slabs_free == engine.state.device.pool.total
+    assert engine.state.kv.device.slabs_free == engine.state.kv.device.pool.total
 
 
 async def test_a_turn_makes_as_many_steps_as_it_was_told_and_a_limit_of_length_wastes_none(
@@ -163,8 +164,8 @@ async def test_what_is_closed_keeps_its_memory_until_both_steps_on_it_are_over(
         running = turn(link, "r", steps=50)
         await scheduler.received_tokens("r", 4)
         assert backend.waiting.wait(60)
-        with engine.state.changed:
-            held = next(iter(engine.state.sequences))
+        with engine.state.monitor.changed:
+            held = next(iter(engine.state.kv.sequences))
         link.send(pb.Close(seq=seq("r"), epoch=1))
         unload = link.send(pb.Unload(model="m"))
         await link.until(lambda: link.heartbeats > 2)  # the lanes have had all the time to do wrong
@@ -187,7 +188,7 @@ async def test_a_copy_waits_for_both_steps_and_takes_all_that_they_made(
         await scheduler.received_tokens("r", 4)
         assert backend.waiting.wait(60)
         out = link.send(pb.SwapOut(seq=seq("r"), epoch=1))
-        await link.until(lambda: engine.state.sequences.get(("r", 0)).wanted == 1)
+        await link.until(lambda: engine.state.kv.sequences.get(("r", 0)).wanted == 1)
         backend.gate.set()
         handle = (await link.done(out)).done.handle
         await link.done(running)

@@ -23,7 +23,7 @@ from aegaeon_proto.credentials import CredentialsError
 from aegaeon_proto.outbound.errors import GivenUpError, RefusedError, UnreachableError
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.errors import FillCancelledError, SourceError
+from aegaeon_sidecar.domain.errors import FillCancelledError, SourceError
 from aegaeon_sidecar.weights import sources as sources_module
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.remote import RemoteFile

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sidecar.mounts import small_tmpfs
 
-from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, WeightsError
+from aegaeon_sidecar.domain.errors import CacheFullError, FillCancelledError, WeightsError
 from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.image import Image
 

@@ -10,7 +10,7 @@ from sidecar.rig import SLAB, Rig, config, inside, outside, scrub, seq, spec
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.engine import Engine
+from aegaeon_sidecar.engine.engine import Engine
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 ONE = {"host_cache_bytes": 500_000}  # holds one of the tiny models
@@ -21,7 +21,7 @@ def weights(folder: Path) -> list[Path]:
 
 
 def resident_bytes(engine: Engine, name: str) -> bytes:
-    model = engine.state.models[name]
+    model = engine.state.table.models[name]
     assert model.range is not None
     assert model.layout is not None
     return model.range.view(0, model.layout.weight_bytes).tobytes()
@@ -54,9 +54,9 @@ async def test_a_model_that_the_cache_has_no_room_for_is_served_from_its_files(
             await link.done(link.send(pb.Load(model=name, slabs=32)))
             assert resident_bytes(engine, name) == expected[name]
             assert engine._cache.used_bytes() <= ONE["host_cache_bytes"]
-            assert engine.state.models[name].pinned
+            assert engine.state.table.models[name].pinned
             await link.done(link.send(pb.Unload(model=name)))
-            assert not engine.state.models[name].pinned
+            assert not engine.state.table.models[name].pinned
 
 
 async def test_with_every_place_pinned_a_load_goes_past_the_cache(
@@ -70,9 +70,9 @@ async def test_with_every_place_pinned_a_load_goes_past_the_cache(
         await link.cached(*names)
         for name in names:
             await link.done(link.send(pb.Load(model=name, slabs=32)))
-        pinned = [name for name in names if engine.state.models[name].pinned]
+        pinned = [name for name in names if engine.state.table.models[name].pinned]
         assert len(pinned) == 1
-        assert [path.stem for path in weights(folder)] == [engine.state.models[pinned[0]].content]
+        assert [path.stem for path in weights(folder)] == [engine.state.table.models[pinned[0]].content]
 
 
 async def test_files_that_are_gone_when_a_load_needs_them_are_named(
@@ -170,10 +170,10 @@ async def test_a_load_past_the_host_takes_no_place_of_a_model_that_the_catalog_n
         await link.until(lambda: "qwen3" in link.models)
         await link.cached("llama", "qwen3")
         await link.done(link.send(pb.Load(model="qwen3", slabs=32, past_host=True)))
-        assert weights(folder)[0].stem == engine.state.models["llama"].content
+        assert weights(folder)[0].stem == engine.state.table.models["llama"].content
         await link.done(link.send(pb.Unload(model="qwen3")))
         scrub(engine)
         link.send(pb.Catalog(models=catalog[1:]))
         await link.until(lambda: link.held[-1:] == [set()])
         await link.done(link.send(pb.Load(model="qwen3", slabs=32, past_host=True)))
-        assert weights(folder)[0].stem == engine.state.models["qwen3"].content
+        assert weights(folder)[0].stem == engine.state.table.models["qwen3"].content

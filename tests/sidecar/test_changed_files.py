@@ -19,9 +19,9 @@ from sidecar.web import ANYWHERE, Server
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.engine import Engine
-from aegaeon_sidecar.errors import SourceError, WeightsError
-from aegaeon_sidecar.state import State
+from aegaeon_sidecar.domain.errors import SourceError, WeightsError
+from aegaeon_sidecar.engine.engine import Engine
+from aegaeon_sidecar.engine.state import State
 from aegaeon_sidecar.weights import retries
 from aegaeon_sidecar.weights.models import Model
 from aegaeon_sidecar.weights.phases import Phases
@@ -147,11 +147,11 @@ async def test_files_that_were_touched_or_copied_are_read_once_more_and_served_o
 ) -> None:
     async with serving(scheduler, folder, spec("m", mine)) as sidecar:
         expected = await sidecar.load()
-        states = [sidecar.engine.state.models["m"].files]
+        states = [sidecar.engine.state.table.models["m"].files]
         for touched in (WEIGHTS, "config.json"):
             os.utime(mine / touched)
             assert await sidecar.load() == expected
-            states.append(sidecar.engine.state.models["m"].files)
+            states.append(sidecar.engine.state.table.models["m"].files)
             assert states[-1] != states[-2]
         copy = shutil.copytree(mine, mine.with_name("copy"))
         shutil.move(mine, mine.with_name("former"))
@@ -302,17 +302,17 @@ def test_tries_that_take_long_and_fail_are_fewer_and_fewer() -> None:
     """Each may fetch all of a far source: its pauses grow though it is not failed anew for longer than models calm."""
     source = mpb.ModelSpec(name="m", source=mpb.ModelSource(http=mpb.HttpSource(url="http://h/m")))
     state = State(*[cast(Any, None)] * 3)
-    state.models["m"] = Model(source, mpb.MODEL_PHASE_FAILED)
+    state.table.models["m"] = Model(source, mpb.MODEL_PHASE_FAILED)
     at: list[int] = []
 
     def again(model: Model) -> None:
-        state.models["m"] = Model(source, model.phase, trying=True)
+        state.table.models["m"] = Model(source, model.phase, trying=True)
         at.append(now)
 
     watch = retries.Retries(state, again, lambda: None)
     for now in range(1, 6 * 3600):
         if at and now == at[-1] + 300:
-            state.models["m"] = Model(source, mpb.MODEL_PHASE_FAILED)
+            state.table.models["m"] = Model(source, mpb.MODEL_PHASE_FAILED)
         watch._round(float(now))
     assert 10 < len(at) < 20
     assert at[-1] - at[-2] > retries.WRONG_PAUSE_S * 0.8

@@ -10,7 +10,7 @@ import pytest
 from sidecar.rig import config
 
 from aegaeon_sidecar.config import read_config
-from aegaeon_sidecar.errors import SettingsError
+from aegaeon_sidecar.domain.errors import SettingsError
 
 
 def test_a_complete_file_is_read(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from sidecar.rig import Rig, config, inside, spec
 
 from aegaeon_proto.v1 import engine_pb2 as engine
 from aegaeon_proto.v1 import model_pb2 as pb
-from aegaeon_sidecar.errors import SourceError
+from aegaeon_sidecar.domain.errors import SourceError
 from aegaeon_sidecar.weights.sources import _directory
 
 

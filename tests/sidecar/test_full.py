@@ -14,7 +14,7 @@ from sidecar.web import ANYWHERE, Server
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.memory.sweeper import survey
+from aegaeon_sidecar.engine.sweeper import survey
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 

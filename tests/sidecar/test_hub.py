@@ -18,7 +18,7 @@ from sidecar.web import ANYWHERE, outbound, quick_tier
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.errors import SourceError
+from aegaeon_sidecar.domain.errors import SourceError
 from aegaeon_sidecar.weights.download import Progress
 from aegaeon_sidecar.weights.sources import Sources
 

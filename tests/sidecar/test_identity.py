@@ -40,12 +40,12 @@ async def test_another_identity_is_prepared_anew_and_the_same_one_stays_whatever
         await link.until(lambda: "m" in link.models)
         await link.cached("m")
         await link.done(link.send(pb.Load(model="m", slabs=32)))
-        model = engine.state.models["m"]
+        model = engine.state.table.models["m"]
         moved = identified(spec("m", tiny_models["llama"]), "former")
         moved.source.root = str(tiny_models["llama"].parent)
         link.send(pb.Catalog(models=[moved]))
         await link.done(link.send(pb.Load(model="m", slabs=32)))  # behind it on the stream
-        assert (engine.state.models["m"] is model, model.resident, model.spec.source.root) == (
+        assert (engine.state.table.models["m"] is model, model.resident, model.spec.source.root) == (
             True,
             True,
             moved.source.root,
@@ -53,7 +53,7 @@ async def test_another_identity_is_prepared_anew_and_the_same_one_stays_whatever
         link.send(pb.Catalog(models=[identified(spec("m", tiny_models["qwen3"]), "new")]))
         await link.until(lambda: link.models["m"].identity == "new")
         await link.cached("m")
-        assert not engine.state.models["m"].resident
+        assert not engine.state.table.models["m"].resident
         hello = engine.hello(1).hello
         assert [(one.name, one.identity) for one in hello.catalog] == [("m", "new")]
         engine.check()

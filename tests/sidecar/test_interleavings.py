@@ -18,10 +18,10 @@ from sidecar.interleave import Run, every_run
 
 from aegaeon_native import BlockPool, Event, EventTable, SlabPool
 from aegaeon_native.leases import ByteLocks, is_held
-from aegaeon_sidecar.errors import StaleError
+from aegaeon_sidecar.domain.errors import StaleError
 from aegaeon_sidecar.kv import lending as lending_module
-from aegaeon_sidecar.kv.lending import Borrowing, Lending
 from aegaeon_sidecar.memory import sweeper
+from aegaeon_sidecar.memory.leases import Borrowing, Lending
 from aegaeon_sidecar.memory.segments import leases_path, segment_path
 from aegaeon_sidecar.weights.cache import LOCK_NAME
 

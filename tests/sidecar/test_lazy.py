@@ -8,7 +8,7 @@ from pathlib import Path
 from sidecar.rig import SLAB, Link, Rig, config, inside, seq, spec
 
 from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_sidecar.memory.sweeper import Kind, survey
+from aegaeon_sidecar.engine.sweeper import Kind, survey
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 LONG = PROMPT * 20
@@ -50,7 +50,7 @@ async def test_a_model_whose_slabs_nobody_took_comes_back_for_nothing(
         assert link.memory.slabs_kept == link.models["llama"].footprint.weight_slabs
         engine.check()
         assert (await link.done(link.send(pb.Load(model="llama", slabs=32)))).done.bytes == 0
-        assert engine.state.models["llama"].copy_s < 0.1
+        assert engine.state.table.models["llama"].copy_s < 0.1
         assert await tokens(scheduler, link, "after", "llama") == before
         engine.check()
 
@@ -81,7 +81,7 @@ async def test_kv_grows_into_the_room_of_an_unloaded_model_and_gives_way_by_swap
     async with inside(config(folder)) as roomy:
         link = await served(scheduler, tiny_models, "llama", "qwen2")
         needed = sum(state.footprint.weight_slabs for state in link.models.values()) + 1
-        assert roomy.state.device.pool.total > needed
+        assert roomy.state.kv.device.pool.total > needed
     for path in (folder / "segments").iterdir():
         path.unlink()
     async with inside(config(folder, memory={"device_bytes": needed * SLAB})) as engine:

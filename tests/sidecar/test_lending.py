@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from aegaeon_native import NativeError
-from aegaeon_sidecar.errors import StaleError
-from aegaeon_sidecar.kv.lending import SLOTS, Borrowing, Lending
+from aegaeon_sidecar.domain.errors import StaleError
+from aegaeon_sidecar.memory.leases import SLOTS, Borrowing, Lending
 
 READER = """
 import sys
 from pathlib import Path
-from aegaeon_sidecar.kv.lending import Borrowing
+from aegaeon_sidecar.memory.leases import Borrowing
 with Borrowing(Path(sys.argv[1])).reading(int(sys.argv[2]), int(sys.argv[3])):
     print("reading", flush=True)
     sys.stdin.read()

@@ -11,8 +11,8 @@ from sidecar.rig import Link, Rig, config, inside, seq, spec
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.backoff import MOST_S
-from aegaeon_sidecar.engine import Engine
+from aegaeon_sidecar.engine.engine import Engine
+from aegaeon_sidecar.rpc.backoff import MOST_S
 
 PROMPT = [5, 17, 23, 42, 8, 99, 140, 7, 61, 12, 33]
 LENGTH = 60
@@ -52,9 +52,9 @@ async def go_on(link: Link, name: str, prefill: int = 0) -> None:
 def parked(engine: Engine) -> bool:
     """Once all KV is on the host."""
     state = engine.state
-    with state.changed:
-        return state.changed.wait_for(
-            lambda: all(s.host_blocks.size and not s.blocks.size for s in state.sequences), 60
+    with state.monitor.changed:
+        return state.monitor.changed.wait_for(
+            lambda: all(s.host_blocks.size and not s.blocks.size for s in state.kv.sequences), 60
         )
 
 

@@ -11,7 +11,7 @@ import pytest
 from sidecar.driver_double import DriverDouble
 
 from aegaeon_native import SlabPool
-from aegaeon_sidecar.kv.lending import Lending
+from aegaeon_sidecar.memory.leases import Lending
 from aegaeon_sidecar.memory.segments import Attachments, leases_path, segment_path
 from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.image import Image

@@ -16,7 +16,7 @@ from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.backends import Launched, StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend
-from aegaeon_sidecar.engine import Engine
+from aegaeon_sidecar.engine.engine import Engine
 
 PROMPT = [5, 17, 23, 42, 8, 99, 140, 7, 61, 12, 33]
 INNOCENT = ("a", "b", "c", "d", "e")
@@ -54,7 +54,7 @@ async def resident(
         yield engine, link
         await link.done(link.send(pb.Unload(model="m")))
         engine.check()
-        assert engine.state.device.slabs_free == engine.state.device.pool.total
+        assert engine.state.kv.device.slabs_free == engine.state.kv.device.pool.total
 
 
 def sampling(**fields: Any) -> mpb.Sampling:
@@ -129,7 +129,7 @@ async def test_what_cannot_be_computed_is_refused_by_name_whatever_a_gateway_let
         refused = await link.refused(link.send(scheduler.open("poison", "m", **asked)))
         assert refused.kind == pb.FAILURE_KIND_INVALID
         assert refused.reason.startswith(f"{param}: ")
-        assert not len(engine.state.sequences)
+        assert not len(engine.state.kv.sequences)
 
 
 @BACKENDS

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aegaeon_sidecar.program import Item, Lane, Program, Skip
+from aegaeon_sidecar.domain.program import Item, Lane, Program, Skip
 
 LANES = list(Lane)
 

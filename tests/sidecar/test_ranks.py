@@ -12,7 +12,7 @@ from aegaeon_cli.demo.verify import verify
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.backends.torch import TorchBackend
-from aegaeon_sidecar.engine import Engine
+from aegaeon_sidecar.engine.engine import Engine
 
 HEAD = [5 + 7 * i % 300 for i in range(32)]  # two blocks
 LENGTH = 24
@@ -64,8 +64,8 @@ def assert_likeliest(directory: Path, prompt: list[int], output: list[int]) -> N
 
 def assert_empty(engine: Engine) -> None:
     engine.check()
-    assert engine.state.device.slabs_free == engine.state.device.pool.total
-    assert engine.state.host.slabs_free == engine.state.host.pool.total
+    assert engine.state.kv.device.slabs_free == engine.state.kv.device.pool.total
+    assert engine.state.kv.host.slabs_free == engine.state.kv.host.pool.total
 
 
 async def test_tokens_are_those_of_transformers_through_switches_swaps_reuse_and_cancels(

@@ -10,11 +10,11 @@ from sidecar.driver_double import DriverDouble
 
 from aegaeon_native import BlockPool, EventTable, Range
 from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_sidecar.copying import Copier, await_copy
+from aegaeon_sidecar.domain.program import Lane
+from aegaeon_sidecar.engine.state import Command
+from aegaeon_sidecar.memory.copier import Copier, await_copy
 from aegaeon_sidecar.memory.gpu import device_pool, host_pool
 from aegaeon_sidecar.memory.segments import segment_files, segment_path
-from aegaeon_sidecar.program import Lane
-from aegaeon_sidecar.state import Command
 
 SLAB = 2 << 20
 BLOCK = 96 << 10  # some cross the border of a slab

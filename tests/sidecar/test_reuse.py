@@ -38,10 +38,10 @@ def model(make_model: Callable[..., Path]) -> Path:
 async def test_a_later_turn_reuses_what_was_said_and_says_the_same(scheduler: Rig, folder: Path, model: Path) -> None:
     async with inside(config(folder)) as engine:
         link = await ready(scheduler, model)
-        engine.state.prefix_reuse = False
+        engine.state.kv.prefix_reuse = False
         first = await answer(scheduler, link, "alone", HEAD)
         again = await answer(scheduler, link, "alone-2", HEAD + first + [9, 9])
-        engine.state.prefix_reuse = True
+        engine.state.kv.prefix_reuse = True
         assert await answer(scheduler, link, "one", HEAD) == first
         assert scheduler.tokens["one", 0][0].cached_tokens == 0
         assert await answer(scheduler, link, "two", HEAD + first + [9, 9]) == again
@@ -60,13 +60,13 @@ async def test_what_went_to_the_host_is_recalled_from_there(scheduler: Rig, fold
         await link.done(link.send(pb.SwapOut(seq=seq("one"), epoch=1)))
         link.send(pb.Close(seq=seq("one"), epoch=1))
         expected = await answer(scheduler, link, "device", [*HEAD, 7])
-        with engine.state.changed:
-            slabs = engine.state.device.take(engine.state.device.slabs_free)  # nothing cached is left here
-            engine.state.device.pool.give(slabs)
+        with engine.state.monitor.changed:
+            slabs = engine.state.kv.device.take(engine.state.kv.device.slabs_free)  # nothing cached is left here
+            engine.state.kv.device.pool.give(slabs)
         assert await answer(scheduler, link, "host", [*HEAD, 7]) == expected
         assert scheduler.tokens["host", 0][0].cached_tokens == 48
         assert link.memory.reuse.host_tokens == 48
-        assert engine.state.device.evicted > 0
+        assert engine.state.kv.device.evicted > 0
 
 
 async def test_it_can_be_turned_off(scheduler: Rig, folder: Path, model: Path) -> None:
@@ -74,5 +74,5 @@ async def test_it_can_be_turned_off(scheduler: Rig, folder: Path, model: Path) -
         link = await ready(scheduler, model)
         assert await answer(scheduler, link, "one", HEAD) == await answer(scheduler, link, "two", HEAD)
         assert scheduler.tokens["two", 0][0].cached_tokens == 0
-        kv_shape = engine.state.models["m"].layout.kv_shape
-        assert engine.state.device.blocks(kv_shape).cached().size == 0
+        kv_shape = engine.state.table.models["m"].layout.kv_shape
+        assert engine.state.kv.device.blocks(kv_shape).cached().size == 0

@@ -11,10 +11,10 @@ from conftest import ModelFactory
 from sidecar.driver_double import DriverDouble
 
 from aegaeon_native import Range, SlabPool
-from aegaeon_sidecar.backends import Layout
-from aegaeon_sidecar.models.fill import fill
 from aegaeon_sidecar.models.layout import plan
+from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.weight_files import look
+from aegaeon_sidecar.weights.fill import fill
 from aegaeon_sidecar.weights.ring import StageRing
 
 SLAB = 2 << 20

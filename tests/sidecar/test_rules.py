@@ -16,7 +16,7 @@ from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.backends.torch import TorchBackend
-from aegaeon_sidecar.engine import Engine
+from aegaeon_sidecar.engine.engine import Engine
 
 PROMPT = [5, 17, 23, 42, 8, 99, 140, 7, 61, 12, 33]
 MANY = 10_000
@@ -221,8 +221,8 @@ async def test_close_frees_both_tiers_also_in_the_middle_of_a_turn(sidecar: Side
     await link.done(turn)
     await link.done(link.send(pb.Unload(model="m")))
     engine.check()
-    assert engine.state.device.slabs_free == engine.state.device.pool.total
-    assert engine.state.host.slabs_free == engine.state.host.pool.total
+    assert engine.state.kv.device.slabs_free == engine.state.kv.device.pool.total
+    assert engine.state.kv.host.slabs_free == engine.state.kv.host.pool.total
 
 
 async def test_a_stop_id_ends_a_sequence_and_is_sent(sidecar: Sidecar) -> None:
@@ -244,7 +244,7 @@ async def test_models_that_leave_the_catalog_are_forgotten_and_their_memory_come
     await sidecar.scheduler.received_tokens("r", 2)
     link.send(pb.Catalog())
     await link.done(turn)
-    await link.until(lambda: link.memory.slabs_free == engine.state.device.pool.total)
+    await link.until(lambda: link.memory.slabs_free == engine.state.kv.device.pool.total)
     assert (await link.refused(link.send(pb.Load(model="m", slabs=32)))).kind == pb.FAILURE_KIND_UNKNOWN
 
 

@@ -17,7 +17,7 @@ from sidecar.web import FILES, outbound, quick_tier
 from aegaeon_proto.outbound.client import Outbound
 from aegaeon_proto.outbound.policy import Policy
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.errors import SourceError
+from aegaeon_sidecar.domain.errors import SourceError
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.s3 import S3Remote
 from aegaeon_sidecar.weights.sources import remote_of

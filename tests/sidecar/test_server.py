@@ -8,7 +8,7 @@ from sidecar.rig import Rig
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import engine_pb2_grpc as rpc
-from aegaeon_sidecar.server import _write
+from aegaeon_sidecar.rpc.server import _write
 
 
 async def test_a_report_for_a_stream_that_is_over_says_why_it_broke(scheduler: Rig) -> None:

@@ -37,7 +37,7 @@ async def test_a_prompt_is_prefilled_and_decoded_and_its_tokens_reach_the_gatewa
         assert end.memory.slabs_free == 64 - footprint.weight_slabs
         await link.done(link.send(pb.Unload(model="m")))
         engine.check()
-        assert engine.state.device.slabs_free == 64
+        assert engine.state.kv.device.slabs_free == 64
 
 
 async def test_a_sequence_handed_from_one_sidecar_to_another_goes_on_as_if_it_had_stayed(
@@ -65,4 +65,4 @@ async def test_a_sequence_handed_from_one_sidecar_to_another_goes_on_as_if_it_ha
         assert await scheduler.received_tokens("moved", 20) == await scheduler.received_tokens("stayed", 20)
         source.check()
         target.check()
-        assert source.state.host.slabs_free == 64
+        assert source.state.kv.host.slabs_free == 64

@@ -8,7 +8,7 @@ from pathlib import Path
 from sidecar.rig import Rig, seq
 
 from aegaeon_proto.v1 import gateway_pb2 as pb
-from aegaeon_sidecar.sink import Sinks
+from aegaeon_sidecar.rpc.sink import Sinks
 
 
 def token(index: int) -> pb.Token:

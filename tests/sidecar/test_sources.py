@@ -21,7 +21,7 @@ from sidecar.web import ANYWHERE, FILES, WEIGHTS, Server, outbound, quick_tier, 
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.errors import DiskFullError, FillCancelledError, SourceError
+from aegaeon_sidecar.domain.errors import DiskFullError, FillCancelledError, SourceError
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.disk import DiskTier, Stored
 from aegaeon_sidecar.weights.remote import parse_sums

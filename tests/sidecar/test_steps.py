@@ -11,14 +11,14 @@ import pytest
 
 from aegaeon_proto.v1 import gateway_pb2 as gateway
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.backends import Chosen, Launched, Sampled, StepInput
-from aegaeon_sidecar.errors import DeviceLostError
-from aegaeon_sidecar.plan import TurnPlan
-from aegaeon_sidecar.progress import TurnProgress
-from aegaeon_sidecar.sampling import SamplerState
-from aegaeon_sidecar.sequences import SeqKey, Sequence, SequenceTable
-from aegaeon_sidecar.state import State
-from aegaeon_sidecar.steps import Step, Steps
+from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.domain.errors import DeviceLostError
+from aegaeon_sidecar.engine.progress import TurnProgress
+from aegaeon_sidecar.engine.state import State
+from aegaeon_sidecar.engine.steps import Step, Steps
+from aegaeon_sidecar.engine.turn import Turn
+from aegaeon_sidecar.kv.sequences import SeqKey, Sequence, SequenceTable
+from aegaeon_sidecar.sampling import Chosen, Sampled, SamplerState
 from aegaeon_sidecar.weights.models import Model
 
 NONE = cast(Any, None)  # where no memory is touched
@@ -64,10 +64,10 @@ class Rig:
         self.steps = Steps(self.state, cast(Any, self.device), self._push, max_batch)
         self.model = Model(mpb.ModelSpec(name="m"))
         self.a, self.b = (decoding(name) for name in "ab")
-        self.plan = TurnPlan("m", [], {self.a.key: None, self.b.key: None}, 9, 9)
+        self.plan = Turn("m", [], {self.a.key: None, self.b.key: None}, 9, 9)
         self.progress = TurnProgress(1, 0.0)
-        self.state.sequences.add(self.a)
-        self.state.sequences.add(self.b)
+        self.state.kv.sequences.add(self.a)
+        self.state.kv.sequences.add(self.b)
 
     def _push(self, target: str, tokens: list[gateway.Token]) -> None:
         self.told += len(tokens)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from aegaeon_native import SlabPool
 from aegaeon_native.leases import hold, is_held, locked
-from aegaeon_sidecar.kv.lending import Borrowing, Lending
+from aegaeon_sidecar.engine.sweeper import Found, Kind, survey, sweep
+from aegaeon_sidecar.memory.leases import Borrowing, Lending
 from aegaeon_sidecar.memory.segments import leases_path, segment_path
-from aegaeon_sidecar.memory.sweeper import Found, Kind, survey, sweep
 from aegaeon_sidecar.weights.cache import HostCache
 
 LIFE = """
@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from aegaeon_native import SlabPool
 from aegaeon_native.leases import locked
-from aegaeon_sidecar.kv.lending import Lending
+from aegaeon_sidecar.memory.leases import Lending
 from aegaeon_sidecar.memory.segments import leases_path, segment_files, segment_path
 from aegaeon_sidecar.weights.cache import HostCache
 folder = Path(sys.argv[1])

@@ -12,7 +12,7 @@ from sidecar.test_rules import PROMPT, Sidecar, serving
 
 from aegaeon_native import EventTable
 from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_sidecar.program import Lane
+from aegaeon_sidecar.domain.program import Lane
 
 A, B = "m", "m1"
 

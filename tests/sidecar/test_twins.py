@@ -49,7 +49,7 @@ async def test_the_second_name_takes_nothing_and_says_the_same(
         await link.done(link.send(pb.Load(model="one", slabs=slabs)))
         report = await link.done(link.send(pb.Load(model="other", twin="one")))
         assert (report.done.bytes, link.memory.slabs_free) == (0, 64 - slabs)
-        assert shared(engine.state) == dict.fromkeys(BOTH, "one")
+        assert shared(engine.state.table) == dict.fromkeys(BOTH, "one")
         engine.check()
         assert await tokens(scheduler, link, "a", "one") == await tokens(scheduler, link, "b", "other")
 
@@ -106,7 +106,7 @@ async def test_a_name_that_leaves_the_catalog_takes_nothing_from_the_other(
     async with inside(config(folder, memory={"prefix_reuse": False})) as engine:
         link, _, before = await both_resident(scheduler, tiny_models)
         link.send(pb.Catalog(models=[spec("other", tiny_models["llama"])]))
-        await link.until(lambda: "one" not in engine.state.models and not engine.state.withdrawn)
+        await link.until(lambda: "one" not in engine.state.table.models and not engine.state.table.withdrawn)
         engine.check()
         assert await tokens(scheduler, link, "after", "other") == before
         await link.done(link.send(pb.Unload(model="other")))

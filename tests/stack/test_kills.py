@@ -17,7 +17,7 @@ from stack.launch import manifests, running
 from stack.traffic import PROMPTS, stream, until_empty
 
 from aegaeon_cli.demo.stack import Stack
-from aegaeon_sidecar.memory.sweeper import survey
+from aegaeon_sidecar.engine.sweeper import survey
 
 ENGINES = ("prefill-0", "prefill-1", "decode-0", "decode-1")  # one of each role is left at any time
 ROUNDS = 12

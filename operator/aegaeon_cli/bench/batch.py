@@ -126,7 +126,7 @@ async def switch(
 
 def memcpy_rate(one: OneEngine, model: str) -> float:
     """Bytes per second of a plain memcpy of a resident model's weights from the host cache to where they are."""
-    held = one.engine.state.models[model]
+    held = one.engine.state.table.models[model]
     assert held.range is not None
     assert held.image is not None
     begin = time.monotonic()

@@ -21,13 +21,14 @@ from aegaeon_cli.bench.spans import Span
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.backends import Chosen, Launched, StepInput
+from aegaeon_sidecar.backends import Launched, StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
 from aegaeon_sidecar.backends.torch.backend import Told
 from aegaeon_sidecar.config import SidecarConfig
-from aegaeon_sidecar.engine import Engine
-from aegaeon_sidecar.outbox import Outbox
-from aegaeon_sidecar.sink import Sinks
+from aegaeon_sidecar.engine.engine import Engine
+from aegaeon_sidecar.engine.outbox import Outbox
+from aegaeon_sidecar.rpc.sink import Sinks
+from aegaeon_sidecar.sampling import Chosen
 
 PROMPT = [5, 17, 23, 42, 8, 99, 140, 7]
 _KINDS = {pb.Load: "load", pb.Unload: "unload", pb.SwapOut: "swap_out", pb.SwapIn: "swap_in", pb.Adopt: "adopt"}
@@ -125,7 +126,7 @@ class OneEngine:
 
     def scrub(self) -> None:
         """What unloaded models have left in free slabs is gone: the next load copies all of its bytes."""
-        pool = self.engine.state.device.pool
+        pool = self.engine.state.kv.device.pool
         pool.give(pool.take(pool.free))
 
     def spans(self, commands: Iterable[int]) -> list[Span]:
@@ -138,7 +139,7 @@ class OneEngine:
         lane, begin = _LANES[kind], end - done.seconds
         if kind != "load":
             return [Span(lane, kind.replace("_", "-"), model, begin, end, done.bytes)]
-        mapped = begin + self.engine.state.models[model].map_s
+        mapped = begin + self.engine.state.table.models[model].map_s
         return [Span(lane, "map", model, begin, mapped), Span(lane, "load", model, mapped, end, done.bytes)]
 
     async def serve(self, models: dict[str, Path]) -> None:

@@ -16,7 +16,7 @@ from aegaeon_cli.calibration.timing import median_seconds
 
 if TYPE_CHECKING:
     from aegaeon_native import CopyLane
-    from aegaeon_sidecar.backends import Layout
+    from aegaeon_sidecar.models.placement import Layout
 
 Points = list[tuple[int, float]]  # (bytes, seconds)
 
@@ -105,8 +105,8 @@ def _lane(slab_bytes: int, slabs: int) -> Iterator[tuple[CopyLane, int, int]]:
 
 def _disk_bytes_per_s(directory: Path, layout: Layout, rounds: int) -> float:
     """The rate at which the stage ring fills memory from the model's files, past the page cache."""
-    from aegaeon_sidecar.models.fill import fill
     from aegaeon_sidecar.models.weight_files import look
+    from aegaeon_sidecar.weights.fill import fill
     from aegaeon_sidecar.weights.ring import StageRing
 
     target = np.zeros(layout.weight_bytes, np.uint8)

@@ -12,8 +12,9 @@ import numpy as np
 from aegaeon_cli.calibration.timing import median_seconds
 
 if TYPE_CHECKING:
-    from aegaeon_sidecar.backends import Layout, StepInput
+    from aegaeon_sidecar.backends import StepInput
     from aegaeon_sidecar.backends.torch import TorchBackend
+    from aegaeon_sidecar.models.placement import Layout
 
 _TOKEN = 5  # any id that every vocabulary has; arithmetic takes as long for all
 
@@ -57,8 +58,8 @@ class _Bench:
     """One registered model with its weights and a KV cache of its own."""
 
     def __init__(self, backend: TorchBackend, layout: Layout, directory: Path, blocks: int) -> None:
-        from aegaeon_sidecar.models.fill import fill
         from aegaeon_sidecar.models.weight_files import look
+        from aegaeon_sidecar.weights.fill import fill
         from aegaeon_sidecar.weights.ring import StageRing
 
         self._backend = backend

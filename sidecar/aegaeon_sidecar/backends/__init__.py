@@ -5,47 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Union
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aegaeon_native.arrays import DeviceBytes
-from aegaeon_sidecar.sampling import SamplerState
-
-
-@dataclass(frozen=True, slots=True)
-class TensorPlace:
-    """Where one tensor lies in its model's range: byte offset (256-aligned), bytes, and its name in the files."""
-
-    name: str
-    offset: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """A model as the memory sees it: bytes of weights, the places of its tensors, and the shape of its KV cache.
-
-    `files`: those that hold the weights, in order. `vocab_size`: token ids are below it; 0 where that is not known.
-    Where an engine has several ranks, everything is as each of them has it: a part of the weights, at the same places,
-    and a part of every block.
-    """
-
-    weight_bytes: int
-    tensors: tuple[TensorPlace, ...]
-    kv_shape: str
-    kv_block_bytes: int
-    kv_block_tokens: int
-    max_model_len: int
-    files: tuple[Path, ...]
-    ranks: int = 1
-    vocab_size: int = 0
-
-    @property
-    def image_bytes(self) -> int:
-        """In an image all ranks' parts follow each other."""
-        return self.ranks * self.weight_bytes
+from aegaeon_sidecar.models.placement import Layout
+from aegaeon_sidecar.sampling import Chosen, SamplerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +30,6 @@ class StepInput:
     blocks: NDArray[np.int32]
     sampler: SamplerState | None
     follows: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """One sampled token; logprobs only where the request asked for them: (token id, logprob), likeliest first."""
-
-    token: int
-    logprob: float | None = None
-    top: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NotFinite:
-    """No token can be chosen: the logits are NaN or infinite, as the model computed them or (`asked`) as the request's
-    own penalties and biases made them."""
-
-    asked: bool = False
-
-
-Chosen = Union[Sampled, NotFinite, None]
 
 
 class Launched(Protocol):

@@ -7,16 +7,16 @@ position of that range. Ids of one sidecar mean nothing to another without them.
 from __future__ import annotations
 
 from math import gcd
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aegaeon_native import BlockPool, Event, SlabPool
 from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_sidecar.errors import StaleError, UnknownError
+from aegaeon_sidecar.domain.errors import StaleError, UnknownError
+from aegaeon_sidecar.kv.sequences import Sequence
+from aegaeon_sidecar.memory.copier import Units
 from aegaeon_sidecar.memory.eviction import Blocks
-from aegaeon_sidecar.sequences import Sequence
 
 
 def make_handle(sequence: Sequence, node: str, segment: str, host: BlockPool, lease: Event) -> pb.KvHandle:
@@ -56,14 +56,6 @@ def check_blocks(handle: pb.KvHandle, source: SlabPool, block_bytes: int) -> Non
     reach = (max(handle.blocks, default=-1) + 1) * block_bytes
     if reach > len(handle.slabs) * source.slab_bytes or any(slab >= source.total for slab in handle.slabs):
         raise UnknownError(f"the handle names blocks outside the slabs of segment {handle.segment}")
-
-
-class Units(NamedTuple):
-    """Blocks cut into pieces of one size, so that none crosses the border of a slab: to[i] <- of[i]."""
-
-    nbytes: int
-    to: Blocks
-    of: Blocks
 
 
 def units(handle: pb.KvHandle, source: SlabPool, into: BlockPool, blocks: Blocks, new: NDArray[np.intp]) -> Units:

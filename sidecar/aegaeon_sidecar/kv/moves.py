@@ -15,20 +15,21 @@ from numpy.typing import NDArray
 from aegaeon_native import BlockPool, OutOfSlabs, SlabPool
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as model
-from aegaeon_sidecar.errors import CancelledError, NoMemoryError
+from aegaeon_sidecar.domain.errors import CancelledError, NoMemoryError
+from aegaeon_sidecar.domain.program import AnyCommand
 from aegaeon_sidecar.kv.handles import check_blocks, check_handle, make_handle
+from aegaeon_sidecar.kv.memory import KvMemory
+from aegaeon_sidecar.kv.sequences import Place, SeqKey, Sequence
 from aegaeon_sidecar.memory.eviction import Blocks
 from aegaeon_sidecar.memory.segments import Attachments
 from aegaeon_sidecar.memory.tiers import Tier
-from aegaeon_sidecar.sequences import Place, SeqKey, Sequence
-from aegaeon_sidecar.state import Command, State
 
 
 class KvMoves:
     """Used by the kv-out and the kv-in lane; all with the engine's lock held."""
 
-    def __init__(self, state: State, node: str, segment: str, attachments: Attachments) -> None:
-        self._state = state
+    def __init__(self, kv: KvMemory, node: str, segment: str, attachments: Attachments) -> None:
+        self._kv = kv
         self._node = node
         self._segment = segment
         self._attachments = attachments
@@ -44,30 +45,30 @@ class KvMoves:
             check_blocks(handle, source, block_bytes)
             yield source
 
-    def begin(self, command: Command, seq: model.SeqId, epoch: int) -> Sequence:
+    def begin(self, command: AnyCommand, seq: model.SeqId, epoch: int) -> Sequence:
         """The sequence, once no step or copy touches it. Raises UnknownError, StaleError, CancelledError."""
         key = SeqKey(seq.request, seq.choice)
-        sequence = self._state.sequences.require(key, epoch)
+        sequence = self._kv.sequences.require(key, epoch)
         sequence.wanted += 1  # no further step takes it: else steps could follow each other for ever
-        free = self._state.wait(lambda: not (sequence.busy or sequence.moving), command)
+        free = self._kv.monitor.wait(lambda: not (sequence.busy or sequence.moving), command)
         sequence.wanted -= 1
         if not free:
             raise CancelledError(f"the copy of {seq.request}/{seq.choice} was cancelled")
-        return self._state.sequences.require(key, epoch)
+        return self._kv.sequences.require(key, epoch)
 
-    def end(self, command: Command, sequence: Sequence, before: Place, after: Place) -> None:
+    def end(self, command: AnyCommand, sequence: Sequence, before: Place, after: Place) -> None:
         """The copy is over: the tier that is left gives its blocks back, or the other one when it was cancelled."""
         sequence.moving = False
         kept = before if command.cancelled else after
         if kept is not Place.DEVICE:
-            self._state.sequences.free_device(sequence)
+            self._kv.sequences.free_device(sequence)
         if kept is not Place.HOST:
-            self._state.sequences.free_host(sequence)
+            self._kv.sequences.free_host(sequence)
         sequence.place = kept
         if kept is not Place.NONE:
-            self._state.sequences.publish(self._state.host if kept is Place.HOST else self._state.device, sequence)
+            self._kv.sequences.publish(self._kv.host if kept is Place.HOST else self._kv.device, sequence)
         closed = sequence.closed
-        self._state.sequences.settle(sequence)
+        self._kv.sequences.settle(sequence)
         if command.cancelled or closed:
             raise CancelledError(f"the copy of {sequence.key.request}/{sequence.key.choice} was cancelled")
 
@@ -93,9 +94,9 @@ class KvMoves:
 
     def pools(self, sequence: Sequence) -> tuple[BlockPool, BlockPool]:
         """The blocks of its shape on the device and on the host."""
-        return self._state.device.blocks(sequence.kv_shape), self._state.host.blocks(sequence.kv_shape)
+        return self._kv.device.blocks(sequence.kv_shape), self._kv.host.blocks(sequence.kv_shape)
 
     def handle(self, sequence: Sequence) -> pb.KvHandle:
         """By which another sidecar finds its blocks on this host."""
-        host, lease = self._state.host.blocks(sequence.kv_shape), self._state.sequences.lend(sequence)
+        host, lease = self._kv.host.blocks(sequence.kv_shape), self._kv.sequences.lend(sequence)
         return make_handle(sequence, self._node, self._segment, host, lease)

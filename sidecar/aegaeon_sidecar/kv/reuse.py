@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from aegaeon_native import Event, OutOfSlabs
-from aegaeon_sidecar.copying import Copier, await_copy
-from aegaeon_sidecar.plan import TurnPlan
-from aegaeon_sidecar.sequences import Place, Sequence
-from aegaeon_sidecar.state import State
+from aegaeon_sidecar.kv.memory import KvMemory
+from aegaeon_sidecar.kv.sequences import Place, Sequence
+from aegaeon_sidecar.memory.copier import Copier, await_copy
 
 _AT_ONCE = 16  # copies in that may be under way: each takes an event
 
@@ -29,11 +29,17 @@ class Recall:
     event: Event
 
 
+class Grant(Protocol):
+    """Slabs that a turn may still take."""
+
+    grant: int
+
+
 class PrefixReuse:
     """Used by the compute lane's thread alone. All but `wait` and `finish` with the engine's lock held."""
 
-    def __init__(self, state: State, copier: Copier) -> None:
-        self._state = state
+    def __init__(self, kv: KvMemory, copier: Copier) -> None:
+        self._kv = kv
         self._copier = copier
         self._recalls: deque[Recall] = deque()
 
@@ -42,7 +48,7 @@ class PrefixReuse:
         """A sequence is waiting for its blocks."""
         return bool(self._recalls)
 
-    def begin(self, sequence: Sequence, plan: TurnPlan) -> None:
+    def begin(self, sequence: Sequence, turn: Grant) -> None:
         """Give a sequence without KV what is cached of its prompt, within the turn's grant.
 
         Afterwards it is as before, or on the device with so many tokens, or `moving` until `settle` says so.
@@ -50,39 +56,37 @@ class PrefixReuse:
         if not sequence.seed or sequence.blocks.size:
             return
         names = sequence.named((sequence.length - 1) // sequence.block_tokens)
-        here = self._state.device.index(sequence.kv_shape).find(names)
-        there = self._state.host.index(sequence.kv_shape).find(names)
+        here = self._kv.device.index(sequence.kv_shape).find(names)
+        there = self._kv.host.index(sequence.kv_shape).find(names)
         if len(self._recalls) >= _AT_ONCE:
             there = {}
         if not sequence.looked:
             sequence.looked = True
-            self._state.reuse.asked += sequence.length
+            self._kv.reuse.asked += sequence.length
         blocks = -(-sequence.length // sequence.block_tokens)
         while run := _unbroken(here, there):
             here = {i: block for i, block in here.items() if i < run}
             wanted = {i: there[i] for i in range(run) if i not in here}
-            if self._take(sequence, plan, here, wanted, blocks):
+            if self._take(sequence, turn, here, wanted, blocks):
                 return
             if not here:
                 return
             here = dict(list(here.items())[: len(here) // 2])  # they lie in more slabs than were granted
 
-    def _take(
-        self, sequence: Sequence, plan: TurnPlan, here: dict[int, int], there: dict[int, int], blocks: int
-    ) -> bool:
+    def _take(self, sequence: Sequence, turn: Grant, here: dict[int, int], there: dict[int, int], blocks: int) -> bool:
         """Blocks for all of the prompt, `here` among them; False when they take more than a prompt is granted."""
-        device = self._state.device
+        device = self._kv.device
         pool = device.blocks(sequence.kv_shape)
         usual = -(-blocks * pool.block_bytes // device.pool.slab_bytes) + 1
         before = pool.held_slabs
         try:
-            sequence.blocks, _ = device.share(sequence.kv_shape, here, blocks, min(plan.grant, usual))
+            sequence.blocks, _ = device.share(sequence.kv_shape, here, blocks, min(turn.grant, usual))
         except OutOfSlabs:
             return False
-        plan.grant -= pool.held_slabs - before
+        turn.grant -= pool.held_slabs - before
         tokens = (len(here) + len(there)) * sequence.block_tokens
         device.found(sequence.kv_shape, sequence.blocks[list(here)], sequence.token_s * sequence.block_tokens)
-        self._state.reuse.on_device += len(here) * sequence.block_tokens
+        self._kv.reuse.on_device += len(here) * sequence.block_tokens
         if there:
             self._recall(sequence, there, tokens)
         else:
@@ -91,10 +95,10 @@ class PrefixReuse:
 
     def _recall(self, sequence: Sequence, there: dict[int, int], tokens: int) -> None:
         """Copy blocks from the host tier, which holds them for the sequence until they are in."""
-        device, host = self._state.device, self._state.host
+        device, host = self._kv.device, self._kv.host
         sequence.host_blocks = np.fromiter(there.values(), dtype=np.int32)
         host.blocks(sequence.kv_shape).retain(sequence.host_blocks, host.pool.total)
-        self._state.reuse.on_host += len(there) * sequence.block_tokens
+        self._kv.reuse.on_host += len(there) * sequence.block_tokens
         sequence.moving = True
         event = self._copier.begin(
             device.blocks(sequence.kv_shape),
@@ -110,12 +114,12 @@ class PrefixReuse:
             recall = self._recalls.popleft()
             sequence = recall.sequence
             sequence.moving = False
-            self._state.sequences.free_host(sequence)
+            self._kv.sequences.free_host(sequence)
             if not sequence.closed:
                 self._arrived(sequence, recall.tokens)
-                self._state.sequences.publish(self._state.device, sequence)
-            self._state.sequences.settle(sequence)
-            self._state.changed.notify_all()
+                self._kv.sequences.publish(self._kv.device, sequence)
+            self._kv.sequences.settle(sequence)
+            self._kv.monitor.changed.notify_all()
 
     def wait(self) -> None:
         """Until the oldest copy is over."""
@@ -125,7 +129,7 @@ class PrefixReuse:
         """Until nobody is waiting: nothing else would settle copies after the turn."""
         while self._recalls:
             self.wait()
-            with self._state.changed:
+            with self._kv.monitor.changed:
                 self.settle()
 
     def _arrived(self, sequence: Sequence, tokens: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import aegaeon_native
 from aegaeon_native import CudaDevice, SlabPool
-from aegaeon_sidecar.ranks import devices_of
+from aegaeon_sidecar.domain.ranks import devices_of
 
 Gpus = tuple[CudaDevice | None, ...]  # by rank; None: a CPU
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aegaeon_native import BlockPool
-from aegaeon_sidecar.errors import MemoryBookError
+from aegaeon_sidecar.domain.errors import MemoryBookError
 
 Name = bytes
 _NAME_BYTES = 16  # 2^64 blocks until two different ones may be expected to share a name

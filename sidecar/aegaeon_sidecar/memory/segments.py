@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aegaeon_native import CudaDevice, NativeError, SlabPool
-from aegaeon_sidecar.errors import UnknownError
-from aegaeon_sidecar.kv.lending import Borrowing
+from aegaeon_sidecar.domain.errors import UnknownError
 from aegaeon_sidecar.memory.gpu import Gpus
+from aegaeon_sidecar.memory.leases import Borrowing
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aegaeon_native import BlockPool, OutOfSlabs, SlabPool
-from aegaeon_sidecar.errors import MemoryBookError
+from aegaeon_sidecar.domain.errors import MemoryBookError
 from aegaeon_sidecar.memory.eviction import Blocks, Shape, least_blocks, least_slabs
 from aegaeon_sidecar.memory.prefix import PrefixIndex
 

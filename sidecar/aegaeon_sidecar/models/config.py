@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from aegaeon_sidecar.errors import ConfigError
+from aegaeon_sidecar.domain.errors import ConfigError
 from aegaeon_sidecar.models.fields import Fields
 from aegaeon_sidecar.models.rope import Rope, read_rope
 

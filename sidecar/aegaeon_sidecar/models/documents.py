@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from aegaeon_sidecar.errors import ModelError
+from aegaeon_sidecar.domain.errors import ModelError
 
 MOST_CONFIG_BYTES = 4 << 20  # the largest known have 100 KB
 MOST_INDEX_BYTES = 64 << 20  # the largest known have 15 MB

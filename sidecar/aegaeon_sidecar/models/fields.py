@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from aegaeon_sidecar.errors import ConfigError
+from aegaeon_sidecar.domain.errors import ConfigError
 from aegaeon_sidecar.models.documents import MOST_CONFIG_BYTES, read_document
 
 LARGEST = 1e300  # no field of a model is larger; keeps int -> float from overflowing

@@ -9,7 +9,7 @@ import json
 import re
 from pathlib import Path
 
-from aegaeon_sidecar.errors import WeightsError
+from aegaeon_sidecar.domain.errors import WeightsError
 from aegaeon_sidecar.models.config import DecoderSpec
 from aegaeon_sidecar.models.documents import MOST_INDEX_BYTES, read_document
 from aegaeon_sidecar.models.header import FileTensor, read_header

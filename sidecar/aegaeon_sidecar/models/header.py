@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aegaeon_sidecar.errors import WeightsError
+from aegaeon_sidecar.domain.errors import WeightsError
 from aegaeon_sidecar.models.documents import open_regular
 
 ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}

@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from aegaeon_sidecar.backends import Layout, TensorPlace
-from aegaeon_sidecar.errors import BackendError
+from aegaeon_sidecar.domain.errors import BackendError
 from aegaeon_sidecar.models.config import DecoderSpec, read_spec, serve_length
 from aegaeon_sidecar.models.files import find_tensors
+from aegaeon_sidecar.models.placement import Layout, TensorPlace
 from aegaeon_sidecar.models.sharding import part_of
 from aegaeon_sidecar.models.tensors import tensor_shapes
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aegaeon_sidecar.errors import ConfigError
+from aegaeon_sidecar.domain.errors import ConfigError
 from aegaeon_sidecar.models.config import DecoderSpec
 from aegaeon_sidecar.models.tensors import EMBEDDING, HEAD, Shape
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from aegaeon_sidecar.errors import FilesMissingError, UnreadableError
+from aegaeon_sidecar.domain.errors import FilesMissingError, UnreadableError
 from aegaeon_sidecar.models.documents import open_regular
 
 Descriptors = dict[Path, int]

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from aegaeon_sidecar.backends import Layout
-from aegaeon_sidecar.errors import FilesChangedError, UnreadableError, WeightsError
+from aegaeon_sidecar.domain.errors import FilesChangedError, UnreadableError, WeightsError
 from aegaeon_sidecar.models.config import read_spec
 from aegaeon_sidecar.models.documents import MOST_CONFIG_BYTES, read_document
 from aegaeon_sidecar.models.files import find_tensors
 from aegaeon_sidecar.models.header import FileTensor
 from aegaeon_sidecar.models.layout import ENGINE_DTYPES, KvShape
+from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.sharding import Deal
 from aegaeon_sidecar.models.states import SETTLED_NS, Descriptors, FileState, opened, states_of
 

@@ -13,7 +13,7 @@ from aegaeon_proto.credentials import CredentialsError
 from aegaeon_proto.outbound.client import Client
 from aegaeon_proto.outbound.errors import GivenUpError, OutboundError, UnreachableError
 from aegaeon_proto.redaction import sentence
-from aegaeon_sidecar.errors import FillCancelledError, SidecarError, SourceError
+from aegaeon_sidecar.domain.errors import FillCancelledError, SidecarError, SourceError
 from aegaeon_sidecar.weights.remote import BrokenOffError, PastEndError, Remote, RemoteFile
 
 _LISTING_S = 600.0  # of all requests that find out which files there are: two for each of a thousand, and their sums

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aegaeon_native import CudaDevice
-from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, WeightsError
+from aegaeon_sidecar.domain.errors import CacheFullError, FillCancelledError, WeightsError
 from aegaeon_sidecar.weights.image import Image, try_lock
 
 IMAGE_SUFFIX = ".weights"

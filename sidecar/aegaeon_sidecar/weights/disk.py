@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from aegaeon_native.leases import holders
-from aegaeon_sidecar.errors import FillCancelledError
+from aegaeon_sidecar.domain.errors import FillCancelledError
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.download import Download, Progress, doubt
 from aegaeon_sidecar.weights.entries import (

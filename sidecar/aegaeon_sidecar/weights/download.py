@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from aegaeon_proto.outbound.client import CHUNK_BYTES
-from aegaeon_sidecar.errors import DiskFullError, FillCancelledError, SourceError
+from aegaeon_sidecar.domain.errors import DiskFullError, FillCancelledError, SourceError
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.remote import BrokenOffError, PastEndError, RemoteFile
 from aegaeon_sidecar.weights.room import Room

@@ -19,20 +19,21 @@ from aegaeon_native import NativeError, Range
 from aegaeon_proto.outbound.slots import Slots, slot_of
 from aegaeon_proto.redaction import sentence
 from aegaeon_proto.v1 import model_pb2 as pb
-from aegaeon_sidecar.backends import Backend, Layout
-from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, ModelError, SidecarError
+from aegaeon_sidecar.backends import Backend
+from aegaeon_sidecar.domain.errors import CacheFullError, FillCancelledError, ModelError, SidecarError
+from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.memory.prefix import seed_of
 from aegaeon_sidecar.models.documents import MOST_CONFIG_BYTES, read_document
-from aegaeon_sidecar.models.fill import fill
+from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.weight_files import CONFIG, WeightFiles, look
-from aegaeon_sidecar.state import State
 from aegaeon_sidecar.weights.cache import HostCache
+from aegaeon_sidecar.weights.fill import fill
 from aegaeon_sidecar.weights.models import Model, Served
 from aegaeon_sidecar.weights.phases import Phases
-from aegaeon_sidecar.weights.pins import settle_pins
 from aegaeon_sidecar.weights.ring import NO_FILE, StageRing
 from aegaeon_sidecar.weights.sources import Located, Sources
 from aegaeon_sidecar.weights.stays import drop
+from aegaeon_sidecar.weights.table import ModelTable
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,9 @@ class Fetcher:
 
     def __init__(
         self,
-        state: State,
+        table: ModelTable,
+        kv: KvMemory,
+        update_pins: Callable[[], None],
         backend: Backend,
         cache: HostCache,
         ring: StageRing,
@@ -57,7 +60,7 @@ class Fetcher:
         phases: Phases,
         crashed: Callable[[], None],
     ) -> None:
-        self._state = state
+        self._table, self._kv, self._update_pins = table, kv, update_pins
         self._backend = backend
         self._sources = sources
         self._phases = phases
@@ -87,7 +90,7 @@ class Fetcher:
         With `retry` a model that failed is tried at once and as its files are now, because somebody says so.
         """
         wanted = {spec.name: spec for spec in catalog}
-        for name, model in list(self._state.models.items()):
+        for name, model in list(self._table.models.items()):
             spec, again = wanted.get(name), retry and model.phase == pb.MODEL_PHASE_FAILED
             if spec is None or again or not _same(spec, model.spec):
                 self._withdraw(model)
@@ -96,9 +99,9 @@ class Fetcher:
             if retry:  # what the scheduler thinks of it may have to be put right
                 self._phases.tell(model)
         for name, spec in wanted.items():
-            if name not in self._state.models:
+            if name not in self._table.models:
                 self._begin(Model(spec))
-        settle_pins(self._state)
+        self._update_pins()
 
     def again(self, model: Model) -> None:
         """Try a failed model (engine's lock held). It counts as failed until it can be served as it was."""
@@ -106,7 +109,7 @@ class Fetcher:
         self._begin(Model(model.spec, model.phase, model.reason, trying=True, served=model.served))
 
     def _begin(self, model: Model) -> None:
-        self._state.models[model.name] = model
+        self._table.models[model.name] = model
         self._phases.tell(model)
         source, job = model.spec.source, partial(self._locate, model)
         if source.HasField("directory"):
@@ -116,10 +119,10 @@ class Fetcher:
 
     def _withdraw(self, model: Model) -> None:
         model.forgotten = True
-        del self._state.models[model.name]
-        for sequence in [s for s in self._state.sequences if s.model == model.name]:
-            self._state.sequences.remove(sequence.key)
-        self._state.withdrawn.append(model)
+        del self._table.models[model.name]
+        for sequence in [s for s in self._kv.sequences if s.model == model.name]:
+            self._kv.sequences.remove(sequence.key)
+        self._table.withdrawn.append(model)
         self._jobs.put(partial(self._forget, model))
 
     def _run(self) -> None:
@@ -192,7 +195,7 @@ class Fetcher:
             if model.served is not None:
                 model.content = bring(NO_FILE)
             return f"not in the host cache: {error}"
-        with self._state.changed:
+        with self._table.monitor.changed:
             model.image, model.content, model.pinned = image, image.content, True
         model.check(files, image.content)
         log.info("model %s: %d bytes cached in %.2f s", model.name, image.nbytes, time.monotonic() - begin)
@@ -222,7 +225,7 @@ class Fetcher:
                 f"the weights for {layout.ranks} accelerators have {layout.image_bytes} bytes, and the host cache, by "
                 f"way of which they come, {self._cache.budget_bytes}; raise host_cache_bytes"
             )
-        pool = self._state.device.pool
+        pool = self._kv.device.pool
         slabs = -(-layout.weight_bytes // pool.slab_bytes)
         if slabs >= pool.total:
             raise ModelError(
@@ -231,35 +234,37 @@ class Fetcher:
             )
 
     def _register(self, model: Model, files: WeightFiles) -> None:
-        pool, directory, layout = self._state.device.pool, files.directory, files.layout
+        pool, directory, layout = self._kv.device.pool, files.directory, files.layout
         slabs = -(-layout.weight_bytes // pool.slab_bytes)
         weights = Range(pool, slabs)
         parts = [weights.dlpack(0, layout.weight_bytes, rank) for rank in range(pool.ranks)]
         with _understood():
             seed = seed_of(model.content, read_document(directory / CONFIG, MOST_CONFIG_BYTES))
             self._backend.register(model.name, directory, layout, *parts)
-        with self._state.changed:
-            known = self._state.device.has_shape(layout.kv_shape)
-            blocks = self._state.device.add_shape(layout.kv_shape, layout.kv_block_bytes)
-            self._state.host.add_shape(layout.kv_shape, layout.kv_block_bytes)
+        with self._table.monitor.changed:
+            known = self._kv.device.has_shape(layout.kv_shape)
+            blocks = self._kv.device.add_shape(layout.kv_shape, layout.kv_block_bytes)
+            self._kv.host.add_shape(layout.kv_shape, layout.kv_block_bytes)
         if not known:
             self._backend.bind_kv(layout.kv_shape, *(blocks.dlpack(rank) for rank in range(pool.ranks)))
-        with self._state.changed:
+        with self._table.monitor.changed:
             model.layout, model.range, model.kv_seed = layout, weights, seed
             model.files, model.served, model.trying = files, Served(model.content, files.config), False
-            settle_pins(self._state)
+            self._update_pins()
 
     def _forget(self, model: Model) -> None:
         """Drop a withdrawn model once no step and no load uses its range."""
-        with self._state.changed:
-            self._state.changed.wait_for(lambda: self._state.stopping or not (model.users or model.moving))
-            if self._state.stopping:
+        with self._table.monitor.changed:
+            self._table.monitor.changed.wait_for(
+                lambda: self._table.monitor.stopping or not (model.users or model.moving)
+            )
+            if self._table.monitor.stopping:
                 return
             if model.range is not None:
                 model.range.unmap(0, len(model.shown))
-                drop(self._state, model)
+                drop(self._kv.device, model)
                 model.resident = False
-            self._state.withdrawn.remove(model)
+            self._table.withdrawn.remove(model)
         if model.range is not None:
             self._backend.forget(model.name)
         model.let_go()

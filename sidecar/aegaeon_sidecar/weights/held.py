@@ -6,15 +6,15 @@ import time
 from threading import Lock
 
 from aegaeon_sidecar.models.states import SETTLED_NS
-from aegaeon_sidecar.state import State
 from aegaeon_sidecar.weights.cache import HostCache
+from aegaeon_sidecar.weights.table import ModelTable
 
 
 class Held:
     """Names of models in host memory, whoever brought them there. Thread-safe."""
 
-    def __init__(self, state: State, cache: HostCache) -> None:
-        self._state = state
+    def __init__(self, table: ModelTable, cache: HostCache) -> None:
+        self._table = table
         self._cache = cache
         self._lock = Lock()
         self._seen: object = None
@@ -35,9 +35,9 @@ class Held:
             return names
 
     def _look(self) -> list[str] | None:
-        with self._state.changed:
+        with self._table.monitor.changed:
             files = {
-                name: model.files.identity for name, model in self._state.models.items() if model.files is not None
+                name: model.files.identity for name, model in self._table.models.items() if model.files is not None
             }
         changed_ns = self._cache.changed_ns()
         seen = (changed_ns, files)

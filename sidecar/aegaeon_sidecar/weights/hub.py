@@ -28,7 +28,7 @@ from aegaeon_proto.outbound.client import Client
 from aegaeon_proto.outbound.urls import HUB_FILES_HOSTS
 from aegaeon_proto.redaction import sentence
 from aegaeon_proto.v1 import model_pb2 as pb
-from aegaeon_sidecar.errors import SourceError
+from aegaeon_sidecar.domain.errors import SourceError
 from aegaeon_sidecar.weights.remote import (
     BrokenOffError,
     RemoteFile,

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from aegaeon_sidecar.errors import (
+from aegaeon_sidecar.domain.errors import (
     CacheFullError,
     CancelledError,
     EngineError,
@@ -20,14 +20,15 @@ from aegaeon_sidecar.errors import (
     OtherWeightsError,
     WeightsError,
 )
-from aegaeon_sidecar.models.fill import fill
+from aegaeon_sidecar.domain.program import AnyCommand
 from aegaeon_sidecar.models.weight_files import WeightFiles, look
-from aegaeon_sidecar.state import Command, State
 from aegaeon_sidecar.weights.cache import Fill, HostCache
+from aegaeon_sidecar.weights.fill import fill
 from aegaeon_sidecar.weights.image import Image
 from aegaeon_sidecar.weights.models import Model, Served
 from aegaeon_sidecar.weights.phases import Phases
 from aegaeon_sidecar.weights.ring import NO_FILE, StageRing
+from aegaeon_sidecar.weights.table import ModelTable
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +36,14 @@ log = logging.getLogger(__name__)
 class Images:
     """Asked by the weights lane's thread for registered models."""
 
-    def __init__(self, state: State, cache: HostCache, ring: StageRing, phases: Phases) -> None:
+    def __init__(self, table: ModelTable, cache: HostCache, ring: StageRing, phases: Phases) -> None:
         """`ring`: of the device. `phases`: told when the content of a model has become known, and when it fails."""
         self._phases = phases
-        self._state = state
+        self._table = table
         self._cache = cache
         self._ring = ring
 
-    def image(self, command: Command, model: Model, past_host: bool) -> Image | None:
+    def image(self, command: AnyCommand, model: Model, past_host: bool) -> Image | None:
         """What is to be copied to the slabs, pinned. None: nothing, `stream` reads the files into them.
 
         They are not read into the slabs of several ranks: what the host cache lacks is brought into it first. With
@@ -63,7 +64,7 @@ class Images:
 
     def _pinned(self, model: Model) -> Image | None:
         """The host cache's copy, ours or one that another sidecar made since ours was evicted. Raises EngineError."""
-        with self._state.changed:
+        with self._table.monitor.changed:
             if model.image is not None and (model.pinned or model.image.pin()):
                 model.pinned = True
                 return model.image
@@ -77,7 +78,7 @@ class Images:
             ) from error
         return self._adopt(model, found)
 
-    def stream(self, command: Command, model: Model, past_host: bool) -> None:
+    def stream(self, command: AnyCommand, model: Model, past_host: bool) -> None:
         """From the files into the slabs and, where others may be evicted for it, into the host cache on the way.
 
         With `past_host` nothing is evicted that the catalog names. Raises EngineError, CancelledError.
@@ -93,7 +94,7 @@ class Images:
                 log.info("a load goes past the host cache: %s", error)
             self._know(model, read(NO_FILE))
 
-    def _reader(self, command: Command, model: Model, *, to_slabs: bool) -> Fill:
+    def _reader(self, command: AnyCommand, model: Model, *, to_slabs: bool) -> Fill:
         """Reads the model's files into the file it is called with, or NO_FILE, and, with `to_slabs`, into its slabs.
 
         Returns the content where it was hashed. Raises OtherWeightsError when it is not what is served.
@@ -135,20 +136,20 @@ class Images:
             raise WeightsError(f"{change}; {error}") from error
         log.info("model %s: %s; its content did not", model.name, change)
         self._cache.learn(files.identity, content)
-        with self._state.changed:
+        with self._table.monitor.changed:
             model.files = files
         return content
 
-    def _gives_up(self, command: Command, model: Model) -> Callable[[], bool]:
-        return lambda: command.cancelled or model.forgotten or self._state.stopping
+    def _gives_up(self, command: AnyCommand, model: Model) -> Callable[[], bool]:
+        return lambda: command.cancelled or model.forgotten or self._table.monitor.stopping
 
     def _spared(self, past_host: bool) -> set[str]:
         """Contents that may not be evicted for it."""
-        with self._state.changed:
-            return {model.content for model in self._state.models.values()} if past_host else set()
+        with self._table.monitor.changed:
+            return {model.content for model in self._table.models.values()} if past_host else set()
 
     def _adopt(self, model: Model, image: Image | None) -> Image | None:
-        with self._state.changed:
+        with self._table.monitor.changed:
             model.image, model.pinned = image, image is not None
         if image is not None:
             self._know(model, image.content)
@@ -158,7 +159,7 @@ class Images:
         """The files have been read whole for the first time, or have their image in the host cache."""
         if content in ("", model.content):
             return
-        with self._state.changed:
+        with self._table.monitor.changed:
             model.content, model.served = content, Served(content, _files(model).config)
         self._phases.tell(model)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from aegaeon_native import Range, SlabPool
 from aegaeon_proto.v1 import model_pb2 as pb
-from aegaeon_sidecar.backends import Layout
-from aegaeon_sidecar.errors import OtherWeightsError
+from aegaeon_sidecar.domain.errors import OtherWeightsError
+from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.weight_files import CONFIG, WeightFiles
 from aegaeon_sidecar.weights.image import Image
 from aegaeon_sidecar.weights.pace import Pace

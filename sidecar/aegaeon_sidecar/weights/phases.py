@@ -9,9 +9,9 @@ from pathlib import Path
 from aegaeon_native import NativeError
 from aegaeon_proto.redaction import sentence
 from aegaeon_proto.v1 import model_pb2 as pb
-from aegaeon_sidecar.errors import ModelError, OtherWeightsError, SidecarError, UnreadableError
-from aegaeon_sidecar.state import State
+from aegaeon_sidecar.domain.errors import ModelError, OtherWeightsError, SidecarError, UnreadableError
 from aegaeon_sidecar.weights.models import Model
+from aegaeon_sidecar.weights.table import ModelTable
 
 log = logging.getLogger(__name__)
 
@@ -25,20 +25,20 @@ class Phases:
     """Sets phases and reasons and has them reported, from any thread. `hidden`: folders of this machine that are no
     business of those who read reasons, each with what it is called instead."""
 
-    def __init__(self, state: State, report: Callable[[pb.ModelState], None], hidden: Mapping[Path, str]) -> None:
-        self._state = state
+    def __init__(self, table: ModelTable, report: Callable[[pb.ModelState], None], hidden: Mapping[Path, str]) -> None:
+        self._table = table
         self._report = report
         self._hidden = {str(folder): hidden[folder] for folder in sorted(hidden, key=lambda folder: -len(str(folder)))}
 
     def tell(self, model: Model) -> None:
         """Report it as it is. Under the lock: else what follows it under its name might be reported before it."""
-        with self._state.changed:
+        with self._table.monitor.changed:
             if not model.forgotten:
                 self._report(model.state())
 
     def cached(self, model: Model, note: str) -> None:
         """It can be served; `note`: what people should know of it."""
-        with self._state.changed:
+        with self._table.monitor.changed:
             model.phase, model.reason, model.transient = pb.MODEL_PHASE_CACHED, self._public(model, note), False
             if model.layout is not None:
                 model.pace.note(model.layout.weight_bytes, model.layout.weight_bytes)
@@ -48,7 +48,7 @@ class Phases:
         """It cannot be served. Whoever waits for it is told at once, because the scheduler is."""
         log.warning("model %s cannot be served: %s", model.name, _said(error))
         reason = self._reason(model, error)
-        with self._state.changed:
+        with self._table.monitor.changed:
             model.phase, model.reason, model.trying = pb.MODEL_PHASE_FAILED, reason, False
             model.transient = not isinstance(error, ModelError) or isinstance(error, UnreadableError)
         self.tell(model)
@@ -58,7 +58,7 @@ class Phases:
 
         The scheduler gives it up here after as many, but would say so to nobody else, nor ever try again.
         """
-        with self._state.changed:
+        with self._table.monitor.changed:
             model.misses += 1
             enough = model.misses >= _MOST_MISSES and model.phase == pb.MODEL_PHASE_CACHED
         if enough:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_sidecar.program import Lane
-from aegaeon_sidecar.state import State
+from collections.abc import Collection
+
+from aegaeon_sidecar.weights.table import ModelTable
 
 
-def settle_pins(state: State) -> None:
-    """Pin and unpin as the program and the residents demand (lock held); call it when either has changed."""
-    planned = {item.body.model for item in state.program.of(Lane.WEIGHTS) if isinstance(item.body, pb.Load)}
-    for model in state.models.values():
+def update_pins(table: ModelTable, planned: Collection[str]) -> None:
+    """Pin and unpin as residents and the queued loads (`planned`: names) demand (lock held)."""
+    for model in table.models.values():
         if model.image is None or model.range is None:  # the fetcher still holds it
             continue
         wanted = model.resident or model.moving or model.name in planned

@@ -17,7 +17,7 @@ from aegaeon_proto.credentials import token_of
 from aegaeon_proto.outbound.client import Answer, Client
 from aegaeon_proto.outbound.urls import check_source
 from aegaeon_proto.v1 import model_pb2 as pb
-from aegaeon_sidecar.errors import SourceError
+from aegaeon_sidecar.domain.errors import SourceError
 from aegaeon_sidecar.models.documents import MOST_INDEX_BYTES
 from aegaeon_sidecar.models.files import INDEX, SINGLE
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.models.states import FileState
-from aegaeon_sidecar.state import State
 from aegaeon_sidecar.weights.models import Model
+from aegaeon_sidecar.weights.table import ModelTable
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +71,8 @@ class Retries:
     """A thread that watches the failed models. `again` is called for one that is to be tried, lock held; `crashed` when
     a defect ends the thread."""
 
-    def __init__(self, state: State, again: Callable[[Model], None], crashed: Callable[[], None]) -> None:
-        self._state = state
+    def __init__(self, table: ModelTable, again: Callable[[Model], None], crashed: Callable[[], None]) -> None:
+        self._table = table
         self._again = again
         self._crashed = crashed
         self._stop = threading.Event()
@@ -98,8 +98,8 @@ class Retries:
             raise
 
     def _round(self, now_s: float) -> None:
-        with self._state.changed:
-            failed = [model for model in self._state.models.values() if model.phase == pb.MODEL_PHASE_FAILED]
+        with self._table.monitor.changed:
+            failed = [model for model in self._table.models.values() if model.phase == pb.MODEL_PHASE_FAILED]
         for model in failed:
             if not model.trying:
                 self._look_after(model, now_s)
@@ -117,8 +117,8 @@ class Retries:
         state = () if far else folder_state(Path(source.directory))
         if not tries.due(now_s, state, transient=model.transient):
             return
-        with self._state.changed:
-            if self._state.models.get(model.name) is model and not self._state.stopping:
+        with self._table.monitor.changed:
+            if self._table.models.get(model.name) is model and not self._table.monitor.stopping:
                 tries.begin()
                 log.info("model %s is tried again, time %d", model.name, tries.count)
                 self._again(model)

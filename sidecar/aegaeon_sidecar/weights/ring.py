@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from aegaeon_native import CudaDevice, FileSystemFullError, NativeError
 from aegaeon_native import StageRing as NativeRing
-from aegaeon_sidecar.errors import CacheFullError, FillCancelledError, UnreadableError
+from aegaeon_sidecar.domain.errors import CacheFullError, FillCancelledError, UnreadableError
 
 CHUNK_BYTES = 4 << 20  # chunk, depth and readers: measured by benchmarks/load.py
 DEPTH = 4

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from aegaeon_sidecar.errors import DiskFullError, FillCancelledError
+from aegaeon_sidecar.domain.errors import DiskFullError, FillCancelledError
 from aegaeon_sidecar.weights.entries import (
     LOCK,
     RESERVED,

@@ -13,7 +13,7 @@ from aegaeon_proto.outbound.client import CHUNK_BYTES, Client
 from aegaeon_proto.outbound.store import read_whole, s3_client
 from aegaeon_proto.redaction import sentence
 from aegaeon_proto.v1 import model_pb2 as pb
-from aegaeon_sidecar.errors import SourceError
+from aegaeon_sidecar.domain.errors import SourceError
 from aegaeon_sidecar.weights.remote import (
     MOST_SUMS_BYTES,
     SUMS,

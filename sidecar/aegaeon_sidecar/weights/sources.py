@@ -10,7 +10,7 @@ from pathlib import Path
 from aegaeon_proto.folders import OutsideError, check_within
 from aegaeon_proto.outbound.client import Client, Outbound
 from aegaeon_proto.v1 import model_pb2 as pb
-from aegaeon_sidecar.errors import ModelError, SourceError, WeightsError
+from aegaeon_sidecar.domain.errors import ModelError, SourceError, WeightsError
 from aegaeon_sidecar.weights.boundary import Guarded, boundary
 from aegaeon_sidecar.weights.disk import DiskTier, Stored
 from aegaeon_sidecar.weights.download import Progress

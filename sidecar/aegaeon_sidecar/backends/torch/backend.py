@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native.arrays import DeviceBytes
-from aegaeon_sidecar.backends import Chosen, Launched, Layout, StepInput
+from aegaeon_sidecar.backends import Launched, StepInput
 from aegaeon_sidecar.backends.torch.attention import Gathered
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.choose import choose
@@ -25,12 +25,13 @@ from aegaeon_sidecar.backends.torch.draws import FOLLOWED, on_device
 from aegaeon_sidecar.backends.torch.parameters import Parameters
 from aegaeon_sidecar.backends.torch.plan import Planner
 from aegaeon_sidecar.backends.torch.rows import row_tile
-from aegaeon_sidecar.errors import BackendError
+from aegaeon_sidecar.domain.errors import BackendError
 from aegaeon_sidecar.models.config import DecoderSpec, read_spec
 from aegaeon_sidecar.models.layout import ENGINE_DTYPES, KvShape, kv_shape, place_tensors, plan
+from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.sharding import part_of
 from aegaeon_sidecar.models.tensors import tensor_shapes
-from aegaeon_sidecar.sampling import SamplerState
+from aegaeon_sidecar.sampling import Chosen, SamplerState
 
 if TYPE_CHECKING:
     from aegaeon_sidecar.backends.torch.decodes import Decodes

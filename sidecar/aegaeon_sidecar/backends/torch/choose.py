@@ -14,9 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aegaeon_sidecar.backends import NotFinite, Sampled
 from aegaeon_sidecar.backends.torch.draws import NEVER, NO_TOKEN, likeliest, numbers, pick
-from aegaeon_sidecar.sampling import SamplerState
+from aegaeon_sidecar.sampling import NotFinite, Sampled, SamplerState
 
 
 def choose(logits: Tensor, samplers: Seq[SamplerState]) -> list[Sampled | NotFinite]:

@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aegaeon_sidecar.backends import Chosen, Launched, NotFinite, StepInput
+from aegaeon_sidecar.backends import Launched, StepInput
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.choose import choose, sampled_from
 from aegaeon_sidecar.backends.torch.decoder import Decoder, Given
 from aegaeon_sidecar.backends.torch.device import recorded
 from aegaeon_sidecar.backends.torch.draws import COLUMNS, FOLLOWED, NO_TOKEN, likeliest, numbers, on_device, pick
 from aegaeon_sidecar.backends.torch.paged import Paged
-from aegaeon_sidecar.errors import BackendError
-from aegaeon_sidecar.sampling import SamplerState
+from aegaeon_sidecar.domain.errors import BackendError
+from aegaeon_sidecar.sampling import Chosen, NotFinite, SamplerState
 
 ROWS = 16  # a step's sequences, padded; a larger batch is several steps
 # Columns of a row before its block table. FOLLOWS: the row of the step before that the token comes from; -1: TOKEN.

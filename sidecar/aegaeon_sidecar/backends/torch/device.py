@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
-from aegaeon_sidecar.errors import BackendError, DeviceLostError
-from aegaeon_sidecar.ranks import devices_of
+from aegaeon_sidecar.domain.errors import BackendError, DeviceLostError
+from aegaeon_sidecar.domain.ranks import devices_of
 
 
 def open_device(name: str) -> torch.device:

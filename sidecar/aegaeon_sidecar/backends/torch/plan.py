@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aegaeon_sidecar.backends import StepInput
-from aegaeon_sidecar.errors import BackendError
+from aegaeon_sidecar.domain.errors import BackendError
 from aegaeon_sidecar.models.layout import KvShape
 
 Ints = NDArray[np.int64]

@@ -10,17 +10,16 @@ from collections.abc import Iterable, Mapping
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as model_pb
-from aegaeon_sidecar.copying import Copier
-from aegaeon_sidecar.errors import CancelledError, CommandError, EngineError, StaleError, UnknownError
-from aegaeon_sidecar.lanes import Post, failed, skipped
-from aegaeon_sidecar.plan import TurnPlan
-from aegaeon_sidecar.program import Lane, Skip
-from aegaeon_sidecar.sequences import Sequence
-from aegaeon_sidecar.state import Command, State, Work
-from aegaeon_sidecar.steps import PushTokens
+from aegaeon_sidecar.domain.errors import CancelledError, CommandError, EngineError, StaleError, UnknownError
+from aegaeon_sidecar.domain.program import Lane, Skip
+from aegaeon_sidecar.engine.lanes import Post, failed, skipped
+from aegaeon_sidecar.engine.state import Command, State, Work
+from aegaeon_sidecar.engine.steps import PushTokens
+from aegaeon_sidecar.engine.turn import Turn
+from aegaeon_sidecar.engine.wire import key_of, open_sequence, token_of
+from aegaeon_sidecar.kv.sequences import Sequence
+from aegaeon_sidecar.memory.copier import Copier
 from aegaeon_sidecar.weights.fetcher import Fetcher
-from aegaeon_sidecar.weights.pins import settle_pins
-from aegaeon_sidecar.wire import key_of, open_sequence, token_of
 
 _LANES = {
     "load": Lane.WEIGHTS,
@@ -47,18 +46,18 @@ class Dispatcher:
     def apply(self, command: pb.Command, owner: int) -> None:
         """Queue it or carry it out; what is wrong with it is reported as Failed."""
         kind = command.WhichOneof("body")
-        with self._state.changed:
+        with self._state.monitor.changed:
             try:
                 if kind in _LANES:
                     self.issue(command.id, command.after, _LANES[kind], _work(command), owner)
                 else:
                     self._act(command, kind)
                 if kind in ("load", "cancel"):
-                    settle_pins(self._state)
+                    self._state.update_pins()
             except CommandError as error:
                 shell = Command(command.id, Lane.COMPUTE, (), pb.Unload(), owner)
                 self._fail(shell, error)
-            self._state.changed.notify_all()
+            self._state.monitor.changed.notify_all()
 
     def issue(self, command: int, after: Iterable[int], lane: Lane, work: Work, owner: int) -> None:
         """Queue work on a lane (lock held). Raises EngineError when `after` names a later id."""
@@ -87,20 +86,20 @@ class Dispatcher:
             )
 
     def _open(self, command: pb.Open) -> None:
-        model = self._state.models.get(command.model)
+        model = self._state.table.models.get(command.model)
         if model is None or model.layout is None or model.phase == model_pb.MODEL_PHASE_FAILED:
             why = "not in the catalog" if model is None else model.reason or "not cached yet"
             raise UnknownError(f"model {command.model} is not served here ({why})")
-        held = self._state.sequences.get(key_of(command.seq))
+        held = self._state.kv.sequences.get(key_of(command.seq))
         if held is not None and command.epoch < held.epoch:
             raise StaleError(f"sequence {command.seq.request} is at epoch {held.epoch}, not {command.epoch}")
         if held is not None and command.epoch == held.epoch:
             return
-        fresh = open_sequence(command, model.layout, model.kv_seed if self._state.prefix_reuse else b"")
+        fresh = open_sequence(command, model.layout, model.kv_seed if self._state.kv.prefix_reuse else b"")
         if held is not None and _goes_on(held, fresh):
             self._resume(held, fresh)
         else:
-            self._state.sequences.add(fresh)
+            self._state.kv.sequences.add(fresh)
 
     def _resume(self, held: Sequence, fresh: Sequence) -> None:
         held.epoch, held.reply_to = fresh.epoch, fresh.reply_to
@@ -108,16 +107,16 @@ class Dispatcher:
         self._push(held.reply_to, [token_of(held, i, model_pb.FINISH_REASON_UNSPECIFIED) for i in again])
 
     def _close(self, command: pb.Close) -> None:
-        held = self._state.sequences.get(key_of(command.seq))
+        held = self._state.kv.sequences.get(key_of(command.seq))
         if held is None:
             return
         if command.epoch < held.epoch:
             raise StaleError(f"sequence {command.seq.request} is at epoch {held.epoch}, not {command.epoch}")
-        self._state.sequences.remove(held.key)
+        self._state.kv.sequences.remove(held.key)
 
     def _amend(self, change: pb.Amend) -> None:
         item = self._state.program.get(change.turn)
-        if item is not None and isinstance(item.body, TurnPlan):
+        if item is not None and isinstance(item.body, Turn):
             item.body.amend(change)
 
     def _cancel(self, command: int) -> None:
@@ -140,7 +139,7 @@ class Dispatcher:
 def _work(command: pb.Command) -> Work:
     kind = command.WhichOneof("body")
     if kind == "turn":
-        return TurnPlan.of(command.turn)
+        return Turn.of(command.turn)
     body: Work = getattr(command, str(kind))
     return body
 

@@ -18,14 +18,15 @@ from typing import Union
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import gateway_pb2 as gateway
 from aegaeon_proto.v1 import model_pb2 as model_pb
-from aegaeon_sidecar.backends import Backend, Chosen, Launched, NotFinite, Sampled, StepInput
-from aegaeon_sidecar.errors import BackendError, DeviceLostError
-from aegaeon_sidecar.plan import TurnPlan
-from aegaeon_sidecar.progress import TurnProgress
-from aegaeon_sidecar.sequences import Sequence
-from aegaeon_sidecar.state import State
+from aegaeon_sidecar.backends import Backend, Launched, StepInput
+from aegaeon_sidecar.domain.errors import BackendError, DeviceLostError
+from aegaeon_sidecar.engine.progress import TurnProgress
+from aegaeon_sidecar.engine.state import State
+from aegaeon_sidecar.engine.turn import Turn
+from aegaeon_sidecar.engine.wire import error_of, token_of
+from aegaeon_sidecar.kv.sequences import Sequence
+from aegaeon_sidecar.sampling import Chosen, NotFinite, Sampled
 from aegaeon_sidecar.weights.models import Model
-from aegaeon_sidecar.wire import error_of, token_of
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ class Steps:
         except _STEP_ERRORS as error:
             step.failed = error
 
-    def settle(self, plan: TurnPlan, progress: TurnProgress) -> Step:
+    def settle(self, plan: Turn, progress: TurnProgress) -> Step:
         """Wait for the oldest step under way: tokens to their sequences and gateways. Raises DeviceLostError."""
         step = self._under_way.popleft()
         results: list[Result] = []
@@ -134,7 +135,7 @@ class Steps:
                 step.failed = error
         return results
 
-    def _abandon(self, plan: TurnPlan, progress: TurnProgress) -> None:
+    def _abandon(self, plan: Turn, progress: TurnProgress) -> None:
         """Steps that began with tokens which are not known: once they are over, nothing of them is kept.
 
         Raises DeviceLostError.
@@ -166,18 +167,18 @@ class Steps:
     def _parts(self, inputs: list[StepInput]) -> list[list[StepInput]]:
         return [inputs[first : first + self._max_batch] for first in range(0, len(inputs), self._max_batch)]
 
-    def drain(self, plan: TurnPlan, progress: TurnProgress) -> None:
+    def drain(self, plan: Turn, progress: TurnProgress) -> None:
         """At a turn's end: steps are still under way where it was cancelled. Raises DeviceLostError."""
         while self._under_way:
             self.settle(plan, progress)
 
-    def _settle(self, step: Step, results: list[Result], plan: TurnPlan, progress: TurnProgress) -> None:
-        with self._state.changed:
+    def _settle(self, step: Step, results: list[Result], plan: Turn, progress: TurnProgress) -> None:
+        with self._state.monitor.changed:
             step.model.users -= 1
             tokens: dict[str, list[gateway.Token]] = {}
             for sequence in step.sequences:
                 sequence.busy -= 1
-                self._state.sequences.settle(sequence)
+                self._state.kv.sequences.settle(sequence)
             for sequence, result in zip(step.sequences, results, strict=False):
                 judged = _judged(step.model, result)
                 if sequence.closed:
@@ -188,13 +189,13 @@ class Steps:
                     self._advance(sequence, step.tokens, judged, plan, progress, tokens)
             for target, some in tokens.items():
                 self._push(target, some)
-            self._state.changed.notify_all()
+            self._state.monitor.changed.notify_all()
 
     def _end(
         self,
         sequence: Sequence,
         failure: Failure,
-        plan: TurnPlan,
+        plan: Turn,
         progress: TurnProgress,
         tokens: dict[str, list[gateway.Token]],
     ) -> None:
@@ -204,20 +205,20 @@ class Steps:
             tokens.setdefault(sequence.reply_to, []).append(error_of(sequence))
         progress.note(sequence, model_pb.FINISH_REASON_ERROR, reason=failure.reason, failure=failure.kind)
         plan.drop(sequence.key)
-        self._state.sequences.remove(sequence.key)
+        self._state.kv.sequences.remove(sequence.key)
 
     def _advance(
         self,
         sequence: Sequence,
         computed: int,
         sampled: Sampled | None,
-        plan: TurnPlan,
+        plan: Turn,
         progress: TurnProgress,
         tokens: dict[str, list[gateway.Token]],
     ) -> None:
         before = sequence.full_blocks
         sequence.kv_tokens += computed
-        self._state.sequences.publish(self._state.device, sequence, before)
+        self._state.kv.sequences.publish(self._state.kv.device, sequence, before)
         finish: model_pb.FinishReason.ValueType = model_pb.FINISH_REASON_UNSPECIFIED
         if sampled is not None:
             index = sequence.accept(sampled)
@@ -226,7 +227,7 @@ class Steps:
         progress.note(sequence, finish)
         if finish != model_pb.FINISH_REASON_UNSPECIFIED:
             plan.drop(sequence.key)
-            self._state.sequences.remove(sequence.key)
+            self._state.kv.sequences.remove(sequence.key)
 
 
 def _input(sequence: Sequence, tokens: int, row: int | None) -> StepInput:

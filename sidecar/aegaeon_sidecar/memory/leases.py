@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aegaeon_native import Event, EventTable
 from aegaeon_native.leases import ByteLocks
-from aegaeon_sidecar.errors import StaleError
+from aegaeon_sidecar.domain.errors import StaleError
 
 SLOTS = 1 << 14  # sequences of one host tier that may be lent at a time; 64 KiB
 

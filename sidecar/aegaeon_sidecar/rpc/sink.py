@@ -19,7 +19,7 @@ from aegaeon_proto.channels import TlsError, open_channel, why
 from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import gateway_pb2_grpc as rpc
-from aegaeon_sidecar.backoff import CHANNEL_OPTIONS, Backoff
+from aegaeon_sidecar.rpc.backoff import CHANNEL_OPTIONS, Backoff
 
 log = logging.getLogger(__name__)
 

@@ -13,21 +13,20 @@ from contextlib import ExitStack
 from aegaeon_native import NativeError, Range
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.backends import Layout
-from aegaeon_sidecar.compute import Compute
-from aegaeon_sidecar.copying import Copier
-from aegaeon_sidecar.errors import CancelledError, CommandError, EngineError, UnknownError
+from aegaeon_sidecar.domain.errors import CancelledError, CommandError, EngineError, UnknownError
+from aegaeon_sidecar.domain.program import Lane
+from aegaeon_sidecar.engine.compute import Compute
+from aegaeon_sidecar.engine.outcome import Outcome
+from aegaeon_sidecar.engine.state import Command, State
+from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.kv.handles import resume, units
 from aegaeon_sidecar.kv.moves import KvMoves
-from aegaeon_sidecar.outcome import Outcome
-from aegaeon_sidecar.plan import TurnPlan
-from aegaeon_sidecar.program import Lane
-from aegaeon_sidecar.sequences import Place
-from aegaeon_sidecar.state import Command, State
+from aegaeon_sidecar.kv.sequences import Place
+from aegaeon_sidecar.memory.copier import Copier
+from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.weights.images import Images
 from aegaeon_sidecar.weights.models import Model
 from aegaeon_sidecar.weights.phases import Phases
-from aegaeon_sidecar.weights.pins import settle_pins
 from aegaeon_sidecar.weights.stays import drop, leave, share, take
 
 _ALL = 2**31 - 1
@@ -78,7 +77,7 @@ class Switch:
                 return self._swap_in(command, swap)
             case pb.Adopt() as adopt:
                 return self._adopt(command, adopt)
-            case TurnPlan() as plan:
+            case Turn() as plan:
                 return self._compute.turn(command, plan)
         raise EngineError(f"no lane carries out {type(command.body).__name__}")
 
@@ -86,21 +85,21 @@ class Switch:
 
     def _swap_out(self, command: Command, swap: pb.SwapOut) -> Outcome:
         """Device to host; the device blocks are free when it is done. Raises the errors of `begin`, NoMemoryError."""
-        with self._state.changed:
+        with self._state.monitor.changed:
             sequence = self._kv.begin(command, swap.seq, swap.epoch)
             if sequence.place is Place.HOST:
                 return Outcome(handle=self._kv.handle(sequence))
             if sequence.place is Place.NONE:
                 raise UnknownError(f"sequence {swap.seq.request}/{swap.seq.choice} has no KV cache to move")
             device, host = self._kv.pools(sequence)
-            self._state.sequences.trim(sequence)
+            self._state.kv.sequences.trim(sequence)
             count, full = sequence.blocks.size, sequence.full_blocks
-            sequence.host_blocks, new = self._kv.reserve(self._state.host, sequence, count, full, _ALL)
+            sequence.host_blocks, new = self._kv.reserve(self._state.kv.host, sequence, count, full, _ALL)
             sequence.moving = True
         copier = self._copiers[Lane.KV_OUT]
         copier.copy_blocks(command, host, sequence.host_blocks[new], device, sequence.blocks[new])
         copier.finish()
-        with self._state.changed:
+        with self._state.monitor.changed:
             self._kv.end(command, sequence, Place.DEVICE, Place.HOST)
             return Outcome(nbytes=new.size * host.block_bytes, handle=self._kv.handle(sequence))
 
@@ -110,18 +109,18 @@ class Switch:
         They stay mapped, and free slabs without content are taken first: what nobody has taken when the model is loaded
         again is there still. Slabs that others show as well stay theirs.
         """
-        with self._state.changed:
+        with self._state.monitor.changed:
             model = self._registered(unload.model)
             if not model.resident:
                 return Outcome()
             model.leaving = True
-            free = self._state.wait(lambda: model.users == 0, command)
+            free = self._state.monitor.wait(lambda: model.users == 0, command)
             model.leaving = False
             if not free:
                 raise CancelledError(f"the unload of {model.name} was cancelled")
             model.resident = False
-            leave(self._state, model)
-            settle_pins(self._state)
+            leave(self._state.kv.device, model)
+            self._state.update_pins()
         return Outcome()
 
     # -- B comes ----------------------------------------------------------------------------------------------------
@@ -133,7 +132,7 @@ class Switch:
         except CancelledError:
             raise
         except (CommandError, NativeError) as error:
-            if (model := self._state.models.get(load.model)) is not None:
+            if (model := self._state.table.models.get(load.model)) is not None:
                 self._phases.not_loaded(model, error)
             raise
 
@@ -144,7 +143,7 @@ class Switch:
         not kept since it was unloaded; what is not cached is read from its files by way of the stage ring. Raises
         UnknownError, NoMemoryError (nothing changed), CancelledError, EngineError (its slabs are given back).
         """
-        with self._state.changed:
+        with self._state.monitor.changed:
             model = self._registered(load.model)
             if load.identity not in ("", model.spec.identity):
                 raise UnknownError(f"model {load.model} is another one here; the catalog has changed")
@@ -164,9 +163,9 @@ class Switch:
     def _enter(self, model: Model, load: pb.Load) -> int:
         """Its slabs; returns how many bytes, from the beginning, are in them already."""
         if load.twin:
-            share(self._state, model, load.twin)
+            share(self._state.table, model, load.twin)
             return _layout(model).weight_bytes
-        return take(self._state, model, load.slabs) * self._state.device.pool.slab_bytes
+        return take(self._state.table, self._state.kv.device, model, load.slabs) * self._state.kv.device.pool.slab_bytes
 
     def _map(self, model: Model) -> None:
         """Without the lock, as everything that takes longer than a look: steps of other models go on meanwhile."""
@@ -203,21 +202,21 @@ class Switch:
     def _give_back(self, model: Model) -> None:
         """What a load that failed has half filled."""
         _range(model).unmap(0, len(model.shown))
-        with self._state.changed:
-            drop(self._state, model)
+        with self._state.monitor.changed:
+            drop(self._state.kv.device, model)
             model.shown, model.moving = [], False
-            settle_pins(self._state)
+            self._state.update_pins()
 
     def _settle(self, command: Command, model: Model) -> None:
-        with self._state.changed:
+        with self._state.monitor.changed:
             if command.cancelled or model.forgotten:
                 raise CancelledError(f"the load of {model.name} was cancelled")
             model.moving, model.resident, model.misses = False, True, 0
-            settle_pins(self._state)
+            self._state.update_pins()
 
     def _swap_in(self, command: Command, swap: pb.SwapIn) -> Outcome:
         """This sidecar's host to its device, mapping at most `swap.slabs` further slabs; the host blocks are freed."""
-        with self._state.changed:
+        with self._state.monitor.changed:
             sequence = self._kv.begin(command, swap.seq, swap.epoch)
             if sequence.place is Place.DEVICE:
                 return Outcome()
@@ -225,41 +224,41 @@ class Switch:
                 raise UnknownError(f"sequence {swap.seq.request}/{swap.seq.choice} has no KV cache on the host")
             device, host = self._kv.pools(sequence)
             count, full = sequence.host_blocks.size, sequence.full_blocks
-            sequence.blocks, new = self._kv.reserve(self._state.device, sequence, count, full, swap.slabs)
+            sequence.blocks, new = self._kv.reserve(self._state.kv.device, sequence, count, full, swap.slabs)
             sequence.moving = True
         copier = self._copiers[Lane.KV_IN]
         copier.copy_blocks(command, device, sequence.blocks[new], host, sequence.host_blocks[new])
         copier.finish()
-        with self._state.changed:
+        with self._state.monitor.changed:
             self._kv.end(command, sequence, Place.HOST, Place.DEVICE)
         return Outcome(nbytes=new.size * host.block_bytes)
 
     def _adopt(self, command: Command, adopt: pb.Adopt) -> Outcome:
         """Another sidecar's host blocks to this device. The source keeps its copy until it is sent Close."""
         with ExitStack() as lease:
-            with self._state.changed:
+            with self._state.monitor.changed:
                 sequence = self._kv.begin(command, adopt.seq, adopt.epoch)
                 if sequence.place is not Place.NONE:
                     raise UnknownError(f"sequence {adopt.seq.request}/{adopt.seq.choice} has its KV cache here already")
                 device, _ = self._kv.pools(sequence)
                 source = lease.enter_context(self._kv.borrowed(sequence, adopt.handle, device.block_bytes))
                 count, full = len(adopt.handle.blocks), adopt.handle.kv_tokens // sequence.block_tokens
-                sequence.blocks, new = self._kv.reserve(self._state.device, sequence, count, full, adopt.slabs)
+                sequence.blocks, new = self._kv.reserve(self._state.kv.device, sequence, count, full, adopt.slabs)
                 sequence.moving = True
             copier = self._copiers[Lane.KV_IN]
             pieces = units(adopt.handle, source, device, sequence.blocks, new)
             copier.copy_units(command, device, source, pieces)
             copier.finish()
-        with self._state.changed:
+        with self._state.monitor.changed:
             self._kv.end(command, sequence, Place.NONE, Place.DEVICE)
             resume(sequence, adopt.handle)
-            self._state.sequences.publish(self._state.device, sequence)
+            self._state.kv.sequences.publish(self._state.kv.device, sequence)
         return Outcome(nbytes=new.size * device.block_bytes)
 
     # -- who is meant -----------------------------------------------------------------------------------------------
 
     def _registered(self, name: str) -> Model:
-        model = self._state.models.get(name)
+        model = self._state.table.models.get(name)
         if model is None or model.range is None or model.phase == mpb.MODEL_PHASE_FAILED:
             phase = "not in the catalog" if model is None else f"not ready ({model.reason or 'on its way'})"
             raise UnknownError(f"model {name} is {phase}")

@@ -8,10 +8,10 @@ from aegaeon_proto.sampling import LEAST_TEMPERATURE, MAX_STOP_IDS, fault
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import gateway_pb2 as gateway
 from aegaeon_proto.v1 import model_pb2 as model
-from aegaeon_sidecar.backends import Layout
-from aegaeon_sidecar.errors import InvalidError
+from aegaeon_sidecar.domain.errors import InvalidError
+from aegaeon_sidecar.kv.sequences import Place, SeqKey, Sequence
+from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.sampling import SamplerState, SamplingParams
-from aegaeon_sidecar.sequences import Place, SeqKey, Sequence
 
 PLACES = {
     Place.NONE: pb.KV_PLACE_NONE,

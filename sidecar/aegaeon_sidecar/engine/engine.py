@@ -15,27 +15,30 @@ from aegaeon_native.leases import locked
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.backends import Backend
-from aegaeon_sidecar.compute import Compute
 from aegaeon_sidecar.config import SidecarConfig
-from aegaeon_sidecar.copying import Copier
-from aegaeon_sidecar.dispatch import Dispatcher
-from aegaeon_sidecar.hello import hello
-from aegaeon_sidecar.kv.lending import Lending
+from aegaeon_sidecar.domain.monitor import Monitor
+from aegaeon_sidecar.domain.program import Lane, Program
+from aegaeon_sidecar.engine.compute import Compute
+from aegaeon_sidecar.engine.dispatch import Dispatcher
+from aegaeon_sidecar.engine.hello import hello
+from aegaeon_sidecar.engine.lanes import Lanes
+from aegaeon_sidecar.engine.outbox import Outbox
+from aegaeon_sidecar.engine.state import Command, State
+from aegaeon_sidecar.engine.steps import PushTokens, Steps
+from aegaeon_sidecar.engine.sweeper import Sweeper, sweep
+from aegaeon_sidecar.engine.switch import Switch
+from aegaeon_sidecar.engine.turn import Turn
+from aegaeon_sidecar.engine.wire import seq_of
+from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.kv.moves import KvMoves
 from aegaeon_sidecar.kv.reuse import PrefixReuse
-from aegaeon_sidecar.lanes import Lanes
+from aegaeon_sidecar.kv.sequences import Place, SequenceTable
+from aegaeon_sidecar.memory.copier import Copier
 from aegaeon_sidecar.memory.gpu import Gpus, device_pool, host_pool, open_gpus
+from aegaeon_sidecar.memory.leases import Lending
 from aegaeon_sidecar.memory.prefault import Prefaulter
 from aegaeon_sidecar.memory.segments import Attachments, leases_path, segment_files, segment_path
-from aegaeon_sidecar.memory.sweeper import Sweeper, sweep
 from aegaeon_sidecar.memory.tiers import Tier
-from aegaeon_sidecar.outbox import Outbox
-from aegaeon_sidecar.plan import TurnPlan
-from aegaeon_sidecar.program import Lane, Program
-from aegaeon_sidecar.sequences import Place, SequenceTable
-from aegaeon_sidecar.state import Command, State
-from aegaeon_sidecar.steps import PushTokens, Steps
-from aegaeon_sidecar.switch import Switch
 from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.disk import DiskTier
 from aegaeon_sidecar.weights.fetcher import Fetcher
@@ -45,7 +48,7 @@ from aegaeon_sidecar.weights.phases import Phases
 from aegaeon_sidecar.weights.retries import Retries
 from aegaeon_sidecar.weights.ring import StageRing
 from aegaeon_sidecar.weights.sources import Sources
-from aegaeon_sidecar.wire import seq_of
+from aegaeon_sidecar.weights.table import ModelTable
 
 log = logging.getLogger(__name__)
 
@@ -80,16 +83,26 @@ class Engine:
             self.state = _state(config, self._segment, self._lending, gpus)
         self._attachments = Attachments(config.segments, gpus)
         self._sweeper = Sweeper(config.segments, self._tidy)
-        self._prefaulter = Prefaulter(self.state.device.pool, self.state.host.pool)
+        self._prefaulter = Prefaulter(self.state.kv.device.pool, self.state.kv.host.pool)
         self._events = EventTable.private(_EVENTS * config.ranks)
         self._copiers = {lane: Copier(lane.value, self._events, gpus, urgency) for lane, urgency in _URGENCY.items()}
         self._cache = HostCache(config.segments, config.memory.host_cache_bytes, gpus[0])  # locks pages for all of them
-        self._held = Held(self.state, self._cache)
+        self._held = Held(self.state.table, self._cache)
         self._ring = _ring(config, gpus[0] if config.ranks == 1 else None)
-        self._phases = Phases(self.state, self._report, _hidden(config))
+        self._phases = Phases(self.state.table, self._report, _hidden(config))
         sources = Sources(config.hub_cache, _disk(config), config.sources.outbound)
-        self._fetcher = Fetcher(self.state, backend, self._cache, _ring(config), sources, self._phases, crashed)
-        self._retries = Retries(self.state, self._fetcher.again, crashed)
+        self._fetcher = Fetcher(
+            self.state.table,
+            self.state.kv,
+            self.state.update_pins,
+            backend,
+            self._cache,
+            _ring(config),
+            sources,
+            self._phases,
+            crashed,
+        )
+        self._retries = Retries(self.state.table, self._fetcher.again, crashed)
         self._dispatcher = Dispatcher(self.state, self._fetcher, self._copiers, push, self._post)
         self._lanes = Lanes(self.state, self._switch(backend, push).carry_out, self._post, crashed)
 
@@ -111,17 +124,17 @@ class Engine:
 
     def quiesce(self) -> None:
         """A new scheduler comes: drop what is queued, let what runs end (a turn at its token boundary), wait for it."""
-        with self.state.changed:
+        with self.state.monitor.changed:
             for item in self.state.program.drop_queued():
-                if isinstance(item.body, TurnPlan):
+                if isinstance(item.body, Turn):
                     item.body.ended = True
-            self.state.changed.notify_all()
-            self.state.changed.wait_for(lambda: self.state.running == 0 or self.state.stopping)
+            self.state.monitor.changed.notify_all()
+            self.state.monitor.changed.wait_for(lambda: self.state.running == 0 or self.state.monitor.stopping)
             self.state.program = Program()
 
     def hello(self, attachment: int) -> pb.Report:
         """Begin an attachment on a quiet engine: reports are kept from here on, and this is the first."""
-        with self.state.changed:
+        with self.state.monitor.changed:
             self._outbox.begin(attachment)
             self._held.forget()
             return pb.Report(
@@ -131,25 +144,25 @@ class Engine:
     def heartbeat(self) -> list[pb.Report]:
         """That it lives, what is free, and what the host cache holds when that has changed. Not on the event loop: the
         cache's folder may be locked by another sidecar."""
-        with self.state.changed:
-            self.state.sequences.settle_loans()
+        with self.state.monitor.changed:
+            self.state.kv.sequences.settle_loans()
         held = self._held.news()
         changed = [] if held is None else [pb.Report(host_cache=pb.HostCache(models=held))]
         return [pb.Report(heartbeat=pb.Heartbeat(memory=self.state.memory())), *changed]
 
     def park(self) -> None:
         """The scheduler has been away for longer than the lease: KV goes to the host, where it is held."""
-        with self.state.changed:
-            for sequence in [s for s in self.state.sequences if s.place is Place.DEVICE]:
+        with self.state.monitor.changed:
+            for sequence in [s for s in self.state.kv.sequences if s.place is Place.DEVICE]:
                 swap = pb.SwapOut(seq=seq_of(sequence.key), epoch=sequence.epoch)
                 self._dispatcher.issue(self.state.program.last_id + 1, (), Lane.KV_OUT, swap, _NOBODY)
-            self.state.changed.notify_all()
+            self.state.monitor.changed.notify_all()
 
     @property
     def holds(self) -> int:
         """Sequences that are here, on whichever tier."""
-        with self.state.changed:
-            return len(self.state.sequences)
+        with self.state.monitor.changed:
+            return len(self.state.kv.sequences)
 
     def check(self) -> None:
         """Assert conservation of slabs and blocks. Raises MemoryBookError or NativeError."""
@@ -157,13 +170,13 @@ class Engine:
 
     def stop(self, timeout_s: float) -> bool:
         """End after the current step and chunk; the segment's file is removed. True when nothing runs any more."""
-        with self.state.changed:
-            self.state.stopping = True
+        with self.state.monitor.changed:
+            self.state.monitor.stopping = True
             for item in self.state.program.drop_queued():
                 item.cancelled = True
                 if item.lane in self._copiers:
                     self._copiers[item.lane].cancel(item)
-            self.state.changed.notify_all()
+            self.state.monitor.changed.notify_all()
         self._sweeper.stop()
         self._prefaulter.stop()
         fetched = self._retries.stop(timeout_s) & self._fetcher.stop(timeout_s)
@@ -177,20 +190,20 @@ class Engine:
     def _close(self) -> None:
         for copier in self._copiers.values():
             copier.close()
-        for model in [*self.state.models.values(), *self.state.withdrawn]:
+        for model in self.state.table.all:
             model.let_go()
         self._attachments.close()
         self._events.close()
-        self.state.device.close()
-        self.state.host.close()
+        self.state.kv.device.close()
+        self.state.kv.host.close()
         self._lending.close()
 
     def _tidy(self) -> None:
         """Now and then, with or without a scheduler."""
         self._attachments.drop_removed()
         self._cache.unlock_evicted()
-        with self.state.changed:
-            self.state.sequences.settle_loans()
+        with self.state.monitor.changed:
+            self.state.kv.sequences.settle_loans()
 
     def _report(self, model: mpb.ModelState) -> None:
         self._outbox.post(pb.Report(model=model))
@@ -204,11 +217,11 @@ class Engine:
             self.state,
             Steps(self.state, backend, push, config.max_batch),
             lambda command, step: self._post(command, pb.Report(step_done=step)),
-            PrefixReuse(self.state, self._copiers[Lane.KV_IN]),
+            PrefixReuse(self.state.kv, self._copiers[Lane.KV_IN]),
             config.prefill_chunk_tokens,
         )
-        images = Images(self.state, self._cache, self._ring, self._phases)
-        kv = KvMoves(self.state, config.node, self._segment.name, self._attachments)
+        images = Images(self.state.table, self._cache, self._ring, self._phases)
+        kv = KvMoves(self.state.kv, config.node, self._segment.name, self._attachments)
         return Switch(self.state, images, self._phases, kv, compute, self._copiers)
 
 
@@ -238,4 +251,5 @@ def _state(config: SidecarConfig, segment: Path, lending: Lending, gpus: Gpus) -
     files, host_slabs = segment_files(segment, ranks), memory.host_kv_bytes // ranks // slab_bytes
     device = Tier("device", device_pool(gpus, config.instance, slab_bytes, memory.device_bytes // slab_bytes))
     host = Tier("host", host_pool(gpus, files, slab_bytes, host_slabs))
-    return State(device, host, SequenceTable(device, host, lending), prefix_reuse=memory.prefix_reuse)
+    monitor, sequences = Monitor(), SequenceTable(device, host, lending)
+    return State(monitor, KvMemory(monitor, device, host, sequences, memory.prefix_reuse), ModelTable(monitor))

@@ -3,15 +3,24 @@ is cancelled."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from aegaeon_native import BlockPool, CopyLane, Event, EventTable, Range, SlabPool
-from aegaeon_sidecar.errors import EngineError
-from aegaeon_sidecar.kv.handles import Units
+from aegaeon_sidecar.domain.errors import EngineError
+from aegaeon_sidecar.domain.program import AnyCommand
 from aegaeon_sidecar.memory.eviction import Blocks
 from aegaeon_sidecar.memory.gpu import Gpus
-from aegaeon_sidecar.state import Command
 
 _LOOK_S = 60.0
 _STUCK = f"a copy did not end within {_LOOK_S:g} s; the machine is overloaded or its memory is gone"
+
+
+class Units(NamedTuple):
+    """Blocks cut into pieces of one size, so that none crosses the border of a slab: to[i] <- of[i]."""
+
+    nbytes: int
+    to: Blocks
+    of: Blocks
 
 
 def await_copy(event: Event) -> None:
@@ -31,17 +40,17 @@ class Copier:
         self._lanes = [CopyLane(name, device=gpu, priority=-urgency) for gpu in gpus]
         self._events = events
 
-    def copy_image(self, command: Command, into: Range, image: int, part_bytes: int, first: int) -> None:
+    def copy_image(self, command: AnyCommand, into: Range, image: int, part_bytes: int, first: int) -> None:
         """Queue the ranks' parts of the image at this address, each from its byte `first` on."""
         for rank, (lane, to) in enumerate(zip(self._lanes, into.addresses, strict=True)):
             source = image + rank * part_bytes
             lane.copy(to + first, source + first, part_bytes - first, tag=command.id)
 
-    def copy_blocks(self, command: Command, into: BlockPool, to: Blocks, source: BlockPool, of: Blocks) -> None:
+    def copy_blocks(self, command: AnyCommand, into: BlockPool, to: Blocks, source: BlockPool, of: Blocks) -> None:
         """Queue block of[i] of `source` to block to[i] of `into`, for all i; both hold blocks of one size."""
         self._copy(into.addresses, source.addresses, Units(into.block_bytes, to, of), command.id)
 
-    def copy_units(self, command: Command, into: BlockPool, source: SlabPool, units: Units) -> None:
+    def copy_units(self, command: AnyCommand, into: BlockPool, source: SlabPool, units: Units) -> None:
         """Queue pieces of blocks of another pool, numbered on both sides in pieces of one size."""
         self._copy(into.addresses, source.addresses, units, command.id)
 
@@ -62,7 +71,7 @@ class Copier:
         if not all(lane.synchronize(_LOOK_S) for lane in self._lanes):
             raise EngineError(_STUCK)
 
-    def cancel(self, command: Command) -> None:
+    def cancel(self, command: AnyCommand) -> None:
         for lane in self._lanes:
             lane.cancel(command.id)
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 
-from aegaeon_sidecar.backends import Layout
-from aegaeon_sidecar.errors import WeightsError
+from aegaeon_sidecar.domain.errors import WeightsError
 from aegaeon_sidecar.models.header import FILE_DTYPES, ITEM_BYTES, FileTensor
 from aegaeon_sidecar.models.layout import ENGINE_DTYPES
+from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.sharding import Deal
 from aegaeon_sidecar.models.weight_files import WeightFiles, dtype_of
 from aegaeon_sidecar.weights.ring import NO_FILE, NO_PARTS, Bytes, Job, Parts, Progress, Read, StageRing, parts_of

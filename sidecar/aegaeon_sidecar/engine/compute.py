@@ -14,15 +14,15 @@ import numpy as np
 
 from aegaeon_native import OutOfSlabs
 from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_sidecar.errors import CancelledError, UnknownError
+from aegaeon_sidecar.domain.errors import CancelledError, UnknownError
+from aegaeon_sidecar.engine.outcome import Outcome
+from aegaeon_sidecar.engine.progress import TurnProgress
+from aegaeon_sidecar.engine.state import Command, State
+from aegaeon_sidecar.engine.steps import Step, Steps
+from aegaeon_sidecar.engine.turn import Turn
+from aegaeon_sidecar.engine.waiting import kv_is_coming, model_is_coming
 from aegaeon_sidecar.kv.reuse import PrefixReuse
-from aegaeon_sidecar.outcome import Outcome
-from aegaeon_sidecar.plan import TurnPlan
-from aegaeon_sidecar.progress import TurnProgress
-from aegaeon_sidecar.sequences import Place, SeqKey, Sequence
-from aegaeon_sidecar.state import Command, State
-from aegaeon_sidecar.steps import Step, Steps
-from aegaeon_sidecar.waiting import kv_is_coming, model_is_coming
+from aegaeon_sidecar.kv.sequences import Place, SeqKey, Sequence
 from aegaeon_sidecar.weights.models import Model
 
 PostStep = Callable[[Command, pb.StepDone], None]
@@ -47,7 +47,7 @@ class Compute:
         self._free_since_s = time.monotonic()
         self._boundary_s = 0.0
 
-    def turn(self, command: Command, plan: TurnPlan) -> Outcome:
+    def turn(self, command: Command, plan: Turn) -> Outcome:
         """Carry a turn out; reports itself by StepDone. Raises UnknownError, CancelledError, EngineError."""
         now = time.monotonic()
         progress = TurnProgress(command.id, now, wait_s=now - max(self._free_since_s, command.issued_s))
@@ -65,12 +65,12 @@ class Compute:
             raise CancelledError(f"the turn of {plan.model} was cancelled")
         return Outcome(silent=True)
 
-    def _run(self, command: Command, plan: TurnPlan, progress: TurnProgress) -> None:
+    def _run(self, command: Command, plan: Turn, progress: TurnProgress) -> None:
         """From boundary to boundary: launch a step, then hear of the one before it, which the device has just ended."""
         model = self._await_model(command, plan, progress)
         self._boundary_s = time.perf_counter()
         while model is not None:
-            with self._state.changed:
+            with self._state.monitor.changed:
                 step = self._next(command, plan, model, progress)
                 going = step is not None or (self._reuse.pending and not self._is_over(command, plan, model))
             if step is not None:
@@ -83,21 +83,21 @@ class Compute:
                 self._reuse.wait()
                 self._boundary_s = time.perf_counter()
 
-    def _await_model(self, command: Command, plan: TurnPlan, progress: TurnProgress) -> Model | None:
+    def _await_model(self, command: Command, plan: Turn, progress: TurnProgress) -> Model | None:
         start = time.monotonic()
-        with self._state.changed:
+        with self._state.monitor.changed:
             while not plan.ended:
-                model = self._state.models.get(plan.model)
+                model = self._state.table.models.get(plan.model)
                 if model is not None and model.resident:
                     progress.wait_s += time.monotonic() - start
                     return model
                 if not model_is_coming(self._state, command, plan.model):
                     raise UnknownError(f"model {plan.model} is not resident and no Load of it is under way")
-                if not self._state.sleep(command):
+                if not self._state.monitor.sleep(command):
                     break
         return None
 
-    def _next(self, command: Command, plan: TurnPlan, model: Model, progress: TurnProgress) -> Step | None:
+    def _next(self, command: Command, plan: Turn, model: Model, progress: TurnProgress) -> Step | None:
         """Who runs now (lock held); sleeps while all that is left is still coming; None at the turn's end.
 
         While a step is under way: who runs behind it, None when that cannot be said before its tokens are known.
@@ -114,15 +114,15 @@ class Compute:
             if self._reuse.pending or not any(kv_is_coming(self._state, command, key) for key in plan.waiting()):
                 return None
             start = time.monotonic()
-            self._state.sleep(command)
+            self._state.monitor.sleep(command)
             progress.wait_s += time.monotonic() - start
             self._boundary_s = time.perf_counter()
         return None
 
-    def _is_over(self, command: Command, plan: TurnPlan, model: Model) -> bool:
-        return plan.ended or command.cancelled or self._state.stopping or not model.usable
+    def _is_over(self, command: Command, plan: Turn, model: Model) -> bool:
+        return plan.ended or command.cancelled or self._state.monitor.stopping or not model.usable
 
-    def _prefill_step(self, command: Command, plan: TurnPlan, model: Model, progress: TurnProgress) -> Step | None:
+    def _prefill_step(self, command: Command, plan: Turn, model: Model, progress: TurnProgress) -> Step | None:
         for part in list(plan.prefill):
             sequence = self._here(part.key, model)
             if sequence is not None and sequence.place is Place.NONE and kv_is_coming(self._state, command, part.key):
@@ -147,7 +147,7 @@ class Compute:
                 progress.note(sequence, starved=True)
         return None
 
-    def _decode_step(self, plan: TurnPlan, model: Model, progress: TurnProgress) -> Step | None:
+    def _decode_step(self, plan: Turn, model: Model, progress: TurnProgress) -> Step | None:
         if not plan.decoding:
             return None
         batch = []
@@ -171,19 +171,19 @@ class Compute:
 
     def _here(self, key: SeqKey, model: Model) -> Sequence | None:
         """The sequence if it is this model's and no copy touches or wants it."""
-        sequence = self._state.sequences.get(key)
+        sequence = self._state.kv.sequences.get(key)
         if sequence is None or sequence.model != model.name or sequence.moving or sequence.wanted:
             return None
         return sequence
 
-    def _grow(self, sequence: Sequence, tokens: int, plan: TurnPlan) -> bool:
+    def _grow(self, sequence: Sequence, tokens: int, plan: Turn) -> bool:
         """Blocks for `tokens` more; False when the grant is used up."""
         needed = -(-(sequence.kv_tokens + tokens) // sequence.block_tokens) - sequence.blocks.size
         if needed > 0:
-            pool = self._state.device.blocks(sequence.kv_shape)
+            pool = self._state.kv.device.blocks(sequence.kv_shape)
             before = pool.held_slabs
             try:
-                fresh = self._state.device.allocate(sequence.kv_shape, needed, plan.grant)
+                fresh = self._state.kv.device.allocate(sequence.kv_shape, needed, plan.grant)
             except OutOfSlabs:
                 return False
             plan.grant -= pool.held_slabs - before
@@ -191,7 +191,7 @@ class Compute:
         sequence.place = Place.DEVICE
         return True
 
-    def _settle(self, command: Command, plan: TurnPlan, progress: TurnProgress) -> None:
+    def _settle(self, command: Command, plan: Turn, progress: TurnProgress) -> None:
         """The oldest step is over: its tokens are told, its time is counted from the boundary before it."""
         step = self._steps.settle(plan, progress)
         now = time.perf_counter()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_sidecar.program import Lane
-from aegaeon_sidecar.sequences import SeqKey
-from aegaeon_sidecar.state import Command, State
-from aegaeon_sidecar.wire import key_of
+from aegaeon_sidecar.domain.program import Lane
+from aegaeon_sidecar.engine.state import Command, State
+from aegaeon_sidecar.engine.wire import key_of
+from aegaeon_sidecar.kv.sequences import SeqKey
 
 
 def model_is_coming(state: State, turn: Command, model: str) -> bool:

@@ -15,10 +15,10 @@ from aegaeon_proto.channels import TlsError, why
 from aegaeon_proto.leaders import Leader, Leaders, NoLeaderError
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import engine_pb2_grpc as rpc
-from aegaeon_sidecar.backoff import CHANNEL_OPTIONS, Backoff
 from aegaeon_sidecar.config import SidecarConfig
-from aegaeon_sidecar.engine import Engine
-from aegaeon_sidecar.outbox import Outbox
+from aegaeon_sidecar.engine.engine import Engine
+from aegaeon_sidecar.engine.outbox import Outbox
+from aegaeon_sidecar.rpc.backoff import CHANNEL_OPTIONS, Backoff
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_sidecar.sequences import SeqKey
-from aegaeon_sidecar.wire import key_of
+from aegaeon_sidecar.engine.wire import key_of
+from aegaeon_sidecar.kv.sequences import SeqKey
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class TurnPlan:
+class Turn:
     """Guarded by the engine's lock. `grant`: slabs that the KV cache may still take; `begun`: of its decode
     steps; `ended`: stop at this boundary."""
 
@@ -34,9 +34,9 @@ class TurnPlan:
     ended: bool = field(default=False)
 
     @staticmethod
-    def of(turn: pb.Turn) -> TurnPlan:
+    def of(turn: pb.Turn) -> Turn:
         """What a Turn asks for."""
-        return TurnPlan(
+        return Turn(
             model=turn.model,
             prefill=[Part(key_of(part.seq), part.tokens) for part in turn.prefill],
             decode={key_of(seq): None for seq in turn.decode},

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_sidecar.config import SidecarConfig
+from aegaeon_sidecar.engine.state import State
+from aegaeon_sidecar.engine.wire import PLACES, ROLES, seq_of
 from aegaeon_sidecar.kv.handles import make_handle
-from aegaeon_sidecar.sequences import Place
-from aegaeon_sidecar.state import State
+from aegaeon_sidecar.kv.sequences import Place
 from aegaeon_sidecar.weights.stays import shared
-from aegaeon_sidecar.wire import PLACES, ROLES, seq_of
 
 
 def hello(config: SidecarConfig, incarnation: str, started: float, segment: str, state: State) -> pb.Hello:
@@ -22,24 +22,24 @@ def hello(config: SidecarConfig, incarnation: str, started: float, segment: str,
         node=config.node,
         role=ROLES[config.role],
         device=config.device if config.ranks == 1 else f"{config.device} x {config.ranks}",
-        slab_bytes=state.device.pool.slab_bytes,
-        slabs=state.device.pool.total,
-        host_slabs=state.host.pool.total,
+        slab_bytes=state.kv.device.pool.slab_bytes,
+        slabs=state.kv.device.pool.total,
+        host_slabs=state.kv.host.pool.total,
         memory=state.memory(),
-        resident=[model.name for model in state.models.values() if model.resident],
-        models=[model.state() for model in state.models.values()],
+        resident=[model.name for model in state.table.models.values() if model.resident],
+        models=[model.state() for model in state.table.models.values()],
         held=_held(config.node, segment, state),
         max_batch=config.max_batch,
-        twins=shared(state),
-        catalog=[model.spec for model in state.models.values()],
+        twins=shared(state.table),
+        catalog=[model.spec for model in state.table.models.values()],
     )
 
 
 def _held(node: str, segment: str, state: State) -> Iterator[pb.HeldSequence]:
-    for sequence in state.sequences:
+    for sequence in state.kv.sequences:
         handle = None
         if sequence.place is Place.HOST:
-            host, lease = state.host.blocks(sequence.kv_shape), state.sequences.lend(sequence)
+            host, lease = state.kv.host.blocks(sequence.kv_shape), state.kv.sequences.lend(sequence)
             handle = make_handle(sequence, node, segment, host, lease)
         yield pb.HeldSequence(
             seq=seq_of(sequence.key),

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from aegaeon_native import NativeError
 from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_sidecar.errors import (
+from aegaeon_sidecar.domain.errors import (
     CancelledError,
     CommandError,
     InvalidError,
@@ -21,9 +21,9 @@ from aegaeon_sidecar.errors import (
     StaleError,
     UnknownError,
 )
-from aegaeon_sidecar.outcome import Outcome
-from aegaeon_sidecar.program import Lane, Program, Skip
-from aegaeon_sidecar.state import Command, State, Work
+from aegaeon_sidecar.domain.program import Lane, Program, Skip
+from aegaeon_sidecar.engine.outcome import Outcome
+from aegaeon_sidecar.engine.state import Command, State, Work
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Lanes:
             thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the threads after `state.stopping` was set; True when all have ended."""
+        """Wait for the threads after `state.monitor.stopping` was set; True when all have ended."""
         until = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(until - time.monotonic(), 0))
@@ -81,14 +81,14 @@ class Lanes:
             raise
 
     def _take(self, lane: Lane) -> tuple[Program[Work], Command] | None:
-        with self._state.changed:
-            while not self._state.stopping:
+        with self._state.monitor.changed:
+            while not self._state.monitor.stopping:
                 command = self._state.program.head(lane)
                 if command is not None:
                     command.running = True
                     self._state.running += 1
                     return self._state.program, command
-                self._state.changed.wait()
+                self._state.monitor.changed.wait()
         return None
 
     def _carry_out(self, program: Program[Work], command: Command, handler: Handler) -> None:
@@ -107,7 +107,7 @@ class Lanes:
         self._end(program, command, None)
 
     def _end(self, program: Program[Work], command: Command, error: Exception | None) -> None:
-        with self._state.changed:
+        with self._state.monitor.changed:
             self._state.running -= 1
             if error is None:
                 program.finish(command.id)
@@ -117,4 +117,4 @@ class Lanes:
                 self._post(command, failed(command.id, error, self._state.memory()))
             for skip in skips:
                 self._post(command, skipped(skip))
-            self._state.changed.notify_all()
+            self._state.monitor.changed.notify_all()

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Body = TypeVar("Body")
 _FAILURES_KEPT = 65536
@@ -40,6 +40,10 @@ class Item(Generic[Body]):
     issued_s: float = 0.0
     running: bool = False
     cancelled: bool = False
+
+
+AnyCommand = Item[Any]
+"""A command whose body does not matter."""
 
 
 @dataclass(frozen=True, slots=True)

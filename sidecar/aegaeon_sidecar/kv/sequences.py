@@ -15,13 +15,12 @@ from itertools import chain
 from typing import NamedTuple
 
 from aegaeon_native import Event
-from aegaeon_sidecar.backends import Sampled
-from aegaeon_sidecar.errors import StaleError, UnknownError
-from aegaeon_sidecar.kv.lending import Lending
+from aegaeon_sidecar.domain.errors import StaleError, UnknownError
 from aegaeon_sidecar.memory.eviction import Blocks
+from aegaeon_sidecar.memory.leases import Lending
 from aegaeon_sidecar.memory.prefix import Name, name_block
 from aegaeon_sidecar.memory.tiers import NO_BLOCKS, Owned, Tier
-from aegaeon_sidecar.sampling import SamplerState
+from aegaeon_sidecar.sampling import Sampled, SamplerState
 
 
 class SeqKey(NamedTuple):

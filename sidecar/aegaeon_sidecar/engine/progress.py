@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as model
-from aegaeon_sidecar.sequences import SeqKey, Sequence
-from aegaeon_sidecar.wire import seq_of
+from aegaeon_sidecar.engine.wire import seq_of
+from aegaeon_sidecar.kv.sequences import SeqKey, Sequence
 
 REPORT_STEPS = 8
 REPORT_S = 0.05

@@ -1,0 +1,70 @@
+"""What an engine knows, put together from its owners: KV memory, models, and the scheduler's program.
+
+Parts below get the owner that they need (KvMemory, ModelTable); the lanes, which carry out commands on all of them, get
+this. One lock guards everything: `monitor`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Union
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_sidecar.domain.monitor import Monitor
+from aegaeon_sidecar.domain.program import Item, Lane, Program
+from aegaeon_sidecar.engine.turn import Turn
+from aegaeon_sidecar.kv.memory import KvMemory
+from aegaeon_sidecar.memory.tiers import Tier
+from aegaeon_sidecar.weights.pins import update_pins
+from aegaeon_sidecar.weights.table import ModelTable
+
+Work = Union[pb.Load, pb.Unload, pb.SwapOut, pb.SwapIn, pb.Adopt, Turn]
+Command = Item[Work]
+
+
+@dataclass(slots=True)
+class State:
+    """`running`: commands that lanes carry out now."""
+
+    monitor: Monitor
+    kv: KvMemory
+    table: ModelTable
+    program: Program[Work] = field(default_factory=Program)
+    running: int = 0
+
+    def memory(self) -> pb.Memory:
+        """What is free, for a report."""
+        with self.monitor.changed:
+            kv = self.kv
+            return pb.Memory(
+                slabs_free=kv.device.slabs_free,
+                slabs_kept=kv.device.pool.kept,
+                host_slabs_free=kv.host.slabs_free,
+                shapes=_shapes(kv.device),
+                host_shapes=_shapes(kv.host),
+                reuse=pb.PrefixReuse(
+                    prompt_tokens=kv.reuse.asked,
+                    device_tokens=kv.reuse.on_device,
+                    host_tokens=kv.reuse.on_host,
+                ),
+            )
+
+    def update_pins(self) -> None:
+        """Pin the images that the program and the residents need (lock held); call it when either has changed."""
+        loads = (item.body for item in self.program.of(Lane.WEIGHTS))
+        update_pins(self.table, {body.model for body in loads if isinstance(body, pb.Load)})
+
+    def check(self) -> None:
+        """Assert conservation of slabs and blocks in both tiers, at any time. Raises MemoryBookError or NativeError."""
+        with self.monitor.changed:
+            device, host = self.kv.sequences.owned()
+            stays = {id(model.stay): len(model.stay.slabs) for model in self.table.all if model.stay is not None}
+            self.kv.device.check(sum(stays.values()), device)
+            self.kv.host.check(0, host)
+
+
+def _shapes(tier: Tier) -> list[pb.ShapeMemory]:
+    return [
+        pb.ShapeMemory(kv_shape=shape.kv_shape, free_blocks=shape.free_blocks, used_blocks=shape.used_blocks)
+        for shape in tier.shapes()
+    ]

@@ -1,0 +1,30 @@
+"""Where KV cache lies: both tiers of memory and the sequences whose blocks they hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aegaeon_sidecar.domain.monitor import Monitor
+from aegaeon_sidecar.kv.sequences import SequenceTable
+from aegaeon_sidecar.memory.tiers import Tier
+
+
+@dataclass(slots=True)
+class Reuse:
+    """Tokens of prompts since the start: how many were asked for, and how many of them were found where."""
+
+    asked: int = 0
+    on_device: int = 0
+    on_host: int = 0
+
+
+@dataclass(slots=True)
+class KvMemory:
+    """Guarded by `monitor`. The device tier's slabs hold weights, too (weights/stays.py)."""
+
+    monitor: Monitor
+    device: Tier
+    host: Tier
+    sequences: SequenceTable
+    prefix_reuse: bool = True
+    reuse: Reuse = field(default_factory=Reuse)

@@ -1,0 +1,1 @@
+"""Connections: the scheduler's stream of commands and reports, tokens to gateways."""

@@ -51,7 +51,7 @@ demo: models ## four models share two engines: the whole stack, driven by an Ope
 # One more worker than cores: many tests wait for processes that they started.
 WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
 test: $(STAMP) redis-server ## the tests on WORKERS, then those that measure time alone; random ones with the same examples each time
-	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) --dist loadgroup -m "not slow and not gpu and not alone"
+	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu and not alone"
 	$(BIN)/pytest -q --hypothesis-profile=ci -m "alone and not slow and not gpu"
 test-slow: $(STAMP) ## the tests that take minutes
 	$(BIN)/pytest -q -m "slow and not gpu" --ignore tests/attacks

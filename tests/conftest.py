@@ -39,21 +39,12 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 ModelFactory = Callable[..., Path]
 
-SPREAD = {"backend", "gateway", "native", "operator", "scheduler_core", "sidecar", "simulator"}
-"""Folders whose tests share nothing that is expensive to make: each runs on whichever worker is free."""
-SLOWEST = {"demo", "stack"}
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.pluginmanager.hasplugin("xdist"):  # tests of a GPU run on machines that lack it
+        from side_by_side import SideBySide
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With pytest-xdist, tests of a file stay on one worker, since they share servers, except in folders of SPREAD.
-
-    Whole stacks, whose tests take longest, begin first: else one worker would still run them when the others are done.
-    """
-    items.sort(key=lambda item: item.path.parent.name not in SLOWEST)
-    for item in items:
-        if item.path.parent.name not in SPREAD and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+        config.pluginmanager.register(SideBySide())
 
 
 def _tokenizer(directory: Path) -> None:

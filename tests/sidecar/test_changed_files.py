@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from sidecar.rig import PATIENCE_S, Link, Rig, config, inside, scrub, spec
@@ -20,13 +19,14 @@ from sidecar.web import ANYWHERE, Server
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.domain.errors import SourceError, WeightsError
+from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.engine.engine import Engine
-from aegaeon_sidecar.engine.state import State
 from aegaeon_sidecar.weights import retries
 from aegaeon_sidecar.weights.models import Model
 from aegaeon_sidecar.weights.phases import Phases
 from aegaeon_sidecar.weights.retries import Tries, folder_state
 from aegaeon_sidecar.weights.sources import Located
+from aegaeon_sidecar.weights.table import ModelTable
 
 NOTHING = {"host_cache_bytes": 1000}  # holds no model
 WEIGHTS = "model.safetensors"
@@ -262,8 +262,9 @@ def test_a_reason_names_files_and_the_source_as_it_was_written_and_no_folder_of_
     source: mpb.ModelSource, words: str
 ) -> None:
     told: list[mpb.ModelState] = []
-    state = State(device=None, host=None, sequences=None)  # type: ignore[arg-type]  # it needs the lock alone
-    phases = Phases(state, told.append, {Path("/var/disk"): "the disk tier", Path("/var"): "the machine"})
+    phases = Phases(
+        ModelTable(Monitor()), told.append, {Path("/var/disk"): "the disk tier", Path("/var"): "the machine"}
+    )
     model = Model(mpb.ModelSpec(name="m", source=source), located=Located(Path("/var/disk/0123")))
     phases.failed(model, WeightsError("/var/disk/0123/a.safetensors: missing"))
     phases.failed(model, SourceError("/var/disk/0123: /var/disk is full, /var/run is not"))
@@ -301,18 +302,18 @@ def test_pauses_grow_to_their_most_while_nothing_shows(far: bool) -> None:
 def test_tries_that_take_long_and_fail_are_fewer_and_fewer() -> None:
     """Each may fetch all of a far source: its pauses grow though it is not failed anew for longer than models calm."""
     source = mpb.ModelSpec(name="m", source=mpb.ModelSource(http=mpb.HttpSource(url="http://h/m")))
-    state = State(*[cast(Any, None)] * 3)
-    state.table.models["m"] = Model(source, mpb.MODEL_PHASE_FAILED)
+    table = ModelTable(Monitor())
+    table.models["m"] = Model(source, mpb.MODEL_PHASE_FAILED)
     at: list[int] = []
 
     def again(model: Model) -> None:
-        state.table.models["m"] = Model(source, model.phase, trying=True)
+        table.models["m"] = Model(source, model.phase, trying=True)
         at.append(now)
 
-    watch = retries.Retries(state, again, lambda: None)
+    watch = retries.Retries(table, again, lambda: None)
     for now in range(1, 6 * 3600):
         if at and now == at[-1] + 300:
-            state.table.models["m"] = Model(source, mpb.MODEL_PHASE_FAILED)
+            table.models["m"] = Model(source, mpb.MODEL_PHASE_FAILED)
         watch._round(float(now))
     assert 10 < len(at) < 20
     assert at[-1] - at[-2] > retries.WRONG_PAUSE_S * 0.8

@@ -19,8 +19,8 @@ from sidecar.interleave import Run, every_run
 from aegaeon_native import BlockPool, Event, EventTable, SlabPool
 from aegaeon_native.leases import ByteLocks, is_held
 from aegaeon_sidecar.domain.errors import StaleError
-from aegaeon_sidecar.kv import lending as lending_module
-from aegaeon_sidecar.memory import sweeper
+from aegaeon_sidecar.engine import sweeper
+from aegaeon_sidecar.memory import leases as leases_module
 from aegaeon_sidecar.memory.leases import Borrowing, Lending
 from aegaeon_sidecar.memory.segments import leases_path, segment_path
 from aegaeon_sidecar.weights.cache import LOCK_NAME
@@ -92,9 +92,9 @@ class Steps:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._lock: str | None = None
         self.run = Run([])
-        monkeypatch.setattr(lending_module, "ByteLocks", SteppedLocks)
-        monkeypatch.setattr(lending_module, "EventTable", SteppedTable)
-        monkeypatch.setattr(lending_module, "SLOTS", 4)
+        monkeypatch.setattr(leases_module, "ByteLocks", SteppedLocks)
+        monkeypatch.setattr(leases_module, "EventTable", SteppedTable)
+        monkeypatch.setattr(leases_module, "SLOTS", 4)
         monkeypatch.setattr(sweeper, "locked", self.locked)
         monkeypatch.setattr(sweeper, "is_held", self.is_held)
 

@@ -32,7 +32,7 @@ def failing(base: type[TorchBackend], at: int, prefill: bool) -> TorchBackend:
 
         def launch(self, model: str, inputs: Sequence[StepInput], after: Launched | None = None) -> Launched:
             samplers = [part.sampler for part in inputs if part.sampler is not None]
-            marked = [s for s in samplers if s.seed == MARK and s.generated >= at]
+            marked = [s for s in samplers if s.params.seed == MARK and s.generated >= at]
             if marked and (prefill or any(s.generated for s in marked)):
                 raise RuntimeError("a kernel was asserted")
             return super().launch(model, inputs, after)

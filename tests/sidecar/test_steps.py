@@ -13,13 +13,16 @@ from aegaeon_proto.v1 import gateway_pb2 as gateway
 from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.backends import Launched, StepInput
 from aegaeon_sidecar.domain.errors import DeviceLostError
+from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.engine.progress import TurnProgress
 from aegaeon_sidecar.engine.state import State
 from aegaeon_sidecar.engine.steps import Step, Steps
 from aegaeon_sidecar.engine.turn import Turn
+from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.kv.sequences import SeqKey, Sequence, SequenceTable
 from aegaeon_sidecar.sampling import Chosen, Sampled, SamplerState
 from aegaeon_sidecar.weights.models import Model
+from aegaeon_sidecar.weights.table import ModelTable
 
 NONE = cast(Any, None)  # where no memory is touched
 LOST = DeviceLostError("cuda:0 is lost")
@@ -60,7 +63,9 @@ class Rig:
     def __init__(self, max_batch: int, *script: Launched | Exception) -> None:
         self.device = Device(deque(script))
         self.told = 0
-        self.state = State(NONE, NONE, SequenceTable(NONE, NONE, NONE))
+        monitor = Monitor()
+        kv = KvMemory(monitor, NONE, NONE, SequenceTable(NONE, NONE, NONE))
+        self.state = State(monitor, kv, ModelTable(monitor))
         self.steps = Steps(self.state, cast(Any, self.device), self._push, max_batch)
         self.model = Model(mpb.ModelSpec(name="m"))
         self.a, self.b = (decoding(name) for name in "ab")

@@ -16,7 +16,7 @@ from benchmarks.report import Row, report
 
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
-from aegaeon_scheduler.core.model import Footprint, InstanceId, KvShape, ModelName, Role, Slo
+from aegaeon_scheduler.core.domain import Footprint, InstanceId, KvShape, ModelName, Role, Slo
 from aegaeon_scheduler.core.scheduler import Scheduler
 from aegaeon_simulator.spec import EngineSpec, Served
 from aegaeon_simulator.world import World

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.report import Row, report
 
-from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.domain import Slo
 from aegaeon_simulator.crossing import crossing
 from aegaeon_simulator.device import read_device
 from aegaeon_simulator.run import Run, simulate

@@ -11,7 +11,7 @@ import time
 
 from benchmarks.report import Row, report
 
-from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.domain import Slo
 from aegaeon_simulator.device import read_device
 from aegaeon_simulator.plan import Lab, ModelDemand, Objective, plan, poisson_traffic
 from aegaeon_simulator.workload import Lengths

@@ -30,7 +30,7 @@ from benchmarks.truth_stack import write_manifests as manifests
 from aegaeon_cli.demo.stack import Stack, free_port
 from aegaeon_cli.models import make_models
 from aegaeon_operator.spec import load_manifests
-from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.domain import Slo
 from aegaeon_scheduler.core.slo import Attainment, attainment
 from aegaeon_simulator.device import Device, read_device
 from aegaeon_simulator.run import Run, simulate

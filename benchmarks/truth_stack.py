@@ -17,7 +17,7 @@ import yaml
 
 from aegaeon_cli.status import read_status
 from aegaeon_proto.v1.engine_pb2 import Role
-from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.domain import Slo
 from aegaeon_simulator.workload import Arrival, Workload
 
 QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart"

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from tests.scaling_queries import scaling_query
 
 from aegaeon_gateway.metrics import Metrics
-from aegaeon_scheduler.core.model import InstanceId, Memory, ModelName, Phase, Role
+from aegaeon_scheduler.core.domain import InstanceId, Memory, ModelName, Phase, Role
 from aegaeon_scheduler.core.snapshot import InstanceView, ModelView, Snapshot
 from aegaeon_scheduler.service.metrics import PoolMetrics
 from e2e.cluster.binaries import find

@@ -105,7 +105,7 @@ def _check(given: dict[str, Any]) -> None:
 
 
 def _objective(given: dict[str, Any]) -> Objective:
-    from aegaeon_scheduler.core.model import Slo
+    from aegaeon_scheduler.core.domain import Slo
     from aegaeon_simulator.plan import Objective
 
     slo = Slo(given["slo_ttft"], given["slo_tbt"])

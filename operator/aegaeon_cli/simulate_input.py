@@ -82,7 +82,7 @@ def _with_host(device: Device, cache_gb: float | None, disk_gb_per_s: float) -> 
 
 
 def _settings(given: dict[str, Any]) -> Settings:
-    from aegaeon_scheduler.core.model import Slo
+    from aegaeon_scheduler.core.domain import Slo
     from aegaeon_simulator.settings import Settings, Split, default_split
 
     counts = [given["prefill"], given["decode"], given["unified"]]

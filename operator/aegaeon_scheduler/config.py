@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from aegaeon_scheduler.core.config import ConstantsOf, LatencyConstants, PolicySettings
 from aegaeon_scheduler.core.config import SchedulerConfig as CoreConfig
-from aegaeon_scheduler.core.model import Tier
+from aegaeon_scheduler.core.domain import Tier
 from aegaeon_scheduler.errors import ConfigError
 
 T = TypeVar("T", bound=BaseModel)

@@ -10,7 +10,7 @@ from typing import Protocol
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants
-from aegaeon_scheduler.core.model import CommandId, Finish, Memory, ModelName, Place, SeqId
+from aegaeon_scheduler.core.domain import CommandId, Finish, Memory, ModelName, Place, SeqId
 from aegaeon_simulator.clock import Clock
 from aegaeon_simulator.errors import WireViolationError
 from aegaeon_simulator.memory import Tier

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aegaeon_scheduler.core import commands as cmd
-from aegaeon_scheduler.core.model import FailureKind, InstanceId, ModelName, Place, SeqId
+from aegaeon_scheduler.core.domain import FailureKind, InstanceId, ModelName, Place, SeqId
 from aegaeon_simulator.compute import ComputeLane
 from aegaeon_simulator.errors import WireViolationError
 from aegaeon_simulator.host import HostCache

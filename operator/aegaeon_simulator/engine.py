@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.model import (
+from aegaeon_scheduler.core.domain import (
     CommandId,
     FailureKind,
     Held,

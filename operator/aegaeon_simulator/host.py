@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from aegaeon_scheduler.core.model import ModelName
+from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_simulator.clock import Clock
 from aegaeon_simulator.links import Node
 

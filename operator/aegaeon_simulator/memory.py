@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from aegaeon_scheduler.core.model import Footprint, KvShape, Memory, ShapeMemory
+from aegaeon_scheduler.core.domain import Footprint, KvShape, Memory, ShapeMemory
 from aegaeon_simulator.errors import WireViolationError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from aegaeon_scheduler.core.model import Slo, Terms, Tier
+from aegaeon_scheduler.core.domain import Slo, Terms, Tier
 from aegaeon_scheduler.core.slo import Attainment, attainment
 from aegaeon_simulator.use import Use
 

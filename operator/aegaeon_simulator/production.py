@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from aegaeon_scheduler.core.config import ConstantsOf, PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.domain import Footprint, InstanceId, KvShape, ModelName, Role
 from aegaeon_scheduler.core.errors import ConfigError
-from aegaeon_scheduler.core.model import Footprint, InstanceId, KvShape, ModelName, Role
 from aegaeon_simulator.device import Charge, Device, Kind
 from aegaeon_simulator.errors import SettingsError
 from aegaeon_simulator.machines import Machines

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig
-from aegaeon_scheduler.core.model import FailureKind, Footprint, InstanceId, KvShape, ModelName, Role, Slo, Terms
+from aegaeon_scheduler.core.domain import FailureKind, Footprint, InstanceId, KvShape, ModelName, Role, Slo, Terms
 from aegaeon_simulator.spec import EngineSpec, Served
 from aegaeon_simulator.world import World
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants
-from aegaeon_scheduler.core.model import CommandId, Footprint, InstanceId, ModelName, Place, Role, SeqId
+from aegaeon_scheduler.core.domain import CommandId, Footprint, InstanceId, ModelName, Place, Role, SeqId
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import SchedulerConfig
-from aegaeon_scheduler.core.model import (
+from aegaeon_scheduler.core.domain import (
     FailureKind,
     Finish,
     GatewayId,

@@ -28,8 +28,8 @@ from aegaeon_operator.podrunner import SegmentsFolder, node_folder, runs_of, swe
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.domain import CommandId, InstanceId, Memory, ModelName, Role
 from aegaeon_scheduler.core.log import LogWriter
-from aegaeon_scheduler.core.model import CommandId, InstanceId, Memory, ModelName, Role
 from aegaeon_simulator.small import small_world
 
 RUN = Switched(

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from aegaeon_cli.main import main
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import SchedulerConfig
+from aegaeon_scheduler.core.domain import GatewayId, ModelConfig, ModelName, SeqId, Slo
 from aegaeon_scheduler.core.log import LogWriter
-from aegaeon_scheduler.core.model import GatewayId, ModelConfig, ModelName, SeqId, Slo
 from aegaeon_scheduler.core.scheduler import Scheduler
 
 LLAMA = ModelName("llama")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from aegaeon_cli.demo.results import quantile, results, table
 from aegaeon_cli.demo.traffic import Chat, Exchange
 from aegaeon_proto.v1.gateway_pb2 import ModelTraffic, PoolStatus
-from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.domain import Slo
 
 SLO = {"llama": Slo(1.0, 0.1)}
 

@@ -14,7 +14,7 @@ _WORDS = ("r", "s", "m", "engine-0", "gateway", "f32-1x8x16")
 @contextmanager
 def _reports() -> Iterator[One]:
     from aegaeon_proto.v1 import engine_pb2
-    from aegaeon_scheduler.core.model import InstanceId, Memory
+    from aegaeon_scheduler.core.domain import InstanceId, Memory
     from aegaeon_scheduler.errors import ProtocolError
     from aegaeon_scheduler.service.codec.reports import ReportDecoder, command_named, instance_up
 
@@ -41,7 +41,7 @@ def _reports() -> Iterator[One]:
 @contextmanager
 def _frontend() -> Iterator[One]:
     from aegaeon_proto.v1 import gateway_pb2
-    from aegaeon_scheduler.core.model import GatewayId
+    from aegaeon_scheduler.core.domain import GatewayId
     from aegaeon_scheduler.service.codec.frontend import complaint, submitted
 
     def one(data: bytes) -> None:

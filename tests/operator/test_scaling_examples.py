@@ -11,7 +11,7 @@ from tests.scaling_queries import example, scaling_query
 
 from aegaeon_operator.spec.crd import definitions
 from aegaeon_operator.spec.resources import API_VERSION
-from aegaeon_scheduler.core.model import ModelName
+from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_scheduler.core.snapshot import ModelView, Snapshot
 from aegaeon_scheduler.service.metrics import PoolMetrics
 

@@ -10,8 +10,8 @@ from scheduler_core.test_scheduler import CACHED, E0, E1, Brain, of, submitted, 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.domain import ModelName, RejectCode, Role
 from aegaeon_scheduler.core.errors import ConfigError
-from aegaeon_scheduler.core.model import ModelName, RejectCode, Role
 from aegaeon_scheduler.core.policies.slack.table import Line
 from aegaeon_scheduler.core.scheduler import Scheduler
 from aegaeon_simulator.small import small_world

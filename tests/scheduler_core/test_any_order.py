@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
-from aegaeon_scheduler.core.model import FailureKind, InstanceId, ModelName, Role
+from aegaeon_scheduler.core.domain import FailureKind, InstanceId, ModelName, Role
 from aegaeon_simulator.small import small_world
 from aegaeon_simulator.world import World
 

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from aegaeon_scheduler.core.config import ConstantsOf, LatencyConstants, SchedulerConfig
+from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_scheduler.core.estimate import Estimate, Estimates
-from aegaeon_scheduler.core.model import ModelName
 
 TRUE = LatencyConstants(a=8e-3, b=9e-8, c=1e-4, p0=7e-3, p1=2e-5, p2=3e-10, floor=0.0)
 WRONG = LatencyConstants(a=3e-2, b=0.0, c=0.0, p0=1e-3, p1=1e-4, p2=0.0)

@@ -8,7 +8,7 @@ from scheduler_core.test_scheduler import E0, E1, FOOTPRINT, M, of, submitted, u
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import PolicySettings, SchedulerConfig
-from aegaeon_scheduler.core.model import FailureKind, InstanceId, ModelConfig, Phase, RejectCode, Slo
+from aegaeon_scheduler.core.domain import FailureKind, InstanceId, ModelConfig, Phase, RejectCode, Slo
 from aegaeon_scheduler.core.scheduler import Scheduler
 
 REASON = "m: weights changed while served: model.safetensors: missing"

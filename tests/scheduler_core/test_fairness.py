@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
-from aegaeon_scheduler.core.model import ModelName, Role
+from aegaeon_scheduler.core.domain import ModelName, Role
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_simulator.small import small_world
 from aegaeon_simulator.world import World

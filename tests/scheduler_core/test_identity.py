@@ -9,7 +9,7 @@ from scheduler_core.test_scheduler import E0, M, of, submitted, up
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.model import ModelConfig, Phase, RejectCode, Slo
+from aegaeon_scheduler.core.domain import ModelConfig, Phase, RejectCode, Slo
 
 
 def catalog(identity: str) -> ev.CatalogChanged:

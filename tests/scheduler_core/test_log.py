@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import ConstantsOf, LatencyConstants, PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.domain import ModelName, Role
 from aegaeon_scheduler.core.errors import LogError
 from aegaeon_scheduler.core.log import LogWriter, decode, encode, read, replay
-from aegaeon_scheduler.core.model import ModelName, Role
 from aegaeon_simulator.small import small_world
 
 for_types = {t.__name__: t for t in (*typing.get_args(ev.Event), *typing.get_args(cmd.Command))}

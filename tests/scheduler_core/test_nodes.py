@@ -8,7 +8,7 @@ import pytest
 from scheduler_core.test_slack import Watched
 
 from aegaeon_scheduler.core import commands as cmd
-from aegaeon_scheduler.core.model import InstanceId, Place, Role
+from aegaeon_scheduler.core.domain import InstanceId, Place, Role
 from aegaeon_scheduler.core.policies.slack.group import node_of
 
 # Of two nodes in turn: e0 and e2 are of one, e1 and e3 of the other.

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
-from aegaeon_scheduler.core.model import InstanceId, ModelName, Role
+from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role
 from aegaeon_simulator.small import small_world
 from aegaeon_simulator.world import World
 

@@ -11,7 +11,7 @@ from scheduler_core.test_any_order import Arrival, arrivals, config, shape
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.model import FailureKind, Finish, InstanceId, ModelName, RejectCode, Role, SeqId
+from aegaeon_scheduler.core.domain import FailureKind, Finish, InstanceId, ModelName, RejectCode, Role, SeqId
 from aegaeon_simulator.engine import Engine
 from aegaeon_simulator.small import small_world
 from aegaeon_simulator.world import Client, World

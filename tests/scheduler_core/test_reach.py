@@ -7,8 +7,8 @@ from itertools import pairwise
 from scheduler_core.test_slack import Watched
 
 from aegaeon_scheduler.core import commands as cmd
+from aegaeon_scheduler.core.domain import ModelName, Role
 from aegaeon_scheduler.core.hosts import Hosts
-from aegaeon_scheduler.core.model import ModelName, Role
 
 
 def test_a_node_that_never_said_what_it_holds_holds_everything():

@@ -10,7 +10,7 @@ import pytest
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
-from aegaeon_scheduler.core.model import ModelName, RejectCode, Role, SeqId
+from aegaeon_scheduler.core.domain import ModelName, RejectCode, Role, SeqId
 from aegaeon_simulator.small import small_world
 from aegaeon_simulator.world import World
 

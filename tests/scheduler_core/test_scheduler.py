@@ -7,7 +7,7 @@ from dataclasses import replace
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import PolicySettings, SchedulerConfig
-from aegaeon_scheduler.core.model import (
+from aegaeon_scheduler.core.domain import (
     Footprint,
     GatewayId,
     Held,

@@ -6,7 +6,7 @@ import pytest
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
-from aegaeon_scheduler.core.model import ModelName, Role
+from aegaeon_scheduler.core.domain import ModelName, Role
 from aegaeon_simulator.small import small_world
 from aegaeon_simulator.world import World
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.domain import Slo
 from aegaeon_scheduler.core.slo import attainment, time_attained, tokens_on_time
 
 SLO = Slo(1.0, 0.1)

@@ -7,7 +7,7 @@ import pytest
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import PolicySettings, SchedulerConfig
-from aegaeon_scheduler.core.model import CommandId, ModelName, Role
+from aegaeon_scheduler.core.domain import CommandId, ModelName, Role
 from aegaeon_simulator.small import small_world
 
 POLICIES = pytest.mark.parametrize("policy", ["paper", "slack"])

@@ -8,8 +8,8 @@ import pytest
 
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.domain import ModelName, Role, Terms, Tier
 from aegaeon_scheduler.core.log import LogWriter
-from aegaeon_scheduler.core.model import ModelName, Role, Terms, Tier
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_simulator.small import small_world
 from aegaeon_simulator.world import World

@@ -12,7 +12,7 @@ import pytest
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.config import core_config, load_config
 from aegaeon_scheduler.core import commands, events
-from aegaeon_scheduler.core.model import Terms, Tier
+from aegaeon_scheduler.core.domain import Terms, Tier
 from aegaeon_scheduler.core.scheduler import Scheduler
 from aegaeon_scheduler.errors import ConfigError
 from aegaeon_scheduler.service.tenants import configured

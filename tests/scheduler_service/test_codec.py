@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.core import commands, events
-from aegaeon_scheduler.core.model import (
+from aegaeon_scheduler.core.domain import (
     CommandId,
     FailureKind,
     Finish,

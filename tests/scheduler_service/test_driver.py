@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from aegaeon_proto.v1 import engine_pb2, model_pb2
 from aegaeon_scheduler.config import ModelEntry, SourceEntry
 from aegaeon_scheduler.core import commands, events
-from aegaeon_scheduler.core.model import CommandId, InstanceId, SeqId
+from aegaeon_scheduler.core.domain import CommandId, InstanceId, SeqId
 from aegaeon_scheduler.service.alarm import Alarm
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.driver import Driver

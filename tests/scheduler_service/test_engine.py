@@ -10,7 +10,7 @@ import pytest
 
 from aegaeon_proto.v1 import engine_pb2, model_pb2
 from aegaeon_scheduler.core import commands, events
-from aegaeon_scheduler.core.model import CommandId, InstanceId, Memory, ModelName, Phase, SeqId
+from aegaeon_scheduler.core.domain import CommandId, InstanceId, Memory, ModelName, Phase, SeqId
 
 HERE = InstanceId("decode-0")
 

@@ -10,7 +10,7 @@ import pytest
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.core import commands, events
-from aegaeon_scheduler.core.model import CommandId, GatewayId, InstanceId, ModelName, RejectCode, SeqId
+from aegaeon_scheduler.core.domain import CommandId, GatewayId, InstanceId, ModelName, RejectCode, SeqId
 
 GW = GatewayId("gw")
 SEQ = SeqId("r1", 0)

@@ -8,7 +8,7 @@ import grpc
 
 from aegaeon_proto.v1 import admin_pb2, engine_pb2, gateway_pb2, leadership_pb2, leadership_pb2_grpc, model_pb2
 from aegaeon_scheduler.core import events
-from aegaeon_scheduler.core.model import ModelName
+from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_scheduler.core.snapshot import Snapshot
 from aegaeon_scheduler.service.metrics import PoolMetrics
 

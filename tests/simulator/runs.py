@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from aegaeon_scheduler.core.config import LatencyConstants
-from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.domain import Slo
 from aegaeon_simulator.device import Device, Kind, read_device
 from aegaeon_simulator.outcome import Outcome
 from aegaeon_simulator.run import Run, simulate

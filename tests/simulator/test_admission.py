@@ -13,7 +13,7 @@ from aegaeon_operator.reconcile.cluster.admission import admitted
 from aegaeon_operator.reconcile.cluster.conditions import Condition
 from aegaeon_operator.reconcile.cluster.facts import ModelFacts
 from aegaeon_operator.spec.model_pool import ServedModel
-from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.domain import Slo
 from aegaeon_simulator.device import read_device
 from aegaeon_simulator.plan import Lab, ModelDemand, Objective, poisson_traffic
 from aegaeon_simulator.plan.measure import busy_seconds

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from simulator.runs import GB, LOAD_S, SLO, arrivals, plain_device, run
 
-from aegaeon_scheduler.core.model import ModelName
+from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_simulator.clock import Clock
 from aegaeon_simulator.host import HostCache
 from aegaeon_simulator.settings import Split

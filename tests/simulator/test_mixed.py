@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from simulator.runs import GB, SLO, plain_device
 
 from aegaeon_cli.main import main
-from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.domain import Slo
 from aegaeon_simulator.device import Device, Kind, read_device
 from aegaeon_simulator.errors import DeviceError
 from aegaeon_simulator.machines import Machines, More

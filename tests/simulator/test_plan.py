@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aegaeon_cli.main import main
-from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.domain import Slo
 from aegaeon_simulator.device import read_device
 from aegaeon_simulator.outcome import Outcome, Served
 from aegaeon_simulator.plan import (

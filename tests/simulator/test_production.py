@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from aegaeon_scheduler.core.model import ModelName, Role, Slo
+from aegaeon_scheduler.core.domain import ModelName, Role, Slo
 from aegaeon_simulator.device import read_device
 from aegaeon_simulator.machines import Machines
 from aegaeon_simulator.production import _engines

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aegaeon_scheduler.core.model import Terms, Tier
+from aegaeon_scheduler.core.domain import Terms, Tier
 from aegaeon_simulator.workload import Arrival, Lengths, TraceError, Workload, WorkloadError, poisson, read_trace
 from aegaeon_simulator.workload.convert import main as convert
 from aegaeon_simulator.workload.terms import with_terms

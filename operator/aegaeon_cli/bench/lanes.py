@@ -8,8 +8,8 @@ from pathlib import Path
 from aegaeon_cli.bench.spans import Span
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
+from aegaeon_scheduler.core.domain import CommandId, InstanceId, Role
 from aegaeon_scheduler.core.log import read
-from aegaeon_scheduler.core.model import CommandId, InstanceId, Role
 
 COPIES: dict[type, tuple[str, str]] = {
     cmd.Load: ("weights", "load"),

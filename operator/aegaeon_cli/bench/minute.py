@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from aegaeon_cli.bench.lanes import Lanes, between, lanes_of
 from aegaeon_cli.bench.spans import Span, extent, shifted
 from aegaeon_cli.errors import BadFileError
+from aegaeon_scheduler.core.domain import InstanceId, Role
 from aegaeon_scheduler.core.errors import CoreError
-from aegaeon_scheduler.core.model import InstanceId, Role
 
 if TYPE_CHECKING:
     from aegaeon_cli.demo.traffic import Traffic

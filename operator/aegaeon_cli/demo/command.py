@@ -20,7 +20,7 @@ from aegaeon_cli.folders import models_folder
 from aegaeon_cli.models import make_models, questions
 from aegaeon_operator.spec import Pool, load_manifests
 from aegaeon_proto.v1.gateway_pb2 import PoolStatus
-from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.domain import Slo
 
 QUICKSTART = Path("examples/quickstart")
 LOG_LINES = 100

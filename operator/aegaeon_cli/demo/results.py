@@ -10,7 +10,7 @@ from rich.table import Table
 
 from aegaeon_cli.demo.traffic import Exchange
 from aegaeon_proto.v1.gateway_pb2 import PoolStatus
-from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.domain import Slo
 from aegaeon_scheduler.core.slo import Attainment, attainment
 
 

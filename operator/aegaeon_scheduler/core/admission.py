@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from math import inf
 
+from aegaeon_scheduler.core.domain import RejectCode, Role
 from aegaeon_scheduler.core.errors import ConfigError
-from aegaeon_scheduler.core.model import RejectCode, Role
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Sequence

@@ -6,7 +6,7 @@ part of it that a report shows already is not deducted twice.
 
 from __future__ import annotations
 
-from aegaeon_scheduler.core.model import CommandId, Footprint, KvShape, Memory
+from aegaeon_scheduler.core.domain import CommandId, Footprint, KvShape, Memory
 
 
 def blocks_for(footprint: Footprint, tokens: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
-from aegaeon_scheduler.core.model import CommandId, GatewayId, InstanceId, ModelName, RejectCode, SeqId
+from aegaeon_scheduler.core.domain import CommandId, GatewayId, InstanceId, ModelName, RejectCode, SeqId
 
 
 @dataclass(frozen=True, slots=True)

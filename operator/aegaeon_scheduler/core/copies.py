@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.commands import Adopt, SwapIn, SwapOut
-from aegaeon_scheduler.core.model import CommandId
+from aegaeon_scheduler.core.domain import CommandId
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Sequence
 

@@ -6,7 +6,7 @@ Constants are given or default, and refined from reports by recursive least squa
 from __future__ import annotations
 
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig
-from aegaeon_scheduler.core.model import ModelName
+from aegaeon_scheduler.core.domain import ModelName
 
 _FORGET = 0.998  # weight of a report after one more: about 500 reports count
 _PRIOR = 10.0  # variance of the given constants against one report, in units of the scaled coefficients

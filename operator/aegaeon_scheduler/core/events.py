@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
-from aegaeon_scheduler.core.model import (
+from aegaeon_scheduler.core.domain import (
     CommandId,
     FailureKind,
     Finish,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from aegaeon_scheduler.core.model import ModelName
+from aegaeon_scheduler.core.domain import ModelName
 
 
 class Hosts:

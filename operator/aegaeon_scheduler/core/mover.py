@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.copies import Copies
+from aegaeon_scheduler.core.domain import Place
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
-from aegaeon_scheduler.core.model import Place
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.residency import Residency

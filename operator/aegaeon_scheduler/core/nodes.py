@@ -4,7 +4,7 @@ decode.
 
 from __future__ import annotations
 
-from aegaeon_scheduler.core.model import Role
+from aegaeon_scheduler.core.domain import Role
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance
 

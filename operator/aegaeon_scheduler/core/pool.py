@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from aegaeon_scheduler.core.commands import Body, Command, Send
 from aegaeon_scheduler.core.config import SchedulerConfig
+from aegaeon_scheduler.core.domain import CommandId, Held, InstanceId, ModelName, SeqId
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.hosts import Hosts
-from aegaeon_scheduler.core.model import CommandId, Held, InstanceId, ModelName, SeqId
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence
 
 

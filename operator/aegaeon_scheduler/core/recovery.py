@@ -6,11 +6,11 @@ The gateway's prefix is the truth; what an attaching instance still holds is cla
 from __future__ import annotations
 
 from aegaeon_scheduler.core.commands import Close, Reject, SequenceEnded
+from aegaeon_scheduler.core.domain import GatewayId, Held, InstanceId, Phase, Place, RejectCode, Role
 from aegaeon_scheduler.core.events import CatalogChanged, InstanceUp, ModelReported, Submitted
 from aegaeon_scheduler.core.failures import Failures
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
-from aegaeon_scheduler.core.model import GatewayId, Held, InstanceId, Phase, Place, RejectCode, Role
 from aegaeon_scheduler.core.nodes import strand
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool

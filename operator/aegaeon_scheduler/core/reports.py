@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from aegaeon_scheduler.core.commands import Adopt, Load, SwapIn, SwapOut, Unload
+from aegaeon_scheduler.core.domain import FailureKind, Finish, Memory, Place, RejectCode
 from aegaeon_scheduler.core.events import CommandDone, Progress, TurnProgress
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
-from aegaeon_scheduler.core.model import FailureKind, Finish, Memory, Place, RejectCode
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage

@@ -9,7 +9,7 @@ from __future__ import annotations
 from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.commands import Amend, Close, Load, Open, PrefillPart, Turn
 from aegaeon_scheduler.core.copies import Copies
-from aegaeon_scheduler.core.model import CommandId, Place
+from aegaeon_scheduler.core.domain import CommandId, Place
 from aegaeon_scheduler.core.policies import Plan, Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.room import Fitted, Room

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.commands import Unload
 from aegaeon_scheduler.core.copies import Copies
+from aegaeon_scheduler.core.domain import CommandId, Footprint, Place
 from aegaeon_scheduler.core.life import Life
-from aegaeon_scheduler.core.model import CommandId, Footprint, Place
 from aegaeon_scheduler.core.policies import Plan, Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, Weights

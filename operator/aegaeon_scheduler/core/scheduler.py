@@ -14,11 +14,11 @@ from aegaeon_scheduler.core.commands import Command
 from aegaeon_scheduler.core.config import SchedulerConfig
 from aegaeon_scheduler.core.conservation import check
 from aegaeon_scheduler.core.copies import Copies
+from aegaeon_scheduler.core.domain import RejectCode
 from aegaeon_scheduler.core.errors import ConfigError
 from aegaeon_scheduler.core.failures import Failures
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
-from aegaeon_scheduler.core.model import RejectCode
 from aegaeon_scheduler.core.mover import Mover
 from aegaeon_scheduler.core.policies import Plan, Policy
 from aegaeon_scheduler.core.policies.paper import PaperPolicy

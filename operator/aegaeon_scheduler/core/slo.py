@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.domain import Slo
 
 
 @dataclass(frozen=True, slots=True)

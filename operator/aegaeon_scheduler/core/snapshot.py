@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aegaeon_scheduler.core.model import InstanceId, Memory, ModelName, Phase, Place, Role, SeqId
+from aegaeon_scheduler.core.domain import InstanceId, Memory, ModelName, Phase, Place, Role, SeqId
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from aegaeon_scheduler.core.book import Book, Grant
 from aegaeon_scheduler.core.commands import Body
-from aegaeon_scheduler.core.events import InstanceUp, Submitted
-from aegaeon_scheduler.core.model import (
+from aegaeon_scheduler.core.domain import (
     CommandId,
     Footprint,
     Held,
@@ -23,6 +22,7 @@ from aegaeon_scheduler.core.model import (
     Place,
     SeqId,
 )
+from aegaeon_scheduler.core.events import InstanceUp, Submitted
 
 
 class Stage(Enum):

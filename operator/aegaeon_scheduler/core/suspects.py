@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from aegaeon_scheduler.core.model import SeqId
+from aegaeon_scheduler.core.domain import SeqId
 from aegaeon_scheduler.core.policies import Plan
 from aegaeon_scheduler.core.state import Sequence
 

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from math import inf
 
 from aegaeon_scheduler.core.commands import Wake
-from aegaeon_scheduler.core.model import Held, InstanceId, SeqId
+from aegaeon_scheduler.core.domain import Held, InstanceId, SeqId
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Sequence, Stage
 

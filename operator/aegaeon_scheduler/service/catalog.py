@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.config import ModelEntry, SourceEntry
+from aegaeon_scheduler.core.domain import InstanceId, ModelConfig, ModelName, Slo, Terms, Tier
 from aegaeon_scheduler.core.events import CatalogChanged
-from aegaeon_scheduler.core.model import InstanceId, ModelConfig, ModelName, Slo, Terms, Tier
 from aegaeon_scheduler.service.identity import identified
 
 # A model that is cached anywhere can be served, one being fetched may be soon; failed is what failed everywhere.

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2
 from aegaeon_scheduler.core import commands, events
-from aegaeon_scheduler.core.model import POISONED, FailureKind, GatewayId, InstanceId, RejectCode, SeqId
+from aegaeon_scheduler.core.domain import POISONED, FailureKind, GatewayId, InstanceId, RejectCode, SeqId
 from aegaeon_scheduler.core.snapshot import Snapshot
 from aegaeon_scheduler.service.alarm import Alarm
 from aegaeon_scheduler.service.codec import frontend as codec

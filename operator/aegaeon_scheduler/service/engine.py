@@ -16,7 +16,7 @@ import grpc
 
 from aegaeon_proto.v1 import engine_pb2, engine_pb2_grpc
 from aegaeon_scheduler.core import events
-from aegaeon_scheduler.core.model import InstanceId
+from aegaeon_scheduler.core.domain import InstanceId
 from aegaeon_scheduler.errors import ProtocolError, ReplacedError
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.changes import CatalogChanges

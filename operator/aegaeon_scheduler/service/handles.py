@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aegaeon_proto.v1 import engine_pb2
-from aegaeon_scheduler.core.model import CommandId, InstanceId, SeqId
+from aegaeon_scheduler.core.domain import CommandId, InstanceId, SeqId
 
 
 @dataclass(slots=True)

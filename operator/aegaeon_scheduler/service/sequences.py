@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2
-from aegaeon_scheduler.core.model import GatewayId, SeqId
+from aegaeon_scheduler.core.domain import GatewayId, SeqId
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 
 from aegaeon_proto.v1 import gateway_pb2
-from aegaeon_scheduler.core.model import InstanceId
+from aegaeon_scheduler.core.domain import InstanceId
 from aegaeon_scheduler.core.snapshot import InstanceView, ModelView, SequenceView, Snapshot
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.codec.nouns import memory_to, role_to, seq_to

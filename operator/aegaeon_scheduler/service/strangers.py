@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Collection
 
 from aegaeon_proto.v1 import gateway_pb2
-from aegaeon_scheduler.core.model import GatewayId, RejectCode
+from aegaeon_scheduler.core.domain import GatewayId, RejectCode
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.rolls import Rolls

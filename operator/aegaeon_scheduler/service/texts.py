@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from aegaeon_proto.v1 import gateway_pb2, model_pb2
-from aegaeon_scheduler.core.model import GatewayId
+from aegaeon_scheduler.core.domain import GatewayId
 
 
 class TextStates:

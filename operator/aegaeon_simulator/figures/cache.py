@@ -18,7 +18,7 @@ from aegaeon_simulator.figures.points import Point, Trace
 from aegaeon_simulator.settings import PRODUCTION
 
 _NOT_RUN = ("figures", "plan")  # packages of the simulator that decide no run
-_OF_BASELINES = ("model.py", "slo.py")  # of the core: all that a baseline takes from it, beside LatencyConstants
+_OF_BASELINES = ("domain.py", "slo.py")  # of the core: all that a baseline takes from it, beside LatencyConstants
 ENGINES = (  # of the simulator: what only the production core runs on
     "compute.py", "copies.py", "engine.py", "host.py", "links.py", "memory.py", "production.py", "small.py", "spec.py",
     "world.py",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.domain import Slo
 from aegaeon_simulator.figures.points import Point, Poisson, Trace, Work
 from aegaeon_simulator.settings import POLICIES, SPLIT, Split
 

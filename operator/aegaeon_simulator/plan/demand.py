@@ -15,7 +15,7 @@ from zlib import crc32
 
 import numpy as np
 
-from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.domain import Slo
 from aegaeon_simulator.plan.errors import PlanError
 from aegaeon_simulator.workload import Arrival, Lengths, Workload
 

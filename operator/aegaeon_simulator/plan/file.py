@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.domain import Slo
 from aegaeon_simulator.plan.demand import ModelDemand
 from aegaeon_simulator.plan.errors import FileError
 from aegaeon_simulator.workload.kinds import canonical

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.domain import Slo
 from aegaeon_simulator.device import Device
 from aegaeon_simulator.plan.demand import Traffic
 from aegaeon_simulator.plan.errors import PlanError

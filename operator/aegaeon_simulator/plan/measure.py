@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
-from aegaeon_scheduler.core.model import Slo
+from aegaeon_scheduler.core.domain import Slo
 from aegaeon_scheduler.core.slo import time_attained, tokens_on_time
 from aegaeon_simulator.device import Device
 from aegaeon_simulator.outcome import Outcome, Served

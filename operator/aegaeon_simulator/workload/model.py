@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf
 
-from aegaeon_scheduler.core.model import Terms
+from aegaeon_scheduler.core.domain import Terms
 from aegaeon_simulator.workload.errors import WorkloadError
 
 

@@ -7,7 +7,7 @@ import zlib
 from dataclasses import replace
 from pathlib import Path
 
-from aegaeon_scheduler.core.model import Terms, Tier
+from aegaeon_scheduler.core.domain import Terms, Tier
 from aegaeon_simulator.workload.errors import TraceError
 from aegaeon_simulator.workload.model import Workload
 from aegaeon_simulator.workload.trace import Row, open_text, whole

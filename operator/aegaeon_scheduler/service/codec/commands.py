@@ -7,7 +7,7 @@ from typing import Any
 
 from aegaeon_proto.v1 import engine_pb2, model_pb2
 from aegaeon_scheduler.core import commands
-from aegaeon_scheduler.core.model import SeqId
+from aegaeon_scheduler.core.domain import SeqId
 
 
 def _name(out: model_pb2.SeqId, seq: SeqId) -> None:

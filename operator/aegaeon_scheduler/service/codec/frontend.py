@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from aegaeon_proto.v1 import gateway_pb2
 from aegaeon_scheduler.core import commands, events
-from aegaeon_scheduler.core.model import GatewayId, ModelName, SeqId
+from aegaeon_scheduler.core.domain import GatewayId, ModelName, SeqId
 from aegaeon_scheduler.service.codec.nouns import REJECTS, seq_to
 
 

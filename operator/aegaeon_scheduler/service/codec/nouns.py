@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TypeVar
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
-from aegaeon_scheduler.core.model import (
+from aegaeon_scheduler.core.domain import (
     FailureKind,
     Finish,
     Footprint,

@@ -7,7 +7,7 @@ from typing import Any
 
 from aegaeon_proto.v1 import engine_pb2, model_pb2
 from aegaeon_scheduler.core import events
-from aegaeon_scheduler.core.model import CommandId, FailureKind, InstanceId, Memory, ModelName
+from aegaeon_scheduler.core.domain import CommandId, FailureKind, InstanceId, Memory, ModelName
 from aegaeon_scheduler.errors import ProtocolError
 from aegaeon_scheduler.service.codec.nouns import (
     FAILURES,

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import deque
 
 from aegaeon_scheduler.core.config import PolicySettings
+from aegaeon_scheduler.core.domain import SeqId
 from aegaeon_scheduler.core.estimate import Estimates
-from aegaeon_scheduler.core.model import SeqId
 from aegaeon_scheduler.core.policies.paper.quota import quotas
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
 

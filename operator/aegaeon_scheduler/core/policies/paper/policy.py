@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from aegaeon_scheduler.core.config import PolicySettings
-from aegaeon_scheduler.core.model import Role
+from aegaeon_scheduler.core.domain import Role
 from aegaeon_scheduler.core.policies import Move, Plan
 from aegaeon_scheduler.core.policies.paper.decode import Batch, WorkList, load_ahead_s
 from aegaeon_scheduler.core.policies.paper.prefill import Group, PrefillQueue

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from aegaeon_scheduler.core.model import SeqId
+from aegaeon_scheduler.core.domain import SeqId
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 

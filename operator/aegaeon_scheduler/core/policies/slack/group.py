@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from aegaeon_scheduler.core.book import blocks_for, least_slabs
 from aegaeon_scheduler.core.config import PolicySettings
+from aegaeon_scheduler.core.domain import Place, Role, SeqId
 from aegaeon_scheduler.core.estimate import Estimates
-from aegaeon_scheduler.core.model import Place, Role, SeqId
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
 

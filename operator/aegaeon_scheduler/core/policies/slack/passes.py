@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import inf
 
 from aegaeon_scheduler.core.config import PolicySettings
-from aegaeon_scheduler.core.model import Place
+from aegaeon_scheduler.core.domain import Place
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, due, kv_blocks, may_leave, too_small
 from aegaeon_scheduler.core.policies.slack.reach import Reach

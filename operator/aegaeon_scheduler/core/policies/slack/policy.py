@@ -10,7 +10,7 @@ from math import inf
 
 from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.config import PolicySettings
-from aegaeon_scheduler.core.model import Place, Role
+from aegaeon_scheduler.core.domain import Place, Role
 from aegaeon_scheduler.core.policies import Move, Plan
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load, due, node_of, tokens, too_small
 from aegaeon_scheduler.core.policies.slack.passes import Pass

@@ -5,7 +5,7 @@ Devices and host memory are one cache: who waits goes where a copy is, and the o
 
 from __future__ import annotations
 
-from aegaeon_scheduler.core.model import ModelName
+from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_scheduler.core.policies.slack.table import groups_at
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Weights

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from math import exp
 
-from aegaeon_scheduler.core.model import ModelName, Tier
+from aegaeon_scheduler.core.domain import ModelName, Tier
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Model
 

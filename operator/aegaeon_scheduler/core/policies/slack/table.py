@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from math import exp, inf
 
-from aegaeon_scheduler.core.model import Role
+from aegaeon_scheduler.core.domain import Role
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from aegaeon_scheduler.core.model import ModelName
+from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still
 from aegaeon_scheduler.core.state import Instance
 

@@ -1,4 +1,4 @@
-"""The nouns that events, commands and policies share: ids, models, memory.
+"""The domain types that events, commands and policies share: ids, objectives, models, memory.
 
 They mirror `proto/`, less everything a decision does not need (prompts, token ids, addresses).
 """

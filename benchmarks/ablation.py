@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.goodput import LENGTHS, POINTS, PROCESSES, run_of
 from benchmarks.report import Row, report
 
-from aegaeon_scheduler.core.config import PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.config import SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Order
 from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
 from aegaeon_scheduler.core.policies.slack.table import groups_at
@@ -33,8 +33,8 @@ _NEVER = 1e9
 
 KNOBS: dict[str, dict[str, float]] = {
     _FULL: {},
-    "no giving way": {"give_way_share": _NEVER},
-    "no margin in giving way": {"give_way_share": 0.0, "min_stay_s": 0.0},
+    "no giving way": {"preempt_share": _NEVER},
+    "no margin in giving way": {"preempt_share": 0.0, "min_stay_s": 0.0},
     "company does not count": {"lone_share": 0.0},
     "late ones keep first priority": {"late_slack_s": -_NEVER},
     "no rebalancing": {"busy_util": _NEVER},
@@ -65,7 +65,7 @@ def instead(owner: Any, name: str, value: object) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-def _first_come(group: Group, now: float, settings: PolicySettings) -> Order:
+def _first_come(group: Group, now: float, settings: SlackSettings) -> Order:
     oldest = min((seq.arrival for seq in group.members.values()), default=now)
     return Order(oldest, oldest)
 

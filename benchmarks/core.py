@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from benchmarks.report import Row, report
 
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
 from aegaeon_scheduler.core.domain import Footprint, InstanceId, KvShape, ModelName, Role, Slo
 from aegaeon_scheduler.core.scheduler import Scheduler
 from aegaeon_simulator.spec import EngineSpec, Served
@@ -60,7 +60,7 @@ def record(policy: str, roles: list[Role]) -> tuple[SchedulerConfig, list[Record
         EngineSpec(InstanceId(f"engine-{i:02}"), role, slabs, 8 * slabs, SLAB_BYTES, 64) for i, role in enumerate(roles)
     ]
     seen: list[Recorded] = []
-    config = SchedulerConfig(policy=PolicySettings(name=policy))
+    config = SchedulerConfig(policy=policy_settings(policy))
     world = World(
         config, models, specs, 0.0005, 0.5, observe=lambda now, event, commands: seen.append(Recorded(now, event))
     )

@@ -6,21 +6,23 @@ Its form is fixed here alone; an unknown key, a missing one or a wrong type is a
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, Union
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from aegaeon_scheduler.core.config import ConstantsOf, LatencyConstants, PolicySettings
+from aegaeon_scheduler.core.config import ConstantsOf, LatencyConstants, PaperSettings, PolicySettings, SlackSettings
 from aegaeon_scheduler.core.config import SchedulerConfig as CoreConfig
 from aegaeon_scheduler.core.domain import Tier
 from aegaeon_scheduler.errors import ConfigError
 
 T = TypeVar("T", bound=BaseModel)
-_POLICY = PolicySettings()
+_PAPER, _SLACK = PaperSettings(), SlackSettings()
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
 
 
 class _Frozen(BaseModel):
@@ -79,34 +81,62 @@ class ModelEntry(_Frozen):
     weight: int = Field(default=1, ge=1, le=100)  # among models of the tier
 
 
-class PolicyEntry(_Frozen):
-    """Which policy decides, and its knobs; the core says what each means and why it has its value."""
+class PaperEntry(_Frozen):
+    """Bounds of core.config.PaperSettings, which says what each setting means and why it has its value."""
 
-    name: Literal["paper", "slack"] = "slack"
-    q_max_s: Seconds = _POLICY.q_max_s
-    max_gpsize: int = Field(default=_POLICY.max_gpsize, ge=1)
-    alpha_floor: Seconds = _POLICY.alpha_floor
-    resident_quota_s: Seconds = _POLICY.resident_quota_s
-    min_quota_s: Seconds = _POLICY.min_quota_s
-    max_turn_steps: int = Field(default=_POLICY.max_turn_steps, ge=1)
-    quantum_steps: int = Field(default=_POLICY.quantum_steps, ge=1)
-    late_slack_s: Seconds = _POLICY.late_slack_s
-    pass_interval_s: Seconds = _POLICY.pass_interval_s
-    pass_gap_s: Seconds = _POLICY.pass_gap_s
-    lone_share: Share = _POLICY.lone_share
-    full_util: Positive = _POLICY.full_util
-    hot_util: Positive = _POLICY.hot_util
-    swamped_share: Share = _POLICY.swamped_share
-    urgent_share: Share = _POLICY.urgent_share
-    tier_share: Share = _POLICY.tier_share
-    give_way_share: Share = _POLICY.give_way_share
-    min_stay_s: float = Field(default=_POLICY.min_stay_s, ge=0)
-    headroom: Share = _POLICY.headroom
-    split_share: Share = _POLICY.split_share
-    stale_s: Seconds = _POLICY.stale_s
-    busy_util: Positive = _POLICY.busy_util
-    busy_slack_s: Seconds = _POLICY.busy_slack_s
-    busy_gap: Positive = _POLICY.busy_gap
+    name: Literal["paper"] = "paper"
+    q_max_s: Seconds = _PAPER.q_max_s
+    max_gpsize: Count = _PAPER.max_gpsize
+    alpha_floor: Share = _PAPER.alpha_floor
+    resident_quota_s: Seconds = _PAPER.resident_quota_s
+    min_quota_s: Seconds = _PAPER.min_quota_s
+    max_turn_steps: Count = _PAPER.max_turn_steps
+
+
+class SlackEntry(_Frozen):
+    """Bounds of core.config.SlackSettings, which says what each setting means and why it has its value."""
+
+    name: Literal["slack"] = "slack"
+    quantum_steps: Count = _SLACK.quantum_steps
+    late_slack_s: Seconds = _SLACK.late_slack_s
+    pass_interval_s: Seconds = _SLACK.pass_interval_s
+    pass_gap_s: Seconds = _SLACK.pass_gap_s
+    lone_share: Share = _SLACK.lone_share
+    full_util: Positive = _SLACK.full_util
+    idle_util: Share = _SLACK.idle_util
+    hot_util: Positive = _SLACK.hot_util
+    hot_margin: NotNegative = _SLACK.hot_margin
+    swamped_share: Share = _SLACK.swamped_share
+    idle_gap: NotNegative = _SLACK.idle_gap
+    urgent_share: Share = _SLACK.urgent_share
+    tier_share: Share = _SLACK.tier_share
+    preempt_share: Share = _SLACK.preempt_share
+    min_stay_s: NotNegative = _SLACK.min_stay_s
+    headroom: Share = _SLACK.headroom
+    relief_share: Share = _SLACK.relief_share
+    split_share: Share = _SLACK.split_share
+    stale_s: Seconds = _SLACK.stale_s
+    busy_util: Positive = _SLACK.busy_util
+    busy_slack_s: Seconds = _SLACK.busy_slack_s
+    busy_gap: Positive = _SLACK.busy_gap
+    move_slack_s: NotNegative = _SLACK.move_slack_s
+
+
+_POLICIES = ("paper", "slack")
+
+
+def _policy_name(given: Any) -> str:
+    """Which of the two a policy of the file is; slack where it does not say."""
+    name = given.get("name", "slack") if isinstance(given, dict) else getattr(given, "name", "slack")
+    return name if name in _POLICIES else ""
+
+
+PolicyEntry = Annotated[
+    Union[Annotated[PaperEntry, Tag("paper")], Annotated[SlackEntry, Tag("slack")]],
+    Discriminator(
+        _policy_name, custom_error_type="policy_name", custom_error_message="Input should be 'paper' or 'slack'"
+    ),
+]
 
 
 class MeasuredEntry(_Frozen):
@@ -163,7 +193,7 @@ class SchedulerConfig(_Frozen):
     tls: Path | None = None  # folder of ca.crt, tls.crt and tls.key: mutual TLS on both; None: plaintext
     lease: LeaseEntry | None = None  # who leads; None: this process, which is the only one
     pool: str = "default"
-    policy: PolicyEntry = PolicyEntry()
+    policy: PolicyEntry = SlackEntry()
     models: tuple[ModelEntry, ...]
     tenants: dict[str, Any] | None = None  # message Tenants of proto/; None: gateways read their own file
     constants: Path | None = None  # latency constants by (model, device), as `aegaeon calibrate` writes them
@@ -201,13 +231,18 @@ def load_config(path: Path, holder: str | None = None) -> SchedulerConfig:
 def core_config(config: SchedulerConfig) -> CoreConfig:
     """What of it the core needs, with the measured constants. Raises ConfigError when their file cannot be used."""
     return CoreConfig(
-        policy=PolicySettings(**config.policy.model_dump()),
+        policy=_policy(config.policy),
         hold_s=config.hold_s,
         start_s=config.start_s,
         admission=config.admission,
         prefill_chunk_tokens=config.prefill_chunk_tokens,
         constants=_constants(config.constants) if config.constants else (),
     )
+
+
+def _policy(entry: PaperEntry | SlackEntry) -> PolicySettings:
+    settings = PaperSettings if isinstance(entry, PaperEntry) else SlackSettings
+    return settings(**entry.model_dump())
 
 
 def _constants(path: Path) -> tuple[ConstantsOf, ...]:
@@ -231,8 +266,16 @@ def _load(path: Path, form: type[T]) -> T:
 
 
 def _complaint(error: ErrorDetails) -> str:
-    key = ".".join(str(part) for part in error["loc"])
+    key = ".".join(_keys(error))
     if error["type"] == "extra_forbidden":
         return f"{key}: unknown key; remove it or correct its name"
     message = error["msg"].removeprefix("Value error, ")
     return f"{key}: {message}" if key else message
+
+
+def _keys(error: ErrorDetails) -> list[str]:
+    """The way to the key in the file; the policy that the error is about is no key of it."""
+    keys = [str(part) for part in error["loc"]]
+    if error["type"] == "policy_name":
+        return [*keys, "name"]
+    return keys[:1] + keys[2:] if keys[:1] == ["policy"] and keys[1:2] and keys[1] in _POLICIES else keys

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from aegaeon_scheduler.core.config import ConstantsOf, PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.config import ConstantsOf, SchedulerConfig, policy_settings
 from aegaeon_scheduler.core.domain import Footprint, InstanceId, KvShape, ModelName, Role
 from aegaeon_scheduler.core.errors import ConfigError
 from aegaeon_simulator.device import Charge, Device, Kind
@@ -63,7 +63,7 @@ def _config(settings: Settings, specs: list[EngineSpec]) -> SchedulerConfig:
     """The production settings, less the refusals: the estimates begin with the constants of each device."""
     paces = {spec.device: spec.latency or {} for spec in specs}
     constants = tuple(ConstantsOf(name, device, k) for device, pace in paces.items() for name, k in pace.items())
-    policy = PolicySettings(name=settings.policy)
+    policy = policy_settings(settings.policy)
     return SchedulerConfig(
         policy=policy, hold_s=_NEVER_S, max_queue=1 << 30, admission=settings.admission, constants=constants
     )

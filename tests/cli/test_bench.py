@@ -27,7 +27,7 @@ from aegaeon_cli.main import main
 from aegaeon_operator.podrunner import SegmentsFolder, node_folder, runs_of, sweep_node
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.config import PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.config import SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import CommandId, InstanceId, Memory, ModelName, Role
 from aegaeon_scheduler.core.log import LogWriter
 from aegaeon_simulator.small import small_world
@@ -50,7 +50,7 @@ RUN = Switched(
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     """Two models that take turns on one modelled engine with room for one."""
-    config = SchedulerConfig(policy=PolicySettings(name="slack"), hold_s=1e9, refine=False)
+    config = SchedulerConfig(policy=SlackSettings(), hold_s=1e9, refine=False)
     path = tmp_path / "events.log"
     with path.open("w") as out:
         writer = LogWriter(out, config, "test")

@@ -49,7 +49,7 @@ def test_the_scheduler_is_told_policy_models_and_objectives() -> None:
         "listen": "unix:/run/aegaeon/q/scheduler.sock",
         "admin_listen": "unix:/run/aegaeon/q/admin.sock",
         "pool": "quickstart",
-        "policy": {"name": "slack", "q_max_s": 4.0, "max_gpsize": 8, "min_stay_s": 0.5},
+        "policy": {"name": "slack", "min_stay_s": 0.5},
         "models": [
             {"name": name, "source": {"directory": f"/models/{name}"}, **MODEL}
             for name in ("llama", "mistral", "qwen2", "qwen3")

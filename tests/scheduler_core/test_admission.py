@@ -9,7 +9,7 @@ from scheduler_core.test_scheduler import CACHED, E0, E1, Brain, of, submitted, 
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, RejectCode, Role
 from aegaeon_scheduler.core.errors import ConfigError
 from aegaeon_scheduler.core.policies.slack.table import Line
@@ -22,7 +22,7 @@ FEASIBLE = SchedulerConfig(admission="feasible", bound_ttft=1.5)
 
 def crowded(admission: str) -> World:
     """One engine with room for one model, eight models that all want it at once and go on wanting it."""
-    policy = PolicySettings(name="slack")
+    policy = SlackSettings()
     latency = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
     config = SchedulerConfig(policy=policy, latency=latency, hold_s=1e9, admission=admission, refine=False)
     world = small_world([Role.UNIFIED], models=8, slabs=130, config=config)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
 from aegaeon_scheduler.core.domain import FailureKind, InstanceId, ModelName, Role
 from aegaeon_simulator.small import small_world
 from aegaeon_simulator.world import World
@@ -122,7 +122,7 @@ shape = st.fixed_dictionaries(
 
 def config(policy: str) -> SchedulerConfig:
     latency = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
-    return SchedulerConfig(policy=PolicySettings(name=policy), latency=latency)
+    return SchedulerConfig(policy=policy_settings(policy), latency=latency)
 
 
 def play(

@@ -7,7 +7,7 @@ from scheduler_core.test_scheduler import E0, E1, FOOTPRINT, M, of, submitted, u
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.config import PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.config import SchedulerConfig, policy_settings
 from aegaeon_scheduler.core.domain import FailureKind, InstanceId, ModelConfig, Phase, RejectCode, Slo
 from aegaeon_scheduler.core.scheduler import Scheduler
 
@@ -18,7 +18,7 @@ class Brain:
     """A core that passes over its pool whenever it wants to; checks its tables."""
 
     def __init__(self, policy: str, *instances: InstanceId) -> None:
-        self.core = Scheduler(SchedulerConfig(policy=PolicySettings(name=policy)))
+        self.core = Scheduler(SchedulerConfig(policy=policy_settings(policy)))
         self.now = 0.0
         self.on(ev.CatalogChanged((ModelConfig(M, Slo(1.0, 0.1)),)))
         for instance in instances:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Role
 from aegaeon_scheduler.core.slo import attainment
 from aegaeon_simulator.small import small_world
@@ -12,7 +12,7 @@ from aegaeon_simulator.world import World
 def flooded(per_second: int) -> World:
     """Three models asked once a second each on one engine with room for two, and m0 asked so many times."""
     latency = LatencyConstants(c=2e-3, load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
-    config = SchedulerConfig(policy=PolicySettings(name="slack"), latency=latency, hold_s=1e9, refine=False)
+    config = SchedulerConfig(policy=SlackSettings(), latency=latency, hold_s=1e9, refine=False)
     world = small_world([Role.UNIFIED], slabs=250, config=config)
     for i in range(30):
         for m in (1, 2, 3):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.config import ConstantsOf, LatencyConstants, PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.config import ConstantsOf, LatencyConstants, PaperSettings, SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Role
 from aegaeon_scheduler.core.errors import LogError
 from aegaeon_scheduler.core.log import LogWriter, decode, encode, read, replay
@@ -30,10 +30,9 @@ def test_every_event_and_command_survives_the_log(name, data):
     assert decode(json.loads(text), kind) == value
 
 
-def test_a_configuration_survives_the_header():
-    config = SchedulerConfig(
-        policy=PolicySettings(q_max_s=2.5), constants=(ConstantsOf("m", "d", LatencyConstants(a=0.5)),), hold_s=7.0
-    )
+@pytest.mark.parametrize("policy", [PaperSettings(q_max_s=2.5), SlackSettings(min_stay_s=2.5)])
+def test_a_configuration_survives_the_header(policy):
+    config = SchedulerConfig(policy=policy, constants=(ConstantsOf("m", "d", LatencyConstants(a=0.5)),), hold_s=7.0)
     assert decode(json.loads(json.dumps(encode(config))), SchedulerConfig) == config
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 from aegaeon_scheduler.core import commands as cmd
-from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.config import LatencyConstants, PaperSettings, SchedulerConfig
 from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role
 from aegaeon_simulator.small import small_world
 from aegaeon_simulator.world import World
 
 LATENCY = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
-PAPER = SchedulerConfig(policy=PolicySettings(name="paper"), latency=LATENCY)
+PAPER = SchedulerConfig(policy=PaperSettings(), latency=LATENCY)
 
 
 class Watched:
@@ -152,7 +152,7 @@ def test_no_runnable_batch_waits_longer_than_one_round():
 
 
 def test_a_new_sequence_joins_the_running_turn_of_its_batch():
-    settings = PolicySettings(name="paper", resident_quota_s=1.0)
+    settings = PaperSettings(resident_quota_s=1.0)
     w = Watched([Role.PREFILL, Role.DECODE], slabs=250, config=SchedulerConfig(policy=settings))
     w.world.request("a", ModelName("m0"), 50, 150, 0.0)
     w.world.request("b", ModelName("m0"), 50, 20, 0.7)

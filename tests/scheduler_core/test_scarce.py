@@ -9,7 +9,7 @@ import pytest
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
 from aegaeon_scheduler.core.domain import ModelName, RejectCode, Role, SeqId
 from aegaeon_simulator.small import small_world
 from aegaeon_simulator.world import World
@@ -47,7 +47,7 @@ class Watch:
 
 def play(policy: str, roles: list[Role], models: int, slabs: int) -> tuple[World, Watch]:
     latency = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
-    config = SchedulerConfig(policy=PolicySettings(name=policy), hold_s=HOLD_S, latency=latency)
+    config = SchedulerConfig(policy=policy_settings(policy), hold_s=HOLD_S, latency=latency)
     watch = Watch()
     world = small_world(roles, models=models, slabs=slabs, host_slabs=1, config=config, observe=watch)
     watch.world = world

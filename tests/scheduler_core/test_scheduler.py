@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.config import PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.config import PaperSettings, SchedulerConfig
 from aegaeon_scheduler.core.domain import (
     Footprint,
     GatewayId,
@@ -49,7 +49,7 @@ class Brain:
     """A scheduler with a catalog of one model, which places what it can within the same event; checks its tables."""
 
     def __init__(self, config: SchedulerConfig | None = None) -> None:
-        self.core = Scheduler(replace(config or SchedulerConfig(), policy=PolicySettings(name="paper")))
+        self.core = Scheduler(replace(config or SchedulerConfig(), policy=PaperSettings()))
         self.on(ev.CatalogChanged((ModelConfig(M, Slo(1.0, 0.1)),)))
 
     def on(self, event: ev.Event, now: float = 0.0) -> list[cmd.Command]:

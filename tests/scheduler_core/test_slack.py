@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aegaeon_scheduler.core import commands as cmd
-from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Role
 from aegaeon_simulator.small import small_world
 from aegaeon_simulator.world import World
@@ -16,7 +16,7 @@ class Watched:
 
     def __init__(self, roles: list[Role], knobs: dict | None = None, c: float = 1e-4, **options) -> None:
         self.sends: list[tuple[float, cmd.Send]] = []
-        policy = PolicySettings(**{"name": "slack", **(knobs or {})})
+        policy = SlackSettings(**(knobs or {}))
         latency = LatencyConstants(c=c, load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
         config = SchedulerConfig(policy=policy, latency=latency, hold_s=1e9, refine=False)
         self.world: World = small_world(roles, observe=self._see, config=config, **options)

@@ -6,7 +6,7 @@ import pytest
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.config import PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.config import SchedulerConfig, policy_settings
 from aegaeon_scheduler.core.domain import CommandId, ModelName, Role
 from aegaeon_simulator.small import small_world
 
@@ -19,7 +19,7 @@ class Program:
     def __init__(self, policy: str) -> None:
         self.sent: dict[CommandId, tuple[float, cmd.Send]] = {}
         self.over: dict[CommandId, float] = {}
-        config = SchedulerConfig(policy=PolicySettings(name=policy), hold_s=1e9, refine=False)
+        config = SchedulerConfig(policy=policy_settings(policy), hold_s=1e9, refine=False)
         world = small_world([Role.UNIFIED], models=2, slabs=130, observe=self._see, config=config)
         clients = [
             world.request(f"m{model}-{i}", ModelName(f"m{model}"), 400, 120, 0.1 + 0.2 * model)

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Role, Terms, Tier
 from aegaeon_scheduler.core.log import LogWriter
 from aegaeon_scheduler.core.slo import attainment
@@ -16,7 +16,7 @@ from aegaeon_simulator.world import World
 
 MODELS = [ModelName(f"m{i}") for i in range(4)]
 LATENCY = LatencyConstants(c=2e-3, load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
-CONFIG = SchedulerConfig(policy=PolicySettings(name="slack"), latency=LATENCY, hold_s=1e9, refine=False)
+CONFIG = SchedulerConfig(policy=SlackSettings(), latency=LATENCY, hold_s=1e9, refine=False)
 
 
 def pool(terms: list[Terms], per_second: list[float], seconds: int = 40) -> tuple[World, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aegaeon_scheduler.core import commands as cmd
-from aegaeon_scheduler.core.config import LatencyConstants, PolicySettings, SchedulerConfig
+from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
 from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role
 from aegaeon_simulator.small import small_world
 from aegaeon_simulator.world import World
@@ -24,7 +24,7 @@ class Played:
             models=models,
             slabs=130,
             contents=contents,
-            config=SchedulerConfig(policy=PolicySettings(name=policy), latency=latency),
+            config=SchedulerConfig(policy=policy_settings(policy), latency=latency),
             observe=lambda now, event, commands: self.observe(commands),
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aegaeon_scheduler.config import core_config, load_config
-from aegaeon_scheduler.core.config import LatencyConstants
+from aegaeon_scheduler.core.config import LatencyConstants, PaperSettings, SlackSettings
 from aegaeon_scheduler.errors import ConfigError
 
 MODEL = {"name": "m", "source": {"directory": "/m"}, "max_model_len": 0, "ttft_s": 1, "tbt_s": 0.1}
@@ -36,8 +36,18 @@ def test_a_full_file_is_read_and_reaches_the_core(tmp_path: Path) -> None:
     config = load_config(written(tmp_path, FULL))
     assert [m.name for m in config.models] == ["m", "h"]
     core = core_config(config)
+    assert isinstance(core.policy, PaperSettings)
     assert (core.policy.q_max_s, core.policy.max_gpsize, core.hold_s) == (3, 4, 20)
     assert core.policy.alpha_floor == 0.5
+
+
+def test_a_policy_has_its_own_settings_and_is_slack_where_none_is_named(tmp_path: Path) -> None:
+    def policy(given: Any) -> Any:
+        return core_config(load_config(written(tmp_path, FULL | {"policy": given}))).policy
+
+    assert policy({"min_stay_s": 2}) == SlackSettings(min_stay_s=2)
+    assert policy({"name": "slack"}) == policy({}) == SlackSettings()
+    assert policy({"name": "paper"}) == PaperSettings()
 
 
 def without(key: str) -> Any:
@@ -49,6 +59,9 @@ def without(key: str) -> Any:
     [
         (FULL | {"listne": "x"}, "listne: unknown key"),
         (FULL | {"policy": {"name": "paper", "qmax": 3}}, "policy.qmax: unknown key"),
+        (FULL | {"policy": {"name": "slack", "q_max_s": 3}}, "policy.q_max_s: unknown key"),
+        (FULL | {"policy": {"name": "paper", "min_stay_s": 3}}, "policy.min_stay_s: unknown key"),
+        (FULL | {"policy": {"name": "paper", "alpha_floor": 1.5}}, "policy.alpha_floor: Input should be less than"),
         (FULL | {"policy": {"name": "slcak"}}, "policy.name: Input should be"),
         (FULL | {"models": [MODEL, MODEL]}, "models: m listed more than once"),
         (FULL | {"models": [MODEL | {"source": {}}]}, 'models.0.source: exactly one of "directory", "hub", "s3"'),

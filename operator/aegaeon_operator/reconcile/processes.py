@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aegaeon_operator.reconcile.pods import Json
-from aegaeon_operator.spec.resources import GpuPoolSpec, Quota, ServedModel, Source
+from aegaeon_operator.spec.resources import GpuPoolSpec, Quota, Scheduling, ServedModel, Source
 
 _MAX_BODY_BYTES = 16 << 20
 _HEARTBEAT_S = 0.5
@@ -20,12 +20,7 @@ def scheduler_settings(name: str, spec: GpuPoolSpec, models: Iterable[ServedMode
     scheduling = spec.scheduling
     return {
         "pool": name,
-        "policy": {
-            "name": scheduling.policy,
-            "q_max_s": scheduling.q_max,
-            "max_gpsize": scheduling.max_group_size,
-            "min_stay_s": scheduling.min_stay,
-        },
+        "policy": policy_entry(scheduling),
         "models": [model_entry(model) for model in models],
         "heartbeat_timeout_s": _HEARTBEAT_TIMEOUT_S,
         "hold_s": scheduling.hold,
@@ -33,6 +28,13 @@ def scheduler_settings(name: str, spec: GpuPoolSpec, models: Iterable[ServedMode
         "admission": scheduling.admission,
         "prefill_chunk_tokens": spec.tuning.prefill_chunk_tokens,
     }
+
+
+def policy_entry(scheduling: Scheduling) -> Json:
+    """The chosen policy with its own settings alone: the scheduler knows no others under its name."""
+    if scheduling.policy == "paper":
+        return {"name": "paper", "q_max_s": scheduling.q_max, "max_gpsize": scheduling.max_group_size}
+    return {"name": "slack", "min_stay_s": scheduling.min_stay}
 
 
 def model_entry(model: ServedModel) -> Json:

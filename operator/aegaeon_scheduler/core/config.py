@@ -6,6 +6,9 @@ Each field says its unit and why it has its value; unknown names are errors of t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal, Union
+
+from aegaeon_scheduler.core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +39,15 @@ class ConstantsOf:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicySettings:
-    """The policy and its parameters; the paper's values where it names them."""
+class PaperSettings:
+    """Policy `paper`: Algorithms 1 and 2 with the paper's values where it names them."""
 
-    name: str = "slack"
+    name: Literal["paper"] = "paper"
     # Eq. 2-3: longest turn of a batch, seconds. The paper's value; shorter rounds, more switches.
     q_max_s: float = 4.0
     # Algorithm 1: requests that may ever join one prefill group (cumulative), so that a group cannot starve others.
     max_gpsize: int = 8
-    # Eq. 3: lower bound of the share that token deadlines leave to decoding.
+    # Eq. 3: lower bound of the share (0 to 1) that token deadlines leave to decoding.
     alpha_floor: float = 0.5
     # Turn length, seconds, when no load is ahead (the formula gives 0): long enough to hide the control round trip.
     resident_quota_s: float = 0.1
@@ -52,9 +55,16 @@ class PolicySettings:
     min_quota_s: float = 0.02
     # Steps of one turn at most: bounds the KV growth that is granted ahead.
     max_turn_steps: int = 256
-    # Policy aegaeon. Decode steps of one turn: fewer cost control and changes of the running model, more cost urgency.
+
+
+@dataclass(frozen=True, slots=True)
+class SlackSettings:
+    """Policy `slack`: earliest deadline first; the group with the most slack is preempted."""
+
+    name: Literal["slack"] = "slack"
+    # Decode steps of one turn: fewer cost control and changes of the running model, more cost urgency.
     quantum_steps: int = 8
-    # Seconds from now at which late sequences count as due: they ride along, they do not drive the order.
+    # Seconds from now at which late sequences count as due: they are batched along, they do not drive the order.
     late_slack_s: float = 20.0
     # Seconds between two passes over the pool at most, while there is work.
     pass_interval_s: float = 0.2
@@ -63,38 +73,62 @@ class PolicySettings:
     # Share of TTFT by which a group with one sequence in time comes later, with n of them an n-th of it: where not all
     # can be in time, those that share their steps with fewest come late.
     lone_share: float = 0.3
-    # Share of an instance's time beyond which nothing is placed there, but what is urgent.
+    # Utilization of an instance beyond which nothing is placed there, but what is urgent.
     full_util: float = 0.9
-    # Share of an instance's time beyond which a group is hot: newcomers begin a second one where there is time.
+    # Utilization below which an instance counts as idle: it takes any group, however busy that makes it.
+    idle_util: float = 0.02
+    # Utilization beyond which a group is hot: newcomers begin a second one where there is time.
     hot_util: float = 0.6
+    # A batch of one has a utilization already: a group is hot when it asks for this much more than that.
+    hot_margin: float = 0.25
     # Share of TTFT that a group's prompts take beyond which it is hot as well: a model that all ask for at once.
     swamped_share: float = 0.25
+    # Utilization by which another instance must be below a full one that has a model's idle weights, so that a new
+    # group waits for a load there: less than that does not pay for the load.
+    idle_gap: float = 0.2
     # Share of TTFT that is left when a waiting group is placed even where there is no time.
     urgent_share: float = 0.5
-    # Share of TTFT by which a tier comes later than the one above it: more than give_way_share, so that it gives way.
+    # Share of TTFT by which a tier comes later than the one above it: more than preempt_share, so that it is preempted.
     tier_share: float = 0.5
-    # Share of TTFT by which a group must be less urgent than the one that it gives way to.
-    give_way_share: float = 0.3
-    # Seconds that a group runs where it is before it may be asked to give way.
+    # Share of TTFT by which a group must be less urgent than the one that preempts it.
+    preempt_share: float = 0.3
+    # Seconds that a group runs where it is before it may be preempted.
     min_stay_s: float = 0.5
     # Share of an instance's memory that placing leaves free for growth.
     headroom: float = 0.028
+    # Share of that headroom that growth leaves when an instance is relieved: the high-water mark of its memory. The
+    # rest is for what grows while the copies run.
+    relief_share: float = 0.25
     # Share of an instance's memory beside its weights beyond which the KV of a group that leaves is halved.
     split_share: float = 0.7
-    # Seconds after which a model that nobody asked for loses its place in host memory to one that is read from disk.
+    # Seconds after which a model without requests loses its place in host memory to one that is read from disk.
     stale_s: float = 600.0
-    # An instance asked for this share of its time, with a deadline this near (seconds), hands a group to one that is
-    # less busy by the gap.
+    # An instance of this utilization, with a deadline this near (seconds), hands a group to one whose utilization is
+    # lower by the gap.
     busy_util: float = 1.0
     busy_slack_s: float = 3.0
     busy_gap: float = 0.3
+    # Seconds of slack that the group must have: with less the copy itself would make it late.
+    move_slack_s: float = 1.0
+
+
+PolicySettings = Union[PaperSettings, SlackSettings]
+
+
+def policy_settings(name: str) -> PolicySettings:
+    """A policy by name, with its defaults. Raises ConfigError for an unknown name."""
+    if name == PaperSettings().name:
+        return PaperSettings()
+    if name == SlackSettings().name:
+        return SlackSettings()
+    raise ConfigError(f"policy.name: {name!r} is unknown; known: paper, slack")
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """Settings of the core."""
 
-    policy: PolicySettings = field(default_factory=PolicySettings)
+    policy: PolicySettings = field(default_factory=SlackSettings)
     # Longest wait, seconds, in the queue before the request is answered with OVERLOADED.
     hold_s: float = 30.0
     # The same, from the arrival, while no engine serves the model because one is being started. 0: `hold_s`.
@@ -108,7 +142,7 @@ class SchedulerConfig:
     # Where both ends meet: below 2 the bound on TTFT leaves time for the prompt itself, at 1 what could still catch up
     # is refused.
     bound_ttft: float = 1.6
-    # Seconds that a client is told to wait after OVERLOADED.
+    # Seconds after which a client may retry after OVERLOADED.
     retry_after_s: float = 2.0
     # Sequences queued over all models before further ones are refused at once.
     max_queue: int = 4096

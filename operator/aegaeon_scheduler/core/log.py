@@ -17,18 +17,22 @@ from typing import Any, TextIO
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.config import SchedulerConfig
+from aegaeon_scheduler.core.config import PolicySettings, SchedulerConfig
 from aegaeon_scheduler.core.errors import LogError
 from aegaeon_scheduler.core.scheduler import Scheduler
 
-FORMAT = 1
+FORMAT = 2  # 2: settings by policy
 _NAMED: dict[str, type] = {
-    t.__name__: t for t in (*typing.get_args(ev.Event), *typing.get_args(cmd.Command), *typing.get_args(cmd.Body))
-}
+    t.__name__: t
+    for t in (
+        *typing.get_args(ev.Event), *typing.get_args(cmd.Command), *typing.get_args(cmd.Body),
+        *typing.get_args(PolicySettings),
+    )
+}  # fmt: skip
 
 
 def encode(value: Any) -> Any:
-    """A value of the core's types as JSON; events, commands and bodies carry their name under "_"."""
+    """A value of the core's types as JSON; events, commands, bodies and policy settings carry their name under "_"."""
     if isinstance(value, Enum):
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

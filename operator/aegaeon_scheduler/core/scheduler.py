@@ -11,11 +11,10 @@ from typing import Any
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.book import least_slabs
 from aegaeon_scheduler.core.commands import Command
-from aegaeon_scheduler.core.config import SchedulerConfig
+from aegaeon_scheduler.core.config import PaperSettings, SchedulerConfig
 from aegaeon_scheduler.core.conservation import check
 from aegaeon_scheduler.core.copies import Copies
 from aegaeon_scheduler.core.domain import RejectCode
-from aegaeon_scheduler.core.errors import ConfigError
 from aegaeon_scheduler.core.failures import Failures
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
@@ -35,13 +34,9 @@ from aegaeon_scheduler.core.timers import Timers
 
 
 def policy_for(pool: Pool) -> Policy:
-    """The policy that the settings name. Raises ConfigError for an unknown name."""
-    name = pool.config.policy.name
-    if name == PaperPolicy.name:
-        return PaperPolicy(pool)
-    if name == SlackPolicy.name:
-        return SlackPolicy(pool)
-    raise ConfigError(f"policy.name: {name!r} is unknown; known: {PaperPolicy.name}, {SlackPolicy.name}")
+    """The policy whose settings are given."""
+    settings = pool.config.policy
+    return PaperPolicy(pool, settings) if isinstance(settings, PaperSettings) else SlackPolicy(pool, settings)
 
 
 class Scheduler:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from aegaeon_scheduler.core.config import PolicySettings
+from aegaeon_scheduler.core.config import PaperSettings
 from aegaeon_scheduler.core.domain import SeqId
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.policies.paper.quota import quotas
@@ -56,7 +56,7 @@ class WorkList:
         self.load += share - batch.share
         batch.share = share
 
-    def start_round(self, inst: Instance, estimates: Estimates, settings: PolicySettings) -> None:
+    def start_round(self, inst: Instance, estimates: Estimates, settings: PaperSettings) -> None:
         """Quotas by Eq. 2-3 for the batches as they are now."""
         self.round = deque(self.batches)
         steps, tbts, switch_s = [], [], 0.0

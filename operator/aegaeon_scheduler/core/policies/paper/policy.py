@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from aegaeon_scheduler.core.config import PolicySettings
+from aegaeon_scheduler.core.config import PaperSettings
 from aegaeon_scheduler.core.domain import Role
 from aegaeon_scheduler.core.policies import Move, Plan
 from aegaeon_scheduler.core.policies.paper.decode import Batch, WorkList, load_ahead_s
@@ -58,9 +58,9 @@ class PaperPolicy:
 
     name = "paper"
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, settings: PaperSettings) -> None:
         self._pool = pool
-        self._settings: PolicySettings = pool.config.policy
+        self._settings = settings
         self._estimates = pool.estimates
         self._prefill: list[Instance] = []
         self._decode: list[Instance] = []

@@ -12,7 +12,7 @@ from math import inf
 from typing import NamedTuple
 
 from aegaeon_scheduler.core.book import blocks_for, least_slabs
-from aegaeon_scheduler.core.config import PolicySettings
+from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Place, Role, SeqId
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.pool import Pool
@@ -104,7 +104,7 @@ class Group:
                 best = due
         return (min(best, now + late_s) if late else best), len(self.members) - late
 
-    def order(self, now: float, settings: PolicySettings) -> Order:
+    def order(self, now: float, settings: SlackSettings) -> Order:
         """Its key, and its rank: the key, later by what its model is behind, and the fewer share its steps in time."""
         key, alive = self.urgency(now, settings.late_slack_s)
         rank = key + self.model.behind
@@ -192,7 +192,7 @@ class Load:
         return self.key + self.group.model.behind
 
     @staticmethod
-    def of(group: Group, now: float, settings: PolicySettings, estimates: Estimates, inst: Instance) -> Load:
+    def of(group: Group, now: float, settings: SlackSettings, estimates: Estimates, inst: Instance) -> Load:
         """Measure a group as if on this instance."""
         fp = group.model.fp
         context, blocks = group.size()

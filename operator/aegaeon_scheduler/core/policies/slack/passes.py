@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import inf
 
-from aegaeon_scheduler.core.config import PolicySettings
+from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Place
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, due, kv_blocks, may_leave, too_small
@@ -22,10 +22,10 @@ from aegaeon_scheduler.core.state import Instance, Stage
 class Pass:
     """`run` gives the moves."""
 
-    def __init__(self, pool: Pool, table: Table, now: float) -> None:
+    def __init__(self, pool: Pool, settings: SlackSettings, table: Table, now: float) -> None:
         self._pool = pool
         self._table = table
-        self._settings: PolicySettings = pool.config.policy
+        self._settings = settings
         self._now = now
         self._moves: list[Move] = []
         self._views: dict[str, View] = {}
@@ -99,7 +99,7 @@ class Pass:
     def _relieve(self) -> None:
         for view in self._views.values():
             inst = view.inst
-            over = view.nbytes > view.size * (1.0 - self._settings.headroom / 4)
+            over = view.nbytes > view.size * (1.0 - self._settings.headroom * self._settings.relief_share)
             if not (over or (inst.stuck and not inst.count)) or not view.loads:
                 continue
             victims = [x for x in view.loads if may_leave(x.group)]
@@ -139,7 +139,7 @@ class Pass:
         for rank, _, group, rest in self._line:
             if not free:
                 return
-            if best.beyond(group, rank, rest, self._settings.give_way_share):
+            if best.beyond(group, rank, rest, self._settings.preempt_share):
                 continue
             views = self._candidates(group, rest, free)
             if views and (
@@ -199,7 +199,7 @@ class Pass:
             return False
         *_, best, load = found
         urgent_s = self._settings.urgent_share * group.model.config.slo.ttft_s
-        in_time = best.util + load.util <= self._settings.full_util or best.util < 0.02
+        in_time = best.util + load.util <= self._settings.full_util or best.util < self._settings.idle_util
         if in_time or load.key - self._now < urgent_s:
             self._come(best, load, "room and time")
         return True  # with room but no time it waits for either
@@ -217,7 +217,7 @@ class Pass:
 
     def _in_place_of(self, group: Group, views: list[View]) -> bool:
         """The best place among those where whoever has more slack can make room."""
-        share_s = self._settings.give_way_share * group.model.config.slo.ttft_s
+        share_s = self._settings.preempt_share * group.model.config.slo.ttft_s
         best: tuple[float, int, View, list[Load]] | None = None
         for view in views:
             load = self._as_on(group, view.inst)
@@ -277,7 +277,7 @@ class Pass:
         if least is None or view.util - least.util < self._settings.busy_gap:
             return
         for x in sorted(view.loads, key=lambda x: (-x.key, x.group.number)):
-            if x.key - self._now <= 1.0:
+            if x.key - self._now <= self._settings.move_slack_s:
                 return
             group = x.group
             if x.group.since == inf or not group.may_go(least.inst) or not may_leave(group):

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from math import inf
 
 from aegaeon_scheduler.core.book import blocks_for
-from aegaeon_scheduler.core.config import PolicySettings
+from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Place, Role
 from aegaeon_scheduler.core.policies import Move, Plan
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load, due, node_of, tokens, too_small
@@ -26,12 +26,12 @@ class SlackPolicy:
 
     name = "slack"
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, settings: SlackSettings) -> None:
         self._pool = pool
-        self._settings: PolicySettings = pool.config.policy
+        self._settings = settings
         self._estimates = pool.estimates
-        self._table = Table(pool)
-        self._shares = Shares(pool)
+        self._table = Table(pool, settings)
+        self._shares = Shares(pool, settings)
         pool.pass_at = inf
 
     def instance_up(self, inst: Instance) -> None:
@@ -84,7 +84,7 @@ class SlackPolicy:
         if inst is None:
             return False
         floor = self._floor(group.model, inst)
-        if util <= max(self._settings.hot_util, floor + 0.25) and not self._swamped(group, inst):
+        if util <= max(self._settings.hot_util, floor + self._settings.hot_margin) and not self._swamped(group, inst):
             return False
         taken = [g.inst for g in groups_of(group.model)]
         others = [i for i in self._pool.instances.values() if i not in taken and group.may_go(i)]
@@ -124,7 +124,7 @@ class SlackPolicy:
         util, floor, inst = min(utils, key=lambda x: (x[0] + x[1], x[0], x[2].order))
         if util + floor > self._settings.full_util:
             others = [i for i in self._pool.instances.values() if group.may_go(i)]
-            if any(self._table.util(i, now) < util - 0.2 for i in others):
+            if any(self._table.util(i, now) < util - self._settings.idle_gap for i in others):
                 return None
         return inst
 
@@ -259,7 +259,7 @@ class SlackPolicy:
 
     def past_host(self, inst: Instance) -> bool:
         """See Policy: what is in host memory and still asked for stays there."""
-        return past_host(self._pool, inst)
+        return past_host(self._pool, inst, self._settings.stale_s)
 
     def give_way(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
         """Those whose group has most slack first; within a group, those due last."""
@@ -270,7 +270,7 @@ class SlackPolicy:
     def pool_pass(self, now: float) -> list[Move]:
         """See Policy and `Pass`."""
         self._shares.update({g.model.name: g.model for g in self._table.groups.values()}.values(), now)
-        moves = Pass(self._pool, self._table, now).run()
+        moves = Pass(self._pool, self._settings, self._table, now).run()
         self._pool.pass_at = now + self._settings.pass_interval_s if self._table.groups else inf
         self._pool.pass_from = now + self._settings.pass_gap_s
         return moves

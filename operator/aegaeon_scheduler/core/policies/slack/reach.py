@@ -31,10 +31,10 @@ def idle_order(pool: Pool, inst: Instance, idle: list[Weights]) -> list[Weights]
     return sorted(idle, key=lambda w: (lone(pool, w.model.name, inst), w.used))
 
 
-def past_host(pool: Pool, inst: Instance) -> bool:
+def past_host(pool: Pool, inst: Instance, stale_s: float) -> bool:
     """Whether a load from disk is to leave the node's host memory as it is: all models in it are still asked for."""
     cached = pool.hosts.cached(inst.node)
-    since = pool.now - pool.config.policy.stale_s
+    since = pool.now - stale_s
     return cached is not None and all(pool.models[n].asked_at > since for n in cached if n in pool.models)
 
 

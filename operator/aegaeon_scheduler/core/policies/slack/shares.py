@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from math import exp
 
+from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Tier
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Model
@@ -22,8 +23,9 @@ _MOST = 0.6  # of a tier: who starves overtakes whoever has company, and never t
 class Shares:
     """Keeps `Model.behind` of the models that have groups. Seconds of turns are those that engines reported."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, settings: SlackSettings) -> None:
         self._pool = pool
+        self._settings = settings
         self._spent: dict[ModelName, float] = {}  # seconds of the last `_LATELY_S` about
         self._seen: dict[ModelName, float] = {}
         self._at = 0.0
@@ -33,7 +35,7 @@ class Shares:
         return model.config.terms.tier.level * self._step_s(model)
 
     def _step_s(self, model: Model) -> float:
-        return self._pool.config.policy.tier_share * model.config.slo.ttft_s
+        return self._settings.tier_share * model.config.slo.ttft_s
 
     def update(self, models: Iterable[Model], now: float) -> None:
         """At each pass: `models` are those that have groups."""

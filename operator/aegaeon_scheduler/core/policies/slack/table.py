@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from math import exp, inf
 
+from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Role
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load
 from aegaeon_scheduler.core.pool import Pool
@@ -57,8 +58,9 @@ class Line:
 class Table:
     """`groups` are all of them, by number."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, settings: SlackSettings) -> None:
         self._pool = pool
+        self._settings = settings
         self.groups: dict[int, Group] = {}
         self.line = Line()
 
@@ -160,5 +162,5 @@ class Table:
 
     def util(self, inst: Instance, now: float) -> float:
         """Share of the instance's time that its groups ask for."""
-        settings, estimates = self._pool.config.policy, self._pool.estimates
+        settings, estimates = self._settings, self._pool.estimates
         return sum(Load.of(g, now, settings, estimates, inst).util for g in groups_at(inst) if g.members)

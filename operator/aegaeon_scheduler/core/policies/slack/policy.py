@@ -13,7 +13,7 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Place, Role
 from aegaeon_scheduler.core.policies import Move, Plan
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load, due, node_of, tokens, too_small
-from aegaeon_scheduler.core.policies.slack.passes import Pass
+from aegaeon_scheduler.core.policies.slack.passes import run_pass
 from aegaeon_scheduler.core.policies.slack.reach import idle_order, past_host
 from aegaeon_scheduler.core.policies.slack.shares import Shares
 from aegaeon_scheduler.core.policies.slack.table import Table, groups_at, groups_of
@@ -268,9 +268,9 @@ class SlackPolicy:
         return sorted(sequences, key=lambda s: (-keys.get(id(s.policy), inf), -due(s), s.order))
 
     def pool_pass(self, now: float) -> list[Move]:
-        """See Policy and `Pass`."""
+        """See Policy and passes.py."""
         self._shares.update({g.model.name: g.model for g in self._table.groups.values()}.values(), now)
-        moves = Pass(self._pool, self._settings, self._table, now).run()
+        moves = run_pass(self._pool, self._settings, self._table, now)
         self._pool.pass_at = now + self._settings.pass_interval_s if self._table.groups else inf
         self._pool.pass_from = now + self._settings.pass_gap_s
         return moves

@@ -1,0 +1,49 @@
+"""Instances whose groups hold more memory than the high-water mark, or that are stuck: one group leaves each."""
+
+from __future__ import annotations
+
+from aegaeon_scheduler.core.domain import Place
+from aegaeon_scheduler.core.policies import Move
+from aegaeon_scheduler.core.policies.slack.group import Group, due, kv_blocks, may_leave
+from aegaeon_scheduler.core.policies.slack.picture import Picture
+from aegaeon_scheduler.core.policies.slack.view import View
+from aegaeon_scheduler.core.state import Sequence, Stage
+
+
+def relieve(picture: Picture) -> None:
+    """Evict the group with the most slack; one that has outgrown its instance alone is halved."""
+    mark = 1.0 - picture.settings.headroom * picture.settings.relief_share
+    for view in picture.views:
+        inst = view.inst
+        over = view.nbytes > view.size * mark
+        if not (over or (inst.stuck and not inst.count)) or not view.loads:
+            continue
+        if len(view.loads) > 1:
+            _evict_one(picture, view)
+        elif over:
+            _halve(picture, view, view.loads[0].group)
+
+
+def _evict_one(picture: Picture, view: View) -> None:
+    victims = [x for x in view.loads if may_leave(x.group)]
+    if victims:
+        victim = max(victims, key=lambda x: (x.slack, x.group.number))
+        picture.evict(view, victim, f"{view.inst.id} holds too much")
+
+
+def _halve(picture: Picture, view: View, group: Group) -> None:
+    """Those due last leave as a group of their own."""
+    leaving = _later_half(group)
+    blocks = sum(kv_blocks(s) for s in leaving)
+    if leaving and view.inst.book.host_room(group.model.fp, blocks):
+        picture.table.move(leaving, group.model, group.kind)
+        picture.moves.append(Move(group.model, tuple(leaving), None, f"{group.model.name} outgrew {view.inst.id}"))
+
+
+def _later_half(group: Group) -> list[Sequence]:
+    """Half as many as there are members, of those that decode on the device and are not being copied."""
+    if len(group.members) < 2:
+        return []
+    members = group.members.values()
+    here = [s for s in members if s.copy is None and s.stage is Stage.DECODE and s.place is Place.DEVICE]
+    return sorted(here, key=due)[-(len(group.members) // 2) :]

@@ -19,7 +19,6 @@ from benchmarks.report import Row, report
 from aegaeon_scheduler.core.config import SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Order
 from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
-from aegaeon_scheduler.core.policies.slack.table import groups_at
 from aegaeon_scheduler.core.policies.slack.view import View
 from aegaeon_scheduler.core.state import Instance, Sequence
 from aegaeon_simulator import production
@@ -83,7 +82,7 @@ def _at_most(count: int) -> Patches:
 
     def counted_idle(policy: SlackPolicy, group: Group, seq: Sequence, now: float) -> Instance | None:
         inst = idle(policy, group, seq, now)
-        return inst if inst is not None and len(groups_at(inst)) < count else None
+        return inst if inst is not None and len(policy._table.at(inst)) < count else None
 
     return [(View, "over", counted_over), (SlackPolicy, "_idle_weights", counted_idle)]
 

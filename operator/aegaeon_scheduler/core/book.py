@@ -6,6 +6,8 @@ part of it that a report shows already is not deducted twice.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from aegaeon_scheduler.core.domain import CommandId, Footprint, KvShape, Memory
 
 
@@ -27,46 +29,31 @@ def least_slabs(footprint: Footprint, tokens: int, slab_bytes: int) -> int:
     return footprint.weight_slabs + slabs_of(footprint, blocks_for(footprint, tokens), slab_bytes) + 2
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Grant:
-    """What a command that is out may still take: slabs of both tiers, and blocks of `shape` in mapped slabs."""
+    """What an in-flight command may still take: slabs of both tiers, and blocks of `shape` in mapped slabs."""
 
-    __slots__ = ("grant", "host_grant", "id", "promise", "shape")
-
-    def __init__(self, id: CommandId) -> None:
-        self.id = id
-        self.grant = 0
-        self.promise = 0
-        self.host_grant = 0
-        self.shape = KvShape("")
+    id: CommandId
+    grant: int = field(default=0, init=False)
+    promise: int = field(default=0, init=False)
+    host_grant: int = field(default=0, init=False)
+    shape: KvShape = field(default=KvShape(""), init=False)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Book:
     """Slabs and blocks of both tiers. `weights` is the sum of slabs of models known to be mapped."""
 
-    __slots__ = (
-        "exact",
-        "granted",
-        "host_granted",
-        "loads",
-        "memory",
-        "promised",
-        "shapes",
-        "slab_bytes",
-        "slabs",
-        "weights",
-    )
-
-    def __init__(self, slabs: int, slab_bytes: int, memory: Memory) -> None:
-        self.slabs = slabs
-        self.slab_bytes = slab_bytes
-        self.memory = memory
-        self.weights = 0
-        self.exact = True  # every resident model is known, so `weights` tells all
-        self.granted = 0  # slabs, KV only
-        self.host_granted = 0
-        self.promised: dict[KvShape, int] = {}
-        self.shapes: dict[KvShape, int] = {}  # block bytes
-        self.loads: dict[CommandId, tuple[int, dict[CommandId, int]]] = {}
+    slabs: int
+    slab_bytes: int
+    memory: Memory
+    weights: int = 0
+    exact: bool = True  # every resident model is known, so `weights` is all of them
+    granted: int = 0  # slabs, KV only
+    host_granted: int = 0
+    promised: dict[KvShape, int] = field(default_factory=dict)
+    shapes: dict[KvShape, int] = field(default_factory=dict)  # block bytes
+    loads: dict[CommandId, tuple[int, dict[CommandId, int]]] = field(default_factory=dict)
 
     def report(self, memory: Memory) -> None:
         """Follow what the instance says."""

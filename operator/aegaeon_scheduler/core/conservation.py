@@ -5,11 +5,12 @@ from __future__ import annotations
 from aegaeon_scheduler.core.commands import SwapOut as Out
 from aegaeon_scheduler.core.commands import Turn, Unload
 from aegaeon_scheduler.core.errors import ConservationError
+from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Stage
 
 
-def check(pool: Pool) -> None:
+def check(pool: Pool, policy: Policy) -> None:
     """Compare counters with what they count, and both ends of every link."""
     for inst in pool.instances.values():
         _instance(pool, inst)
@@ -17,7 +18,7 @@ def check(pool: Pool) -> None:
         _same(seq.home is None or seq.home.sequences.get(seq.id) is seq, f"{seq.id} is not listed at its home")
         _same(seq.home is None or pool.instances.get(seq.home.id) is seq.home, f"{seq.id} lives on a gone instance")
         _same(seq.home is not None or not seq.opened, f"{seq.id} is open nowhere")
-        _same(seq.stage is not Stage.DECODE or seq.policy is not None, f"{seq.id} decodes in no batch")
+        _same(seq.stage is not Stage.DECODE or policy.batch_of(seq) is not None, f"{seq.id} decodes in no batch")
     for seq in pool.suspects.values():
         _same(pool.sequences.get(seq.id) is seq and seq.suspected > 0, f"{seq.id} is a suspect, but gone or cleared")
     queued = sum(1 for s in pool.sequences.values() if s.stage is Stage.QUEUED)

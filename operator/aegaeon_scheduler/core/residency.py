@@ -101,10 +101,10 @@ class Residency:
         """Let a ready sequence join the outstanding turns of its batch at their next token boundary; a suspect none."""
         if seq.id in self._pool.suspects:
             return
-        fp = seq.model.fp
+        fp, batch = seq.model.fp, self._policy.batch_of(seq)
         for turn in inst.turns:
             left = turn.steps - turn.steps_done
-            if turn.model is not seq.model or turn.prefills or turn.alone or left <= 1 or seq.policy is not turn.tag:
+            if turn.model is not seq.model or turn.prefills or turn.alone or left <= 1 or batch is not turn.tag:
                 continue
             if seq.id in turn.members or len(turn.members) >= inst.max_batch:
                 continue

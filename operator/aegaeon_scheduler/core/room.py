@@ -177,7 +177,7 @@ class Room:
                 self._copies.swap_out(
                     inst, seq, f"gives way to {plan.model.name}, slack {slack:.3g} s", tuple(seq.turns)
                 )
-            elif _may_cost(plan, seq) and not inst.turns and not inst.memory_due:
+            elif _may_cost(self._policy, plan, seq) and not inst.turns and not inst.memory_due:
                 seq.gave_way = (inst, inst.ended)
                 self._life.lose(seq, "no room on the device nor on the host tier of its instance", blame=0)
                 inst.memory_due = True
@@ -194,13 +194,15 @@ def _waits_for_an_end(inst: Instance, seq: Sequence) -> bool:
     return seq.gave_way == (inst, inst.ended) and any(s.place is Place.DEVICE for s in inst.sequences.values())
 
 
-def _may_cost(plan: Plan, seq: Sequence) -> bool:
+def _may_cost(policy: Policy, plan: Plan, seq: Sequence) -> bool:
     """Whether a plan may cost a sequence its KV, where the host tier is full.
 
     No prompt may: it can wait. A batch may cost its own members, and who came after its eldest. So whoever came first
     always gets on, and nobody is computed again only to be given up for the one that it was given up for before.
     """
-    return bool(plan.decode) and (seq.policy is plan.tag or seq.order > min(s.order for s in plan.decode))
+    if not plan.decode:
+        return False
+    return policy.batch_of(seq) is plan.tag or seq.order > min(s.order for s in plan.decode)
 
 
 class _Candidates:
@@ -214,7 +216,7 @@ class _Candidates:
         for seq in inst.sequences.values():
             if seq.id in keep or seq.place is not Place.DEVICE or seq.copy is not None:
                 continue
-            if _fits_host(inst, seq) or _may_cost(plan, seq):
+            if _fits_host(inst, seq) or _may_cost(policy, plan, seq):
                 (self.running if seq.turns else self.sequences).append(seq)
         others = [w for w in inst.weights.values() if w.model is not plan.model and w.ready and w.unload is None]
         mine = stay_for(inst, plan.model)

@@ -104,7 +104,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Raises ConservationError when the tables contradict each other."""
-        check(self._pool)
+        check(self._pool, self._policy)
 
     def _of_instance(self, handler: Callable[[Instance, Any], None]) -> Callable[[Any], None]:
         def handle(event: Any) -> None:

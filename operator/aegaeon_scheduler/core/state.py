@@ -1,4 +1,4 @@
-"""The core's rows: models, instances, sequences and the commands that are out. Mutable, slotted, owned by `Pool`.
+"""The core's rows: models, instances, sequences and in-flight commands. Mutable, owned by `Pool`, equal by identity.
 
 Everything a report touches is reached from its instance or sequence; nothing here is ever scanned on a report.
 """
@@ -6,20 +6,22 @@ Everything a report touches is reached from its instance or sequence; nothing he
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
-from typing import Any
 
 from aegaeon_scheduler.core.book import Book, Grant
 from aegaeon_scheduler.core.commands import Body
 from aegaeon_scheduler.core.domain import (
     CommandId,
     Footprint,
+    GatewayId,
     Held,
     InstanceId,
     ModelConfig,
     ModelName,
     Phase,
     Place,
+    Role,
     SeqId,
 )
 from aegaeon_scheduler.core.events import InstanceUp, Submitted
@@ -35,28 +37,31 @@ class Stage(Enum):
     LOST = "lost"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Model:
     """One model of the catalog and its counters."""
 
-    __slots__ = (
-        "asked_at", "behind", "busy_s", "config", "ended", "failed", "footprint", "loads", "name", "on_time",
-        "output_tokens", "poisoned", "policy", "queued", "running", "stall_s", "switch_s", "waiting", "withdrawn",
-    )  # fmt: skip
+    config: ModelConfig
+    asked_at: float  # seconds; its last request, or when it came
+    name: ModelName = field(init=False)
+    behind: float = 0.0  # seconds that a policy puts it later than its deadlines say; see slack.shares
+    footprint: Footprint | None = None
+    waiting: dict[SeqId, Sequence] = field(default_factory=dict)  # no instance has the model yet
+    failed: dict[InstanceId, str] = field(default_factory=dict)
+    withdrawn: bool = False
+    queued: int = 0
+    running: int = 0
+    ended: int = 0
+    loads: int = 0
+    poisoned: int = 0  # sequences that ended because no engine could go on with them
+    output_tokens: int = 0
+    on_time: int = 0
+    busy_s: float = 0.0
+    stall_s: float = 0.0
+    switch_s: float = 0.0
 
-    def __init__(self, config: ModelConfig, now: float) -> None:
-        self.name = config.name
-        self.config = config
-        self.asked_at = now  # seconds; its last request, or when it came
-        self.behind = 0.0  # seconds that a policy puts it later than its deadlines say; see slack.shares
-        self.footprint: Footprint | None = None
-        self.waiting: dict[SeqId, Sequence] = {}  # no instance has the model yet
-        self.failed: dict[InstanceId, str] = {}
-        self.withdrawn = False
-        self.policy: Any = None
-        self.queued = self.running = self.ended = self.loads = 0
-        self.poisoned = 0  # sequences that ended because no engine could go on with them
-        self.output_tokens = self.on_time = 0
-        self.busy_s = self.stall_s = self.switch_s = 0.0
+    def __post_init__(self) -> None:
+        self.name = self.config.name
 
     @property
     def fp(self) -> Footprint:
@@ -65,90 +70,101 @@ class Model:
         return self.footprint
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Stay:
     """Slabs with the weights of one content; free when the last of `members`, who show them, has gone.
 
-    `booked`: a report told of them, so the book knows what they are taken for. `broken`: a load into them failed.
+    `booked`: a report counted them, so the book knows what they are taken for. `broken`: a load into them failed.
     """
 
-    __slots__ = ("booked", "broken", "members", "slabs")
-
-    def __init__(self, slabs: int) -> None:
-        self.slabs = slabs
-        self.members: list[Weights] = []
-        self.booked = self.broken = False
+    slabs: int
+    members: list[Weights] = field(default_factory=list)
+    booked: bool = False
+    broken: bool = False
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Weights:
     """A model that is resident on an instance or on its way. `unload` is set once it is to go, giving `gives` slabs."""
 
-    __slots__ = ("gives", "last_turn", "load", "model", "ready", "stay", "turns", "unload", "used")
+    model: Model
+    stay: Stay
+    load: CommandId | None
+    ready: bool = field(init=False)
+    gives: int = 0
+    unload: CommandId | None = None
+    turns: int = 0
+    last_turn: CommandId | None = None
+    used: int = 0
 
-    def __init__(self, model: Model, stay: Stay, load: CommandId | None) -> None:
-        self.model = model
-        self.stay = stay
-        stay.members.append(self)
-        self.gives = 0
-        self.load = load
-        self.ready = load is None
-        self.unload: CommandId | None = None
-        self.turns = 0
-        self.last_turn: CommandId | None = None
-        self.used = 0
+    def __post_init__(self) -> None:
+        self.stay.members.append(self)
+        self.ready = self.load is None
 
     @property
     def slabs(self) -> int:
-        """Where its weights lie, whoever else shows them."""
+        """Slabs of its weights, shared with other names of the same content or not."""
         return self.stay.slabs
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Issued(Grant):
-    """A command with a lane that is out, with what it was granted."""
+    """An in-flight command with a lane, and what it was granted. `tag` is the policy's own: the batch of a turn."""
 
-    __slots__ = ("alone", "body", "members", "model", "prefills", "seq", "steps", "steps_done", "tag", "weights")
-
-    def __init__(self, id: CommandId, body: Body, model: Model | None, seq: Sequence | None) -> None:
-        super().__init__(id)
-        self.body = body
-        self.model = model
-        self.seq = seq
-        self.members: dict[SeqId, Sequence] = {}
-        self.prefills: tuple[Sequence, ...] = ()
-        self.alone = False  # a suspect's: nothing joins it, and nothing is queued behind it
-        self.steps = 0
-        self.steps_done = 0
-        self.tag: Any = None
-        self.weights: Weights | None = None
+    body: Body
+    model: Model | None
+    seq: Sequence | None
+    members: dict[SeqId, Sequence] = field(default_factory=dict)
+    prefills: tuple[Sequence, ...] = ()
+    alone: bool = False  # a suspect's: nothing joins it, and nothing is queued behind it
+    steps: int = 0
+    steps_done: int = 0
+    tag: object | None = None
+    weights: Weights | None = None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Sequence:
     """One choice of one request.
 
-    `home` is the instance that it runs or will run on, `opened` whether that was told; `source` still owns a copy on
-    its host tier (hand-off). `planned_kv` is what its KV will be when all turns that are out have run. What its engine
-    reports is true of it from epoch `since` on: a gateway that came back raised the epoch of what went on running.
+    `home` is the instance that it runs or will run on, `opened` whether an Open was sent there; `source` still owns a
+    copy on its host tier (hand-off). `planned_kv` is its KV after all in-flight turns. What its engine reports is true
+    of it from epoch `since` on: a gateway that came back raised the epoch of what went on running.
     """
 
-    __slots__ = (
-        "arrival", "copy", "copying_out", "epoch", "failures", "gateway", "gave_way", "handle_of", "held_until", "home",
-        "hungry", "id", "kv_tokens", "max_tokens", "model", "open_id", "opened", "order", "output_tokens", "place",
-        "planned_kv", "policy", "prefix_tokens", "prompt_tokens", "since", "source", "stage", "starved", "suspected",
-        "turns",
-    )  # fmt: skip
+    event: InitVar[Submitted]
+    model: Model
+    order: int
+    id: SeqId = field(init=False)
+    stage: Stage = Stage.QUEUED
+    failures: int = 0  # in a row: progress clears it of them, and of suspicion
+    suspected: int = 0  # of these, how often it ran when an engine died or a turn failed
+    held_until: float = 0.0
+    gave_way: tuple[Instance, int] | None = None  # where it was given up for others, and how many had ended
+    open_id: CommandId | None = None
+    epoch: int = field(init=False)
+    since: int = field(init=False)
+    gateway: GatewayId = field(init=False)
+    arrival: float = field(init=False)
+    prompt_tokens: int = field(init=False)
+    prefix_tokens: int = field(init=False)
+    max_tokens: int = field(init=False)
+    output_tokens: int = field(init=False)
+    home: Instance | None = field(init=False)
+    source: Instance | None = field(init=False)
+    opened: bool = field(init=False)
+    place: Place = field(init=False)
+    kv_tokens: int = field(init=False)
+    planned_kv: int = field(init=False)
+    copy: CommandId | None = field(init=False)
+    copying_out: bool = field(init=False)
+    handle_of: CommandId | None = field(init=False)
+    turns: list[CommandId] = field(init=False)
+    starved: bool = field(init=False)
+    hungry: int = field(init=False)  # turns in a row that brought it nothing
 
-    def __init__(self, event: Submitted, model: Model, order: int) -> None:
+    def __post_init__(self, event: Submitted) -> None:
         self.id = event.seq
-        self.model = model
-        self.order = order
-        self.failures = 0  # in a row: progress clears it of them, and of suspicion
-        self.suspected = 0  # of these, how often it ran when an engine died or a turn failed
-        self.home: Instance | None = None
-        self.source: Instance | None = None
-        self.stage = Stage.QUEUED
-        self.policy: Any = None
-        self.held_until = 0.0
-        self.gave_way: tuple[Instance, int] | None = None  # where it was given up for others, and how many had ended
-        self.open_id: CommandId | None = None
         self.restart(event)
 
     def restart(self, event: Submitted) -> None:
@@ -169,12 +185,12 @@ class Sequence:
         self.place = Place.NONE
         self.kv_tokens = self.planned_kv = 0
         self.output_tokens = self.prefix_tokens
-        self.copy: CommandId | None = None
+        self.copy = None
         self.copying_out = False
-        self.handle_of: CommandId | None = None
-        self.turns: list[CommandId] = []
+        self.handle_of = None
+        self.turns = []
         self.starved = False
-        self.hungry = 0  # turns in a row that brought it nothing
+        self.hungry = 0
 
     def deadline(self) -> float:
         """When its next token is due, on the scheduler's clock."""
@@ -182,30 +198,54 @@ class Sequence:
         return self.arrival + slo.ttft_s + self.output_tokens * slo.tbt_s
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Instance:
-    """One attached sidecar: facts from its reports, and its program so far."""
+    """One attachment of a sidecar: facts from its reports, and its program so far."""
 
-    __slots__ = (
-        "book", "busy_s", "commands", "contents", "count", "device", "draining", "ended", "failures", "held",
-        "host_slabs", "id", "incarnation", "incoming", "loads", "max_batch", "memory_due", "next_id", "node", "opens",
-        "order", "outs", "phases", "policy", "reason", "reported", "role", "running", "sequences", "shared",
-        "slab_bytes", "slabs", "stall_s", "stays", "stranded", "stuck", "switch_s", "switches", "turns", "wanted",
-        "weights",
-    )  # fmt: skip
+    event: InitVar[InstanceUp]
+    order: int
+    id: InstanceId = field(init=False)
+    incarnation: str = field(init=False)
+    node: str = field(init=False)
+    role: Role = field(init=False)
+    device: str = field(init=False)
+    slab_bytes: int = field(init=False)
+    slabs: int = field(init=False)
+    host_slabs: int = field(init=False)
+    max_batch: int = field(init=False)
+    book: Book = field(init=False)
+    reported: list[ModelName] = field(init=False)  # resident before this attachment, size still unknown
+    shared: dict[ModelName, ModelName] = field(init=False)  # of these, the name that they share slabs under
+    next_id: int = 1
+    switches: int = 0
+    loads: int = 0
+    ended: int = 0  # sequences that ended here, and left room for good
+    busy_s: float = 0.0
+    stall_s: float = 0.0
+    switch_s: float = 0.0
+    phases: dict[ModelName, Phase] = field(default_factory=dict)
+    weights: dict[ModelName, Weights] = field(default_factory=dict)
+    contents: dict[ModelName, str] = field(default_factory=dict)  # hashes of weights, as this instance knows them
+    stays: dict[ModelName, Stay] = field(default_factory=dict)  # by the name of `shared`
+    commands: dict[CommandId, Issued] = field(default_factory=dict)
+    opens: dict[CommandId, Sequence] = field(default_factory=dict)
+    turns: list[Issued] = field(default_factory=list)
+    sequences: dict[SeqId, Sequence] = field(default_factory=dict)  # homed here
+    outs: deque[Sequence] = field(default_factory=deque)  # hand-offs that wait for host room
+    wanted: dict[ModelName, str] = field(default_factory=dict)  # to load ahead of turns once there is room, and why
+    incoming: deque[Sequence] = field(default_factory=deque)  # to copy in ahead of turns once there is room
+    held: dict[SeqId, Held] = field(default_factory=dict)
+    failures: dict[ModelName, int] = field(default_factory=dict)
+    running: Model | None = None
+    reason: str = ""
+    stuck: bool = False
+    draining: bool = False  # it is about to end
+    stranded: bool = False  # it prefills, and nothing on its node decodes, as it does elsewhere
+    count: int = 0  # in-flight copies and unloads that make room
+    memory_due: bool = False  # a Close freed memory that no report shows yet
 
-    def __init__(self, event: InstanceUp, order: int) -> None:
+    def __post_init__(self, event: InstanceUp) -> None:
         self.id = event.instance
-        self.order = order
-        self.next_id = 1
-        self.switches = self.loads = 0
-        self.ended = 0  # sequences that ended here, and left room for good
-        self.busy_s = self.stall_s = self.switch_s = 0.0
-        self.policy: Any = None
-        self.phases: dict[ModelName, Phase] = {}
-        self.attach(event)
-
-    def attach(self, event: InstanceUp) -> None:
-        """A fresh attachment: nothing is out, memory is as reported."""
         self.incarnation = event.incarnation
         self.node = event.node
         self.role = event.role
@@ -215,27 +255,8 @@ class Instance:
         self.host_slabs = event.host_slabs
         self.max_batch = max(1, event.max_batch)
         self.book = Book(event.slabs, event.slab_bytes, event.memory)
-        self.weights: dict[ModelName, Weights] = {}
-        self.contents: dict[ModelName, str] = {}  # hashes of weights, as this instance knows them
-        self.reported = list(event.resident)  # resident before this attachment, size still unknown
-        self.shared = dict(event.twins)  # of these, the name that they share slabs under
-        self.stays: dict[ModelName, Stay] = {}  # by that name
-        self.commands: dict[CommandId, Issued] = {}
-        self.opens: dict[CommandId, Sequence] = {}
-        self.turns: list[Issued] = []
-        self.sequences: dict[SeqId, Sequence] = {}  # homed here
-        self.outs: deque[Sequence] = deque()  # hand-offs that wait for host room
-        self.wanted: dict[ModelName, str] = {}  # models to load ahead of any turn once there is room, and why
-        self.incoming: deque[Sequence] = deque()  # sequences to copy in ahead of any turn once there is room
-        self.held: dict[SeqId, Held] = {}
-        self.failures: dict[ModelName, int] = {}
-        self.running: Model | None = None
-        self.reason = ""
-        self.stuck = False
-        self.draining = False  # it is about to end
-        self.stranded = False  # it prefills, and nothing on its node decodes, as it does elsewhere
-        self.count = 0  # copies and unloads that make room and are out
-        self.memory_due = False  # a Close freed memory that no report shows yet
+        self.reported = list(event.resident)
+        self.shared = dict(event.twins)
 
     def has(self, model: Model) -> bool:
         """Whether this model may come here: it is cached, its weights fit the device, and the instance is of use."""

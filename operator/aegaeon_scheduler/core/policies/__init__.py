@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Weights
 
@@ -24,7 +24,7 @@ class Plan:
     decode: list[Sequence]
     steps: int
     reason: str
-    tag: Any = None
+    tag: object | None = None
 
 
 @dataclass(slots=True)
@@ -67,6 +67,10 @@ class Policy(Protocol):
 
     def forget(self, seq: Sequence) -> None:
         """It ended, was lost, or moves: drop it from every queue and batch. Idempotent."""
+        ...
+
+    def batch_of(self, seq: Sequence) -> object | None:
+        """What holds the sequence in the policy's own tables: the `tag` of its plans once it decodes; None: nothing."""
         ...
 
     def plan(self, inst: Instance, now: float, barred: Collection[Plan]) -> Plan | None:

@@ -4,6 +4,7 @@ side by side, with lengths that share the slack of their token deadlines."""
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core.config import PaperSettings
 from aegaeon_scheduler.core.domain import SeqId
@@ -12,32 +13,29 @@ from aegaeon_scheduler.core.policies.paper.quota import quotas
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Batch:
     """Sequences of one model that decode together on one instance; `share` is step time over token time."""
 
-    __slots__ = ("inst", "members", "model", "quota_s", "share")
-
-    def __init__(self, model: Model, inst: Instance) -> None:
-        self.model = model
-        self.inst = inst
-        self.members: dict[SeqId, Sequence] = {}
-        self.quota_s = 0.0
-        self.share = 0.0
+    model: Model
+    inst: Instance
+    work: WorkList
+    members: dict[SeqId, Sequence] = field(default_factory=dict)
+    quota_s: float = 0.0
+    share: float = 0.0
 
     def context_tokens(self) -> int:
         """Tokens of KV over its members."""
         return sum(s.kv_tokens for s in self.members.values())
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class WorkList:
     """The batches of one instance and what is left of the round; `load` is the sum of their shares."""
 
-    __slots__ = ("batches", "load", "round")
-
-    def __init__(self) -> None:
-        self.batches: list[Batch] = []
-        self.round: deque[Batch] = deque()
-        self.load = 0.0
+    batches: list[Batch] = field(default_factory=list)
+    round: deque[Batch] = field(default_factory=deque)
+    load: float = 0.0
 
     def add(self, batch: Batch) -> None:
         """A new batch goes beside those of its model, else to the end."""

@@ -4,9 +4,10 @@ most MAX_GPSIZE prompts between two decode turns, so that neither side starves."
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core.config import PaperSettings
-from aegaeon_scheduler.core.domain import Role
+from aegaeon_scheduler.core.domain import InstanceId, Role, SeqId
 from aegaeon_scheduler.core.policies import Move, Plan
 from aegaeon_scheduler.core.policies.paper.decode import Batch, WorkList, load_ahead_s
 from aegaeon_scheduler.core.policies.paper.prefill import Group, PrefillQueue
@@ -15,37 +16,21 @@ from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage, Weights
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Engine:
     """What the policy keeps for an instance."""
 
-    __slots__ = ("queue", "streak", "work")
-
-    def __init__(self) -> None:
-        self.queue = PrefillQueue()
-        self.work = WorkList()
-        self.streak = 0
+    queue: PrefillQueue = field(default_factory=PrefillQueue)
+    work: WorkList = field(default_factory=WorkList)
+    streak: int = 0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _ModelState:
     """What the policy keeps for a model: the group that may still be joined, and its batches everywhere."""
 
-    __slots__ = ("batches", "group")
-
-    def __init__(self) -> None:
-        self.group: Group | None = None
-        self.batches: list[Batch] = []
-
-
-def _of(inst: Instance) -> _Engine:
-    state: _Engine = inst.policy
-    return state
-
-
-def _model(model: Model) -> _ModelState:
-    if model.policy is None:
-        model.policy = _ModelState()
-    state: _ModelState = model.policy
-    return state
+    group: Group | None = None
+    batches: list[Batch] = field(default_factory=list)
 
 
 def _near(inst: Instance, seq: Sequence) -> bool:
@@ -64,11 +49,14 @@ class PaperPolicy:
         self._estimates = pool.estimates
         self._prefill: list[Instance] = []
         self._decode: list[Instance] = []
+        self._engines: dict[InstanceId, _Engine] = {}
+        self._models: dict[Model, _ModelState] = {}  # by the row: a name may come to stand for another model
+        self._joined: dict[SeqId, Group | Batch] = {}
 
     def instance_up(self, inst: Instance) -> None:
         """See Policy."""
         self.instance_down(inst)
-        inst.policy = _Engine()
+        self._engines[inst.id] = _Engine()
         if inst.role is not Role.DECODE:
             self._prefill.append(inst)
         if inst.role is not Role.PREFILL:
@@ -78,36 +66,46 @@ class PaperPolicy:
         """See Policy."""
         self._prefill = [i for i in self._prefill if i is not inst]
         self._decode = [i for i in self._decode if i is not inst]
+        self._engines.pop(inst.id, None)
+
+    def _of(self, inst: Instance) -> _Engine:
+        return self._engines[inst.id]
+
+    def _model(self, model: Model) -> _ModelState:
+        state = self._models.get(model)
+        if state is None:
+            state = self._models[model] = _ModelState()
+        return state
 
     # -- Algorithm 1 ------------------------------------------------------------------------------------------------
 
     def place(self, seq: Sequence, now: float) -> Instance | None:
         """Join the model's open group, else a new group where all pending groups end first."""
-        state = _model(seq.model)
+        state = self._model(seq.model)
         group = state.group
         if group is None or group.joined >= self._settings.max_gpsize or not group.inst.has(seq.model):
             inst = self._least_loaded(seq.model)
             if inst is None:
                 return None
-            group = state.group = Group(seq.model, inst, self._switch_s(inst, seq.model))
-            _of(inst).queue.add_group(group)
+            group = state.group = Group(seq.model, inst, self._of(inst).queue, self._switch_s(inst, seq.model))
+            group.queue.add_group(group)
         tokens = seq.prompt_tokens + seq.prefix_tokens
         cost = self._estimates.of(seq.model.name, group.inst.device).prefill_s(tokens)
-        _of(group.inst).queue.join(group, seq, cost)
-        seq.policy = group
+        group.queue.join(group, seq, cost)
+        self._joined[seq.id] = group
         return group.inst
 
     def _least_loaded(self, model: Model) -> Instance | None:
         """Where all pending groups end first. KV is handed off within a node, so whoever prefills decides who decodes:
         a model that decodes on some nodes waits half its TTFT for them, where else its weights would take a further
         place, and among equals the node is chosen that has most room to decode."""
-        nodes = {batch.inst.node for batch in _model(model).batches}
+        nodes = {batch.inst.node for batch in self._model(model).batches}
         best, best_key = None, (0.0, 0.0)
         for inst in self._prefill:
             if inst.has(model):
                 apart = nodes and inst.role is Role.PREFILL and inst.node not in nodes
                 apart_s = model.config.slo.ttft_s / 2 if apart else 0.0
-                key = (_of(inst).queue.load_s + self._switch_s(inst, model) + apart_s, self._decoding(inst))
+                key = (self._of(inst).queue.load_s + self._switch_s(inst, model) + apart_s, self._decoding(inst))
                 if best is None or key < best_key:
                     best, best_key = inst, key
         return best
@@ -115,8 +113,8 @@ class PaperPolicy:
     def _decoding(self, inst: Instance) -> float:
         """How busy that keeps whoever decodes what is prefilled here: itself, or the least of its node."""
         if inst.role is not Role.PREFILL:
-            return _of(inst).work.load
-        return min((_of(other).work.load for other in self._decode if other.node == inst.node), default=0.0)
+            return self._of(inst).work.load
+        return min((self._of(other).work.load for other in self._decode if other.node == inst.node), default=0.0)
 
     def _switch_s(self, inst: Instance, model: Model) -> float:
         return load_ahead_s(inst, model, self._estimates)
@@ -135,21 +133,21 @@ class PaperPolicy:
             inst = here or self._decode_home(seq)
             if inst is None:
                 return None
-            batch = Batch(seq.model, inst)
-            _of(inst).work.add(batch)
-            _model(seq.model).batches.append(batch)
+            batch = Batch(seq.model, inst, self._of(inst).work)
+            batch.work.add(batch)
+            self._model(seq.model).batches.append(batch)
         batch.members[seq.id] = seq
-        seq.policy = batch
+        self._joined[seq.id] = batch
         self._weigh(batch)
         return batch.inst
 
     def _batch_with_room(self, seq: Sequence, here: Instance | None) -> Batch | None:
         fits = [
             b
-            for b in _model(seq.model).batches
+            for b in self._model(seq.model).batches
             if (b.inst is here if here else _near(b.inst, seq)) and b.inst.has(seq.model) and self._has_room(b, seq)
         ]
-        return min(fits, key=lambda b: (_of(b.inst).work.load, b.inst.order), default=None)
+        return min(fits, key=lambda b: (b.work.load, b.inst.order), default=None)
 
     def _has_room(self, batch: Batch, seq: Sequence) -> bool:
         if len(batch.members) >= batch.inst.max_batch:
@@ -162,35 +160,42 @@ class PaperPolicy:
     def _decode_home(self, seq: Sequence) -> Instance | None:
         model = seq.model
         able = [i for i in self._decode if i.has(model) and _near(i, seq)]
-        return min(able, key=lambda i: (_of(i).work.load + self._switch_s(i, model) * 0.1, i.order), default=None)
+        return min(able, key=lambda i: (self._of(i).work.load + self._switch_s(i, model) * 0.1, i.order), default=None)
 
     def _weigh(self, batch: Batch) -> None:
         estimate = self._estimates.of(batch.model.name, batch.inst.device)
         step = estimate.step_s(batch.context_tokens(), len(batch.members))
-        _of(batch.inst).work.weigh(batch, step / max(1e-9, batch.model.config.slo.tbt_s))
+        batch.work.weigh(batch, step / max(1e-9, batch.model.config.slo.tbt_s))
 
     # -- both -------------------------------------------------------------------------------------------------------
 
     def forget(self, seq: Sequence) -> None:
         """See Policy."""
-        holder, seq.policy = seq.policy, None
+        holder = self._joined.pop(seq.id, None)
         if isinstance(holder, Group):
             self._leave_group(holder, seq)
         elif isinstance(holder, Batch) and holder.members.pop(seq.id, None) is not None:
             if holder.members:
                 self._weigh(holder)
             else:
-                _of(holder.inst).work.drop(holder)
-                _model(holder.model).batches.remove(holder)
+                holder.work.drop(holder)
+                self._model(holder.model).batches.remove(holder)
+        state = self._models.get(seq.model)
+        if state is not None and state.group is None and not state.batches:
+            del self._models[seq.model]
+
+    def batch_of(self, seq: Sequence) -> Group | Batch | None:
+        """See Policy."""
+        return self._joined.get(seq.id)
 
     def _leave_group(self, group: Group, seq: Sequence) -> None:
-        state = _model(group.model)
-        if _of(group.inst).queue.remove(group, seq) and state.group is group:
+        state = self._model(group.model)
+        if group.queue.remove(group, seq) and state.group is group:
             state.group = None
 
     def plan(self, inst: Instance, now: float, barred: Collection[Plan]) -> Plan | None:
         """Prefill groups first, then the round. A prompt that there is no room for holds up the prompts behind it."""
-        state = _of(inst)
+        state = self._of(inst)
         decode = self._plan_decode(inst, barred) if state.streak >= self._settings.max_gpsize else None
         if decode is not None:
             return decode
@@ -201,7 +206,7 @@ class PaperPolicy:
         return self._plan_decode(inst, barred)
 
     def _plan_decode(self, inst: Instance, barred: Collection[Plan]) -> Plan | None:
-        work = _of(inst).work
+        work = self._of(inst).work
         for _ in range(2):
             while work.round:
                 batch = work.round[0]
@@ -224,13 +229,15 @@ class PaperPolicy:
 
     def issued(self, inst: Instance, plan: Plan, turn: Issued) -> None:
         """See Policy."""
-        state = _of(inst)
+        state = self._of(inst)
         if plan.prefill:
             state.streak += 1
             for seq in plan.prefill:
-                self._leave_group(seq.policy, seq)
-                seq.policy = None
+                group = self._joined.pop(seq.id)
+                assert isinstance(group, Group)
+                self._leave_group(group, seq)
             return
+        assert isinstance(plan.tag, Batch)
         state.streak = 0
         if state.work.round and state.work.round[0] is plan.tag:
             state.work.round.popleft()
@@ -238,17 +245,17 @@ class PaperPolicy:
 
     def unissued(self, inst: Instance, seq: Sequence) -> None:
         """See Policy."""
-        if seq.policy is not None:
+        if seq.id in self._joined:
             return
-        group = Group(seq.model, inst, 0.0)
+        group = Group(seq.model, inst, self._of(inst).queue, 0.0)
         group.joined = self._settings.max_gpsize
         cost = self._estimates.of(seq.model.name, inst.device).prefill_s(seq.prompt_tokens)
-        _of(inst).queue.put_back(group, seq, cost)
-        seq.policy = group
+        group.queue.put_back(group, seq, cost)
+        self._joined[seq.id] = group
 
     def unload_order(self, inst: Instance, idle: list[Weights]) -> list[Weights]:
         """Models without work here by least recent use; then those whose turn in the round is farthest away."""
-        state = _of(inst)
+        state = self._of(inst)
         wanted = {g.model.name: i for i, g in reversed(list(enumerate(state.queue.groups)))}
         ahead = list(state.work.round) + [b for b in state.work.batches if b not in state.work.round]
         for i, batch in enumerate(ahead):

@@ -4,33 +4,31 @@ MAX_GPSIZE requests over its whole life, so that later ones of other models wait
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core.domain import SeqId
 from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Group:
     """Prompts of one model that an instance runs one after the other."""
 
-    __slots__ = ("cost_s", "inst", "joined", "members", "model", "switch_s")
-
-    def __init__(self, model: Model, inst: Instance, switch_s: float) -> None:
-        self.model = model
-        self.inst = inst
-        self.switch_s = switch_s
-        self.joined = 0
-        self.members: dict[SeqId, Sequence] = {}
-        self.cost_s: dict[SeqId, float] = {}
+    model: Model
+    inst: Instance
+    queue: PrefillQueue
+    switch_s: float
+    joined: int = 0
+    members: dict[SeqId, Sequence] = field(default_factory=dict)
+    cost_s: dict[SeqId, float] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PrefillQueue:
     """The groups of one instance; `load_s` are the seconds to finish them, switches included."""
 
-    __slots__ = ("groups", "load_s")
-
-    def __init__(self) -> None:
-        self.groups: deque[Group] = deque()
-        self.load_s = 0.0
+    groups: deque[Group] = field(default_factory=deque)
+    load_s: float = 0.0
 
     def add_group(self, group: Group) -> None:
         """Append an empty group."""

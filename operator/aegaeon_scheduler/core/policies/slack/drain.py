@@ -6,7 +6,6 @@ from aegaeon_scheduler.core.domain import Place
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.group import Group, Still, may_leave
 from aegaeon_scheduler.core.policies.slack.picture import Picture
-from aegaeon_scheduler.core.policies.slack.table import groups_of
 from aegaeon_scheduler.core.state import Instance
 
 
@@ -32,7 +31,7 @@ def _shelter(picture: Picture, group: Group, rest: Still) -> None:
     homes = {seq.home for seq in group.members.values() if seq.home is not None}
     if rest.only is not None or not any(home.closed for home in homes):
         return
-    for other in groups_of(group.model):
+    for other in picture.table.of(group.model):
         inst = other.inst
         if inst is not None and inst.node == rest.node and other.kind is group.kind and group.may_go(inst):
             members = tuple(group.members.values())

@@ -6,7 +6,7 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, due
 from aegaeon_scheduler.core.policies.slack.reach import Reach
-from aegaeon_scheduler.core.policies.slack.table import Table, groups_at
+from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.policies.slack.view import View
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance
@@ -24,13 +24,13 @@ class Picture:
         self.table = table
         self.now = now
         self.moves: list[Move] = []
-        self.reach = Reach(pool)
+        self.reach = Reach(pool, table)
         self.views = [self._view(inst) for inst in pool.instances.values()]
         self.uneven = len({view.size for view in self.views}) > 1
         self._measured: dict[tuple[int, str, int], Load] = {}
 
     def _view(self, inst: Instance) -> View:
-        loads = [self._load(g, inst) for g in groups_at(inst) if g.members]
+        loads = [self._load(g, inst) for g in self.table.at(inst) if g.members]
         return View.of(inst, loads, self.settings.headroom, self.reach.lone(inst))
 
     def _load(self, group: Group, inst: Instance) -> Load:

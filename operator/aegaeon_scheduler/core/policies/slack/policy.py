@@ -16,7 +16,7 @@ from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load, due, 
 from aegaeon_scheduler.core.policies.slack.passes import run_pass
 from aegaeon_scheduler.core.policies.slack.reach import idle_order, past_host
 from aegaeon_scheduler.core.policies.slack.shares import Shares
-from aegaeon_scheduler.core.policies.slack.table import Table, groups_at, groups_of
+from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage, Weights
 
@@ -47,7 +47,7 @@ class SlackPolicy:
     def place(self, seq: Sequence, now: float) -> Instance | None:
         """Join the model's group, unless it is hot; else idle weights; else a new group in the host pool."""
         self._pool.ask_pass()
-        group: Group | None = seq.policy
+        group = self._table.group(seq)
         if group is None:
             kind = self._table.prompt_kind(seq.model)
             group = self._joinable(seq, kind, now) or self._create(seq, kind, now)
@@ -58,7 +58,7 @@ class SlackPolicy:
 
     def _joinable(self, seq: Sequence, kind: Kind, now: float) -> Group | None:
         model = seq.model
-        groups = [g for g in groups_of(model) if g.kind is kind and not (g.inst and self._closed(g, g.inst, seq))]
+        groups = [g for g in self._table.of(model) if g.kind is kind and not (g.inst and self._closed(g, g.inst, seq))]
         if not groups or model.footprint is None:
             return groups[0] if groups else None
         utils = [self._util(g, now) for g in groups]
@@ -86,7 +86,7 @@ class SlackPolicy:
         floor = self._floor(group.model, inst)
         if util <= max(self._settings.hot_util, floor + self._settings.hot_margin) and not self._swamped(group, inst):
             return False
-        taken = [g.inst for g in groups_of(group.model)]
+        taken = [g.inst for g in self._table.of(group.model)]
         others = [i for i in self._pool.instances.values() if i not in taken and group.may_go(i)]
         return any(self._table.util(i, now) <= self._settings.hot_util for i in others)
 
@@ -116,7 +116,7 @@ class SlackPolicy:
             weights = inst.weights.get(name)
             if weights is None or not weights.ready or weights.unload is not None or not group.may_go(inst):
                 continue
-            if not any(g.model is group.model for g in groups_at(inst)) and not self._too_small(inst, seq):
+            if not any(g.model is group.model for g in self._table.at(inst)) and not self._too_small(inst, seq):
                 here.append(inst)
         if not here:
             return None
@@ -130,7 +130,7 @@ class SlackPolicy:
 
     def wait_s(self, seq: Sequence, now: float) -> float:
         """See Policy. Where its model is on an engine it waits for nobody; else for the groups that are due before."""
-        groups = groups_of(seq.model)
+        groups = self._table.of(seq.model)
         if any(group.inst is not None for group in groups):
             return 0.0
         key = min([due(seq), *(group.urgency(now, self._settings.late_slack_s)[0] for group in groups)])
@@ -142,13 +142,13 @@ class SlackPolicy:
         if home is not None and home.role is not Role.PREFILL and seq.stage is Stage.DECODE:
             group = self._group_here(seq, home)
         else:
-            group = seq.policy or self._decode_group(seq)
+            group = self._table.group(seq) or self._decode_group(seq)
         self._table.join(group, seq)
         self._pool.ask_pass()
         return group.inst
 
     def _group_here(self, seq: Sequence, home: Instance) -> Group:
-        found = [g for g in groups_at(home) if g.model is seq.model]
+        found = [g for g in self._table.at(home) if g.model is seq.model]
         if found:
             return found[0]
         group = self._table.create(seq.model, Kind.WHOLE if home.role is Role.UNIFIED else Kind.DECODES)
@@ -158,7 +158,7 @@ class SlackPolicy:
     def _decode_group(self, seq: Sequence) -> Group:
         """One whose KV is on no other node: it is handed off within a node."""
         here = (None, seq.home.node if seq.home is not None else None)
-        groups = [g for g in groups_of(seq.model) if g.kind is not Kind.PROMPTS and node_of(g) in here]
+        groups = [g for g in self._table.of(seq.model) if g.kind is not Kind.PROMPTS and node_of(g) in here]
         least = min(groups, key=lambda g: (len(g.members), g.number), default=None)
         return least or self._table.create(seq.model, Kind.DECODES)
 
@@ -166,13 +166,17 @@ class SlackPolicy:
         """See Policy."""
         self._table.leave(seq)
 
+    def batch_of(self, seq: Sequence) -> Group | None:
+        """See Policy."""
+        return self._table.group(seq)
+
     # -- turns ------------------------------------------------------------------------------------------------------
 
     def plan(self, inst: Instance, now: float, barred: Collection[Plan]) -> Plan | None:
         """The smallest key first: a prompt that fits, else a quantum of its batch."""
         prompts = {id(plan.tag) for plan in barred if plan.prefill}
         batches = {id(plan.tag) for plan in barred if plan.decode}
-        groups = [g for g in groups_at(inst) if g.members]
+        groups = [g for g in self._table.at(inst) if g.members]
         order = sorted(((g.order(now, self._settings), g.number, g) for g in groups), key=lambda x: (x[0].rank, x[1]))
         for (key, _), _, group in order:
             if not group.ready():
@@ -237,24 +241,25 @@ class SlackPolicy:
 
     def issued(self, inst: Instance, plan: Plan, turn: Issued) -> None:
         """See Policy."""
+        assert isinstance(plan.tag, Group)
         for seq in plan.prefill:
             plan.tag.prompts.pop(seq.id, None)
 
     def unissued(self, inst: Instance, seq: Sequence) -> None:
         """See Policy. It comes first again."""
-        group: Group | None = seq.policy
+        group = self._table.group(seq)
         if group is not None and seq.id not in group.prompts:
             group.prompts = {seq.id: seq, **group.prompts}
 
     # -- giving way -------------------------------------------------------------------------------------------------
 
     def _idle(self, inst: Instance) -> list[Weights]:
-        live = {g.model.name for g in groups_at(inst) if g.members}
+        live = {g.model.name for g in self._table.at(inst) if g.members}
         return [w for name, w in inst.weights.items() if name not in live and w.ready and w.unload is None]
 
     def unload_order(self, inst: Instance, idle: list[Weights]) -> list[Weights]:
         """Models without a group here, least recently used first; the others keep their place."""
-        live = {g.model.name for g in groups_at(inst) if g.members}
+        live = {g.model.name for g in self._table.at(inst) if g.members}
         return idle_order(self._pool, inst, [w for w in idle if w.model.name not in live])
 
     def past_host(self, inst: Instance) -> bool:
@@ -264,8 +269,8 @@ class SlackPolicy:
     def give_way(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
         """Those whose group has most slack first; within a group, those due last."""
         late_s = self._settings.late_slack_s
-        keys = {id(g): g.urgency(now, late_s)[0] + g.model.behind for g in groups_at(inst)}
-        return sorted(sequences, key=lambda s: (-keys.get(id(s.policy), inf), -due(s), s.order))
+        keys = {id(g): g.urgency(now, late_s)[0] + g.model.behind for g in self._table.at(inst)}
+        return sorted(sequences, key=lambda s: (-keys.get(id(self._table.group(s)), inf), -due(s), s.order))
 
     def pool_pass(self, now: float) -> list[Move]:
         """See Policy and passes.py."""

@@ -6,7 +6,7 @@ Devices and host memory are one cache: who waits goes where a copy is, and the o
 from __future__ import annotations
 
 from aegaeon_scheduler.core.domain import ModelName
-from aegaeon_scheduler.core.policies.slack.table import groups_at
+from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Weights
 
@@ -41,8 +41,9 @@ def past_host(pool: Pool, inst: Instance, stale_s: float) -> bool:
 class Reach:
     """A picture for one pass. Disks read for one load at a time: a second one would make both late."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, table: Table) -> None:
         self._pool = pool
+        self._table = table
         self.limited = pool.hosts.limited
         self._reading = {inst.node for inst in pool.instances.values() if self.limited and self._reads(inst)}
 
@@ -68,7 +69,7 @@ class Reach:
         if inst.node in self._reading:
             return False
         others = (i for i in self._pool.instances.values() if node in (None, i.node))
-        return not any(self.near(name, i) and all(g.model.name != name for g in groups_at(i)) for i in others)
+        return not any(self.near(name, i) and all(g.model.name != name for g in self._table.at(i)) for i in others)
 
     def comes(self, name: ModelName, inst: Instance) -> None:
         """A group of the model was placed there."""

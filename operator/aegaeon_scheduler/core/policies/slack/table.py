@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Collection
 from math import exp, inf
 
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import Role
+from aegaeon_scheduler.core.domain import InstanceId, Role, SeqId
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
 
 _LATELY_S = 5.0  # seconds over which the pace of the line is taken
-
-
-def groups_at(inst: Instance) -> list[Group]:
-    """Groups placed on an instance, emptied ones included until the next pass."""
-    groups: list[Group] = inst.policy
-    return groups
-
-
-def groups_of(model: Model) -> list[Group]:
-    """Groups of a model, placed or waiting."""
-    if model.policy is None:
-        model.policy = []
-    groups: list[Group] = model.policy
-    return groups
 
 
 class Line:
@@ -56,23 +43,43 @@ class Line:
 
 
 class Table:
-    """`groups` are all of them, by number."""
+    """`groups` are all of them, by number.
+
+    A model's are kept by the row, not by the name: emptied groups of a withdrawn model live on to the next pass, and
+    are no groups of one that has its name by then.
+    """
 
     def __init__(self, pool: Pool, settings: SlackSettings) -> None:
         self._pool = pool
         self._settings = settings
         self.groups: dict[int, Group] = {}
         self.line = Line()
+        self._at: dict[InstanceId, list[Group]] = {}
+        self._of: dict[Model, list[Group]] = {}
+        self._joined: dict[SeqId, Group] = {}
+
+    def at(self, inst: Instance) -> list[Group]:
+        """Groups placed on an instance, emptied ones included until the next pass."""
+        return self._at[inst.id]
+
+    def of(self, model: Model) -> Collection[Group]:
+        """Groups of a model, placed or waiting."""
+        return self._of.get(model, ())
+
+    def group(self, seq: Sequence) -> Group | None:
+        """The group that it is a member of."""
+        return self._joined.get(seq.id)
 
     def up(self, inst: Instance) -> None:
         """A fresh instance."""
-        inst.policy = []
+        self._at[inst.id] = []
         self._pool.ask_pass()
 
     def down(self, inst: Instance) -> None:
         """It is gone: its groups wait."""
-        for group in list(groups_at(inst)):
+        for group in list(self._at.get(inst.id, ())):
             self.remove(group)
+        self._at.pop(inst.id, None)
         for group in self.groups.values():
             if group.target is inst:
                 group.target = None
@@ -81,34 +88,34 @@ class Table:
         """An empty group that waits."""
         group = Group(model, kind, self._pool.tick())
         self.groups[group.number] = group
-        groups_of(model).append(group)
+        self._of.setdefault(model, []).append(group)
         self._pool.ask_pass()
         return group
 
     def place(self, group: Group, inst: Instance) -> None:
         """It is to run here."""
         group.inst, group.since, group.target, group.still = inst, inf, None, None
-        groups_at(inst).append(group)
+        self.at(inst).append(group)
 
     def remove(self, group: Group) -> None:
         """It waits."""
         if group.inst is not None:
-            groups_at(group.inst).remove(group)
+            self.at(group.inst).remove(group)
             group.inst = group.still = None
             self._pool.ask_pass()
 
     def join(self, group: Group, seq: Sequence) -> None:
         """A sequence becomes a member. Idempotent."""
-        if seq.policy is not None and seq.policy is not group:
+        before = self._joined.get(seq.id)
+        if before is not None and before is not group:
             self.leave(seq)
         group.members[seq.id] = seq
         group.still = None
-        seq.policy = group
+        self._joined[seq.id] = group
 
     def leave(self, seq: Sequence) -> None:
         """A sequence is no longer a member; an emptied group goes at the next pass."""
-        group: Group | None = seq.policy
-        seq.policy = None
+        group = self._joined.pop(seq.id, None)
         if group is None:
             return
         group.members.pop(seq.id, None)
@@ -139,7 +146,8 @@ class Table:
         """Make members of other groups a group of their own, which waits."""
         half = self.create(model, kind)
         for seq in leaving:
-            waits = seq.policy is not None and seq.id in seq.policy.prompts
+            before = self._joined.get(seq.id)
+            waits = before is not None and seq.id in before.prompts
             self.join(half, seq)
             if waits:
                 half.prompts[seq.id] = seq
@@ -157,10 +165,12 @@ class Table:
         """Emptied groups go; the weights stay where they are, idle."""
         for group in [g for g in self.groups.values() if not g.members]:
             self.remove(group)
-            groups_of(group.model).remove(group)
             del self.groups[group.number]
+            self._of[group.model].remove(group)
+            if not self._of[group.model]:
+                del self._of[group.model]
 
     def util(self, inst: Instance, now: float) -> float:
         """Share of the instance's time that its groups ask for."""
         settings, estimates = self._settings, self._pool.estimates
-        return sum(Load.of(g, now, settings, estimates, inst).util for g in groups_at(inst) if g.members)
+        return sum(Load.of(g, now, settings, estimates, inst).util for g in self.at(inst) if g.members)

@@ -1,7 +1,7 @@
 """Who is refused because it would be served too late: an answer at once is worth more to a client than a late one.
 
 Judged from what is known: who waits ahead, how fast waiting models came to an engine lately. Never from lengths. While
-an engine is being started for a model nobody knows: who waits for it is held for `start_s`.
+an engine is being started for a model that is not known yet: what waits for it is held for `start_s`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Admission:
         return not self._bounds and any(lost_at > since for lost_at in self._pool.missing.values())
 
     def _starting(self, seq: Sequence) -> bool:
-        """Whether nothing serves its model, and an engine is started for whoever waits."""
+        """Whether nothing serves its model, and an engine is started for what waits."""
         if not self._pool.config.start_s:
             return False
         roles = {inst.role for inst in self._pool.instances.values() if inst.has(seq.model)}

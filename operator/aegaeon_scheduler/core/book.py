@@ -87,7 +87,7 @@ class Book:
         return slabs if self.exact else min(0, slabs)
 
     def blocks_free(self, shape: KvShape) -> int:
-        """Blocks in mapped slabs that nobody was promised."""
+        """Blocks in mapped slabs that are not promised."""
         reported = self.memory.shapes.get(shape)
         return reported.free_blocks - self.promised.get(shape, 0) if reported else 0
 

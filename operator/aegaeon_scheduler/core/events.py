@@ -1,4 +1,4 @@
-"""What the scheduler is told. Frozen, serialisable (core.log), free of prompts and answers."""
+"""The scheduler's input events. Frozen, serialisable (core.log), free of prompts and answers."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Failures:
         for seq in list(issued.members.values()):
             if kind is FailureKind.ENGINE:
                 self._life.suspect(seq, f"turn failed on {inst.id}: {reason}")
-            elif kind is FailureKind.UNKNOWN:  # its model was not there: nobody ran
+            elif kind is FailureKind.UNKNOWN:  # its model was not there: no sequence ran
                 self._life.lose(seq, f"turn failed on {inst.id}: {reason}")
         self._reports.replan(inst, issued)
 
@@ -109,7 +109,7 @@ class Failures:
         failures = inst.failures[model.name] = inst.failures.get(model.name, 0) + 1
         if failures > self._pool.config.max_failures:
             self.model_failed(inst, model, "its weights cannot be unloaded")
-            del inst.weights[model.name]  # no longer asked to give way; the book goes on counting it
+            del inst.weights[model.name]  # no longer a candidate for unloading; the book goes on counting it
 
     def _copy_failed(
         self, inst: Instance, issued: Issued, seq: Sequence, kind: FailureKind | None, reason: str

@@ -35,7 +35,7 @@ class HandOff:
         if inst.role is Role.PREFILL:
             self._life.stage(seq, Stage.HANDOFF)
             self._life.hold(seq)
-            if seq.copy is None:  # else it gave way while its last part ran: that copy follows the part
+            if seq.copy is None:  # else it was preempted while its last part ran: that copy follows the part
                 self.swap_out(inst, seq)
             return
         self._life.stage(seq, Stage.DECODE)

@@ -170,7 +170,7 @@ class Life:
             self.wake(inst)
 
     def cancel(self, seq: Sequence, reason: str) -> None:
-        """Nobody reads it any more."""
+        """It has no reader any more."""
         self._end(seq, reason)
 
     def reject(self, seq: Sequence, code: RejectCode, reason: str) -> None:
@@ -202,7 +202,7 @@ class Life:
     def suspect(self, seq: Sequence, reason: str) -> None:
         """It ran when an engine died or a turn failed: lost, and after some of these in a row alone from then on.
 
-        What fails once more although it ran alone is given up: it is the cause as far as can be told.
+        What fails once more although it ran alone is given up: it is the cause as far as is known.
         """
         if seq.stage is Stage.LOST:
             return

@@ -17,7 +17,7 @@ from aegaeon_scheduler.core.room import Room
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
 from aegaeon_scheduler.core.stays import slabs_to_load
 
-# Slabs, as a share of all, that copies ahead of turns leave free for the growth of whoever runs.
+# Slabs, as a share of all, that copies ahead of turns leave free for the growth of what runs.
 _RESERVE = 1 / 64
 
 

@@ -10,7 +10,7 @@ from aegaeon_scheduler.core.state import Instance
 
 
 def strand(pool: Pool) -> list[Instance]:
-    """Instances came, went or are about to: note, and return, those that prefill for nobody from now on.
+    """Instances came, went or are about to: note, and return, those whose prefills have no decoder from now on.
 
     They have nothing beside them that decodes. Where that goes for the whole pool, everything waits for such a pair.
     """

@@ -22,7 +22,7 @@ class Pool:
         self.models: dict[ModelName, Model] = {}
         self.instances: dict[InstanceId, Instance] = {}
         self.sequences: dict[SeqId, Sequence] = {}
-        self.held: dict[SeqId, dict[InstanceId, Held]] = {}  # what attaching instances hold and nobody has claimed
+        self.held: dict[SeqId, dict[InstanceId, Held]] = {}  # what attaching instances hold and no gateway has claimed
         self.suspects: dict[SeqId, Sequence] = {}  # those that run alone, see suspects.py
         self.parked: dict[SeqId, Sequence] = {}  # prefilled, on a source's host tier, no decode instance yet
         self.next_ids: dict[InstanceId, int] = {}  # of instances that are gone

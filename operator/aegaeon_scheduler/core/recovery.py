@@ -38,7 +38,7 @@ class Recovery:
     # -- models ------------------------------------------------------------------------------------------------------
 
     def catalog(self, event: CatalogChanged) -> None:
-        """The whole list: new models are known, missing ones end with an answer to whoever waits, and so does what
+        """The whole list: new models are known, missing ones end with an answer to what waits, and so does what
         a name stood for when it stands for another model."""
         listed = {config.name: config for config in event.models}
         for name, model in list(self._pool.models.items()):
@@ -138,7 +138,7 @@ class Recovery:
                 self._timers.lease(inst.id, held)
 
     def drain(self, inst: Instance) -> None:
-        """Nothing new goes there; prompts that nobody began wait elsewhere. The policy moves the rest where it can, and
+        """Nothing new goes there; prompts not begun wait elsewhere. The policy moves the rest where it can, and
         what is still there when the instance is gone is lost and goes on elsewhere."""
         inst.draining = True
         self._strand()
@@ -274,8 +274,8 @@ class Recovery:
         if not holders:
             self._pool.held.pop(held.seq, None)
 
-    def expire(self, instance: InstanceId, held: Held, reason: str = "nobody claimed it") -> None:
-        """Close a sequence that an instance holds for nobody."""
+    def expire(self, instance: InstanceId, held: Held, reason: str = "no gateway claimed it") -> None:
+        """Close a sequence that an instance holds and no gateway claims."""
         inst = self._pool.instances.get(instance)
         if inst is None or inst.held.get(held.seq) is not held:
             return

@@ -1,4 +1,4 @@
-"""Makes room on one instance, or shrinks the plan to what can ever fit. The order of giving way:
+"""Makes room on one instance, or shrinks the plan to what can ever fit. Preemption order:
 
 idle models, fewer steps, sequences outside every turn, then what the running turn leaves behind when it ends.
 """
@@ -18,7 +18,7 @@ from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, Weights
 from aegaeon_scheduler.core.stays import ends_with, given_by, slabs_to_load, stay_for
 
-_FEW_STEPS = 8  # a turn is cut down to so many steps before anybody is swapped out for it
+_FEW_STEPS = 8  # a turn is cut down to so many steps before any sequence is swapped out for it
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ class Room:
             return self._after_unloads(fitted)
         swaps: list[Sequence] = []
         gain = 0.0
-        for seq in self._policy.give_way(inst, candidates.sequences, self._pool.now):
+        for seq in self._policy.preemption_order(inst, candidates.sequences, self._pool.now):
             if free + gain >= need:
                 break
             swaps.append(seq)
@@ -129,7 +129,7 @@ class Room:
                 return self._after_unloads(fitted)
         self._swap(inst, plan, swaps)
         if free + gain < need:
-            self._swap(inst, plan, self._policy.give_way(inst, candidates.running, self._pool.now))
+            self._swap(inst, plan, self._policy.preemption_order(inst, candidates.running, self._pool.now))
         return None
 
     def drop_idle(self, inst: Instance, model: Model, need: int) -> dict[CommandId, int] | None:
@@ -175,10 +175,10 @@ class Room:
             if _fits_host(inst, seq):
                 slack = seq.deadline() - self._pool.now
                 self._copies.swap_out(
-                    inst, seq, f"gives way to {plan.model.name}, slack {slack:.3g} s", tuple(seq.turns)
+                    inst, seq, f"preempted by {plan.model.name}, slack {slack:.3g} s", tuple(seq.turns)
                 )
             elif _may_cost(self._policy, plan, seq) and not inst.turns and not inst.memory_due:
-                seq.gave_way = (inst, inst.ended)
+                seq.preempted_at = (inst, inst.ended)
                 self._life.lose(seq, "no room on the device nor on the host tier of its instance", blame=0)
                 inst.memory_due = True
 
@@ -191,14 +191,14 @@ def _fits_host(inst: Instance, seq: Sequence) -> bool:
 
 def _waits_for_an_end(inst: Instance, seq: Sequence) -> bool:
     """Whether all the room that there is for it here is what it left itself when it was given up for others."""
-    return seq.gave_way == (inst, inst.ended) and any(s.place is Place.DEVICE for s in inst.sequences.values())
+    return seq.preempted_at == (inst, inst.ended) and any(s.place is Place.DEVICE for s in inst.sequences.values())
 
 
 def _may_cost(policy: Policy, plan: Plan, seq: Sequence) -> bool:
     """Whether a plan may cost a sequence its KV, where the host tier is full.
 
-    No prompt may: it can wait. A batch may cost its own members, and who came after its eldest. So whoever came first
-    always gets on, and nobody is computed again only to be given up for the one that it was given up for before.
+    No prompt may: it can wait. A batch may cost its own members, and sequences younger than its eldest. So the oldest
+    always makes progress, and none is computed again only to be given up for the one that it was given up for before.
     """
     if not plan.decode:
         return False
@@ -206,7 +206,7 @@ def _may_cost(policy: Policy, plan: Plan, seq: Sequence) -> bool:
 
 
 class _Candidates:
-    """Who may give way on an instance, for a plan."""
+    """What a plan may preempt on an instance: sequences, and weights that it may unload."""
 
     def __init__(self, pool: Pool, policy: Policy, inst: Instance, plan: Plan, decode: list[Sequence]) -> None:
         self._inst = inst
@@ -230,11 +230,11 @@ class _Candidates:
         return blocks_for(fp, seq.kv_tokens) * fp.kv_block_bytes / self._inst.slab_bytes
 
     def total(self) -> int:
-        """Slabs if all of them gave way."""
+        """Slabs if all of them were preempted."""
         kv = sum(self.slabs(seq) for seq in (*self.sequences, *self.running))
         return int(kv) + given_by((*self.idle, *self.busy))
 
     def add(self, seq: Sequence) -> None:
-        """A younger member of the plan's own batch steps back."""
+        """A younger member of the plan's own batch may be preempted as well."""
         if seq.place is Place.DEVICE and seq.copy is None:
             (self.running if seq.turns else self.sequences).append(seq)

@@ -101,7 +101,7 @@ def snapshot(pool: Pool, now: float) -> Snapshot:
 
 def kv_used(pool: Pool) -> float:
     """Share, 0 to 1, of the device memory for sequences that they have: all but prefill instances, less the weights
-    that somebody here needs. Weights without work give way, so they do not count as taken."""
+    that sequences here need. Idle weights are unloaded on demand, so they do not count as taken."""
     block_bytes = {m.footprint.kv_shape: m.footprint.kv_block_bytes for m in pool.models.values() if m.footprint}
     used = room = 0
     for inst in pool.instances.values():

@@ -140,7 +140,7 @@ class Sequence:
     failures: int = 0  # in a row: progress clears it of them, and of suspicion
     suspected: int = 0  # of these, how often it ran when an engine died or a turn failed
     held_until: float = 0.0
-    gave_way: tuple[Instance, int] | None = None  # where it was given up for others, and how many had ended
+    preempted_at: tuple[Instance, int] | None = None  # where it was given up for others, and how many had ended
     open_id: CommandId | None = None
     epoch: int = field(init=False)
     since: int = field(init=False)

@@ -45,7 +45,7 @@ def given_by(going: Collection[Weights]) -> int:
 
 
 def ends_with(stay: Stay, going: Collection[Weights]) -> bool:
-    """Whether nobody shows the slabs once these, and who is going anyway, have gone."""
+    """Whether no model shows the slabs once these, and those being unloaded anyway, have gone."""
     return all(w.unload is not None or w in going for w in stay.members)
 
 

@@ -1,4 +1,4 @@
-"""Suspects run alone, so that whoever makes engines fail is found, and only it is given up.
+"""Suspects run alone, so that the sequence that makes engines fail is found, and only it is given up.
 
 Who ran when an engine died, or when a turn failed, may be the cause or its company. After a second time in a row it
 gets turns of its own, on a lane with nothing else on it: company makes progress and is cleared, the cause fails alone.

@@ -35,7 +35,7 @@ class Timers:
         self._losses.append((seq.held_until, seq))
 
     def lease(self, instance: InstanceId, held: Held) -> None:
-        """An instance holds a sequence that nobody has claimed."""
+        """An instance holds a sequence that no gateway has claimed."""
         self._leases.append((self._pool.now + self._pool.config.held_lease_s, instance, held.seq, held))
 
     def settle(self) -> None:

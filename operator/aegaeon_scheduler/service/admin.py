@@ -1,4 +1,4 @@
-"""Whoever runs the pool: models and tenants that change while it serves, and how it stands."""
+"""Service Admin, for the operator of the pool: models and tenants that change while it serves, and its status."""
 
 from __future__ import annotations
 

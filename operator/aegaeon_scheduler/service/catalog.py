@@ -42,7 +42,7 @@ def spec_of(entry: ModelEntry) -> model_pb2.ModelSpec:
 
 
 def _config(spec: model_pb2.ModelSpec) -> ModelConfig:
-    """What the core is told of a model."""
+    """A model as the core knows it."""
     terms = Terms(_TIER_OF.get(spec.tier, Tier.STANDARD), spec.weight or 1)
     return ModelConfig(ModelName(spec.name), Slo(spec.ttft_s, spec.tbt_s), terms, spec.identity)
 
@@ -137,11 +137,11 @@ class Catalog:
             self._changed()
 
     def event(self) -> CatalogChanged:
-        """What the core is told of the models."""
+        """The models as the core knows them."""
         return CatalogChanged(tuple(_config(spec) for spec in self._specs.values()))
 
     def command(self, retry: bool = False) -> engine_pb2.Command:
-        """What a sidecar is told first, and whenever the list changes. Its id is 0: nothing waits for it.
+        """What a sidecar is sent first, and whenever the list changes. Its id is 0: nothing waits for it.
 
         `retry`: somebody asks for the models that failed, with what their files hold now.
         """

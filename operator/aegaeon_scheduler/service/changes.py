@@ -53,13 +53,13 @@ class CatalogChanges:
         return reply
 
     def attached(self, hello: engine_pb2.Hello) -> None:
-        """A sidecar has come, and is not told of the catalog yet: what it runs may be what a name stands for."""
+        """A sidecar has come, and has not got the catalog yet: what it runs may be what a name stands for."""
         if self.rolls.attached(hello):
             self._tell_engines(False)
             self._arm()  # what it says of its models comes first
 
     def refused(self) -> list[admin_pb2.ModelNote]:
-        """What was asked for and cannot be served, for whoever runs the pool."""
+        """What was asked for and cannot be served, for the operator of the pool."""
         return _notes({**self._refused, **dict(self.rolls.refused())})
 
     def changing(self) -> list[admin_pb2.ModelNote]:

@@ -50,7 +50,7 @@ class Link(Protocol):
 
 
 class Observer(Protocol):
-    """Told of every event once it is handled: the event log, the metrics."""
+    """Called with every event once it is handled: the event log, the metrics."""
 
     def __call__(self, now: float, event: events.Event, decided: list[commands.Command], seconds: float, /) -> None:
         """`seconds`: what the core took."""
@@ -71,7 +71,7 @@ class Driver:
     ) -> None:
         self.clock = clock
         self.sequences = SequenceBook()
-        self.submitted = asyncio.Event()  # a request was opened; whoever waits for one clears it before
+        self.submitted = asyncio.Event()  # a request was opened; a waiter clears it before
         self.handles = HandleBook()
         self.instances: dict[InstanceId, Link] = {}
         self.gateways: dict[GatewayId, Callable[[gateway_pb2.GatewayReply], None]] = {}
@@ -150,7 +150,7 @@ class Driver:
             self.handle(events.Cancelled(seq))
 
     def gateway_down(self, gateway: GatewayId) -> None:
-        """A gateway did not come back: nobody reads its sequences."""
+        """A gateway did not come back: its sequences have no reader."""
         self.handle(events.GatewayDown(gateway))
         self.sequences.drop_all(self.sequences.of_gateway(gateway))
 

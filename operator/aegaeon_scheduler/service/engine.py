@@ -115,7 +115,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             attachment.send(self._catalog.command(retry))
 
     def stop(self) -> None:
-        """Close every stream once what waits for it is written; judge nobody any more."""
+        """Close every stream once what waits for it is written; heartbeats are not checked any more."""
         self._stopped = True
         for attachment in self._attached.values():
             attachment.end()
@@ -193,7 +193,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             attachment.timer = asyncio.get_running_loop().call_later(left, self._listen, attachment)
 
     def _broke(self, attachment: Attachment) -> None:
-        """The stream ended, whoever ended it. One that was replaced or given up is nobody's any more."""
+        """The stream ended, by either side. One that was replaced or given up belongs to no instance any more."""
         if self._stopped or self._attached.get(attachment.instance) is not attachment:
             return
         attachment.end()

@@ -31,7 +31,7 @@ _OUTBOX_LIMIT = 65536
 _CATALOG_DELAY_S = 0.05
 # People do not read faster.
 _SHORTEST_INTERVAL_S = 0.05
-# How often gateways may be told how full the pool is, and by how much it must have changed.
+# Back-pressure: how often gateways may be sent how full the pool is, and by how much it must have changed.
 _LOAD_EVERY_S = 0.2
 _LOAD_STEP = 0.005
 
@@ -120,7 +120,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         return self._tenants is not None
 
     def set_tenants(self, tenants: gateway_pb2.Tenants) -> bool:
-        """Every gateway is told, now or when it attaches; False when nothing changed."""
+        """Sent to every gateway, now or when it attaches; False when nothing changed."""
         if tenants == self._tenants:
             return False
         self._tenants = tenants
@@ -136,7 +136,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         ]
 
     def catalog(self) -> gateway_pb2.CatalogStatus:
-        """The catalog with what the attached gateways say of it, for whoever runs the pool."""
+        """The catalog with what the attached gateways say of it, for the operator of the pool."""
         attached = [name for name, line in self._lines.items() if not line.outbox.closed]
         status = self._catalog.status()
         self._texts.add_to(status, attached)

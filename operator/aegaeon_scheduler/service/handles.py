@@ -47,7 +47,7 @@ class HandleBook:
         return made.handle if made else None
 
     def closed(self, instance: InstanceId, seq: SeqId) -> None:
-        """The source was told to forget the sequence."""
+        """The source was commanded to forget the sequence."""
         by_instance = self._made.get(seq)
         if by_instance is not None:
             by_instance.pop(instance, None)
@@ -59,7 +59,7 @@ class HandleBook:
         self._made.pop(seq, None)
 
     def lost(self, instance: InstanceId) -> None:
-        """The instance is gone, and its host tier is nobody's."""
+        """The instance is gone, and its host tier with it."""
         for seq in [seq for seq, by_instance in self._made.items() if instance in by_instance]:
             self.closed(instance, seq)
         self._pending = {key: seq for key, seq in self._pending.items() if key[0] != instance}

@@ -22,7 +22,7 @@ class LeadershipService(leadership_pb2_grpc.LeadershipServicer):
         self._term: Callable[[], int] = lambda: NO_LEASE
 
     def stand_by(self) -> None:
-        """Another process leads, or nobody: streams are refused, and the core hears of nothing."""
+        """Another process leads, or none: streams are refused, and the core gets no events."""
         self._driver.wait()
 
     def lead(self, term: Callable[[], int]) -> None:

@@ -17,7 +17,7 @@ from aegaeon_scheduler.service.identity import objectives_of
 
 _log = logging.getLogger(__name__)
 
-DRAIN_S = 60.0  # for what runs when a scheduler starts: it was not told how long that may take
+DRAIN_S = 60.0  # for what runs when a scheduler starts: how long that may take is not known to it
 SETTLE_S = 10.0  # so long after the first peer has come, those that outlived an earlier scheduler may attach
 _CACHED, _FAILED = model_pb2.MODEL_PHASE_CACHED, model_pb2.MODEL_PHASE_FAILED
 
@@ -46,7 +46,7 @@ class Rolls:
     @property
     def settled(self) -> bool:
         """Whether engines that outlived an earlier scheduler have had time to say what they have, and gateways what is
-        open: before, a model that nobody asks for may be one whose requests are yet to come."""
+        open: before, a model without requests may be one whose requests are yet to come."""
         now = self._driver.clock()
         if self._settled_at is None:
             self._settled_at = now + SETTLE_S
@@ -74,14 +74,14 @@ class Rolls:
             self._catalog.unstage(name)
 
     def step(self) -> bool:
-        """Carry on with every change as far as may be; whether engines are to be told."""
+        """Carry on with every change as far as may be; whether engines need the new catalog."""
         due = [name for name, roll in self._rolls.items() if self._is_due(name, roll)]
         for name in due:
             self._switch(name)
         return bool(due)
 
     def attached(self, hello: engine_pb2.Hello) -> bool:
-        """An engine has come; whether the catalog has changed. What it runs under a name, and was told of by an earlier
+        """An engine has come; whether the catalog has changed. What it runs under a name, and got from an earlier
         scheduler, is what the name stands for until that is answered."""
         if self.settled:
             return False

@@ -30,7 +30,7 @@ class OpenSequence:
     submit: gateway_pb2.Submit
     choice: gateway_pb2.Choice
     queued: bool = False  # the core accepted it
-    refused: bool = False  # the gateway was told that the request ends
+    refused: bool = False  # the gateway has its answer: the request ends
 
     def fill(self, body: engine_pb2.Open) -> None:
         """Add to Open what the core left out."""

@@ -53,7 +53,7 @@ class Strangers:
         self._waiting = [(origin, submit) for origin, submit in self._waiting if origin.gateway != gateway]
 
     def stop(self) -> None:
-        """Nobody looks any more."""
+        """The look-up is over."""
         if self._timer is not None:
             self._timer.cancel()
 

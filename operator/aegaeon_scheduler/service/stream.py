@@ -21,7 +21,7 @@ async def converse(
     outbox: Outbox[Out],
     context: grpc.aio.ServicerContext[Any, Any],
 ) -> None:
-    """Until the peer ends the stream or the outbox closes. The peer is told why: INVALID_ARGUMENT when it broke the
+    """Until the peer ends the stream or the outbox closes. The peer gets the reason: INVALID_ARGUMENT when it broke the
     contract, RESOURCE_EXHAUSTED when it did not read, UNAVAILABLE when this side wants it to connect anew."""
     reader = asyncio.create_task(_read(incoming, receive))
     writer = asyncio.create_task(_write(outbox, context))

@@ -28,10 +28,10 @@ class TextStates:
     def add_to(self, catalog: gateway_pb2.CatalogStatus, gateways: Collection[GatewayId]) -> None:
         """Add these reasons. A cached model that none of the gateways can use is failed."""
         for model in catalog.models:
-            told = {one: reason for one in gateways if (reason := self._reasons.get(one, {}).get(model.spec.name))}
-            if told and model.phase == model_pb2.MODEL_PHASE_CACHED:
-                gateway, reason = next(iter(told.items()))
+            reported = {one: reason for one in gateways if (reason := self._reasons.get(one, {}).get(model.spec.name))}
+            if reported and model.phase == model_pb2.MODEL_PHASE_CACHED:
+                gateway, reason = next(iter(reported.items()))
                 said = f"gateway {gateway} cannot use its tokenizer or chat template: {reason}"
                 model.reason = f"{model.reason}; {said}" if model.reason else said
-                if len(told) == len(gateways):
+                if len(reported) == len(gateways):
                     model.phase = model_pb2.MODEL_PHASE_FAILED

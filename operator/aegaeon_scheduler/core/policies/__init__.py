@@ -41,7 +41,7 @@ class Move:
 
 
 class Policy(Protocol):
-    """What to place, what to run next, when to give way. Times are seconds on the scheduler's clock."""
+    """What to place, what to run next, what to preempt. Times are seconds on the scheduler's clock."""
 
     name: str
 
@@ -89,15 +89,15 @@ class Policy(Protocol):
         ...
 
     def unload_order(self, inst: Instance, idle: list[Weights]) -> list[Weights]:
-        """Idle models in the order in which they give way."""
+        """Idle models in the order in which they are unloaded."""
         ...
 
     def past_host(self, inst: Instance) -> bool:
         """Whether weights that a load reads from disk must not take the place of others in host memory."""
         ...
 
-    def give_way(self, inst: Instance, sequences: list[Sequence], now: float) -> Iterable[Sequence]:
-        """Sequences in the order in which they give way (most slack first)."""
+    def preemption_order(self, inst: Instance, sequences: list[Sequence], now: float) -> Iterable[Sequence]:
+        """Sequences in preemption order: most slack first."""
         ...
 
     def pool_pass(self, now: float) -> list[Move]:

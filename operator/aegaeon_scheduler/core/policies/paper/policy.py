@@ -96,9 +96,9 @@ class PaperPolicy:
         return group.inst
 
     def _least_loaded(self, model: Model) -> Instance | None:
-        """Where all pending groups end first. KV is handed off within a node, so whoever prefills decides who decodes:
-        a model that decodes on some nodes waits half its TTFT for them, where else its weights would take a further
-        place, and among equals the node is chosen that has most room to decode."""
+        """Where all pending groups end first. KV is handed off within a node, so the prefill instance decides which can
+        decode: a model that decodes on some nodes waits half its TTFT for them, where else its weights would take a
+        further place, and among equals the node is chosen that has most room to decode."""
         nodes = {batch.inst.node for batch in self._model(model).batches}
         best, best_key = None, (0.0, 0.0)
         for inst in self._prefill:
@@ -111,7 +111,7 @@ class PaperPolicy:
         return best
 
     def _decoding(self, inst: Instance) -> float:
-        """How busy that keeps whoever decodes what is prefilled here: itself, or the least of its node."""
+        """Load of the instance that decodes what is prefilled here: itself, or the least loaded of its node."""
         if inst.role is not Role.PREFILL:
             return self._of(inst).work.load
         return min((self._of(other).work.load for other in self._decode if other.node == inst.node), default=0.0)
@@ -266,8 +266,8 @@ class PaperPolicy:
         """See Policy. The host cache is inclusive: what was loaded last is in it."""
         return False
 
-    def give_way(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
-        """Most slack first; prompts that wait for their first decode turn have the least claim on nothing else."""
+    def preemption_order(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
+        """Most slack first; prompts that wait for their first decode turn last."""
         return sorted(sequences, key=lambda s: (s.stage is Stage.PREFILL, -s.deadline(), s.order))
 
     def pool_pass(self, now: float) -> list[Move]:

@@ -1,4 +1,4 @@
-"""Our own policy: whoever's next token is due first runs, whoever has most slack gives way. See docs/policy.md."""
+"""Our own policy: earliest deadline first; the group with the most slack is preempted. See docs/policy.md."""
 
 from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
 

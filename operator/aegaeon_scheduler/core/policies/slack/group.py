@@ -123,7 +123,7 @@ class Group:
         return context, blocks
 
     def rest(self) -> Still | None:
-        """What does not change while it waits and nobody joins or leaves; None while copies of it are out.
+        """What does not change while it waits and no member joins or leaves; None while copies of it are out.
 
         One whose members are on a device is about to be copied out: that is not kept.
         """
@@ -188,7 +188,7 @@ class Load:
 
     @property
     def slack(self) -> float:
-        """What says who has most slack where memory is short, whoever shares its steps."""
+        """What groups are compared by where memory is short, however many share a step."""
         return self.key + self.group.model.behind
 
     @staticmethod

@@ -95,7 +95,7 @@ def _drop_lone(picture: Picture, group: Group, views: list[View]) -> bool:
     fits = not view.loads or view.nbytes + load.nbytes <= view.fits
     if not (view.lone and fits and _urgent(picture, load)):
         return False
-    picture.admit(view, load, "only copies give way")
+    picture.admit(view, load, "only copies are dropped")
     return True
 
 
@@ -107,7 +107,7 @@ def _preempt(picture: Picture, group: Group, views: list[View]) -> bool:
     view, victims = found
     for victim in victims:
         slack_s = victim.key - picture.now
-        picture.evict(view, victim, f"gives way to {group.model.name}, slack {slack_s:.3g} s")
+        picture.evict(view, victim, f"preempted by {group.model.name}, slack {slack_s:.3g} s")
     picture.admit(view, picture.load_on(group, view.inst), "most slack here")
     return True
 

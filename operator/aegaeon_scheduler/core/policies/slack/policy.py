@@ -22,7 +22,7 @@ from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stag
 
 
 class SlackPolicy:
-    """Slack is the currency: spent waiting for company, given up to whoever has least."""
+    """Earliest deadline first over groups; slack is spent on larger batches and on groups that have less of it."""
 
     name = "slack"
 
@@ -129,7 +129,7 @@ class SlackPolicy:
         return inst
 
     def wait_s(self, seq: Sequence, now: float) -> float:
-        """See Policy. Where its model is on an engine it waits for nobody; else for the groups that are due before."""
+        """See Policy. Where its model is on an engine it does not wait; else for the groups that are due before."""
         groups = self._table.of(seq.model)
         if any(group.inst is not None for group in groups):
             return 0.0
@@ -195,7 +195,7 @@ class SlackPolicy:
         return next((plan for plan in forced if plan is not None), None)
 
     def _want(self, inst: Instance, group: Group) -> None:
-        """A group whose weights had to give way, or never came, gets them again."""
+        """A group whose weights were unloaded for others, or never came, gets them again."""
         weights = inst.weights.get(group.model.name)
         if weights is None and group.model.name not in inst.wanted:
             inst.wanted[group.model.name] = "its group runs here"
@@ -251,7 +251,7 @@ class SlackPolicy:
         if group is not None and seq.id not in group.prompts:
             group.prompts = {seq.id: seq, **group.prompts}
 
-    # -- giving way -------------------------------------------------------------------------------------------------
+    # -- preemption --------------------------------------------------------------------------------------------------
 
     def _idle(self, inst: Instance) -> list[Weights]:
         live = {g.model.name for g in self._table.at(inst) if g.members}
@@ -266,7 +266,7 @@ class SlackPolicy:
         """See Policy: what is in host memory and still asked for stays there."""
         return past_host(self._pool, inst, self._settings.stale_s)
 
-    def give_way(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
+    def preemption_order(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
         """Those whose group has most slack first; within a group, those due last."""
         late_s = self._settings.late_slack_s
         keys = {id(g): g.urgency(now, late_s)[0] + g.model.behind for g in self._table.at(inst)}

@@ -1,8 +1,9 @@
 """Tiers and weights: by how many seconds a model's groups come later than their deadlines say, or sooner.
 
-A tier is `tier_share` of TTFT behind the one above: room enough to be late first, little enough that who is above does
-not run alone. Where weights differ, whoever had more of the engines' time lately than its weight gives it stands back,
-and who had less comes sooner, by three fifths of that at most. Where all are alike nobody is moved.
+A tier is `tier_share` of TTFT behind the one above: room enough to be late first, little enough that the one above does
+not run alone. Within a tier, weighted fair sharing: where weights differ, a model that had more of the engines' time
+lately than its weight gives it comes later, and one that had less comes sooner, by three fifths of a tier at most.
+Where all are alike the order stays as it is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Model
 
 _LATELY_S = 30.0  # seconds over which the engines' time is counted
-_MOST = 0.6  # of a tier: who starves overtakes whoever has company, and never the tier above
+_MOST = 0.6  # of a tier: a starved model overtakes the others of its tier, and never the tier above
 
 
 class Shares:

@@ -18,13 +18,13 @@ _LATELY_S = 5.0  # seconds over which the pace of the line is taken
 class Line:
     """Who waits for an engine, as the last pass found it, and how fast that line moved lately.
 
-    It begins hopeful (a group each tenth of a second), and returns to that when nobody waits.
+    It begins hopeful (a group each tenth of a second), and returns to that when the line is empty.
     """
 
     def __init__(self) -> None:
         self._keys: list[tuple[int, float]] = []  # level of the tier, when due
         self._placed = 0.0  # groups, of the last `_LATELY_S` about
-        self._waited_s = 0.0  # of these seconds, those in which somebody waited
+        self._waited_s = 0.0  # of these seconds, those in which the line was not empty
         self._at = 0.0
 
     def passed(self, keys: list[tuple[int, float]], placed: int, now: float) -> None:
@@ -36,7 +36,7 @@ class Line:
         self._keys, self._at = keys, now
 
     def wait_s(self, key: float, level: int, now: float) -> float:
-        """Seconds until those that are due before, or of a tier above, have gone; nobody waits for who is late."""
+        """Seconds until those that are due before, or of a tier above, have gone; late groups hold up none."""
         before = self._keys[: bisect_left(self._keys, (level, key))]
         ahead = sum(due >= now for _, due in before)
         return ahead * (self._waited_s + 0.1) / (self._placed + 1.0)

@@ -70,7 +70,7 @@ class View:
 
 @dataclass(slots=True)
 class Best:
-    """The most that any of some instances offers: bytes of room, slack to give way with; `empty`: all of one."""
+    """The most that any of some instances offers: bytes of room, slack of a group to preempt; `empty`: all of one."""
 
     room: float
     most: float

@@ -156,7 +156,7 @@ class HandOff:
     def source(self) -> None:
         """Close: the lease ends, and the blocks go to another sequence as soon as nobody reads them."""
         self.lending.recall(self.event, "shape", self.mine.tolist(), self._use_again)
-        self.lending.settle()
+        self.lending.reclaim()
 
     def adopter(self) -> None:
         """Adopt: two copies of half a block each."""
@@ -231,7 +231,7 @@ def test_blocks_have_one_owner_at_any_time_whoever_is_killed_at_any_step(steps: 
         if scene.run.victim == "source":
             assert {path.name for path in sweeper.sweep(tmp_path)} == {"source@1.kv", "source@1.leases"}
             return
-        assert scene.lending.settle() == 0, f"blocks of nobody: {scene.run.trace}"
+        assert scene.lending.reclaim() == 0, f"blocks of nobody: {scene.run.trace}"
         assert scene.freed
         scene.blocks.check()
 

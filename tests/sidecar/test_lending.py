@@ -52,8 +52,8 @@ def test_what_is_being_read_is_freed_when_the_reader_has_left(lending: Lending, 
         lending.recall(other, "s", [7], lambda: freed.append("others"))
         assert freed == ["others"]
         assert list(lending.owned()) == [("s", [0, 1, 2])]
-        assert lending.settle() == 1
-    assert lending.settle() == 0
+        assert lending.reclaim() == 1
+    assert lending.reclaim() == 0
     assert freed == ["others", "blocks"]
     borrowing.close()
 
@@ -85,11 +85,11 @@ def test_a_reader_that_dies_holds_nothing(lending: Lending, path: Path, end: str
         assert reader.stdout is not None
         assert reader.stdout.readline() == "reading\n"
         lending.recall(event, "s", [3, 4], lambda: freed.append("blocks"))
-        assert lending.settle() == 1
+        assert lending.reclaim() == 1
         if end == "killed":
             reader.kill()
         reader.communicate(timeout=60)
-    assert lending.settle() == 0
+    assert lending.reclaim() == 0
     assert freed == ["blocks"]
 
 

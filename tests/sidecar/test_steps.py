@@ -82,8 +82,8 @@ class Rig:
         self.steps.claim(step)
         self.steps.launch(step)
 
-    def settle(self) -> None:
-        self.steps.settle(self.plan, self.progress)
+    def complete(self) -> None:
+        self.steps.complete(self.plan, self.progress)
 
 
 def decoding(name: str) -> Sequence:
@@ -94,7 +94,7 @@ def test_tokens_of_a_part_that_went_well_go_to_nobody_when_the_device_is_lost_be
     rig = Rig(1, Scripted(BROKEN), Scripted([41]), LOST)
     rig.launch()
     with pytest.raises(DeviceLostError):
-        rig.settle()
+        rig.complete()
     assert (rig.a.output, rig.b.output, rig.told) == ([7], [7], 0)
     assert (rig.a.busy, rig.b.busy, rig.model.users) == (0, 0, 0)
 
@@ -103,7 +103,7 @@ def test_a_step_whose_results_are_lost_with_the_device_is_not_tried_again() -> N
     rig = Rig(2, Scripted(LOST), Scripted([41]), Scripted([42]))
     rig.launch()
     with pytest.raises(DeviceLostError):
-        rig.settle()
+        rig.complete()
     assert len(rig.device.script) == 2
     assert (rig.a.output, rig.b.output, rig.told) == ([7], [7], 0)
 
@@ -114,7 +114,7 @@ def test_what_was_launched_behind_a_step_that_is_lost_tells_no_token_in_its_plac
     rig.launch()
     rig.launch()
     with pytest.raises(DeviceLostError):
-        rig.settle()
+        rig.complete()
     rig.steps.drain(rig.plan, rig.progress)  # as a turn does at its end, whatever it ends by
     assert (rig.a.output, rig.b.output, rig.told) == ([7], [7], 0)
     assert (rig.a.busy, rig.b.busy, rig.model.users) == (0, 0, 0)
@@ -123,5 +123,5 @@ def test_what_was_launched_behind_a_step_that_is_lost_tells_no_token_in_its_plac
 def test_what_fails_alone_ends_alone_and_the_other_part_is_told_once() -> None:
     rig = Rig(1, Scripted(BROKEN), Scripted([41]), Scripted(BROKEN), Scripted([42]))
     rig.launch()
-    rig.settle()
+    rig.complete()
     assert (rig.a.closed, rig.b.output, rig.told) == (True, [7, 42], 1)

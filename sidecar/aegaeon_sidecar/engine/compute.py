@@ -1,14 +1,16 @@
 """The compute lane: a turn is prefill parts, then decode steps, one token boundary after the other.
 
-At each boundary it decides anew who runs (Paper section 4: token-level scheduling), so that amendments, arrivals of KV
-cache and closes take effect there and nowhere else. On a GPU the next step is launched before the tokens of the last
-one are known (steps.py), so they take effect one step later.
+At each token boundary `_next` decides anew (Paper section 4: token-level scheduling): Launch a step, Wait for one that
+is under way, or End. Amendments, arrivals of KV cache and closes take effect there and nowhere else. On a GPU the next
+step is launched before the tokens of the last one are known (steps.py), so they take effect one step later.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Union
 
 import numpy as np
 
@@ -26,6 +28,26 @@ from aegaeon_sidecar.kv.sequences import Place, SeqKey, Sequence
 from aegaeon_sidecar.weights.models import Model
 
 PostStep = Callable[[Command, pb.StepDone], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """This step is the next one; its model and sequences are claimed."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing can be launched before a step or a copy that is under way has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Nothing is left to do, or the turn was ended, and nothing of it is under way."""
+
+
+Action = Union[Launch, Wait, End]
 
 
 class Compute:
@@ -47,83 +69,94 @@ class Compute:
         self._free_since_s = time.monotonic()
         self._boundary_s = 0.0
 
-    def turn(self, command: Command, plan: Turn) -> Outcome:
+    def turn(self, command: Command, turn: Turn) -> Outcome:
         """Carry a turn out; reports itself by StepDone. Raises UnknownError, CancelledError, EngineError."""
         now = time.monotonic()
         progress = TurnProgress(command.id, now, wait_s=now - max(self._free_since_s, command.issued_s))
         well = False
         try:
-            self._run(command, plan, progress)
+            self._run(command, turn, progress)
             well = not command.cancelled
         finally:
-            self._steps.drain(plan, progress)
+            self._steps.drain(turn, progress)
             self._reuse.finish()
             self._free_since_s = time.monotonic()
             if well or progress.steps or progress.prefill_tokens or progress.urgent:
                 self._report(command, progress, end=well)
         if not well:
-            raise CancelledError(f"the turn of {plan.model} was cancelled")
+            raise CancelledError(f"the turn of {turn.model} was cancelled")
         return Outcome(silent=True)
 
-    def _run(self, command: Command, plan: Turn, progress: TurnProgress) -> None:
-        """From boundary to boundary: launch a step, then hear of the one before it, which the device has just ended."""
-        model = self._await_model(command, plan, progress)
+    def _run(self, command: Command, turn: Turn, progress: TurnProgress) -> None:
+        """From boundary to boundary, until `_next` says that the turn is over."""
+        model = self._await_model(command, turn, progress)
+        if model is None:
+            return
         self._boundary_s = time.perf_counter()
-        while model is not None:
+        while True:
             with self._state.monitor.changed:
-                step = self._next(command, plan, model, progress)
-                going = step is not None or (self._reuse.pending and not self._is_over(command, plan, model))
-            if step is not None:
-                self._steps.launch(step)
-            if self._steps.full or (step is None and len(self._steps)):
-                self._settle(command, plan, progress)
-            elif not going:
-                return
-            elif step is None:
-                self._reuse.wait()
-                self._boundary_s = time.perf_counter()
+                action = self._next(command, turn, model, progress)
+            match action:
+                case Launch(step):
+                    self._steps.launch(step)
+                case Wait():
+                    self._wait(command, turn, progress)
+                case End():
+                    return
 
-    def _await_model(self, command: Command, plan: Turn, progress: TurnProgress) -> Model | None:
+    def _await_model(self, command: Command, turn: Turn, progress: TurnProgress) -> Model | None:
         start = time.monotonic()
         with self._state.monitor.changed:
-            while not plan.ended:
-                model = self._state.table.models.get(plan.model)
+            while not turn.ended:
+                model = self._state.table.models.get(turn.model)
                 if model is not None and model.resident:
                     progress.wait_s += time.monotonic() - start
                     return model
-                if not model_is_coming(self._state, command, plan.model):
-                    raise UnknownError(f"model {plan.model} is not resident and no Load of it is under way")
+                if not model_is_coming(self._state, command, turn.model):
+                    raise UnknownError(f"model {turn.model} is not resident and no Load of it is under way")
                 if not self._state.monitor.sleep(command):
                     break
         return None
 
-    def _next(self, command: Command, plan: Turn, model: Model, progress: TurnProgress) -> Step | None:
-        """Who runs now (lock held); sleeps while all that is left is still coming; None at the turn's end.
-
-        While a step is under way: who runs behind it, None when that cannot be said before its tokens are known.
-        """
+    def _next(self, command: Command, turn: Turn, model: Model, progress: TurnProgress) -> Action:
+        """What the turn does now (lock held). Sleeps while all that is left of it is still on its way here."""
         if len(self._steps):
-            if self._steps.full or plan.prefill or self._reuse.pending or self._is_over(command, plan, model):
-                return None
-            return self._decode_step(plan, model, progress)
-        while not self._is_over(command, plan, model):
-            self._reuse.settle()
-            step = self._prefill_step(command, plan, model, progress) or self._decode_step(plan, model, progress)
+            return self._behind(command, turn, model, progress)
+        while not self._is_over(command, turn, model):
+            self._reuse.collect()
+            step = self._prefill_step(command, turn, model, progress) or self._decode_step(turn, model, progress)
             if step is not None:
-                return step
-            if self._reuse.pending or not any(kv_is_coming(self._state, command, key) for key in plan.waiting()):
-                return None
+                return Launch(step)
+            if self._reuse.pending:
+                return Wait()
+            if not any(kv_is_coming(self._state, command, key) for key in turn.waiting()):
+                return End()
             start = time.monotonic()
             self._state.monitor.sleep(command)
             progress.wait_s += time.monotonic() - start
             self._boundary_s = time.perf_counter()
-        return None
+        return End()
 
-    def _is_over(self, command: Command, plan: Turn, model: Model) -> bool:
-        return plan.ended or command.cancelled or self._state.monitor.stopping or not model.usable
+    def _behind(self, command: Command, turn: Turn, model: Model, progress: TurnProgress) -> Action:
+        """While a step is under way: the decode step after it, where that is known before its tokens are."""
+        if self._steps.full or turn.prefill or self._reuse.pending or self._is_over(command, turn, model):
+            return Wait()
+        step = self._decode_step(turn, model, progress)
+        return Wait() if step is None else Launch(step)
 
-    def _prefill_step(self, command: Command, plan: Turn, model: Model, progress: TurnProgress) -> Step | None:
-        for part in list(plan.prefill):
+    def _wait(self, command: Command, turn: Turn, progress: TurnProgress) -> None:
+        """For the oldest step under way, else for the oldest copy of KV that is reused."""
+        if len(self._steps):
+            self._complete(command, turn, progress)
+            return
+        self._reuse.wait()
+        self._boundary_s = time.perf_counter()
+
+    def _is_over(self, command: Command, turn: Turn, model: Model) -> bool:
+        return turn.ended or command.cancelled or self._state.monitor.stopping or not model.usable
+
+    def _prefill_step(self, command: Command, turn: Turn, model: Model, progress: TurnProgress) -> Step | None:
+        for part in list(turn.prefill):
             sequence = self._here(part.key, model)
             if sequence is not None and sequence.place is Place.NONE and kv_is_coming(self._state, command, part.key):
                 continue
@@ -131,38 +164,38 @@ class Compute:
                 continue
             if sequence.place is Place.NONE:
                 sequence.token_s = model.token_s
-                self._reuse.begin(sequence, plan)
+                self._reuse.begin(sequence, turn)
             if sequence.moving:
                 continue
             tokens = min(part.left, self._chunk_tokens, sequence.length - sequence.kv_tokens)
             if tokens <= 0:
-                plan.prefill.remove(part)
-            elif self._grow(sequence, tokens, plan):
+                turn.prefill.remove(part)
+            elif self._grow(sequence, tokens, turn):
                 part.left -= tokens
                 if sequence.kv_tokens + tokens == sequence.length:
                     part.left = 0
                 return self._claimed(Step(model, [sequence], tokens, prefill=True))
             else:
-                plan.drop(part.key)
+                turn.drop(part.key)
                 progress.note(sequence, starved=True)
         return None
 
-    def _decode_step(self, plan: Turn, model: Model, progress: TurnProgress) -> Step | None:
-        if not plan.decoding:
+    def _decode_step(self, turn: Turn, model: Model, progress: TurnProgress) -> Step | None:
+        if not turn.decoding:
             return None
         batch = []
-        for key in list(plan.decode):
+        for key in list(turn.decode):
             sequence = self._here(key, model)
             if sequence is None or not _has_next(sequence):
                 continue
-            if self._grow(sequence, sequence.busy + 1, plan):
+            if self._grow(sequence, sequence.busy + 1, turn):
                 batch.append(sequence)
             elif not sequence.busy:  # else it is told when its step is over
-                plan.drop(key)
+                turn.drop(key)
                 progress.note(sequence, starved=True)
         if not batch:
             return None
-        plan.begun += 1
+        turn.begun += 1
         return self._claimed(Step(model, batch, 1))
 
     def _claimed(self, step: Step) -> Step:
@@ -176,24 +209,24 @@ class Compute:
             return None
         return sequence
 
-    def _grow(self, sequence: Sequence, tokens: int, plan: Turn) -> bool:
+    def _grow(self, sequence: Sequence, tokens: int, turn: Turn) -> bool:
         """Blocks for `tokens` more; False when the grant is used up."""
         needed = -(-(sequence.kv_tokens + tokens) // sequence.block_tokens) - sequence.blocks.size
         if needed > 0:
             pool = self._state.kv.device.blocks(sequence.kv_shape)
             before = pool.held_slabs
             try:
-                fresh = self._state.kv.device.allocate(sequence.kv_shape, needed, plan.grant)
+                fresh = self._state.kv.device.allocate(sequence.kv_shape, needed, turn.grant)
             except OutOfSlabs:
                 return False
-            plan.grant -= pool.held_slabs - before
+            turn.grant -= pool.held_slabs - before
             sequence.blocks = np.concatenate((sequence.blocks, fresh))
         sequence.place = Place.DEVICE
         return True
 
-    def _settle(self, command: Command, plan: Turn, progress: TurnProgress) -> None:
-        """The oldest step is over: its tokens are told, its time is counted from the boundary before it."""
-        step = self._steps.settle(plan, progress)
+    def _complete(self, command: Command, turn: Turn, progress: TurnProgress) -> None:
+        """The oldest step ends: its tokens go out, its time is counted from the boundary before it."""
+        step = self._steps.complete(turn, progress)
         now = time.perf_counter()
         self._count(step, progress, now - self._boundary_s)
         self._boundary_s = now

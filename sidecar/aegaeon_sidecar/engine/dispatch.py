@@ -13,8 +13,8 @@ from aegaeon_proto.v1 import model_pb2 as model_pb
 from aegaeon_sidecar.domain.errors import CancelledError, CommandError, EngineError, StaleError, UnknownError
 from aegaeon_sidecar.domain.program import Lane, Skip
 from aegaeon_sidecar.engine.lanes import Post, failed, skipped
+from aegaeon_sidecar.engine.outputs import PushTokens
 from aegaeon_sidecar.engine.state import Command, State, Work
-from aegaeon_sidecar.engine.steps import PushTokens
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.engine.wire import key_of, open_sequence, token_of
 from aegaeon_sidecar.kv.sequences import Sequence

@@ -23,8 +23,9 @@ from aegaeon_sidecar.engine.dispatch import Dispatcher
 from aegaeon_sidecar.engine.hello import hello
 from aegaeon_sidecar.engine.lanes import Lanes
 from aegaeon_sidecar.engine.outbox import Outbox
+from aegaeon_sidecar.engine.outputs import PushTokens
 from aegaeon_sidecar.engine.state import Command, State
-from aegaeon_sidecar.engine.steps import PushTokens, Steps
+from aegaeon_sidecar.engine.steps import Steps
 from aegaeon_sidecar.engine.sweeper import Sweeper, sweep
 from aegaeon_sidecar.engine.switch import Switch
 from aegaeon_sidecar.engine.turn import Turn
@@ -145,7 +146,7 @@ class Engine:
         """That it lives, what is free, and what the host cache holds when that has changed. Not on the event loop: the
         cache's folder may be locked by another sidecar."""
         with self.state.monitor.changed:
-            self.state.kv.sequences.settle_loans()
+            self.state.kv.sequences.reclaim_loans()
         held = self._held.news()
         changed = [] if held is None else [pb.Report(host_cache=pb.HostCache(models=held))]
         return [pb.Report(heartbeat=pb.Heartbeat(memory=self.state.memory())), *changed]
@@ -203,7 +204,7 @@ class Engine:
         self._attachments.drop_removed()
         self._cache.unlock_evicted()
         with self.state.monitor.changed:
-            self.state.kv.sequences.settle_loans()
+            self.state.kv.sequences.reclaim_loans()
 
     def _report(self, model: mpb.ModelState) -> None:
         self._outbox.post(pb.Report(model=model))

@@ -154,7 +154,7 @@ class Switch:
         try:
             self._map(model)
             moved = self._fill(command, model, load.past_host, there)
-            self._settle(command, model)
+            self._now_resident(command, model)
         except BaseException:
             self._give_back(model)
             raise
@@ -207,7 +207,7 @@ class Switch:
             model.shown, model.moving = [], False
             self._state.update_pins()
 
-    def _settle(self, command: Command, model: Model) -> None:
+    def _now_resident(self, command: Command, model: Model) -> None:
         with self._state.monitor.changed:
             if command.cancelled or model.forgotten:
                 raise CancelledError(f"the load of {model.name} was cancelled")

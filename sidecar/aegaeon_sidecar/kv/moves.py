@@ -68,7 +68,7 @@ class KvMoves:
         if kept is not Place.NONE:
             self._kv.sequences.publish(self._kv.host if kept is Place.HOST else self._kv.device, sequence)
         closed = sequence.closed
-        self._kv.sequences.settle(sequence)
+        self._kv.sequences.free_if_closed(sequence)
         if command.cancelled or closed:
             raise CancelledError(f"the copy of {sequence.key.request}/{sequence.key.choice} was cancelled")
 

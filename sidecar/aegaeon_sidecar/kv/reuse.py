@@ -51,7 +51,7 @@ class PrefixReuse:
     def begin(self, sequence: Sequence, turn: Grant) -> None:
         """Give a sequence without KV what is cached of its prompt, within the turn's grant.
 
-        Afterwards it is as before, or on the device with so many tokens, or `moving` until `settle` says so.
+        Afterwards it is as before, or on the device with so many tokens, or `moving` until `collect` ends the copy.
         """
         if not sequence.seed or sequence.blocks.size:
             return
@@ -108,8 +108,8 @@ class PrefixReuse:
         )
         self._recalls.append(Recall(sequence, tokens, event))
 
-    def settle(self) -> None:
-        """Sequences whose blocks are in go on; in the order of the copies."""
+    def collect(self) -> None:
+        """Copies that are over, in their order: their sequences go on."""
         while self._recalls and self._recalls[0].event.done:
             recall = self._recalls.popleft()
             sequence = recall.sequence
@@ -118,7 +118,7 @@ class PrefixReuse:
             if not sequence.closed:
                 self._arrived(sequence, recall.tokens)
                 self._kv.sequences.publish(self._kv.device, sequence)
-            self._kv.sequences.settle(sequence)
+            self._kv.sequences.free_if_closed(sequence)
             self._kv.monitor.changed.notify_all()
 
     def wait(self) -> None:
@@ -126,11 +126,11 @@ class PrefixReuse:
         await_copy(self._recalls[0].event)
 
     def finish(self) -> None:
-        """Until nobody is waiting: nothing else would settle copies after the turn."""
+        """Until no copy is under way: nothing else would collect them after the turn."""
         while self._recalls:
             self.wait()
             with self._kv.monitor.changed:
-                self.settle()
+                self.collect()
 
     def _arrived(self, sequence: Sequence, tokens: int) -> None:
         sequence.place = Place.DEVICE

@@ -162,9 +162,9 @@ class SequenceTable:
         if sequence is not None:
             sequence.closed = True
             self._dying.add(sequence)
-            self.settle(sequence)
+            self.free_if_closed(sequence)
 
-    def settle(self, sequence: Sequence) -> None:
+    def free_if_closed(self, sequence: Sequence) -> None:
         """To be called when a step or copy is over: frees a closed sequence that nothing touches any more."""
         if sequence.closed and not sequence.busy and not sequence.moving:
             self.free_device(sequence)
@@ -195,9 +195,9 @@ class SequenceTable:
             sequence.lease = self._lending.lend()
         return sequence.lease
 
-    def settle_loans(self) -> None:
+    def reclaim_loans(self) -> None:
         """Free what was being read when it was given back, and is not any more."""
-        self._lending.settle()
+        self._lending.reclaim()
 
     def publish(self, tier: Tier, sequence: Sequence, first: int = 0) -> None:
         """From block `first` on, what is full may be found by others with the same tokens, now and afterwards."""

@@ -46,9 +46,9 @@ class Lending:
         """End a lease and `release` its blocks, now or when the last reader has left them."""
         event.set()
         self._recalled.append(Loan(event, kv_shape, blocks, release))
-        self.settle()
+        self.reclaim()
 
-    def settle(self) -> int:
+    def reclaim(self) -> int:
         """Release what nobody reads any more; returns how many recalled leases are still being read."""
         for loan in self._recalled[:]:
             if not self._locks.is_shared(loan.event.handle[0]):

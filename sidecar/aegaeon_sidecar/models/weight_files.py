@@ -64,7 +64,7 @@ def look(directory: Path, layout: Layout) -> WeightFiles:
     """
     paths = _watched(directory, layout)
     with opened(paths) as files:
-        _let_settle(states_of(files))
+        _await_stable_times(states_of(files))
         states, places = states_of(files), _places(directory, layout)
         config = sha256(read_document(directory / CONFIG, MOST_CONFIG_BYTES)).hexdigest()
         with opened(paths) as again:  # what was read by its name is what was compared
@@ -102,7 +102,7 @@ def _places(directory: Path, layout: Layout) -> dict[FileTensor, Deal]:
     return dict(sorted(to.items(), key=lambda entry: (entry[0].file, entry[0].offset)))
 
 
-def _let_settle(states: tuple[FileState, ...]) -> None:
+def _await_stable_times(states: tuple[FileState, ...]) -> None:
     """Wait until a later change of the files is sure to show in their times: at most one SETTLED_NS, in the thread that
     fetches or loads, because within one tick of the file system's clock two changes have one time."""
     age_ns = time.time_ns() - max(max(state.modified_ns, state.changed_ns) for state in states)

@@ -90,7 +90,7 @@ class DiskTier:
         room.need(download.least_bytes)
         (directory / _SOURCE).write_text(remote.address + "\n")
         download.run(self._sleep)
-        room.settle()
+        room.end_reservation()
         (directory / COMPLETE).touch()
 
     def _claim(self, directory: Path) -> Stored | None:

@@ -56,8 +56,8 @@ class Room:
             self._directory.mkdir(exist_ok=True)
             (self._directory / RESERVED).write_text(str(self._reserved_bytes))
 
-    def settle(self) -> None:
-        """All is written: it takes what it takes."""
+    def end_reservation(self) -> None:
+        """All is written: its size on disk counts from here on."""
         (self._directory / RESERVED).write_text("0")
 
     def free_some(self) -> bool:

@@ -1,0 +1,131 @@
+"""What a completed step gave: tokens to their sequences and gateways, ends and failures to the turn's report."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Union
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import gateway_pb2 as gateway
+from aegaeon_proto.v1 import model_pb2 as model_pb
+from aegaeon_sidecar.engine.progress import TurnProgress
+from aegaeon_sidecar.engine.turn import Turn
+from aegaeon_sidecar.engine.wire import error_of, token_of
+from aegaeon_sidecar.kv.memory import KvMemory
+from aegaeon_sidecar.kv.sequences import Sequence
+from aegaeon_sidecar.sampling import Chosen, NotFinite, Sampled
+from aegaeon_sidecar.weights.models import Model
+
+log = logging.getLogger(__name__)
+
+PushTokens = Callable[[str, list[gateway.Token]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a sequence ends without its next token."""
+
+    kind: pb.FailureKind.ValueType
+    reason: str
+
+
+Result = Union[Chosen, Failure]
+
+
+class Outputs:
+    """Used by the compute lane's thread alone."""
+
+    def __init__(self, kv: KvMemory, push: PushTokens) -> None:
+        self._kv = kv
+        self._push = push
+
+    def deliver(
+        self,
+        model: Model,
+        sequences: list[Sequence],
+        computed: int,
+        results: list[Result],
+        turn: Turn,
+        progress: TurnProgress,
+    ) -> None:
+        """A step of `model` is over: `computed` tokens of each sequence. Without results nothing of it is kept."""
+        with self._kv.monitor.changed:
+            model.users -= 1
+            tokens: dict[str, list[gateway.Token]] = {}
+            for sequence in sequences:
+                sequence.busy -= 1
+                self._kv.sequences.free_if_closed(sequence)
+            for sequence, result in zip(sequences, results, strict=False):
+                judged = _judged(model, result)
+                if sequence.closed:
+                    continue
+                if isinstance(judged, Failure):
+                    self._end(sequence, judged, turn, progress, tokens)
+                else:
+                    self._advance(sequence, computed, judged, turn, progress, tokens)
+            for target, some in tokens.items():
+                self._push(target, some)
+            self._kv.monitor.changed.notify_all()
+
+    def _end(
+        self,
+        sequence: Sequence,
+        failure: Failure,
+        turn: Turn,
+        progress: TurnProgress,
+        tokens: dict[str, list[gateway.Token]],
+    ) -> None:
+        """It alone ends, and nothing of this step is kept of it. Steps may go better elsewhere: its gateway waits."""
+        log.warning("%s choice %d ends: %s", sequence.key.request, sequence.key.choice, failure.reason)
+        if failure.kind != pb.FAILURE_KIND_ENGINE:
+            tokens.setdefault(sequence.reply_to, []).append(error_of(sequence))
+        progress.note(sequence, model_pb.FINISH_REASON_ERROR, reason=failure.reason, failure=failure.kind)
+        turn.drop(sequence.key)
+        self._kv.sequences.remove(sequence.key)
+
+    def _advance(
+        self,
+        sequence: Sequence,
+        computed: int,
+        sampled: Sampled | None,
+        turn: Turn,
+        progress: TurnProgress,
+        tokens: dict[str, list[gateway.Token]],
+    ) -> None:
+        before = sequence.full_blocks
+        sequence.kv_tokens += computed
+        self._kv.sequences.publish(self._kv.device, sequence, before)
+        finish: model_pb.FinishReason.ValueType = model_pb.FINISH_REASON_UNSPECIFIED
+        if sampled is not None:
+            index = sequence.accept(sampled)
+            finish = _finish(sequence)
+            tokens.setdefault(sequence.reply_to, []).append(token_of(sequence, index, finish))
+        progress.note(sequence, finish)
+        if finish != model_pb.FINISH_REASON_UNSPECIFIED:
+            turn.drop(sequence.key)
+            self._kv.sequences.remove(sequence.key)
+
+
+def _judged(model: Model, result: Result) -> Sampled | Failure | None:
+    """What counts of a result: no id goes into a prompt or to a client that is not in the vocabulary."""
+    if isinstance(result, Sampled):
+        size = model.layout.vocab_size if model.layout is not None else 0
+        if result.token >= 0 and (result.token < size or not size):
+            return result
+        return Failure(pb.FAILURE_KIND_ENGINE, f"a step of {model.name} chose token {result.token} of {size}")
+    if not isinstance(result, NotFinite):
+        return result
+    if result.asked:
+        reason = "the logits are not finite with the penalties, logit_bias and min_tokens that were asked for"
+        return Failure(pb.FAILURE_KIND_INVALID, reason)
+    return Failure(pb.FAILURE_KIND_NOT_FINITE, f"the logits that {model.name} computed are not finite")
+
+
+def _finish(sequence: Sequence) -> model_pb.FinishReason.ValueType:
+    if sequence.output[-1] in sequence.stop_ids:
+        return model_pb.FINISH_REASON_STOP
+    if len(sequence.output) >= sequence.max_output:
+        return model_pb.FINISH_REASON_LENGTH
+    return model_pb.FINISH_REASON_UNSPECIFIED

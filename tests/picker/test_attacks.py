@@ -16,6 +16,8 @@ from e2e.envoy import free_ports
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingResponse
 from picker.hostile import ATTACKS, PROCESS, body_request, connect
 
+pytestmark = pytest.mark.alone  # how long calls of others take is compared
+
 ATTACK_S = 1.0
 PATIENCE_S = 60.0
 GROWTH_BYTES = 160 << 20  # 128 MiB may be buffered; no single address gets near it

@@ -224,6 +224,7 @@ TIDIED = $(CACHE)/tidy/$(call content,$(sort $(CXX_SOURCES)) $(wildcard .clang-t
 check: $(STAMP) native-dependencies ## lint, types, layers, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@PYTHONPATH=tests $(PY) -m prose
 	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
 	@$(BIN)/cmake -S native -B build/tidy -G Ninja -DAEGAEON_TESTS=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja >/dev/null

@@ -11,7 +11,7 @@ from triton.compiler import ASTSource
 from aegaeon_sidecar.backends.torch import paged
 
 POINTERS = {"keys", "values", "cache", "queries", "out"}
-FLOATS = {"partial", "weights"}
+FLOATS = {"partial", "lse"}
 CONSTANTS = {
     "layers": 32, "slots": 16, "kv_heads": 8, "group": 4, "rows": 16, "dim": 128, "lanes": 128, "heads": 32,
     "width": 1024, "wide": 1024, "piece": paged.SPLIT_TOKENS, "tile": paged.TILE_TOKENS,

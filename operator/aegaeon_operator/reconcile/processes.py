@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aegaeon_operator.reconcile.pods import Json
-from aegaeon_operator.spec.resources import GpuPoolSpec, Quota, Scheduling, ServedModel, Source
+from aegaeon_operator.spec.engines import Scheduling
+from aegaeon_operator.spec.resources import GpuPoolSpec, Quota, ServedModel, Source
 
 _MAX_BODY_BYTES = 16 << 20
 _HEARTBEAT_S = 0.5

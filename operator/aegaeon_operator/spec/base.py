@@ -17,6 +17,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_SUBDOMAIN = rf"^{DNS_LABEL[1:-1]}(\.{DNS_LABEL[1:-1]})*$"
 SERVED_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$"
+PATH = r"^/[-A-Za-z0-9._~/]*[-A-Za-z0-9._~]$"
 SECRET_KEY = r"^[-._a-zA-Z0-9]+$"
 
 # What is no duration, or no quantity, is told so by the rule in place of its pattern, and by no second one.

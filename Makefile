@@ -45,7 +45,7 @@ models: $(STAMP) ## train the four tiny models of the quickstart (once; cached)
 
 # ---- run and test --------------------------------------------------------------------------------------------------
 
-.PHONY: demo test test-slow test-native explore exactness soak fuzz attacks test-attacks
+.PHONY: demo test test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
 demo: models ## four models share two engines: the whole stack, driven by an OpenAI client
 	@$(BIN)/aegaeon demo --models $(MODELS)
 # One more worker than cores: many tests wait for processes that they started.
@@ -58,6 +58,8 @@ test-slow: $(STAMP) ## the tests that take minutes
 EXAMPLES ?= 5000
 explore: $(STAMP) ## EXAMPLES random programs of traffic, losses and faults that no run before this one has seen
 	EXAMPLES=$(EXAMPLES) $(BIN)/pytest -q --timeout 0 tests/scheduler_core/test_any_order.py
+transcripts: $(STAMP) ## write the transcripts of the core's decisions anew, to be reviewed as a diff
+	WRITE_TRANSCRIPTS=1 $(BIN)/pytest -q tests/scheduler_core/test_transcripts.py
 test-native: $(STAMP) native-dependencies ## the native core's own tests under the sanitizers
 	@$(MAKE) --no-print-directory -j2 --output-sync=target sanitized-address,undefined sanitized-thread
 sanitized-%:

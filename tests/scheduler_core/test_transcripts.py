@@ -1,0 +1,82 @@
+"""The core's decisions in small scenarios, word for word as transcripts/*.txt has them.
+
+A change that means to change them writes the files anew: `make transcripts`, and review the diff.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from scheduler_core.transcript import Transcript
+
+from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
+from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role
+from aegaeon_simulator.small import small_world
+from aegaeon_simulator.world import World
+
+FOLDER = Path(__file__).parent / "transcripts"
+M0, M1 = ModelName("m0"), ModelName("m1")
+
+
+def world_of(transcript: Transcript, policy: str, roles: list[Role], slabs: int) -> World:
+    latency = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
+    config = SchedulerConfig(policy=policy_settings(policy), latency=latency, refine=False)
+    return small_world(roles, models=2, slabs=slabs, config=config, observe=transcript.observe)
+
+
+def preempted(transcript: Transcript) -> World:
+    world = world_of(transcript, "slack", [Role.UNIFIED], slabs=130)
+    world.request("long", M0, 40, 250, 0.1)
+    world.request("short", M1, 40, 4, 0.4)
+    world.run(until=5.0)
+    return world
+
+
+def side_by_side(transcript: Transcript) -> World:
+    world = world_of(transcript, "slack", [Role.UNIFIED], slabs=250)
+    world.request("first", M0, 40, 12, 0.1)
+    world.request("second", M1, 40, 12, 0.15)
+    world.run(until=5.0)
+    return world
+
+
+def handed_off(transcript: Transcript) -> World:
+    world = world_of(transcript, "paper", [Role.PREFILL, Role.DECODE], slabs=250)
+    world.request("one", M0, 40, 6, 0.1)
+    world.run(until=5.0)
+    return world
+
+
+def lost(transcript: Transcript) -> World:
+    world = world_of(transcript, "slack", [Role.UNIFIED, Role.UNIFIED], slabs=130)
+    world.request("one", M0, 40, 40, 0.1)
+    world.run(until=0.6)
+    world.kill(InstanceId("e0"))
+    world.run(until=10.0)
+    return world
+
+
+SCENARIOS: dict[str, tuple[str, Callable[[Transcript], World]]] = {
+    "preempted": (
+        "Room for one model: a long answer of m0 is preempted for m1, then resumed.",
+        preempted,
+    ),
+    "side-by-side": ("Room for two models: they take turns, and neither is unloaded.", side_by_side),
+    "handed-off": ("Policy paper: prefill on e0, its KV cache is adopted by e1, which decodes.", handed_off),
+    "lost": ("Engine e0 dies while it decodes: the sequence is submitted again with its prefix, and e1 goes on.", lost),
+}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_core_decides_as_the_transcript_says(name: str) -> None:
+    title, scenario = SCENARIOS[name]
+    transcript = Transcript(title)
+    world = scenario(transcript)
+    assert all(client.finished for client in world.clients.values())
+    file = FOLDER / f"{name}.txt"
+    if os.environ.get("WRITE_TRANSCRIPTS"):
+        file.write_text(transcript.text, "utf-8")
+    assert transcript.text == file.read_text("utf-8")

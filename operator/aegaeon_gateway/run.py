@@ -11,20 +11,20 @@ from pathlib import Path
 
 from aiohttp import web
 
-from aegaeon_gateway.answer import Gateway
-from aegaeon_gateway.catalog import Catalog
 from aegaeon_gateway.config import GatewayConfig
-from aegaeon_gateway.connections import Connections
-from aegaeon_gateway.intake import Intake
-from aegaeon_gateway.link import SchedulerLink
+from aegaeon_gateway.http.connections import Connections
+from aegaeon_gateway.http.handlers import Gateway
+from aegaeon_gateway.http.intake import Intake
+from aegaeon_gateway.http.refusals import Refusals
+from aegaeon_gateway.http.server import make_app
+from aegaeon_gateway.http.shutdown import CUT_S, GracefulShutdown
 from aegaeon_gateway.metrics import Metrics
-from aegaeon_gateway.open_requests import OpenRequests
-from aegaeon_gateway.refusals import Refusals
-from aegaeon_gateway.server import make_app
-from aegaeon_gateway.shutdown import CUT_S, GracefulShutdown
-from aegaeon_gateway.sink import start_sink
+from aegaeon_gateway.models.catalog import Catalog
+from aegaeon_gateway.models.texts import Texts
+from aegaeon_gateway.rpc.link import SchedulerLink
+from aegaeon_gateway.rpc.open_requests import OpenRequests
+from aegaeon_gateway.rpc.sink import start_sink
 from aegaeon_gateway.tenancy import Limits, Tenants, TenantsFile, connect
-from aegaeon_gateway.texts import Texts
 from aegaeon_gateway.workers.pool import PoolConfig, Starter, WorkerPool, start_process
 from aegaeon_gateway.workers.wire import Limit
 from aegaeon_proto.pages import Pages

@@ -71,8 +71,8 @@ _WORDS = (
 def _body(documents: list[dict[str, Any]], kind: str) -> Callable[[], AbstractContextManager[One]]:
     @contextmanager
     def open_() -> Iterator[One]:
-        from aegaeon_gateway import schema
         from aegaeon_gateway.errors import ApiError
+        from aegaeon_gateway.request import schema
 
         request = getattr(schema, kind)
 
@@ -182,13 +182,13 @@ def _tokens() -> Iterator[One]:
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
 
-    from aegaeon_gateway.detokenize import Vocabulary
-    from aegaeon_gateway.generation import Generation, Job
+    from aegaeon_gateway.generation.generation import Generation, Job
+    from aegaeon_gateway.generation.output import ChoiceOutput
     from aegaeon_gateway.metrics import Metrics
-    from aegaeon_gateway.open_requests import OpenRequests
-    from aegaeon_gateway.output import ChoiceOutput
-    from aegaeon_gateway.prompt import Prompt
-    from aegaeon_gateway.sink import TokenSink
+    from aegaeon_gateway.request.prompt import Prompt
+    from aegaeon_gateway.rpc.open_requests import OpenRequests
+    from aegaeon_gateway.rpc.sink import TokenSink
+    from aegaeon_gateway.text.detokenize import Vocabulary
     from aegaeon_proto.v1 import gateway_pb2, model_pb2
 
     metrics = Metrics().of("m")

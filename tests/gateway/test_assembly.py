@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aegaeon_gateway.assembly import Assembly
+from aegaeon_gateway.generation.assembly import Assembly
 from aegaeon_proto.v1.gateway_pb2 import Token
 from aegaeon_proto.v1.model_pb2 import FINISH_REASON_ERROR, FINISH_REASON_STOP
 

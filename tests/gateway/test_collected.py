@@ -8,8 +8,8 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aegaeon_gateway.collected import Collected, WholeAnswer
-from aegaeon_gateway.output import Delta, Usage
+from aegaeon_gateway.answer.collected import Collected, WholeAnswer
+from aegaeon_gateway.generation.output import Delta, Usage
 
 USAGE: Usage = {
     "prompt_tokens": 1,

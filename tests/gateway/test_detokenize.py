@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from aegaeon_gateway.detokenize import Vocabulary
 from aegaeon_gateway.errors import TokenizerError
+from aegaeon_gateway.text.detokenize import Vocabulary
 
 SAMPLE = "Größe 🙂👩‍👩‍👧 数字 naïve  two  spaces\n\ttabs “quotes” عربى"
 

@@ -157,7 +157,7 @@ async def test_files_over_the_bounds_fail_their_model_with_the_reason(
 
 
 async def test_a_mended_model_is_served_again(pool: Pool, hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aegaeon_gateway.texts._RETRY_S", 0.0)
+    monkeypatch.setattr("aegaeon_gateway.models.texts._RETRY_S", 0.0)
     folder = hostile(tokenizer={"model": 7})
     await serve_beside(pool, folder)
     assert (await pool.chat(model="hostile"))[0] == 503

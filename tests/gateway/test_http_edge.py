@@ -12,8 +12,8 @@ import pytest
 from gateway.test_connections import BODY, TEXT, answer, post
 
 from aegaeon_gateway.errors import HttpError
+from aegaeon_gateway.http.refusals import drop_frames
 from aegaeon_gateway.log_limit import BURST_LINES, LINES_PER_S, LineLimit
-from aegaeon_gateway.refusals import drop_frames
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -158,13 +158,13 @@ async def test_lines_of_log_name_both_ids_and_nothing_else_of_the_client(
         caplog.clear()
         request = post(json.dumps({"model": "evil", "prompt": "evil"}).encode(), f"X-Request-Id: {given}")
         await pool.raw(request, half_close=True)
-        [line] = [one.getMessage() for one in caplog.records if one.name == "aegaeon_gateway.refusals"]
+        [line] = [one.getMessage() for one in caplog.records if one.name == "aegaeon_gateway.http.refusals"]
         assert f"(client's {logged})" in line
         assert len(line.split()[0]) == 32
         assert "evil" not in line
     caplog.clear()
     _, body, _ = await pool.post(COMPLETIONS, json.loads(BODY), headers={"X-Request-Id": "mine-2"})
-    [line] = [one.getMessage() for one in caplog.records if one.name == "aegaeon_gateway.server"]
+    [line] = [one.getMessage() for one in caplog.records if one.name == "aegaeon_gateway.http.server"]
     assert body["id"].removeprefix("cmpl-") in line
     assert "(client's mine-2)" in line
 

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from aegaeon_gateway.catalog import Catalog
-from aegaeon_gateway.detokenize import Vocabulary
-from aegaeon_gateway.generation import Generation, Job, Submission
-from aegaeon_gateway.link import SchedulerLink
+from aegaeon_gateway.generation.generation import Generation, Job, Submission
+from aegaeon_gateway.generation.output import ChoiceOutput
 from aegaeon_gateway.metrics import Metrics
-from aegaeon_gateway.open_requests import OpenRequests
-from aegaeon_gateway.output import ChoiceOutput
-from aegaeon_gateway.prompt import Prompt
+from aegaeon_gateway.models.catalog import Catalog
+from aegaeon_gateway.request.prompt import Prompt
+from aegaeon_gateway.rpc.link import SchedulerLink
+from aegaeon_gateway.rpc.open_requests import OpenRequests
 from aegaeon_gateway.tenancy import Tenants, TenantsFile
+from aegaeon_gateway.text.detokenize import Vocabulary
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.model_pb2 import Limits, Sampling
 

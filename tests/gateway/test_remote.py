@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from sidecar.web import ANYWHERE, Server, serving
 
-from aegaeon_gateway import remote as remote_module
 from aegaeon_gateway.config import load_config
 from aegaeon_gateway.errors import ConfigError, TokenizerError
-from aegaeon_gateway.remote import Directories
+from aegaeon_gateway.models import remote as remote_module
+from aegaeon_gateway.models.remote import Directories
 from aegaeon_proto.outbound.client import Outbound
 from aegaeon_proto.outbound.limits import Limits
 from aegaeon_proto.outbound.policy import EVERYWHERE, Policy

@@ -15,8 +15,8 @@ from tests.gateway.test_requests import starting
 from tokenizers import Tokenizer
 
 from aegaeon_gateway.config import GatewayConfig
+from aegaeon_gateway.http.silence import COMMENT, Silence
 from aegaeon_gateway.run import serve
-from aegaeon_gateway.silence import COMMENT, Silence
 from aegaeon_gateway.workers.pool import Starter
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aegaeon_gateway.stops import StopScanner
+from aegaeon_gateway.text.stops import StopScanner
 
 TEXT = st.text(alphabet="abc", max_size=24)
 STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=4), min_size=1, max_size=4)

@@ -17,8 +17,8 @@ import pytest
 from gateway.forks import working
 
 from aegaeon_gateway.errors import TokenizerError
-from aegaeon_gateway.prompt import Prompt
-from aegaeon_gateway.texts import Texts
+from aegaeon_gateway.models.texts import Texts
+from aegaeon_gateway.request.prompt import Prompt
 from aegaeon_gateway.workers import limits
 from aegaeon_gateway.workers.pool import WorkerPool, start_process
 from aegaeon_gateway.workers.wire import Job

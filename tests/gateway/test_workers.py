@@ -17,8 +17,8 @@ import pytest
 from gateway.forks import working
 
 from aegaeon_gateway.errors import TokenizerError, UnavailableError
-from aegaeon_gateway.texts import Texts
-from aegaeon_gateway.vocabulary import TokenTable
+from aegaeon_gateway.models.texts import Texts
+from aegaeon_gateway.models.vocabulary import TokenTable
 from aegaeon_gateway.workers.bounds import ADDED_TOKENS, check_added, check_decoder
 from aegaeon_gateway.workers.client import Worker
 from aegaeon_gateway.workers.fair import Share

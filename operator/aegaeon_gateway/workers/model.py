@@ -9,8 +9,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from aegaeon_gateway.decoders import stages_of
 from aegaeon_gateway.errors import InvalidRequestError, TokenizerError
+from aegaeon_gateway.text.decoders import stages_of
 from aegaeon_gateway.workers.bounds import check_added, check_decoder, check_files, check_vocabulary
 from aegaeon_gateway.workers.wire import Loaded
 from aegaeon_proto.sampling import DEFAULTS, MAX_STOP_IDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aegaeon_gateway.generation import Generation
+from aegaeon_gateway.generation.generation import Generation
 
 
 class OpenRequests:

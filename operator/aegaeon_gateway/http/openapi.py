@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from aegaeon_gateway.schema import UNSUPPORTED, ChatRequest, CompletionRequest
+from aegaeon_gateway.request.schema import UNSUPPORTED, ChatRequest, CompletionRequest
 
 Json = dict[str, Any]
 

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from aegaeon_gateway.assembly import Assembly
 from aegaeon_gateway.errors import ApiError, EngineError
+from aegaeon_gateway.generation.assembly import Assembly
+from aegaeon_gateway.generation.output import ChoiceOutput, Delta
 from aegaeon_gateway.metrics import ModelMetrics
-from aegaeon_gateway.output import ChoiceOutput, Delta
-from aegaeon_gateway.prompt import Prompt
+from aegaeon_gateway.request.prompt import Prompt
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.model_pb2 import FINISH_REASON_ERROR, Limits, Sampling
 

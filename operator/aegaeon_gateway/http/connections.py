@@ -16,10 +16,10 @@ from ipaddress import IPv4Address, IPv6Address
 from aiohttp import web
 
 from aegaeon_gateway.config import HttpLimits
-from aegaeon_gateway.connection import Connection
 from aegaeon_gateway.errors import ApiError, ConnectionsError, overloaded
+from aegaeon_gateway.http.connection import Connection
+from aegaeon_gateway.http.refusals import Refusals
 from aegaeon_gateway.metrics import Metrics
-from aegaeon_gateway.refusals import Refusals
 
 log = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from aegaeon_gateway.answer import REQUEST_ID, TENANT, Answerer, Gateway
-from aegaeon_gateway.catalog import phase_name, served_length
 from aegaeon_gateway.errors import ApiError, EngineError, overloaded
-from aegaeon_gateway.openapi import description
-from aegaeon_gateway.refusals import Refusals, drop_frames, malformed, of_aiohttp, respond
-from aegaeon_gateway.request_rules import request_rules
+from aegaeon_gateway.http.handlers import REQUEST_ID, TENANT, Answerer, Gateway
+from aegaeon_gateway.http.openapi import description
+from aegaeon_gateway.http.refusals import Refusals, drop_frames, malformed, of_aiohttp, respond
+from aegaeon_gateway.http.request_rules import request_rules
+from aegaeon_gateway.models.catalog import phase_name, served_length
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
 log = logging.getLogger(__name__)

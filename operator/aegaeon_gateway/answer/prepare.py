@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from aegaeon_gateway.generation import Job
-from aegaeon_gateway.prompt import Prompt
-from aegaeon_gateway.texts import ModelText
+from aegaeon_gateway.generation.generation import Job
+from aegaeon_gateway.models.texts import ModelText
+from aegaeon_gateway.request.prompt import Prompt
 from aegaeon_gateway.workers.wire import Done, Options
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 from aegaeon_proto.v1.model_pb2 import Limits, Sampling

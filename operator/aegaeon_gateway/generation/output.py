@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from aegaeon_gateway.detokenize import Vocabulary
-from aegaeon_gateway.stops import StopScanner
+from aegaeon_gateway.text.detokenize import Vocabulary
+from aegaeon_gateway.text.stops import StopScanner
 from aegaeon_proto.v1.gateway_pb2 import Token
 from aegaeon_proto.v1.model_pb2 import FINISH_REASON_ERROR, FINISH_REASON_LENGTH, FINISH_REASON_STOP
 

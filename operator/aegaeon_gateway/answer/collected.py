@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from aegaeon_gateway.output import Delta, Usage
+from aegaeon_gateway.generation.output import Delta, Usage
 
 Json = dict[str, Any]
 TOKEN_BYTES = 64

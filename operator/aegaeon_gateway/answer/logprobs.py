@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from aegaeon_gateway.detokenize import Vocabulary
-from aegaeon_gateway.output import TokenLogprob
+from aegaeon_gateway.generation.output import TokenLogprob
+from aegaeon_gateway.text.detokenize import Vocabulary
 
 
 def chat_logprobs(vocabulary: Vocabulary, entries: Sequence[TokenLogprob], count: int) -> dict[str, Any]:

@@ -11,17 +11,14 @@ import ipaddress
 import logging
 import socket
 from ipaddress import IPv4Address, IPv6Address
-from typing import TYPE_CHECKING
 
 from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from aegaeon_gateway.errors import ApiError, header_too_large, too_slow
-from aegaeon_gateway.refusals import drop_frames, malformed, of_aiohttp, raw_answer, respond
-
-if TYPE_CHECKING:
-    from aegaeon_gateway.connections import Connections
+from aegaeon_gateway.http.accounts import Accounts
+from aegaeon_gateway.http.refusals import drop_frames, malformed, of_aiohttp, raw_answer, respond
 
 PROXY_IDLE_S = 3630.0  # longer than proxies keep theirs (Envoy: an hour): they close first, so no request meets the end
 LINGER_S = 5.0  # the rest of a refused body is read and dropped for so long, so that its client sees the answer
@@ -68,7 +65,7 @@ class Connection(web.RequestHandler):
         "quiet_since",
     )
 
-    def __init__(self, connections: Connections, server: web.Server) -> None:
+    def __init__(self, accounts: Accounts, server: web.Server) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -80,7 +77,7 @@ class Connection(web.RequestHandler):
             lingering_time=LINGER_S,
             auto_decompress=False,
         )
-        self._all = connections
+        self._all = accounts
         self.address = ""
         """what connections are counted by; empty for proxies in front and unix sockets"""
         self.quiet_since = self._loop.time()

@@ -9,15 +9,9 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from aegaeon_gateway.admission import (
-    PEEK_BYTES,
-    UNKNOWN_BODY_BYTES,
-    Client,
-    Endpoint,
-    body_bytes,
-    check_body,
-)
-from aegaeon_gateway.catalog import Catalog, served_length
+from aegaeon_gateway.answer.exchange import Exchange
+from aegaeon_gateway.answer.prepare import Prepared, prepared_from
+from aegaeon_gateway.answer.render import DONE, ChatRenderer, CompletionRenderer, Renderer, error_event
 from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.errors import (
     ApiError,
@@ -26,17 +20,23 @@ from aegaeon_gateway.errors import (
     model_failed,
     overloaded,
 )
-from aegaeon_gateway.exchange import Exchange
-from aegaeon_gateway.intake import TOKEN_BYTES, Holding, Intake, read_body
-from aegaeon_gateway.link import SchedulerLink
+from aegaeon_gateway.generation.output import Delta
+from aegaeon_gateway.http.admission import (
+    PEEK_BYTES,
+    UNKNOWN_BODY_BYTES,
+    Client,
+    Endpoint,
+    body_bytes,
+    check_body,
+)
+from aegaeon_gateway.http.intake import TOKEN_BYTES, Holding, Intake, read_body
+from aegaeon_gateway.http.silence import COMMENT, Silence
 from aegaeon_gateway.metrics import Metrics, ModelMetrics
-from aegaeon_gateway.output import Delta
-from aegaeon_gateway.prepare import Prepared, prepared_from
-from aegaeon_gateway.render import DONE, ChatRenderer, CompletionRenderer, Renderer, error_event
-from aegaeon_gateway.schema import model_of
-from aegaeon_gateway.silence import COMMENT, Silence
+from aegaeon_gateway.models.catalog import Catalog, served_length
+from aegaeon_gateway.models.texts import ModelText, Texts
+from aegaeon_gateway.request.schema import model_of
+from aegaeon_gateway.rpc.link import SchedulerLink
 from aegaeon_gateway.tenancy import Limits, Tenant, Tenants
-from aegaeon_gateway.texts import ModelText, Texts
 from aegaeon_gateway.workers.pool import WorkerPool
 from aegaeon_gateway.workers.wire import Done
 from aegaeon_gateway.workers.wire import Job as WorkerJob

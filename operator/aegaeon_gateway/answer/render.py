@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import orjson
 
-from aegaeon_gateway.collected import Collected, WholeAnswer
+from aegaeon_gateway.answer.collected import Collected, WholeAnswer
+from aegaeon_gateway.answer.logprobs import chat_logprobs, completion_logprobs
+from aegaeon_gateway.answer.prepare import Prepared
 from aegaeon_gateway.errors import ApiError
-from aegaeon_gateway.logprobs import chat_logprobs, completion_logprobs
-from aegaeon_gateway.output import Delta, Usage
-from aegaeon_gateway.prepare import Prepared
+from aegaeon_gateway.generation.output import Delta, Usage
 
 DONE = b"data: [DONE]\n\n"
 

@@ -11,7 +11,6 @@ from typing import TypeAlias
 
 import grpc
 
-from aegaeon_gateway.catalog import Catalog
 from aegaeon_gateway.errors import (
     ApiError,
     EngineError,
@@ -21,9 +20,10 @@ from aegaeon_gateway.errors import (
     model_failed,
     overloaded,
 )
-from aegaeon_gateway.generation import Choice, Generation, Submission
+from aegaeon_gateway.generation.generation import Choice, Generation, Submission
 from aegaeon_gateway.metrics import Metrics
-from aegaeon_gateway.open_requests import OpenRequests
+from aegaeon_gateway.models.catalog import Catalog
+from aegaeon_gateway.rpc.open_requests import OpenRequests
 from aegaeon_gateway.tenancy import Tenants
 from aegaeon_proto.channels import TlsError, why
 from aegaeon_proto.leaders import Leader, Leaders, NoLeaderError

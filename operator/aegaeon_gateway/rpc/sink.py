@@ -9,8 +9,8 @@ from pathlib import Path
 
 import grpc
 
-from aegaeon_gateway.generation import Generation
-from aegaeon_gateway.open_requests import OpenRequests
+from aegaeon_gateway.generation.generation import Generation
+from aegaeon_gateway.rpc.open_requests import OpenRequests
 from aegaeon_proto.servers import add_port, make_server
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.gateway_pb2_grpc import TokenSinkServicer, add_TokenSinkServicer_to_server

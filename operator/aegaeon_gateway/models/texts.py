@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from aegaeon_gateway.detokenize import Vocabulary
 from aegaeon_gateway.errors import ApiError, TokenizerError
-from aegaeon_gateway.remote import Directories
-from aegaeon_gateway.vocabulary import TokenTable
+from aegaeon_gateway.models.remote import Directories
+from aegaeon_gateway.models.vocabulary import TokenTable
+from aegaeon_gateway.text.detokenize import Vocabulary
 from aegaeon_gateway.workers.pool import WorkerPool
 from aegaeon_gateway.workers.wire import Loaded
 from aegaeon_proto.outbound.client import Outbound

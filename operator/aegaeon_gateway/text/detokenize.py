@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tokenizers import AddedToken
 
-from aegaeon_gateway.decoders import BYTE_TOKEN, Stage, byte_level_bytes, stages_of
+from aegaeon_gateway.text.decoders import BYTE_TOKEN, Stage, byte_level_bytes, stages_of
 
 
 class Detokenizer(Protocol):

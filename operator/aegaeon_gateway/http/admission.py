@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from aegaeon_gateway.errors import PromptTooLongError, UnauthorizedError
-from aegaeon_gateway.schema import MAX_CHOICES
+from aegaeon_gateway.request.schema import MAX_CHOICES
 from aegaeon_gateway.tenancy import Directory, Tenant
 from aegaeon_gateway.workers.bounds import BYTES_PER_TOKEN
 

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Iterator
 from types import TracebackType
 
+from aegaeon_gateway.answer.prepare import Prepared
 from aegaeon_gateway.errors import ApiError
-from aegaeon_gateway.generation import Generation
-from aegaeon_gateway.link import SchedulerLink
+from aegaeon_gateway.generation.generation import Generation
+from aegaeon_gateway.generation.output import ChoiceOutput, Delta, Usage
 from aegaeon_gateway.metrics import ModelMetrics
-from aegaeon_gateway.output import ChoiceOutput, Delta, Usage
-from aegaeon_gateway.prepare import Prepared
+from aegaeon_gateway.rpc.link import SchedulerLink
 
 
 class Exchange:

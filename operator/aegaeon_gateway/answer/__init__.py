@@ -1,0 +1,1 @@
+"""One HTTP answer: its generations and the OpenAI response bodies."""

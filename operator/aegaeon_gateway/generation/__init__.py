@@ -1,0 +1,1 @@
+"""One generation, from its submission to its last token."""

@@ -1,0 +1,1 @@
+"""The HTTP side: connections, routes and the handlers of the endpoints."""

@@ -1,0 +1,1 @@
+"""The model catalog and the text side of models."""

@@ -1,0 +1,1 @@
+"""Request schemas and prompts."""

@@ -72,13 +72,13 @@ def _body(documents: list[dict[str, Any]], kind: str) -> Callable[[], AbstractCo
     @contextmanager
     def open_() -> Iterator[One]:
         from aegaeon_gateway.errors import ApiError
-        from aegaeon_gateway.request import schema
+        from aegaeon_gateway.request import parse, schema
 
         request = getattr(schema, kind)
 
         def one(data: bytes) -> None:
             try:
-                parsed = schema.parse(request, json_input(data, documents, _WORDS))
+                parsed = parse.parse(request, json_input(data, documents, _WORDS))
             except ApiError as error:
                 json.dumps(error.body()).encode()
                 assert 400 <= error.status < 500, error

@@ -11,7 +11,8 @@ import pytest
 
 from aegaeon_gateway.errors import ApiError, InvalidRequestError
 from aegaeon_gateway.http.intake import UNCOUNTED_BYTES, Intake
-from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest, model_of, parse
+from aegaeon_gateway.request.parse import model_of, parse
+from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
 from aegaeon_proto.v1 import gateway_pb2 as pb
 
 ZEROS = b'{"model":"nope","messages":[' + b"0," * 1_000_000 + b"0]}"

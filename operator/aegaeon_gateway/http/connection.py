@@ -10,7 +10,6 @@ import asyncio
 import ipaddress
 import logging
 import socket
-from ipaddress import IPv4Address, IPv6Address
 
 from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -19,6 +18,7 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from aegaeon_gateway.errors import ApiError, header_too_large, too_slow
 from aegaeon_gateway.http.accounts import Accounts
 from aegaeon_gateway.http.refusals import drop_frames, malformed, of_aiohttp, raw_answer, respond
+from aegaeon_gateway.http.sockets import OPTIONS, network_of, was_reset
 
 PROXY_IDLE_S = 3630.0  # longer than proxies keep theirs (Envoy: an hour): they close first, so no request meets the end
 LINGER_S = 5.0  # the rest of a refused body is read and dropped for so long, so that its client sees the answer
@@ -31,14 +31,6 @@ _NEVER_S = 86400.0
 _NO_LOG = logging.Logger("no access log", logging.CRITICAL)  # `refusals` and `server` log what is worth it
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"  # allowed any number of times before an answer; clients skip it
 _COMMENT = b"3\r\n:\n\n\r\n"  # a chunk that readers of server-sent events skip
-_TCP_CLOSE = 7  # the kernel's state of a connection that the other side has reset
-_UNSENT_BYTES = 128 << 10  # the kernel keeps for a reader; it would take up to 4 MiB before it says that nobody reads
-_OPTIONS = (
-    (socket.TCP_KEEPIDLE, 60),
-    (socket.TCP_KEEPINTVL, 15),
-    (socket.TCP_KEEPCNT, 4),
-    (socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES),
-)
 
 
 class Connection(web.RequestHandler):
@@ -114,7 +106,7 @@ class Connection(web.RequestHandler):
         address = ipaddress.ip_address(host.partition("%")[0]) if host else None
         proxy = address is None or self._all.trusted(address)
         self._idle_s = PROXY_IDLE_S if proxy else self._all.limits.idle_s
-        self.address = "" if address is None or proxy else _network_of(address)
+        self.address = "" if address is None or proxy else network_of(address)
         if error := self._all.enter(self, self._loop.time()):
             transport.write(raw_answer(error))
             transport.close()
@@ -122,7 +114,7 @@ class Connection(web.RequestHandler):
         self._let_in = True
         super().connection_made(transport)
         if host:
-            for option, value in _OPTIONS:
+            for option, value in OPTIONS:
                 transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, option, value)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -306,8 +298,7 @@ class Connection(web.RequestHandler):
             self.close_idle("idle")
 
     def _look_at_half(self, now: float) -> None:
-        state = self._raw.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
-        if state[0] == _TCP_CLOSE:
+        if was_reset(self._raw.get_extra_info("socket")):
             self._raw.abort()
         elif now - self._probed_at > PROBE_S:
             self._probe(now)
@@ -326,10 +317,3 @@ class Connection(web.RequestHandler):
             self._closing_since = now
         elif now - self._closing_since > self._all.limits.write_s:
             self._raw.abort()
-
-
-def _network_of(address: IPv4Address | IPv6Address) -> str:
-    """An IPv4 address, or the /64 that one IPv6 client has. asyncio's IPv6 listeners take no IPv4 clients."""
-    if isinstance(address, IPv4Address):
-        return str(address)
-    return str(ipaddress.ip_network((address, 64), strict=False))

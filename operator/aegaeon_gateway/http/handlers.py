@@ -34,7 +34,7 @@ from aegaeon_gateway.http.silence import COMMENT, Silence
 from aegaeon_gateway.metrics import Metrics, ModelMetrics
 from aegaeon_gateway.models.catalog import Catalog, served_length
 from aegaeon_gateway.models.texts import ModelText, Texts
-from aegaeon_gateway.request.schema import model_of
+from aegaeon_gateway.request.parse import model_of
 from aegaeon_gateway.rpc.link import SchedulerLink
 from aegaeon_gateway.tenancy import Limits, Tenant, Tenants
 from aegaeon_gateway.workers.pool import WorkerPool

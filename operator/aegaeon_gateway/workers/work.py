@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from aegaeon_gateway.errors import InvalidRequestError
+from aegaeon_gateway.request.parse import parse
 from aegaeon_gateway.request.prompt import pack
-from aegaeon_gateway.request.schema import ChatRequest, CommonRequest, CompletionRequest, parse
+from aegaeon_gateway.request.schema import ChatRequest, CommonRequest, CompletionRequest
 from aegaeon_gateway.workers.bounds import BYTES_PER_TOKEN
 from aegaeon_gateway.workers.model import ModelText
 from aegaeon_gateway.workers.wire import Done, Job, Options

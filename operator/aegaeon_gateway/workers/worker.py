@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 
 from aegaeon_gateway.errors import InvalidRequestError
-from aegaeon_gateway.request.schema import model_of
+from aegaeon_gateway.request.parse import model_of
 from aegaeon_gateway.workers import limits
 from aegaeon_gateway.workers.model import ModelText
 from aegaeon_gateway.workers.wire import (

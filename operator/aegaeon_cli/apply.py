@@ -50,7 +50,7 @@ def apply(*, manifests: Path, run: Path | None, drain_s: float) -> None:
     problems = needs_restart(_running(pods, state.folder), pods)
     if state.scaling != (scaling := pool.gpu_pool.spec.scaling):
         problems.append(
-            f"engines are added and taken away by {state.scaling or 'nobody'} and would be by {scaling or 'nobody'}"
+            f"engines are added and taken away by {state.scaling or 'no rule'} and would be by {scaling or 'no rule'}"
         )
     if problems:
         raise RefusedError("\n".join([*problems, "end `aegaeon up` and start it again for that; nothing was changed"]))
@@ -109,7 +109,7 @@ async def _set_catalog(target: str, config: Json, drain_s: float) -> admin_pb2.S
 
 
 def _replace(file: Path, content: Json) -> None:
-    """As a whole: whoever reads it meanwhile sees the old one."""
+    """Atomically: a reader sees the old one or the new one."""
     draft = file.with_suffix(".new")
     draft.write_text(json.dumps(content, indent=2), "utf-8")
     draft.replace(file)

@@ -34,7 +34,7 @@ class Folder:
 
     @property
     def orphans(self) -> list[Found]:
-        """The files that nobody who lives owns."""
+        """The files whose owners are dead."""
         return self.files if self.orphaned else [found for found in self.files if found.orphaned]
 
 
@@ -77,7 +77,7 @@ def _stored(entry: Entry) -> dict[str, object]:
 
 
 def orphans(folders: list[Folder]) -> int:
-    """How many files and folders nobody owns."""
+    """How many files and folders are orphaned."""
     return sum(len(folder.orphans) + folder.orphaned for folder in folders)
 
 

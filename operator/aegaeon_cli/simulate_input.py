@@ -49,7 +49,7 @@ def _check(given: dict[str, Any]) -> None:
     policy = given["policy"]
     if given["admission"] != "none" and policy in POLICIES and policy not in PRODUCTION:
         able = " or ".join(PRODUCTION)
-        raise CliError(f"--admission {given['admission']}: {policy} refuses nobody; give --policy {able}")
+        raise CliError(f"--admission {given['admission']}: {policy} refuses no request; give --policy {able}")
 
 
 def _check_gaps(workload: Workload, trace: Path | None) -> None:

@@ -94,7 +94,7 @@ class Leadership:
 
     async def replaced(self) -> None:
         """Renew; returns when another holder is in the Lease. For leaders whose peers refuse older terms: while the API
-        server is away nobody can tell who leads, and this one goes on."""
+        server is away it is unknown who leads, and this one goes on."""
         while True:
             await asyncio.sleep(self._settings.period_s)
             if not await self._try() and self._holder not in ("", self._settings.holder):
@@ -132,7 +132,7 @@ class Leadership:
             raise
 
     async def _try(self) -> bool:
-        """Take the Lease, or renew it; False when it is another's, or nobody can tell."""
+        """Take the Lease, or renew it; False when it is another's, or that is unknown."""
         self._away = False
         try:
             async with asyncio.timeout(self._settings.life_s / 2):
@@ -180,7 +180,7 @@ class Leadership:
         return True
 
     def _free(self, lease: Json) -> bool:
-        """Ours, nobody's, not renewed for its life by our own clock, or long over by any clock."""
+        """Ours, free, not renewed for its life by our own clock, or long over by any clock."""
         if self._holder in ("", self._settings.holder):
             return True
         version = lease["metadata"]["resourceVersion"]

@@ -1,4 +1,4 @@
-"""`python -m aegaeon_operator`: reads the environment, leads when nobody else does, works until SIGTERM."""
+"""`python -m aegaeon_operator`: reads the environment, leads when no other does, works until SIGTERM."""
 
 from __future__ import annotations
 

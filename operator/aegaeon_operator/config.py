@@ -1,4 +1,4 @@
-"""What the operator is told by its environment, read once in `__main__`."""
+"""The operator's settings, from its environment, read once in `__main__`."""
 
 from __future__ import annotations
 

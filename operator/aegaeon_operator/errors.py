@@ -37,4 +37,4 @@ class RunnerError(OperatorError):
 
 
 class SettingsError(OperatorError):
-    """The operator was told something that cannot be."""
+    """A setting of the operator that cannot be."""

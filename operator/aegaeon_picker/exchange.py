@@ -44,7 +44,7 @@ class Exchange:
         self.refused = False
 
     def answer(self, request: Request) -> Iterator[Response]:
-        """What Envoy is told in return. Raises CallError for what Envoy would not ask."""
+        """The answer to Envoy. Raises CallError for what Envoy would not ask."""
         match request.WhichOneof("request"):
             case "request_headers":
                 yield self._route(request)

@@ -26,7 +26,7 @@ class Health:
         }
 
     def set_ready(self, ready: bool) -> None:
-        """Whether requests can be routed; who watches is told."""
+        """Whether requests can be routed; watchers are notified."""
         self.ready = ready
         for watch in list(self._watches):  # telling one may close it, or another of its connection
             watch.tell()

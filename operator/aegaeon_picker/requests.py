@@ -1,7 +1,7 @@
 """Envoy's messages read with a bound on what reading costs.
 
 Bytes of a body cost next to nothing to read, every other field up to 0.1 us a byte: four megabytes of empty headers
-held the event loop for 0.4 s. Envoy sends at most 60 KiB of headers unless it is told otherwise.
+held the event loop for 0.4 s. Envoy sends at most 60 KiB of headers unless configured otherwise.
 """
 
 from __future__ import annotations

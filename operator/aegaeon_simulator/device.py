@@ -42,7 +42,7 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device. Bytes, seconds, bytes per second; `derived` says which constants nobody measured."""
+    """A device. Bytes, seconds, bytes per second; `derived` says which constants are not measured."""
 
     name: str
     source: str

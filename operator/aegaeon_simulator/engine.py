@@ -112,7 +112,7 @@ class Engine(CopyLanes):
     def _later(self, seconds: float, action: Callable[[], None]) -> None:
         self.clock.at(self.clock.now + seconds, lambda: action() if self.alive else None)
 
-    # -- what it is told ---------------------------------------------------------------------------------------------
+    # -- its inputs ------------------------------------------------------------------------------------------------
 
     def receive(self, send: cmd.Send, attachment: int) -> None:
         """A command arrives on a stream; one that has broken since loses it."""

@@ -19,7 +19,7 @@ from aegaeon_simulator.spec import EngineSpec, Served
 from aegaeon_simulator.workload import Workload
 from aegaeon_simulator.world import Client, World
 
-_NEVER_S = 1e9  # nobody is refused for having waited: what comes late counts as late
+_NEVER_S = 1e9  # no request is refused for having waited: what comes late counts as late
 _SLICE_S = 1.0  # of virtual time between two looks at the progress
 
 

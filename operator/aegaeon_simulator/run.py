@@ -34,7 +34,7 @@ class Run:
 
 
 def simulate(run: Run, progress: Callable[[float], None] = lambda at: None) -> Outcome:
-    """Run it; `progress` is told the virtual time. Raises SettingsError and DeviceError for what cannot be run."""
+    """Run it; `progress` gets the virtual time. Raises SettingsError and DeviceError for what cannot be run."""
     run.settings.check()
     machines = run.machines
     _check_also(run)

@@ -1,4 +1,4 @@
-"""`python -m aegaeon_sidecar --config FILE`: an engine process, which can be told to end from its first moment on."""
+"""`python -m aegaeon_sidecar --config FILE`: an engine process, which handles SIGTERM from its first moment on."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class SourceSettings(_Settings):
     ambient_credentials: bool = Field(
         default=False,
         description="sources without credentials use this machine's: AWS's, the hub's token and cache, proxies; only "
-        "where whoever writes the manifests owns it",
+        "where the author of the manifests owns it",
     )
     min_bytes_per_s: float = Field(default=65536.0, ge=0, description="a source that sends slower is given up")
     window_s: float = Field(default=60.0, gt=0, description="seconds of waiting for it over which that is measured")
@@ -67,7 +67,7 @@ class SourceSettings(_Settings):
 
 
 class SidecarConfig(_Settings):
-    """Everything a sidecar is told. Seconds, bytes and tokens as the names say."""
+    """Everything a sidecar is configured with. Seconds, bytes and tokens as the names say."""
 
     instance: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$", description="unique in the pool; names files")
     node: str = Field(min_length=1, description="sidecars of one node share the segments folder")

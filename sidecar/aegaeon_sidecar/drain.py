@@ -1,4 +1,4 @@
-"""The end of a sidecar that is told to go: the scheduler hears of it, what it has ends or moves in a bounded time."""
+"""Graceful shutdown of a sidecar: the scheduler is notified, its sequences end or move within a bounded time."""
 
 from __future__ import annotations
 

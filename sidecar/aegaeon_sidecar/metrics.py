@@ -35,7 +35,7 @@ class EngineMetrics(Collector):
         for phase in sorted(set(phases)):
             models.add_metric([phase], phases.count(phase))
         total = GaugeMetricFamily("aegaeon_sidecar_slabs", "Slabs of memory.", labels=["tier"])
-        free = GaugeMetricFamily("aegaeon_sidecar_slabs_free", "Slabs that nobody has.", labels=["tier"])
+        free = GaugeMetricFamily("aegaeon_sidecar_slabs_free", "Free slabs.", labels=["tier"])
         for name, (of_all, left) in slabs.items():
             total.add_metric([name], of_all)
             free.add_metric([name], left)

@@ -1,4 +1,4 @@
-"""One engine process: attached to its scheduler until it is told to end."""
+"""One engine process: attached to its scheduler until a signal ends it."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_a_bad_trace_is_told_with_file_line_and_remedy(text: str, sentence: str,
         (("--policy", "paper", "--seed", "-1"), "Invalid value for '--seed'"),
         (
             ("--policy", "serverlessllm", "--admission", "feasible"),
-            "--admission feasible: serverlessllm refuses nobody; give --policy slack or paper",
+            "--admission feasible: serverlessllm refuses no request; give --policy slack or paper",
         ),
         (("--policy", "paper", "--device", "a10", "--kind", "13b"), "a10 has no constants of llama2_13b, but of "),
         (("--policy", "paper", "--drain", "-1"), "seconds after the last arrival"),

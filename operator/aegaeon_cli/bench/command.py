@@ -48,7 +48,9 @@ def bench() -> None:
 @click.option("--out", type=_FOLDER, metavar="DIR", help="Write switch.svg and minute.svg there.")
 @click.option("--sequences", type=click.IntRange(1, 64), default=8, show_default=True, help="Of a batch.")
 @click.option("--tokens", type=click.IntRange(16, 2000), default=500, show_default=True, help="Of each sequence.")
-@click.option("--rounds", type=click.IntRange(1, 100), default=8, show_default=True, help="Switches; medians are told.")
+@click.option(
+    "--rounds", type=click.IntRange(1, 100), default=8, show_default=True, help="Switches; medians are printed."
+)
 @click.option(
     "--seconds", type=click.FloatRange(0.0, 600.0), default=60.0, show_default=True, help="0: the switch only."
 )

@@ -1,7 +1,7 @@
 """A stack of real processes for the length of a `with` or an `async with`, and proof that nothing of it stays behind.
 
 It is started as a person would (`aegaeon up -f DIR`), with a run folder of its own, so that what is left after its
-end can be told from other runs of this user. Demo, benchmarks and tests launch it this one way.
+end can be distinguished from other runs of this user. Demo, benchmarks and tests launch it this one way.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class Stack:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on at this moment."""
+    """A port of the loopback interface that is free at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

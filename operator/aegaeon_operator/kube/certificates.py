@@ -1,6 +1,6 @@
 """The certificates of a pool: made once, renewed in time, a Secret for each role whose pods mount it.
 
-The authority's key is mounted nowhere. The operator's own certificate is in no Secret at all: nobody who may read
+The authority's key is mounted nowhere. The operator's own certificate is in no Secret at all: no account that may read
 a pool's Secrets of certificates, or run its pods, can speak for the operator.
 """
 

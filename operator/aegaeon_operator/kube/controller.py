@@ -269,7 +269,7 @@ class Controller:
     def _again_in(self, observed: Observed, memory: _Memory, found: list[Report]) -> float:
         if memory.facts is None and memory.unreachable:
             return _SOON_S
-        unwatched_s = _SERVING_S if to_ask_about(observed) else _REST_S  # nobody tells of Events
+        unwatched_s = _SERVING_S if to_ask_about(observed) else _REST_S  # Events are not watched
         if memory.facts is None:
             return min(unwatched_s, _SECRETS_S if named_secrets(observed) else _REST_S)
         ready = [one["status"] for report in found for one in report.status["conditions"] if one["type"] == "Ready"]

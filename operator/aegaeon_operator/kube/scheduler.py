@@ -32,7 +32,7 @@ _ROLES = {engine_pb2.ROLE_UNIFIED: "unified", engine_pb2.ROLE_PREFILL: "prefill"
 
 
 class SchedulerLink:
-    """One channel to one scheduler. What was told is told again when it changed, or when the scheduler is a new one."""
+    """One channel to one scheduler. State is sent again when it changed, or when the scheduler is a new one."""
 
     def __init__(self, target: str, certificates: dict[str, bytes]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="aegaeon-tls-")

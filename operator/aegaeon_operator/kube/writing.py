@@ -99,7 +99,7 @@ class Writer:
         if live is None and key.kind == "Secret":
             await self._cluster.claim_secret(key.namespace, key.name)
         if live is not None and live.get("roleRef") != manifest.get("roleRef"):
-            await self._cluster.delete(key)  # of a RoleBinding, which the API server lets nobody change
+            await self._cluster.delete(key)  # of a RoleBinding, which cannot be changed
         answer = await self._cluster.apply(manifest, force=live is not None)
         self._store.put(answer)
         return as_wanted(answer, manifest)

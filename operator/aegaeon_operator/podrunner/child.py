@@ -145,7 +145,7 @@ class Child:
         return code
 
     async def _copy_output(self, process: asyncio.subprocess.Process) -> None:
-        """Lines to log and reporter until the pipe closes. A full disk is told on standard error and stops nothing."""
+        """Lines to log and reporter until the pipe closes. A full disk is reported to stderr and stops nothing."""
         assert process.stdout is not None
         log = RotatingFileHandler(self._log_file, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
         with closing(log):

@@ -114,7 +114,7 @@ def node_folder(shared_memory: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class SegmentsFolder:
-    """The folder of segments of one run. `pids`: of whoever holds its lease; nobody does when the run is dead."""
+    """The folder of segments of one run. `pids`: of the holders of its lease; none when the run is dead."""
 
     path: Path
     alive: bool

@@ -1,4 +1,4 @@
-"""Decide: what a pool asks for becomes the pods that should run. Pure; whoever runs pods carries it out."""
+"""Decide: what a pool asks for becomes the pods that should run. Pure; others carry it out."""
 
 from aegaeon_operator.reconcile.changes import needs_restart
 from aegaeon_operator.reconcile.local import LocalPlan, reconcile

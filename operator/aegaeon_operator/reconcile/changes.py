@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from aegaeon_operator.reconcile.pods import DesiredPod, Json, PodRole
 
-_LIVE = {PodRole.SCHEDULER: {"models"}}  # keys that are told to the process, and matter to its next life
+_LIVE = {PodRole.SCHEDULER: {"models"}}  # keys that the process receives over gRPC, and that matter to its next life
 
 
 def needs_restart(running: Mapping[str, Json], wanted: Sequence[DesiredPod]) -> list[str]:

@@ -45,7 +45,7 @@ class LocalPlan:
 
     @property
     def admin_target(self) -> str:
-        """Of service Admin: whoever may open this socket's file may change the pool."""
+        """Of service Admin: permission to open this socket's file is permission to change the pool."""
         return f"unix:{self.run_folder / 'admin.sock'}"
 
     @property
@@ -163,7 +163,7 @@ def _gateway(pool: Pool, plan: LocalPlan) -> DesiredPod:
 
 
 def _allowed(spec: GpuPoolSpec) -> list[str]:
-    """Whoever writes the manifests owns the machine: without a list, its own servers are as good as any."""
+    """The author of the manifests owns the machine: without a list, its own servers are as good as any."""
     return list(spec.allowed_sources or EVERYWHERE)
 
 

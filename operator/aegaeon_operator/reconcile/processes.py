@@ -1,4 +1,4 @@
-"""What the three processes are told, from a pool's spec: the same on one machine and in a cluster.
+"""Configuration of the three processes, from a pool's spec: the same on one machine and in a cluster.
 
 The config files are the contract with the processes (docs/design/processes.md). Where things are, callers say.
 """

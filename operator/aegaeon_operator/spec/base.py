@@ -20,7 +20,7 @@ SERVED_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$"
 PATH = r"^/[-A-Za-z0-9._~/]*[-A-Za-z0-9._~]$"
 SECRET_KEY = r"^[-._a-zA-Z0-9]+$"
 
-# What is no duration, or no quantity, is told so by the rule in place of its pattern, and by no second one.
+# What is no duration, or no quantity, is refused by the rule in place of its pattern, and by no second one.
 _LONGER_THAN_0 = field_rules(
     (f'!self.matches(r"{DURATION}") || duration(self) > duration("0s")', "must be longer than 0s")
 )

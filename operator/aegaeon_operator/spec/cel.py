@@ -23,5 +23,5 @@ def field_rules(*pairs: tuple[str, str]) -> JsonDict:
 
 
 def list_map(key: str) -> JsonDict:
-    """`json_schema_extra` of a list whose items are told apart by `key`: the API server refuses a key given twice."""
+    """`json_schema_extra` of a list whose items are keyed by `key`: the API server refuses a key given twice."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}

@@ -105,7 +105,7 @@ class PoolMemory(Strict):
     prefix_reuse: bool = Field(
         default=True,
         description=(
-            "Keep KV cache that nobody holds while there is room, and share it between prompts that begin alike. Turn "
+            "Keep KV cache of ended sequences while there is room, and share it between prompts that begin alike. Turn "
             "it off to measure without, or where the time to a first token must not tell what others asked."
         ),
     )

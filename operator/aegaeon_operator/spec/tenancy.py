@@ -1,6 +1,6 @@
 """Tenants of the ModelPools of one GpuPool, held against each other: the same checks on one machine and in a cluster.
 
-Whoever asks says where keys are read; sentences name the field, and all that is wrong is found at once.
+The caller says where keys are read; sentences name the field, and all that is wrong is found at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Problem:
 
 
 def claims(namespace: str, pool: ModelPool, label: str) -> Iterator[Claim]:
-    """Of a ModelPool, for a GpuPool in a namespace: tenants of other namespaces are told apart by theirs."""
+    """Of a ModelPool, for a GpuPool in a namespace: tenants of other namespaces are distinguished by theirs."""
     own = pool.metadata.namespace
     models = tuple(model.name for model in pool.spec.models)
     for index, tenant in enumerate(pool.spec.tenants):

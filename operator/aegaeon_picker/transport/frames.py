@@ -116,7 +116,7 @@ class FrameReader:
 
 
 def _known_settings(data: bytes) -> bytes:
-    """The frame without settings that nobody knows, since h2 keeps them all, and with a table of a bounded size."""
+    """The frame without unknown settings, since h2 keeps them all, and with a table of a bounded size."""
     if (len(data) - _HEADER) % _SETTING:
         return data  # h2 says what is wrong with it
     kept = bytearray()

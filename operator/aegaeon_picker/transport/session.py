@@ -132,7 +132,7 @@ class Session:
         settings = self._h2.local_settings
         settings[SettingCodes.MAX_CONCURRENT_STREAMS] = self._limits.streams_per_connection
         settings[SettingCodes.MAX_HEADER_LIST_SIZE] = self._limits.header_bytes
-        settings.acknowledge()  # so that they are among those that the client is told first
+        settings.acknowledge()  # so that they are among the first that the client receives
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(_MAX_WINDOW - self._h2.inbound_flow_control_window)
         # h2 would end the connection for one stream too many; Streams refuses that one.

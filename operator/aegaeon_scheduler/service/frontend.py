@@ -19,9 +19,9 @@ from aegaeon_scheduler.errors import ProtocolError
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.leadership import refuse_streams
+from aegaeon_scheduler.service.mismatched import Mismatched
 from aegaeon_scheduler.service.outbox import Outbox
 from aegaeon_scheduler.service.sequences import Origin
-from aegaeon_scheduler.service.strangers import Strangers
 from aegaeon_scheduler.service.stream import converse
 from aegaeon_scheduler.service.texts import TextStates
 
@@ -58,14 +58,14 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         self,
         driver: Driver,
         catalog: Catalog,
-        strangers: Strangers,
+        mismatched: Mismatched,
         grace_s: float,
         status: Callable[[], gateway_pb2.PoolStatus],
         kv_used: Callable[[], float],
     ) -> None:
         self._driver = driver
         self._catalog = catalog
-        self._strangers = strangers
+        self._mismatched = mismatched
         self._grace_s = grace_s
         self._status = status
         self._kv_used = kv_used
@@ -151,7 +151,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
     def stop(self) -> None:
         """End every stream once what waits for it is written."""
         self._stopped.set()
-        self._strangers.stop()
+        self._mismatched.stop()
         if self._announcement is not None:
             self._announcement.cancel()
         if self._load_timer is not None:
@@ -186,7 +186,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             before.end()
             line.timer = self._later(self._grace_s, self._driver.cancel_older, line.origin)
         self._lines[gateway] = line
-        self._strangers.forget(gateway)
+        self._mismatched.forget(gateway)
         self._texts.forget(gateway)
         self._driver.gateways[gateway] = line.outbox.put
         line.outbox.put(gateway_pb2.GatewayReply(catalog=self._catalog.status()))
@@ -206,7 +206,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
             self._submit(line.origin, message.submit)
         elif kind == "cancel":
             cancel = line.origin.gateway, message.cancel.request, message.cancel.choices
-            self._strangers.cancel(*cancel)
+            self._mismatched.cancel(*cancel)
             self._driver.cancel(*cancel)
         elif kind == "text":
             self._texts.tell(line.origin.gateway, message.text)
@@ -218,8 +218,8 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         if submit.model in self._catalog.withdrawing and not self._driver.sequences.of_request(submit.request):
             reason = f"{submit.model} was withdrawn from the catalog"
             self._driver.refuse(origin, submit, RejectCode.UNKNOWN_MODEL, reason)
-        elif self._strangers.is_one(submit):
-            self._strangers.take(origin, submit)
+        elif self._mismatched.is_one(submit):
+            self._mismatched.take(origin, submit)
         else:
             self._driver.submit(origin, submit)
 
@@ -233,7 +233,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
 
     def _gone(self, gateway: GatewayId) -> None:
         self._lines.pop(gateway)
-        self._strangers.forget(gateway)
+        self._mismatched.forget(gateway)
         self._texts.forget(gateway)
         self._driver.gateway_down(gateway)
 

@@ -22,8 +22,8 @@ from aegaeon_scheduler.service.engine import EngineService
 from aegaeon_scheduler.service.frontend import FrontendService
 from aegaeon_scheduler.service.leadership import LeadershipService
 from aegaeon_scheduler.service.metrics import EventMetrics, PoolMetrics
+from aegaeon_scheduler.service.mismatched import Mismatched
 from aegaeon_scheduler.service.status import StatusView
-from aegaeon_scheduler.service.strangers import Strangers
 from aegaeon_scheduler.service.tenants import configured
 
 # What is still queued for a peer may be written within this time; the process is to end within 2 s of SIGTERM.
@@ -57,9 +57,9 @@ class Service:
             self.driver, self.catalog, self._changes, config.heartbeat_timeout_s, config.reattach_s, bases
         )
         view = StatusView(config.pool, brain, clock, self.catalog, self.driver.instances)
-        strangers = Strangers(self.catalog, self.driver, self._changes.rolls)
+        mismatched = Mismatched(self.catalog, self.driver, self._changes.rolls)
         self.frontend = FrontendService(
-            self.driver, self.catalog, strangers, config.gateway_grace_s, view.status, brain.kv_used
+            self.driver, self.catalog, mismatched, config.gateway_grace_s, view.status, brain.kv_used
         )
         if config.tenants is not None:
             self.frontend.set_tenants(configured(config.tenants))

@@ -25,7 +25,7 @@ class SlotWorker:
         self.queue: deque[Job] = deque()
         self.ended = False
         self.last_batch_s = 0.0
-        self._front_before: list[Job] = []  # nobody else can be running
+        self._front_before: list[Job] = []  # no other can be running
 
     def run(self) -> Process:
         """Purge, then a batch of the model in place, or the load of the one in front."""

@@ -22,7 +22,7 @@ _HEADINGS = {
 # What the paper says and the table of claims does not.
 _ELSEWHERE = """Not in the table: what the paper says of its engine (fragmentation, load and switch times), which
 `make bench` measures on ours ([engine-memory.md](engine-memory.md)); quotas, the group size and the estimates' forms,
-which are tests; and what only its curves show, as nobody has published their values."""
+which are tests; and what only its curves show, as their values are not published."""
 
 
 def page(book: Book, folder: str) -> str:
@@ -171,7 +171,7 @@ def _switches(book: Book) -> Iterator[str]:
 
 
 def _derived(book: Book) -> Iterator[str]:
-    """Constants that nobody measured, by device."""
+    """Constants that are not measured, by device."""
     by_device = {panel["device"]: panel["derived"] for panel in book.panels.values()}
     for device in sorted(by_device):
         yield f"- Derived or assumed constants of `{device}`: {'; '.join(by_device[device])}."

@@ -46,7 +46,7 @@ def plan(lab: Lab, policy: str = "slack", gpus: int | None = None) -> Plan:
     if policy not in PRODUCTION:
         raise PlanError(f"--policy {policy} cannot be planned for; pools run {' or '.join(PRODUCTION)}")
     if gpus is not None and gpus < 1:
-        raise PlanError(f"{gpus} GPUs serve nobody; give at least 1, or leave the number out to have it found")
+        raise PlanError(f"{gpus} GPUs serve no request; give at least 1, or leave the number out to have it found")
     best = _fewest(lab, policy) if gpus is None else lab.point(policy, Split(unified=gpus))
     splits = _splits(lab, policy, best.gpus)
     better = max(splits, key=lambda p: p.share.low, default=None)

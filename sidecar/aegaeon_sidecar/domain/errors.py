@@ -27,7 +27,7 @@ SidecarError
 
 
 class SidecarError(Exception):
-    """The root: whoever catches it catches everything this package raises on purpose."""
+    """The root: to catch it is to catch everything this package raises on purpose."""
 
 
 class ModelError(SidecarError):

@@ -27,7 +27,7 @@ class Lane(Enum):
 
 @dataclass(slots=True, eq=False)
 class Item(Generic[Body]):
-    """One command with a lane. `cancelled` is read by whoever runs it; `issued_s` is a monotonic time.
+    """One command with a lane. `cancelled` is read by the lane that runs it; `issued_s` is a monotonic time.
 
     `owner` is the attachment that its id belongs to.
     """

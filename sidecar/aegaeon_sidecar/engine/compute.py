@@ -190,7 +190,7 @@ class Compute:
                 continue
             if self._grow(sequence, sequence.busy + 1, turn):
                 batch.append(sequence)
-            elif not sequence.busy:  # else it is told when its step is over
+            elif not sequence.busy:  # else it is reported when its step is over
                 turn.drop(key)
                 progress.note(sequence, starved=True)
         if not batch:

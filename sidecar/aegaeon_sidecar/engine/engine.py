@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 _EVENTS = 64  # for each rank
 # Of a lane's stream on a GPU: its kernels for small blocks need not queue behind those of steps. A running batch waits
-# for KV that comes in, the next one for its weights, and nobody at once for what leaves.
+# for KV that comes in, the next one for its weights; KV that goes out is never urgent.
 _URGENCY = {Lane.WEIGHTS: 1, Lane.KV_OUT: 0, Lane.KV_IN: 2}
 _NOBODY = -1  # owner of what the sidecar issues itself
 
@@ -116,7 +116,7 @@ class Engine:
         self._prefaulter.start()
 
     def await_memory(self) -> None:
-        """Until there is memory behind all slabs: for whoever measures what comes after."""
+        """Until there is memory behind all slabs: for measurements that come after."""
         self._prefaulter.join()
 
     def apply(self, command: pb.Command, attachment: int) -> None:

@@ -1,6 +1,6 @@
 """Reports on their way to the scheduler: put in from any thread, taken out by the event loop.
 
-Reports about commands belong to one attachment. What nobody is attached for is dropped: its ids mean nothing to the
+Reports about commands belong to one attachment. Without an attachment they are dropped: its ids mean nothing to the
 next scheduler, and Hello tells that one where everything stands.
 """
 
@@ -29,7 +29,7 @@ class Outbox:
         self._attachment = attachment
 
     def end(self) -> None:
-        """Nobody is attached."""
+        """No scheduler is attached."""
         self._attachment = None
         self._reports.clear()
 

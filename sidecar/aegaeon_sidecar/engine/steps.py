@@ -3,7 +3,7 @@
 Where the backend lets it (`may_follow`), a step is launched while the one before it still chooses its tokens. What ends
 by a stop id is then found one step late: the token too many is dropped, and its blocks stay until that step is over.
 
-A step that raises is computed again in halves until whoever raises again is alone: only that sequence ends, and the
+A step that raises is computed again in halves until the sequence that raises is alone: only that sequence ends, and the
 others get the tokens that they would have got. Their KV is as before the step, or is written again with the same.
 """
 
@@ -70,7 +70,7 @@ class Steps:
         return not self._backend.may_follow([sequence.sampler for sequence in step.sequences])
 
     def claim(self, step: Step) -> None:
-        """From here on (lock held) nobody else touches its model and sequences, until it is completed."""
+        """From here on (lock held) no other thread touches its model and sequences, until it is completed."""
         step.model.users += 1
         for sequence in step.sequences:
             sequence.busy += 1

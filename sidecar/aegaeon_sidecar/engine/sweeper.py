@@ -1,4 +1,4 @@
-"""The sweeper of a node: whoever holds the lock of the folder of segments removes what nobody holds any more.
+"""The sweeper of a node: garbage collection of orphaned segments, by the process that holds the folder's lock.
 
 Every sidecar is the sweeper at its start and every SWEEP_S after it; a person is with `aegaeon doctor --sweep`. What
 may be removed is decided here alone: owned files whose owner has died.
@@ -66,12 +66,12 @@ class Found:
 
     @property
     def orphaned(self) -> bool:
-        """Owned by nobody that lives: to be swept."""
+        """Orphaned: its owner is dead."""
         return self.kind.owned and not self.held
 
 
 def survey(folder: Path) -> list[Found]:
-    """Every file of a folder of segments. Nobody makes or removes one meanwhile. Raises OSError."""
+    """Every file of a folder of segments. No process makes or removes one meanwhile. Raises OSError."""
     cache = folder / LOCK_NAME
     with locked(folder), locked(cache) if cache.exists() else nullcontext():
         return [_look(path) for path in sorted(folder.iterdir()) if not path.is_dir()]

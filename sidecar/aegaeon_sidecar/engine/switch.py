@@ -106,7 +106,7 @@ class Switch:
     def _unload(self, command: Command, unload: pb.Unload) -> Outcome:
         """Give a model's slabs back after the last step that uses them. Nothing happens when it is not resident.
 
-        They stay mapped, and free slabs without content are taken first: what nobody has taken when the model is loaded
+        They stay mapped, and free slabs without content are taken first: what is still free when the model is loaded
         again is there still. Slabs that others show as well stay theirs.
         """
         with self._state.monitor.changed:
@@ -126,7 +126,7 @@ class Switch:
     # -- B comes ----------------------------------------------------------------------------------------------------
 
     def _load_or_tell(self, command: Command, load: pb.Load) -> Outcome:
-        """A model that cannot be loaded again and again is failed, so that nobody goes on waiting for it."""
+        """A model that cannot be loaded again and again is failed, so that no request goes on waiting for it."""
         try:
             return self._load(command, load)
         except CancelledError:

@@ -1,7 +1,7 @@
 """The first prefill of a sequence begins here: what this engine still holds of its prompt is taken, not computed.
 
 Blocks on the device are shared at once; blocks on the host are copied in while other sequences run. Shared blocks are
-full ones, so nobody writes into them; the last token is always computed, for its logits.
+full ones, so they are never written to; the last token is always computed, for its logits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _AT_ONCE = 16  # copies in that may be under way: each takes an event
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """A copy from the host tier that brings a sequence its first `tokens` tokens. Nobody's command: a move list."""
+    """A copy from the host tier that brings a sequence its first `tokens` tokens. Of no command."""
 
     sequence: Sequence
     tokens: int

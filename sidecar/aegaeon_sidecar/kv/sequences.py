@@ -1,6 +1,6 @@
 """One owner of every sequence that this sidecar knows, and of the KV blocks that belong to it.
 
-A sequence is found by its id and guarded by its epoch: whoever speaks for an older one is refused. Blocks are freed in
+A sequence is found by its id and guarded by its epoch: messages of an older one are refused. Blocks are freed in
 one place, at once or when the step or copy that still touches them is over (rule 3 of docs/engine-memory.md).
 """
 

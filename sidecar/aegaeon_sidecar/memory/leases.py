@@ -49,7 +49,7 @@ class Lending:
         self.reclaim()
 
     def reclaim(self) -> int:
-        """Release what nobody reads any more; returns how many recalled leases are still being read."""
+        """Release what is not read any more; returns how many recalled leases are still being read."""
         for loan in self._recalled[:]:
             if not self._locks.is_shared(loan.event.handle[0]):
                 self._recalled.remove(loan)
@@ -57,7 +57,7 @@ class Lending:
         return len(self._recalled)
 
     def owned(self) -> Iterator[tuple[str, list[int]]]:
-        """(KV shape, blocks) of every recalled lease: nobody's sequence, and not free yet."""
+        """(KV shape, blocks) of every recalled lease: of no sequence, and not free yet."""
         return ((loan.kv_shape, loan.blocks) for loan in self._recalled)
 
     def close(self) -> None:

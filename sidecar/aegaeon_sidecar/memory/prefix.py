@@ -67,7 +67,7 @@ class PrefixIndex:
     def used(self, blocks: NDArray[np.int32], now_s: float, block_s: float, *, again: bool = False) -> None:
         """A chain of blocks, from the first on, was in use just now; computing one takes `block_s`.
 
-        `again`: it was found here, so that nobody had to compute it.
+        `again`: it was found here, so that it was not computed again.
         """
         self._used_s[blocks] = now_s
         self._uses[blocks] += again

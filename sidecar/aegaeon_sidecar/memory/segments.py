@@ -2,7 +2,7 @@
 of its engine, and one of leases.
 
 The names carry instance and incarnation, so no file ever stands for two lives. Their maker holds both for as long as it
-lives; what nobody holds is removed by the sweeper.
+lives; orphaned ones are removed by the sweeper.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ class Attachments:
                 attached.readers -= 1
 
     def drop_removed(self) -> None:
-        """Let go of the memory of segments that are gone and that nobody reads here."""
+        """Let go of the memory of segments that are gone and not read here any more."""
         with self._lock:
             for segment, attached in list(self._attached.items()):
                 if not attached.readers and not (self._folder / segment).exists():
                     self._attached.pop(segment).close()
 
     def close(self) -> None:
-        """Only when nobody reads any more."""
+        """Only when no reader is left."""
         with self._lock:
             for attached in self._attached.values():
                 attached.close()

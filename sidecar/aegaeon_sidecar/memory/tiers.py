@@ -1,6 +1,6 @@
 """A tier is one pool of slabs and, on it, the blocks of every KV shape. The device and the host have one each.
 
-Blocks that nobody holds may stay cached (memory/prefix.py). They count as free in all that is reported, and go, the
+Blocks without a reference may stay cached (memory/prefix.py). They count as free in all that is reported, and go, the
 least worth first, when somebody who was granted memory needs their room.
 """
 

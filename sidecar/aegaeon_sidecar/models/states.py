@@ -20,7 +20,7 @@ SETTLED_NS = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """Unchanged means unchanged bytes: whoever owns a file can set `modified_ns`, but the kernel alone `changed_ns`.
+    """Unchanged means unchanged bytes: the owner of a file can set `modified_ns`, but the kernel alone `changed_ns`.
 
     A write through a shared mapping on a tmpfs shows in neither.
     """

@@ -201,7 +201,7 @@ class HostCache:
         return self._open(path, content, nbytes)
 
     def _open(self, path: Path, content: str, nbytes: int) -> Image:
-        """Pinned; the folder's lock is held, so nobody evicts meanwhile. Writable where a GPU may want it locked so."""
+        """Pinned; the folder's lock is held, so nothing evicts it. Writable where a GPU may want it locked so."""
         writes = self._gpu is not None
         handle = os.open(path, (os.O_RDWR if writes else os.O_RDONLY) | os.O_CLOEXEC)
         fcntl.flock(handle, fcntl.LOCK_SH)
@@ -288,7 +288,7 @@ def _populate(image: Image) -> None:
 
 
 def _remove_if_unused(path: Path) -> int:
-    """Remove a file that nobody pins or fills, freeing its memory even where it is mapped; returns the bytes freed."""
+    """Remove a file that is not pinned or filled, and free its memory even where mapped; returns the bytes freed."""
     handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         if not try_lock(handle, fcntl.LOCK_EX):

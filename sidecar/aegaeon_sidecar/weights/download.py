@@ -23,7 +23,7 @@ _MANIFEST = ".manifest.json"
 _PAUSES_S = (0.1, 0.5, 2.0, 8.0, 20.0)  # between tries that bring nothing new, or less than
 _PROGRESS_BYTES = 512 << 10
 _NOTES_BYTES = 4096  # whose it is, and that it is complete
-_NOTICE_S = 0.5  # after as much of a pause it is seen that nobody wants it any more
+_NOTICE_S = 0.5  # after as much of a pause a cancelled download is noticed
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Progress = Callable[[int, int], None]
@@ -48,7 +48,7 @@ class Download:
         self.total = sum(max(file.nbytes, 0) for file in self._files)
         self._notes = json.dumps({file.name: asdict(file) for file in self._files})
         self.least_bytes = self.total + 2 * len(self._notes) + _NOTES_BYTES
-        """that it takes on disk: of the files whose size is told, and notes about all"""
+        """that it takes on disk: of the files whose size is known, and notes about all"""
         self._untold_bytes = 0
         self._done = 0
         self._pauses = iter(_PAUSES_S)
@@ -108,7 +108,7 @@ class Download:
             try:
                 self._stream(file, target, check)
                 return check
-            except PastEndError:  # where no size is told, only the whole file once more can tell that it is whole
+            except PastEndError:  # where no size is given, only the whole file once more can tell that it is whole
                 self._begin_anew(file, check, target)
                 check = _Check(file)
             except BrokenOffError as error:

@@ -24,7 +24,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def evict(directory: Path) -> int:
-    """Remove a model that nobody fetches or may load from; returns the bytes freed, 0 when it is in use."""
+    """Remove a model that no process fetches or may load from; returns the bytes freed, 0 when it is in use."""
     with locked(lock_file(directory)) as mine:
         if not mine:
             return 0
@@ -35,7 +35,7 @@ def evict(directory: Path) -> int:
 
 
 def is_idle(directory: Path) -> bool:
-    """Nobody fetches it or may load from it, just now."""
+    """No process fetches it or may load from it, just now."""
     with locked(lock_file(directory)) as mine:
         return mine
 

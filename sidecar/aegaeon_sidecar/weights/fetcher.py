@@ -45,7 +45,7 @@ _MODEL_ERRORS = (SidecarError, NativeError, OSError, MemoryError)  # with senten
 
 
 class Fetcher:
-    """Follows the catalog. `phases` is told how far each model is; `crashed` is called, from the thread, when a defect
+    """Follows the catalog. `phases` learns how far each model is; `crashed` is called, from the thread, when a defect
     ends one."""
 
     def __init__(

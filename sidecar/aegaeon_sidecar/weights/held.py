@@ -11,27 +11,27 @@ from aegaeon_sidecar.weights.table import ModelTable
 
 
 class Held:
-    """Names of models in host memory, whoever brought them there. Thread-safe."""
+    """Names of models in host memory, whichever engine brought them there. Thread-safe."""
 
     def __init__(self, table: ModelTable, cache: HostCache) -> None:
         self._table = table
         self._cache = cache
         self._lock = Lock()
         self._seen: object = None
-        self._told: list[str] | None = None
+        self._reported: list[str] | None = None
 
     def forget(self) -> None:
         """Somebody new listens: the next `news` tells the whole list."""
         with self._lock:
-            self._seen = self._told = None
+            self._seen = self._reported = None
 
     def news(self) -> list[str] | None:
-        """The whole list when it differs from what was told last, else None."""
+        """The whole list when it differs from what was reported last, else None."""
         with self._lock:
             names = self._look()
-            if names is None or names == self._told:
+            if names is None or names == self._reported:
                 return None
-            self._told = names
+            self._reported = names
             return names
 
     def _look(self) -> list[str] | None:

@@ -19,7 +19,7 @@ from aegaeon_sidecar.weights.sources import Located
 class Stay:
     """Slabs of the device with the weights of one content, and the models that show them, under several names.
 
-    Without models they are free, `slabs` is empty, and `ticket` is what the pool knows them by that nobody took yet.
+    Without models they are free, `slabs` is empty, and `ticket` is the pool's name of those not taken yet.
     """
 
     slabs: list[int] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Stay:
         self.ticket, self.slabs = pool.keep(self.slabs), []
 
     def reclaim(self, pool: SlabPool) -> bool:
-        """Take those back that nobody took meanwhile, the first ones; whether there are any."""
+        """Take those back that are still free, the first ones; whether there are any."""
         self.ticket, self.slabs = 0, pool.reclaim(self.ticket)
         return bool(self.slabs)
 

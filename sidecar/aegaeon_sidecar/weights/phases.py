@@ -45,7 +45,7 @@ class Phases:
         self.tell(model)
 
     def failed(self, model: Model, error: Exception) -> None:
-        """It cannot be served. Whoever waits for it is told at once, because the scheduler is."""
+        """It cannot be served. Requests that wait for it are refused at once, because the scheduler hears of it."""
         log.warning("model %s cannot be served: %s", model.name, _said(error))
         reason = self._reason(model, error)
         with self._table.monitor.changed:
@@ -56,7 +56,7 @@ class Phases:
     def not_loaded(self, model: Model, error: Exception) -> None:
         """One more load of it did not succeed, of whatever: too many in a row, and it is failed.
 
-        The scheduler gives it up here after as many, but would say so to nobody else, nor ever try again.
+        The scheduler gives it up here after as many, but would not report it, nor ever try again.
         """
         with self._table.monitor.changed:
             model.misses += 1

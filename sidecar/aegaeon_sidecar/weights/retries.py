@@ -93,7 +93,7 @@ class Retries:
             while not self._stop.wait(LOOK_S * _jitter()):
                 self._round(time.monotonic())
         except BaseException:
-            log.exception("nobody tries failed models any more; the sidecar ends")
+            log.exception("failed models are not tried any more; the sidecar ends")
             self._crashed()
             raise
 
@@ -104,7 +104,7 @@ class Retries:
             if not model.trying:
                 self._look_after(model, now_s)
             elif (tries := self._tries.get(model.name)) is not None:
-                tries.failed_s = now_s  # a try that takes long serves nobody meanwhile
+                tries.failed_s = now_s  # a try that takes long serves no request meanwhile
         for name in [name for name, tries in self._tries.items() if now_s - tries.failed_s > _CALM_S]:
             del self._tries[name]
 

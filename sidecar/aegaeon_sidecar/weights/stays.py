@@ -62,7 +62,7 @@ def drop(device: Tier, model: Model) -> None:
 
 
 def _is_last(stay: Stay, model: Model) -> bool:
-    """Nobody is to find it there any more; whether it was the last one."""
+    """Take the model off; whether it was the last one."""
     if model not in stay.models:
         return False
     stay.models.remove(model)

@@ -204,9 +204,9 @@ Claimed = tuple[Live[ModelPool], list[tuple[Claim, list[str]]]]
 
 
 def _claimed(observed: Observed, found: Attached) -> list[Claimed]:
-    """Tenants of each ModelPool with the keys that are theirs alone, oldest first; what is wrong is told of each.
+    """Tenants of each ModelPool with the keys that are theirs alone, oldest first; problems are listed for each.
 
-    A tenant that is another one in an older ModelPool is left out: whoever has that name keeps keys and quota.
+    A tenant that is another one in an older ModelPool is left out: the older one keeps keys and quota.
     """
     pools = [one for one in sorted(observed.model_pools, key=lambda one: one.age) if _may_claim(observed, one)]
     by_claim = {claim: pool for pool in pools if pool.value for claim in _claims(observed, pool)}

@@ -64,9 +64,9 @@ def _short(load: Load, knobs: Autoscaling, memory: Memory, now: float) -> bool:
 
 def _remember(load: Load, knobs: Autoscaling, memory: Memory, now: float) -> Memory:
     full = load.kv_used * 100 >= knobs.kv_usage
-    # As many sequences as engines that would stay: each of those has little to do. None would stay: nobody asks.
-    nobody = not load.open_requests and load.ended == memory.ended
-    idle = nobody if load.asked <= 1 else load.oldest_wait_s == 0 and load.sequences < load.asked and not full
+    # As many sequences as engines that would stay: each of those has little to do. None would stay: no request is open.
+    unused = not load.open_requests and load.ended == memory.ended
+    idle = unused if load.asked <= 1 else load.oldest_wait_s == 0 and load.sequences < load.asked and not full
     coming = load.attached < load.asked
     return Memory(
         full_since=(memory.full_since if memory.full_since is not None else now) if full else None,

@@ -42,7 +42,7 @@ def no(kind: str, reason: str, message: str) -> Condition:
 
 
 def unknown(kind: str, reason: str, message: str) -> Condition:
-    """Nobody can say."""
+    """Unknown."""
     return Condition(kind, "Unknown", reason, message)
 
 

@@ -38,7 +38,7 @@ from aegaeon_operator.reconcile.cluster.workloads import workloads
 from aegaeon_operator.reconcile.processes import gateway_settings, model_entry, scheduler_settings, sidecar_settings
 from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ServedModel
 
-# Made by whoever carries decisions out, since they are random: decided things never name them as leftovers.
+# Made where decisions are carried out, since they are random: decided things never name them as leftovers.
 _NOT_DECIDED = ("ca", *sorted({certificates(role) for role in CERTIFICATES.values()}))
 # Where a pool has no disk tier, an engine keeps models of the hub in its pod, below the tier's default budget.
 _HUB_DISK: Json = {"disk": {"folder": f"{CACHE}/hub"}}

@@ -1,4 +1,4 @@
-"""Names, labels, ports and folders of a pool's objects: deterministic, so that whoever decides again finds them."""
+"""Names, labels, ports and folders of a pool's objects: deterministic, so that the next decision finds them."""
 
 from __future__ import annotations
 

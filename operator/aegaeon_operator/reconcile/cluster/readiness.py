@@ -76,7 +76,7 @@ def deployment_ready(observed: Observed, kind: str, component: str, wanted: int)
 
 
 def gateway_ready(observed: Observed, wanted: int) -> Condition:
-    """None asked for serves nobody."""
+    """None asked for serve no request."""
     if wanted == 0:
         return no("GatewayReady", "NoGateways", "no gateway is asked for; raise spec.gateway.replicas")
     return deployment_ready(observed, "GatewayReady", "gateway", wanted)
@@ -117,7 +117,9 @@ def to_ask_about(observed: Observed) -> list[Subject]:
 
 def _none_wanted(spec: GpuPoolSpec) -> Condition:
     if spec.hold_start_s:
-        return yes("EnginesReady", "ScaledToZero", "no engine runs, since nobody asks; the next request starts one")
+        return yes(
+            "EnginesReady", "ScaledToZero", "no engine runs, since no request is open; the next request starts one"
+        )
     asked = {"engines": spec.engines, "prefill": spec.prefill, "decode": spec.decode}
     fields = " and ".join(f"spec.{name}.replicas" for name, one in asked.items() if one)
     return no("EnginesReady", "NoEngines", f"no engine is asked for, so nothing is served; raise {fields}")

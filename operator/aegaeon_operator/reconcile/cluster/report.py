@@ -53,7 +53,7 @@ def _gpu_pool(observed: Observed, wanted: Desired, pool: Live[GpuPool], failures
         conditions = [no("Accepted", "Invalid", "; ".join(pool.problems))]
         conditions.append(summary(conditions, ("Accepted",)))
         said = {"conditions": written(pool, conditions, observed.now), "message": told(conditions)}
-        # Its pods go on serving what they were told: the last count protects it from deletion.
+        # Its pods go on serving their last configuration: the last count protects it from deletion.
         models = pool.status.get("models", 0) if observed.model_pools else 0
         return Report(pool, {**status, **said, "models": models})
     spec = pool.value.spec

@@ -16,9 +16,9 @@ def routes(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, model_pools: list[L
     routed = [one for one in model_pools if one.value and one.value.spec.gateway.parent_refs]
     for one in routed:
         yield _route(key, spec, one)
-    strangers = sorted({one.namespace for one in routed} - {key.namespace})
-    if strangers:
-        yield _grant(key, pool, spec, strangers)
+    elsewhere = sorted({one.namespace for one in routed} - {key.namespace})
+    if elsewhere:
+        yield _grant(key, pool, spec, elsewhere)
 
 
 def _backend(key: Key, spec: GpuPoolSpec) -> Json:

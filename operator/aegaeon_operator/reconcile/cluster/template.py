@@ -145,7 +145,7 @@ def _covers(toleration: Json, key: str) -> bool:
 
 
 def everybody(key: Key, component: str) -> list[Volume]:
-    """Its own configuration and the certificate of its own role, nobody else's."""
+    """Its own configuration and the certificate of its own role, no other."""
     items = [{"key": f"{component}.json", "path": f"{component}.json"}]
     config = {"secret": {"secretName": child(key, "config"), "items": items, "defaultMode": 0o440}}
     tls = secret_volume(key, certificates(CERTIFICATES[component]), TLS, "tls")

@@ -26,7 +26,7 @@ _RBAC = "rbac.authorization.k8s.io"
 
 
 def workloads(observed: Observed, pool: Live[GpuPool], spec: GpuPoolSpec, configs: dict[str, Json]) -> Iterator[Json]:
-    """All of them; `configs` by component: what their pods are told at the start."""
+    """All of them; `configs` by component: their pods' configuration."""
     key, platform = observed.key, observed.platform
     yield from account(key, pool, "scheduler", platform.scheduler_role)
     for name in SCHEDULERS:
@@ -111,7 +111,7 @@ def account(key: Key, pool: Live[GpuPool], component: str, role: str) -> Iterato
 
 
 def budget(key: Key, pool: Live[GpuPool], component: str) -> Json:
-    """Of a component, one pod at a time gives way to the cluster's own work."""
+    """Of a component, one pod at a time may be evicted for the cluster's own work."""
     found = manifest("policy/v1", "PodDisruptionBudget", key.namespace, child(key, component), key, pool, component)
     found["spec"] = {"maxUnavailable": 1, "selector": {"matchLabels": selector(key, component)}}
     return found

@@ -61,7 +61,7 @@ class Decoded:
 
     @property
     def chosen(self) -> Tensor:
-        """int64 [sequences], on the device: nobody waits for it."""
+        """int64 [sequences], on the device, without waiting for it."""
         return torch.cat([tile.chosen for tile in self.tiles])
 
     def results(self) -> list[Chosen]:
@@ -127,7 +127,7 @@ class Decodes:
         return self._logits
 
     def _send(self, inputs: Seq[StepInput], drawn: bool) -> None:
-        """Tokens, lengths, block tables and rules of draws to the device, in copies that nobody waits for."""
+        """Tokens, lengths, block tables and rules of draws to the device, in copies that are not waited for."""
         stage, staged, copied = self._stages[self._turn], self._drawn[self._turn], self._copied[self._turn]
         if copied is not None:
             copied.synchronize()
@@ -185,7 +185,7 @@ class Decodes:
         return graph
 
     def _forward(self) -> None:
-        """All rows, whoever they are; ends with the likeliest tokens in `_chosen`."""
+        """All rows, padded ones as well; ends with the likeliest tokens in `_chosen`."""
         given, follows, lengths = (self._state[:, column] for column in (TOKEN, FOLLOWS, LENGTH))
         before = self._before[follows.clamp(min=0).long()].clamp(min=0)  # NO_TOKEN: that row is thrown away anyhow
         tokens = torch.where(follows >= 0, before, given.long())

@@ -49,7 +49,7 @@ def recorded(device: torch.device) -> torch.cuda.Event | None:
 
 @contextmanager
 def drained_on_error(devices: tuple[torch.device, ...]) -> Iterator[None]:
-    """Whoever fails in here has nothing under way afterwards: memory that its kernels read may be given away.
+    """After a failure in here nothing is under way: memory that its kernels read may be given away.
 
     Raises DeviceLostError where the device does not even say that it is done.
     """

@@ -155,7 +155,7 @@ def _join(  # type: ignore[no-untyped-def]  # triton reads annotations
 
 @dataclass(frozen=True, slots=True)
 class Paged:
-    """A step of decodes: row i has `lengths[i]` tokens (the new one included, 0: nobody), in blocks `tables[i]`.
+    """A step of decodes: row i has `lengths[i]` tokens (the new one included, 0: an empty row), in blocks `tables[i]`.
 
     `lengths` int32 [rows], `tables` int32 [rows, blocks], both on the cache's device; their values may change between
     steps, as may the blocks behind them.

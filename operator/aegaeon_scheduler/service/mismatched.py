@@ -20,7 +20,7 @@ from aegaeon_scheduler.service.sequences import Origin
 _LOOK_S = 0.05
 
 
-class Strangers:
+class Mismatched:
     """Owner of the submissions that wait until their name stands for the model of their prompt."""
 
     def __init__(self, catalog: Catalog, driver: Driver, rolls: Rolls) -> None:

@@ -1,6 +1,6 @@
-"""Who is refused because it would be served too late: an answer at once is worth more to a client than a late one.
+"""Admission control: refuses what would be served too late, as a client can use an early answer better than a late one.
 
-Judged from what is known: who waits ahead, how fast waiting models came to an engine lately. Never from lengths. While
+Judged from what is known: what waits ahead, how fast waiting models came to an engine lately. Never from lengths. While
 an engine is being started for a model that is not known yet: what waits for it is held for `start_s`.
 """
 

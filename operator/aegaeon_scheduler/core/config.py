@@ -133,7 +133,7 @@ class SchedulerConfig:
     hold_s: float = 30.0
     # The same, from the arrival, while no engine serves the model because one is being started. 0: `hold_s`.
     start_s: float = 0.0
-    # Seconds after the loss of an instance within which it may come back, restarted: who waits meanwhile waits another
+    # Seconds after the loss of an instance within which it may come back, restarted: what waits meanwhile waits another
     # hold_s. A process that starts on an overloaded machine takes a minute.
     restart_s: float = 120.0
     # Whether requests are refused whose first token would come too late: "none", or "feasible": at once when those who

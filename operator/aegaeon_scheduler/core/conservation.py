@@ -38,7 +38,7 @@ def _instance(pool: Pool, inst: Instance) -> None:
     making = sum(1 for c in commands if isinstance(c.body, (Unload, Out)))
     _same(making == inst.count, f"{inst.id}: {making} commands make room, the counter says {inst.count}")
     turns = [c for c in commands if isinstance(c.body, Turn)]
-    _same(turns == inst.turns, f"{inst.id}: turns on the lane differ from the commands that are out")
+    _same(turns == inst.turns, f"{inst.id}: turns on the lane differ from the in-flight commands")
     _same(len(turns) <= pool.config.lane_depth, f"{inst.id}: {len(turns)} turns on the lane")
     for seq in inst.sequences.values():
         _same(pool.sequences.get(seq.id) is seq and seq.home is inst, f"{inst.id} lists {seq.id}, which is elsewhere")

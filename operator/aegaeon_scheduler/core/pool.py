@@ -62,7 +62,7 @@ class Pool:
         self, inst: Instance, body: Body, reason: str, after: tuple[CommandId, ...] = (), *,
         model: Model | None = None, seq: Sequence | None = None,
     ) -> Issued:  # fmt: skip
-        """Issue a command with a lane; it is out until its report comes."""
+        """Issue a command with a lane; it is in flight until its report comes."""
         issued = Issued(self.send(inst, body, reason, after), body, model, seq)
         inst.commands[issued.id] = issued
         return issued

@@ -292,6 +292,6 @@ class Recovery:
 
 
 def _ran(inst: Instance) -> list[Sequence]:
-    """The sequences of all turns that are out: a report of which one is on may have been lost with the instance."""
+    """The sequences of all in-flight turns: a report of which one is on may have been lost with the instance."""
     members = (seq for turn in inst.turns for seq in turn.members.values())
     return list({seq.id: seq for seq in members if seq.home is inst and seq.source is None}.values())

@@ -274,7 +274,7 @@ class Instance:
         return self.phases.get(model.name) is Phase.CACHED
 
     def unloads(self) -> dict[CommandId, int]:
-        """Unloads that are out and the slabs that each will give back, but for those that a load counts on already."""
+        """In-flight unloads and the slabs that each will give back, but for those that a load counts on already."""
         pledged = self.book.pledged()
         going = ((w.unload, w.gives) for w in self.weights.values())
         return {id: slabs for id, slabs in going if id is not None and id not in pledged}

@@ -143,7 +143,7 @@ class Catalog:
     def command(self, retry: bool = False) -> engine_pb2.Command:
         """What a sidecar is sent first, and whenever the list changes. Its id is 0: nothing waits for it.
 
-        `retry`: somebody asks for the models that failed, with what their files hold now.
+        `retry`: the operator asks for the models that failed, with what their files hold now.
         """
         catalog = engine_pb2.Catalog(models=[*self._specs.values(), *self._staged.values()], retry=retry)
         return engine_pb2.Command(reason="the models of this pool", catalog=catalog)

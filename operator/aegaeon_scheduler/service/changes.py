@@ -21,9 +21,9 @@ _LOOK_S = 0.1
 
 
 class CatalogChanges:
-    """Carries lists into the catalog, the core and, by `tell_engines`, the sidecars; gateways hear by themselves.
+    """Carries lists into the catalog, the core and, by `tell_engines`, the sidecars; gateways see them there.
 
-    `tell_engines` is called with whether somebody asks for models that failed, with what their files hold now.
+    `tell_engines` is called with whether the operator asks for models that failed, with what their files hold now.
     """
 
     def __init__(self, catalog: Catalog, driver: Driver, tell_engines: Callable[[bool], None]) -> None:

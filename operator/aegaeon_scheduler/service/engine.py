@@ -130,7 +130,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         others = {spec.name for spec in known if not self._catalog.means(spec.name, spec.identity)}
         up = replace(instance_up(hello, others), beside=beside)
         for state in hello.models:
-            model_reported(up.instance, state)  # refused before anybody hears of the instance
+            model_reported(up.instance, state)  # refused before the instance is known anywhere
         attachment = Attachment(up, self._bases(), hello.started)
         self._replace(up.instance)
         self._attached[up.instance] = attachment

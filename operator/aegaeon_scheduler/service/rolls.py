@@ -121,11 +121,11 @@ class Rolls:
         return self._driver.clock() >= roll.ends or not self._driver.sequences.any_of_model(name)
 
     def _serves(self, name: str) -> bool:
-        """Whether somebody would miss the former one."""
+        """Whether the former one is in use: on an engine, or by a request."""
         return self._is_cached(name) or self._driver.sequences.any_of_model(name)
 
     def _has_answered(self, name: str) -> bool:
-        """Whether what the catalog means is, or was, on an engine. Requests alone do not tell: gateways ask for what a
+        """Whether what the catalog means is, or was, on an engine. Requests do not show it: gateways ask for what a
         new scheduler says, before its engines are there, and ask anew when that was too early."""
         return self._is_cached(name) or self._driver.sequences.any_begun(name)
 

@@ -85,7 +85,7 @@ class Group:
         return weights is not None and weights.ready and weights.unload is None
 
     def urgency(self, now: float, late_s: float) -> tuple[float, int]:
-        """When its most urgent token is due (seconds), how many members are in time; turns that are out count as run.
+        """When its most urgent token is due (seconds), how many members are in time; in-flight turns count as run.
 
         Late sequences do not drive the order: together they stand for a deadline `late_s` from now.
         """
@@ -123,7 +123,7 @@ class Group:
         return context, blocks
 
     def rest(self) -> Still | None:
-        """What does not change while it waits and no member joins or leaves; None while copies of it are out.
+        """What does not change while it waits and no member joins or leaves; None while copies of it are in flight.
 
         One whose members are on a device is about to be copied out: that is not kept.
         """
@@ -155,13 +155,13 @@ def _holds(inst: Instance, model: Model, length: int) -> bool:
 
 
 def planned_output(seq: Sequence) -> int:
-    """Output tokens that it will have when all turns that are out have run."""
+    """Output tokens that it will have when all in-flight turns have run."""
     made = seq.planned_kv - seq.prompt_tokens
     return made + 1 if made >= seq.prefix_tokens and seq.planned_kv else seq.output_tokens
 
 
 def due(seq: Sequence) -> float:
-    """When its next token is due, turns that are out counted as run."""
+    """When its next token is due, in-flight turns counted as run."""
     slo = seq.model.config.slo
     return seq.arrival + slo.ttft_s + planned_output(seq) * slo.tbt_s
 
@@ -213,8 +213,8 @@ def _pinned(group: Group) -> Instance | None:
 
 
 def node_of(group: Group) -> str | None:
-    """The node of its instance, or that has its KV, also of who is about to leave a device or is handed over and not
-    adopted yet; None when it may go anywhere."""
+    """The node of its instance, or that has its KV, also when that is about to leave a device, or is
+    handed over and not adopted yet; None when it may go anywhere."""
     if group.inst is not None:
         return group.inst.node
     members = group.members.values()

@@ -1,6 +1,6 @@
 """How near a model's weights are, where host memory does not hold them all: on a device, in a node's memory, on disk.
 
-Devices and host memory are one cache: who waits goes where a copy is, and the only copy of a model is the last to go.
+Devices and host memory are one cache: a group is placed where a copy is, and a model's only copy is the last to go.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is where: the groups of every model and instance, and those that wait. Both ends of each link change here."""
+"""Where groups are: those of every model and instance, and those that wait. Both ends of each link change here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LATELY_S = 5.0  # seconds over which the pace of the line is taken
 
 
 class Line:
-    """Who waits for an engine, as the last pass found it, and how fast that line moved lately.
+    """The groups that wait for an engine, as the last pass found it, and how fast that line moved lately.
 
     It begins hopeful (a group each tenth of a second), and returns to that when the line is empty.
     """

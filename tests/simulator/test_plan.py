@@ -307,5 +307,5 @@ def test_the_command_answers_whether_a_pool_takes_one_more() -> None:
 
 
 def test_no_pool_at_all_is_a_plan_error() -> None:
-    with pytest.raises(PlanError, match="serve nobody"):
+    with pytest.raises(PlanError, match="serve no request"):
         plan(lab(count=1), gpus=0)

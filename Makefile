@@ -61,11 +61,13 @@ explore: $(STAMP) ## EXAMPLES random programs of traffic, losses and faults that
 transcripts: $(STAMP) ## write the transcripts of the core's decisions anew, to be reviewed as a diff
 	WRITE_TRANSCRIPTS=1 $(BIN)/pytest -q tests/scheduler_core/test_transcripts.py
 test-native: $(STAMP) native-dependencies ## the native core's own tests under the sanitizers
-	@$(MAKE) --no-print-directory -j2 --output-sync=target sanitized-address,undefined sanitized-thread
-sanitized-%:
-	@$(BIN)/cmake -S native -B build/$@ -G Ninja -DAEGAEON_TESTS=ON -DAEGAEON_SANITIZE=$* \
+	@$(MAKE) --no-print-directory -j2 --output-sync=target sanitized-address sanitized-thread
+sanitized-address: SANITIZE := address,undefined
+sanitized-thread: SANITIZE := thread
+sanitized-address sanitized-thread:
+	@$(BIN)/cmake -S native -B build/$@ -G Ninja -DAEGAEON_TESTS=ON -DAEGAEON_SANITIZE=$(SANITIZE) \
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja $(CCACHE) >/dev/null
-	@$(BIN)/cmake --build build/$@
+	@MAKEFLAGS= $(BIN)/cmake --build build/$@ # ninja has a job pool of its own
 	@$(BIN)/ctest --test-dir build/$@ --output-on-failure
 SWITCHES ?= 10000
 POLICY ?= slack

@@ -62,3 +62,14 @@ def test_a_node_prefills_again_once_it_can_decode_again(pairs):
 def test_a_waiting_group_is_bound_to_the_node_of_its_kv_also_while_a_hand_over_is_taken_back(place, source, node):
     member = Some(home=Some(node="a"), place=place, source=source)
     assert node_of(Some(inst=None, members={"r": member})) == node
+
+
+def test_what_is_handed_off_does_not_join_prompts_that_wait_for_an_engine_of_another_node():
+    """Before the engine that only prefills is there, prompts wait for the unified one, which is of the other node."""
+    w = Watched([Role.PREFILL, Role.UNIFIED, Role.DECODE], nodes=2, slabs=112, host_slabs=12, delay_s=0.02)
+    early = [(1.145, 3, 1, 41), (0.01, 1, 147, 19), (4.764, 1, 317, 24), (0.0, 3, 700, 18)]
+    late = [(4.0, 0, 137, 45), (4.859, 0, 357, 1), (0.18, 1, 236, 22), (0.0, 2, 60, 41)]
+    for number, (at, model, prompt, length) in enumerate([*early, *late]):
+        w.ask(f"r{number}", model, prompt, length, at=at)
+    w.world.run(60)
+    assert w.all_finished()

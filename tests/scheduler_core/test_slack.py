@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from aegaeon_scheduler.core import commands as cmd
-from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, SlackSettings
+from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
 from aegaeon_scheduler.core.domain import ModelName, Role
 from aegaeon_simulator.small import small_world
 from aegaeon_simulator.world import World
@@ -16,7 +18,8 @@ class Watched:
 
     def __init__(self, roles: list[Role], knobs: dict | None = None, c: float = 1e-4, **options) -> None:
         self.sends: list[tuple[float, cmd.Send]] = []
-        policy = SlackSettings(**(knobs or {}))
+        asked = dict(knobs or {})
+        policy = replace(policy_settings(asked.pop("name", "slack")), **asked)
         latency = LatencyConstants(c=c, load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
         config = SchedulerConfig(policy=policy, latency=latency, hold_s=1e9, refine=False)
         self.world: World = small_world(roles, observe=self._see, config=config, **options)

@@ -156,11 +156,18 @@ class SlackPolicy:
         return group
 
     def _decode_group(self, seq: Sequence) -> Group:
-        """One whose KV is on no other node: it is handed off within a node."""
-        here = (None, seq.home.node if seq.home is not None else None)
-        groups = [g for g in self._table.of(seq.model) if g.kind is not Kind.PROMPTS and node_of(g) in here]
+        """One whose KV is on no other node, and that can be placed on its node: it is handed off within a node."""
+        node = seq.home.node if seq.home is not None else None
+        groups = [g for g in self._table.of(seq.model) if g.kind is not Kind.PROMPTS and self._takes(g, node)]
         least = min(groups, key=lambda g: (len(g.members), g.number), default=None)
         return least or self._table.create(seq.model, Kind.DECODES)
+
+    def _takes(self, group: Group, node: str | None) -> bool:
+        """A group of prompts that waits for a unified instance would be stuck with KV of a node that has none."""
+        if node_of(group) not in (None, node):
+            return False
+        places = self._pool.instances.values() if group.inst is None else (group.inst,)
+        return node is None or any(group.may_go(inst) and inst.node == node for inst in places)
 
     def forget(self, seq: Sequence) -> None:
         """See Policy."""

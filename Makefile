@@ -21,6 +21,8 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
 
 # A compiler's output is the same for the same sources: kept under the user's cache folder, by content.
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
 CCACHE = $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 content = $(shell cat $(1) | sha256sum | cut -c1-24)
 
@@ -193,8 +195,9 @@ $(GPU_SITE)/.built: $(NATIVE)
 .PHONY: native-dependencies
 native-dependencies:
 	@test -f /usr/include/gtest/gtest.h && test -e "$$(c++ -print-file-name=libasan.so)" || \
-	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y libgtest-dev ccache >/dev/null; } || \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y libgtest-dev >/dev/null; } || \
 	  { echo "the native tests need GoogleTest: as root, apt-get install libgtest-dev" >&2; exit 1; }
+	@command -v ccache >/dev/null || [ "$$(id -u)" != 0 ] || apt-get install -qq -y ccache >/dev/null 2>&1 || true
 
 # ---- measure -------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ class Assembly:
         self.tokens: list[int] = []
         self.finish: FinishReason.ValueType | None = None
         self.cached_tokens = 0
-        """tokens of the prompt that nobody had to compute"""
+        """tokens of the prompt whose KV cache was reused"""
         self._early: dict[int, Token] = {}
         self._limit = limit
 
@@ -38,7 +38,7 @@ class Assembly:
         return self._take_early([token]) if self._early else (token,)
 
     def next_epoch(self) -> int:
-        """Give up on whoever speaks for this choice: nothing that it still sends will count."""
+        """Begin anew: messages of the former epoch are dropped."""
         self.epoch += 1
         self._early.clear()
         return self.epoch

@@ -22,7 +22,7 @@ UNKNOWN_BODY_BYTES = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A tenant, or whoever has no key, and what it may use now."""
+    """A tenant, or a client without a key, and what it may use now."""
 
     tenant: Tenant
     directory: Directory
@@ -38,7 +38,7 @@ class Client:
         return self.directory.open_models is not None
 
     def owner_of(self, model: str) -> str:
-        """Whose turn at the workers a request takes: clients without a key are told apart by their model."""
+        """Whose turn at the workers a request takes: clients without a key are distinguished by their model."""
         return self.tenant.name or f"\0{model}"
 
     def check_any(self) -> None:

@@ -93,7 +93,7 @@ class Connection(web.RequestHandler):
 
     @property
     def incomplete(self) -> bool:
-        """There is no whole request here, so that closing it harms nobody who is served."""
+        """There is no whole request here, so that closing it ends no answer."""
         return not (self.busy and self._payload.is_eof()) and not self._raw.is_closing()
 
     # ---- what asyncio calls ----------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         """What is no HTTP request, or a fault outside of all middlewares. Raises ConnectionError in mid-answer."""
         if request.writer.output_size > 0 or isinstance(exc, ConnectionError):
-            raise ConnectionError("nobody reads an answer, or one has begun")
+            raise ConnectionError("no client reads an answer, or one has begun")
         if not isinstance(exc, HttpProcessingError):
             self.log_exception("a fault of the gateway", exc_info=exc)
         error = malformed(exc)
@@ -304,7 +304,7 @@ class Connection(web.RequestHandler):
             self._probe(now)
 
     def _probe(self, now: float) -> None:
-        """Send something without a meaning: where nobody is left to read it, the kernel there resets the connection."""
+        """Send something without a meaning: without a reader the kernel there resets the connection."""
         self._probed_at = now
         if self._begun is None:
             if self._interim:

@@ -165,7 +165,7 @@ def _endpoint(request: web.Request) -> str:
 
 
 def _identifier(gateway: Gateway) -> Middleware:
-    """Whoever asks for anything below /v1 is known before anything else is looked at."""
+    """A client below /v1 is authenticated before anything else is looked at."""
 
     @web.middleware
     async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:

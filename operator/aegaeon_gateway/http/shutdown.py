@@ -1,6 +1,6 @@
 """Graceful shutdown: connections drain without a client finding its connection closed.
 
-A client that was told nothing sends its next request on the connection that it has. Where that is closed behind the
+A client without notice sends its next request on the connection that it has. Where that is closed behind the
 last byte of an answer, the request meets the end on its way: an error that the client may not repeat blindly. So
 a gateway that shuts down says `Connection: close` with every answer from then on, and keeps the connections of older
 answers until their clients came back.
@@ -37,7 +37,7 @@ class GracefulShutdown:
         app.on_response_prepare.append(self._say)
 
     async def drain(self, withdraw_s: float, drain_s: float, refuse: Callable[[], None]) -> None:
-        """Serve on for `withdraw_s`, `refuse` new connections then, and return when nobody is inside any more.
+        """Serve on for `withdraw_s`, `refuse` new connections then, and return when no request is in flight any more.
 
         That is `drain_s` later at most; who is inside then is to be cut.
         """

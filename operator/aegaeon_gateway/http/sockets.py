@@ -7,7 +7,7 @@ import socket
 from ipaddress import IPv4Address, IPv6Address
 
 _TCP_CLOSE = 7  # the kernel's state of a connection that the other side has reset
-_UNSENT_BYTES = 128 << 10  # the kernel keeps for a reader; it would take up to 4 MiB before it says that nobody reads
+_UNSENT_BYTES = 128 << 10  # the kernel keeps for a reader; it would take up to 4 MiB before it reports a slow reader
 OPTIONS = (
     (socket.TCP_KEEPIDLE, 60),
     (socket.TCP_KEEPINTVL, 15),

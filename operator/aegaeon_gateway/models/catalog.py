@@ -11,7 +11,7 @@ from aegaeon_proto.v1.model_pb2 import ModelPhase
 
 
 def served_length(model: ModelStatus) -> int:
-    """Tokens of prompt and output together; 0 while nobody knows."""
+    """Tokens of prompt and output together; 0 while unknown."""
     return model.footprint.max_model_len or model.spec.max_model_len
 
 
@@ -21,7 +21,7 @@ def phase_name(model: ModelStatus) -> str:
 
 
 class Catalog:
-    """The newest CatalogStatus. It outlives the connection it came by. `on_change` is told every new one."""
+    """The newest CatalogStatus. It outlives the connection it came by. `on_change` is called with every new one."""
 
     def __init__(self, on_change: Callable[[list[ModelStatus]], None]) -> None:
         self._on_change = on_change

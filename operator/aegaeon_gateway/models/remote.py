@@ -210,12 +210,12 @@ def _snapshot(source: HubSource, hub_cache: str | None) -> Path:
 
 
 def _settle(done: Future[Path], bring: Callable[[], Path]) -> None:
-    """Run it for whoever waits, unless nobody does: what an executor does, for a thread of `Slots`."""
+    """Run it for those that wait, unless none does: what an executor does, for a thread of `Slots`."""
     if not done.set_running_or_notify_cancel():
         return
     try:
         found = bring()
-    except BaseException as error:  # noqa: BLE001 - a panic of a native library is one; nobody may wait for ever
+    except BaseException as error:  # noqa: BLE001 - a panic of a native library is one; no request may wait for ever
         done.set_exception(error)
     else:
         done.set_result(found)

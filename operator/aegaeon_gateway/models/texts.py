@@ -25,7 +25,7 @@ _RETRY_S = 10.0
 """a model that failed to load is not tried again sooner: to load costs time, also where it fails"""
 
 Reporter = Callable[[str, str], None]
-"""is told of a model by name, and why its text cannot be used; an empty reason: it can be"""
+"""gets a model's name, and why its text cannot be used; an empty reason: it can be"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Texts:
             self._pool.drop(key)
 
     def failure(self, source: ModelSource) -> str:
-        """Why the text of a source cannot be used; empty when it can, or nobody has tried."""
+        """Why the text of a source cannot be used; empty when it can, or it was not tried yet."""
         failure = self._failed.get(_key(source))
         return failure.reason if failure else ""
 
@@ -169,7 +169,7 @@ class Texts:
         except TokenizerError as error:
             if source.WhichOneof("kind") == "directory":
                 raise TokenizerError(f"{directory}: {error}") from error
-            said = str(error).replace(str(directory), "its folder")  # the gateway's own is nobody's business
+            said = str(error).replace(str(directory), "its folder")  # the gateway's own is not shown
             raise TokenizerError(f"source.{source.WhichOneof('kind')}: {said}") from error
         vocabulary = await asyncio.to_thread(_vocabulary, loaded, strings)
         return ModelText(key, vocabulary, loaded.max_positions)
@@ -188,6 +188,6 @@ def _key(source: ModelSource) -> bytes:
 
 
 def _observe(task: asyncio.Task[ModelText]) -> None:
-    """A failure of a preload is told to the next request, not to the log of lost exceptions."""
+    """A failure of a preload is reported to the next request, not to the log of lost exceptions."""
     if not task.cancelled() and isinstance(error := task.exception(), ApiError):
         log.warning("a tokenizer was not loaded: %s", error)

@@ -231,14 +231,14 @@ class SchedulerLink:
             self._submit(generation, generation.open_choices)
 
     def _not_taken(self, model: str) -> ApiError:
-        """Nobody answered: because of the model, if that is known."""
+        """No engine answered: because of the model, if that is known."""
         status = self._catalog.find(model)
         if status is not None and status.phase == ModelPhase.MODEL_PHASE_FAILED:
             return model_failed(model, status.reason)
         return overloaded("No engine took the request in time; try again.", self._hold_s / 4)
 
     async def _drain(self, outbox: Outbox) -> AsyncIterator[pb.GatewayMessage]:
-        """One message at a time, as fast as the scheduler reads; what nobody waits for any more is not sent."""
+        """One message at a time, as fast as the scheduler reads; what is not waited for any more is not sent."""
         while (item := await outbox.get()) is not None:
             message = self._message_of(item) if isinstance(item, Submission) else item
             if message is not None:

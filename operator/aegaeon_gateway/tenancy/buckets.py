@@ -1,7 +1,7 @@
 """Token buckets, in this process or in Redis for all gateways together.
 
 A bucket is the time at which it will be full (the generic cell rate algorithm): one number, moved forward by what is
-taken. Whoever takes more than there is learns how long to wait, so waiters are served in order without a queue.
+taken. A request that takes more than there is learns how long to wait, so waiters are served in order without a queue.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class MemoryBuckets:
 
 
 class PasswordFile(CredentialProvider):
-    """The password of now: whoever renews it replaces the file, and the next connection has the new one."""
+    """The password of now: to renew it is to replace the file, and the next connection has the new one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -97,7 +97,7 @@ class RedisBuckets:
         """`timeout_s`: after that long without an answer Redis counts as away. Files: its password, and the authorities
         to check its certificate against."""
         options: dict[str, Any] = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
-        options["retry"] = Retry(NoBackoff(), 1)  # a connection that was closed while nobody used it is opened again
+        options["retry"] = Retry(NoBackoff(), 1)  # a connection that was closed while idle is opened again
         if password is not None:
             options["credential_provider"] = PasswordFile(password)
         if authorities is not None:

@@ -1,7 +1,7 @@
 """The tenants file: JSON that others write (`aegaeon up`, or Kubernetes from a Secret) and that may change at any time.
 
 It, and the key files that it names, are looked at again at most once a second; what cannot be read is logged, and what
-was known before stays true: a half-written file locks nobody out.
+was known before stays true: a half-written file locks no tenant out.
 """
 
 from __future__ import annotations

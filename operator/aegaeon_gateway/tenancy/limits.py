@@ -1,4 +1,4 @@
-"""Quotas of tenants and models: a request waits a bounded time for its turn, or is told at once when to come again."""
+"""Quotas of tenants and models: a request waits a bounded time for its turn, or is refused at once with Retry-After."""
 
 from __future__ import annotations
 

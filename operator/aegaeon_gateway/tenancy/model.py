@@ -61,7 +61,7 @@ class Directory:
         return {tenant.name: tenant for tenant in self.tenants}
 
     def identify(self, authorization: str) -> Tenant:
-        """The tenant of an Authorization header. Raises UnauthorizedError for a key that nobody has.
+        """The tenant of an Authorization header. Raises UnauthorizedError for an unknown key.
 
         The look-up is by digest: how long it takes says nothing of any key.
         """
@@ -72,7 +72,7 @@ class Directory:
             return ANYBODY
         name = self.keys.get(digest(key)) if scheme.lower() == "bearer" else None
         if name is None:
-            raise UnauthorizedError("The API key is not known here; check it, or ask whoever gave it to you.")
+            raise UnauthorizedError("The API key is not known here; check it, or ask for a new one where you got it.")
         return self._by_name[name]
 
     def check(self, tenant: Tenant, model: str, served: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Tenants:
-    """`by_scheduler`: nobody is let in before the scheduler has told who may."""
+    """`by_scheduler`: no client is let in before the scheduler has sent the tenants."""
 
     def __init__(self, file: TenantsFile, *, by_scheduler: bool) -> None:
         self._file = file
@@ -30,7 +30,7 @@ class Tenants:
         log.info("%d tenants, as the scheduler says", len(self._told.tenants))
 
     def current(self) -> Directory:
-        """Raises UnavailableError while nobody knows."""
+        """Raises UnavailableError while they are unknown."""
         if not self.known:
             raise overloaded("The list of tenants is not loaded yet; try again.")
         return self._file.current() if self._told is None else self._told

@@ -108,7 +108,7 @@ class Lane:
         if task.cancelled():
             waiting.answer.cancel()
         elif waiting.answer.done():
-            task.exception()  # its client has left, so that nobody else looks at it
+            task.exception()  # its client has left, so it is looked at here
         elif (error := task.exception()) is not None:
             waiting.answer.set_exception(error)
         else:

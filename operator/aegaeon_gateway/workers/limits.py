@@ -1,8 +1,8 @@
-"""Limits of a worker process, set by itself before it touches what a stranger wrote.
+"""Limits of a worker process, set by itself before it touches untrusted bytes.
 
 CPU time has two timers. At the first an exception ends Python code, such as a chat template, and says where it was. The
 second kills the process, for native code that does not return to the interpreter. Both count CPU time, not wall time: a
-busy machine fails nobody.
+busy machine fails no request.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class ModelText:
             return text
         except MemoryError:
             raise
-        except Exception as error:  # a template is a stranger's program: it may raise anything
+        except Exception as error:  # a template is an untrusted program: it may raise anything
             message = f"The model's chat template refuses these messages: {str(error)[:500]}"
             raise InvalidRequestError(message, param="messages", code="chat_template") from error
 
@@ -94,7 +94,7 @@ def load(directory: Path) -> ModelText:
         return ModelText(_tokenizer(directory), directory)
     except (MemoryError, TokenizerError):
         raise
-    except Exception as error:  # a stranger's files: tokenizers raises Exception itself, and large numbers overflow
+    except Exception as error:  # untrusted files: tokenizers raises Exception itself, and large numbers overflow
         raise TokenizerError(f"the tokenizer cannot be loaded: {str(error)[:500]}") from error
 
 

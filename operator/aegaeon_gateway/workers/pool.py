@@ -1,6 +1,6 @@
 """The gateway's workers: one fork server, a lane for small requests and one for what may take long.
 
-A small body is tried in the first lane, whose limit is so short that nobody notices a hostile one. What exceeds it goes
+A small body is tried in the first lane, whose limit is so short that a hostile one is not noticed. What exceeds it goes
 to the second, at the lowest priority and with a fresh process for each job, and so does all of its model for a while.
 """
 
@@ -86,7 +86,7 @@ async def start_process(sock: socket.socket) -> Stopped:
 
 
 class WorkerPool:
-    """Owner of the fork server and its workers. A fork server that ends is started anew by whoever needs it next."""
+    """Owner of the fork server and its workers. A fork server that ends is started anew when it is needed next."""
 
     def __init__(self, config: PoolConfig, start: Starter = start_process) -> None:
         self._config = config
@@ -237,7 +237,7 @@ class WorkerPool:
         return Worker(here, self._generation)
 
     def _renew(self) -> None:
-        """The workers of now do not know all models, or have nobody to fork more."""
+        """The workers of now do not know all models, or have no fork server for more."""
         self._generation += 1
         self._fast.refresh()
         self._bulk.refresh()

@@ -2,7 +2,7 @@
 
 A model is loaded in a fork as well, under limits. When that has succeeded, the fork is the fork server from then on
 and this one ends with its last worker; when it has failed, nothing has happened here. So a hostile file never meets a
-process that others depend on, and no file is read twice. Nobody forks with more than one thread.
+process that others depend on, and no file is read twice. No process forks with more than one thread.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _loaded(control: socket.socket, order: Load, models: dict[bytes, ModelText])
         os._exit(1)
     except TokenizerError as error:
         reason = str(error)
-    except BaseException as error:  # noqa: BLE001 - a panic of native code on a stranger's file is none of Exception
+    except BaseException as error:  # noqa: BLE001 - a panic of native code on an untrusted file is none of Exception
         reason = f"the tokenizer cannot be loaded: {type(error).__name__}: {str(error)[:500]}"
     send(control, Failed(order.key, reason))
     os._exit(0)

@@ -17,7 +17,7 @@ from aegaeon_gateway.errors import WireError
 
 HEADER = struct.Struct("<II")
 LONGEST_BYTES = 256 << 20
-"""of a head or a tail; whoever sends more is not one of us"""
+"""of a head or a tail; a peer that sends more is not ours"""
 
 
 class Limit(Struct, frozen=True):

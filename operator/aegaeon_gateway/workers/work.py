@@ -20,14 +20,14 @@ from aegaeon_proto.v1.model_pb2 import Limits, Sampling
 
 MAX_REPEATED = 256 << 10
 """characters of echoed prompts, or tokens of returned ones, in one answer: some 10 ms of the gateway's loop"""
-_LENGTH_UNKNOWN = 4096  # output tokens when nobody says how long the model's context is
+_LENGTH_UNKNOWN = 4096  # output tokens when the model's context is unknown
 
 Request = ChatRequest | CompletionRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """How long prompt and output may be together, in tokens; 0: nobody says."""
+    """How long prompt and output may be together, in tokens; 0: unknown."""
 
     length: int
 

@@ -56,7 +56,10 @@ def load_manifests(path: Path, models_folder: Path) -> Manifests:
             if isinstance(loaded, GpuPool):
                 gpu_pools.append(Placed(loaded, origin))
             elif isinstance(loaded, ModelPool):
-                model_pools.append(Placed(_absolute(loaded, file.parent, models_folder), origin))
+                try:
+                    model_pools.append(Placed(_absolute(loaded, file.parent, models_folder), origin))
+                except ValueError as error:  # a NUL, which YAML can write and no path has
+                    problems.append(f"{origin}: hostPath or keyFile is no path: {error}")
     problems = problems or cross_check(gpu_pools, model_pools, path)
     if problems:
         raise ManifestError(problems)

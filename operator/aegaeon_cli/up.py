@@ -15,7 +15,7 @@ import click
 from aegaeon_cli.errors import BadFileError
 from aegaeon_cli.folders import constants_file, models_folder
 from aegaeon_cli.options import manifests_option, models_option
-from aegaeon_cli.welcome import settled, welcome
+from aegaeon_cli.welcome import wait_for_models, welcome
 from aegaeon_operator.errors import ManifestError
 from aegaeon_operator.podrunner import (
     LocalScaling,
@@ -32,7 +32,7 @@ from aegaeon_operator.reconcile.local import gateway_port
 from aegaeon_operator.spec import Pool, load_manifests
 
 _SHARED_MEMORY = Path("/dev/shm")
-_MODELS_SETTLE_S = 60.0
+_MODELS_WAIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +201,6 @@ async def _bring_up(pool: Pool, plan: LocalPlan, runner: PodRunner, folder: RunF
     click.echo(f"starting pool {state.pool} in {folder.path} ...")
     folder.publish(state)
     await runner.start()
-    status = await settled(plan.scheduler_target, _MODELS_SETTLE_S)
+    status = await wait_for_models(plan.scheduler_target, _MODELS_WAIT_S)
     folder.publish(replace(state, ready=True))
     click.echo(welcome(status, url, time.monotonic() - began))

@@ -11,10 +11,10 @@ from aegaeon_proto.v1.gateway_pb2 import ModelTraffic, PoolStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase
 
 _POLL_S = 0.2
-_SETTLED = (ModelPhase.MODEL_PHASE_CACHED, ModelPhase.MODEL_PHASE_FAILED)
+_LOADED_OR_FAILED = (ModelPhase.MODEL_PHASE_CACHED, ModelPhase.MODEL_PHASE_FAILED)
 
 
-async def settled(scheduler: str, patience_s: float) -> PoolStatus:
+async def wait_for_models(scheduler: str, patience_s: float) -> PoolStatus:
     """The status once every model is cached or failed, or as it is after `patience_s` seconds or without engines.
 
     A scheduler that is being started again is waited for. Raises NoAnswerError when it does not answer until then.
@@ -25,7 +25,7 @@ async def settled(scheduler: str, patience_s: float) -> PoolStatus:
         try:
             async for status in watch_status(scheduler, _POLL_S):
                 over = loop.time() > deadline or not status.instances
-                if over or all(model.phase in _SETTLED for model in status.models):
+                if over or all(model.phase in _LOADED_OR_FAILED for model in status.models):
                     return status
         except NoAnswerError:
             if loop.time() > deadline:

@@ -34,11 +34,11 @@ class Node:
 
     def copy(self, nbytes: float, most: float, done: Callable[[], None]) -> None:
         """Begin a copy at once."""
-        self._settle()
+        self._advance()
         self._flows.append(_Flow(nbytes, most, done))
         self._share()
 
-    def _settle(self) -> None:
+    def _advance(self) -> None:
         passed, self._since = self._clock.now - self._since, self._clock.now
         for flow in self._flows:
             flow.left -= flow.rate * passed
@@ -56,7 +56,7 @@ class Node:
             self._clock.at(self._clock.now + soonest, lambda: self._due() if turn == self._turn else None)
 
     def _due(self) -> None:
-        self._settle()
+        self._advance()
         over = [f for f in self._flows if f.left <= _DONE_BYTES]
         self._flows = [f for f in self._flows if f.left > _DONE_BYTES]
         self._share()

@@ -171,14 +171,14 @@ class World:
         engine = self.engines[instance]
         engine.attachment += 1
         self._from_engine(ev.InstanceDown(instance))
-        self._settle(engine, engine.attachment)
+        self._reattach_when_idle(engine, engine.attachment)
 
-    def _settle(self, engine: Engine, attachment: int) -> None:
+    def _reattach_when_idle(self, engine: Engine, attachment: int) -> None:
         if attachment != engine.attachment:
             return  # it broke once more
         engine.drop_program()
         if engine.busy():
-            self.clock.at(self.clock.now + 0.01, lambda: self._settle(engine, attachment))
+            self.clock.at(self.clock.now + 0.01, lambda: self._reattach_when_idle(engine, attachment))
         elif engine.alive:
             self._greet(engine)
 

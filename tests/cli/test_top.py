@@ -14,7 +14,7 @@ from rich.console import Console
 
 from aegaeon_cli.main import main
 from aegaeon_cli.pool_view import PoolView, bar
-from aegaeon_cli.welcome import curl, phase_text, settled, welcome
+from aegaeon_cli.welcome import curl, phase_text, wait_for_models, welcome
 from aegaeon_proto.v1 import gateway_pb2_grpc
 from aegaeon_proto.v1.engine_pb2 import Memory, PrefixReuse, Role
 from aegaeon_proto.v1.gateway_pb2 import InstanceStatus, ModelTraffic, PoolStatus, SequenceStatus, StatusRequest
@@ -164,7 +164,7 @@ def test_top_says_when_nothing_runs_here(tmp_path: Path) -> None:
 
 
 def test_up_greets_with_the_models_and_a_curl_to_paste(address: str) -> None:
-    text = welcome(asyncio.run(settled(address, 5.0)), "http://127.0.0.1:8000", 3.0)
+    text = welcome(asyncio.run(wait_for_models(address, 5.0)), "http://127.0.0.1:8000", 3.0)
     assert "ready in 3.0 s: http://127.0.0.1:8000/v1" in text
     assert "  llama   cached\n  broken  failed: no config.json\n" in text
     assert curl("http://127.0.0.1:8000", "llama") in text

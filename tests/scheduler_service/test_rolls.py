@@ -31,15 +31,15 @@ def spec(directory: str = "/models/a", **more: Any) -> model_pb2.ModelSpec:
 
 
 OLD, NEW = spec(), spec("/models/other")
-SETTLED = rolls.Rolls.settled  # as it is
+REATTACH_GRACE_OVER = rolls.Rolls.reattach_grace_over  # as it is
 
 
 @pytest.fixture(autouse=True)
-def settled(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+def reattach_grace_over(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Whether all that outlived an earlier scheduler has come: so it is, where a test does not clear it."""
     event = asyncio.Event()
     event.set()
-    monkeypatch.setattr(rolls.Rolls, "settled", property(lambda _: event.is_set()))
+    monkeypatch.setattr(rolls.Rolls, "reattach_grace_over", property(lambda _: event.is_set()))
     return event
 
 
@@ -128,10 +128,10 @@ async def finish(sidecar: Any, turn: engine_pb2.Command, epoch: int = 1) -> None
 def test_what_outlived_an_earlier_scheduler_has_some_time_from_the_first_peer_on(
     brain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rolls.Rolls, "settled", SETTLED)
+    monkeypatch.setattr(rolls.Rolls, "reattach_grace_over", REATTACH_GRACE_OVER)
     clock = iter((1000.0, 1009.9, 1010.0)).__next__  # nobody came for long
     changes = rolls.Rolls(Catalog((), lambda: None), Driver(brain, clock))
-    assert [changes.settled for _ in range(3)] == [False, False, True]
+    assert [changes.reattach_grace_over for _ in range(3)] == [False, False, True]
 
 
 async def test_a_change_is_prepared_beside_the_former_model_which_ends_what_it_was_asked(
@@ -209,10 +209,10 @@ async def test_credentials_and_objectives_are_no_other_model(serve: Any, brain: 
 
 
 async def test_a_scheduler_that_starts_with_another_catalog_lets_what_runs_end_first(
-    serve: Any, core: Scheduler, submit: Any, settled: asyncio.Event
+    serve: Any, core: Scheduler, submit: Any, reattach_grace_over: asyncio.Event
 ) -> None:
     """The gateway is there before the engine; the prompt of its request is of the former model."""
-    settled.clear()
+    reattach_grace_over.clear()
     async with serve(core, models=[OTHER]) as stack:
         gateway = await stack.gateway()
         choice = gateway_pb2.Choice(epoch=2, prefix=[40])
@@ -224,7 +224,7 @@ async def test_a_scheduler_that_starts_with_another_catalog_lets_what_runs_end_f
         turn = await command(sidecar, "turn")  # without a load, and without a prefill: it goes on where it was
         assert (len(turn.turn.decode), len(turn.turn.prefill)) == (1, 0)
         await says(sidecar, told[STAGED])
-        settled.set()
+        reattach_grace_over.set()
         await shown(gateway, FETCHING, "/models/other")
         await finish(sidecar, turn, epoch=2)
         told = await catalog_with(sidecar, "tiny-a")
@@ -237,10 +237,10 @@ async def test_a_scheduler_that_starts_with_another_catalog_lets_what_runs_end_f
 
 
 async def test_a_request_that_came_before_the_engines_does_not_hide_what_they_run(
-    serve: Any, core: Scheduler, submit: Any, settled: asyncio.Event
+    serve: Any, core: Scheduler, submit: Any, reattach_grace_over: asyncio.Event
 ) -> None:
     """Its prompt is of what the new scheduler said that the name stands for."""
-    settled.clear()
+    reattach_grace_over.clear()
     async with serve(core, models=[OTHER]) as stack:
         gateway = await stack.gateway()
         choice = gateway_pb2.Choice(epoch=2, prefix=[40])
@@ -258,10 +258,10 @@ async def test_a_request_that_came_before_the_engines_does_not_hide_what_they_ru
 
 
 async def test_a_change_that_engines_have_prepared_waits_for_gateways_that_outlived_the_scheduler(
-    serve: Any, core: Scheduler, submit: Any, settled: asyncio.Event
+    serve: Any, core: Scheduler, submit: Any, reattach_grace_over: asyncio.Event
 ) -> None:
     """The earlier scheduler had it prepared; without the streams of a gateway nobody seems to use the former model."""
-    settled.clear()
+    reattach_grace_over.clear()
     async with serve(core, models=[OTHER]) as stack:
         sidecar = await stack.attach()
         await sidecar.report(hello=outlived())
@@ -274,7 +274,7 @@ async def test_a_change_that_engines_have_prepared_waits_for_gateways_that_outli
         choice = gateway_pb2.Choice(epoch=2, prefix=[40])
         await gateway.send(submit=submit("r1", identity=OLD.identity, choices=[choice]))
         turn = await command(sidecar, "turn")
-        settled.set()
+        reattach_grace_over.set()
         await shown(gateway, FETCHING, "/models/other")
         await finish(sidecar, turn, epoch=2)
         assert (await catalog_with(sidecar, "tiny-a"))["tiny-a"].identity == NEW.identity
@@ -300,24 +300,24 @@ async def test_an_engine_that_comes_back_with_what_a_name_stood_for_is_not_belie
 
 
 async def test_a_prompt_of_what_the_name_stood_for_before_is_refused_once_nobody_can_have_it(
-    serve: Any, brain: Any, submit: Any, settled: asyncio.Event
+    serve: Any, brain: Any, submit: Any, reattach_grace_over: asyncio.Event
 ) -> None:
-    settled.clear()
+    reattach_grace_over.clear()
     async with serve(brain) as stack:
         gateway = await stack.gateway()
         await gateway.send(submit=submit("r1", identity=NEW.identity))
         await gateway.send(submit=submit("r2", choices=[gateway_pb2.Choice(epoch=0)]))
         assert (await gateway.next("rejected")).request == "r2"  # so the other one has come, and waits
-        settled.set()
+        reattach_grace_over.set()
         rejected = await gateway.next("rejected")
         assert (rejected.request, rejected.code) == ("r1", gateway_pb2.REJECT_CODE_CHANGED)
         assert not brain.all_of(events.Submitted)
 
 
 async def test_of_a_prompt_that_waits_for_its_model_what_is_still_read_is_asked_and_starts_an_engine(
-    serve: Any, brain: Any, submit: Any, settled: asyncio.Event
+    serve: Any, brain: Any, submit: Any, reattach_grace_over: asyncio.Event
 ) -> None:
-    settled.clear()
+    reattach_grace_over.clear()
     async with asyncio.timeout(60), serve(brain) as stack:
         demand = asyncio.ensure_future((await stack.admin()).AwaitDemand(admin_pb2.AwaitDemandRequest()))
         gateway = await stack.gateway()

@@ -61,7 +61,7 @@ class Directories:
         if kind not in ("hub", "s3", "http"):
             return await asyncio.to_thread(_local, source)
         done: Future[Path] = Future()
-        self._slots.submit(slot_of(source), lambda: _settle(done, lambda: self._bring(source)))
+        self._slots.submit(slot_of(source), lambda: _run_unless_cancelled(done, lambda: self._bring(source)))
         return await asyncio.wrap_future(done)
 
     def _bring(self, source: ModelSource) -> Path:
@@ -209,7 +209,7 @@ def _snapshot(source: HubSource, hub_cache: str | None) -> Path:
     )
 
 
-def _settle(done: Future[Path], bring: Callable[[], Path]) -> None:
+def _run_unless_cancelled(done: Future[Path], bring: Callable[[], Path]) -> None:
     """Run it for those that wait, unless none does: what an executor does, for a thread of `Slots`."""
     if not done.set_running_or_notify_cancel():
         return

@@ -38,13 +38,13 @@ class Writer:
         self._store = store
         self._clock = clock
         self._troubles: dict[ChildKey, _Trouble] = {}
-        self._settled: dict[ChildKey, tuple[str, str]] = {}
+        self._up_to_date: dict[ChildKey, tuple[str, str]] = {}
 
     async def write(self, wanted: Desired, children: Mapping[ChildKey, Json]) -> dict[ChildKey, str]:
         """Returns what is refused, and why. Raises KubeError when the API server does not answer."""
         wants: dict[ChildKey, Json | None] = {ChildKey.of(one): one for one in wanted.manifests}
         wants |= dict.fromkeys(wanted.leftovers)
-        remembered: tuple[dict[ChildKey, Any], ...] = (self._troubles, self._settled)
+        remembered: tuple[dict[ChildKey, Any], ...] = (self._troubles, self._up_to_date)
         for memory in remembered:
             for key in memory.keys() - wants.keys():
                 del memory[key]
@@ -57,26 +57,26 @@ class Writer:
         return min((one.again - self._clock() for one in self._troubles.values()), default=float("inf"))
 
     async def _look(self, key: ChildKey, manifest: Json | None, live: Json | None) -> None:
-        if self._is_settled(key, manifest, live) if manifest else _goes(live):
+        if self._is_up_to_date(key, manifest, live) if manifest else _goes(live):
             self._troubles.pop(key, None)
             return
         said, before = fingerprint(manifest), self._troubles.get(key)
         if before and before.said == said and self._clock() < before.again:
             return
         try:
-            settled, refusal = await self._write(key, manifest, live), ""
+            up_to_date, refusal = await self._write(key, manifest, live), ""
         except KubeError as error:
             if error.status == 0:
                 raise
-            settled, refusal = False, _told(error, live)
+            up_to_date, refusal = False, _told(error, live)
             _log.warning("%s %s/%s: %s", *key, refusal)
-        if settled:
+        if up_to_date:
             self._troubles.pop(key, None)
             return
         delay_s = min(2 * before.delay_s, _LONGEST_RETRY_S) if before and before.said == said else _FIRST_RETRY_S
         self._troubles[key] = _Trouble(said, self._clock() + delay_s, delay_s, refusal)
 
-    def _is_settled(self, key: ChildKey, manifest: Json, live: Json | None) -> bool:
+    def _is_up_to_date(self, key: ChildKey, manifest: Json, live: Json | None) -> bool:
         """Whether it is as wanted: looked at again when either has changed."""
         if live is None:
             return False
@@ -84,12 +84,12 @@ class Writer:
             manifest["metadata"].get("annotations", {}).get(APPLIED, ""),
             live["metadata"].get("resourceVersion", ""),
         )
-        if all(state) and self._settled.get(key) == state:
+        if all(state) and self._up_to_date.get(key) == state:
             return True
-        settled = as_wanted(live, manifest)
-        if settled:
-            self._settled[key] = state
-        return settled
+        up_to_date = as_wanted(live, manifest)
+        if up_to_date:
+            self._up_to_date[key] = state
+        return up_to_date
 
     async def _write(self, key: ChildKey, manifest: Json | None, live: Json | None) -> bool:
         """Whether it is as wanted now. What was never seen is not ours to force: somebody else may have made it."""

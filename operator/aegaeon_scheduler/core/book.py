@@ -123,7 +123,7 @@ class Book:
         """Unloads that outstanding loads count on."""
         return {unload for _, pledge in self.loads.values() for unload in pledge}
 
-    def settle(self, issued: Grant) -> None:
+    def release_grant(self, issued: Grant) -> None:
         """The command is over: its grant is, from here on, part of the reports."""
         self.granted -= issued.grant
         self.host_granted -= issued.host_grant

@@ -34,7 +34,7 @@ class Failures:
                 self._life.lose(opened, f"{inst.id} refused it: {event.reason}", blame)
         issued = inst.commands.pop(event.id, None)
         if issued is not None:
-            inst.book.settle(issued)
+            inst.book.release_grant(issued)
             self._undo(inst, issued, event.kind, event.reason)
             self._life.wake(inst)
         if event.memory is not None:
@@ -44,7 +44,7 @@ class Failures:
         """It never ran: as if it had not been sent."""
         issued = inst.commands.pop(event.id, None)
         if issued is not None:
-            inst.book.settle(issued)
+            inst.book.release_grant(issued)
             self._undo(inst, issued, None, f"command {event.because} did not succeed")
             self._life.wake(inst)
 

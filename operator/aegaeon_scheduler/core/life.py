@@ -78,8 +78,8 @@ class Life:
             self.hold(seq)  # one that waits already goes on waiting
         self.stage(seq, Stage.QUEUED)
         model = seq.model
-        if seq.epoch > 1 and self._pool.now < self._pool.settled_at:
-            self._timers.settle()
+        if seq.epoch > 1 and self._pool.now < self._pool.reattach_deadline:
+            self._timers.await_reattach()
             model.waiting[seq.id] = seq
             return
         inst = self._policy.place(seq, self._pool.now)

@@ -76,7 +76,7 @@ class Mover:
 
     # -- ahead of turns ---------------------------------------------------------------------------------------------
 
-    def settle(self, inst: Instance) -> None:
+    def send_waiting_moves(self, inst: Instance) -> None:
         """Send the loads, then the copies in, that there is room for now."""
         for name in list(inst.wanted):
             model = self._pool.models.get(name)

@@ -36,7 +36,7 @@ class Pool:
         self.pass_from = 0.0  # not before this time
 
     @property
-    def settled_at(self) -> float:
+    def reattach_deadline(self) -> float:
         """Until then instances that outlived an earlier scheduler may still attach."""
         return (self.now if self.began is None else self.began) + self.config.reattach_grace_s
 

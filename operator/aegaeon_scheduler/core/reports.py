@@ -37,7 +37,7 @@ class Reports:
         """A Load, Unload or copy ended well."""
         issued = inst.commands.pop(event.id, None)
         if issued is not None:
-            inst.book.settle(issued)
+            inst.book.release_grant(issued)
             body = issued.body
             if isinstance(body, Load):
                 self._loaded(inst, issued, event)
@@ -213,7 +213,7 @@ class Reports:
     def _turn_over(self, inst: Instance, issued: Issued) -> None:
         del inst.commands[issued.id]
         inst.turns.remove(issued)
-        inst.book.settle(issued)
+        inst.book.release_grant(issued)
         if issued.weights is not None:
             issued.weights.turns -= 1
             issued.weights.used = self._pool.tick()

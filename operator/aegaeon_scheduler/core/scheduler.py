@@ -132,7 +132,7 @@ class Scheduler:
             self._life.cancel(seq, "its gateway did not submit it again")
         for instance, h in leases:
             self._recovery.expire(instance, h)
-        if self._timers.settled():
+        if self._timers.reattach_ended():
             for model in list(self._pool.models.values()):
                 self._handoff.place_waiting(model)
         if self._pool.pass_at is not None and self._pool.pass_at <= self._pool.now:
@@ -141,7 +141,7 @@ class Scheduler:
 
     def _fill(self, inst: Instance) -> None:
         if inst.wanted or inst.incoming:
-            self._mover.settle(inst)
+            self._mover.send_waiting_moves(inst)
         barred: list[Plan] = []
         while len(inst.turns) < self._pool.config.lane_depth:
             if inst.turns and inst.turns[-1].alone:

@@ -20,7 +20,7 @@ class Timers:
         self._holds: list[tuple[float, int, Sequence]] = []  # a heap: holds depend on objectives
         self._losses: deque[tuple[float, Sequence]] = deque()
         self._leases: deque[tuple[float, InstanceId, SeqId, Held]] = deque()
-        self._settling = False
+        self._awaiting_reattach = False
         self._armed: float | None = None
 
     def hold(self, seq: Sequence, until: float) -> None:
@@ -38,14 +38,14 @@ class Timers:
         """An instance holds a sequence that no gateway has claimed."""
         self._leases.append((self._pool.now + self._pool.config.held_lease_s, instance, held.seq, held))
 
-    def settle(self) -> None:
+    def await_reattach(self) -> None:
         """A sequence begins to wait for the instance that may still hold it."""
-        self._settling = True
+        self._awaiting_reattach = True
 
-    def settled(self) -> bool:
+    def reattach_ended(self) -> bool:
         """Whether that wait has just ended."""
-        ended = self._settling and self._pool.now >= self._pool.settled_at
-        self._settling = self._settling and not ended
+        ended = self._awaiting_reattach and self._pool.now >= self._pool.reattach_deadline
+        self._awaiting_reattach = self._awaiting_reattach and not ended
         return ended
 
     def due(self) -> tuple[list[Sequence], list[Sequence], list[tuple[InstanceId, Held]]]:
@@ -86,8 +86,8 @@ class Timers:
         """Ask for the earliest Tick that is needed, once."""
         self._drop_stale()
         heads = [queue[0][0] for queue in (self._holds, self._losses, self._leases) if queue]
-        if self._settling:
-            heads.append(self._pool.settled_at)
+        if self._awaiting_reattach:
+            heads.append(self._pool.reattach_deadline)
         if self._pool.pass_at is not None and self._pool.pass_at < inf:
             heads.append(self._pool.pass_at)
         if heads and (self._armed is None or min(heads) < self._armed):

@@ -64,7 +64,7 @@ class Mismatched:
     def _judge(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
         if not self.is_one(submit):
             self._driver.submit(origin, submit)
-        elif self._rolls.settled and not self._is_coming(submit):
+        elif self._rolls.reattach_grace_over and not self._is_coming(submit):
             reason = f"{submit.model} stands for another model than it did"
             self._driver.refuse(origin, submit, RejectCode.CHANGED, reason)
         else:

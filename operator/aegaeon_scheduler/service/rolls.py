@@ -18,7 +18,7 @@ from aegaeon_scheduler.service.identity import objectives_of
 _log = logging.getLogger(__name__)
 
 DRAIN_S = 60.0  # for what runs when a scheduler starts: how long that may take is not known to it
-SETTLE_S = 10.0  # so long after the first peer has come, those that outlived an earlier scheduler may attach
+REATTACH_GRACE_S = 10.0  # so long after the first peer has come, those that outlived an earlier scheduler may attach
 _CACHED, _FAILED = model_pb2.MODEL_PHASE_CACHED, model_pb2.MODEL_PHASE_FAILED
 
 
@@ -38,19 +38,19 @@ class Rolls:
         self._catalog = catalog
         self._driver = driver
         self._rolls: dict[str, Roll] = {}
-        self._settled_at: float | None = None
+        self._reattach_deadline: float | None = None
 
     def __len__(self) -> int:
         return len(self._rolls)
 
     @property
-    def settled(self) -> bool:
+    def reattach_grace_over(self) -> bool:
         """Whether engines that outlived an earlier scheduler have had time to say what they have, and gateways what is
         open: before, a model without requests may be one whose requests are yet to come."""
         now = self._driver.clock()
-        if self._settled_at is None:
-            self._settled_at = now + SETTLE_S
-        return now >= self._settled_at
+        if self._reattach_deadline is None:
+            self._reattach_deadline = now + REATTACH_GRACE_S
+        return now >= self._reattach_deadline
 
     def target(self, name: str) -> model_pb2.ModelSpec | None:
         """What the name is to stand for, if that is another model."""
@@ -83,7 +83,7 @@ class Rolls:
     def attached(self, hello: engine_pb2.Hello) -> bool:
         """An engine has come; whether the catalog has changed. What it runs under a name, and got from an earlier
         scheduler, is what the name stands for until that is answered."""
-        if self.settled:
+        if self.reattach_grace_over:
             return False
         running = {state.model for state in hello.models if state.phase == _CACHED}
         running |= {held.model for held in hello.held}
@@ -114,7 +114,7 @@ class Rolls:
         if roll.ends is None:
             if not self._serves(name):
                 return True
-            if not (self.settled and self._prepared(name)):
+            if not (self.reattach_grace_over and self._prepared(name)):
                 return False
             self._drain(name, roll)
         assert roll.ends is not None

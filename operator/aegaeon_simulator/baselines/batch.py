@@ -10,7 +10,7 @@ class Batch:
     """Running requests of one model, one token of each in every step.
 
     While a request is in it, its `done`, `times` and `state` stay what they were: `step` writes them when its last
-    token is out, `settle` for all that are left.
+    token is out, `write_outcomes` for all that are left.
     """
 
     def __init__(self, kind: Kind) -> None:
@@ -45,7 +45,7 @@ class Batch:
         if not self._since:
             self._ticks = []
 
-    def settle(self) -> None:
+    def write_outcomes(self) -> None:
         """Nothing more comes: what became of all that are in it."""
         for job in list(self._since):
             self._write(job)

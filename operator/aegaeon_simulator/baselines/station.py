@@ -30,10 +30,10 @@ class Station:
         self._room = self._room or self.bench.device.model_bytes
         self._room -= kind.weight_bytes
 
-    def settle(self) -> None:
+    def write_outcomes(self) -> None:
         """The run is over: what became of requests that are not."""
         for batch in self.models.values():
-            batch.settle()
+            batch.write_outcomes()
 
     def clear(self) -> None:
         """No model is resident."""
@@ -120,7 +120,7 @@ class StaticPool:
                 yield from station.work()
                 yield self._bench.wake
         finally:
-            station.settle()
+            station.write_outcomes()
 
 
 class FairPool:
@@ -159,7 +159,7 @@ class FairPool:
                 else:
                     yield from self._serve(station, job)
         finally:
-            station.settle()
+            station.write_outcomes()
 
     def _first(self, station: Station) -> Job | None:
         """The first in line; a device that has its model and nothing to do is left to take it."""

@@ -182,4 +182,6 @@ async def test_who_scales_by_metrics_sees_requests_that_wait_for_the_first_engin
                     await asyncio.sleep(0.05)
             await asyncio.gather(*asked)
             await until_empty(stack)
-            assert await value() == 0
+            async with asyncio.timeout(PATIENCE_S):  # the count may fall after the memory is free
+                while await value() != 0:  # noqa: ASYNC110  # another process is watched
+                    await asyncio.sleep(0.05)

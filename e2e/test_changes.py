@@ -22,7 +22,7 @@ def put_back(pool: PodsOfPool) -> Iterator[None]:
     """Tests of other files share the pool: its models are as they were, whatever became of the change."""
     yield
     pool.apply(model_pool("blue", ["mistral"], guest="green"), model_pool("red", ["llama", "qwen2"]))
-    pool.wait_until("it is as it was", lambda: settled(pool, "red") and settled(pool, "blue"), 180)
+    pool.wait_until("it is as it was", lambda: rolled_out(pool, "red") and rolled_out(pool, "blue"), 180)
     pool.wait_until_ready()
 
 
@@ -41,7 +41,7 @@ def condition(pool: PodsOfPool, kind: str, name: str, condition: str) -> dict[st
     return found
 
 
-def settled(pool: PodsOfPool, name: str) -> bool:
+def rolled_out(pool: PodsOfPool, name: str) -> bool:
     """Whether the operator has seen the newest spec and nothing of it is on its way."""
     found = json.loads(pool.kubectl("get", "modelpool", name, "-o", "json"))
     seen = found["status"].get("observedGeneration") == found["metadata"]["generation"]
@@ -58,7 +58,7 @@ def test_a_model_is_changed_under_its_name_and_no_request_fails_or_is_answered_b
         if scheduler == "dies":
             pool.kill(pool.pods("scheduler")[0])
         load.wait_for_answers(4)
-        pool.wait_until("the change is through", lambda: settled(pool, "red"), 180)
+        pool.wait_until("the change is through", lambda: rolled_out(pool, "red"), 180)
         pool.wait_until_ready()
     with Load(pool.url, {"qwen2": RED}, models) as after:
         after.wait_for_answers(4)
@@ -83,7 +83,7 @@ def test_a_change_that_cannot_be_served_stands_at_its_own_model_pool_and_holds_u
             "the change is refused", lambda: condition(pool, "modelpool", "blue", "Accepted")["status"] == "False", 120
         )
         pool.apply(model_pool("red", ["llama", "qwen2", "qwen3"]))
-        pool.wait_until("another tenant's new model is served", lambda: settled(pool, "red"), 120)
+        pool.wait_until("another tenant's new model is served", lambda: rolled_out(pool, "red"), 120)
         with Load(pool.url, {"qwen3": RED}, models) as newcomer:
             newcomer.wait_for_answers(2)
         load.wait_for_answers(6)
@@ -107,9 +107,9 @@ def test_a_setting_of_a_served_model_and_a_scheduler_that_is_deleted_cost_no_req
         pool.apply(changed("red", ["llama", "qwen2"], "qwen2", maxModelLen=128))
         pool.kill(pool.pods("scheduler")[0])
         load.wait_for_answers(12, within_s=180)
-        pool.wait_until("the change is through", lambda: settled(pool, "red"), 180)
+        pool.wait_until("the change is through", lambda: rolled_out(pool, "red"), 180)
         pool.apply(model_pool("red", ["llama", "qwen2"]))
-        pool.wait_until("it is as it was", lambda: settled(pool, "red"), 180)
+        pool.wait_until("it is as it was", lambda: rolled_out(pool, "red"), 180)
 
     assert load.failures == []
     assert load.verdict().differences == ()

@@ -39,11 +39,11 @@ def shorten(world: World, planned: Planned) -> Iterator[str]:
     """Another setting of a model that is served."""
     try:
         world.apply(red(maxModelLen=128))
-        settled(world, "red")
+        await_rollout(world, "red")
         yield "qwen2"
     finally:
         world.apply(red())
-    settled(world, "red")
+    await_rollout(world, "red")
 
 
 @contextmanager
@@ -52,11 +52,11 @@ def exchange(world: World, planned: Planned) -> Iterator[str]:
     change = world.verdict.may_be("qwen2", "qwen3", time.monotonic())
     try:
         world.apply(red(source={"hostPath": "qwen3"}))
-        settled(world, "red")
+        await_rollout(world, "red")
         yield "qwen2"
     finally:
         world.apply(red())
-    settled(world, "red")
+    await_rollout(world, "red")
     change.until = time.monotonic()
 
 
@@ -78,7 +78,7 @@ def refuse(world: World, planned: Planned) -> Iterator[str]:
         yield BLUE_MODEL
     finally:
         world.apply(blue(was))
-    settled(world, "blue")
+    await_rollout(world, "blue")
 
 
 @contextmanager
@@ -89,12 +89,12 @@ def with_qwen3(world: World, source: dict[str, Any]) -> Iterator[None]:
         yield
     finally:
         world.apply(red())
-    settled(world, "red")
+    await_rollout(world, "red")
 
 
-def settled(world: World, name: str) -> None:
+def await_rollout(world: World, name: str) -> None:
     """Until nothing of a ModelPool is on its way. Raises ChaosError."""
-    world.until(f"ModelPool {name} is settled", lambda: _progressing(world, name) == "False", _CHANGE_S)
+    world.until(f"ModelPool {name} is rolled out", lambda: _progressing(world, name) == "False", _CHANGE_S)
 
 
 def served(world: World, model: str) -> None:

@@ -88,16 +88,16 @@ class ByteLocks {
   const Fd file_;
 };
 
-// The source's side, as kv/lending.py has it: first the event is set, then the byte is looked at.
+// The source's side, as memory/leases.py has it: first the event is set, then the byte is looked at.
 class Lending {
  public:
   Lending(BlockPool& pool, const std::string& path) : pool_(pool), locks_(path) {}
   void recall(std::vector<Block> blocks, EventPtr lease) {
     lease->set();
     recalled_.push_back({std::move(blocks), std::move(lease)});
-    settle();
+    reclaim();
   }
-  std::size_t settle() {
+  std::size_t reclaim() {
     std::erase_if(recalled_, [this](const Loan& loan) {
       if (locks_.is_shared(loan.lease->slot())) return false;
       pool_.release(loan.blocks);
@@ -192,7 +192,7 @@ TEST(Protocol, BlocksHandedOffAreReadWholeAndNeverUsedAgainTooEarly) {
   for (int round = 0; round < kRounds; ++round) {
     std::vector<Block> mine(1 + static_cast<std::size_t>(round) % 3);
     while (blocks.capacity() - blocks.used() < mine.size()) {
-      lending.settle();
+      lending.reclaim();
       std::this_thread::yield();
     }
     blocks.allocate(mine, kSlabs);
@@ -223,7 +223,7 @@ TEST(Protocol, BlocksHandedOffAreReadWholeAndNeverUsedAgainTooEarly) {
   for (auto& adopter : adopters) adopter.wire.send(std::nullopt);
   for (auto& thread : threads) thread.join();
   out.close();
-  EXPECT_EQ(lending.settle(), 0u);
+  EXPECT_EQ(lending.reclaim(), 0u);
   int whole = 0;
   int stale = 0;
   for (const auto& adopter : adopters) {

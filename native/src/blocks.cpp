@@ -154,7 +154,7 @@ void BlockPool::allocate(std::span<Block> out, std::size_t grant) {
     hold(blocks[i]);
     out[i] = static_cast<Block>(blocks[i]);
   }
-  settle();
+  return_empty_slabs();
 }
 
 std::size_t BlockPool::require(Block block, bool cached, const char* call) const {
@@ -181,7 +181,7 @@ void BlockPool::retain(std::span<const Block> blocks, std::size_t grant) {
   for (const Block block : blocks) ids.push_back(require(block, true, "retain"));
   afford(cold(ids), grant, "retain: " + std::to_string(blocks.size()) + " blocks");
   for (const std::size_t block : ids) hold(block);
-  settle();
+  return_empty_slabs();
 }
 
 // All or nothing: references dropped before a block that is not held are taken up again.
@@ -204,7 +204,7 @@ std::size_t BlockPool::release(std::span<const Block> blocks) {
     if (kept_[index]) turn(index, caching_, 1);
     place(index);
   }
-  return settle();
+  return return_empty_slabs();
 }
 
 void BlockPool::keep(std::span<const Block> blocks) {
@@ -231,7 +231,7 @@ std::size_t BlockPool::forget(std::span<const Block> blocks) {
     turn(index, caching_, -1);
     place(index);
   }
-  return settle();
+  return return_empty_slabs();
 }
 
 void BlockPool::close() {

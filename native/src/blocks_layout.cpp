@@ -61,7 +61,7 @@ void BlockPool::turn(std::size_t block, std::vector<std::uint32_t>& counts, int 
 
 // Unmaps the positions that nothing touches any more, gives their slabs back, and puts every block over a position that
 // turned into its lot. Returns how many slabs went back.
-std::size_t BlockPool::settle() {
+std::size_t BlockPool::return_empty_slabs() {
   if (turned_.empty()) return 0;
   std::vector<std::size_t> positions = std::exchange(turned_, {});
   std::sort(positions.begin(), positions.end());

@@ -19,7 +19,7 @@ from aegaeon_sidecar.engine.sweeper import survey
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
-async def settled(link: Link, *names: str) -> None:
+async def fetched_or_failed(link: Link, *names: str) -> None:
     """Each is cached or failed."""
     fetching = mpb.MODEL_PHASE_FETCHING
     await link.until(lambda: all(name in link.models and link.models[name].phase != fetching for name in names))
@@ -53,7 +53,7 @@ async def test_a_model_that_the_disk_has_no_room_for_fails_with_the_numbers_and_
         ) as engine:
             link = await scheduler.link("a")
             link.send(catalog)
-            await settled(link, "far", "near")
+            await fetched_or_failed(link, "far", "near")
             assert link.models["far"].phase == mpb.MODEL_PHASE_FAILED
             assert "bytes, the disk has" in link.models["far"].reason
             assert "make room" in link.models["far"].reason
@@ -94,7 +94,7 @@ async def test_a_model_that_shared_memory_has_no_room_for_is_served_from_its_fil
         async with inside(config(folder, segments=str(small / "segments"))) as engine:
             link = await scheduler.link("a")
             link.send(pb.Catalog(models=[spec(name, tiny_models[name]) for name in names]))
-            await settled(link, *names)
+            await fetched_or_failed(link, *names)
             reasons = [link.models[name].reason for name in names]
             assert reasons[0] == ""
             assert "make the tmpfs larger" in reasons[1]
@@ -117,7 +117,7 @@ async def test_shared_memory_that_others_fill_during_a_load_sends_it_past_the_ca
         async with inside(settings) as engine:
             link = await scheduler.link("a")
             link.send(pb.Catalog(models=[spec(name, tiny_models[name]) for name in names]))
-            await settled(link, *names)
+            await fetched_or_failed(link, *names)
             draft = engine._cache.draft
 
             def crowded(*given: Any, **named: Any) -> Any:

@@ -61,7 +61,7 @@ class BlockPool {
   Lot lot_of(std::size_t block) const;
   void place(std::size_t block);
   void turn(std::size_t block, std::vector<std::uint32_t>& counts, int by);
-  std::size_t settle();
+  std::size_t return_empty_slabs();
 
   void require_open() const;
   std::size_t require(Block block, bool cached, const char* call) const;

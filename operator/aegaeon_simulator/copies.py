@@ -79,8 +79,8 @@ class CopyLanes(ComputeLane):
             return False
         if self.turn is not None and self.turn.body.model == body.model:
             raise WireViolationError(f"{body.model} is unloaded while its turn runs")
-        stay = self.resident.pop(body.model)
-        if stay not in self.resident.values():
+        shared = self.resident.pop(body.model)
+        if shared not in self.resident.values():
             self.device.drop_weights(self.models[body.model].footprint.weight_slabs)
         self._later(0.0, lambda: self._end(send, 0.0))
         return True

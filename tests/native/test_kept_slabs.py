@@ -23,7 +23,7 @@ class KeptSlabs(RuleBasedStateMachine):
         self.written = dict.fromkeys(range(SLABS), 0)
         self.last = 0
 
-    def stays(self) -> int:
+    def kept_content(self) -> int:
         return sum(len(self.left(ticket)) for ticket in self.kept)
 
     def left(self, ticket: int) -> list[int]:
@@ -41,13 +41,13 @@ class KeptSlabs(RuleBasedStateMachine):
                 self.pool.take(count)
             return
         empty = self.pool.free - self.pool.kept
-        stays = self.stays()
+        content = self.kept_content()
         slabs = self.pool.take(count)
         self.last += 1
         self.taken[self.last] = slabs
         for slab in slabs:
             self.written[slab] = self.last
-        assert self.stays() == stays - max(0, count - empty), "slabs without content go first"
+        assert self.kept_content() == content - max(0, count - empty), "slabs without content go first"
 
     @rule(data=st.data(), keep=st.booleans())
     def give_back(self, data: st.DataObject, keep: bool) -> None:
@@ -78,7 +78,7 @@ class KeptSlabs(RuleBasedStateMachine):
     def nothing_is_lost(self) -> None:
         self.pool.check()
         assert self.pool.free == SLABS - sum(map(len, self.taken.values()))
-        assert self.pool.kept == self.stays()
+        assert self.pool.kept == self.kept_content()
 
     def teardown(self) -> None:
         self.pool.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 from sidecar.rig import Link, Rig, config, inside, seq, spec
 
 from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_sidecar.weights.stays import shared
+from aegaeon_sidecar.weights.shared_weights import shared
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 BOTH = ("one", "other")

@@ -44,10 +44,10 @@ def _instance(pool: Pool, inst: Instance) -> None:
         _same(pool.sequences.get(seq.id) is seq and seq.home is inst, f"{inst.id} lists {seq.id}, which is elsewhere")
         for turn in seq.turns:
             _same(turn in inst.commands, f"{seq.id} is in turn {turn}, which is not out")
-    stays = {id(w.stay): w.stay for w in inst.weights.values()}
+    distinct = {id(w.shared): w.shared for w in inst.weights.values()}
     for weights in inst.weights.values():
-        _same(weights in weights.stay.members, f"{inst.id}: {weights.model.name} is not among those in its slabs")
-    booked = sum(stay.slabs for stay in stays.values() if stay.booked)
+        _same(weights in weights.shared.members, f"{inst.id}: {weights.model.name} is not among those in its slabs")
+    booked = sum(shared.slabs for shared in distinct.values() if shared.booked)
     _same(booked <= inst.book.weights, f"{inst.id}: {booked} slabs of weights, the book says {inst.book.weights}")
     loads = {id for id in inst.book.loads if id not in inst.commands}
     _same(not loads, f"{inst.id}: loads {sorted(loads)} are in the book but not out")

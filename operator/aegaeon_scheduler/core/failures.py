@@ -9,8 +9,8 @@ from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.reports import Reports
+from aegaeon_scheduler.core.shared_weights import left
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage
-from aegaeon_scheduler.core.stays import left
 
 
 class Failures:
@@ -75,7 +75,7 @@ class Failures:
         assert model is not None
         assert weights is not None
         left(inst, weights)
-        weights.stay.broken = True
+        weights.shared.broken = True
         if inst.weights.get(model.name) is weights:
             del inst.weights[model.name]
         if kind is None:

@@ -14,8 +14,8 @@ from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.residency import Residency
 from aegaeon_scheduler.core.room import Room
+from aegaeon_scheduler.core.shared_weights import slabs_to_load
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
-from aegaeon_scheduler.core.stays import slabs_to_load
 
 # Slabs, as a share of all, that copies ahead of turns leave free for the growth of what runs.
 _RESERVE = 1 / 64

@@ -15,8 +15,8 @@ from aegaeon_scheduler.core.nodes import strand
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.residency import Residency
-from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage, Stay, Weights
-from aegaeon_scheduler.core.stays import entered, unshow
+from aegaeon_scheduler.core.shared_weights import entered, unshow
+from aegaeon_scheduler.core.state import Instance, Model, Sequence, SharedWeights, Stage, Weights
 from aegaeon_scheduler.core.timers import Timers
 
 
@@ -94,8 +94,10 @@ class Recovery:
         """Account for a model that was resident before the attachment, once its size is known."""
         if model.name in inst.reported and model.footprint is not None:
             inst.reported.remove(model.name)
-            stay = inst.stays.setdefault(inst.shared.get(model.name, model.name), Stay(model.fp.weight_slabs))
-            weights = inst.weights[model.name] = Weights(model, stay, None)
+            shared = inst.shared_weights.setdefault(
+                inst.shared.get(model.name, model.name), SharedWeights(model.fp.weight_slabs)
+            )
+            weights = inst.weights[model.name] = Weights(model, shared, None)
             entered(inst, weights)
             inst.book.exact = not inst.reported
 

@@ -9,8 +9,8 @@ from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.shared_weights import entered, left
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage
-from aegaeon_scheduler.core.stays import entered, left
 
 
 class Reports:

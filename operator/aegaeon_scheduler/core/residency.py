@@ -13,8 +13,8 @@ from aegaeon_scheduler.core.domain import CommandId, Place
 from aegaeon_scheduler.core.policies import Plan, Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.room import Fitted, Room
-from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stay, Weights
-from aegaeon_scheduler.core.stays import slabs_to_load, twin
+from aegaeon_scheduler.core.shared_weights import slabs_to_load, twin
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, SharedWeights, Weights
 
 
 class Residency:
@@ -84,15 +84,15 @@ class Residency:
     ) -> Weights:
         """Issue its load: into slabs of its own, or into those of a twin once that is in."""
         partner = twin(inst, model)
-        stay = Stay(model.fp.weight_slabs) if partner is None else partner.stay
-        slabs = stay.slabs if partner is None else 0
+        shared = SharedWeights(model.fp.weight_slabs) if partner is None else partner.shared
+        slabs = shared.slabs if partner is None else 0
         if partner is not None and not partner.ready and partner.load is not None:
             after += (partner.load,)
         name = None if partner is None else partner.model.name
         body = Load(model.name, slabs, self._policy.past_host(inst), name, model.config.identity)
         load = self._pool.issue(inst, body, why, after, model=model)
         inst.book.grant_load(load.id, slabs, dict(unloads))
-        load.weights = inst.weights[model.name] = Weights(model, stay, load.id)
+        load.weights = inst.weights[model.name] = Weights(model, shared, load.id)
         inst.loads += 1
         model.loads += 1
         return load.weights

@@ -15,8 +15,8 @@ from aegaeon_scheduler.core.domain import CommandId, Footprint, Place
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.policies import Plan, Policy
 from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.shared_weights import ends_with, given_by, shared_weights_for, slabs_to_load
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, Weights
-from aegaeon_scheduler.core.stays import ends_with, given_by, slabs_to_load, stay_for
 
 _FEW_STEPS = 8  # a turn is cut down to so many steps before any sequence is swapped out for it
 
@@ -139,8 +139,8 @@ class Room:
             return {}
         if any(w.unload is not None for w in inst.weights.values()):
             return None
-        mine = stay_for(inst, model)
-        idle = [w for w in inst.weights.values() if w.model is not model and w.ready and w.stay is not mine]
+        mine = shared_weights_for(inst, model)
+        idle = [w for w in inst.weights.values() if w.model is not model and w.ready and w.shared is not mine]
         order = self._policy.unload_order(inst, idle)
         if free + given_by(order) < need:
             return None
@@ -154,7 +154,7 @@ class Room:
         for weights in models:
             if free >= need:
                 break
-            if weights.unload is not None or not ends_with(weights.stay, models):
+            if weights.unload is not None or not ends_with(weights.shared, models):
                 continue
             after = (weights.last_turn,) if weights.turns and weights.last_turn is not None else ()
             name = weights.model.name
@@ -219,8 +219,8 @@ class _Candidates:
             if _fits_host(inst, seq) or _may_cost(policy, plan, seq):
                 (self.running if seq.turns else self.sequences).append(seq)
         others = [w for w in inst.weights.values() if w.model is not plan.model and w.ready and w.unload is None]
-        mine = stay_for(inst, plan.model)
-        free = [w for w in others if w.stay is not mine]
+        mine = shared_weights_for(inst, plan.model)
+        free = [w for w in others if w.shared is not mine]
         self.idle = policy.unload_order(inst, [w for w in free if not w.turns])
         self.busy = [w for w in free if w.turns]
 

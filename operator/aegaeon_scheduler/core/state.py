@@ -71,7 +71,7 @@ class Model:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Stay:
+class SharedWeights:
     """Slabs with the weights of one content; free when the last of `members`, who show them, has gone.
 
     `booked`: a report counted them, so the book knows what they are taken for. `broken`: a load into them failed.
@@ -88,7 +88,7 @@ class Weights:
     """A model that is resident on an instance or on its way. `unload` is set once it is to go, giving `gives` slabs."""
 
     model: Model
-    stay: Stay
+    shared: SharedWeights
     load: CommandId | None
     ready: bool = field(init=False)
     gives: int = 0
@@ -98,13 +98,13 @@ class Weights:
     used: int = 0
 
     def __post_init__(self) -> None:
-        self.stay.members.append(self)
+        self.shared.members.append(self)
         self.ready = self.load is None
 
     @property
     def slabs(self) -> int:
         """Slabs of its weights, shared with other names of the same content or not."""
-        return self.stay.slabs
+        return self.shared.slabs
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -226,7 +226,7 @@ class Instance:
     phases: dict[ModelName, Phase] = field(default_factory=dict)
     weights: dict[ModelName, Weights] = field(default_factory=dict)
     contents: dict[ModelName, str] = field(default_factory=dict)  # hashes of weights, as this instance knows them
-    stays: dict[ModelName, Stay] = field(default_factory=dict)  # by the name of `shared`
+    shared_weights: dict[ModelName, SharedWeights] = field(default_factory=dict)  # by the name of `shared`
     commands: dict[CommandId, Issued] = field(default_factory=dict)
     opens: dict[CommandId, Sequence] = field(default_factory=dict)
     turns: list[Issued] = field(default_factory=list)

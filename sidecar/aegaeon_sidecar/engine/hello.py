@@ -10,7 +10,7 @@ from aegaeon_sidecar.engine.state import State
 from aegaeon_sidecar.engine.wire import PLACES, ROLES, seq_of
 from aegaeon_sidecar.kv.handles import make_handle
 from aegaeon_sidecar.kv.sequences import Place
-from aegaeon_sidecar.weights.stays import shared
+from aegaeon_sidecar.weights.shared_weights import shared
 
 
 def hello(config: SidecarConfig, incarnation: str, started: float, segment: str, state: State) -> pb.Hello:

@@ -58,8 +58,10 @@ class State:
         """Assert conservation of slabs and blocks in both tiers, at any time. Raises MemoryBookError or NativeError."""
         with self.monitor.changed:
             device, host = self.kv.sequences.owned()
-            stays = {id(model.stay): len(model.stay.slabs) for model in self.table.all if model.stay is not None}
-            self.kv.device.check(sum(stays.values()), device)
+            slabs = {
+                id(model.weights): len(model.weights.slabs) for model in self.table.all if model.weights is not None
+            }
+            self.kv.device.check(sum(slabs.values()), device)
             self.kv.host.check(0, host)
 
 

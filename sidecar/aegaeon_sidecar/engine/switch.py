@@ -27,7 +27,7 @@ from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.weights.images import Images
 from aegaeon_sidecar.weights.models import Model
 from aegaeon_sidecar.weights.phases import Phases
-from aegaeon_sidecar.weights.stays import drop, leave, share, take
+from aegaeon_sidecar.weights.shared_weights import drop, leave, share, take
 
 _ALL = 2**31 - 1
 
@@ -169,9 +169,9 @@ class Switch:
 
     def _map(self, model: Model) -> None:
         """Without the lock, as everything that takes longer than a look: steps of other models go on meanwhile."""
-        assert model.stay is not None  # it has its slabs
+        assert model.weights is not None  # it has its slabs
         begin, weights = time.monotonic(), _range(model)
-        slabs, shown = model.stay.slabs, model.shown
+        slabs, shown = model.weights.slabs, model.shown
         same = next((i for i, (slab, old) in enumerate(zip(slabs, shown, strict=False)) if slab != old), len(shown))
         try:
             weights.unmap(same, len(shown) - same)

@@ -20,7 +20,7 @@ class Reuse:
 
 @dataclass(slots=True)
 class KvMemory:
-    """Guarded by `monitor`. The device tier's slabs hold weights, too (weights/stays.py)."""
+    """Guarded by `monitor`. The device tier's slabs hold weights, too (weights/shared_weights.py)."""
 
     monitor: Monitor
     device: Tier

@@ -31,8 +31,8 @@ from aegaeon_sidecar.weights.fill import fill
 from aegaeon_sidecar.weights.models import Model, Served
 from aegaeon_sidecar.weights.phases import Phases
 from aegaeon_sidecar.weights.ring import NO_FILE, StageRing
+from aegaeon_sidecar.weights.shared_weights import drop
 from aegaeon_sidecar.weights.sources import Located, Sources
-from aegaeon_sidecar.weights.stays import drop
 from aegaeon_sidecar.weights.table import ModelTable
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from aegaeon_sidecar.weights.sources import Located
 
 
 @dataclass(slots=True, eq=False)
-class Stay:
+class SharedWeights:
     """Slabs of the device with the weights of one content, and the models that show them, under several names.
 
     Without models they are free, `slabs` is empty, and `ticket` is the pool's name of those not taken yet.
@@ -62,7 +62,7 @@ class Model:
     `served`: what it must be, because it was served so; `located`: where its files are; `files`: as they were when they
     last held what is served; `content`: hash of its weights, "" while they were never read whole;
     `image`: None while they are not on the host, and to be pinned before it is read; `pinned`: it is.
-    `resident`: its weights are in; `moving`: they come or go just now; `stay`: where they are, or were the last time;
+    `resident`: its weights are in; `moving`: they come or go just now; `weights`: their slabs, now or the last time;
     `shown`: slabs that its range is mapped to, its own or not any more;
     `users`: steps that read its weights; `leaving`: no further step may; `map_s`, `copy_s`: seconds of its last load;
     `kv_seed`: what names of its KV blocks begin with; `token_s`: seconds to compute a token of a prompt.
@@ -87,7 +87,7 @@ class Model:
     range: Range | None = None
     resident: bool = False
     moving: bool = False
-    stay: Stay | None = None
+    weights: SharedWeights | None = None
     shown: list[int] = field(default_factory=list)
     users: int = 0
     leaving: bool = False

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from aegaeon_scheduler.core.domain import ModelName
-from aegaeon_scheduler.core.state import Instance, Model, Stay, Weights
+from aegaeon_scheduler.core.state import Instance, Model, SharedWeights, Weights
 
 
-def stay_for(inst: Instance, model: Model) -> Stay | None:
+def shared_weights_for(inst: Instance, model: Model) -> SharedWeights | None:
     """The slabs that the model shows, or would show if it were loaded now, without taking any."""
     weights = inst.weights.get(model.name)
     if weights is not None and weights.unload is None:
-        return weights.stay
+        return weights.shared
     partner = twin(inst, model)
-    return partner.stay if partner is not None else None
+    return partner.shared if partner is not None else None
 
 
 def twin(inst: Instance, model: Model) -> Weights | None:
@@ -29,31 +29,31 @@ def twin(inst: Instance, model: Model) -> Weights | None:
     if not content:
         return None
     others = [w for name, w in inst.weights.items() if name != model.name and inst.contents.get(name) == content]
-    staying = [w for w in others if w.unload is None and (w.ready or not w.stay.broken)]
-    return max(staying, key=lambda w: w.ready, default=None)
+    remaining = [w for w in others if w.unload is None and (w.ready or not w.shared.broken)]
+    return max(remaining, key=lambda w: w.ready, default=None)
 
 
 def slabs_to_load(inst: Instance, model: Model) -> int:
     """What the book must grant so that its weights are there."""
-    return 0 if stay_for(inst, model) is not None else model.fp.weight_slabs
+    return 0 if shared_weights_for(inst, model) is not None else model.fp.weight_slabs
 
 
 def given_by(going: Collection[Weights]) -> int:
     """Slabs that are free once all of these have gone."""
-    stays = {id(w.stay): w.stay for w in going}
-    return sum(stay.slabs for stay in stays.values() if ends_with(stay, going))
+    distinct = {id(w.shared): w.shared for w in going}
+    return sum(shared.slabs for shared in distinct.values() if ends_with(shared, going))
 
 
-def ends_with(stay: Stay, going: Collection[Weights]) -> bool:
+def ends_with(shared: SharedWeights, going: Collection[Weights]) -> bool:
     """Whether no model shows the slabs once these, and those being unloaded anyway, have gone."""
-    return all(w.unload is not None or w in going for w in stay.members)
+    return all(w.unload is not None or w in going for w in shared.members)
 
 
 def entered(inst: Instance, weights: Weights) -> None:
     """A report shows them in."""
-    if weights in weights.stay.members and not weights.stay.booked:
-        weights.stay.booked = True
-        inst.book.weights += weights.stay.slabs
+    if weights in weights.shared.members and not weights.shared.booked:
+        weights.shared.booked = True
+        inst.book.weights += weights.shared.slabs
 
 
 def unshow(inst: Instance, name: ModelName) -> None:
@@ -65,9 +65,9 @@ def unshow(inst: Instance, name: ModelName) -> None:
 
 def left(inst: Instance, weights: Weights) -> None:
     """They are gone, or never came; the slabs go with the last name."""
-    stay = weights.stay
-    if weights in stay.members:
-        stay.members.remove(weights)
-        if not stay.members and stay.booked:
-            stay.booked = False
-            inst.book.weights -= stay.slabs
+    shared = weights.shared
+    if weights in shared.members:
+        shared.members.remove(weights)
+        if not shared.members and shared.booked:
+            shared.booked = False
+            inst.book.weights -= shared.slabs

@@ -16,30 +16,76 @@ from io import FileIO
 from pathlib import Path
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of a 64-bit Linux: type, whence, start, length, pid
+LOCK_SUFFIX = ".lock"
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a folder or file alone; a folder is made if need be. Waits for whoever has it."""
-    handle = _open_locked(path)
+    """Hold a folder alone, or a file named `*.lock`; either is made if need be. Waits for whoever has it."""
+    handle = _lock_or_make(path)
     try:
         yield
     finally:
         os.close(handle)
 
 
-def _open_locked(path: Path) -> int:
+def _lock_or_make(path: Path) -> int:
     while True:
-        if not path.exists():
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            return _lock(path, fcntl.LOCK_EX)
         except FileNotFoundError:
-            continue  # removed meanwhile
-        fcntl.flock(handle, fcntl.LOCK_EX)
+            folder = path.parent if _is_lock_file(path) else path
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+@contextmanager
+def try_locked(path: Path) -> Iterator[bool]:
+    """Hold a folder or file alone; False when somebody has it, or it is gone. A file named `*.lock` is made."""
+    handle = _lock_if_free(path)
+    try:
+        yield handle is not None
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _lock_if_free(path: Path) -> int | None:
+    try:
+        return _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, FileNotFoundError):
+        return None
+
+
+def share(path: Path) -> int:
+    """Hold it beside others until the handle is closed. Waits for who holds it alone. A file named `*.lock` is made."""
+    return _lock(path, fcntl.LOCK_SH)
+
+
+def _lock(path: Path, kind: int) -> int:
+    flags = os.O_RDWR | os.O_CREAT if _is_lock_file(path) else os.O_RDONLY
+    while True:
+        handle = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, kind)
+        except OSError:
+            os.close(handle)
+            raise
         if os.fstat(handle).st_nlink:
             return handle
         os.close(handle)  # removed before it was ours: the lock of nothing
+
+
+def _is_lock_file(path: Path) -> bool:
+    return path.name.endswith(LOCK_SUFFIX)
+
+
+def try_lock(handle: int, kind: int) -> bool:
+    """Lock what is open, or change how it is locked; False when others hold it in a way that forbids it."""
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def hold(path: Path) -> int:
@@ -56,19 +102,16 @@ def is_held(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not try_lock(handle, fcntl.LOCK_SH)
     finally:
         os.close(handle)
-    return False
 
 
 def holders(path: Path) -> list[int]:
     """Process ids that hold locks on the file, for people: processes of other containers are not among them."""
-    inode = path.stat().st_ino
     found: set[int] = set()
-    with suppress(OSError):  # no /proc
+    with suppress(OSError):  # no /proc, or the file is gone
+        inode = path.stat().st_ino
         for line in Path("/proc/locks").read_text("ascii").splitlines():
             _, kind, _, _, pid, where, *_ = line.replace("->", "").split()
             if kind == "FLOCK" and where.rpartition(":")[2] == str(inode):

@@ -12,7 +12,7 @@ import click
 from aegaeon_operator.podrunner import SegmentsFolder, dead_runs, default_base, node_folder, runs_of, sweep_node
 from aegaeon_operator.podrunner import sweep as sweep_runs
 from aegaeon_sidecar.engine.sweeper import Found, survey, sweep
-from aegaeon_sidecar.weights.disk import Entry
+from aegaeon_sidecar.weights.disk import ModelOnDisk
 from aegaeon_sidecar.weights.disk import survey as survey_disk
 
 _MIB = 1 << 20
@@ -66,7 +66,7 @@ def as_json(folders: list[Folder], disks: Iterable[Path]) -> str:
     return json.dumps(found, indent=2)
 
 
-def _stored(entry: Entry) -> dict[str, object]:
+def _stored(entry: ModelOnDisk) -> dict[str, object]:
     return {
         "name": entry.directory.name,
         "source": entry.source,
@@ -130,7 +130,7 @@ def _line(found: Found) -> str:
     return f"{found.kind.value:<18}{found.path.name}  {found.nbytes / _MIB:.1f} MiB  " + "; ".join(filter(None, facts))
 
 
-def _stored_line(entry: Entry) -> str:
+def _stored_line(entry: ModelOnDisk) -> str:
     kind, verb = ("model", "pinned") if entry.complete else ("part of a model", "fetched")
     whose = f"; {verb} by {_pids(entry.pids)}" if entry.pids else ""
     return f"{kind:<18}{entry.directory.name}  {entry.nbytes / _MIB:.1f} MiB  {entry.source}{whose}"

@@ -23,7 +23,7 @@ from aegaeon_sidecar.engine import sweeper
 from aegaeon_sidecar.memory import leases as leases_module
 from aegaeon_sidecar.memory.leases import Borrowing, Lending
 from aegaeon_sidecar.memory.segments import leases_path, segment_path
-from aegaeon_sidecar.weights.cache import LOCK_NAME
+from aegaeon_sidecar.weights.image_folder import LOCK_NAME
 
 SLAB = 4096
 
@@ -109,7 +109,7 @@ class Steps:
     @contextmanager
     def locked(self, path: Path) -> Iterator[None]:
         """The folder's lock, which an actor that waits for it does not get before it is free."""
-        if path.is_file():  # the cache's, within the folder's
+        if path.name == LOCK_NAME:  # the cache's, within the folder's
             yield
             return
         self.run.step("locks the folder", lambda: self._lock is None)

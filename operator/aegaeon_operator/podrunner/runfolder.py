@@ -8,7 +8,6 @@ bytes.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -166,7 +165,7 @@ def sweep_node(node: Path) -> list[Path]:
 
 def _segments_folder(path: Path) -> SegmentsFolder:
     lease = path / _LEASE
-    return SegmentsFolder(path, is_held(lease), tuple(holders(lease)) if lease.exists() else ())
+    return SegmentsFolder(path, is_held(lease), tuple(holders(lease)))
 
 
 def sweep(base: Path) -> list[Path]:
@@ -200,8 +199,7 @@ def find_run(base: Path, given: Path | None) -> RunState:
 def _lock(path: Path) -> int:
     """Locks before the file has its name: a sweep never sees it without its owner."""
     draft = path / f"{_LOCK}.new"
-    lock = os.open(draft, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = hold(draft)
     draft.replace(path / _LOCK)
     return lock
 
@@ -212,17 +210,7 @@ def _read(path: Path) -> RunState:
 
 def _alive(path: Path) -> bool:
     """Whether a process holds the run's lock."""
-    try:
-        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
+    return is_held(path / _LOCK)
 
 
 def _remove(path: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from aegaeon_native import EventTable, NativeError, SlabPool
 from aegaeon_native.leases import ByteLocks, holders, is_held, locked
 from aegaeon_sidecar.memory.segments import LEASES_SUFFIX, SEGMENT_SUFFIX
-from aegaeon_sidecar.weights.cache import DRAFT_SUFFIX, IMAGE_SUFFIX, KNOWN_SUFFIX, LOCK_NAME
+from aegaeon_sidecar.weights.image_folder import DRAFT_SUFFIX, IMAGE_SUFFIX, KNOWN_SUFFIX, LOCK_NAME
 
 log = logging.getLogger(__name__)
 
@@ -79,11 +79,8 @@ def survey(folder: Path) -> list[Found]:
 
 def sweep(folder: Path) -> list[Path]:
     """Remove what dead processes left in a folder of segments; returns the files. Raises OSError."""
-    cache = folder / LOCK_NAME
-    with locked(folder):
-        cache.touch(mode=0o600)  # drafts are made under it
-        with locked(cache):
-            return _remove_orphans(folder)
+    with locked(folder), locked(folder / LOCK_NAME):  # drafts are made under it
+        return _remove_orphans(folder)
 
 
 def _remove_orphans(folder: Path) -> list[Path]:

@@ -13,23 +13,13 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from aegaeon_native.leases import holders
+from aegaeon_native.leases import holders, share, try_lock, try_locked
 from aegaeon_sidecar.domain.errors import FillCancelledError
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.download import Download, Progress, doubt
-from aegaeon_sidecar.weights.entries import (
-    COMPLETE,
-    claimed_bytes,
-    entries,
-    is_complete,
-    lock_file,
-    locked,
-    stored_bytes,
-)
-from aegaeon_sidecar.weights.image import try_lock
+from aegaeon_sidecar.weights.model_folder import ModelFolder, model_folders
 from aegaeon_sidecar.weights.room import Room
 
-_SOURCE = ".source"
 _POLL_S = 0.1
 
 
@@ -45,7 +35,7 @@ class Stored:
         sidecar has a use for them as they are. `damaged`: their bytes are wrong, here or there. To be closed next."""
         if not try_lock(self._lock, fcntl.LOCK_EX):
             return
-        (self.directory / COMPLETE).unlink(missing_ok=True)
+        ModelFolder(self.directory).unpublish()
         if damaged:
             doubt(self.directory)
         fcntl.flock(self._lock, fcntl.LOCK_UN)  # others need not wait for `close`
@@ -69,45 +59,48 @@ class DiskTier:
         address. Raises SourceError, DiskFullError and FillCancelledError.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        directory = self._folder / sha256(remote.key.encode()).hexdigest()[:32]
-        while (stored := self._claim(directory)) is None:
-            with locked(lock_file(directory)) as mine:
-                if mine and not is_complete(directory):
-                    self._fetch(directory, remote, progress, cancelled)
+        model = ModelFolder(self._folder / sha256(remote.key.encode()).hexdigest()[:32])
+        while (stored := _pin(model)) is None:
+            with try_locked(model.lock) as mine:
+                if mine and not model.is_complete():
+                    self._fetch(model, remote, progress, cancelled)
             if cancelled():
-                raise FillCancelledError(f"{directory}: gave up waiting for another sidecar to fetch it")
+                raise FillCancelledError(f"{model.directory}: gave up waiting for another sidecar to fetch it")
             if not mine:
                 self._sleep(_POLL_S)
         return stored
 
     def used_bytes(self) -> int:
         """What is stored, complete or not."""
-        return sum(claimed_bytes(directory) for directory in entries(self._folder))
+        return sum(model.claimed_bytes() for model in model_folders(self._folder))
 
-    def _fetch(self, directory: Path, remote: Guarded, progress: Progress, cancelled: Callable[[], bool]) -> None:
-        room = Room(self._folder, directory, self._budget_bytes, self._sleep, cancelled)
-        download = Download(remote, directory, room, progress, cancelled)
-        room.need(download.least_bytes)
-        (directory / _SOURCE).write_text(remote.address + "\n")
+    def _fetch(self, model: ModelFolder, remote: Guarded, progress: Progress, cancelled: Callable[[], bool]) -> None:
+        """Its lock is held alone."""
+        room = Room(self._folder, model, self._budget_bytes, self._sleep, cancelled)
+        try:
+            download = Download(remote, model.directory, room, progress, cancelled)
+            room.need(download.least_bytes)
+        finally:
+            model.end_lock()
+        model.note_source(remote.address)
         download.run(self._sleep)
-        room.end_reservation()
-        (directory / COMPLETE).touch()
+        model.publish()
 
-    def _claim(self, directory: Path) -> Stored | None:
-        """Keep a complete model from eviction; None when it is not complete, or evicted just now."""
-        if not is_complete(directory):
-            return None
-        handle = os.open(lock_file(directory), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(handle, fcntl.LOCK_SH)
-        if is_complete(directory):
-            os.utime(directory)
-            return Stored(directory, handle)
-        os.close(handle)
+
+def _pin(model: ModelFolder) -> Stored | None:
+    """Keep a complete model from eviction; None when it is not complete, or evicted just now."""
+    if not model.is_complete():
         return None
+    handle = share(model.lock)
+    if model.is_complete():
+        model.touch()
+        return Stored(model.directory, handle)
+    os.close(handle)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ModelOnDisk:
     """A model on disk, for people. `nbytes`: there are; `pids`: who fetches it, or pins it when it is `complete`."""
 
     directory: Path
@@ -117,17 +110,11 @@ class Entry:
     pids: tuple[int, ...]
 
 
-def survey(folder: Path) -> list[Entry]:
+def survey(folder: Path) -> list[ModelOnDisk]:
     """Every model in a folder of a disk tier, by its name."""
-    return [_entry(directory) for directory in sorted(entries(folder))]
+    return [_entry(model) for model in sorted(model_folders(folder), key=lambda model: model.directory)]
 
 
-def _entry(directory: Path) -> Entry:
-    lock, source = lock_file(directory), directory / _SOURCE
-    return Entry(
-        directory,
-        source.read_text().strip() if source.exists() else "",
-        stored_bytes(directory),
-        is_complete(directory),
-        tuple(holders(lock)) if lock.exists() else (),
-    )
+def _entry(model: ModelFolder) -> ModelOnDisk:
+    pids = tuple(holders(model.lock))
+    return ModelOnDisk(model.directory, model.source, model.stored_bytes(), model.is_complete(), pids)

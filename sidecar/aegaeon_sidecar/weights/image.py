@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from aegaeon_native import CudaDevice, NativeError
+from aegaeon_native.leases import try_lock
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +79,3 @@ def _lock(gpu: CudaDevice, address: int, nbytes: int) -> None:
         gpu.lock_pages(address, nbytes, read_only=True)
     except NativeError:  # not every GPU knows pages that it may only read
         gpu.lock_pages(address, nbytes)
-
-
-def try_lock(handle: int, kind: int) -> bool:
-    try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

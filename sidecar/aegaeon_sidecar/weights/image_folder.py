@@ -1,0 +1,147 @@
+"""The files of the host cache: images by their content, drafts of them, and links that remember which files hold what.
+
+Links (`IDENTITY.known`) point to the content of files that were read before. A process that looks at any of it or
+changes it holds the folder's lock.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from aegaeon_native.leases import locked
+from aegaeon_sidecar.domain.errors import CacheFullError
+from aegaeon_sidecar.weights.store import evict
+
+IMAGE_SUFFIX = ".weights"
+DRAFT_SUFFIX = ".partial"
+KNOWN_SUFFIX = ".known"
+LOCK_NAME = "weights.lock"
+_KNOWN_MOST = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFile:
+    """An image or a draft. See store.Entry; it is its own lock."""
+
+    path: Path
+
+    @property
+    def lock(self) -> Path:
+        """See Entry."""
+        return self.path
+
+    @property
+    def content(self) -> str:
+        """Of an image."""
+        return self.path.name.removesuffix(IMAGE_SUFFIX)
+
+    def rank(self) -> tuple[bool, int]:
+        """See Entry."""
+        return self.path.suffix == IMAGE_SUFFIX, self.path.stat().st_mtime_ns
+
+    def claimed_bytes(self) -> int:
+        """See Entry."""
+        return self.path.stat().st_size
+
+    def stored_bytes(self) -> int:
+        """See Entry."""
+        return self.claimed_bytes() - missing_bytes(self.path.stat())
+
+    def remove(self) -> None:
+        """See Entry. Its memory is free even where it is mapped."""
+        with self.path.open("r+b") as file:
+            self.path.unlink()
+            file.truncate(0)
+
+
+class ImageFolder:
+    """All of them, with the limits that they are kept within (see store.Limits)."""
+
+    def __init__(self, path: Path, budget_bytes: int) -> None:
+        self.path = path
+        self.budget_bytes = budget_bytes
+
+    def locked(self) -> AbstractContextManager[None]:
+        """The folder's lock."""
+        return locked(self.path / LOCK_NAME)
+
+    def image(self, content: str) -> Path:
+        """Where the image of a content is to be, or is."""
+        return self.path / f"{content}{IMAGE_SUFFIX}"
+
+    def draft(self, identity: str) -> Path:
+        """Where files of an identity are brought to first."""
+        return self.path / f"{identity}{DRAFT_SUFFIX}"
+
+    def images(self) -> list[ImageFile]:
+        """Every image."""
+        return [ImageFile(path) for path in self.path.glob(f"*{IMAGE_SUFFIX}")]
+
+    def drafts(self) -> list[ImageFile]:
+        """Those that are being filled; what dead sidecars left half filled is removed."""
+        found = [ImageFile(path) for path in self.path.glob(f"*{DRAFT_SUFFIX}")]
+        return [draft for draft in found if not evict(draft)]
+
+    def is_being_filled(self, identity: str) -> bool:
+        """Whether a living sidecar does; the draft of a dead one is removed."""
+        path = self.draft(identity)
+        return path.exists() and not evict(ImageFile(path))
+
+    def used_bytes(self) -> int:
+        """What images and drafts of living sidecars claim."""
+        return sum(file.claimed_bytes() for file in (*self.drafts(), *self.images()))
+
+    def free_bytes(self) -> int:
+        """See Limits."""
+        system = os.statvfs(self.path)
+        if not system.f_blocks:  # a tmpfs without a limit
+            return sys.maxsize
+        promised = sum(missing_bytes(draft.path.stat()) for draft in self.drafts())
+        return system.f_bavail * system.f_frsize - promised
+
+    def over_budget(self, nbytes: int, used_bytes: int) -> CacheFullError:
+        """See Limits."""
+        return CacheFullError(
+            f"the weights need {nbytes} bytes; host_cache_bytes is {self.budget_bytes}, of which {used_bytes} are in "
+            "use by other models; raise it or serve fewer models on this node"
+        )
+
+    def no_space(self, nbytes: int) -> CacheFullError:
+        """See Limits."""
+        system = os.statvfs(self.path)
+        return CacheFullError(
+            f"{self.path}: the weights need {nbytes} bytes, its file system has {self.free_bytes()} free of "
+            f"{system.f_blocks * system.f_frsize}, though host_cache_bytes is {self.budget_bytes}; make the tmpfs "
+            "larger (of a container: --shm-size, or an emptyDir of medium Memory) or host_cache_bytes smaller"
+        )
+
+    def known(self, identity: str) -> str | None:
+        """The content of files that were read before."""
+        try:
+            return os.readlink(self._link(identity))
+        except FileNotFoundError:
+            return None
+
+    def remember(self, identity: str, content: str) -> None:
+        """These files hold this content. Of those that were remembered longest ago too many are forgotten."""
+        self.forget(identity)
+        self._link(identity).symlink_to(content)
+        links = sorted(self.path.glob(f"*{KNOWN_SUFFIX}"), key=lambda path: path.lstat().st_mtime_ns)
+        for oldest in links[:-_KNOWN_MOST]:
+            oldest.unlink()
+
+    def forget(self, identity: str) -> None:
+        """What these files hold is to be read anew."""
+        self._link(identity).unlink(missing_ok=True)
+
+    def _link(self, identity: str) -> Path:
+        return self.path / f"{identity}{KNOWN_SUFFIX}"
+
+
+def missing_bytes(stat: os.stat_result) -> int:
+    """Of the file, without memory behind them."""
+    return max(stat.st_size - stat.st_blocks * 512, 0)

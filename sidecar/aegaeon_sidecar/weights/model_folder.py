@@ -1,0 +1,99 @@
+"""One model's folder in the disk tier: its lock, its marks, what it takes, and its end. A node's sidecars share it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from aegaeon_native.leases import LOCK_SUFFIX
+
+_COMPLETE = ".complete"
+_RESERVED = ".reserved"
+_SOURCE = ".source"
+_NAME = re.compile("[0-9a-f]{32}")  # of such a folder; what else lies beside them is not ours to count or remove
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """See store.Entry. Its lock lies beside it, and ends with it."""
+
+    directory: Path
+
+    @property
+    def lock(self) -> Path:
+        """See Entry."""
+        return self.directory.with_suffix(LOCK_SUFFIX)
+
+    def rank(self) -> tuple[bool, int]:
+        """See Entry."""
+        return self.is_complete(), self.directory.stat().st_mtime_ns
+
+    def claimed_bytes(self) -> int:
+        """See Entry: the larger of its reservation and what is on disk."""
+        try:
+            reserved = int((self.directory / _RESERVED).read_text())
+        except (FileNotFoundError, ValueError):
+            reserved = 0
+        return max(reserved, self.stored_bytes())
+
+    def stored_bytes(self) -> int:
+        """What its files have on disk; 0 when it is gone."""
+        total = 0
+        with suppress(FileNotFoundError):  # it is evicted just then
+            for path in self.directory.iterdir():
+                with suppress(FileNotFoundError):  # a part becomes whole just then
+                    total += path.stat().st_size
+        return total
+
+    def remove(self) -> None:
+        """See Entry."""
+        self.unpublish()
+        shutil.rmtree(self.directory)
+        self.lock.unlink(missing_ok=True)
+
+    def reserve(self, nbytes: int) -> None:
+        """So much of the budget is its own from here on; nothing is to be written beyond."""
+        self.directory.mkdir(exist_ok=True)
+        (self.directory / _RESERVED).write_text(str(nbytes))
+
+    def publish(self) -> None:
+        """Sidecars may load from it; what it has is what it takes."""
+        (self.directory / _RESERVED).write_text("0")
+        (self.directory / _COMPLETE).touch()
+
+    def unpublish(self) -> None:
+        """No sidecar may load from it; the next fetch goes on with what is there. Its lock is held alone."""
+        (self.directory / _COMPLETE).unlink(missing_ok=True)
+
+    def is_complete(self) -> bool:
+        """Whether it may be loaded from."""
+        return (self.directory / _COMPLETE).exists()
+
+    def touch(self) -> None:
+        """It is used."""
+        os.utime(self.directory)
+
+    @property
+    def source(self) -> str:
+        """Where it is from, for people; "" while that is not known."""
+        path = self.directory / _SOURCE
+        return path.read_text().strip() if path.exists() else ""
+
+    def note_source(self, address: str) -> None:
+        """For `source`."""
+        (self.directory / _SOURCE).write_text(address + "\n")
+
+    def end_lock(self) -> None:
+        """Where nothing came of it, its lock goes as well. The caller holds it alone."""
+        if not self.directory.exists():
+            self.lock.unlink(missing_ok=True)
+
+
+def model_folders(folder: Path) -> list[ModelFolder]:
+    """Those of a disk tier."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return [ModelFolder(path) for path in found if _NAME.fullmatch(path.name) and path.is_dir()]

@@ -1,0 +1,96 @@
+"""What the host cache and the disk tier have in common: a folder of entries that the sidecars of a node share.
+
+An entry has a lock: held alone by who fills or evicts it, shared by who may read it, and free when its holder has died.
+A process that makes or evicts entries holds the folder's lock as well. Those used longest ago make room under a budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+from aegaeon_native.leases import try_locked
+from aegaeon_sidecar.domain.errors import SidecarError
+
+
+class Entry(Protocol):
+    """An image, or the files of a model. Bytes are as of the call."""
+
+    @property
+    def lock(self) -> Path:
+        """The file whose lock says who uses it."""
+
+    def rank(self) -> tuple[bool, int]:
+        """What has the lowest is evicted first: (whether it is whole, when it was last used)."""
+
+    def claimed_bytes(self) -> int:
+        """What it counts for in the budget: what it has or, if that is more, what it has been promised."""
+
+    def stored_bytes(self) -> int:
+        """What its end frees in the file system."""
+
+    def remove(self) -> None:
+        """End it. The caller holds its lock alone."""
+
+
+class Limits(Protocol):
+    """What is to be kept within, and the errors that say so with numbers."""
+
+    @property
+    def budget_bytes(self) -> int:
+        """Of all entries."""
+
+    def free_bytes(self) -> int:
+        """Of the file system, beside what others have been promised of it."""
+
+    def over_budget(self, nbytes: int, used_bytes: int) -> SidecarError:
+        """`used_bytes`: of entries that may not be evicted."""
+
+    def no_space(self, nbytes: int) -> SidecarError:
+        """The file system is too full, whatever is evicted."""
+
+
+def make_room(limits: Limits, nbytes: int, *, missing: int, used: int, victims: Iterable[Entry]) -> int:
+    """Evict `victims`, those used longest ago first, until there is room beside the rest; the folder's lock is held.
+
+    `nbytes`: what the new entry claims; `missing`: what of that is not in the file system yet; `used`: what all others
+    claim. Returns the bytes left then. Nothing is evicted for what finds no room in the end: raises what `limits` says.
+    """
+    if nbytes > limits.budget_bytes:
+        raise limits.over_budget(nbytes, used)
+    free = limits.free_bytes()
+    with ExitStack() as locks:
+        evicted: list[Entry] = []
+        for victim in _in_order(victims):
+            if limits.budget_bytes - used >= nbytes and free >= missing:
+                break
+            if locks.enter_context(try_locked(victim.lock)):
+                evicted.append(victim)
+                used -= victim.claimed_bytes()
+                free += victim.stored_bytes()
+        if limits.budget_bytes - used < nbytes:
+            raise limits.over_budget(nbytes, used)
+        if free < missing:
+            raise limits.no_space(nbytes)
+        for victim in evicted:
+            victim.remove()
+    return min(limits.budget_bytes - used - nbytes, free - missing)
+
+
+def evict_one(victims: Iterable[Entry]) -> bool:
+    """Evict the one used longest ago that nobody uses now; False when there is none. The folder's lock is held."""
+    return any(map(evict, _in_order(victims)))
+
+
+def evict(entry: Entry) -> bool:
+    """Whether nobody uses it, and it has been removed. The folder's lock is held."""
+    with try_locked(entry.lock) as mine:
+        if mine:
+            entry.remove()
+        return mine
+
+
+def _in_order(entries: Iterable[Entry]) -> list[Entry]:
+    return sorted(entries, key=lambda entry: entry.rank())

@@ -41,26 +41,20 @@ def fill(
     dtype than the engine's is rounded to nearest even. Raises FillCancelledError, CacheFullError when `into_file`
     cannot grow, FilesChangedError when a file is not as it was looked at, or another WeightsError.
     """
-    layout = files.layout
-    for destination in destinations:
-        if destination.nbytes < layout.image_bytes:
-            raise WeightsError(f"the image needs {layout.image_bytes} bytes, not {destination.nbytes}")
-        _zero_padding(layout, files.places, destination)
-    reads = _cut(files.places, layout, ring.chunk_bytes)
+    _begin(files, destinations)
+    reads, dtype = _cut(files.places, files.layout, ring.chunk_bytes), FILE_DTYPES[dtype_of(files.layout)]
     with files.opened() as opened:
-        job = Job(
-            reads,
-            destinations,
-            FILE_DTYPES[dtype_of(layout)],
-            hashed,
-            progress,
-            cancelled,
-            on_device=on_device,
-            into_file=into_file,
-            opened=opened,
-        )
+        job = Job(reads, destinations, dtype, hashed, progress, cancelled, on_device, into_file, opened)
         ring.run(job)
-    return _content(layout, files.places, job.digests) if hashed else ""
+    return _content(files.layout, files.places, job.digests) if hashed else ""
+
+
+def _begin(files: WeightFiles, destinations: Sequence[Bytes]) -> None:
+    """Raises WeightsError when one is too small."""
+    for destination in destinations:
+        if destination.nbytes < files.layout.image_bytes:
+            raise WeightsError(f"the image needs {files.layout.image_bytes} bytes, not {destination.nbytes}")
+        _zero_padding(files.layout, files.places, destination)
 
 
 def _cut(tensors: Mapping[FileTensor, Deal], layout: Layout, chunk_bytes: int) -> list[Read]:

@@ -7,6 +7,7 @@ first time, and whether to go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,6 +70,10 @@ class Job:
     opened: Mapping[Path, int] = field(default_factory=dict)
     digests: list[list[bytes]] = field(default_factory=list, init=False)
 
+    def digest(self, index: int, data: Bytes) -> None:
+        """Hash what read `index` has brought."""
+        self.digests[index] = [blake3(leaf.data).digest() for leaf in _leaves(self.reads[index].begin, data)]
+
 
 class StageRing:
     """`depth` slots of `chunk_bytes`, `readers` of which are read into at a time. One `run` at a time.
@@ -99,14 +104,11 @@ class StageRing:
         job.digests = [[] for _ in job.reads]
         files = {file: place for place, file in enumerate(dict.fromkeys(read.file for read in job.reads))}
 
-        def inspect(index: int, data: Bytes) -> None:
-            job.digests[index] = [blake3(leaf.data).digest() for leaf in _leaves(job.reads[index].begin, data)]
-
         def watch(done: int) -> bool:
             job.progress(done, total)
             return done == total or not job.cancelled()
 
-        try:
+        with _errors(job.opened):
             whole = self._ring.run(
                 [_name_of(file, job.opened) for file in files],
                 _table((files[read.file], read.begin, read.nbytes, len(read.parts)) for read in job.reads),
@@ -115,16 +117,22 @@ class StageRing:
                 job.into_file,
                 job.on_device,
                 _FORMATS[job.dtype],
-                inspect if job.hashed else None,
+                job.digest if job.hashed else None,
                 watch,
             )
-        except FileSystemFullError as error:
-            raise CacheFullError(f"the host cache's file system filled up meanwhile: {error}") from error
-        except NativeError as error:
-            text = _named(str(error), job.opened)
-            raise UnreadableError(f"{text}; check the disk, or fetch the model again") from error
         if not whole:
             raise FillCancelledError("reading the weights was cancelled")
+
+
+@contextmanager
+def _errors(opened: Mapping[Path, int]) -> Iterator[None]:
+    try:
+        yield
+    except FileSystemFullError as error:
+        raise CacheFullError(f"the host cache's file system filled up meanwhile: {error}") from error
+    except NativeError as error:
+        text = _named(str(error), opened)
+        raise UnreadableError(f"{text}; check the disk, or fetch the model again") from error
 
 
 def _name_of(file: Path, opened: Mapping[Path, int]) -> str:

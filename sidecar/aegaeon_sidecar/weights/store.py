@@ -80,12 +80,12 @@ def make_room(limits: Limits, nbytes: int, *, missing: int, used: int, victims: 
 
 
 def evict_one(victims: Iterable[Entry]) -> bool:
-    """Evict the one used longest ago that nobody uses now; False when there is none. The folder's lock is held."""
+    """Evict the one used longest ago that no process uses now; False when there is none. The folder's lock is held."""
     return any(map(evict, _in_order(victims)))
 
 
 def evict(entry: Entry) -> bool:
-    """Whether nobody uses it, and it has been removed. The folder's lock is held."""
+    """Remove it unless a process uses it; whether it is gone. The folder's lock is held."""
     with try_locked(entry.lock) as mine:
         if mine:
             entry.remove()

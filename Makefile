@@ -81,7 +81,7 @@ soak: models ## MINUTES' worth of random traffic with cancels under a POLICY; ev
 fuzz attacks: MINUTES = 1
 JOBS ?= 1
 fuzz: $(STAMP) ## every parser that bytes from outside reach, MINUTES each, JOBS side by side
-	PYTHONPATH=tests:. $(PY) -m fuzz --minutes $(MINUTES) --jobs $(JOBS) $(TARGETS)
+	PYTHONPATH=tests:. $(PY) -m fuzz --minutes $(MINUTES) --jobs $(JOBS) --cache $(CACHE)/fuzz $(TARGETS)
 test-attacks: models ## each attack for some seconds; a tenant that streams beside it must not notice
 	$(BIN)/pytest -q tests/attacks
 attacks: models ## all attacks at once for MINUTES

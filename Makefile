@@ -52,11 +52,12 @@ demo: models ## four models share two engines: the whole stack, driven by an Ope
 	@$(BIN)/aegaeon demo --models $(MODELS)
 # One more worker than cores: many tests wait for processes that they started.
 WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
-test: $(STAMP) redis-server ## the tests on WORKERS, then those that measure time alone; random ones with the same examples each time
-	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu and not alone"
-	$(BIN)/pytest -q --hypothesis-profile=ci -m "alone and not slow and not gpu"
+test: $(STAMP) redis-server ## the tests on WORKERS; random ones with the same examples each time
+	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu"
+# Latency under attack is measured: nothing else may run beside these.
+ATTACKED := tests/attacks tests/picker/test_attacks.py
 test-slow: $(STAMP) ## the tests that take minutes
-	$(BIN)/pytest -q -m "slow and not gpu" --ignore tests/attacks
+	$(BIN)/pytest -q -m "slow and not gpu" $(addprefix --ignore ,$(ATTACKED))
 EXAMPLES ?= 5000
 explore: $(STAMP) ## EXAMPLES random programs of traffic, losses and faults that no run before this one has seen
 	EXAMPLES=$(EXAMPLES) $(BIN)/pytest -q --timeout 0 tests/scheduler_core/test_any_order.py
@@ -81,9 +82,9 @@ soak: models ## MINUTES' worth of random traffic with cancels under a POLICY; ev
 fuzz attacks: MINUTES = 1
 JOBS ?= 1
 fuzz: $(STAMP) ## every parser that bytes from outside reach, MINUTES each, JOBS side by side
-	PYTHONPATH=tests:. $(PY) -m fuzz --minutes $(MINUTES) --jobs $(JOBS) $(TARGETS)
-test-attacks: models ## each attack for some seconds; a tenant that streams beside it must not notice
-	$(BIN)/pytest -q tests/attacks
+	PYTHONPATH=tests:. $(PY) -m fuzz --minutes $(MINUTES) --jobs $(JOBS) --cache $(CACHE)/fuzz $(TARGETS)
+test-attacks: models ## each attack for some seconds; a tenant that streams beside it, or a picker's client, must not notice
+	$(BIN)/pytest -q $(ATTACKED)
 attacks: models ## all attacks at once for MINUTES
 	PYTHONPATH=tests:. $(PY) -m attacks --minutes $(MINUTES) --models $(MODELS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from e2e.cluster.layout import Layout, default_layout
 from e2e.installation import SYSTEM, with_redis
 from e2e.kubectl import REPOSITORY, define, filenames, kubectl
 from e2e.manifests import BLUE, GREEN, RED, gpu_pool, keys, model_pool
-from e2e.operating import NAMESPACE
 from e2e.pool import PodsOfPool, a_pool
 
 # What begins with an empty cluster.
@@ -58,13 +58,29 @@ def api(kubeconfig: Path) -> Iterator[client.ApiClient]:
         yield made
 
 
+@pytest.fixture(scope="session")
+def deleted(kubeconfig: Path) -> Iterator[list[str]]:
+    """Namespaces that tests have deleted and do not wait for: Kubernetes takes five seconds before it begins. Each must
+    be gone within a minute, whatever is in it."""
+    names: list[str] = []
+    yield names
+    if names:
+        targets = [f"namespace/{name}" for name in names]
+        kubectl(kubeconfig, "wait", "--for=delete", "--timeout=60s", *targets)
+
+
 @pytest.fixture
-def namespace(api: client.ApiClient, kubeconfig: Path) -> Iterator[str]:
-    """Where an operator of `operating` works. No pod runs there, and it must go within a minute, whatever is in it."""
-    kubectl(kubeconfig, "create", "namespace", NAMESPACE)
-    kubectl(kubeconfig, "-n", NAMESPACE, "create", "quota", "nothing-runs", "--hard=pods=0")
-    yield NAMESPACE
-    kubectl(kubeconfig, "delete", "namespace", NAMESPACE, "--timeout=60s", "--ignore-not-found")
+def namespaced(api: client.ApiClient, kubeconfig: Path, deleted: list[str], tmp_path: Path) -> Iterator[Path]:
+    """A kubeconfig whose namespace is new. An operator of `operating` works there; no pod runs."""
+    name = f"operator-test-{len(deleted)}"
+    own = tmp_path / "kubeconfig"
+    shutil.copy(kubeconfig, own)
+    kubectl(own, "config", "set-context", "--current", f"--namespace={name}")
+    kubectl(own, "create", "namespace", name)
+    kubectl(own, "create", "quota", "nothing-runs", "--hard=pods=0")
+    yield own
+    deleted.append(name)
+    kubectl(own, "delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
 
 @pytest.fixture(scope="session")

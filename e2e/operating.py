@@ -1,4 +1,6 @@
-"""The operator as a process of this machine, in a namespace of a real API server: started, killed, looked at."""
+"""The operator as a process of this machine, in a namespace of a real API server: started, killed, looked at.
+
+The namespace is the one of the kubeconfig's context; the fixture `namespaced` gives each test one of its own."""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+import yaml
 from kubernetes import client
 
 from e2e.kubectl import kubectl
 from e2e.polling import poll
 
-NAMESPACE = "operator-test"
 MEMORY = {"deviceBytes": "13Mi", "slabSize": "256Ki", "hostModelCache": "32Mi", "hostKv": "12Mi"}
 API = "serving.aegaeon.io/v1alpha1"
 _WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
@@ -35,15 +37,20 @@ def models(name: str, of: str, *names: str) -> dict[str, Any]:
     return {"apiVersion": API, "kind": "ModelPool", "metadata": {"name": name}, "spec": spec}
 
 
+def namespace_of(kubeconfig: Path) -> str:
+    """The one that its only context names."""
+    return str(yaml.safe_load(kubeconfig.read_text("utf-8"))["contexts"][0]["context"]["namespace"])
+
+
 def start(kubeconfig: Path, name: str = "one", log: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
     """An operator that works in the test's namespace."""
     env = {
         **os.environ,
         "KUBECONFIG": str(kubeconfig),
-        "AEGAEON_NAMESPACES": NAMESPACE,
+        "AEGAEON_NAMESPACES": namespace_of(kubeconfig),
         "AEGAEON_HEALTH_PORT": "0",
         "POD_NAME": name,
-        "POD_NAMESPACE": NAMESPACE,
+        "POD_NAMESPACE": namespace_of(kubeconfig),
     }
     return subprocess.Popen([sys.executable, "-m", "aegaeon_operator"], env=env, stdout=log, stderr=log)
 
@@ -75,11 +82,11 @@ def leader(kubeconfig: Path) -> str:
 
 def apply(kubeconfig: Path, *manifests: dict[str, Any]) -> None:
     given = "\n---\n".join(map(json.dumps, manifests))
-    kubectl(kubeconfig, "-n", NAMESPACE, "apply", "--server-side", "-f", "-", stdin=given)
+    kubectl(kubeconfig, "apply", "--server-side", "-f", "-", stdin=given)
 
 
 def objects(kubeconfig: Path, kinds: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(kubectl(kubeconfig, "-n", NAMESPACE, "get", kinds, "-o", "json"))["items"]
+    found: list[dict[str, Any]] = json.loads(kubectl(kubeconfig, "get", kinds, "-o", "json"))["items"]
     return found
 
 
@@ -104,9 +111,9 @@ def writes(kubeconfig: Path) -> int:
     return int(total)
 
 
-def create(api: client.ApiClient, body: dict[str, Any]) -> None:
+def create(api: client.ApiClient, namespace: str, body: dict[str, Any]) -> None:
     group, version = API.split("/")
-    where = (group, version, NAMESPACE, f"{body['kind'].lower()}s")
+    where = (group, version, namespace, f"{body['kind'].lower()}s")
     client.CustomObjectsApi(api).create_namespaced_custom_object(*where, body)
 
 

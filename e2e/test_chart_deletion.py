@@ -11,7 +11,7 @@ import pytest
 
 from e2e.cluster.errors import ClusterError
 from e2e.kubectl import CHART, helm, kubectl
-from e2e.operating import NAMESPACE, apply, models, objects, operator, pool
+from e2e.operating import apply, models, namespace_of, objects, operator, pool
 from e2e.polling import poll
 
 ALLOW = "serving.aegaeon.io/allow-deletion"
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def protected(namespace: str, kubeconfig: Path) -> Iterator[Path]:
+def protected(namespaced: Path) -> Iterator[Path]:
     """With the policy of the chart as it comes, in force."""
-    with policy(kubeconfig):
-        serving(kubeconfig, models=1)
-        poll("the policy is in force", lambda: refusal(kubeconfig, *DEMO, "--dry-run=server"), 30)
-        yield kubeconfig
+    with policy(namespaced):
+        serving(namespaced, models=1)
+        poll("the policy is in force", lambda: refusal(namespaced, *DEMO, "--dry-run=server"), 30)
+        yield namespaced
 
 
 @contextmanager
@@ -41,17 +41,17 @@ def policy(kubeconfig: Path, *values: str) -> Iterator[None]:
         kubectl(kubeconfig, "delete", "-f", "-", stdin=rendered)
 
 
-def serving(kubeconfig: Path, models: int, namespace: str = NAMESPACE) -> None:
-    """A GpuPool whose status says so; no operator is there to say otherwise."""
-    kubectl(kubeconfig, "-n", namespace, "apply", "--server-side", "-f", "-", stdin=json.dumps(pool("demo")))
+def serving(kubeconfig: Path, models: int, *words: str) -> None:
+    """A GpuPool whose status says so; no operator is there to say otherwise. `words`: of every kubectl."""
+    kubectl(kubeconfig, *words, "apply", "--server-side", "-f", "-", stdin=json.dumps(pool("demo")))
     status = ("--subresource=status", "--type=merge", "-p", json.dumps({"status": {"models": models}}))
-    kubectl(kubeconfig, "-n", namespace, "patch", "gpupool", "demo", *status)
+    kubectl(kubeconfig, *words, "patch", "gpupool", "demo", *status)
 
 
-def refusal(kubeconfig: Path, *words: str, namespace: str = NAMESPACE) -> str:
+def refusal(kubeconfig: Path, *words: str) -> str:
     """What the API server has against it; nothing: it was done."""
     try:
-        kubectl(kubeconfig, "-n", namespace, *words)
+        kubectl(kubeconfig, *words)
     except ClusterError as error:
         return str(error)
     return ""
@@ -68,22 +68,22 @@ def test_a_pool_that_serves_models_is_refused_until_its_model_pools_are_gone(pro
 
         said = refusal(protected, *DEMO)
 
-        assert f"it serves 1 model: delete the ModelPools of {NAMESPACE}/demo first" in said
+        assert f"it serves 1 model: delete the ModelPools of {namespace_of(protected)}/demo first" in said
         assert f"{ALLOW}=true" in said
         assert not gone(protected)
-        kubectl(protected, "-n", NAMESPACE, "delete", "modelpool", "red")
-        kubectl(protected, "-n", NAMESPACE, "wait", "gpupool/demo", "--for=jsonpath={.status.models}=0")
+        kubectl(protected, "delete", "modelpool", "red")
+        kubectl(protected, "wait", "gpupool/demo", "--for=jsonpath={.status.models}=0")
         assert refusal(protected, *DEMO) == ""
     assert gone(protected)
 
 
 def test_replacing_it_by_force_is_a_deletion_too(protected: Path) -> None:
     with pytest.raises(ClusterError, match="it serves 1 model"):
-        kubectl(protected, "-n", NAMESPACE, "replace", "--force", "-f", "-", stdin=json.dumps(pool("demo")))
+        kubectl(protected, "replace", "--force", "-f", "-", stdin=json.dumps(pool("demo")))
 
 
 def test_the_annotation_of_the_refusal_lets_it_be_deleted(protected: Path) -> None:
-    kubectl(protected, "-n", NAMESPACE, "annotate", "gpupool", "demo", f"{ALLOW}=true")
+    kubectl(protected, "annotate", "gpupool", "demo", f"{ALLOW}=true")
 
     assert refusal(protected, *DEMO) == ""
     assert gone(protected)
@@ -91,7 +91,7 @@ def test_the_annotation_of_the_refusal_lets_it_be_deleted(protected: Path) -> No
 
 @pytest.mark.parametrize("value", ["", "false", "yes"])
 def test_another_value_of_the_annotation_does_not(protected: Path, value: str) -> None:
-    kubectl(protected, "-n", NAMESPACE, "annotate", "gpupool", "demo", f"{ALLOW}={value}")
+    kubectl(protected, "annotate", "gpupool", "demo", f"{ALLOW}={value}")
 
     assert "it serves 1 model" in refusal(protected, *DEMO)
 
@@ -105,23 +105,23 @@ def test_one_that_serves_nothing_is_deleted_like_any_object(protected: Path) -> 
 
 
 def test_a_namespace_that_is_deleted_takes_it_along(protected: Path) -> None:
-    kubectl(protected, "delete", "namespace", NAMESPACE, "--timeout=60s")
+    kubectl(protected, "delete", "namespace", namespace_of(protected), "--timeout=60s")
 
     assert gone(protected)
 
 
-def test_where_the_operator_does_not_work_nothing_is_refused(namespace: str, kubeconfig: Path) -> None:
-    kubectl(kubeconfig, "create", "namespace", WATCHED)
+def test_where_the_operator_does_not_work_nothing_is_refused(namespaced: Path) -> None:
+    kubectl(namespaced, "create", "namespace", WATCHED)
     try:
-        serving(kubeconfig, models=1, namespace=WATCHED)
-        serving(kubeconfig, models=1)
-        with policy(kubeconfig, "--set", f"operator.watchNamespaces={{{WATCHED}}}"):
+        serving(namespaced, 1, "-n", WATCHED)
+        serving(namespaced, models=1)
+        with policy(namespaced, "--set", f"operator.watchNamespaces={{{WATCHED}}}"):
             asked = (*DEMO, "--dry-run=server")
 
             def refused() -> list[bool]:
-                return [bool(refusal(kubeconfig, *asked, namespace=where)) for where in (WATCHED, NAMESPACE)]
+                return [bool(refusal(namespaced, *where, *asked)) for where in (("-n", WATCHED), ())]
 
             # The policy of the test before, of the same name, is forgotten some time after it was deleted.
             poll("there, and not here", lambda: refused() == [True, False], 30)
     finally:
-        kubectl(kubeconfig, "delete", "namespace", WATCHED, "--timeout=60s")
+        kubectl(namespaced, "delete", "namespace", WATCHED, "--timeout=60s")

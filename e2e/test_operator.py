@@ -9,7 +9,6 @@ import pytest
 
 from e2e.kubectl import kubectl
 from e2e.operating import (
-    NAMESPACE,
     accepted,
     apply,
     kill,
@@ -26,12 +25,12 @@ from e2e.polling import poll
 pytestmark = pytest.mark.cluster
 
 
-def test_it_makes_a_pool_and_then_rests(namespace: str, kubeconfig: Path) -> None:
-    apply(kubeconfig, pool("demo", engines={"replicas": 2}), models("red", "demo", "llama"))
-    with operator(kubeconfig):
-        poll("both are accepted", lambda: accepted(kubeconfig, "gpupools,modelpools") == 2, 60)
+def test_it_makes_a_pool_and_then_rests(namespaced: Path) -> None:
+    apply(namespaced, pool("demo", engines={"replicas": 2}), models("red", "demo", "llama"))
+    with operator(namespaced):
+        poll("both are accepted", lambda: accepted(namespaced, "gpupools,modelpools") == 2, 60)
         names = {
-            (one["kind"], one["metadata"]["name"]) for one in objects(kubeconfig, "deploy,sts,svc,netpol,pdb,secret")
+            (one["kind"], one["metadata"]["name"]) for one in objects(namespaced, "deploy,sts,svc,netpol,pdb,secret")
         }
         assert {
             ("Deployment", "demo-scheduler"),
@@ -39,87 +38,87 @@ def test_it_makes_a_pool_and_then_rests(namespace: str, kubeconfig: Path) -> Non
             ("Secret", "demo-engine-tls"),
         } <= names
         time.sleep(3)  # controllers of the cluster fill in what is theirs
-        before = writes(kubeconfig)
-        kubectl(kubeconfig, "-n", NAMESPACE, "annotate", "gpool", "demo", "touched=yes")
+        before = writes(namespaced)
+        kubectl(namespaced, "annotate", "gpool", "demo", "touched=yes")
         time.sleep(5)  # what must not happen needs time in which it could
-        assert writes(kubeconfig) - before <= 1
+        assert writes(namespaced) - before <= 1
 
 
-def test_what_somebody_changed_is_put_right_and_what_is_gone_comes_back(namespace: str, kubeconfig: Path) -> None:
-    apply(kubeconfig, pool("demo", engines={"replicas": 2}))
+def test_what_somebody_changed_is_put_right_and_what_is_gone_comes_back(namespaced: Path) -> None:
+    apply(namespaced, pool("demo", engines={"replicas": 2}))
 
     def engines() -> int:
-        found = [one for one in objects(kubeconfig, "statefulsets") if one["metadata"]["name"] == "demo-engine"]
+        found = [one for one in objects(namespaced, "statefulsets") if one["metadata"]["name"] == "demo-engine"]
         return int(found[0]["spec"]["replicas"]) if found else -1
 
-    with operator(kubeconfig):
+    with operator(namespaced):
         poll("engines are there", lambda: engines() == 2, 60)
-        kubectl(kubeconfig, "-n", NAMESPACE, "scale", "statefulset", "demo-engine", "--replicas=5")
+        kubectl(namespaced, "scale", "statefulset", "demo-engine", "--replicas=5")
         poll("two engines again", lambda: engines() == 2, 10)
-        kubectl(kubeconfig, "-n", NAMESPACE, "delete", "statefulset", "demo-engine", "--cascade=orphan")
+        kubectl(namespaced, "delete", "statefulset", "demo-engine", "--cascade=orphan")
         poll("the StatefulSet again", lambda: engines() == 2, 10)
-        kubectl(kubeconfig, "-n", NAMESPACE, "scale", "gpool", "demo", "--replicas=3")
+        kubectl(namespaced, "scale", "gpool", "demo", "--replicas=3")
         poll("three engines", lambda: engines() == 3, 10)
 
 
-def test_what_a_pool_asks_for_no_more_is_taken_away(namespace: str, kubeconfig: Path) -> None:
+def test_what_a_pool_asks_for_no_more_is_taken_away(namespaced: Path) -> None:
     selector = {"nodeSelector": {"disk": "fast"}}
-    apply(kubeconfig, pool("demo", podTemplate=selector, controlPodTemplate=selector))
+    apply(namespaced, pool("demo", podTemplate=selector, controlPodTemplate=selector))
 
     def selected() -> int:
-        pods = [one["spec"]["template"]["spec"] for one in objects(kubeconfig, "statefulsets,deployments")]
+        pods = [one["spec"]["template"]["spec"] for one in objects(namespaced, "statefulsets,deployments")]
         return sum("nodeSelector" in one for one in pods) if len(pods) == 4 else -1
 
-    with operator(kubeconfig):
+    with operator(namespaced):
         poll("engines, schedulers and gateways say where", lambda: selected() == 4, 60)
-        apply(kubeconfig, pool("demo"))
+        apply(namespaced, pool("demo"))
         poll("they do no more", lambda: selected() == 0, 20)
 
 
-def test_what_somebody_else_made_under_a_name_of_ours_stays_theirs(namespace: str, kubeconfig: Path) -> None:
-    mine = ("-n", NAMESPACE, "create")
-    kubectl(kubeconfig, *mine, "secret", "generic", "demo-gateway-tls", "--from-literal=tls.crt=mine")
-    kubectl(kubeconfig, *mine, "service", "clusterip", "demo-gateway", "--tcp=9999:9999")
-    apply(kubeconfig, pool("demo"), models("red", "demo", "llama"))
+def test_what_somebody_else_made_under_a_name_of_ours_stays_theirs(namespaced: Path) -> None:
+    mine = "create"
+    kubectl(namespaced, *mine, "secret", "generic", "demo-gateway-tls", "--from-literal=tls.crt=mine")
+    kubectl(namespaced, *mine, "service", "clusterip", "demo-gateway", "--tcp=9999:9999")
+    apply(namespaced, pool("demo"), models("red", "demo", "llama"))
 
     def said() -> str:
-        (found,) = objects(kubeconfig, "gpupools")
+        (found,) = objects(namespaced, "gpupools")
         conditions = found.get("status", {}).get("conditions", ())
         return next((one["message"] for one in conditions if one["reason"] == "ApplyFailed"), "")
 
-    with operator(kubeconfig):
+    with operator(namespaced):
         poll("it says so", lambda: "demo-gateway-tls" in said() and "Service demo-gateway" in said(), 30, said)
         assert said().count("was not made by us") == 2
-        theirs = [one for one in objects(kubeconfig, "services,secrets") if "ownerReferences" not in one["metadata"]]
+        theirs = [one for one in objects(namespaced, "services,secrets") if "ownerReferences" not in one["metadata"]]
         assert {one["metadata"]["name"] for one in theirs} == {"demo-gateway-tls", "demo-gateway"}
-        kubectl(kubeconfig, "-n", NAMESPACE, "delete", "secret/demo-gateway-tls", "service/demo-gateway")
-        poll("both are accepted", lambda: accepted(kubeconfig, "gpupools,modelpools") == 2, 60)
+        kubectl(namespaced, "delete", "secret/demo-gateway-tls", "service/demo-gateway")
+        poll("both are accepted", lambda: accepted(namespaced, "gpupools,modelpools") == 2, 60)
 
 
-def test_killed_at_any_moment_the_next_one_ends_where_it_would_have(namespace: str, kubeconfig: Path) -> None:
-    apply(kubeconfig, pool("demo", engines={"replicas": 1}), models("red", "demo", "llama"))
+def test_killed_at_any_moment_the_next_one_ends_where_it_would_have(namespaced: Path) -> None:
+    apply(namespaced, pool("demo", engines={"replicas": 1}), models("red", "demo", "llama"))
     for patience in (3.0, 3.3, 3.6):  # a start, and some writes
-        process = start(kubeconfig)
+        process = start(namespaced)
         time.sleep(patience)  # a moment that nothing announces is what is tested
         kill(process)
-    with operator(kubeconfig):
-        poll("both are accepted", lambda: accepted(kubeconfig, "gpupools,modelpools") == 2, 60)
-        assert {one["metadata"]["name"] for one in objects(kubeconfig, "deploy,sts")} == {
+    with operator(namespaced):
+        poll("both are accepted", lambda: accepted(namespaced, "gpupools,modelpools") == 2, 60)
+        assert {one["metadata"]["name"] for one in objects(namespaced, "deploy,sts")} == {
             f"demo-{component}" for component in ("engine", "gateway", "scheduler", "standby")
         }
 
 
-def test_a_standby_takes_over_when_the_leader_is_killed(namespace: str, kubeconfig: Path) -> None:
-    first = start(kubeconfig, "first")
-    poll("the first leads", lambda: leader(kubeconfig) == "first", 30)
-    standby = start(kubeconfig, "standby")
+def test_a_standby_takes_over_when_the_leader_is_killed(namespaced: Path) -> None:
+    first = start(namespaced, "first")
+    poll("the first leads", lambda: leader(namespaced) == "first", 30)
+    standby = start(namespaced, "standby")
     try:
-        apply(kubeconfig, pool("before"))
-        poll("the leader works", lambda: accepted(kubeconfig, "gpupools") == 1, 30)
+        apply(namespaced, pool("before"))
+        poll("the leader works", lambda: accepted(namespaced, "gpupools") == 1, 30)
         kill(first)
-        apply(kubeconfig, pool("after"))
-        poll("the standby has worked", lambda: accepted(kubeconfig, "gpupools") == 2, 30)
-        assert leader(kubeconfig) == "standby"
+        apply(namespaced, pool("after"))
+        poll("the standby has worked", lambda: accepted(namespaced, "gpupools") == 2, 30)
+        assert leader(namespaced) == "standby"
     finally:
         kill(first)
         kill(standby)

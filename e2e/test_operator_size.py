@@ -17,39 +17,39 @@ from kubernetes.client.exceptions import ApiException
 
 from e2e.fuzz import DOCUMENTS, PLACES, VALUES, changed
 from e2e.kubectl import kubectl
-from e2e.operating import NAMESPACE, accepted, create, models, objects, operator, pool, resident_mb, writes
+from e2e.operating import accepted, create, models, namespace_of, objects, operator, pool, resident_mb, writes
 from e2e.polling import poll
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def test_a_hundred_pools_and_a_thousand_model_pools(namespace: str, api: client.ApiClient, kubeconfig: Path) -> None:
+def test_a_hundred_pools_and_a_thousand_model_pools(api: client.ApiClient, namespaced: Path) -> None:
     # Pods that nobody may make are tried again and again: most of what the API server would be asked.
-    kubectl(kubeconfig, "-n", NAMESPACE, "delete", "quota", "--all")
+    kubectl(namespaced, "delete", "quota", "--all")
     nowhere = {"nodeSelector": {"there-is": "none"}}
     pools = [pool(f"pool-{one}", gateway={"replicas": 0}, controlPodTemplate=nowhere) for one in range(100)]
     tenants = [models(f"models-{one}", f"pool-{one % 100}", f"m{one}") for one in range(1000)]
 
     def all_accepted() -> bool:
-        return accepted(kubeconfig, "gpupools,modelpools") == 1100
+        return accepted(namespaced, "gpupools,modelpools") == 1100
 
     def all_have_engines() -> bool:
-        return len(objects(kubeconfig, "statefulsets")) == 100
+        return len(objects(namespaced, "statefulsets")) == 100
 
-    with operator(kubeconfig) as process:
+    with operator(namespaced) as process:
         began = time.monotonic()
         with ThreadPoolExecutor(8) as threads:  # kubectl would take most of the time
-            list(threads.map(lambda one: create(api, one), [*pools, *tenants]))
+            list(threads.map(lambda one: create(api, namespace_of(namespaced), one), [*pools, *tenants]))
         poll("all are accepted", all_accepted, 300, every_s=2)  # a list of 1,100 is work
         took = time.monotonic() - began
         resident = resident_mb(process.pid)
         time.sleep(10)  # controllers of the cluster fill in what is theirs
-        before = writes(kubeconfig)
+        before = writes(namespaced)
         time.sleep(30)  # what must not happen needs time in which it could
-        rest = writes(kubeconfig) - before
-    kubectl(kubeconfig, "-n", NAMESPACE, "delete", "statefulset", "--all")  # of every pool, while nobody looks
+        rest = writes(namespaced) - before
+    kubectl(namespaced, "delete", "statefulset", "--all")  # of every pool, while nobody looks
     began = time.monotonic()
-    with operator(kubeconfig):
+    with operator(namespaced):
         poll("each pool has its engines again", all_have_engines, 120, every_s=1)
         resync = time.monotonic() - began
     print(f"{took:.0f} s, {resident:.0f} MB, {rest} writes in 30 s at rest, {resync:.0f} s after a restart")
@@ -60,12 +60,12 @@ def test_a_hundred_pools_and_a_thousand_model_pools(namespace: str, api: client.
 
 
 def test_what_the_server_takes_never_trips_the_operator(
-    namespace: str, api: client.ApiClient, kubeconfig: Path, tmp_path: Path
+    api: client.ApiClient, namespaced: Path, tmp_path: Path
 ) -> None:
     """A thousand objects with one field that is odd: each that is taken gets a status, and no bug is logged."""
     numbers = itertools.count()
     base, _ = DOCUMENTS
-    create(api, base)
+    create(api, namespace_of(namespaced), base)
 
     @settings(max_examples=1000, deadline=None)
     @given(place=st.sampled_from(PLACES), value=VALUES)
@@ -73,15 +73,15 @@ def test_what_the_server_takes_never_trips_the_operator(
         document = changed(*place, value)
         document["metadata"]["name"] = f"odd-{next(numbers)}"
         if document["kind"] == "ModelPool" and place[1][:2] not in (("spec",), ("spec", "gpuPoolRef")):
-            document["spec"]["gpuPoolRef"]["namespace"] = NAMESPACE
+            document["spec"]["gpuPoolRef"]["namespace"] = namespace_of(namespaced)
         with suppress(ApiException):  # test_crds.py looks at what is refused
-            create(api, document)
+            create(api, namespace_of(namespaced), document)
 
     log = tmp_path / "operator.log"
-    with log.open("wb") as said, operator(kubeconfig, said):
+    with log.open("wb") as said, operator(namespaced, said):
         try_one()
-        poll("all have a status", lambda: not silent(kubeconfig), 300)
-    there = objects(kubeconfig, "gpupools,modelpools")
+        poll("all have a status", lambda: not silent(namespaced), 300)
+    there = objects(namespaced, "gpupools,modelpools")
     print(f"{len(there)} odd objects were taken")
     assert len(there) > 50
     assert "Traceback" not in log.read_text("utf-8")

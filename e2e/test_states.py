@@ -16,7 +16,7 @@ from operator_table import rows
 
 from e2e.cluster.layout import default_layout
 from e2e.kubectl import kubectl
-from e2e.operating import API, NAMESPACE, apply, models, objects, operator, pool
+from e2e.operating import API, apply, models, namespace_of, objects, operator, pool
 from e2e.polling import poll
 
 ALL = {state.title: state for states in STATES.values() for state in states}
@@ -87,41 +87,41 @@ def _engines_ready(kubeconfig: Path) -> dict[str, str]:
     return next((one for one in said if one["type"] == "EnginesReady"), {})
 
 
-def test_the_operator_says_why_pods_are_not_made(namespace: str, kubeconfig: Path) -> None:
-    apply(kubeconfig, pool("demo", engines={"replicas": 1}), models("red", "demo", "llama"))
-    with operator(kubeconfig):
-        _poll_reason(kubeconfig, "PodsNotCreated")
-        assert "exceeded quota: nothing-runs" in _engines_ready(kubeconfig)["message"]
+def test_the_operator_says_why_pods_are_not_made(namespaced: Path) -> None:
+    apply(namespaced, pool("demo", engines={"replicas": 1}), models("red", "demo", "llama"))
+    with operator(namespaced):
+        _poll_reason(namespaced, "PodsNotCreated")
+        assert "exceeded quota: nothing-runs" in _engines_ready(namespaced)["message"]
 
 
-def test_the_operator_says_which_pod_does_not_start(namespace: str, kubeconfig: Path) -> None:
+def test_the_operator_says_which_pod_does_not_start(kubeconfig: Path, namespaced: Path) -> None:
     if kubeconfig != default_layout().kubeconfig or default_layout().nodes:
         pytest.skip("needs a cluster without nodes: kubelets would say themselves how the pod fares")
-    kubectl(kubeconfig, "-n", NAMESPACE, "delete", "quota", "--all")
-    apply(kubeconfig, pool("demo", engines={"replicas": 1}), models("red", "demo", "llama"))
-    with operator(kubeconfig):
-        poll("the controller makes the pod", lambda: _named(kubeconfig, "pods", "demo-engine-0"), 120)
-        _bind(kubeconfig, "demo-engine-0")
+    kubectl(namespaced, "delete", "quota", "--all")
+    apply(namespaced, pool("demo", engines={"replicas": 1}), models("red", "demo", "llama"))
+    with operator(namespaced):
+        poll("the controller makes the pod", lambda: _named(namespaced, "pods", "demo-engine-0"), 120)
+        _bind(namespaced, "demo-engine-0")
         waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "desc = registry.example: no such host"}}
         container = {"name": "engine", "image": "registry.example/engine:2", "imageID": "", "restartCount": 0}
         status = {"containerStatuses": [{**container, "ready": False, "state": waiting}]}
         patch = ("patch", "pod/demo-engine-0", "--subresource=status", "-p", json.dumps({"status": status}))
-        kubectl(kubeconfig, "-n", NAMESPACE, *patch)
-        _poll_reason(kubeconfig, "ImageNotPulled")
-        assert _engines_ready(kubeconfig)["message"] == (
+        kubectl(namespaced, *patch)
+        _poll_reason(namespaced, "ImageNotPulled")
+        assert _engines_ready(namespaced)["message"] == (
             "0 of 1 engines are attached; demo-engine-0 cannot pull image registry.example/engine:2: "
             "registry.example: no such host"
         )
     # No kubelet ends it, and whoever collects pods of lost nodes takes most of the minute that the namespace has.
-    kubectl(kubeconfig, "-n", NAMESPACE, "delete", "statefulset", "--all", "--cascade=orphan")
-    kubectl(kubeconfig, "-n", NAMESPACE, "delete", "pod", "--all", "--grace-period=0", "--force")
+    kubectl(namespaced, "delete", "statefulset", "--all", "--cascade=orphan")
+    kubectl(namespaced, "delete", "pod", "--all", "--grace-period=0", "--force")
 
 
 def _bind(kubeconfig: Path, pod: str) -> None:
     """As the scheduler does, to a node that is not there."""
     target = {"apiVersion": "v1", "kind": "Node", "name": "node-1"}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
-    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}/binding"
+    path = f"/api/v1/namespaces/{namespace_of(kubeconfig)}/pods/{pod}/binding"
     kubectl(kubeconfig, "create", "--raw", path, "-f", "-", stdin=json.dumps(binding))
 
 

@@ -1,15 +1,14 @@
-"""`python -m attacks.attacker NAME TARGET SECONDS PACE`: one attack as a process of its own, at the lowest priority.
+"""One attack as a process of its own, at the lowest priority, forked from one that has imported what attacks need.
 
-It prints `ready` when what it sends is made, begins when a line comes on standard input, and prints what it saw.
+It sends `stranger.READY` when what it attacks with is made, begins when it is sent anything, and sends what it saw.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import sys
 import traceback
+from multiprocessing.connection import Connection
 
 from attacks.stranger import Stranger
 from attacks.table import ATTACKS
@@ -20,8 +19,8 @@ READY_S = 600.0  # to make what is sent, and to wait for the others
 TAIL_S = 25.0  # beyond the attack's own end: answers that are still awaited
 
 
-async def attack(name: str, target: Target, seconds: float, pace: float) -> Stranger:
-    async with Stranger(target, seconds, pace) as stranger:
+async def attack(campaign: Connection, name: str, target: Target, seconds: float, pace: float) -> Stranger:
+    async with Stranger(campaign, target, seconds, pace) as stranger:
         try:
             async with asyncio.timeout(READY_S + seconds + TAIL_S):
                 await ATTACKS[name].run(stranger)
@@ -30,17 +29,11 @@ async def attack(name: str, target: Target, seconds: float, pace: float) -> Stra
         return stranger
 
 
-def main() -> int:
-    name, target, seconds, pace = sys.argv[1:5]
+def run(campaign: Connection, name: str, target: Target, seconds: float, pace: float) -> None:
+    """The process. What goes wrong with the attack itself is sent as `error`: one that does not run proves nothing."""
     os.nice(NICE)
     try:
-        saw = asyncio.run(attack(name, Target.of(target), float(seconds), float(pace)))
-    except Exception:  # noqa: BLE001 - the harness tells it: an attack that does not run proves nothing
-        sys.stdout.write(json.dumps({"error": traceback.format_exc()}))
-        return 1
-    sys.stdout.write(json.dumps({"answers": saw.answers, "harm": saw.harm}))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        saw = asyncio.run(attack(campaign, name, target, seconds, pace))
+        campaign.send({"answers": saw.answers, "harm": saw.harm})
+    except Exception:  # noqa: BLE001 - the campaign raises it
+        campaign.send({"error": traceback.format_exc()})

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import multiprocessing
 import statistics
-import sys
 import time
-from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
+from attacks import attacker
 from attacks.attacker import READY_S, TAIL_S
 from attacks.bars import STALL_S, TBT_FLOOR_S
 from attacks.ground import Ground
 from attacks.innocent import Innocent
 from attacks.observe import Callback, Memory, callbacks
+from attacks.stranger import READY
 from attacks.table import Attack
 from attacks.target import Target
 
@@ -110,11 +113,12 @@ async def attack(
         async with gateway, picker:
             if hostile:
                 await ground.set_models(hostile)
-            await _tell(attackers)
+            for one in attackers:
+                one.pipe.send("go")
             await asyncio.sleep(seconds)
             went_on = await innocent.all_went_on(time.monotonic())
             end = time.monotonic()
-            saw = [await _end(process) for process in attackers]
+            saw = [_checked(await one.receive(2 * TAIL_S)) for one in attackers]
     if hostile and not ground.dead():
         await ground.set_models({})
     record = innocent.record
@@ -138,6 +142,11 @@ async def attack(
     )
 
 
+def _checked(saw: dict[str, Any]) -> dict[str, Any]:
+    assert "error" not in saw, saw["error"]
+    return saw
+
+
 def _write(ground: Ground, one: Attack, good: Path) -> tuple[Target, dict[str, ModelSource]]:
     """What an attacker knows, and its ModelPool, whose files are written here."""
     target = ground.target()
@@ -149,42 +158,47 @@ def _write(ground: Ground, one: Attack, good: Path) -> tuple[Target, dict[str, M
     return replace(target, hostile=tuple(sources), folder=str(folder)), sources
 
 
+@dataclass(frozen=True, slots=True)
+class Attacker:
+    """The process of an attack, and the pipe on which it is heard."""
+
+    process: ForkServerProcess
+    pipe: Connection
+
+    @staticmethod
+    def start(name: str, target: Target, seconds: float, pace: float) -> Attacker:
+        """In a fork of a process that has imported attacks, which the first call starts."""
+        forks = multiprocessing.get_context("forkserver")
+        forks.set_forkserver_preload(["__main__", "attacks.attacker"])
+        pipe, theirs = multiprocessing.Pipe()
+        with theirs:
+            process = forks.Process(target=attacker.run, args=(theirs, name, target, seconds, pace), daemon=True)
+            process.start()
+        return Attacker(process, pipe)
+
+    async def receive(self, timeout_s: float) -> Any:
+        """What it sends next. Raises TimeoutError, and EOFError when it has ended."""
+        if not await asyncio.to_thread(self.pipe.poll, timeout_s):
+            raise TimeoutError(f"attacker {self.process.pid} sent nothing for {timeout_s:.0f} s")
+        return self.pipe.recv()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
 @asynccontextmanager
-async def _started(starts: Sequence[tuple[str, Target]], seconds: float, pace: float) -> AsyncIterator[list[Process]]:
+async def _started(starts: Sequence[tuple[str, Target]], seconds: float, pace: float) -> AsyncIterator[list[Attacker]]:
     """A process for each attack by its name, all ready. Those that are left at the end are killed."""
-    attackers: list[Process] = []
+    attackers: list[Attacker] = []
     try:
         for name, target in starts:
-            arguments = (name, target.as_json(), str(seconds), str(pace))
-            command = (sys.executable, "-m", "attacks.attacker", *arguments)
-            attackers.append(await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE))
-        for process in attackers:
-            await _until_ready(process)
+            attackers.append(await asyncio.to_thread(Attacker.start, name, target, seconds, pace))
+        for one in attackers:
+            first = await one.receive(READY_S)
+            assert first == READY, f"the attacker sent {first}"
         yield attackers
     finally:
-        for process in attackers:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
-
-
-async def _until_ready(process: Process) -> None:
-    assert process.stdout is not None
-    async with asyncio.timeout(READY_S):
-        line = await process.stdout.readline()
-    assert line == b"ready\n", f"the attacker said {line + await process.stdout.read()!r}"
-
-
-async def _tell(attackers: Sequence[Process]) -> None:
-    for process in attackers:
-        assert process.stdin is not None
-        process.stdin.write(b"go\n")
-        await process.stdin.drain()
-
-
-async def _end(process: Process) -> dict[str, object]:
-    async with asyncio.timeout(2 * TAIL_S):
-        output, _ = await process.communicate()
-    saw = json.loads(output or b'{"error": "the attacker printed nothing"}')
-    assert "error" not in saw, saw["error"]
-    return saw
+        for one in attackers:
+            one.end()

@@ -117,7 +117,7 @@ def tenants(hostile: tuple[str, ...]) -> gateway_pb2.Tenants:
 async def standing(models: Mapping[str, Path]) -> AsyncIterator[Ground]:
     """All of them, ready. Their logs are below the folder that AEGAEON_ATTACK_LOGS names, where it does."""
     base = Path(tempfile.mkdtemp(prefix="aegaeon-attacks-", dir="/dev/shm"))
-    os.environ["PYTHONPATH"] = str(TESTS)  # for attacks.watched_gateway and attacks.attacker
+    os.environ["PYTHONPATH"] = str(TESTS)  # for attacks.watched_gateway and the process that forks attackers
     ground = Ground(models, base)
     try:
         async with AsyncExitStack() as exits:

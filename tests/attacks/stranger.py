@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import itertools
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from multiprocessing.connection import Connection as Campaign
 from typing import Any, TypeVar
 
 import aiohttp
@@ -18,6 +18,7 @@ from attacks.target import Target
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
+READY = "ready"
 ANSWER_S = 20.0  # a stranger waits no longer
 
 T = TypeVar("T")
@@ -30,7 +31,8 @@ class Stranger:
     `answers` counts what came back by status; `harm` holds what an attack itself saw happen to somebody else.
     """
 
-    def __init__(self, target: Target, seconds: float, pace: float) -> None:
+    def __init__(self, campaign: Campaign, target: Target, seconds: float, pace: float) -> None:
+        self._campaign = campaign
         self.target = target
         self.answers: Counter[str] = Counter()
         self.harm: list[str] = []
@@ -49,8 +51,8 @@ class Stranger:
 
     async def ready(self) -> None:
         """What is sent is made: say so, and wait for the word to begin. Every attack calls it once."""
-        print("ready", flush=True)
-        await asyncio.to_thread(sys.stdin.readline)
+        self._campaign.send(READY)
+        await asyncio.to_thread(self._campaign.recv)
         self._until = time.monotonic() + self._seconds
 
     @property

@@ -1,9 +1,8 @@
-"""What a stranger knows of a stack: addresses, a key of its own, names of models. Travels to the attacker as JSON."""
+"""What a stranger knows of a stack: addresses, a key of its own, names of models."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +23,3 @@ class Target:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.gateway}"
-
-    def as_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def of(text: str) -> Target:
-        data = json.loads(text)
-        return Target(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})

@@ -1,6 +1,7 @@
 """`python -m fuzz`: every target for MINUTES, JOBS side by side; executions, crashes, hangs, leaks beside their bars.
 
-An input that a target fails on is kept in its corpus, so that tests fail until the parser is mended.
+An input that a target fails on is kept in its corpus, so that tests fail until the parser is mended. Inputs that
+reached new code are kept in a cache folder: the next run begins with them, so that short runs explore further.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from fuzz.table import TARGETS
 from fuzz.target import Target
 
 LEAK_BYTES = 64 << 20  # growth over the second half of a run; the fuzzer's own corpus grows as well
+MANY = 5000  # executions after which one that is guided by coverage has found something
+KEPT = 2000  # inputs of a target in the cache folder; the oldest are removed
 TAIL_S = 120.0  # beyond the time: the start, and an input that hangs
 _FAILED = ("crash-", "timeout-", "oom-", "leak-")  # slow units are the machine's: a time limit is set
 _EXECUTIONS = re.compile(r"stat::number_of_executed_units:\s*(\d+)")
@@ -37,13 +40,14 @@ class Run:
     log: str
 
 
-async def fuzz(target: Target, seconds: int) -> Run:
-    """In a process of its own; inputs that fail go into the target's corpus."""
+async def fuzz(target: Target, seconds: int, cache: Path) -> Run:
+    """In a process of its own; inputs that fail go into the target's corpus, those that reach new code into `cache`."""
+    found = cache / target.name
+    found.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="aegaeon-fuzz-", dir="/dev/shm") as name:
         work = Path(name)
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "fuzz.one", target.name, str(seconds), str(work)), stdout=PIPE, stderr=STDOUT
-        )
+        command = (sys.executable, "-m", "fuzz.one", target.name, str(seconds), str(work), str(found))
+        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=STDOUT)
         try:
             async with asyncio.timeout(seconds + TAIL_S):
                 output, _ = await process.communicate()
@@ -51,12 +55,22 @@ async def fuzz(target: Target, seconds: int) -> Run:
             process.kill()
             output, _ = await process.communicate()
         log = output.decode(errors="replace")
+        remove_oldest(found, KEPT)
         failed = tuple(_keep(target, file) for file in sorted(work.iterdir()) if file.name.startswith(_FAILED))
         counted = _EXECUTIONS.search(log)
         samples = [tuple(map(float, each.split())) for each in _lines(work / "rss")]
         executions = int(counted[1]) if counted else int(samples[-1][1]) if samples else 0
         problem = "" if process.returncode == 0 or failed else f"ended with status {process.returncode}"
+        if not problem and executions >= MANY and not any(found.iterdir()):
+            problem = "no input reached new code: the parser is not instrumented"
         return Run(target.name, executions, failed, _growth(samples), problem, log)
+
+
+def remove_oldest(folder: Path, keep: int) -> None:
+    """Of the files of a folder the newest `keep` stay."""
+    newest_first = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime_ns, reverse=True)
+    for file in newest_first[keep:]:
+        file.unlink()
 
 
 def _lines(file: Path) -> list[str]:
@@ -73,12 +87,12 @@ def _keep(target: Target, file: Path) -> Path:
     return Path(shutil.copy(file, target.corpus / file.name[:24]))
 
 
-async def run_all(targets: list[Target], seconds: int, jobs: int) -> list[Run]:
+async def run_all(targets: list[Target], seconds: int, jobs: int, cache: Path) -> list[Run]:
     slots = asyncio.Semaphore(jobs)
 
     async def one(target: Target) -> Run:
         async with slots:
-            run = await fuzz(target, seconds)
+            run = await fuzz(target, seconds, cache)
             state = run.problem or (
                 f"FAILED on {', '.join(file.name for file in run.failed)}" if run.failed else "held"
             )
@@ -118,9 +132,12 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", help=f"of {', '.join(TARGETS)}; none: all")
     parser.add_argument("--minutes", type=float, default=1.0, help="of each target")
     parser.add_argument("--jobs", type=int, default=1, help="targets side by side")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="inputs of earlier runs; none: begin with the seeds")
     arguments = parser.parse_args()
     chosen = [TARGETS[name] for name in arguments.targets] or list(TARGETS.values())
-    runs = asyncio.run(run_all(chosen, round(60 * arguments.minutes), arguments.jobs))
+    with TemporaryDirectory(prefix="aegaeon-fuzz-") as empty:
+        cache = arguments.cache or Path(empty)
+        runs = asyncio.run(run_all(chosen, round(60 * arguments.minutes), arguments.jobs, cache))
     figures = rows(runs, arguments.minutes)
     if len(chosen) < len(TARGETS):  # no figures of all parsers
         for row in figures:

@@ -1,7 +1,7 @@
-"""`python -m fuzz.one TARGET SECONDS WORK`: one target under atheris (libFuzzer), guided by coverage, in this process.
+"""`python -m fuzz.one TARGET SECONDS WORK FOUND`: one target under atheris (libFuzzer), guided by coverage.
 
-What it finds is written as WORK/crash-*, timeout-* or oom-*. WORK/rss gets the memory at intervals, by which a leak is
-told from a corpus that grows.
+Inputs that fail are written as WORK/crash-*, timeout-* or oom-*, those that reach new code into FOUND. WORK/rss gets
+the memory at intervals, which distinguishes a leak from a corpus that grows.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import sys
 import tempfile
 import time
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import atheris
@@ -39,9 +40,17 @@ def _rss_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
+def find_sources_first() -> None:
+    """Import our packages with Python's own loader: atheris sees no coverage of what an editable install's loads."""
+    root = Path(__file__).parents[2]
+    sys.path[:0] = [str(root / folder) for folder in ("operator", "sidecar", "native", "proto")]
+    sys.meta_path.insert(0, PathFinder)
+
+
 def main() -> None:
-    name, seconds, work = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    name, seconds, work, found = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4])
     tempfile.tempdir = str(work)  # which others remove: libFuzzer ends the process on the spot
+    find_sources_first()
     from fuzz.table import TARGETS
 
     target = TARGETS[name]
@@ -52,8 +61,6 @@ def main() -> None:
         one = opened.__enter__()
         one(b"\1")  # imports what its parser imports late, outside of an input's time
     logging.disable(logging.CRITICAL)  # refusals are logged, a million times
-    found = work / "corpus"
-    found.mkdir(exist_ok=True)
     options = [
         f"-max_total_time={seconds}",
         f"-timeout={target.slow_s}",

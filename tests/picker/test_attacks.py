@@ -16,7 +16,7 @@ from e2e.envoy import free_ports
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingResponse
 from picker.hostile import ATTACKS, PROCESS, body_request, connect
 
-pytestmark = pytest.mark.alone  # how long calls of others take is compared
+pytestmark = pytest.mark.slow  # runs without anything beside it: how long calls of others take is compared
 
 ATTACK_S = 1.0
 PATIENCE_S = 60.0

@@ -80,7 +80,7 @@ def test_a_server_takes_what_the_chart_renders(server: Path, tmp_path: Path, nam
     assert taken.count("(server dry run)") == len(_objects(rendered))
 
 
-def test_the_chart_is_linted_without_a_word(server: Path) -> None:
+def test_the_chart_lints_without_warnings(server: Path) -> None:
     told = helm(server, "lint", "--strict", str(CHART))
 
     assert "[ERROR]" not in told
@@ -130,7 +130,7 @@ def test_an_image_with_a_tag_or_a_digest_is_taken_as_it_is(
     assert told == [rendered, rendered]
 
 
-def test_in_one_namespace_the_operator_gets_nothing_of_the_cluster(server: Path, tmp_path: Path) -> None:
+def test_restricted_to_a_namespace_the_operator_gets_no_cluster_roles(server: Path, tmp_path: Path) -> None:
     values = MATRIX["one namespace"]
 
     rendered = _render(server, "-n", NAMESPACE, *_values(tmp_path, values))
@@ -138,7 +138,7 @@ def test_in_one_namespace_the_operator_gets_nothing_of_the_cluster(server: Path,
     assert not [one for one in _objects(rendered) if one["kind"].startswith("ClusterRole")]
 
 
-def test_no_rule_has_a_star(server: Path) -> None:
+def test_no_rule_has_a_wildcard(server: Path) -> None:
     rendered = _render(server, "-n", NAMESPACE)
 
     rules = [rule for one in _objects(rendered) if one["kind"].endswith("Role") for rule in one["rules"]]
@@ -147,7 +147,7 @@ def test_no_rule_has_a_star(server: Path) -> None:
     assert not [rule for rule in rules for words in rule.values() if "*" in words]
 
 
-def test_definitions_stay_when_the_release_goes(server: Path) -> None:
+def test_crds_stay_when_the_release_is_uninstalled(server: Path) -> None:
     rendered = _render(server)
 
     kept = [one["metadata"] for one in _objects(rendered) if one["kind"] == "CustomResourceDefinition"]

@@ -110,7 +110,9 @@ def test_a_namespace_that_is_deleted_takes_it_along(protected: Path) -> None:
     assert gone(protected)
 
 
-def test_where_the_operator_does_not_work_nothing_is_refused(namespace: str, kubeconfig: Path) -> None:
+def test_deletion_is_not_refused_in_namespaces_that_the_operator_does_not_watch(
+    namespace: str, kubeconfig: Path
+) -> None:
     kubectl(kubeconfig, "create", "namespace", WATCHED)
     try:
         serving(kubeconfig, models=1, namespace=WATCHED)

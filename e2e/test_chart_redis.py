@@ -88,7 +88,7 @@ async def test_gateways_share_its_buckets_with_the_password_and_the_authority_of
     assert "away" not in caplog.text
 
 
-def test_its_certificate_is_of_the_name_that_gateways_are_told(bundled: Bundled) -> None:
+def test_its_certificate_has_the_name_that_gateways_are_configured_with(bundled: Bundled) -> None:
     context = ssl.create_default_context(cafile=str(bundled.secret / "ca.crt"))
     plain = socket.create_connection(("127.0.0.1", bundled.port), 5)
     with context.wrap_socket(plain, server_hostname=f"{NAME}.{NAMESPACE}.svc") as connection:
@@ -96,9 +96,7 @@ def test_its_certificate_is_of_the_name_that_gateways_are_told(bundled: Bundled)
         assert connection.recv(100).startswith(b"-NOAUTH")
 
 
-def test_an_upgrade_keeps_the_password_and_an_uninstall_leaves_the_definitions_alone(
-    kubeconfig: Path, api: object
-) -> None:
+def test_an_upgrade_keeps_the_password_and_an_uninstall_keeps_the_crds(kubeconfig: Path, api: object) -> None:
     def secret() -> Any:
         return json.loads(kubectl(kubeconfig, "-n", NAMESPACE, "get", "secret", NAME, "-o", "json"))["data"]
 

@@ -26,7 +26,7 @@ def empty(nodes: Layout) -> Iterator[Path]:
     remove(nodes.kubeconfig)
 
 
-def test_the_page_leads_to_a_streamed_answer_and_leaves_nothing(empty: Path) -> None:
+def test_the_pages_commands_end_in_a_streamed_answer_and_leave_nothing_behind(empty: Path) -> None:
     told = run_commands(commands(PAGE))
 
     print(told)

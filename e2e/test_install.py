@@ -72,7 +72,7 @@ def test_an_upgrade_replaces_every_pod_and_no_request_fails(examples: PodsOfPool
     examples.wait_until_ready()
 
 
-def test_removed_by_the_words_of_the_guide_nothing_is_left_but_weights_in_the_nodes_memory(
+def test_uninstalling_by_the_guide_leaves_only_weights_in_the_nodes_memory(
     examples: PodsOfPool,
 ) -> None:
     server = examples.kubeconfig

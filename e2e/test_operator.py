@@ -26,7 +26,7 @@ from e2e.polling import poll
 pytestmark = pytest.mark.cluster
 
 
-def test_it_makes_a_pool_and_then_rests(namespace: str, kubeconfig: Path) -> None:
+def test_a_pool_is_created_and_then_nothing_is_written(namespace: str, kubeconfig: Path) -> None:
     apply(kubeconfig, pool("demo", engines={"replicas": 2}), models("red", "demo", "llama"))
     with operator(kubeconfig):
         poll("both are accepted", lambda: accepted(kubeconfig, "gpupools,modelpools") == 2, 60)
@@ -45,7 +45,7 @@ def test_it_makes_a_pool_and_then_rests(namespace: str, kubeconfig: Path) -> Non
         assert writes(kubeconfig) - before <= 1
 
 
-def test_what_somebody_changed_is_put_right_and_what_is_gone_comes_back(namespace: str, kubeconfig: Path) -> None:
+def test_drift_is_corrected_and_deleted_objects_are_created_again(namespace: str, kubeconfig: Path) -> None:
     apply(kubeconfig, pool("demo", engines={"replicas": 2}))
 
     def engines() -> int:
@@ -62,7 +62,7 @@ def test_what_somebody_changed_is_put_right_and_what_is_gone_comes_back(namespac
         poll("three engines", lambda: engines() == 3, 10)
 
 
-def test_what_a_pool_asks_for_no_more_is_taken_away(namespace: str, kubeconfig: Path) -> None:
+def test_objects_that_a_pool_no_longer_needs_are_deleted(namespace: str, kubeconfig: Path) -> None:
     selector = {"nodeSelector": {"disk": "fast"}}
     apply(kubeconfig, pool("demo", podTemplate=selector, controlPodTemplate=selector))
 
@@ -76,7 +76,7 @@ def test_what_a_pool_asks_for_no_more_is_taken_away(namespace: str, kubeconfig: 
         poll("they do no more", lambda: selected() == 0, 20)
 
 
-def test_what_somebody_else_made_under_a_name_of_ours_stays_theirs(namespace: str, kubeconfig: Path) -> None:
+def test_objects_with_our_names_and_another_owner_are_left_alone(namespace: str, kubeconfig: Path) -> None:
     mine = ("-n", NAMESPACE, "create")
     kubectl(kubeconfig, *mine, "secret", "generic", "demo-gateway-tls", "--from-literal=tls.crt=mine")
     kubectl(kubeconfig, *mine, "service", "clusterip", "demo-gateway", "--tcp=9999:9999")
@@ -96,7 +96,7 @@ def test_what_somebody_else_made_under_a_name_of_ours_stays_theirs(namespace: st
         poll("both are accepted", lambda: accepted(kubeconfig, "gpupools,modelpools") == 2, 60)
 
 
-def test_killed_at_any_moment_the_next_one_ends_where_it_would_have(namespace: str, kubeconfig: Path) -> None:
+def test_after_a_kill_at_any_moment_the_next_operator_reaches_the_same_state(namespace: str, kubeconfig: Path) -> None:
     apply(kubeconfig, pool("demo", engines={"replicas": 1}), models("red", "demo", "llama"))
     for patience in (3.0, 3.3, 3.6):  # a start, and some writes
         process = start(kubeconfig)

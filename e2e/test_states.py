@@ -87,14 +87,14 @@ def _engines_ready(kubeconfig: Path) -> dict[str, str]:
     return next((one for one in said if one["type"] == "EnginesReady"), {})
 
 
-def test_the_operator_says_why_pods_are_not_made(namespace: str, kubeconfig: Path) -> None:
+def test_the_operator_reports_why_pods_are_not_created(namespace: str, kubeconfig: Path) -> None:
     apply(kubeconfig, pool("demo", engines={"replicas": 1}), models("red", "demo", "llama"))
     with operator(kubeconfig):
         _poll_reason(kubeconfig, "PodsNotCreated")
         assert "exceeded quota: nothing-runs" in _engines_ready(kubeconfig)["message"]
 
 
-def test_the_operator_says_which_pod_does_not_start(namespace: str, kubeconfig: Path) -> None:
+def test_the_operator_reports_which_pod_does_not_start(namespace: str, kubeconfig: Path) -> None:
     if kubeconfig != default_layout().kubeconfig or default_layout().nodes:
         pytest.skip("needs a cluster without nodes: kubelets would say themselves how the pod fares")
     kubectl(kubeconfig, "-n", NAMESPACE, "delete", "quota", "--all")

@@ -82,7 +82,7 @@ def test_the_simulator_takes_the_same_file_for_a_device(tmp_path: Path) -> None:
     assert device.one_link
 
 
-def test_copies_that_hardly_slow_each_other_down_are_simulated_as_free_of_each_other(tmp_path: Path) -> None:
+def test_copies_that_hardly_slow_each_other_down_are_simulated_as_independent(tmp_path: Path) -> None:
     file = tmp_path / "constants.json"
     write_constants(file, [constants()], replace(MACHINE, side_by_side=1.2))
     assert not read_device(str(file)).one_link

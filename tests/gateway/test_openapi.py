@@ -60,12 +60,14 @@ async def test_every_route_and_every_parameter_is_described(pool: Any) -> None:
     assert not chat["additionalProperties"]
 
 
-async def test_requests_drawn_from_the_description_are_answered_as_it_says(pool: Any, tmp_path: Path) -> None:
+async def test_requests_generated_from_the_openapi_schema_are_answered_as_it_defines(pool: Any, tmp_path: Path) -> None:
     await pool.until_models(lambda models: "tiny" in models)
     await schemathesis(pool, tmp_path, seconds=20, examples=20, seed=0)
 
 
 @pytest.mark.slow
-async def test_many_requests_drawn_from_the_description_are_answered_as_it_says(pool: Any, tmp_path: Path) -> None:
+async def test_many_requests_generated_from_the_openapi_schema_are_answered_as_it_defines(
+    pool: Any, tmp_path: Path
+) -> None:
     await pool.until_models(lambda models: "tiny" in models)
     await schemathesis(pool, tmp_path, seconds=int(os.environ.get("SCHEMATHESIS_S", "120")), examples=1000, seed=1)

@@ -48,7 +48,7 @@ def test_any_program_gives_the_tokens_of_running_alone(
     asyncio.run(_told_alike(folder, tiny_models, seed, GPU))
 
 
-def test_so_does_one_whose_models_come_from_their_files_past_a_full_host_cache(
+def test_any_program_gives_the_same_tokens_when_loads_bypass_a_full_host_cache(
     gpu: CudaDevice, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     asyncio.run(_told_alike(folder, tiny_models, 206, replace(GPU, host_cache_bytes=1000)))

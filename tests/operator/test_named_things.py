@@ -262,14 +262,14 @@ def test_a_hostile_value_is_refused_with_a_sentence_and_reaches_nothing(path: st
 
 
 @pytest.mark.parametrize("value", PODS_OWN)
-def test_models_lie_neither_in_the_pods_own_folders_nor_around_them(value: str) -> None:
+def test_model_folders_neither_contain_nor_lie_in_the_pods_own_folders(value: str) -> None:
     assert not accepted(*objects("gpupools.volumes.models.path", value))[0]
 
 
 @pytest.mark.parametrize(
     "value", [*NODES_OWN, "/a\0", "/a\n", "//a", "/srv/models", "/srv/models/", "/srv/models/x", "/srv", "/srv/"]
 )
-def test_the_disk_tier_is_no_folder_of_the_pods_or_the_nodes_and_none_that_tenants_name(value: str) -> None:
+def test_the_disk_tier_is_separate_from_folders_of_pods_nodes_and_tenants(value: str) -> None:
     gpu, models = objects("gpupools.memory.disk.path", value)
     gpu["spec"]["volumes"] = {"models": {"path": "/srv/models"}}
     assert not accepted(gpu, models)[0]
@@ -282,7 +282,7 @@ def test_a_secret_of_the_same_name_in_another_namespace_is_never_read(path: str)
     assert {namespace for namespace, _ in named_secrets(seen)} == {KEY.namespace}
 
 
-def test_of_two_namespaces_that_name_a_secret_alike_each_gets_its_own() -> None:
+def test_namespaces_with_equal_secret_names_each_get_their_own() -> None:
     ref = {"name": "hub", "key": "token"}
     pools = [
         model_pool(
@@ -298,7 +298,7 @@ def test_of_two_namespaces_that_name_a_secret_alike_each_gets_its_own() -> None:
     assert files == {name: f"/etc/aegaeon/credentials/{name}.hub.token" for name in ("red", "blue")}
 
 
-def test_a_field_left_as_it_is_serves() -> None:
+def test_default_values_serve() -> None:
     """The frame of the cases above: what they are refused for is the value alone."""
     assert accepted(*objects(f"{_SOURCE}.hostPath", "one"))[0]
     for path, value in (

@@ -28,12 +28,12 @@ def engine(name: str, **state: bool) -> gateway_pb2.InstanceStatus:
     return gateway_pb2.InstanceStatus(instance=name, role=engine_pb2.ROLE_UNIFIED, **{"alive": True, **state})
 
 
-def test_an_engine_that_is_gone_or_about_to_end_counts_as_attached_no_more() -> None:
+def test_engines_that_are_gone_or_draining_do_not_count_as_attached() -> None:
     told = facts(answer(engine("a"), engine("b", draining=True), engine("c", alive=False)), slab_bytes=1)
     assert {one.name: one.attached for one in told.engines} == {"a": True, "b": False, "c": False}
 
 
-def test_who_waits_for_a_fetch_waits_for_no_engine_and_is_open_all_the_same() -> None:
+def test_requests_waiting_for_a_fetch_are_open_and_do_not_wait_for_an_engine() -> None:
     told = facts(answer(engine("a"), waits_s=60.0, phase=model_pb2.MODEL_PHASE_FETCHING), slab_bytes=1)
     assert (told.oldest_wait_s, told.open_requests) == (0.0, 1)
     assert facts(answer(engine("a"), waits_s=60.0), slab_bytes=1).oldest_wait_s == 60.0

@@ -65,7 +65,7 @@ def scheduler_ready(status: Any) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("answers", [(STANDS_BY, LEADS), (LEADS, STANDS_BY), (CUT_OFF, LEADS), (LEADS, SILENT)])
-async def test_the_one_of_the_highest_term_counts_and_both_are_told_of_the_models(
+async def test_the_scheduler_of_the_highest_term_counts_and_both_get_the_models(
     monkeypatch: pytest.MonkeyPatch, answers: tuple[Answer, Answer]
 ) -> None:
     status, told = await looked(monkeypatch, *answers)
@@ -77,7 +77,7 @@ async def test_the_one_of_the_highest_term_counts_and_both_are_told_of_the_model
 @pytest.mark.parametrize(
     ("answers", "why"), [((STANDS_BY, STANDS_BY), "none of them leads"), ((SILENT, STANDS_BY), "does not answer")]
 )
-async def test_a_pool_of_which_no_scheduler_leads_says_so(
+async def test_a_pool_without_a_leader_reports_it(
     monkeypatch: pytest.MonkeyPatch, answers: tuple[Answer, Answer], why: str
 ) -> None:
     ready, message = scheduler_ready((await looked(monkeypatch, *answers))[0])

@@ -64,7 +64,7 @@ class Wire:
 ASKED = frame(DATA, 1, grpc_message(body_request(b"x" * 1000)))
 
 
-def test_while_a_peer_does_not_read_nothing_is_answered_and_nothing_read() -> None:
+def test_a_peer_that_does_not_read_gets_back_pressure() -> None:
     wire = Wire()
     wire.connection.data_received(HELLO + open_stream(1))
     wire.connection.pause_writing()
@@ -77,7 +77,7 @@ def test_while_a_peer_does_not_read_nothing_is_answered_and_nothing_read() -> No
     assert wire.log == ["pause", "resume"]
 
 
-def test_a_peer_that_does_not_read_for_long_is_told_and_then_cut_off() -> None:
+def test_a_peer_that_does_not_read_for_long_gets_goaway_and_is_closed() -> None:
     wire = Wire()
     wire.connection.data_received(HELLO + open_stream(1) + ASKED)
     wire.connection.pause_writing()

@@ -112,7 +112,7 @@ def test_a_stream_opened_and_reset_in_one_read_ends_alone() -> None:
         with_fields(("", "no name")),
     ],
 )
-def test_header_fields_that_are_no_request_end_their_stream_alone(malformed: bytes) -> None:
+def test_invalid_header_fields_end_their_stream_alone(malformed: bytes) -> None:
     rig = Rig()
     rig.send(HELLO + malformed)
     assert rig.told.resets() == {1: ErrorCodes.PROTOCOL_ERROR}
@@ -130,7 +130,7 @@ def test_header_fields_that_are_no_request_end_their_stream_alone(malformed: byt
         (frame(DATA, 1, b"", END_STREAM), Status.OK),
     ],
 )
-def test_a_message_that_is_not_taken_ends_its_call_alone(sent: bytes, status: Status) -> None:
+def test_a_rejected_message_ends_its_call_alone(sent: bytes, status: Status) -> None:
     rig = Rig()
     rig.send(HELLO + open_stream(1) + sent)
     assert rig.status(1) == status
@@ -173,7 +173,7 @@ def test_a_frame_that_its_stream_does_not_allow_ends_the_stream_alone(late: byte
         (HELLO + hostile.window(0, 2**31 - 1) * 2, Reason.PROTOCOL),
     ],
 )
-def test_what_breaks_the_connection_ends_it_with_a_goaway(sent: bytes, reason: Reason) -> None:
+def test_a_connection_error_ends_it_with_a_goaway(sent: bytes, reason: Reason) -> None:
     assert Rig().ends(sent).reason == reason
 
 
@@ -195,7 +195,7 @@ def test_what_breaks_the_connection_ends_it_with_a_goaway(sent: bytes, reason: R
         "frames of no known type",
     ],
 )
-def test_a_flood_ends_its_connection_and_calms_down_the_peer(name: str) -> None:
+def test_a_flood_ends_its_connection_with_enhance_your_calm(name: str) -> None:
     rig, attack = Rig(), hostile.ATTACKS[name]
 
     def flood() -> None:
@@ -208,7 +208,7 @@ def test_a_flood_ends_its_connection_and_calms_down_the_peer(name: str) -> None:
     assert raised.value.code == ErrorCodes.ENHANCE_YOUR_CALM
 
 
-def test_a_client_that_stays_below_the_rates_is_left_alone() -> None:
+def test_a_client_below_the_rate_limits_is_not_affected() -> None:
     rig = Rig()
     rig.send(HELLO)
     for number in range(2000):
@@ -237,7 +237,7 @@ def test_streams_of_all_connections_are_bounded() -> None:
     rig.goes_on()
 
 
-def test_answers_that_are_not_taken_stop_further_ones_until_they_are() -> None:
+def test_unread_responses_pause_further_ones() -> None:
     rig = Rig()
     asked = grpc_message(hostile.body_request(b"x" * 30_000))
     rig.send(hostile.PREFACE + hostile.settings(initial_window_size=0) + hostile.window(0, 1 << 30) + open_stream(1))
@@ -250,7 +250,7 @@ def test_answers_that_are_not_taken_stop_further_ones_until_they_are() -> None:
     assert rig.budget.bytes == 0
 
 
-def test_the_stream_that_holds_most_ends_when_too_much_is_buffered() -> None:
+def test_the_stream_with_the_largest_buffer_ends_when_the_connection_buffers_too_much() -> None:
     rig = Rig(Limits(connection_bytes=100_000))
     started = grpc_message(b"", size=1 << 20)
     rig.send(HELLO + b"".join(open_stream(each) + frame(DATA, each, started + b"x" * 10_000) for each in (1, 3)))
@@ -261,7 +261,7 @@ def test_the_stream_that_holds_most_ends_when_too_much_is_buffered() -> None:
     rig.goes_on()
 
 
-def test_another_connection_gives_way_when_all_together_hold_too_much() -> None:
+def test_the_connection_with_the_largest_buffer_ends_when_all_buffer_too_much() -> None:
     rig = Rig(Limits(buffered_bytes=100_000))
     started = grpc_message(b"", size=1 << 20)
     rig.send(HELLO + open_stream(1) + frame(DATA, 1, started + b"x" * 16_000) + frame(DATA, 1, b"x" * 16_000) * 3)
@@ -311,7 +311,7 @@ def test_a_connection_that_takes_too_long_ends(sent: bytes, reason: Reason) -> N
     assert raised.value.reason == reason
 
 
-def test_work_is_given_up_when_its_time_is_over_and_goes_on_where_it_was() -> None:
+def test_work_yields_when_its_time_slice_is_over_and_resumes() -> None:
     rig = Rig(tick_s=0.0001)
     rig.session.add(HELLO + frame(hostile.PING, payload=b"8 bytes.") * 100)
     turns = 1
@@ -353,7 +353,7 @@ def _frames() -> st.SearchStrategy[bytes]:
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(st.one_of(_frames(), st.just(open_stream(1)), st.binary(max_size=20)), max_size=20), st.booleans())
-def test_no_bytes_raise_anything_but_its_own_error_and_nothing_stays_held(parts: list[bytes], greet: bool) -> None:
+def test_no_bytes_raise_other_than_its_own_error_or_leak(parts: list[bytes], greet: bool) -> None:
     rig = Rig()
     try:
         for part in [HELLO] * greet + parts:

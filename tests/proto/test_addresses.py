@@ -44,7 +44,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Names:
     return made
 
 
-def test_a_name_leads_where_it_led_while_nobody_resolves_it(names: Names) -> None:
+def test_the_last_address_of_a_name_is_used_while_dns_is_unavailable(names: Names) -> None:
     known = Addresses()
     assert known.of(TARGET) == "ipv4:10.96.0.7:50051"
     names.answers = False
@@ -77,5 +77,5 @@ def test_a_name_that_was_never_resolved_is_left_to_grpc(names: Names) -> None:
     "target",
     ["unix:/run/scheduler.sock", "unix:///run/s", "127.0.0.1:50051", "[::1]:50051", "dns:///a:1", "ipv4:10.0.0.1:1"],
 )
-def test_what_is_no_name_is_dialled_as_it_is(names: Names, target: str) -> None:
+def test_literal_addresses_are_dialled_unchanged(names: Names, target: str) -> None:
     assert Addresses().of(target) == target

@@ -38,7 +38,7 @@ async def until_closed(stranger: socket.socket) -> float:
     return loop.time()
 
 
-async def test_a_thousand_silent_connections_keep_no_peer_out_and_end_when_the_handshake_is_due(
+async def test_a_thousand_silent_connections_block_no_peer_and_end_at_the_handshake_timeout(
     tmp_path: Path, authority: Pair
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -66,7 +66,7 @@ async def test_a_thousand_silent_connections_keep_no_peer_out_and_end_when_the_h
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_a_server_takes_so_many_connections_and_closes_what_is_more(tmp_path: Path, authority: Pair) -> None:
+async def test_connections_above_the_limit_are_closed(tmp_path: Path, authority: Pair) -> None:
     folder = mount(tmp_path / "tls", authority, issue(authority, Role.SCHEDULER, NOW))
     server = make_server((("grpc.max_allowed_incoming_connections", 4), ("grpc.server_handshake_timeout_ms", 600_000)))
     port = add_port(server, "127.0.0.1:0", folder)
@@ -91,7 +91,7 @@ async def test_a_server_takes_so_many_connections_and_closes_what_is_more(tmp_pa
     assert dict(BOUNDS)["grpc.max_allowed_incoming_connections"] == 4096
 
 
-async def test_a_peer_is_told_how_many_streams_and_how_long_headers_may_be(tmp_path: Path, authority: Pair) -> None:
+async def test_the_server_announces_its_limits_on_streams_and_headers(tmp_path: Path, authority: Pair) -> None:
     folder = mount(tmp_path / "tls", authority, issue(authority, Role.SCHEDULER, NOW))
     server = make_server()
     port = add_port(server, "127.0.0.1:0", folder)

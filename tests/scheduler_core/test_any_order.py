@@ -186,7 +186,7 @@ def strike(world: World, clients: list, trouble: Trouble) -> None:
 @example(SKIPPED, SKIPPED_ARRIVALS, SKIPPED_TROUBLE, SKIPPED_FAULTS)
 @example(TWO_NODES, TWO_NODES_ARRIVALS, [], {})
 @example(ENDED, ENDED_ARRIVALS, [Trouble(1.469, "gateway", 0)], {})
-def test_every_request_ends_exactly_once_and_leaves_nothing_behind(policy, pool, requests, trouble, fault):
+def test_every_request_ends_exactly_once_and_frees_everything(policy, pool, requests, trouble, fault):
     world = play(policy, pool, requests, trouble, fault)
     for client in world.clients.values():
         assert not client.open, f"{client} has no answer at {world.clock.now}"
@@ -220,7 +220,7 @@ def test_the_same_events_give_the_same_commands(policy, pool, requests, trouble,
 
 
 @pytest.mark.parametrize("policy", ["paper", "slack"])
-def test_a_report_that_crosses_a_new_epoch_on_the_way_still_counts(policy):
+def test_a_report_in_flight_during_an_epoch_change_still_counts(policy):
     pool = {
         "roles": [Role.UNIFIED],
         "slabs": 112,

@@ -19,12 +19,12 @@ async def ask(stack: Any) -> leadership_pb2.LeaderReply:
     return reply
 
 
-async def test_without_a_lease_it_leads_at_once_in_no_term(serve: Any, brain: Any) -> None:
+async def test_without_a_lease_it_leads_at_once_without_a_term(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
         assert await ask(stack) == leadership_pb2.LeaderReply(leads=True, term=0)
 
 
-async def test_a_standby_refuses_streams_and_learns_of_models_and_its_core_begins_when_it_leads(
+async def test_a_standby_refuses_streams_accepts_the_catalog_and_starts_its_core_when_it_leads(
     serve: Any, brain: Any
 ) -> None:
     async with serve(brain) as stack:
@@ -54,7 +54,7 @@ async def test_a_standby_refuses_streams_and_learns_of_models_and_its_core_begin
         assert (await gateway.next("tenants")).open_models == ["tiny-c"]
 
 
-def test_the_metrics_of_a_standby_say_nothing_of_the_pool() -> None:
+def test_the_metrics_of_a_standby_have_no_series_of_the_pool() -> None:
     assert "aegaeon_scheduler_instances_up" in exported(leads=True)
     assert exported(leads=False) == ["aegaeon_scheduler_leads"], "an alert on engines must not fire for it"
 

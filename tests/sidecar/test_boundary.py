@@ -154,18 +154,18 @@ def test_every_exception_of_a_source_becomes_a_sentence(folder: Path, where: str
     assert len(seen) > 150
 
 
-def test_a_source_that_is_given_up_is_no_failure(folder: Path) -> None:
+def test_a_cancelled_source_is_not_a_failure(folder: Path) -> None:
     with pytest.raises(FillCancelledError):
         Guarded("source", outbound().client(), "", lambda: Throwing(GivenUpError("x"), "files")).files()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
-def test_what_ends_a_process_passes(error: BaseException) -> None:
+def test_exceptions_that_end_the_process_propagate(error: BaseException) -> None:
     with pytest.raises(type(error)):
         Guarded("source", outbound().client(), "", lambda: Throwing(error, "make"))
 
 
-def test_a_defect_of_ours_between_two_reads_is_no_failure_of_the_source(folder: Path) -> None:
+def test_a_defect_between_two_reads_is_not_a_failure_of_the_source(folder: Path) -> None:
     def broken(done: int, total: int) -> None:
         raise LookupError("ours")
 
@@ -240,7 +240,7 @@ async def test_an_engine_outlives_every_exception_of_every_source_and_serves_the
         (mpb.HubSource(repository="a/b", credentials_file="TOKEN"), "must hold one token"),
     ],
 )
-def test_what_a_tenant_gives_is_refused_with_a_sentence(folder: Path, given: Any, words: str) -> None:
+def test_bad_input_of_a_tenant_is_refused_with_a_sentence(folder: Path, given: Any, words: str) -> None:
     token = folder / "token"
     token.write_text(f"one\n{SECRET}\n")
     if given.credentials_file:

@@ -29,7 +29,7 @@ async def test_any_program_of_switches_swaps_hand_offs_and_cancels_gives_the_tok
 
 
 @pytest.mark.parametrize("seed", [100, 101, *SOME])
-async def test_so_does_any_program_whose_steps_are_launched_ahead(
+async def test_any_program_with_asynchronous_steps_gives_the_tokens_of_running_alone(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path], seed: int
 ) -> None:
     late = LateBackend(), LateBackend()
@@ -38,7 +38,7 @@ async def test_so_does_any_program_whose_steps_are_launched_ahead(
 
 
 @pytest.mark.parametrize("seed", [200, *FEW])
-async def test_so_does_any_program_of_engines_whose_two_ranks_share_every_model(
+async def test_any_program_on_two_ranks_gives_the_tokens_of_running_alone(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path], make_model: Callable[..., Path], seed: int
 ) -> None:
     models = tiny_models | {"mistral": make_model("mistral", num_key_value_heads=2)}

@@ -224,7 +224,9 @@ def explore(steps: Steps, folder: Path, judge: Callable[[HandOff], None]) -> tup
     return count, outcomes
 
 
-def test_blocks_have_one_owner_at_any_time_whoever_is_killed_at_any_step(steps: Steps, tmp_path: Path) -> None:
+def test_blocks_have_one_owner_at_any_time_whichever_process_is_killed_at_any_step(
+    steps: Steps, tmp_path: Path
+) -> None:
     def judge(scene: HandOff) -> None:
         assert 2 not in scene.copied, f"read after use by another: {scene.run.trace}"
         assert scene.adopted or scene.refused or scene.run.victim == "adopter", scene.run.trace
@@ -260,7 +262,7 @@ def test_the_explorer_finds_the_race_when_a_reader_looks_before_it_locks(
     assert any(found)
 
 
-def test_nobody_sweeps_what_lives_and_nothing_dead_stays_in_any_order(steps: Steps, tmp_path: Path) -> None:
+def test_live_segments_are_kept_and_orphans_removed_in_any_order(steps: Steps, tmp_path: Path) -> None:
     for run in every_run():
         steps.run = run
         segment, made = segment_path(tmp_path, "a", "1"), []

@@ -120,7 +120,7 @@ async def check_innocent(scheduler: Rig, link: Link, poison: Sequence[pb.Open], 
         ("stop_token_ids", {"stop_ids": range(1025)}),
     ],
 )
-async def test_what_cannot_be_computed_is_refused_by_name_whatever_a_gateway_let_through(
+async def test_invalid_parameters_are_refused_by_name_even_if_a_gateway_accepted_them(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path], param: str, fields: dict[str, Any]
 ) -> None:
     known = {name: fields.pop(name) for name in ("prompt", "prefix", "stop_ids") if name in fields}
@@ -162,7 +162,7 @@ async def test_rows_that_are_not_finite_end_their_own_sequence_alone_at_prefill_
 
 @BACKENDS
 @pytest.mark.parametrize("prefill", [False, True])
-async def test_a_step_that_raises_is_halved_until_only_the_sequence_that_makes_it_raise_ends(
+async def test_a_step_that_raises_is_bisected_until_only_the_sequence_at_fault_ends(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path], late: bool, prefill: bool
 ) -> None:
     backend = failing(LateBackend if late else TorchBackend, at=0 if prefill else 3, prefill=prefill)
@@ -178,7 +178,7 @@ async def test_a_step_that_raises_is_halved_until_only_the_sequence_that_makes_i
         assert made == {0} if prefill else made <= {3, 4}  # a late device's sampler is one token behind
 
 
-async def test_every_subset_of_a_batch_may_raise_and_the_rest_goes_on(
+async def test_every_subset_of_a_batch_may_raise_and_the_rest_continues(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     backend = failing(TorchBackend, at=1, prefill=False)

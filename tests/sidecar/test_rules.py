@@ -82,7 +82,7 @@ async def test_an_older_epoch_is_refused_everywhere(sidecar: Sidecar) -> None:
     await link.done(link.send(pb.SwapOut(seq=seq("r"), epoch=5)))
 
 
-async def test_what_waits_for_a_failure_is_skipped_and_the_rest_goes_on(sidecar: Sidecar) -> None:
+async def test_commands_that_depend_on_a_failure_are_skipped_and_the_rest_continues(sidecar: Sidecar) -> None:
     link = sidecar.link
     bad = link.send(pb.Load(model="nobody", slabs=9))
     second = link.send(pb.Load(model="m1", slabs=32), after=[bad])
@@ -137,7 +137,7 @@ async def test_a_queued_command_is_cancelled_and_its_dependants_are_skipped(side
     await link.done(turn)
 
 
-async def test_a_running_turn_is_cancelled_at_a_token_boundary_and_its_progress_is_told(sidecar: Sidecar) -> None:
+async def test_a_running_turn_is_cancelled_at_a_token_boundary_and_reports_its_progress(sidecar: Sidecar) -> None:
     link = sidecar.link
     link.send(sidecar.scheduler.open("r", "m", PROMPT, max_tokens=MANY))
     turn = sidecar.turn("r", steps=MANY)
@@ -237,7 +237,7 @@ async def test_a_stop_id_ends_a_sequence_and_is_sent(sidecar: Sidecar) -> None:
     assert scheduler.tokens["stopped", 0][first].finish == mpb.FINISH_REASON_STOP
 
 
-async def test_models_that_leave_the_catalog_are_forgotten_and_their_memory_comes_back(sidecar: Sidecar) -> None:
+async def test_models_removed_from_the_catalog_free_their_memory(sidecar: Sidecar) -> None:
     link, engine = sidecar.link, sidecar.engine
     link.send(sidecar.scheduler.open("r", "m", PROMPT, max_tokens=MANY))
     turn = sidecar.turn("r", steps=MANY)

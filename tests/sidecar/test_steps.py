@@ -90,7 +90,7 @@ def decoding(name: str) -> Sequence:
     return Sequence(SeqKey(name, 0), 1, "m", "", 16, [5, 6], [7], SamplerState(), frozenset(), 99, "g", kv_tokens=2)
 
 
-def test_tokens_of_a_part_that_went_well_go_to_nobody_when_the_device_is_lost_behind_one_that_failed() -> None:
+def test_tokens_of_a_completed_part_are_dropped_when_the_device_is_lost_after_a_failed_one() -> None:
     rig = Rig(1, Scripted(BROKEN), Scripted([41]), LOST)
     rig.launch()
     with pytest.raises(DeviceLostError):
@@ -99,7 +99,7 @@ def test_tokens_of_a_part_that_went_well_go_to_nobody_when_the_device_is_lost_be
     assert (rig.a.busy, rig.b.busy, rig.model.users) == (0, 0, 0)
 
 
-def test_a_step_whose_results_are_lost_with_the_device_is_not_tried_again() -> None:
+def test_a_step_whose_results_are_lost_with_the_device_is_not_retried() -> None:
     rig = Rig(2, Scripted(LOST), Scripted([41]), Scripted([42]))
     rig.launch()
     with pytest.raises(DeviceLostError):
@@ -109,7 +109,7 @@ def test_a_step_whose_results_are_lost_with_the_device_is_not_tried_again() -> N
 
 
 @pytest.mark.parametrize("follower", [Scripted([51, 52]), Scripted(LOST)])
-def test_what_was_launched_behind_a_step_that_is_lost_tells_no_token_in_its_place(follower: Scripted) -> None:
+def test_the_step_in_flight_behind_a_lost_one_delivers_no_token_in_its_place(follower: Scripted) -> None:
     rig = Rig(2, Scripted(LOST), follower)
     rig.launch()
     rig.launch()
@@ -120,7 +120,7 @@ def test_what_was_launched_behind_a_step_that_is_lost_tells_no_token_in_its_plac
     assert (rig.a.busy, rig.b.busy, rig.model.users) == (0, 0, 0)
 
 
-def test_what_fails_alone_ends_alone_and_the_other_part_is_told_once() -> None:
+def test_a_part_that_fails_alone_ends_alone_and_the_other_is_reported_once() -> None:
     rig = Rig(1, Scripted(BROKEN), Scripted([41]), Scripted(BROKEN), Scripted([42]))
     rig.launch()
     rig.complete()

@@ -111,7 +111,7 @@ async def text(api: aiohttp.ClientSession) -> str:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_changed_weights_fail_the_model_with_the_reason_and_mended_ones_bring_it_back(
+async def test_changed_weights_fail_the_model_with_the_reason_and_restored_ones_recover_it(
     stack: Stack, api: aiohttp.ClientSession, client: openai.AsyncOpenAI, models: dict[str, Path], damage: str
 ) -> None:
     change, words = DAMAGES[damage]
@@ -135,7 +135,7 @@ async def test_changed_weights_fail_the_model_with_the_reason_and_mended_ones_br
     await until_empty(stack, PATIENCE_S)
 
 
-async def test_files_that_were_only_touched_are_served_on(
+async def test_files_that_were_only_touched_stay_served(
     api: aiohttp.ClientSession, client: openai.AsyncOpenAI, models: dict[str, Path]
 ) -> None:
     expected = await text(api)
@@ -146,7 +146,7 @@ async def test_files_that_were_only_touched_are_served_on(
         assert (await state_of(api))["phase"] == "cached"
 
 
-async def test_other_weights_are_served_once_somebody_applies_them(
+async def test_changed_weights_are_served_once_they_are_applied(
     stack: Stack, api: aiohttp.ClientSession, client: openai.AsyncOpenAI, models: dict[str, Path], tmp_path: Path
 ) -> None:
     before = await text(api)

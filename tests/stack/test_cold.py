@@ -102,7 +102,7 @@ async def come(pods: Pods, ready: set[str], name: str, node: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_answers_are_those_of_transformers_while_engines_come_to_cold_nodes_and_processes_starve(
+async def test_answers_are_those_of_transformers_on_cold_nodes_and_starved_processes(
     four_models: dict[str, Path], seed: int
 ) -> None:
     ready = {"scheduler", "gateway", "engine-0"}

@@ -122,7 +122,7 @@ async def streams(client: openai.AsyncOpenAI) -> tuple[list[tuple[str, str]], li
 
 
 @pytest.mark.parametrize("fault", ["cut off", "paused"])
-async def test_a_gateway_says_that_its_scheduler_is_away_when_it_has_heard_nothing_for_seconds(
+async def test_a_gateway_reports_its_scheduler_unavailable_after_seconds_of_silence(
     four_models: dict[str, Path], shm_folder: Path, fault: str
 ) -> None:
     async with pool({"llama": four_models["llama"]}, shm_folder, ("scheduler",), 1) as (pods, net, _, client):
@@ -168,7 +168,7 @@ async def test_a_standby_takes_over_from_a_scheduler_whose_node_vanished_and_str
         assert await asyncio.gather(*(stream(client, *job) for job in jobs)) == expected
 
 
-async def test_a_leader_that_cannot_reach_the_api_server_goes_on_until_another_one_leads(
+async def test_a_leader_that_cannot_reach_the_api_server_leads_until_another_does(
     four_models: dict[str, Path], shm_folder: Path
 ) -> None:
     """Cut off from the API server alone, it has its engines and gateways still: they leave it for the higher term."""
@@ -186,7 +186,7 @@ async def test_a_leader_that_cannot_reach_the_api_server_goes_on_until_another_o
         assert pods.processes["scheduler"].returncode is None, "it knows of nothing, and nobody listens to it"
 
 
-async def test_a_scheduler_that_is_told_to_end_hands_over_at_once(
+async def test_a_scheduler_that_shuts_down_hands_over_leadership_at_once(
     four_models: dict[str, Path], shm_folder: Path
 ) -> None:
     async with pool({"llama": four_models["llama"]}, shm_folder, engines=1) as (pods, _, leases, client):
@@ -201,7 +201,7 @@ async def test_a_scheduler_that_is_told_to_end_hands_over_at_once(
         assert leases.objects["pool"]["spec"]["holderIdentity"] == "standby"
 
 
-async def test_a_scheduler_that_is_killed_while_the_api_server_is_away_leads_again_in_its_term(
+async def test_a_scheduler_killed_during_an_api_server_outage_leads_again_in_its_term(
     four_models: dict[str, Path], shm_folder: Path
 ) -> None:
     async with pool({"llama": four_models["llama"]}, shm_folder, ("scheduler",), 1) as (pods, net, leases, client):

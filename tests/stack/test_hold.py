@@ -33,7 +33,7 @@ async def until_served(client: Any, prompt: str) -> str:
                 await asyncio.sleep(0.2)  # as a client would that is told to come back
 
 
-async def test_streams_go_on_when_the_only_engine_is_back(stack: Stack) -> None:
+async def test_streams_resume_when_the_only_engine_is_back(stack: Stack) -> None:
     async with openai.AsyncOpenAI(base_url=f"{stack.state.url}/v1", api_key="none", max_retries=0, timeout=120) as api:
         expected = [await until_served(api, prompt) for prompt in PROMPTS]
         begun = [asyncio.Event() for _ in PROMPTS]

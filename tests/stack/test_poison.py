@@ -84,7 +84,7 @@ async def test_no_stream_of_a_tenant_fails_or_differs_beside_four_poison_clients
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_a_request_that_kills_engines_is_given_up_and_costs_nobody_else_an_answer(nan_model: Path) -> None:
+async def test_a_request_that_kills_engines_is_failed_and_costs_no_other_an_answer(nan_model: Path) -> None:
     mortal: dict[str, Any] = {"engine": "stack.mortal_engine", "hold_s": START_S}
     async with running({MODEL: nan_model}, engines=2, **mortal) as (pods, client):
         expected = [await stream(client, MODEL, prompt) for prompt in PROMPTS]

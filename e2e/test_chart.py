@@ -32,14 +32,14 @@ MATRIX: dict[str, dict[str, Any]] = {
         },
     },
     "an API server on a port of its own": {"networkPolicy": {"apiServerPorts": [16443]}},
-    "definitions by someone else": {"crds": {"install": False}, "networkPolicy": {"enabled": False}},
+    "CRDs installed separately": {"crds": {"install": False}, "networkPolicy": {"enabled": False}},
     "private registry": {
         "images": {"control": "registry.example:5000/a/control", "tag": "1.2", "pullSecrets": ["registry"]},
     },
     "pinned": {
         "images": {"control": f"registry.example:5000/a/control@{DIGEST}", "engine": "registry.example/engine:1.2"},
     },
-    "deletions by someone else": {"deletionProtection": {"enabled": False}},
+    "deletion protection elsewhere": {"deletionProtection": {"enabled": False}},
     "placed": {
         "operator": {
             "nodeSelector": {"kubernetes.io/os": "linux"},
@@ -81,10 +81,10 @@ def test_a_server_takes_what_the_chart_renders(server: Path, tmp_path: Path, nam
 
 
 def test_the_chart_lints_without_warnings(server: Path) -> None:
-    told = helm(server, "lint", "--strict", str(CHART))
+    output = helm(server, "lint", "--strict", str(CHART))
 
-    assert "[ERROR]" not in told
-    assert "[WARNING]" not in told
+    assert "[ERROR]" not in output
+    assert "[WARNING]" not in output
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,9 @@ def test_an_image_with_a_tag_or_a_digest_is_taken_as_it_is(
     pods = [one["spec"] for one in objects if one["kind"] == "Pod"]
     pods += [one["spec"]["template"]["spec"] for one in objects if one["kind"] == "Deployment"]
     containers = [container for pod in pods for container in pod["containers"]]
-    told = [one["value"] for container in containers for one in container["env"] if one["name"].endswith("_IMAGE")]
+    output = [one["value"] for container in containers for one in container["env"] if one["name"].endswith("_IMAGE")]
     assert {container["image"] for container in containers} == {rendered}
-    assert told == [rendered, rendered]
+    assert output == [rendered, rendered]
 
 
 def test_restricted_to_a_namespace_the_operator_gets_no_cluster_roles(server: Path, tmp_path: Path) -> None:

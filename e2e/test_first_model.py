@@ -27,10 +27,10 @@ def empty(nodes: Layout) -> Iterator[Path]:
 
 
 def test_the_pages_commands_end_in_a_streamed_answer_and_leave_nothing_behind(empty: Path) -> None:
-    told = run_commands(commands(PAGE))
+    output = run_commands(commands(PAGE))
 
-    print(told)
-    answer = [line for line in told.splitlines() if line.startswith("data: ")]
+    print(output)
+    answer = [line for line in output.splitlines() if line.startswith("data: ")]
     assert len(answer) > 3
     assert answer[-1] == "data: [DONE]"
     poll("nothing is left", lambda: not left(empty), 90)

@@ -50,9 +50,9 @@ def test_helm_test_chats_with_a_model(examples: PodsOfPool) -> None:
     url = "http://demo-gateway.default:8000"
     upgrade(examples, f"test.url={url}", "test.keySecret=tester")
 
-    told = helm(examples.kubeconfig, "test", "aegaeon", *WHERE, "--logs")
+    output = helm(examples.kubeconfig, "test", "aegaeon", *WHERE, "--logs")
 
-    assert "llama says: " in told
+    assert "llama says: " in output
 
 
 def test_an_upgrade_replaces_every_pod_and_no_request_fails(examples: PodsOfPool, models: Path) -> None:

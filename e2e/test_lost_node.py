@@ -85,7 +85,7 @@ def test_a_gateway_and_the_pool_report_that_the_scheduler_is_unavailable(
 
 
 def bring_leader_to(pool: PodsOfPool, node: Node) -> None:
-    """The pod that holds the Lease runs there; another one is told to go until it does."""
+    """The pod that holds the Lease runs there; other pods are deleted until it does."""
 
     def there() -> bool:
         holder = leader(pool)

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_a_hundred_pools_and_a_thousand_model_pools(namespace: str, api: client.ApiClient, kubeconfig: Path) -> None:
-    # Pods that nobody may make are tried again and again: most of what the API server would be asked.
+    # Pods that may not be created are retried again and again: most of the load on the API server.
     kubectl(kubeconfig, "-n", NAMESPACE, "delete", "quota", "--all")
     nowhere = {"nodeSelector": {"there-is": "none"}}
     pools = [pool(f"pool-{one}", gateway={"replicas": 0}, controlPodTemplate=nowhere) for one in range(100)]
@@ -47,7 +47,7 @@ def test_a_hundred_pools_and_a_thousand_model_pools(namespace: str, api: client.
         before = writes(kubeconfig)
         time.sleep(30)  # what must not happen needs time in which it could
         rest = writes(kubeconfig) - before
-    kubectl(kubeconfig, "-n", NAMESPACE, "delete", "statefulset", "--all")  # of every pool, while nobody looks
+    kubectl(kubeconfig, "-n", NAMESPACE, "delete", "statefulset", "--all")  # of every pool, while no operator runs
     began = time.monotonic()
     with operator(kubeconfig):
         poll("each pool has its engines again", all_have_engines, 120, every_s=1)
@@ -88,7 +88,7 @@ def test_whatever_the_server_accepts_never_fails_the_operator(
 
 
 def silent(kubeconfig: Path) -> list[str]:
-    """Objects without a word about the spec that they have."""
+    """Objects whose status does not cover their current spec."""
     return [
         found["metadata"]["name"]
         for found in objects(kubeconfig, "gpupools,modelpools")

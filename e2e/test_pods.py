@@ -109,7 +109,7 @@ def test_serving_continues_while_the_api_server_is_unavailable_and_the_operator_
     before = {pod.uid: pod.restarts for pod in pool.pods()}
     with Load(pool.url, KEYS, models) as load:
         with api_server_away(default_layout()):
-            time.sleep(30)  # so long it is away, whatever happens
+            time.sleep(30)  # the outage lasts so long, whatever happens
         load.wait_for_answers(3)
         a_model_comes_and_goes(pool)
 

@@ -51,7 +51,7 @@ def test_engines_are_added_while_requests_wait_and_removed_when_few_are_left(sca
 
 @pytest.fixture
 def from_zero(pool: PodsOfPool) -> Iterator[PodsOfPool]:
-    """No engine while nobody asks; the last one goes soon, because tests do not wait for minutes."""
+    """No engine without requests; the last one is removed soon, because tests do not wait for minutes."""
     pool.patch({"engines": {"min": 0, "max": 2}, "autoscaling": {"idle": "5s"}})
     pool.wait_until("no engine is left", lambda: not pool.pods("engine"), 120)
     yield pool

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def shown(api: client.ApiClient, kubeconfig: Path) -> Iterator[Path]:
-    """With a namespace where nobody else writes statuses."""
+    """With a namespace where no controller writes statuses."""
     kubectl(kubeconfig, "create", "namespace", SHOWN)
     yield kubeconfig
     kubectl(kubeconfig, "delete", "namespace", SHOWN, "--timeout=60s")
@@ -112,7 +112,7 @@ def test_the_operator_reports_which_pod_does_not_start(namespace: str, kubeconfi
             "0 of 1 engines are attached; demo-engine-0 cannot pull image registry.example/engine:2: "
             "registry.example: no such host"
         )
-    # No kubelet ends it, and whoever collects pods of lost nodes takes most of the minute that the namespace has.
+    # No kubelet ends it, and the pod garbage collector takes most of the minute that the namespace has.
     kubectl(kubeconfig, "-n", NAMESPACE, "delete", "statefulset", "--all", "--cascade=orphan")
     kubectl(kubeconfig, "-n", NAMESPACE, "delete", "pod", "--all", "--grace-period=0", "--force")
 

@@ -48,11 +48,11 @@ def test_kernel_parameters_and_folders_are_put_back(machine: Machine) -> None:
 def test_existing_mounts_and_those_in_use_stay(machine: Machine) -> None:
     (machine.root / "var/lib/kubelet").mkdir()
     machine.claim(0, [KUBELET, "/run/containerd"])
-    (machine.root / "run/containerd/of-somebody").touch()
+    (machine.root / "run/containerd/in-use").touch()
 
     machine.release(0)
 
-    assert there(machine, KUBELET, "/run/containerd/of-somebody") == [True, True]
+    assert there(machine, KUBELET, "/run/containerd/in-use") == [True, True]
 
 
 def test_only_the_last_of_several_clusters_restores(machine: Machine) -> None:

@@ -1,6 +1,6 @@
 """`python -m fuzz`: every target for MINUTES, JOBS side by side; executions, crashes, hangs, leaks beside their bars.
 
-An input that a target fails on is kept in its corpus, so that tests fail until the parser is mended.
+An input that a target fails on is kept in its corpus, so that tests fail until the parser is fixed.
 """
 
 from __future__ import annotations

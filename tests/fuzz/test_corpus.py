@@ -1,4 +1,4 @@
-"""Every input in the tree, once: the seeds, and what fuzzing has found before; and some that nobody chose."""
+"""Every input in the tree, once: the seeds, what fuzzing has found before, and random ones."""
 
 from __future__ import annotations
 

@@ -145,10 +145,10 @@ async def test_a_redis_with_password_and_tls_is_used_and_its_new_password_too(
     client.close()
     assert await two.take("k", 5, 1, 10, 60) == pytest.approx(10, abs=0.7)
     assert not caplog.records, "it was never away"
-    strangers = RedisBuckets(url, 30, password)  # the system's authorities do not know it
-    assert await strangers.take("k", 5, 1, 10, 60) == 0
+    untrusting = RedisBuckets(url, 30, password)  # the system's authorities do not know it
+    assert await untrusting.take("k", 5, 1, 10, 60) == 0
     assert "Redis is away" in caplog.text
-    await asyncio.gather(one.close(), two.close(), strangers.close())
+    await asyncio.gather(one.close(), two.close(), untrusting.close())
 
 
 def test_certificate_authorities_without_tls_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Connections of clients that are slow, silent, many, or half gone: each is bounded, and nobody else notices."""
+"""Connections of clients that are slow, silent, many, or half closed: each is bounded, and others are unaffected."""
 
 from __future__ import annotations
 

@@ -147,9 +147,9 @@ async def test_files_over_the_bounds_fail_their_model_with_the_reason(
     assert (status, body["error"]["code"]) == (503, "model_failed"), body
     assert reason in body["error"]["message"]
     async with pool.http.get(f"{pool.url}/v1/models/hostile") as response:
-        told = (await response.json())["aegaeon"]
-    assert told["phase"] == "failed"
-    assert reason in told["reason"]
+        entry = (await response.json())["aegaeon"]
+    assert entry["phase"] == "failed"
+    assert reason in entry["reason"]
     await pool.peer.until(lambda: any(text.model == "hostile" and reason in text.reason for text in pool.peer.texts))
     await assert_the_other_is_served(pool)
 

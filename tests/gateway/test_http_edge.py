@@ -173,27 +173,27 @@ def test_log_lines_above_the_rate_are_dropped_and_counted() -> None:
     now = [0.0]
     limit = LineLimit(clock=lambda: now[0])
 
-    def told(name: str = "refusals") -> str | None:
+    def line_of(name: str = "refusals") -> str | None:
         record = logging.LogRecord(name, logging.INFO, "", 0, "refused %d", (7,), None)
         return record.getMessage() if limit.filter(record) else None
 
     burst = int(BURST_LINES)
-    assert [told() for _ in range(burst)] == ["refused 7"] * burst
-    assert [told() for _ in range(50)] == [None] * 50
-    assert told("link") == "refused 7", "every logger has a rate of its own"
+    assert [line_of() for _ in range(burst)] == ["refused 7"] * burst
+    assert [line_of() for _ in range(50)] == [None] * 50
+    assert line_of("link") == "refused 7", "every logger has a rate of its own"
     now[0] += 1 / LINES_PER_S
-    assert told() == "refused 7 (50 lines before it left out)"
-    assert told() is None
+    assert line_of() == "refused 7 (50 lines before it left out)"
+    assert line_of() is None
 
 
 def test_a_fault_is_logged_regardless_of_the_rate_limit_on_requests() -> None:
     limit = LineLimit(clock=lambda: 0.0)
 
-    def told(level: int) -> bool:
+    def line_of(level: int) -> bool:
         return limit.filter(logging.LogRecord("server", level, "", 0, "a line", (), None))
 
-    assert [told(logging.INFO) for _ in range(int(BURST_LINES) + 1)][-2:] == [True, False]
-    assert told(logging.ERROR)
+    assert [line_of(logging.INFO) for _ in range(int(BURST_LINES) + 1)][-2:] == [True, False]
+    assert line_of(logging.ERROR)
 
 
 def test_an_error_that_was_answered_holds_no_frames() -> None:

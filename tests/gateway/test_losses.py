@@ -91,9 +91,9 @@ async def test_tokens_of_dead_engines_and_unknown_sequences_are_acknowledged_and
     await peer.until(lambda: len(peer.submits) == 2)
     second = peer.submits[1]
     assert list(second.choices[0].prefix) == [token.token for token in old[:4]]
-    stranger = pb.Token(seq=model_pb2.SeqId(request="nobody"), epoch=1, index=0, token=3)
+    unknown = pb.Token(seq=model_pb2.SeqId(request="unknown"), epoch=1, index=0, token=3)
     wrong = [pb.Token(seq=token.seq, epoch=1, index=token.index, token=99) for token in old[4:]]
-    await peer.push([stranger, *wrong])
+    await peer.push([unknown, *wrong])
     await peer.push(peer.tokens_of(second, second.choices[0]))
     _, body, _ = await asked
     assert body["choices"][0]["message"]["content"] == TEXT
@@ -126,7 +126,7 @@ async def test_open_streams_survive_a_crash_of_the_scheduler(pool: Any) -> None:
     async with await opening as response:
         await peer.until(lambda: peer.acks[-1:] == [peer._number])
         await peer.crash()
-        late = asyncio.create_task(pool.chat())  # arrives while the scheduler is away
+        late = asyncio.create_task(pool.chat())  # arrives while the scheduler is unavailable
         peer.serve_tokens = True
         await peer.start()
         streamed = await text_of(response)

@@ -20,7 +20,7 @@ CHECKS = (
 async def schemathesis(pool: Any, folder: Path, seconds: int, examples: int, seed: int) -> None:
     """Its command line in a process of its own: what it found wrong is the message of the failure.
 
-    It is told the model's name, so that what it draws gets further than to 404.
+    It is given the model's name, so that its requests get further than to 404.
     """
     document = await described(pool)
     for kind in ("ChatRequest", "CompletionRequest"):
@@ -36,9 +36,9 @@ async def schemathesis(pool: Any, folder: Path, seconds: int, examples: int, see
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    told, _ = await run.communicate()
-    assert run.returncode == 0, told.decode()[-6000:]
-    assert "Tested: 5" in told.decode(), told.decode()[-2000:]
+    output, _ = await run.communicate()
+    assert run.returncode == 0, output.decode()[-6000:]
+    assert "Tested: 5" in output.decode(), output.decode()[-2000:]
 
 
 async def described(pool: Any) -> Any:

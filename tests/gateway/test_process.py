@@ -88,7 +88,7 @@ async def test_a_client_changes_to_another_gateway_between_two_answers(peer: Any
                     break
             async with aiohttp.ClientSession() as other, other.get(f"{url}/v1/models") as models:
                 assert (models.status, models.headers["Connection"]) == (200, "close")
-            await asyncio.sleep(1.5)  # nobody in front sends anything new by now
+            await asyncio.sleep(1.5)  # no proxy in front sends anything new by now
             await peer.push(tokens[5:])
             assert (await response.text()).endswith("data: [DONE]\n\n")
         async with http.get(f"{url}/v1/models") as again:  # at once, on the connection that it has

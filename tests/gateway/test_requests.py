@@ -310,7 +310,7 @@ async def test_a_stock_picker_reads_queue_running_and_memory_live(pool: Any) -> 
     async def scrape() -> dict[str, float]:
         async with pool.http.get(f"{pool.url}/metrics") as response:
             text = await response.text()
-            assert "tiny" not in text, "models and tenants are told on the port for metrics alone"
+            assert "tiny" not in text, "models and tenants are on the port for metrics alone"
             return picked(text)
 
     await pool.until_models(lambda models: "tiny" in models)

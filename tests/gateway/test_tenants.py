@@ -1,4 +1,4 @@
-"""Keys, grants and quotas over real HTTP: who may ask for what, how much, and what they are told otherwise."""
+"""Authentication, authorization and rate limits over real HTTP."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ async def test_each_tenant_reaches_its_own_models_and_sees_no_others(
             assert response.status == 404
 
 
-def told(*names: str, **more: Any) -> pb.Tenants:
-    """What the scheduler may tell: tenants of these names with keys sk-NAME for `tiny`."""
+def tenants(*names: str, **more: Any) -> pb.Tenants:
+    """A message of the scheduler: tenants of these names with keys sk-NAME for `tiny`."""
     return pb.Tenants(
         tenants=[pb.Tenant(name=n, models=["tiny"], key_sha256=[digest(f"sk-{n}")]) for n in names], **more
     )
@@ -91,12 +91,14 @@ async def test_tenants_from_the_scheduler_replace_the_file_and_may_change_while_
     async with gateways(write(tmp_path, [RED])) as pool:
         assert (await pool.post("/v1/chat/completions", body, **key("sk-red")))[0] == 200
         for names, expected in ((("green",), (401, 200)), (("green", "red"), (200, 200)), ((), (401, 401))):
-            peer.reply(tenants=told(*names))
+            peer.reply(tenants=tenants(*names))
             peer.publish(peer.models)  # replies come in order: once this is seen, so are the tenants
             await pool.served.catalog.changed()
             got = [(await pool.post("/v1/chat/completions", body, **key(f"sk-{n}")))[0] for n in ("red", "green")]
             assert tuple(got) == expected
-        peer.reply(tenants=told("red", open_models=["other"], model_quotas={"other": pb.Quota(requests_per_minute=60)}))
+        peer.reply(
+            tenants=tenants("red", open_models=["other"], model_quotas={"other": pb.Quota(requests_per_minute=60)})
+        )
         peer.publish(peer.models)
         await pool.served.catalog.changed()
         assert (await pool.chat(model="other"))[0] == 200
@@ -112,7 +114,7 @@ async def test_no_request_is_authorized_before_the_tenants_are_loaded(gateways: 
         assert "Retry-After" in headers
         async with pool.http.get(pool.url + "/health") as response:
             assert (response.status, (await response.json())["status"]) == (503, "starting")
-        peer.reply(tenants=told("red"))
+        peer.reply(tenants=tenants("red"))
         peer.publish(peer.models)
         await pool.served.catalog.changed()
         async with pool.http.get(pool.url + "/health") as response:

@@ -69,8 +69,8 @@ def test_an_engine_asks_for_as_many_accelerators_as_share_its_models() -> None:
     assert engine["resources"]["requests"] == {"cpu": "2", "nvidia.com/gpu": "4"}
     assert engine["resources"]["limits"] == {"nvidia.com/gpu": "4"}
     config = next(one for key, one in found.items() if key.kind == "Secret" and key.name == "pool-config")
-    told = json.loads(entry(config, "engine.json"))
-    assert (told["device"], told["ranks"]) == ("cuda:0", 4)
+    settings = json.loads(entry(config, "engine.json"))
+    assert (settings["device"], settings["ranks"]) == ("cuda:0", 4)
 
 
 def test_gpus_are_counted_by_accelerator_and_a_large_model_would_need_several_of_its_own() -> None:
@@ -119,12 +119,12 @@ def test_pods_leave_a_lost_node_within_seconds_unless_their_overlay_says_otherwi
 def test_a_standby_is_a_second_scheduler_whose_address_is_in_every_configuration() -> None:
     found = made(scheduling={"standby": True})
     config = next(one for key, one in found.items() if key.kind == "Secret" and key.name == "pool-config")
-    told = {name: json.loads(entry(config, f"{name}.json")) for name in ("scheduler", "standby", "gateway", "engine")}
-    assert told["scheduler"] == told["standby"], "they differ by their names in the Lease alone"
-    lease = told["scheduler"]["lease"]
+    files = {name: json.loads(entry(config, f"{name}.json")) for name in ("scheduler", "standby", "gateway", "engine")}
+    assert files["scheduler"] == files["standby"], "they differ by their names in the Lease alone"
+    lease = files["scheduler"]["lease"]
     assert (lease["namespace"], lease["name"], lease["owner"]["kind"]) == ("infra", "pool-scheduler", "GpuPool")
     for name in ("gateway", "engine"):
-        targets = (told[name]["scheduler"], told[name]["standbys"])
+        targets = (files[name]["scheduler"], files[name]["standbys"])
         assert targets == ("pool-scheduler.infra.svc:7000", ["pool-standby.infra.svc:7000"])
     kinds = {key.kind for key in found if key.name == "pool-standby"}
     assert kinds == {"Deployment", "Service", "NetworkPolicy"}
@@ -314,12 +314,12 @@ def test_only_gateways_are_configured_with_redis_and_can_parse_it(tmp_path: Path
     }
     assert [name for name, paths in mounts.items() if "/etc/aegaeon/redis" in paths] == ["gateway"]
     assert entry(found[ChildKey("Secret", "infra", "pool-redis")], "password") == "secret"
-    told = tmp_path / "gateway.json"
-    told.write_text(entry(found[ChildKey("Secret", "infra", "pool-config")], "gateway.json"), "utf-8")
-    config = read_gateway_config(told)
+    file = tmp_path / "gateway.json"
+    file.write_text(entry(found[ChildKey("Secret", "infra", "pool-config")], "gateway.json"), "utf-8")
+    config = read_gateway_config(file)
     assert (config.redis, config.redis_password_file) == (at.url, "/etc/aegaeon/redis/password")
     assert config.redis_ca_file == "/etc/aegaeon/redis/ca.crt"
-    assert "secret" not in told.read_text("utf-8")
+    assert "secret" not in file.read_text("utf-8")
 
 
 def test_a_redis_without_password_needs_no_secret() -> None:
@@ -334,6 +334,6 @@ def test_a_missing_redis_file_is_named(tmp_path: Path) -> None:
 
 def test_proxies_that_a_pool_trusts_reach_its_gateways(tmp_path: Path) -> None:
     found = made(gateway={"trustedProxies": ["10.128.0.0/14", "fd00::/8"]})
-    told = tmp_path / "gateway.json"
-    told.write_text(entry(found[ChildKey("Secret", "infra", "pool-config")], "gateway.json"), "utf-8")
-    assert read_gateway_config(told).http.trusted_proxies == ("10.128.0.0/14", "fd00::/8")
+    file = tmp_path / "gateway.json"
+    file.write_text(entry(found[ChildKey("Secret", "infra", "pool-config")], "gateway.json"), "utf-8")
+    assert read_gateway_config(file).http.trusted_proxies == ("10.128.0.0/14", "fd00::/8")

@@ -1,4 +1,4 @@
-"""Who leads by a Lease: real HTTP, and an API server of the test's own that may be away."""
+"""Leader election by a Lease: real HTTP, and an API server of the test's own that may be unavailable."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from aegaeon_kube.lease import TERM, Leadership, LeaseSettings
 
 
 def lease_server(objects: dict[str, Any], away: asyncio.Event) -> Handler:
-    """Of one Lease, with optimistic concurrency; 503 while it is away."""
+    """Of one Lease, with optimistic concurrency; 503 while it is unavailable."""
 
     async def handler(request: web.Request) -> web.StreamResponse:
         if away.is_set():
-            return refusal(503, "etcd is away")
+            return refusal(503, "etcd is unavailable")
         if request.method == "GET":
             return web.json_response(objects["lease"]) if objects else refusal(404, "not found")
         lease = json.loads(await request.text())

@@ -48,7 +48,7 @@ def test_a_plain_host_path_is_in_the_models_folder_and_a_dotted_one_beside_the_m
     assert path_of("~/llama") == str(Path.home() / "llama")
 
 
-@pytest.mark.parametrize("given", ["./loop", "~nobody-has-this-name/llama"])
+@pytest.mark.parametrize("given", ["./loop", "~no-such-user/llama"])
 def test_a_host_path_that_does_not_exist_fails_that_model_alone(tmp_path: Path, given: str) -> None:
     (tmp_path / "loop").symlink_to("loop")
     (pool,) = load(tmp_path, GPU, ONE_MODEL.replace("{hostPath: llama}", f"{{hostPath: {given}}}")).pools

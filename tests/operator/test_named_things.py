@@ -1,6 +1,6 @@
 """Every text in the manifests that could name a path, a URL, a Secret or another object, its rule, and hostile values.
 
-A field that is new in the types fails here until somebody decides what it may name, and writes the rule beside it.
+A field that is new in the types fails here until it is decided what it may name, and writes the rule beside it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Rule(Enum):
 
     MACHINE = "a file of a machine: refused in a cluster, by the API server and by the operator"
     MODELS = "a folder inside the GpuPool's volumes.models.path; engines and gateways follow links no further"
-    URL = "http or https; which addresses, the GpuPool's allowedSources says to whoever dials"
+    URL = "http or https; which addresses, the GpuPool's allowedSources decides when dialling"
     SECRET = "a Secret, or an entry of one, in the object's own namespace"
-    PLATFORM = "a path of nodes and pods, by whoever runs the GpuPool's hardware; outside the pods' own folders"
+    PLATFORM = "a path of nodes and pods, by the operator of the GpuPool's hardware; outside the pods' own folders"
     SERVER = "hosts and networks that sources may be at, by the platform; what is dialled is held to them"
-    NETWORK = "addresses of peers: a network that has a meaning to everybody who reads it"
+    NETWORK = "addresses of peers: a valid network"
     OBJECT = "an object of Kubernetes by its name alone; across namespaces the other side must allow it"
     REMOTE = "something on the source's own server: never a file here"
     WORD = "nothing outside the object"
@@ -232,7 +232,7 @@ def _into(inner: Json, name: str) -> Json:
 
 
 def accepted(gpu: Json, models: Json) -> tuple[bool, str, str]:
-    """Whether both objects are; everything that is made for them, and what their scheduler is told."""
+    """Whether both are accepted; every object created for them, and their scheduler's configuration."""
     secrets = {
         ("infra", "hub"): {"token": "hub-token"},
         ("infra", "keys"): {"red": "sk-red"},

@@ -26,7 +26,7 @@ QUICK = RestartPolicy(first_s=0.02, longest_s=0.1, grace_s=5.0, start_timeout_s=
 
 
 class Heard:
-    """What a console would have been told."""
+    """What a console would have shown."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []

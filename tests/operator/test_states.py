@@ -41,8 +41,8 @@ def test_the_page_shows_every_state_as_it_is() -> None:
 def test_every_reason_that_the_operator_gives_is_that_of_a_state() -> None:
     given = {one["reason"] for state in ALL.values() for body in state.bodies() for one in body["status"]["conditions"]}
     assert reasons() <= given
-    told = (ROOT / "docs/kubernetes.md").read_text("utf-8")
-    assert not {reason for reason in given if f"`{reason}`" not in told}
+    text = (ROOT / "docs/kubernetes.md").read_text("utf-8")
+    assert not {reason for reason in given if f"`{reason}`" not in text}
 
 
 @pytest.mark.parametrize("state", ALL.values(), ids=ALL)

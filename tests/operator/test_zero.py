@@ -1,4 +1,4 @@
-"""A pool without engines: the operator hears at once that somebody asks, and asks for an engine."""
+"""Scale from zero: the operator is notified of the first request at once and starts an engine."""
 
 from __future__ import annotations
 

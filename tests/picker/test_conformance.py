@@ -81,9 +81,9 @@ def test_images_and_services_are_those_that_the_manifests_name() -> None:
 
 
 def test_the_suites_options_become_those_of_the_picker() -> None:
-    told = ["--pool-name", "p", "--pool-namespace", "n", "--zap-encoder", "json"]
-    told += ["--grpc-port", "9002", "--grpc-health-port", "9003"]
+    arguments = ["--pool-name", "p", "--pool-namespace", "n", "--zap-encoder", "json"]
+    arguments += ["--grpc-port", "9002", "--grpc-health-port", "9003"]
     pool, ports = ["--pool", "p", "--namespace", "n"], ["--listen", "0.0.0.0:9002", "--health-listen", "0.0.0.0:9003"]
-    assert ours(told) == [*pool, *ports, "--conformance"]
+    assert ours(arguments) == [*pool, *ports, "--conformance"]
     with pytest.raises(SystemExit):
-        ours([*told, "--unheard-of"])
+        ours([*arguments, "--unheard-of"])

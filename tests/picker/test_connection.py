@@ -109,6 +109,6 @@ def test_a_fault_closes_the_connection_and_what_comes_after_it_is_not_read() -> 
     wire = Wire()
     wire.connection.data_received(HELLO + settings() * 100)
     assert wire.log == ["close"]
-    told = len(wire.written)
+    written = len(wire.written)
     wire.connection.data_received(window(0, 1) * 1000)
-    assert len(wire.written) == told
+    assert len(wire.written) == written

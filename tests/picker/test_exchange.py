@@ -1,4 +1,4 @@
-"""What Envoy is told, message by message."""
+"""The responses to Envoy, message by message."""
 
 import json
 
@@ -82,15 +82,15 @@ def test_test_headers_are_obeyed_for_conformance_alone() -> None:
     assert len(destination(only(Exchange(fleet_of_two()), asked))) == 2
 
 
-@pytest.mark.parametrize(("told", "answered"), [(B, B), (None, f"fail: no metadata envoy.lb {SERVED}")])
+@pytest.mark.parametrize(("reported", "answered"), [(B, B), (None, f"fail: no metadata envoy.lb {SERVED}")])
 def test_the_conformance_suite_gets_the_endpoint_that_served_and_not_the_picked_one(
-    told: str | None, answered: str
+    reported: str | None, answered: str
 ) -> None:
     exchange = Exchange(fleet_of_two(), conformance=True)
     only(exchange, headers(**{TEST_SELECTION.replace("-", "_"): A}))
     arrived = ext_proc.ProcessingRequest(response_headers=ext_proc.HttpHeaders())
-    if told is not None:
-        arrived.metadata_context.filter_metadata["envoy.lb"].update({SERVED: told})
+    if reported is not None:
+        arrived.metadata_context.filter_metadata["envoy.lb"].update({SERVED: reported})
     (header,) = only(exchange, arrived).response_headers.response.header_mutation.set_headers
     assert (header.header.key, header.header.raw_value) == (TEST_SERVED, answered.encode())
 

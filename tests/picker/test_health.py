@@ -63,10 +63,10 @@ async def test_watchers_receive_every_change(asked: Asked) -> None:
 
 def test_a_watch_that_ends_during_a_notification_does_not_block_others() -> None:
     """As where its bytes are too many: its stream is dropped then."""
-    health, told = Health(), list[bytes]()
+    health, statuses = Health(), list[bytes]()
 
     def end(number: int, answer: bytes) -> None:
-        told.append(answer)
+        statuses.append(answer)
         if health.ready:
             watches[number].close()
 
@@ -74,7 +74,7 @@ def test_a_watch_that_ends_during_a_notification_does_not_block_others() -> None
     for watch in watches:
         watch.message(HealthCheckRequest(service="readiness").SerializeToString())
     health.set_ready(True)
-    assert told[2:] == [HealthCheckResponse(status=SERVING).SerializeToString()] * 2
+    assert statuses[2:] == [HealthCheckResponse(status=SERVING).SerializeToString()] * 2
 
 
 async def test_an_unparsable_request_is_an_internal_error(asked: Asked) -> None:

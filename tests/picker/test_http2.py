@@ -166,8 +166,8 @@ async def test_a_client_without_http2_gets_an_error_and_is_closed(garbage: bytes
     async with served() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(garbage)
-        told = await asyncio.wait_for(reader.read(), PATIENCE_S)
-        assert told[3] == 4  # our settings came first
+        frames = await asyncio.wait_for(reader.read(), PATIENCE_S)
+        assert frames[3] == 4  # our settings came first
         writer.close()
         await writer.wait_closed()
         async with to(server) as channel:
@@ -212,12 +212,12 @@ async def test_a_client_that_disconnects_leaves_no_watcher() -> None:
         writer.write(gone.data_to_send())
         async with to(server) as channel:
             watch = channel.unary_stream(WATCH)(b"")
-            told = await watch.read()
+            frames = await watch.read()
             gone.close_connection()
             writer.write(gone.data_to_send())
             await asyncio.wait_for(reader.read(), PATIENCE_S)
             health.set_ready(True)
-            assert await watch.read() != told
+            assert await watch.read() != frames
             watch.cancel()
         writer.close()
         await writer.wait_closed()

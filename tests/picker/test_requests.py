@@ -1,4 +1,4 @@
-"""Envoy's messages as nobody's Envoy sends them."""
+"""Malformed and extreme messages of Envoy's protocol."""
 
 import time
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""A name that was resolved once stays reachable while nobody resolves names."""
+"""A name that was resolved once stays reachable while DNS is unavailable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TARGET = "pool-scheduler.prod.svc:50051"
 
 
 class Names:
-    """What the resolver answers; None: nobody does."""
+    """The resolver's answer; None: it is unavailable."""
 
     def __init__(self) -> None:
         self.family, self.addresses = socket.AF_INET, ["10.96.0.7"]

@@ -11,7 +11,7 @@ from aegaeon_proto.folders import OutsideError, check_within
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """A folder of models beside a file that is nobody's business."""
+    """A folder of models beside a private file."""
     root = tmp_path / "models"
     (root / "one" / "templates").mkdir(parents=True)
     (root / "one" / "config.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""A peer that vanished without a word is noticed: pings and TCP_USER_TIMEOUT on every connection of a pool."""
+"""A peer that vanished silently is detected: pings and TCP_USER_TIMEOUT on every connection of a pool."""
 
 from __future__ import annotations
 

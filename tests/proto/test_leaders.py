@@ -20,7 +20,7 @@ PATIENCE_S = 60  # against what hangs
 
 
 class Scheduler(leadership_pb2_grpc.LeadershipServicer):
-    """Says what it is told to say."""
+    """Answers with the configured reply."""
 
     def __init__(self, term: int, leads: bool = True) -> None:
         self.term = term

@@ -46,7 +46,7 @@ class Everything(
     gateway_pb2_grpc.TokenSinkServicer,
     leadership_pb2_grpc.LeadershipServicer,
 ):
-    """Answers whoever is let in; streams are of both kinds that grpc.aio knows."""
+    """Answers every authorized caller; streams are of both kinds that grpc.aio knows."""
 
     async def SetCatalog(self, request: Any, context: Any) -> admin_pb2.SetCatalogReply:
         return admin_pb2.SetCatalogReply()
@@ -209,7 +209,7 @@ async def test_a_unix_socket_serves_every_process_that_may_open_it_and_changes_a
     ):
         for method in CALLERS:
             assert (await answer(channel, method))[0] is grpc.StatusCode.OK
-    assert "audit: whoever opened the socket at unix:" in caplog.text
+    assert "audit: a local process at unix:" in caplog.text
     assert "called Admin.SetTenants" in caplog.text
 
 

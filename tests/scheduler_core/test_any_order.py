@@ -41,7 +41,7 @@ class Trouble:
     who: int
 
 
-# A prompt that gives way while its last part runs, and is then to be handed off: one copy, not two.
+# A prompt that is preempted while its last part runs, and is then to be handed off: one copy, not two.
 GAVE_WAY = {
     "roles": ROLES[3],
     "slabs": 112,
@@ -73,7 +73,7 @@ SKIPPED_ARRIVALS = [
 ]
 SKIPPED_TROUBLE = [Trouble(0.334, "gateway", 0), Trouble(0.737, "drain", 11), Trouble(0.0, "drain", 1)]
 SKIPPED_FAULTS = {29: FailureKind.NO_MEMORY, 24: FailureKind.NO_MEMORY}
-# A sequence that ends while its gateway comes back is opened anew, and then told to give way: it has nothing to copy.
+# A sequence that ends while its gateway reconnects is opened again, and then preempted: it has nothing to copy.
 ENDED = GAVE_WAY | {"roles": ROLES[0], "delay_s": 0.02}
 ENDED_ARRIVALS = [Arrival(1.5, 0, 1, 1), Arrival(0.688, 1, 1, 53)]
 # A group that has left an engine of one node, its KV not yet copied out, was joined by a sequence of the other node.

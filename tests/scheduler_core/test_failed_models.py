@@ -24,7 +24,7 @@ class Brain:
         for instance in instances:
             self.on(up(instance=instance))
             self.on(cached(instance))
-        self.now = 100.0  # whoever held sequences when it began has told so by now
+        self.now = 100.0  # engines that held sequences at its start have reported them by now
 
     def on(self, event: ev.Event) -> list[cmd.Command]:
         out = []

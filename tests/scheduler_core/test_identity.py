@@ -41,7 +41,7 @@ def test_requests_for_a_former_model_are_not_answered_by_its_successor(policy):
     for event in done(out):
         brain.on(event)
     assert [code for _, code, _ in rejects(brain.on(catalog("two")))] == [RejectCode.CHANGED]
-    assert not loads(brain.on(submitted("new")))  # nobody has the new one yet
+    assert not loads(brain.on(submitted("new")))  # no engine has the new one yet
     (load,) = of(brain.on(cached()), cmd.Load)
     assert load.identity == "two"
 

@@ -159,7 +159,7 @@ def test_a_sequence_failed_by_the_engine_ends_with_its_reason_and_the_turn_conti
 
 
 def test_turns_without_their_model_count_against_no_sequence():
-    """Nobody ran in them: their members are lost, a bounded number of times in a row, but run with company."""
+    """No sequence ran in them: their members are lost, a bounded number of times in a row, but run batched."""
     suspects = []
 
     def observe(now: float, event: ev.Event, commands: list[cmd.Command]) -> None:

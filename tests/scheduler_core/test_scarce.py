@@ -1,4 +1,4 @@
-"""More long answers than memory, and a host tier of one slab: whoever cannot be served hears of it within hold_s."""
+"""More long answers than memory, and a host tier of one slab: unservable requests are refused within hold_s."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def test_a_group_with_little_kv_stays_whole_however_much_its_weights_fill():
         w.ask(f"r{i}", i % 2, 50, 300, at=0.1)
     w.world.run(120)
     assert w.all_finished()
-    assert w.bodies(cmd.SwapOut), "nobody gave way"
+    assert w.bodies(cmd.SwapOut), "no sequence was preempted"
     batches = [len(body.decode) for body in w.bodies(cmd.Turn) if body.decode]
     assert sum(batches) / len(batches) > 3.5
 

@@ -1,4 +1,4 @@
-"""Tiers and weights under overload: who is late first, and that nobody is moved where all are alike."""
+"""Tiers and weights under overload: which model is late first, and no change where all are alike."""
 
 from __future__ import annotations
 

@@ -113,8 +113,8 @@ async def test_the_source_of_a_failed_model_may_be_changed(serve: Any, brain: An
         sidecar = await stack.sidecar()
         await sidecar.report(model=model_pb2.ModelState(model="tiny-a", phase=FAILED, reason="no such folder"))
         await brain.told_of(events.ModelReported)
-        mended = spec("tiny-a", "/models/there")
-        assert list((await set_catalog(stack, mended, B)).changed) == ["tiny-a"]
+        repaired = spec("tiny-a", "/models/there")
+        assert list((await set_catalog(stack, repaired, B)).changed) == ["tiny-a"]
         command = await sidecar.next()
         assert command.catalog.models[0].source.directory == "/models/there"
         status = await (await stack.admin()).Status(admin_pb2.AdminStatusRequest())
@@ -251,8 +251,8 @@ async def test_invalid_tenants_are_refused(serve: Any, brain: Any, document: gat
 
 
 def test_tenants_of_the_configuration_file_are_checked_alike() -> None:
-    with pytest.raises(ConfigError, match=r"tenants: .*nobody"):
-        configured({"nobody": []})
+    with pytest.raises(ConfigError, match=r"tenants: .*no-keys"):
+        configured({"no-keys": []})
     with pytest.raises(ConfigError, match=r"SHA-256.*unique"):
         configured({"tenants": [{"name": "a", "key_sha256": ["key"]}, {"name": "a"}]})
 

@@ -1,4 +1,4 @@
-"""The configuration file: what it may say, and how it is told that it may not."""
+"""The configuration file: what it may contain, and the errors for what it may not."""
 
 from __future__ import annotations
 

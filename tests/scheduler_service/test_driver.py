@@ -34,7 +34,7 @@ async def test_a_wake_brings_a_tick_at_its_time_and_not_before(brain: Any) -> No
     driver.handle(events.CatalogChanged(()))
     await brain.told_of(events.Tick, 2)
     driver.stop()
-    ticks = [now for now, event in zip(brain.times, brain.told, strict=True) if isinstance(event, events.Tick)]
+    ticks = [now for now, event in zip(brain.times, brain.received, strict=True) if isinstance(event, events.Tick)]
     assert len(ticks) == 2
     assert at <= ticks[0] < ticks[1]
 

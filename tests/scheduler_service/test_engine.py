@@ -34,8 +34,8 @@ async def test_a_sidecar_gets_the_catalog_before_anything_else(serve: Any, brain
         ]
         second = await sidecar.next()
         assert (second.id, second.load.model, second.reason) == (1001, "tiny-a", "wanted")
-    assert isinstance(brain.told[0], events.CatalogChanged)
-    assert [m.name for m in brain.told[0].models] == ["tiny-a", "tiny-b"]
+    assert isinstance(brain.received[0], events.CatalogChanged)
+    assert [m.name for m in brain.received[0].models] == ["tiny-a", "tiny-b"]
 
 
 async def test_a_stream_that_does_not_begin_with_hello_is_refused(serve: Any, brain: Any) -> None:
@@ -78,7 +78,7 @@ async def test_models_of_the_hello_reach_the_core_after_the_instance_itself(serv
     async with serve(brain) as stack:
         await stack.sidecar(models=states)
         await brain.told_of(events.ModelReported)
-    assert [type(e) for e in brain.told[1:3]] == [events.InstanceUp, events.ModelReported]
+    assert [type(e) for e in brain.received[1:3]] == [events.InstanceUp, events.ModelReported]
     assert brain.all_of(events.ModelReported) == [events.ModelReported(HERE, ModelName("tiny-a"), Phase.CACHED)]
 
 
@@ -102,7 +102,7 @@ async def test_a_sidecar_that_reconnects_in_time_is_up_again_with_what_it_holds(
         await stack.sidecar(held=[held])
         up = await brain.told_of(events.InstanceUp, 2)
     assert [h.seq for h in up.held] == [SeqId("r", 0)]
-    assert [type(e) for e in brain.told[1:]] == [events.InstanceUp, events.InstanceUp]
+    assert [type(e) for e in brain.received[1:]] == [events.InstanceUp, events.InstanceUp]
 
 
 async def test_a_restarted_sidecar_replaces_its_predecessor(serve: Any, brain: Any) -> None:
@@ -110,7 +110,7 @@ async def test_a_restarted_sidecar_replaces_its_predecessor(serve: Any, brain: A
         former = await stack.sidecar(incarnation="one")
         await stack.sidecar(incarnation="two")
         assert (await former.ended())[0] is grpc.StatusCode.UNAVAILABLE
-        assert [type(e) for e in brain.told[1:]] == [events.InstanceUp, events.InstanceUp]
+        assert [type(e) for e in brain.received[1:]] == [events.InstanceUp, events.InstanceUp]
         assert (await brain.told_of(events.InstanceUp, 2)).incarnation == "two"
         await asyncio.sleep(0.3)  # the former stream's grace has passed: it must not take the new one down
         assert not brain.all_of(events.InstanceDown)
@@ -145,7 +145,7 @@ async def test_the_process_that_started_first_waits_until_the_later_one_is_lost(
         later = await stack.sidecar(incarnation="two", started=200.5)
         later.call.cancel()
         code, _ = await refused(stack, incarnation="one", started=100.0)
-        assert code is grpc.StatusCode.ALREADY_EXISTS, "the later one may come back"
+        assert code is grpc.StatusCode.ALREADY_EXISTS, "the later one may reconnect"
         await brain.told_of(events.InstanceDown)
         await stack.sidecar(incarnation="one", started=100.0)
         assert brain.all_of(events.InstanceUp)[-1].incarnation == "one"
@@ -199,8 +199,8 @@ async def test_reports_that_were_on_their_way_when_their_stream_was_replaced_are
             await former.report(heartbeat=engine_pb2.Heartbeat())
         await stack.sidecar()
         assert (await former.ended())[0] is grpc.StatusCode.UNAVAILABLE
-    ups = [n for n, e in enumerate(brain.told) if isinstance(e, events.InstanceUp)]
-    assert not any(isinstance(e, events.MemoryReported) for e in brain.told[ups[1] :])
+    ups = [n for n, e in enumerate(brain.received) if isinstance(e, events.InstanceUp)]
+    assert not any(isinstance(e, events.MemoryReported) for e in brain.received[ups[1] :])
 
 
 async def test_a_sidecar_that_does_not_read_is_disconnected_with_bounded_memory(serve: Any, brain: Any) -> None:

@@ -48,18 +48,18 @@ async def test_changes_of_the_catalog_are_coalesced(serve: Any, brain: Any) -> N
                     model="tiny-a", phase=model_pb2.MODEL_PHASE_FETCHING, bytes_done=done, bytes_total=99
                 )
             )
-        told = 0
+        catalogs = 0
         done = -1
         while done < 99:
             done = (await gateway.next("catalog")).models[0].bytes_done
-            told += 1
-        assert told < 50
+            catalogs += 1
+        assert catalogs < 50
 
 
 async def test_requests_wait_in_gateways_while_engines_fetch_and_are_submitted_where_there_is_no_engine(
     serve: Any, brain: Any
 ) -> None:
-    async def told(gateway: Any, wait: bool) -> None:
+    async def catalog_waits(gateway: Any, wait: bool) -> None:
         while (await gateway.next("catalog")).models[0].wait is not wait:
             pass
 
@@ -67,13 +67,13 @@ async def test_requests_wait_in_gateways_while_engines_fetch_and_are_submitted_w
         gateway = await stack.gateway()
         fetching = model_pb2.ModelState(model="tiny-a", phase=model_pb2.MODEL_PHASE_FETCHING)
         sidecar = await stack.sidecar(models=[fetching])
-        await told(gateway, True)
+        await catalog_waits(gateway, True)
         await sidecar.report(model=model_pb2.ModelState(model="tiny-a", phase=model_pb2.MODEL_PHASE_CACHED))
-        await told(gateway, False)
+        await catalog_waits(gateway, False)
         await sidecar.report(model=fetching)
-        await told(gateway, True)
+        await catalog_waits(gateway, True)
         sidecar.call.cancel()
-        await told(gateway, False)
+        await catalog_waits(gateway, False)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ async def test_one_refused_choice_ends_its_request_and_cancels_the_others(
         rejected = await gateway.next("rejected")
         assert (rejected.code, rejected.retry_after_s) == (gateway_pb2.REJECT_CODE_OVERLOADED, 2.0)
         await brain.told_of(events.Cancelled, 2)
-        assert [type(e) for e in brain.told[1:]] == [events.Submitted] * 3 + [events.Cancelled] * 2
+        assert [type(e) for e in brain.received[1:]] == [events.Submitted] * 3 + [events.Cancelled] * 2
         assert {e.seq.choice for e in brain.all_of(events.Cancelled)} == {0, 1, 2} - {refused}
         assert len(stack.service.driver.sequences) == 0
 
@@ -329,5 +329,5 @@ async def test_gateways_receive_changes_of_the_pools_load(serve: Any, brain: Any
         later = await stack.gateway("later")
         assert (await later.next("load")).kv_used == 0.5
         brain.full = 0.75
-        for told in (gateway, later):
-            assert (await told.next("load")).kv_used == 0.75
+        for peer in (gateway, later):
+            assert (await peer.next("load")).kv_used == 0.75

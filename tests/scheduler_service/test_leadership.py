@@ -1,4 +1,4 @@
-"""A scheduler that stands by: it is told models and tenants, takes no streams, and begins when it leads."""
+"""A standby scheduler: it receives models and tenants, refuses streams, and starts its core when it leads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_a_standby_refuses_streams_accepts_the_catalog_and_starts_its_core
     serve: Any, brain: Any
 ) -> None:
     async with serve(brain) as stack:
-        before = len(brain.told)
+        before = len(brain.received)
         stack.service.leadership.stand_by()
         assert await ask(stack) == leadership_pb2.LeaderReply(leads=False)
         sidecar = await stack.attach()
@@ -42,7 +42,7 @@ async def test_a_standby_refuses_streams_accepts_the_catalog_and_starts_its_core
         await admin.SetTenants(admin_pb2.SetTenantsRequest(tenants=gateway_pb2.Tenants(open_models=["tiny-c"])))
         status = await admin.Status(admin_pb2.AdminStatusRequest())
         assert (status.standby, status.term) == (True, 0)
-        assert len(brain.told) == before, "the core hears of nothing"
+        assert len(brain.received) == before, "the core received an event"
         stack.service.leadership.lead(lambda: 7)
         assert await ask(stack) == leadership_pb2.LeaderReply(leads=True, term=7)
         status = await admin.Status(admin_pb2.AdminStatusRequest())

@@ -67,7 +67,7 @@ async def catalog_with(sidecar: Any, *names: str) -> dict[str, model_pb2.ModelSp
 
 
 async def says(sidecar: Any, model: model_pb2.ModelSpec, phase: Any = CACHED, reason: str = "") -> None:
-    """The engine reports on a model as it was told of it."""
+    """The engine reports on a model as the catalog defines it."""
     footprint = FOOTPRINT if phase == CACHED else None
     state = model_pb2.ModelState(
         model=model.name, identity=model.identity, phase=phase, reason=reason, footprint=footprint
@@ -129,7 +129,7 @@ def test_sequences_of_an_earlier_scheduler_get_a_grace_period_from_the_first_pee
     brain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rolls.Rolls, "reattach_grace_over", REATTACH_GRACE_OVER)
-    clock = iter((1000.0, 1009.9, 1010.0)).__next__  # nobody came for long
+    clock = iter((1000.0, 1009.9, 1010.0)).__next__  # no peer attached for long
     changes = rolls.Rolls(Catalog((), lambda: None), Driver(brain, clock))
     assert [changes.reattach_grace_over for _ in range(3)] == [False, False, True]
 
@@ -260,7 +260,7 @@ async def test_a_request_that_came_before_the_engines_does_not_hide_what_they_ru
 async def test_a_change_that_engines_have_prepared_waits_for_gateways_that_outlived_the_scheduler(
     serve: Any, core: Scheduler, submit: Any, reattach_grace_over: asyncio.Event
 ) -> None:
-    """The earlier scheduler had it prepared; without the streams of a gateway nobody seems to use the former model."""
+    """The earlier scheduler had it prepared; without a gateway's streams the former model seems unused."""
     reattach_grace_over.clear()
     async with serve(core, models=[OTHER]) as stack:
         sidecar = await stack.attach()

@@ -1,4 +1,4 @@
-"""Whatever a source raises, wherever: its model fails with a sentence, the others are served, nothing secret told."""
+"""Whatever a source raises, wherever: its model fails with a sentence, others are served, secrets stay hidden."""
 
 from __future__ import annotations
 
@@ -220,8 +220,8 @@ async def test_an_engine_outlives_every_exception_of_every_source_and_serves_the
             lambda: all(name in link.models and link.models[name].phase == mpb.MODEL_PHASE_FAILED for name in bad)
         )
         await link.done(link.send(pb.Load(model="good", slabs=32)))
-        told = "\n".join(link.models[name].reason for name in bad)
-    assert SECRET not in told
+        reasons = "\n".join(link.models[name].reason for name in bad)
+    assert SECRET not in reasons
     assert SECRET not in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""What a source may take of others: bytes of the disk, time, threads; and who makes room."""
+"""Bounds on a source: bytes of the disk, time, threads; and the order of eviction."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def test_slow_sources_do_not_block_others(
             web.released.set()
 
 
-# ---- who makes room ------------------------------------------------------------------------------------------------
+# ---- eviction ------------------------------------------------------------------------------------------------------
 
 
 def partial(web: Server, folder: Path, name: str, budget: int = 1 << 30) -> Path:

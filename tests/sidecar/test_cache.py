@@ -1,4 +1,4 @@
-"""The node's cache of weights: filled once, published whole, below its budget, evicted only when nobody pins it."""
+"""The node's cache of weights: filled once, published whole, below its budget, evicted only when unpinned."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def mine(folder: Path, tiny_models: dict[str, Path]) -> Path:
 
 @dataclass
 class Sidecar:
-    """One that serves `m`, past the host cache unless told otherwise."""
+    """One that serves `m`, bypassing the host cache by default."""
 
     engine: Engine
     link: Link
@@ -52,7 +52,7 @@ class Sidecar:
         return resident_bytes(self.engine, "m")
 
     async def refused(self) -> str:
-        """Read it anew, which must fail it; its reason as everybody sees it."""
+        """Read it again, which must fail it; returns the reason that is reported."""
         await self.unload()
         failed = await self.link.refused(self.link.send(pb.Load(model="m", slabs=32)))
         state = self.link.models["m"]
@@ -261,14 +261,14 @@ async def test_a_disk_that_cannot_be_read_for_a_while_fails_the_model_for_a_whil
 def test_a_reason_names_files_and_the_source_as_it_was_written_and_no_folder_of_the_machine(
     source: mpb.ModelSource, words: str
 ) -> None:
-    told: list[mpb.ModelState] = []
+    reported: list[mpb.ModelState] = []
     phases = Phases(
-        ModelTable(Monitor()), told.append, {Path("/var/disk"): "the disk tier", Path("/var"): "the machine"}
+        ModelTable(Monitor()), reported.append, {Path("/var/disk"): "the disk tier", Path("/var"): "the machine"}
     )
     model = Model(mpb.ModelSpec(name="m", source=source), located=Located(Path("/var/disk/0123")))
     phases.failed(model, WeightsError("/var/disk/0123/a.safetensors: missing"))
     phases.failed(model, SourceError("/var/disk/0123: /var/disk is full, /var/run is not"))
-    assert [state.reason for state in told] == [
+    assert [state.reason for state in reported] == [
         "m: a.safetensors: missing",
         f"m: {words}: the disk tier is full, the machine/run is not",
     ]

@@ -81,7 +81,7 @@ async def test_too_little_shared_memory_for_the_host_tier_ends_the_process_with_
         assert "Traceback" not in error
         assert not any(found.orphaned for found in survey(small / "segments"))
         enlarge(small, "16m")
-        async with inside(settings | {"scheduler": f"unix:{folder}/nobody.sock"}) as engine:
+        async with inside(settings | {"scheduler": f"unix:{folder}/no-scheduler.sock"}) as engine:
             engine.check()
 
 

@@ -154,7 +154,7 @@ class HandOff:
         self.adopted = self.refused = self.freed = False
 
     def source(self) -> None:
-        """Close: the lease ends, and the blocks go to another sequence as soon as nobody reads them."""
+        """Close: the lease ends, and the blocks go to another sequence as soon as they have no readers."""
         self.lending.recall(self.event, "shape", self.mine.tolist(), self._use_again)
         self.lending.reclaim()
 
@@ -233,7 +233,7 @@ def test_blocks_have_one_owner_at_any_time_whichever_process_is_killed_at_any_st
         if scene.run.victim == "source":
             assert {path.name for path in sweeper.sweep(tmp_path)} == {"source@1.kv", "source@1.leases"}
             return
-        assert scene.lending.reclaim() == 0, f"blocks of nobody: {scene.run.trace}"
+        assert scene.lending.reclaim() == 0, f"orphaned blocks: {scene.run.trace}"
         assert scene.freed
         scene.blocks.check()
 

@@ -1,4 +1,4 @@
-"""Streams break and schedulers and gateways come back: nothing is lost, nothing is sent differently twice."""
+"""Streams break and schedulers and gateways reconnect: no token is lost, or sent twice with different content."""
 
 from __future__ import annotations
 

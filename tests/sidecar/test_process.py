@@ -1,4 +1,4 @@
-"""The sidecar as a process: it ends when told, leaves nothing behind, and cleans up after a life that was killed."""
+"""The sidecar as a process: it shuts down on SIGTERM, leaves nothing behind, and removes orphans of a killed one."""
 
 from __future__ import annotations
 

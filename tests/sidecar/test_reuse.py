@@ -1,4 +1,4 @@
-"""Prompts that begin alike on a whole sidecar: what is reused, from where, and that nobody can tell by the tokens."""
+"""Prefix reuse on a whole sidecar: what is reused, from which tier, with unchanged tokens."""
 
 from __future__ import annotations
 

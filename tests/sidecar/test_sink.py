@@ -49,7 +49,7 @@ async def test_a_gateway_that_connects_late_gets_everything(folder: Path) -> Non
 
 async def test_undelivered_tokens_of_a_lost_gateway_are_dropped_with_its_last_sequence(folder: Path) -> None:
     made = sinks(alive=False)
-    made.push(f"unix:{folder}/nobody.sock", [token(0)])
+    made.push(f"unix:{folder}/no-gateway.sock", [token(0)])
     await made.flush(10)
     assert made.pending == 0
     await made.close()

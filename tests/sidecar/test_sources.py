@@ -1,4 +1,4 @@
-"""Models from web servers: resumed at any byte, checked, kept on disk below a budget, faults told."""
+"""Models from web servers: resumed at any byte, checked, kept on disk below a budget, faults reported."""
 
 from __future__ import annotations
 
@@ -261,9 +261,9 @@ def test_a_file_damaged_on_this_disk_is_detected_and_fetched_again(web: Server, 
     stored.close()
     with pytest.raises(SourceError, match="it is fetched anew next time"):
         obtain(quick_tier(folder), http(web))
-    mended = obtain(quick_tier(folder), http(web))
-    assert contents(mended)["model.safetensors"] == WEIGHTS
-    mended.close()
+    restored = obtain(quick_tier(folder), http(web))
+    assert contents(restored)["model.safetensors"] == WEIGHTS
+    restored.close()
 
 
 def test_files_in_use_by_another_sidecar_are_not_doubted(web: Server, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Steps of a device that fails or is lost: nobody gets a token of another sequence, or one whose place is not known."""
+"""Steps of a device that fails or is lost: no sequence gets a token of another one, or one of unknown position."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class Device:
 
 
 class Rig:
-    """Two sequences, `a` and `b`, that decode; `told`: how many tokens went to gateways."""
+    """Two sequences, `a` and `b`, that decode; `delivered`: how many tokens went to gateways."""
 
     def __init__(self, max_batch: int, *script: Launched | Exception) -> None:
         self.device = Device(deque(script))
-        self.told = 0
+        self.delivered = 0
         monitor = Monitor()
         kv = KvMemory(monitor, NONE, NONE, SequenceTable(NONE, NONE, NONE))
         self.state = State(monitor, kv, ModelTable(monitor))
@@ -75,7 +75,7 @@ class Rig:
         self.state.kv.sequences.add(self.b)
 
     def _push(self, target: str, tokens: list[gateway.Token]) -> None:
-        self.told += len(tokens)
+        self.delivered += len(tokens)
 
     def launch(self) -> None:
         step = Step(self.model, [self.a, self.b], 1)
@@ -95,7 +95,7 @@ def test_tokens_of_a_completed_part_are_dropped_when_the_device_is_lost_after_a_
     rig.launch()
     with pytest.raises(DeviceLostError):
         rig.complete()
-    assert (rig.a.output, rig.b.output, rig.told) == ([7], [7], 0)
+    assert (rig.a.output, rig.b.output, rig.delivered) == ([7], [7], 0)
     assert (rig.a.busy, rig.b.busy, rig.model.users) == (0, 0, 0)
 
 
@@ -105,7 +105,7 @@ def test_a_step_whose_results_are_lost_with_the_device_is_not_retried() -> None:
     with pytest.raises(DeviceLostError):
         rig.complete()
     assert len(rig.device.script) == 2
-    assert (rig.a.output, rig.b.output, rig.told) == ([7], [7], 0)
+    assert (rig.a.output, rig.b.output, rig.delivered) == ([7], [7], 0)
 
 
 @pytest.mark.parametrize("follower", [Scripted([51, 52]), Scripted(LOST)])
@@ -116,7 +116,7 @@ def test_the_step_in_flight_behind_a_lost_one_delivers_no_token_in_its_place(fol
     with pytest.raises(DeviceLostError):
         rig.complete()
     rig.steps.drain(rig.plan, rig.progress)  # as a turn does at its end, whatever it ends by
-    assert (rig.a.output, rig.b.output, rig.told) == ([7], [7], 0)
+    assert (rig.a.output, rig.b.output, rig.delivered) == ([7], [7], 0)
     assert (rig.a.busy, rig.b.busy, rig.model.users) == (0, 0, 0)
 
 
@@ -124,4 +124,4 @@ def test_a_part_that_fails_alone_ends_alone_and_the_other_is_reported_once() -> 
     rig = Rig(1, Scripted(BROKEN), Scripted([41]), Scripted(BROKEN), Scripted([42]))
     rig.launch()
     rig.complete()
-    assert (rig.a.closed, rig.b.output, rig.told) == (True, [7, 42], 1)
+    assert (rig.a.closed, rig.b.output, rig.delivered) == (True, [7, 42], 1)

@@ -94,7 +94,7 @@ async def test_a_missing_or_unequal_twin_is_refused_and_nothing_changes(
             await link.done(link.send(pb.Load(model="other", slabs=64)))  # one that never can be loaded is failed
             await link.done(link.send(pb.Unload(model="other")))
             free = link.memory.slabs_free
-            for twin in ("one", "foreign", "nobody"):
+            for twin in ("one", "foreign", "unknown"):
                 refused = await link.refused(link.send(pb.Load(model="other", slabs=64, twin=twin)))
                 assert (refused.kind, refused.memory.slabs_free) == (pb.FAILURE_KIND_NO_MEMORY, free)
         engine.check()

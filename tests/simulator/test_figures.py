@@ -201,8 +201,8 @@ def test_ours_is_held_against_the_line_between_loads_and_the_end_of_a_curve_that
 
 
 def test_the_page_names_what_was_not_run() -> None:
-    told = page(book_with({OURS: 0.9}), "figures").split("missing below: ")[1].split(".\n")[0].split(", ")
-    assert told == [panel.name for panel in panels(300.0) if panel.name != "11a-artifact"]
+    expected = page(book_with({OURS: 0.9}), "figures").split("missing below: ")[1].split(".\n")[0].split(", ")
+    assert expected == [panel.name for panel in panels(300.0) if panel.name != "11a-artifact"]
 
 
 def test_figures_are_made_drawn_again_and_the_same(tmp_path: Path) -> None:
@@ -225,10 +225,10 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "expected"),
     [(["--only", "99"], "--only 99: no such panel"), (["--draw", "--out", "/nowhere"], "make them first")],
 )
-def test_figures_that_cannot_be_made_are_reported(wrong: list[str], told: str) -> None:
+def test_figures_that_cannot_be_made_are_reported(wrong: list[str], expected: str) -> None:
     found = CliRunner().invoke(main, ["figures", *wrong])
     assert found.exit_code == 2
-    assert told in found.output
+    assert expected in found.output

@@ -53,14 +53,14 @@ def test_a_load_from_disk_takes_the_disks_time_before_the_links() -> None:
 
 def test_a_load_that_bypasses_the_host_cache_evicts_nothing() -> None:
     clock = Clock()
-    told: list[tuple[ModelName, ...]] = []
-    cache = HostCache(clock, 20, 10.0, told.append)
+    reports: list[tuple[ModelName, ...]] = []
+    cache = HostCache(clock, 20, 10.0, reports.append)
     cache.warm([(A, 10)])
     for name in (B, C):
         cache.want(name, 10, lambda: None, past=True)
         while clock.step():
             pass
-    assert told == [(A,), (A, B)]
+    assert reports == [(A,), (A, B)]
 
 
 def test_models_held_by_two_nodes_and_their_devices_together_are_served_as_if_all_were_in_memory() -> None:

@@ -103,7 +103,7 @@ def test_contradicting_files_are_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--also", "a10"), "not N:NAME"),
         (("--also", "0:a10"), "not N:NAME"),
@@ -113,10 +113,10 @@ def test_contradicting_files_are_reported() -> None:
         (("--also", "2:a10", "--unified", "1", "--kind", BIG), "none of h800-policy, a10 has constants"),
     ],
 )
-def test_an_impossible_run_is_refused_in_one_sentence(arguments: tuple[str, ...], told: str) -> None:
+def test_an_impossible_run_is_refused_in_one_sentence(arguments: tuple[str, ...], message: str) -> None:
     given = ("simulate", "--rate", "0.1", "--models", "2", "--duration", "5", *arguments)
     found = CliRunner().invoke(main, given)
-    assert (found.exit_code, told in found.output) == (2, True), found.output
+    assert (found.exit_code, message in found.output) == (2, True), found.output
 
 
 def test_a_model_that_fits_no_device_of_the_pool_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`aegaeon apply`: a running stack gets other models and tenants, or is told what needs a restart."""
+"""`aegaeon apply`: a running stack gets other models and tenants, or an error names what needs a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong is told to whom it concerns, in words that help, while everything else goes on: real processes."""
+"""Errors reach the client concerned, with a remedy, while serving continues: real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights that change on disk while they are served past the host cache: the true reason is everywhere, mended ones
+"""Weights that change on disk while they are served without the cache: the true reason is everywhere, repaired ones
 are served again by themselves.
 
 One engine has room for one of two models and a host cache for none, so each turn of a model reads its files.
@@ -29,7 +29,7 @@ ENGINE = {"device": "768Ki", "host_cache": "4Ki"}
 
 
 def zero_in_place(file: Path) -> None:
-    """As a disk, or somebody who hides it: size, inode and time of modification stay."""
+    """As a failing disk would: size, inode and time of modification stay."""
     before = file.stat()
     with file.open("r+b") as open_file:
         open_file.seek(before.st_size // 2)

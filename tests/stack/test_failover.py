@@ -40,7 +40,7 @@ class Net:
         return self._relays[one, other].port
 
     def cut(self, *names: str) -> None:
-        """What these processes say, or are told, arrives no more."""
+        """Messages from and to these processes are dropped."""
         for relay in self._of(names):
             relay.cut()
 
@@ -59,7 +59,7 @@ class Net:
 async def pool(
     models: dict[str, Path], folder: Path, schedulers: tuple[str, ...] = ("scheduler", "standby"), engines: int = 2
 ) -> AsyncIterator[tuple[Pods, Net, Leases, openai.AsyncOpenAI]]:
-    """The first scheduler leads; everybody reaches everybody over a wire of its own."""
+    """The first scheduler leads; each pair of processes has a link of its own."""
     pods = Pods(models, folder, MEMORY)
     names = ["gateway", *(f"engine-{number}" for number in range(engines))]
     async with AsyncExitStack() as exits:
@@ -183,7 +183,7 @@ async def test_a_leader_that_cannot_reach_the_api_server_leads_until_another_doe
         await pods.said("engine-0", "was replaced")
         assert await stream(client, *jobs[0]) == expected[0]
         assert await asyncio.gather(*running) == expected
-        assert pods.processes["scheduler"].returncode is None, "it knows of nothing, and nobody listens to it"
+        assert pods.processes["scheduler"].returncode is None, "it did not notice, and is fenced off"
 
 
 async def test_a_scheduler_that_shuts_down_hands_over_leadership_at_once(

@@ -1,4 +1,4 @@
-"""Pools without engines: a request starts one and is held meanwhile; the engine goes when nobody asks any more."""
+"""Pools that scale to zero: a request starts an engine and is held meanwhile; the idle engine is removed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OVERHEAD_S = 2.0  # the bar: of a cold start, what is neither the engine's start
 
 
 def from_zero(models: dict[str, Path], idle: str = "1500ms", **roles: dict[str, int]) -> str:
-    """A pool whose engines come when somebody asks and go after `idle`."""
+    """A pool whose engines start on demand and are removed after `idle`."""
     pool, served = yaml.safe_load_all(manifests(models, engines=1))
     del pool["spec"]["engines"]
     pool["spec"] |= {**roles, "autoscaling": {"idle": idle}}

@@ -29,7 +29,7 @@ KNOWN_SUFFIX = ".known"
 _KNOWN_MOST = 4096
 LOCK_NAME = "weights.lock"
 _POLL_S = 0.05
-_POPULATE_BYTES = 64 << 20  # page tables made in one go, during which Python stands still
+_POPULATE_BYTES = 64 << 20  # page tables made in one go, during which Python stalls
 _MADV_POPULATE_READ = 22
 
 Fill = Callable[[int], str]

@@ -32,8 +32,8 @@ _NEVER = 1e9
 
 KNOBS: dict[str, dict[str, float]] = {
     _FULL: {},
-    "no giving way": {"preempt_share": _NEVER},
-    "no margin in giving way": {"preempt_share": 0.0, "min_stay_s": 0.0},
+    "no preemption": {"preempt_share": _NEVER},
+    "no preemption margin": {"preempt_share": 0.0, "min_stay_s": 0.0},
     "company does not count": {"lone_share": 0.0},
     "late ones keep first priority": {"late_slack_s": -_NEVER},
     "no rebalancing": {"busy_util": _NEVER},
@@ -45,7 +45,7 @@ KNOBS: dict[str, dict[str, float]] = {
     "a stay of five seconds": {"min_stay_s": 5.0},
     "no groups in halves": {"split_share": _NEVER},
     "no room kept free": {"headroom": 0.0},
-    "nobody is urgent": {"urgent_share": 0.0},
+    "no urgency": {"urgent_share": 0.0},
 }
 FIRST_COME, STALL, NO_IDLE = "first come, first served", "loads stall the engine", "idle weights are not used"
 COUNTED = tuple(f"groups at most: {count}" for count in (1, 2, 3))

@@ -43,7 +43,7 @@ def lane_blocks(lane: CopyLane, dst: int, src: int) -> None:
 
 
 def measure(host: SlabPool, device: SlabPool, lane: CopyLane) -> list[Row]:
-    """Each round takes every figure once, so that what else the machine does touches all alike; medians are told."""
+    """Each round takes every figure once, so that other load on the machine affects all alike; medians are reported."""
     place, slabs = Range(device, SLABS), device.take(SLABS)
     place.map(0, slabs)
     place.view(0, NBYTES)[:] = 1

@@ -1,6 +1,6 @@
 """Thousands of forced switches under random traffic, and every output held against Hugging Face transformers.
 
-Real processes: two engines whose memory holds fewer models than are asked for, and objectives that nobody can meet, so
+Real processes: two engines whose memory holds fewer models than are asked for, and objectives that cannot be met, so
 that models and KV caches move all the time; with policy `paper` a third one prefills. Requests have random prompts and
 lengths down to one token; some clients leave in the middle. A second part sends the same seeded requests alone and
 under load and counts the texts that differ.
@@ -36,7 +36,7 @@ ROLES = {
     "paper": {"prefill": {"replicas": 1}, "decode": {"replicas": 2}},
 }
 SMALL = {"slabSize": "256Ki", "hostModelCache": "64Mi", "hostKv": "32Mi"}
-OBJECTIVE = {"ttft": "100ms", "tbt": "10ms"}  # everything is due at once: whoever was served least is next
+OBJECTIVE = {"ttft": "100ms", "tbt": "10ms"}  # everything is due at once: the least served is next
 STATUS_S = 0.5
 OUTPUTS = 200  # at least, however soon the switches have come
 

@@ -1,6 +1,6 @@
 """Attention of a decode over blocks where they lie (`paged`), beside torch's flex_attention over the same KV.
 
-flex_attention reads a tensor per layer and cannot be told of blocks that hold all layers: it gets keys and values
+flex_attention reads a tensor per layer and cannot address blocks that hold all layers: it gets keys and values
 gathered beforehand, for nothing, and need not write the new token's. Where it is faster all the same, `paged` is the
 wrong choice.
 """

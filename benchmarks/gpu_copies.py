@@ -79,7 +79,7 @@ def main() -> int:
 
 
 def _default(figure: str) -> bool:
-    """Whether a lane moves such blocks this way unless told otherwise (128 KiB is where it changes)."""
+    """Whether a lane moves such blocks this way by default (128 KiB is where it changes)."""
     size = int(figure.split("blocks of ")[1].split(maxsplit=1)[0])
     return ("kernel" in figure) == (size < 128)
 

@@ -1,4 +1,4 @@
-"""A whole engine on a GPU: a batch with its KV makes room for another's, and turns change between two residents.
+"""A whole engine on a GPU: a batch and its KV are preempted for another's, and turns alternate between two residents.
 
 The model is a slice of an 8B's layers, so that weights and KV are in the proportions of the whole. Needs what a sidecar
 needs: gRPC and transformers beside torch.

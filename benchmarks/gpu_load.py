@@ -1,4 +1,4 @@
-"""A model from disk to the GPU through the stage ring, past the host cache, beside dd: what a small node does.
+"""A model from disk to the GPU through the stage ring, bypassing the host cache, beside dd: what a small node does.
 
 The model and the way dd is measured are those of benchmarks.load.
 """

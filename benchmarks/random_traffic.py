@@ -1,4 +1,4 @@
-"""Random greedy and seeded requests against a running stack, and everything that came back.
+"""Random greedy and seeded requests against a running stack, and their responses.
 
 Plain HTTP instead of the `openai` client: it costs a tenth of the time, which the engines on the same cores need.
 """
@@ -24,7 +24,7 @@ REQUEST_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One completion to ask for. `leave_after` tokens the client goes away (None: it stays)."""
+    """One completion to ask for. `leave_after` tokens the client disconnects (None: it stays)."""
 
     model: str
     prompt: tuple[int, ...]
@@ -47,7 +47,7 @@ class Request:
 
 @dataclass(slots=True)
 class Output:
-    """What came back."""
+    """The response."""
 
     request: Request
     tokens: list[int] = field(default_factory=list)
@@ -139,7 +139,7 @@ class Client:
 
 
 class Load:
-    """Keeps `width` requests open until told to end; remembers every output."""
+    """Keeps `width` requests open until stopped; remembers every output."""
 
     def __init__(self, client: Client, deck: Deck, width: int) -> None:
         self._client, self._deck, self._width = client, deck, width

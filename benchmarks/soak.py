@@ -115,14 +115,14 @@ def pool_rows(status: PoolStatus, served: Served) -> list[Row]:
         Row("connections of clients that the gateway has", served.connections, "connections", 0, "<="),
         Row("KV blocks in use on devices", device, "blocks", 0, "<="),
         Row("KV blocks in use on hosts", host, "blocks", 0, "<="),
-        Row("engines that are away", down, "engines", 0, "<="),
+        Row("disconnected engines", down, "engines", 0, "<="),
     ]
 
 
 def slab_rows(before: PoolStatus, status: PoolStatus, after: dict[str, Holdings]) -> list[Row]:
-    """Of each engine. Models stay on a device when nobody asks for them; KV caches do not, nor anything on the host.
+    """Of each engine. Idle models stay on a device; KV caches do not, nor anything on the host.
 
-    A range keeps what was mapped last, whoever has the slab now: each slab may be mapped once in each model's range,
+    A range keeps its last mapping, whichever model has the slab: each slab may be mapped once in each model's range,
     and those of the host, where blocks stay cached, in one.
     """
     free = {instance.instance: instance.memory.host_slabs_free for instance in before.instances}
@@ -136,7 +136,7 @@ def slab_rows(before: PoolStatus, status: PoolStatus, after: dict[str, Holdings]
         limit = ranges * instance.slabs + free[name] + CACHES
         rows += [
             Row(f"{name}: empty KV blocks that still keep slabs", kept, "blocks", 0, "<="),
-            Row(f"{name}: host slabs that did not come back", lost, "slabs", 0, "<="),
+            Row(f"{name}: leaked host slabs", lost, "slabs", 0, "<="),
             Row(f"{name}: mappings of slabs and caches", held, "mappings", limit, "<="),
         ]
     return rows

@@ -53,7 +53,7 @@ async def loads(one: OneEngine, names: list[str]) -> list[Row]:
         Row("switch: copy of a load (limit: memcpy in this run)", middle(copied), "GB/s", middle(plain), ">=", 0.9),
         Row("switch: mapping 290 MB", middle(mapped), "ms"),
         Row("switch: whole load", middle(whole), "ms"),
-        Row("switch: whole load into slabs that nobody took", middle(again), "ms", 2.0, "<="),
+        Row("switch: whole load into slabs not taken meanwhile", middle(again), "ms", 2.0, "<="),
     ]
 
 

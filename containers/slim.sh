@@ -1,5 +1,5 @@
 #!/bin/sh
-# What nobody runs in an image goes: pip, tests and headers of libraries. With `control` also what transformers has of
+# Remove what no process of an image runs: pip, tests and headers of libraries. With `control` also what transformers has of
 # models beyond tokenizers and configurations, which cannot be imported without torch. The rest is compiled, so that
 # Python need not do it at every start; hashes instead of times make the files the same in every build.
 set -e

@@ -18,12 +18,12 @@ def kubectl(kubeconfig: Path, *words: str, stdin: str | None = None) -> str:
 
 
 def filenames(files: Iterable[Path]) -> list[str]:
-    """Words by which kubectl is told of manifests."""
+    """The arguments of kubectl for manifests."""
     return [f"--filename={file}" for file in files]
 
 
 def define(kubeconfig: Path, files: Iterable[Path]) -> None:
-    """Bring definitions of kinds, whoever brought others of that name before. Raises ClusterError."""
+    """Apply CRDs, replacing those of any field manager. Raises ClusterError."""
     kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", *filenames(files))
 
 

@@ -72,7 +72,7 @@ class Load:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._enough.set()
-        if self._task and kind and not issubclass(kind, Exception):  # Ctrl-C waits for nobody
+        if self._task and kind and not issubclass(kind, Exception):  # Ctrl-C does not wait
             self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join()
 

@@ -1,4 +1,4 @@
-"""The pools of the tests, as a platform team and tenants would write them; the namespace is whoever applies them."""
+"""The pools of the tests, as a platform team and tenants would write them; the namespace is that of the caller."""
 
 from __future__ import annotations
 

@@ -29,12 +29,12 @@ def commands(page: Path, heading: str | None = None) -> list[str]:
 def run_commands(blocks: list[str], **environment: str) -> str:
     """What they print, each command after the second in which it began. Raises ClusterError at the first that fails."""
     script = "set -euo pipefail\nPS4='+ ${SECONDS} s: '\nset -x\n" + "".join(blocks)
-    with tempfile.TemporaryFile("w+") as told:  # a pipe would be held open by what they leave in the background
+    with tempfile.TemporaryFile("w+") as output:  # a pipe would be held open by what they leave in the background
         shell = subprocess.Popen(
             ["bash", "-c", script],
             cwd=REPOSITORY,
             env={**_of_a_person(), **environment},
-            stdout=told,
+            stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
@@ -42,8 +42,8 @@ def run_commands(blocks: list[str], **environment: str) -> str:
             code = shell.wait()
         finally:
             _end_session(shell.pid)
-        told.seek(0)
-        text = told.read()
+        output.seek(0)
+        text = output.read()
     if code:
         raise ClusterError(f"the page's commands ended with {code}:\n{text[-6000:]}")
     return text

@@ -73,7 +73,7 @@ def test_a_model_is_changed_under_its_name_and_no_request_fails_or_is_answered_b
 _EITHER = ("qwen2", "qwen3")
 
 
-def test_a_change_that_cannot_be_served_stands_at_its_own_model_pool_and_holds_up_nobody(
+def test_a_change_that_cannot_be_served_is_reported_on_its_own_model_pool_and_blocks_no_other(
     pool: PodsOfPool, models: Path
 ) -> None:
     with Load(pool.url, KEYS, models) as load:

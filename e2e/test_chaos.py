@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900, func_only=True)]
 SEED, MINUTES = 16, 12
 
 
-def test_what_faults_break_recovers_and_no_answer_is_lost_or_wrong(
+def test_the_pool_recovers_from_every_fault_and_no_answer_is_lost_or_wrong(
     release: str, own_cluster: Path, nodes: Layout, models: Path, tmp_path: Path
 ) -> None:
     ground.prepare(own_cluster, nodes)

@@ -32,14 +32,14 @@ MATRIX: dict[str, dict[str, Any]] = {
         },
     },
     "an API server on a port of its own": {"networkPolicy": {"apiServerPorts": [16443]}},
-    "definitions by someone else": {"crds": {"install": False}, "networkPolicy": {"enabled": False}},
+    "CRDs installed separately": {"crds": {"install": False}, "networkPolicy": {"enabled": False}},
     "private registry": {
         "images": {"control": "registry.example:5000/a/control", "tag": "1.2", "pullSecrets": ["registry"]},
     },
     "pinned": {
         "images": {"control": f"registry.example:5000/a/control@{DIGEST}", "engine": "registry.example/engine:1.2"},
     },
-    "deletions by someone else": {"deletionProtection": {"enabled": False}},
+    "deletion protection elsewhere": {"deletionProtection": {"enabled": False}},
     "placed": {
         "operator": {
             "nodeSelector": {"kubernetes.io/os": "linux"},
@@ -80,11 +80,11 @@ def test_a_server_takes_what_the_chart_renders(server: Path, tmp_path: Path, nam
     assert taken.count("(server dry run)") == len(_objects(rendered))
 
 
-def test_the_chart_is_linted_without_a_word(server: Path) -> None:
-    told = helm(server, "lint", "--strict", str(CHART))
+def test_the_chart_lints_without_warnings(server: Path) -> None:
+    output = helm(server, "lint", "--strict", str(CHART))
 
-    assert "[ERROR]" not in told
-    assert "[WARNING]" not in told
+    assert "[ERROR]" not in output
+    assert "[WARNING]" not in output
 
 
 @pytest.mark.parametrize(
@@ -125,12 +125,12 @@ def test_an_image_with_a_tag_or_a_digest_is_taken_as_it_is(
     pods = [one["spec"] for one in objects if one["kind"] == "Pod"]
     pods += [one["spec"]["template"]["spec"] for one in objects if one["kind"] == "Deployment"]
     containers = [container for pod in pods for container in pod["containers"]]
-    told = [one["value"] for container in containers for one in container["env"] if one["name"].endswith("_IMAGE")]
+    output = [one["value"] for container in containers for one in container["env"] if one["name"].endswith("_IMAGE")]
     assert {container["image"] for container in containers} == {rendered}
-    assert told == [rendered, rendered]
+    assert output == [rendered, rendered]
 
 
-def test_in_one_namespace_the_operator_gets_nothing_of_the_cluster(server: Path, tmp_path: Path) -> None:
+def test_restricted_to_a_namespace_the_operator_gets_no_cluster_roles(server: Path, tmp_path: Path) -> None:
     values = MATRIX["one namespace"]
 
     rendered = _render(server, "-n", NAMESPACE, *_values(tmp_path, values))
@@ -138,7 +138,7 @@ def test_in_one_namespace_the_operator_gets_nothing_of_the_cluster(server: Path,
     assert not [one for one in _objects(rendered) if one["kind"].startswith("ClusterRole")]
 
 
-def test_no_rule_has_a_star(server: Path) -> None:
+def test_no_rule_has_a_wildcard(server: Path) -> None:
     rendered = _render(server, "-n", NAMESPACE)
 
     rules = [rule for one in _objects(rendered) if one["kind"].endswith("Role") for rule in one["rules"]]
@@ -147,7 +147,7 @@ def test_no_rule_has_a_star(server: Path) -> None:
     assert not [rule for rule in rules for words in rule.values() if "*" in words]
 
 
-def test_definitions_stay_when_the_release_goes(server: Path) -> None:
+def test_crds_stay_when_the_release_is_uninstalled(server: Path) -> None:
     rendered = _render(server)
 
     kept = [one["metadata"] for one in _objects(rendered) if one["kind"] == "CustomResourceDefinition"]

@@ -110,7 +110,7 @@ def test_a_namespace_that_is_deleted_takes_it_along(protected: Path) -> None:
     assert gone(protected)
 
 
-def test_where_the_operator_does_not_work_nothing_is_refused(namespaced: Path) -> None:
+def test_deletion_is_not_refused_in_namespaces_that_the_operator_does_not_watch(namespaced: Path) -> None:
     kubectl(namespaced, "create", "namespace", WATCHED)
     try:
         serving(namespaced, 1, "-n", WATCHED)

@@ -116,7 +116,7 @@ def rules() -> dict[str, dict[str, Any]]:
     return {rule["alert"]: rule for group in groups for rule in group["rules"]}
 
 
-def test_promtool_has_nothing_against_the_rules(promtool: Path) -> None:
+def test_promtool_accepts_the_rules(promtool: Path) -> None:
     checked = subprocess.run(
         [promtool, "check", "rules", "--lint=all", "--lint-fatal", RULES],
         capture_output=True,

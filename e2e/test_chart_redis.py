@@ -78,7 +78,7 @@ def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
 async def test_gateways_share_its_buckets_with_the_password_and_the_authority_of_the_secret(
     bundled: Bundled, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Its certificate is of the Service's name, which nobody resolves here; the next test holds it against that.
+    # Its certificate is of the Service's name, which does not resolve here; the next test compares it with that.
     url = f"rediss://127.0.0.1:{bundled.port}/0?ssl_check_hostname=false"
     one, two = (connect(url, str(bundled.secret / "password"), str(bundled.secret / "ca.crt")) for _ in range(2))
     assert await one.take("k", 10, 1, 10, 0) == 0
@@ -88,7 +88,7 @@ async def test_gateways_share_its_buckets_with_the_password_and_the_authority_of
     assert "away" not in caplog.text
 
 
-def test_its_certificate_is_of_the_name_that_gateways_are_told(bundled: Bundled) -> None:
+def test_its_certificate_has_the_name_that_gateways_are_configured_with(bundled: Bundled) -> None:
     context = ssl.create_default_context(cafile=str(bundled.secret / "ca.crt"))
     plain = socket.create_connection(("127.0.0.1", bundled.port), 5)
     with context.wrap_socket(plain, server_hostname=f"{NAME}.{NAMESPACE}.svc") as connection:
@@ -96,9 +96,7 @@ def test_its_certificate_is_of_the_name_that_gateways_are_told(bundled: Bundled)
         assert connection.recv(100).startswith(b"-NOAUTH")
 
 
-def test_an_upgrade_keeps_the_password_and_an_uninstall_leaves_the_definitions_alone(
-    kubeconfig: Path, api: object
-) -> None:
+def test_an_upgrade_keeps_the_password_and_an_uninstall_keeps_the_crds(kubeconfig: Path, api: object) -> None:
     def secret() -> Any:
         return json.loads(kubectl(kubeconfig, "-n", NAMESPACE, "get", "secret", NAME, "-o", "json"))["data"]
 

@@ -181,12 +181,12 @@ def test_with_its_rights_it_makes_changes_and_removes_all_that_a_pool_can_have(
         ("patch", "gpupools.serving.aegaeon.io", NAMESPACE),
     ],
 )
-def test_it_may_not(account: Path, verb: str, what: str, namespace: str) -> None:
+def test_the_operator_may_not(account: Path, verb: str, what: str, namespace: str) -> None:
     assert not _may(account, verb, what, namespace)
 
 
 @pytest.mark.parametrize("account", ["in one namespace"], indirect=True)
-def test_it_cannot_give_rights_that_it_was_not_given(account: Path) -> None:
+def test_it_cannot_grant_rights_that_it_does_not_have(account: Path) -> None:
     subject = f"--serviceaccount={NAMESPACE}:default"
     create = ("-n", NAMESPACE, "create", "rolebinding")
     kubectl(account, *create, "allowed", f"--role={ACCOUNT}-picker", subject)

@@ -57,12 +57,12 @@ def test_with_claims_for_its_files_every_pod_of_a_pool_passes(restricted: Path, 
 
 
 @pytest.mark.parametrize("name", ["scheduler", "standby", "picker"])
-def test_what_needs_no_files_of_nodes_passes_in_any_case(restricted: Path, name: str) -> None:
+def test_pods_without_node_files_pass_in_any_case(restricted: Path, name: str) -> None:
     admit(restricted, of_pool(name))
 
 
 @pytest.mark.parametrize("name", ["gateway", "engine"])
-def test_hostpath_is_what_the_others_are_refused_for(restricted: Path, name: str) -> None:
+def test_the_other_pods_are_refused_for_their_hostpath_volumes(restricted: Path, name: str) -> None:
     with pytest.raises(ClusterError, match="hostPath"):
         admit(restricted, of_pool(name))
 

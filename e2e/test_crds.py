@@ -89,7 +89,7 @@ def test_both_give_the_same_verdict_and_name_the_field(
 
 
 @pytest.mark.parametrize(("name", "fits"), [("a" * 40, True), ("a" * 41, False), ("a.b", False), ("1a", False)])
-def test_a_pool_whose_name_leaves_no_room_for_those_of_its_services_is_refused(
+def test_a_pool_whose_name_is_too_long_for_its_services_is_refused(
     api: client.ApiClient, name: str, fits: bool
 ) -> None:
     document = {**DOCUMENTS[0], "metadata": {"name": name}}
@@ -122,7 +122,7 @@ def test_a_model_pool_is_named_as_a_label_may_be(api: client.ApiClient, name: st
         (("models", 0, "source", "hostPath"), "~/models", "inside the GpuPool's volumes.models.path"),
     ],
 )
-def test_what_only_a_machine_of_ones_own_has_is_refused_by_the_server_alone(
+def test_fields_of_a_single_machine_are_refused_by_the_server_alone(
     api: client.ApiClient, path: tuple[Any, ...], value: Any, said: str
 ) -> None:
     document = changed(1, ("spec", *path), value)
@@ -132,7 +132,9 @@ def test_what_only_a_machine_of_ones_own_has_is_refused_by_the_server_alone(
 
 
 @pytest.mark.parametrize("path", ["/etc", "/etc/aegaeon/tls", "/srv/../etc", "/dev/shm", "/var", "/srv//a"])
-def test_a_folder_of_models_that_holds_the_pods_own_is_refused_by_both(api: client.ApiClient, path: str) -> None:
+def test_a_folder_of_models_that_contains_the_pods_own_folders_is_refused_by_both(
+    api: client.ApiClient, path: str
+) -> None:
     document = changed(0, ("spec", "volumes", "models", "path"), path)
     assert [bool(found) for found in (locally(document), remotely(api, document))] == [True, True]
 
@@ -144,7 +146,7 @@ def test_a_disk_tier_where_others_need_the_folder_is_refused_by_both(api: client
 
 
 @pytest.mark.parametrize("rule", [Rule.SERVER, Rule.NETWORK])
-def test_hosts_and_networks_are_read_alike_by_both(api: client.ApiClient, rule: Rule) -> None:
+def test_both_parse_hosts_and_networks_alike(api: client.ApiClient, rule: Rule) -> None:
     place = {Rule.SERVER: ("allowedSources", 0), Rule.NETWORK: ("gateway", "trustedProxies", 0)}[rule]
     for value in HOSTILE[rule]:
         document = changed(0, ("spec", *place), value)
@@ -154,7 +156,7 @@ def test_hosts_and_networks_are_read_alike_by_both(api: client.ApiClient, rule: 
         assert (locally(document), remotely(api, document)) == ([], [])
 
 
-def test_what_cannot_be_changed_is_refused_with_what_to_do(api: client.ApiClient, kubeconfig: Path) -> None:
+def test_changing_an_immutable_field_is_refused_with_the_remedy(api: client.ApiClient, kubeconfig: Path) -> None:
     pool = next(document for document in DOCUMENTS if document["kind"] == "ModelPool")
     objects = client.CustomObjectsApi(api)
     where = (GROUP, VERSION, "default", "modelpools")
@@ -180,7 +182,7 @@ def test_what_cannot_be_changed_is_refused_with_what_to_do(api: client.ApiClient
         (0, ("accelerator",), {"device": "cuda:0"}, "device cuda:N needs resourceName on Kubernetes"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_sentence_and_in_no_pattern(
+def test_errors_are_one_sentence_and_show_no_pattern(
     api: client.ApiClient, number: int, path: tuple[Any, ...], value: Any, said: str
 ) -> None:
     (sentence,) = remotely(api, changed(number, ("spec", *path), value))

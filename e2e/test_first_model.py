@@ -26,11 +26,11 @@ def empty(nodes: Layout) -> Iterator[Path]:
     remove(nodes.kubeconfig)
 
 
-def test_the_page_leads_to_a_streamed_answer_and_leaves_nothing(empty: Path) -> None:
-    told = run_commands(commands(PAGE))
+def test_the_pages_commands_end_in_a_streamed_answer_and_leave_nothing_behind(empty: Path) -> None:
+    output = run_commands(commands(PAGE))
 
-    print(told)
-    answer = [line for line in told.splitlines() if line.startswith("data: ")]
+    print(output)
+    answer = [line for line in output.splitlines() if line.startswith("data: ")]
     assert len(answer) > 3
     assert answer[-1] == "data: [DONE]"
     poll("nothing is left", lambda: not left(empty), 90)

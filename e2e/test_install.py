@@ -50,9 +50,9 @@ def test_helm_test_chats_with_a_model(examples: PodsOfPool) -> None:
     url = "http://demo-gateway.default:8000"
     upgrade(examples, f"test.url={url}", "test.keySecret=tester")
 
-    told = helm(examples.kubeconfig, "test", "aegaeon", *WHERE, "--logs")
+    output = helm(examples.kubeconfig, "test", "aegaeon", *WHERE, "--logs")
 
-    assert "llama says: " in told
+    assert "llama says: " in output
 
 
 def test_an_upgrade_replaces_every_pod_and_no_request_fails(examples: PodsOfPool, models: Path) -> None:
@@ -72,7 +72,7 @@ def test_an_upgrade_replaces_every_pod_and_no_request_fails(examples: PodsOfPool
     examples.wait_until_ready()
 
 
-def test_removed_by_the_words_of_the_guide_nothing_is_left_but_weights_in_the_nodes_memory(
+def test_uninstalling_by_the_guide_leaves_only_weights_in_the_nodes_memory(
     examples: PodsOfPool,
 ) -> None:
     server = examples.kubeconfig

@@ -69,7 +69,9 @@ def test_new_requests_are_answered_soon_after_the_node_of_the_scheduler_is_lost(
         assert load.failures == [] or not standby, "without one, requests wait for `hold` at most"
 
 
-def test_a_gateway_and_the_pool_say_that_the_scheduler_is_away(release: str, own_cluster: Path, models: Path) -> None:
+def test_a_gateway_and_the_pool_report_that_the_scheduler_is_unavailable(
+    release: str, own_cluster: Path, models: Path
+) -> None:
     stays, goes = default_layout().nodes[:2]
     with spread_pool(own_cluster, "aegaeon-lost-node", standby=False) as pool:
         bring_leader_to(pool, goes)
@@ -83,7 +85,7 @@ def test_a_gateway_and_the_pool_say_that_the_scheduler_is_away(release: str, own
 
 
 def bring_leader_to(pool: PodsOfPool, node: Node) -> None:
-    """The pod that holds the Lease runs there; another one is told to go until it does."""
+    """The pod that holds the Lease runs there; other pods are deleted until it does."""
 
     def there() -> bool:
         holder = leader(pool)

@@ -25,7 +25,7 @@ from e2e.polling import poll
 pytestmark = pytest.mark.cluster
 
 
-def test_it_makes_a_pool_and_then_rests(namespaced: Path) -> None:
+def test_a_pool_is_created_and_then_nothing_is_written(namespaced: Path) -> None:
     apply(namespaced, pool("demo", engines={"replicas": 2}), models("red", "demo", "llama"))
     with operator(namespaced):
         poll("both are accepted", lambda: accepted(namespaced, "gpupools,modelpools") == 2, 60)
@@ -44,7 +44,7 @@ def test_it_makes_a_pool_and_then_rests(namespaced: Path) -> None:
         assert writes(namespaced) - before <= 1
 
 
-def test_what_somebody_changed_is_put_right_and_what_is_gone_comes_back(namespaced: Path) -> None:
+def test_drift_is_corrected_and_deleted_objects_are_created_again(namespaced: Path) -> None:
     apply(namespaced, pool("demo", engines={"replicas": 2}))
 
     def engines() -> int:
@@ -61,7 +61,7 @@ def test_what_somebody_changed_is_put_right_and_what_is_gone_comes_back(namespac
         poll("three engines", lambda: engines() == 3, 10)
 
 
-def test_what_a_pool_asks_for_no_more_is_taken_away(namespaced: Path) -> None:
+def test_objects_that_a_pool_no_longer_needs_are_deleted(namespaced: Path) -> None:
     selector = {"nodeSelector": {"disk": "fast"}}
     apply(namespaced, pool("demo", podTemplate=selector, controlPodTemplate=selector))
 
@@ -75,8 +75,8 @@ def test_what_a_pool_asks_for_no_more_is_taken_away(namespaced: Path) -> None:
         poll("they do no more", lambda: selected() == 0, 20)
 
 
-def test_what_somebody_else_made_under_a_name_of_ours_stays_theirs(namespaced: Path) -> None:
-    mine = "create"
+def test_objects_with_our_names_and_another_owner_are_left_alone(namespaced: Path) -> None:
+    mine = ("create",)
     kubectl(namespaced, *mine, "secret", "generic", "demo-gateway-tls", "--from-literal=tls.crt=mine")
     kubectl(namespaced, *mine, "service", "clusterip", "demo-gateway", "--tcp=9999:9999")
     apply(namespaced, pool("demo"), models("red", "demo", "llama"))
@@ -95,7 +95,7 @@ def test_what_somebody_else_made_under_a_name_of_ours_stays_theirs(namespaced: P
         poll("both are accepted", lambda: accepted(namespaced, "gpupools,modelpools") == 2, 60)
 
 
-def test_killed_at_any_moment_the_next_one_ends_where_it_would_have(namespaced: Path) -> None:
+def test_after_a_kill_at_any_moment_the_next_operator_reaches_the_same_state(namespaced: Path) -> None:
     apply(namespaced, pool("demo", engines={"replicas": 1}), models("red", "demo", "llama"))
     for patience in (3.0, 3.3, 3.6):  # a start, and some writes
         process = start(namespaced)

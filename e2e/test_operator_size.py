@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_a_hundred_pools_and_a_thousand_model_pools(api: client.ApiClient, namespaced: Path) -> None:
-    # Pods that nobody may make are tried again and again: most of what the API server would be asked.
+    # Pods that may not be created are retried again and again: most of the load on the API server.
     kubectl(namespaced, "delete", "quota", "--all")
     nowhere = {"nodeSelector": {"there-is": "none"}}
     pools = [pool(f"pool-{one}", gateway={"replicas": 0}, controlPodTemplate=nowhere) for one in range(100)]
@@ -47,7 +47,7 @@ def test_a_hundred_pools_and_a_thousand_model_pools(api: client.ApiClient, names
         before = writes(namespaced)
         time.sleep(30)  # what must not happen needs time in which it could
         rest = writes(namespaced) - before
-    kubectl(namespaced, "delete", "statefulset", "--all")  # of every pool, while nobody looks
+    kubectl(namespaced, "delete", "statefulset", "--all")  # of every pool, while no operator runs
     began = time.monotonic()
     with operator(namespaced):
         poll("each pool has its engines again", all_have_engines, 120, every_s=1)
@@ -59,7 +59,7 @@ def test_a_hundred_pools_and_a_thousand_model_pools(api: client.ApiClient, names
     assert resync < 40
 
 
-def test_what_the_server_takes_never_trips_the_operator(
+def test_whatever_the_server_accepts_never_fails_the_operator(
     api: client.ApiClient, namespaced: Path, tmp_path: Path
 ) -> None:
     """A thousand objects with one field that is odd: each that is taken gets a status, and no bug is logged."""
@@ -88,7 +88,7 @@ def test_what_the_server_takes_never_trips_the_operator(
 
 
 def silent(kubeconfig: Path) -> list[str]:
-    """Objects without a word about the spec that they have."""
+    """Objects whose status does not cover their current spec."""
     return [
         found["metadata"]["name"]
         for found in objects(kubeconfig, "gpupools,modelpools")

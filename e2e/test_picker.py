@@ -1,6 +1,6 @@
 """The endpoint picker follows an InferencePool and its pods on a real API server.
 
-Nobody runs the pods here: their status is written as kubelet would.
+No kubelet runs the pods here: their status is written as it would.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ async def endpoints(
 ) -> AsyncIterator[Callable[[], list[str]]]:
     """The newest that the watch said."""
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-    told: list[list[Endpoint]] = []
+    lists: list[list[Endpoint]] = []
 
     async def changed(newest: list[Endpoint]) -> None:
-        told.append(newest)
+        lists.append(newest)
 
     async with connect() as api:
         following = create_task(follow(api, NAMESPACE, "pool", changed))
-        yield lambda: [str(each) for each in sorted(told[-1])] if told else []
+        yield lambda: [str(each) for each in sorted(lists[-1])] if lists else []
         following.cancel()
 
 
@@ -102,7 +102,7 @@ async def test_ready_pods_of_the_selector_are_the_endpoints(core: Any, endpoints
     await becomes(endpoints, ["10.9.0.1:8000", "10.9.0.2:8000"])
     mark(core, "one", "10.9.0.1", ready=False)
     await becomes(endpoints, ["10.9.0.2:8000"])
-    core.delete_namespaced_pod("late", NAMESPACE, grace_period_seconds=30)  # nobody ends it: it stays on its way out
+    core.delete_namespaced_pod("late", NAMESPACE, grace_period_seconds=30)  # without a kubelet it keeps terminating
     await becomes(endpoints, [])
     for name in ("one", "late", "other"):
         core.delete_namespaced_pod(name, NAMESPACE, grace_period_seconds=0)

@@ -44,7 +44,7 @@ def test_a_wrong_key_another_tenants_model_and_too_much_are_refused(pool: PodsOf
     assert int(refused.value.response.headers["Retry-After"]) > 0
 
 
-def test_a_model_comes_and_goes_without_a_restart(pool: PodsOfPool, models: Path) -> None:
+def test_a_model_is_added_and_removed_without_a_restart(pool: PodsOfPool, models: Path) -> None:
     before = {pod.uid for pod in pool.pods()}
     with Load(pool.url, KEYS, models) as load:
         pool.apply(model_pool("red", ["llama", "qwen2", "qwen3"]))
@@ -75,7 +75,7 @@ def test_every_client_gets_all_of_its_answer_when_a_pod_dies(pool: PodsOfPool, m
     assert load.verdict().differences == ()
 
 
-def test_a_gateway_pod_takes_only_its_own_clients_with_it(pool: PodsOfPool, models: Path) -> None:
+def test_a_gateway_pod_that_dies_disconnects_only_its_own_clients(pool: PodsOfPool, models: Path) -> None:
     there = pool.pods("gateway")
     with Load(pool.url, KEYS, models) as load:
         load.wait_for_answers(3)
@@ -89,7 +89,7 @@ def test_a_gateway_pod_takes_only_its_own_clients_with_it(pool: PodsOfPool, mode
     assert load.verdict().differences == ()
 
 
-def test_the_operator_is_not_missed_while_it_is_away_and_another_leads_when_one_dies(
+def test_serving_continues_without_the_operator_and_another_leads_when_one_dies(
     pool: PodsOfPool, models: Path, release: str
 ) -> None:
     with Load(pool.url, KEYS, models) as load:
@@ -103,13 +103,13 @@ def test_the_operator_is_not_missed_while_it_is_away_and_another_leads_when_one_
     assert load.verdict().differences == ()
 
 
-def test_serving_goes_on_while_the_api_server_is_away_and_the_operator_goes_on_after_it(
+def test_serving_continues_while_the_api_server_is_unavailable_and_the_operator_resumes_after(
     pool: PodsOfPool, models: Path
 ) -> None:
     before = {pod.uid: pod.restarts for pod in pool.pods()}
     with Load(pool.url, KEYS, models) as load:
         with api_server_away(default_layout()):
-            time.sleep(30)  # so long it is away, whatever happens
+            time.sleep(30)  # the outage lasts so long, whatever happens
         load.wait_for_answers(3)
         a_model_comes_and_goes(pool)
 
@@ -119,7 +119,7 @@ def test_serving_goes_on_while_the_api_server_is_away_and_the_operator_goes_on_a
     pool.wait_until_ready()
 
 
-def test_requests_are_served_while_redis_is_away(pool: PodsOfPool, models: Path, release: str) -> None:
+def test_requests_are_served_while_redis_is_unavailable(pool: PodsOfPool, models: Path, release: str) -> None:
     in_system = (pool.kubeconfig, "-n", release)
     with Load(pool.url, KEYS, models) as load:
         load.wait_for_answers(3)

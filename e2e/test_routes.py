@@ -35,7 +35,7 @@ def address(pool: PodsOfPool) -> Iterator[str]:
     envoy_gateway.uninstall(pool.kubeconfig)
 
 
-def test_streams_come_through_the_gateway_whole(pool: PodsOfPool, models: Path, address: str) -> None:
+def test_streams_pass_the_gateway_complete(pool: PodsOfPool, models: Path, address: str) -> None:
     wait_for_route(pool, address)
     with Load(f"http://{address}", {"llama": RED, "qwen2": RED}, models, host=HOST) as load:
         load.wait_for_answers(8)

@@ -46,7 +46,7 @@ def test_engines_are_scaled(namespaced: Path) -> None:
     assert spec_of(namespaced)["engines"] == {"replicas": 0}
 
 
-def test_a_pool_of_two_roles_is_not_scaled_but_told_how(namespaced: Path) -> None:
+def test_a_pool_of_two_roles_is_refused_scaling_with_the_remedy(namespaced: Path) -> None:
     apply(namespaced, given(**SPLIT))
     with pytest.raises(ClusterError, match=r"change prefill\.replicas or decode\.replicas with kubectl patch"):
         scale(namespaced, 3)
@@ -70,7 +70,7 @@ def test_a_pool_may_be_given_the_other_kind_of_engines_as_a_whole(namespaced: Pa
     assert "engines" not in spec_of(namespaced)
 
 
-def test_a_pool_that_scales_itself_is_not_scaled_but_told_how(namespaced: Path) -> None:
+def test_a_pool_that_autoscales_is_refused_scaling_with_the_remedy(namespaced: Path) -> None:
     apply(namespaced, given(engines={"replicas": 1, "min": 0, "max": 2}))
     with pytest.raises(ClusterError, match="change min or max, or take both away"):
         scale(namespaced, 2)

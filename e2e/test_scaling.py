@@ -14,7 +14,7 @@ from e2e.pool import PodsOfPool
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300, func_only=True)]
 
 
-def test_engines_come_and_go_by_kubectl_scale(pool: PodsOfPool, models: Path) -> None:
+def test_kubectl_scale_adds_and_removes_engines(pool: PodsOfPool, models: Path) -> None:
     with Load(pool.url, KEYS, models) as load:
         pool.kubectl("scale", "gpupool", pool.name, "--replicas=3")
         pool.wait_until_all_ready("engine", 3)
@@ -36,9 +36,7 @@ def scaled(pool: PodsOfPool) -> Iterator[PodsOfPool]:
     pool.wait_until_all_ready("engine", 2)
 
 
-def test_engines_are_added_while_requests_wait_and_taken_away_when_few_are_left(
-    scaled: PodsOfPool, models: Path
-) -> None:
+def test_engines_are_added_while_requests_wait_and_removed_when_few_are_left(scaled: PodsOfPool, models: Path) -> None:
     with Load(scaled.url, KEYS, models, people=12) as crowd:
         scaled.wait_until_all_ready("engine", 3, 150)
         crowd.wait_for_answers(6)
@@ -53,7 +51,7 @@ def test_engines_are_added_while_requests_wait_and_taken_away_when_few_are_left(
 
 @pytest.fixture
 def from_zero(pool: PodsOfPool) -> Iterator[PodsOfPool]:
-    """No engine while nobody asks; the last one goes soon, because tests do not wait for minutes."""
+    """No engine without requests; the last one is removed soon, because tests do not wait for minutes."""
     pool.patch({"engines": {"min": 0, "max": 2}, "autoscaling": {"idle": "5s"}})
     pool.wait_until("no engine is left", lambda: not pool.pods("engine"), 120)
     yield pool
@@ -61,7 +59,7 @@ def from_zero(pool: PodsOfPool) -> Iterator[PodsOfPool]:
     pool.wait_until_all_ready("engine", 2)
 
 
-def test_a_request_to_no_engine_starts_one_and_is_answered_and_it_goes_again(
+def test_a_request_to_a_pool_at_zero_starts_an_engine_is_answered_and_the_pool_returns_to_zero(
     from_zero: PodsOfPool, models: Path
 ) -> None:
     from_zero.wait_until_ready()

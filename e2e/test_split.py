@@ -63,7 +63,7 @@ def test_every_client_gets_all_of_its_answer_when_an_engine_dies(split: PodsOfPo
     split.wait_until_ready()
 
 
-def test_an_engine_without_a_gpu_waits_for_one_and_the_pool_says_so(split: PodsOfPool) -> None:
+def test_an_engine_without_a_gpu_stays_pending_and_the_pool_reports_it(split: PodsOfPool) -> None:
     free = sum(GPUS_OF_A_NODE for _ in {pod.node for pod in split.pods("prefill")}) - len(split.pods("prefill"))
     split.patch({"decode": {"replicas": free + 1}})
     try:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def shown(api: client.ApiClient, kubeconfig: Path) -> Iterator[Path]:
-    """With a namespace where nobody else writes statuses."""
+    """With a namespace where no controller writes statuses."""
     kubectl(kubeconfig, "create", "namespace", SHOWN)
     yield kubeconfig
     kubectl(kubeconfig, "delete", "namespace", SHOWN, "--timeout=60s")
@@ -87,14 +87,14 @@ def _engines_ready(kubeconfig: Path) -> dict[str, str]:
     return next((one for one in said if one["type"] == "EnginesReady"), {})
 
 
-def test_the_operator_says_why_pods_are_not_made(namespaced: Path) -> None:
+def test_the_operator_reports_why_pods_are_not_created(namespaced: Path) -> None:
     apply(namespaced, pool("demo", engines={"replicas": 1}), models("red", "demo", "llama"))
     with operator(namespaced):
         _poll_reason(namespaced, "PodsNotCreated")
         assert "exceeded quota: nothing-runs" in _engines_ready(namespaced)["message"]
 
 
-def test_the_operator_says_which_pod_does_not_start(kubeconfig: Path, namespaced: Path) -> None:
+def test_the_operator_reports_which_pod_does_not_start(kubeconfig: Path, namespaced: Path) -> None:
     if kubeconfig != default_layout().kubeconfig or default_layout().nodes:
         pytest.skip("needs a cluster without nodes: kubelets would say themselves how the pod fares")
     kubectl(namespaced, "delete", "quota", "--all")
@@ -112,7 +112,7 @@ def test_the_operator_says_which_pod_does_not_start(kubeconfig: Path, namespaced
             "0 of 1 engines are attached; demo-engine-0 cannot pull image registry.example/engine:2: "
             "registry.example: no such host"
         )
-    # No kubelet ends it, and whoever collects pods of lost nodes takes most of the minute that the namespace has.
+    # No kubelet ends it, and the pod garbage collector takes most of the minute that the namespace has.
     kubectl(namespaced, "delete", "statefulset", "--all", "--cascade=orphan")
     kubectl(namespaced, "delete", "pod", "--all", "--grace-period=0", "--force")
 

@@ -141,7 +141,7 @@ class NetworkPolicy(Values):
     """Who may reach the operator. (Pools get policies of their own from the operator.)"""
 
     enabled: bool = Field(
-        default=True, description="Let nobody in but for metrics, nothing out but to API server and DNS."
+        default=True, description="Allow ingress for metrics alone and egress to API server and DNS alone."
     )
     api_server_ports: Annotated[list[Port], Field(min_length=1)] = Field(
         default=[443, 6443],

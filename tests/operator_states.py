@@ -124,7 +124,7 @@ def of_missing_engines() -> Iterator[State]:
         models={},
     )
     yield State(
-        "No engine runs, since nobody asks",
+        "No engine runs, since there are no requests",
         (gpu_pool(engines={"replicas": 0, "min": 0, "max": 2}), RED),
         components={name: one for name, one in PODS.items() if one != "engine"},
         models={},

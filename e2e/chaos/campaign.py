@@ -18,7 +18,7 @@ from e2e.cluster.errors import ClusterError
 # So many may recover at the same time.
 _AT_ONCE = 2
 _EVERY_S = 0.3
-# Faults that are told with a request that failed.
+# Faults that are reported with a failed request.
 _TOLD = 6
 
 
@@ -38,10 +38,10 @@ class Struck:
     @property
     def line(self) -> str:
         lasted = f"{self.healed_s - self.at_s:.1f} s" if self.healed_s else "not healed"
-        told = [f"#{self.number:03d} {self.at_s:7.1f} s  {self.kind} ({self.target}): {lasted}"]
-        told += [f"answers after {self.first_answer_s:.1f} s"] if self.first_answer_s is not None else []
-        told += [f"whole {self.recovery_s:.1f} s later"] if self.recovery_s is not None else []
-        return ", ".join(told)
+        parts = [f"#{self.number:03d} {self.at_s:7.1f} s  {self.kind} ({self.target}): {lasted}"]
+        parts += [f"answers after {self.first_answer_s:.1f} s"] if self.first_answer_s is not None else []
+        parts += [f"whole {self.recovery_s:.1f} s later"] if self.recovery_s is not None else []
+        return ", ".join(parts)
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Campaign:
         self.seconds = time.monotonic() - self.began
 
     def look(self) -> None:
-        """Take in what clients have seen since the last look; what should not have been is told at once."""
+        """Collect what clients observed since the last poll; violations are reported at once."""
         world = self.world
         for sentence in world.verdict.look(world.load.by_url, world.gateways):
             self._tell(f"seed {self.seed}: {sentence}\nbefore:\n{self._before()}")
@@ -140,7 +140,7 @@ class Campaign:
                 return answered
             if time.monotonic() > deadline:
                 what = missing or "a gateway or a model does not answer"
-                raise ChaosError(f"not whole after {patience_s:g} s: {what}\n{self.world.told()}")
+                raise ChaosError(f"not whole after {patience_s:g} s: {what}\n{self.world.describe()}")
             time.sleep(_EVERY_S)  # nothing to wait on: what is polled is a client's view
 
     def _before(self) -> str:

@@ -52,7 +52,7 @@ def kill(*pids: int) -> None:
 
 @contextmanager
 def stopped(node: Node, pod: Seen) -> Iterator[None]:
-    """All of its processes stand still; they go on after the `with`."""
+    """All of its processes are stopped (SIGSTOP) until the `with` ends."""
     pids = processes(node, pod)
     try:
         _signal(pids, signal.SIGSTOP)
@@ -78,7 +78,7 @@ def exhaust(node: Node, pod: Seen) -> list[int]:
 
 @contextmanager
 def _taker(group: Path) -> Iterator[Callable[[], None]]:
-    """Processes in a container's cgroup that take memory when they are told to, and end with the `with`."""
+    """Processes in a container's cgroup that allocate memory on request, and end with the `with`."""
     process = subprocess.Popen([sys.executable, "-c", _TAKE], stdin=subprocess.PIPE, start_new_session=True)
     assert process.stdin is not None
 

@@ -27,7 +27,7 @@ class _Harm:
 class Gateways:
     """In a `with`: follows the pods that a Service leads to, as kube-proxy does, and takes one after the other.
 
-    While the API server is away the last that it said counts.
+    While the API server is unavailable its last answer counts.
     """
 
     def __init__(self, view: View, service: str) -> None:
@@ -75,4 +75,4 @@ class Gateways:
             try:
                 self._urls = self._view.endpoints(self._service) or self._urls
             except UNREACHABLE:
-                continue  # as long as the API server is away
+                continue  # as long as the API server is unavailable

@@ -104,7 +104,7 @@ def _full(layout: Layout, one: Node, folder: str) -> Iterator[None]:
 
 
 def _shrink(layout: Layout, one: Node, folder: str) -> None:
-    """Somebody may write meanwhile, and the kernel takes no size below what is used."""
+    """Processes may write meanwhile, and the kernel takes no size below what is used."""
     for spare in (0, 64, 1024):
         size = os.statvfs(node.root_of(layout, one) / folder.lstrip("/"))
         used = (size.f_blocks - size.f_bfree) * size.f_frsize

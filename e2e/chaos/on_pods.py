@@ -19,7 +19,7 @@ NEXT = "next"
 
 
 def delete(choose: Choose) -> Inject:
-    """At once, as of a node that is gone: without a word to the process."""
+    """At once, as of a lost node: without SIGTERM to the process."""
 
     @contextmanager
     def inject(world: World, planned: Planned) -> Iterator[str]:

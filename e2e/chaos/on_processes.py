@@ -1,4 +1,4 @@
-"""Faults of processes: `kill -9`, one that stands still for seconds, a container that runs out of memory."""
+"""Faults of processes: `kill -9`, one that is stopped for seconds, a container that runs out of memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def kill(choose: Choose) -> Inject:
 
 @contextmanager
 def kill_helper(world: World, planned: Planned) -> Iterator[str]:
-    """One of the processes in which a gateway parses what strangers send. No request may fail of that."""
+    """One of the processes in which a gateway parses what untrusted clients send. No request may fail of that."""
     pod = world.pick("gateway", planned)
     _, *helpers = containers.processes(world.node(pod), pod)
     if not helpers:
@@ -53,7 +53,7 @@ def kill_helper(world: World, planned: Planned) -> Iterator[str]:
 
 
 def stop(choose: Choose) -> Inject:
-    """All processes of a container stand still, as on a node that swaps; nothing is killed."""
+    """All processes of a container are stopped, as on a node that swaps; nothing is killed."""
 
     @contextmanager
     def inject(world: World, planned: Planned) -> Iterator[str]:

@@ -39,9 +39,9 @@ def rows(campaign: Campaign) -> list[Row]:
 
 
 def causes(failures: Sequence[Failure]) -> list[tuple[str, int]]:
-    """By what the client was told, without numbers, addresses and names that differ from request to request."""
-    told = (re.sub(r"[\w.:-]*\d[\w.:-]*", "N", one.exchange.error.partition("\n")[0])[:60] for one in failures)
-    return Counter(told).most_common()
+    """By the client's error, without numbers, addresses and names that differ from request to request."""
+    errors = (re.sub(r"[\w.:-]*\d[\w.:-]*", "N", one.exchange.error.partition("\n")[0])[:60] for one in failures)
+    return Counter(errors).most_common()
 
 
 def by_kind(campaign: Campaign) -> Iterator[str]:

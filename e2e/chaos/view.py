@@ -42,7 +42,7 @@ class Seen:
 
 
 class View:
-    """Of a pool and what it needs: the operator, Redis, DNS. Methods raise one of UNREACHABLE when nobody answers."""
+    """Of a pool and what it needs: the operator, Redis, DNS. Methods raise one of UNREACHABLE without an answer."""
 
     def __init__(self, kubeconfig: Path, layout: Layout, namespace: str, system: str) -> None:
         self._api = config.new_client_from_config(str(kubeconfig))
@@ -68,7 +68,7 @@ class View:
         return next(node for node in self._layout.nodes if node.name == name)
 
     def leader(self, pool: str) -> str:
-        """The pod that holds the Lease of the pool's schedulers; empty when nobody does."""
+        """The pod that holds the Lease of the pool's schedulers; empty without a holder."""
         leases: Any = client.CoordinationV1Api(self._api)
         found = leases.read_namespaced_lease(f"{pool}-scheduler", self.namespace, _request_timeout=_TIMEOUT_S)
         return str(found.spec.holder_identity or "")

@@ -1,4 +1,4 @@
-"""A web server that models come from, on the machine beside the nodes. It can be told to be out of order."""
+"""A web server that models come from, on the machine beside the nodes. It can be set to fail."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class World:
         for component, count in self.wanted.items():
             there = [pod for pod in pods if pod.component == component]
             if any(pod.container in self.ended for pod in there):
-                return f"nobody has noticed yet that one of {component} ended"
+                return f"the end of one of {component} is not noticed yet"
             if len(there) != count or not all(pod.ready for pod in there):
                 return f"{sum(pod.ready for pod in there)} of {count} of {component} are ready, {len(there)} are there"
         return ""
@@ -151,7 +151,7 @@ class World:
         while not self._holds(true):
             if time.monotonic() > deadline:
                 missing = self.missing() or "nothing is missing"
-                raise ChaosError(f"not within {within_s:g} s: {what}; {missing}\n{self.told()}")
+                raise ChaosError(f"not within {within_s:g} s: {what}; {missing}\n{self.describe()}")
             time.sleep(_EVERY_S)  # nothing to wait on: what is polled is a client's view
 
     def _holds(self, true: Callable[[], bool]) -> bool:
@@ -160,7 +160,7 @@ class World:
         except UNREACHABLE:
             return False
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """The pool as kubectl shows it."""
         try:
             return self.kubectl("get", "gpool,mpool,pods", "-o", "wide") + self.system("get", "pods", "-o", "wide")

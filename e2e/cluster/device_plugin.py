@@ -50,7 +50,7 @@ def main() -> None:
     """Serve until killed."""
     folder, resource, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     while not (folder / _KUBELET).exists():  # once it is there; when it starts, it removes what others put here
-        time.sleep(0.1)  # nothing to wait on: kubelet announces its socket to nobody
+        time.sleep(0.1)  # poll: kubelet does not announce its socket
     server = grpc.server(ThreadPoolExecutor(4))
     services.add_DevicePluginServicer_to_server(Plugin(count), server)
     server.add_insecure_port(f"unix:{folder / _ENDPOINT}")

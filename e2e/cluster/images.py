@@ -19,21 +19,21 @@ from e2e.cluster.node import PAUSE, ctr
 from e2e.cluster.processes import run
 
 REPOSITORY = Path(__file__).parents[2]
-# As the chart names them when it is told nothing.
+# As the chart names them by default.
 VERSION = str(tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]["version"])
 _CONTROL, _ENGINE = "localhost/aegaeon-control", "localhost/aegaeon-engine"
 _COREDNS = "localhost/coredns:1"
-_NOBODY = 65532
+_NON_ROOT = 65532
 BASE = "localhost/aegaeon-base:2"
 REDIS = "localhost/aegaeon-redis:1"
 _BUILD = "localhost/aegaeon-build:bookworm"
-# Debian packages of each. Whoever changes them changes the tag.
+# Debian packages of each. A change changes the tag.
 _PACKAGES = {
     BASE: "python3,ca-certificates",
     _BUILD: "python3,ca-certificates,python3-venv,python3-dev,g++",
     REDIS: "redis-server",
 }
-# What nobody needs in a base of containers.
+# Packages that a base image of containers does not need.
 _NEEDLESS = (
     *(f"usr/share/{name}" for name in ("doc", "man", "locale", "info", "perl5", "bash-completion", "zoneinfo")),
     *("var/lib/apt", "var/lib/dpkg", "var/cache", "usr/lib/apt"),
@@ -118,7 +118,7 @@ def ensure_base(layout: Layout, name: str) -> None:
         _buildah(layout, "bud", "-q", "--timestamp=0", "-t", name, "-f", str(containerfile), scratch)
 
 
-def of_program(layout: Layout, name: str, program: Path, user: int = _NOBODY, options: Sequence[str] = ()) -> Path:
+def of_program(layout: Layout, name: str, program: Path, user: int = _NON_ROOT, options: Sequence[str] = ()) -> Path:
     """An image of one static program, which is what it starts, with these options before those of a pod."""
     start = json.dumps([f"/{program.name}", *options])
     text = f"FROM scratch\nCOPY {program.name} /\nENV PATH=/\nUSER {user}:{user}\nENTRYPOINT {start}\n"

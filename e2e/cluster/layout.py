@@ -143,10 +143,10 @@ class Layout:
 
 def default_layout(node_count: int = 0) -> Layout:
     """The cluster that commands and tests mean: number 0, or the one in AEGAEON_CLUSTER. Raises ClusterError."""
-    told = os.environ.get("AEGAEON_CLUSTER", "0")
-    if not told.isdecimal() or int(told) >= CLUSTERS:
-        raise ClusterError(f"AEGAEON_CLUSTER is {told!r}; a machine has clusters 0 to {CLUSTERS - 1}")
-    number = int(told)
+    chosen = os.environ.get("AEGAEON_CLUSTER", "0")
+    if not chosen.isdecimal() or int(chosen) >= CLUSTERS:
+        raise ClusterError(f"AEGAEON_CLUSTER is {chosen!r}; a machine has clusters 0 to {CLUSTERS - 1}")
+    number = int(chosen)
     root = Path("/var/lib/aegaeon-e2e" + (f"-{number}" if number else ""))
     return Layout(root, number, node_count or _nodes_there(root))
 

@@ -54,7 +54,7 @@ class Machine:
             self._file.write_text(json.dumps(asdict(record)), "utf-8")
 
     def release(self, cluster: int) -> None:
-        """After a cluster ended: the last one restores all of it. What somebody else uses meanwhile stays."""
+        """After a cluster ended: the last one restores all of it. What other processes use meanwhile stays."""
         with self._locked():
             record = self._read()
             if cluster not in record.clusters:

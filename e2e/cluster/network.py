@@ -80,7 +80,7 @@ def _ip(namespace: str | None, *words: str) -> None:
 
 @contextmanager
 def cut(layout: Layout, node: Node) -> Iterator[None]:
-    """A node that nobody reaches and that reaches nobody, for the time of a `with`: nothing closes its connections."""
+    """Partition a node from the network for the time of a `with`: nothing closes its connections."""
     _ip(layout.control_plane, "link", "set", node.link, "down")
     try:
         yield

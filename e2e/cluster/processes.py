@@ -44,7 +44,7 @@ def start(
     layout.processes.mkdir(parents=True, exist_ok=True)
     with (layout.logs / f"{name}.log").open("ab") as log, Path(os.devnull).open("rb") as nothing:
         ends, program = {0: nothing, 1: log, 2: log}, [*inside, *argv]
-        pid = os.posix_spawnp(  # nobody waits for it, as subprocess.Popen asks
+        pid = os.posix_spawnp(  # no process waits for it, as subprocess.Popen asks
             program[0],
             program,
             {**os.environ, **(env or {})},
@@ -108,7 +108,7 @@ def run(*argv: str, stdin: str | None = None) -> str:
 
 
 def _keep_to_myself() -> None:
-    """Files from whoever started this process, which Python, unlike its own, hands on."""
+    """File descriptors inherited by this process, which children of Python inherit, unlike its own."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # that of the listing itself
             if int(name) > _STANDARD:

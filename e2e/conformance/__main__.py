@@ -21,7 +21,7 @@ from e2e.conformance.balancer import load_balancer
 from e2e.kubectl import REPOSITORY, kubectl
 
 _LIMIT = "40m"
-# What a report of the suite must say of whoever made it.
+# What a report of the suite must contain about its author.
 _ABOUT = {"organization": "aegaeon", "project": "aegaeon", "version": "0", "url": "http://localhost", "contact": "none"}
 _TRUST = """
 apiVersion: networking.istio.io/v1

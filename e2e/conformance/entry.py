@@ -16,9 +16,9 @@ def ours(argv: list[str]) -> list[str]:
     parser.add_argument("--grpc-port", type=int, required=True)
     parser.add_argument("--grpc-health-port", type=int, required=True)
     parser.add_argument("--zap-encoder", help="the form of log lines: ours is one")
-    told = parser.parse_args(argv)
-    pool = ["--pool", told.pool_name, "--namespace", told.pool_namespace]
-    ports = ["--listen", f"0.0.0.0:{told.grpc_port}", "--health-listen", f"0.0.0.0:{told.grpc_health_port}"]
+    options = parser.parse_args(argv)
+    pool = ["--pool", options.pool_name, "--namespace", options.pool_namespace]
+    ports = ["--listen", f"0.0.0.0:{options.grpc_port}", "--health-listen", f"0.0.0.0:{options.grpc_health_port}"]
     return [*pool, *ports, "--conformance"]
 
 

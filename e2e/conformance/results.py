@@ -10,7 +10,7 @@ from dataclasses import dataclass
 NOT_OURS = {
     "GatewayWeightedAcrossTwoInferencePools": (
         "Istio's: it asks one pool's picker for the whole route, the second pool's, so requests that the weights send "
-        "to the first pool are told endpoints which that pool does not have, and get 503"
+        "to the first pool get endpoints which that pool does not have, and 503"
     ),
 }
 _LINE = re.compile(r"^ {4}--- (PASS|FAIL|SKIP): TestConformance/(\w+) \((\d+\.\d+)s\)$", re.MULTILINE)
@@ -35,8 +35,8 @@ def problems(results: Sequence[Result]) -> list[str]:
     if not results:
         return ["no test ran: the suite did not get beyond its own preparation"]
     failed = [f"{one.test} failed" for one in results if one.verdict == "FAIL" and one.test not in NOT_OURS]
-    mended = [f"{one.test} passes: take it out of NOT_OURS" for one in results if _passes_after_all(one)]
-    return failed + mended
+    fixed = [f"{one.test} passes: take it out of NOT_OURS" for one in results if _passes_after_all(one)]
+    return failed + fixed
 
 
 def summary(results: Sequence[Result]) -> list[str]:

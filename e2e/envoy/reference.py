@@ -54,15 +54,15 @@ async def reference_way(reference: Reference, folder: Path, port: int) -> AsyncI
 
 @contextmanager
 def _pool_of(kubeconfig: Path, port: int) -> Iterator[None]:
-    """An InferencePool with a pod that nobody runs; its status says that it is ready at 127.0.0.1."""
+    """An InferencePool with a pod that no kubelet runs; its status is ready at 127.0.0.1."""
     define(kubeconfig, [*definitions.files(definitions.INFERENCE_POOL), *reference_kinds()])
     kubectl(kubeconfig, "create", "namespace", _NAMESPACE)
     inside = ("-n", _NAMESPACE)
     try:
         kubectl(kubeconfig, *inside, "wait", "--for=create", "serviceaccount/default", "--timeout=60s")
         kubectl(kubeconfig, *inside, "create", "-f", "-", stdin=json.dumps(_objects(port)))
-        told = json.dumps({"status": _STATUS})
-        kubectl(kubeconfig, *inside, "patch", "pod", "server", "--subresource=status", "--type=merge", "-p", told)
+        patch = json.dumps({"status": _STATUS})
+        kubectl(kubeconfig, *inside, "patch", "pod", "server", "--subresource=status", "--type=merge", "-p", patch)
         yield
     finally:
         kubectl(kubeconfig, *inside, "delete", "pod", "server", "--ignore-not-found", "--force", "--grace-period=0")
@@ -83,7 +83,7 @@ def _objects(port: int) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "server", "labels": _LABELS},
-        "spec": {"containers": [{"name": "server", "image": "server"}], "schedulerName": "nobody"},
+        "spec": {"containers": [{"name": "server", "image": "server"}], "schedulerName": "none"},
     }
     pool = {
         "apiVersion": "inference.networking.k8s.io/v1",

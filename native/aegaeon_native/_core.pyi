@@ -89,7 +89,7 @@ class SlabPool:
     def free(self) -> int: ...
     @property
     def kept(self) -> int:
-        """Of the free ones, those whose content is kept."""
+        """Free slabs whose content is kept."""
 
     @property
     def address(self) -> int:
@@ -109,7 +109,7 @@ class SlabPool:
         """Give slabs back with what is in them: free, but taken last. Returns the ticket to `reclaim` them with."""
 
     def reclaim(self, ticket: int) -> list[int]:
-        """Take back the kept slabs that nobody took meanwhile: the first ones, in order. A ticket is good once."""
+        """Take back the kept slabs that were not taken meanwhile: the first ones, in order. A ticket is valid once."""
 
     def prefault(self, slab: int) -> None:
         """Memory behind a slab, free or taken, from now on instead of from its first use; what is in it stays.
@@ -118,7 +118,7 @@ class SlabPool:
         """
 
     def check(self) -> None:
-        """Conservation: every slab is free or taken, exactly once. Raises NativeError with the difference."""
+        """Check conservation: every slab is free or taken, exactly once. Raises NativeError with the difference."""
 
     def close(self) -> None:
         """Unmap and close. A shared pool's creator also removes its file. Idempotent."""
@@ -168,7 +168,7 @@ class BlockPool:
     Block i lies at address + i * block_bytes and may cross a slab border. Lowest ids first, so the tail empties.
     Reference-counted: `allocate` gives count 1, `retain` adds, `release` drops. At 0 a block is free, or, when its
     content is to be kept (`keep`), cached until `forget`. `free`, `used` and `held_slabs` are what they would be
-    without cached blocks: whoever needs their room forgets them first. Thread-safe.
+    without cached blocks: a caller that needs their slabs evicts them first. Thread-safe.
     """
 
     def __init__(self, pool: SlabPool, block_bytes: int, max_slabs: int) -> None: ...
@@ -213,10 +213,10 @@ class BlockPool:
         """The slab at each position up to the last one mapped, -1 where none is: how another process finds a block."""
 
     def cached(self, ready: bool = False) -> NDArray[np.int32]:
-        """Blocks that nobody holds and whose content is kept; `ready`: only those that `free` counts."""
+        """Cached blocks: unreferenced, their content kept; `ready`: only those that `free` counts."""
 
     def cached_positions(self) -> NDArray[np.int32]:
-        """Mapped positions that cached blocks alone touch: forgetting these blocks gives the slabs back."""
+        """Mapped positions that cached blocks alone touch: evicting these blocks frees the slabs."""
 
     def slabs_for(self, count: int) -> int:
         """Slabs that allocate(count) would take from its grant now. Raises OutOfSlabs where the range is too small."""
@@ -225,7 +225,7 @@ class BlockPool:
         """`count` free blocks, so that `held_slabs` rises by at most `grant`; else OutOfSlabs, and nothing changed."""
 
     def retain(self, blocks: Sequence[int] | NDArray[np.int32], grant: int = 0) -> None:
-        """A reference more to held or cached blocks; slabs that only cached ones touched count against `grant`.
+        """One more reference to held or cached blocks; slabs that only cached ones touched count against `grant`.
 
         Raises OutOfSlabs when it is too small, NativeError for a free block; nothing changed then.
         """
@@ -249,7 +249,7 @@ class BlockPool:
         """Blocks, references, positions and slabs agree; raises NativeError with the first that does not."""
 
     def close(self) -> None:
-        """Give every slab back to the pool, whoever still holds blocks. Views then fault. Idempotent."""
+        """Give every slab back to the pool, even of held blocks. Views then fault. Idempotent."""
 
 @final
 class EventTable:
@@ -265,7 +265,7 @@ class EventTable:
         """A fresh event (its slot returns when it is dropped). Raises NativeError when all slots are in use."""
 
     def open(self, slot: int, generation: int) -> Event:
-        """Another process's event, from what `Event.handle` gave. Stale generations count as happened."""
+        """Another process's event, from its `Event.handle`. Events of stale generations count as set."""
 
     @property
     def in_use(self) -> int: ...
@@ -281,11 +281,11 @@ class Event:
     def done(self) -> bool: ...
     def set(self) -> None: ...
     def wait(self, timeout_s: float) -> bool:
-        """True when it has happened; a futex wait without the GIL."""
+        """True when it is set; a futex wait without the GIL."""
 
 @final
 class CopyLane:
-    """A thread that copies in order, without the GIL: a stream on a CPU. Errors are raised by the next call."""
+    """A thread that copies in order, without the GIL: a CPU's stream. Errors are raised by the next call."""
 
     def __init__(
         self,
@@ -313,7 +313,7 @@ class CopyLane:
         """dst + dst_blocks[i] * block_bytes <- src + src_blocks[i] * block_bytes, for all i: one call a request."""
 
     def record(self, event: Event) -> None:
-        """The event happens when everything queued before it is done."""
+        """The event is set when everything queued before it is done."""
 
     def wait(self, event: Event) -> None:
         """What is queued after waits for the event."""
@@ -326,13 +326,13 @@ class CopyLane:
         """
 
     def cancelled(self, tag: int) -> bool:
-        """Whether a copy with this tag was cut short or skipped: what it wrote is then not whole.
+        """Whether a copy with this tag was truncated or skipped: its destination is then incomplete.
 
         False when the cancel came too late to matter. Asking when no copy with the tag is pending forgets the tag.
         """
 
     def synchronize(self, timeout_s: float = ...) -> bool:
-        """Wait until everything queued is done; False when the time passed first. For ever by default.
+        """Wait until everything queued is done; False on timeout. Without limit by default.
 
         Small copies of this machine's memory that the lane has not begun are made by the thread that waits.
         """

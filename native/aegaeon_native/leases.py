@@ -1,7 +1,7 @@
-"""Leases on what the processes of a node share: locks of the kernel on files, so that whoever dies holds none.
+"""Leases on what the processes of a node share: file locks of the kernel, which end with their process.
 
-Whoever makes, judges or removes leased things in a folder holds the folder's own lock meanwhile: nobody ever sees one
-that is there but not held yet. A whole file is held by its owner; single bytes of a table are held by readers.
+A process that creates, tests or removes leased files in a folder holds the folder's own lock meanwhile, so that no
+process sees a file before it is locked. A whole file is held by its owner; single bytes of a table are held by readers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOCK_SUFFIX = ".lock"
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a folder alone, or a file named `*.lock`; either is made if need be. Waits for whoever has it."""
+    """Lock a folder, or a file named `*.lock`, exclusively; a missing one is created. Blocks until it is free."""
     handle = _lock_or_make(path)
     try:
         yield
@@ -40,7 +40,7 @@ def _lock_or_make(path: Path) -> int:
 
 @contextmanager
 def try_locked(path: Path) -> Iterator[bool]:
-    """Hold a folder or file alone; False when somebody has it, or it is gone. A file named `*.lock` is made."""
+    """Lock a folder or file exclusively; False when another process holds it or it is gone. Creates a `*.lock` file."""
     handle = _lock_if_free(path)
     try:
         yield handle is not None
@@ -89,14 +89,14 @@ def try_lock(handle: int, kind: int) -> bool:
 
 
 def hold(path: Path) -> int:
-    """Make a file and hold it until the handle is closed or this process ends. The folder's lock is the caller's."""
+    """Create a file and lock it until the handle is closed or this process ends. The folder's lock is the caller's."""
     handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return handle
 
 
 def is_held(path: Path) -> bool:
-    """Whether a living process holds the file alone. Readers' and pins' shared locks are not disturbed by asking."""
+    """Whether a living process holds the file alone. The test does not disturb the shared locks of readers and pins."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -126,19 +126,19 @@ class ByteLocks:
         self._file = FileIO(path, "r+")
 
     def share(self, at: int) -> None:
-        """Hold the byte beside other readers; waits while somebody asks whether it is free."""
+        """Lock the byte as a reader; blocks while another process tests whether it is free."""
         self._set(fcntl.F_RDLCK, at, fcntl.F_OFD_SETLKW)
 
     def release(self, at: int) -> None:
-        """Let go of the byte."""
+        """Unlock the byte."""
         self._set(fcntl.F_UNLCK, at, fcntl.F_OFD_SETLK)
 
     def is_shared(self, at: int) -> bool:
-        """Whether somebody else holds the byte."""
+        """Whether another process holds the byte."""
         return self._others(at, 1) is not None
 
     def shared(self, size: int) -> list[int]:
-        """The bytes below `size` that somebody else holds."""
+        """The bytes below `size` that other processes hold."""
         found: list[int] = []
         at = 0
         while at < size and (lock := self._others(at, size - at)) is not None:
@@ -149,11 +149,11 @@ class ByteLocks:
         return found
 
     def close(self) -> None:
-        """Let go of everything. Idempotent."""
+        """Unlock every byte. Idempotent."""
         self._file.close()
 
     def _others(self, at: int, count: int) -> tuple[int, int] | None:
-        """(start, length) of the first lock in the way of holding these bytes alone."""
+        """(start, length) of the first lock that conflicts with an exclusive lock on these bytes."""
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, count, 0)
         kind, _, start, length, _ = _FLOCK.unpack(fcntl.fcntl(self._file, fcntl.F_OFD_GETLK, asked))
         return None if kind == fcntl.F_UNLCK else (start, length)

@@ -57,7 +57,7 @@ TEST(BlockPool, KeepsBothSlabsOfABlockThatCrossesTheirBorder) {
   pool.check();
 }
 
-TEST(BlockPool, CountsReferencesAndRefusesWhatIsNotHeld) {
+TEST(BlockPool, CountsReferencesAndRefusesUnheldBlocks) {
   const auto slabs = SlabPool::create_private("test", kSlab, 2);
   BlockPool pool(slabs, 4096, 2);
   const auto blocks = allocate(pool, 2, 1);
@@ -80,7 +80,7 @@ TEST(BlockPool, CachedBlocksKeepTheirSlabsAndCountAsFree) {
   pool.keep(std::vector<Block>{1, 2, 3});
   EXPECT_EQ(pool.release(std::vector<Block>{0, 1, 2, 3}), 0u);  // 0 is free, but 1 is cached in the same slab
   EXPECT_EQ(pool.cached(false), (std::vector<Block>{1, 2, 3}));
-  EXPECT_TRUE(pool.cached(true).empty());  // the slab of 3 is held by nobody
+  EXPECT_TRUE(pool.cached(true).empty());  // no held block touches the slab of 3
   EXPECT_EQ(pool.cached_positions(), (std::vector<std::size_t>{0, 1}));
   EXPECT_EQ(pool.held_slabs(), 1u);
   EXPECT_EQ(pool.free(), 1u);

@@ -61,7 +61,7 @@ class WatchedMover final : public Mover {
 
 }  // namespace
 
-TEST(CopyLane, ManyWhoWaitMakeSmallCopiesInOrderAndNeverTwoAtOnce) {
+TEST(CopyLane, WaitingThreadsMakeSmallCopiesInOrderAndOneAtATime) {
   const auto seen = std::make_shared<WatchedMover::Seen>();
   const Bytes source = pattern(5000);
   CopyLane lane("test", 4096, std::make_unique<WatchedMover>(seen, true));  // one copy in two is more than a chunk
@@ -84,7 +84,7 @@ TEST(CopyLane, ManyWhoWaitMakeSmallCopiesInOrderAndNeverTwoAtOnce) {
   EXPECT_EQ(lane.bytes_copied(), 2 * 200 * (100 + 5000 + 700));
 }
 
-TEST(CopyLane, WhatOnlyItsThreadMayMoveIsMovedByThatThread) {
+TEST(CopyLane, CopiesOfAThreadBoundMoverRunOnTheLaneThread) {
   const auto seen = std::make_shared<WatchedMover::Seen>();
   const Bytes source = pattern(64);
   Bytes target(64);
@@ -142,7 +142,7 @@ TEST(CopyLane, WaitsForAnotherLanesEvent) {
   }
 }
 
-TEST(CopyLane, CancelsByTagAndTellsWhoWasCut) {
+TEST(CopyLane, CancelsByTagAndReportsTruncatedCopies) {
   const auto table = EventTable::create_private(2);
   const Bytes source = pattern(64);
   Bytes first(64);

@@ -239,7 +239,7 @@ TEST_F(Cuda, AFailedCopyIsToldByTheNextCallAndNothingRunsBehindIt) {
   fake_fail("cuMemcpyAsync", 719, 1);
   lane.copy(target.data(), source.data(), source.size());
   EXPECT_THROW(while (!lane.synchronize(1ms)){}, NativeError);
-  EXPECT_EQ(target[0], std::byte{1});  // the chunk before it had ended when the failure was told
+  EXPECT_EQ(target[0], std::byte{1});  // the chunk before it had ended when the failure was reported
   EXPECT_EQ(target[150'000], std::byte{0});
 }
 

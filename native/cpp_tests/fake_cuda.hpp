@@ -1,5 +1,5 @@
 // A test double of NVIDIA's driver: device memory is memfd, streams are threads. It checks what the real one checks
-// (alignment, contexts, what is mapped and accessible) and can be told to fail or to hold its streams.
+// (alignment, contexts, what is mapped and accessible) and can be set to fail or to hold its streams.
 #pragma once
 
 extern "C" {

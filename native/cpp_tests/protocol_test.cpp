@@ -152,7 +152,7 @@ void read_whole(CopyLane& lane, const SlabPool& segment, const Handle& handle) {
   }
 }
 
-// A decode sidecar, adopting until told to end: first it locks the byte, then it looks at the event.
+// A decode sidecar, adopting until stopped: first it locks the byte, then it looks at the event.
 void adopt(const std::string& segment_path, const std::string& leases_path, Adopter& self) {
   const auto segment = SlabPool::attach(segment_path);
   const auto leases = EventTable::attach(leases_path);
@@ -203,7 +203,7 @@ TEST(Protocol, BlocksHandedOffAreReadWholeAndNeverUsedAgainTooEarly) {
       std::fill_n(device.begin() + static_cast<std::ptrdiff_t>(i * kBlock), kBlock, content(round, i));
     }
     out.copy_blocks(bytes_at(blocks.address()), device.data(), kBlock, mine, from);
-    ASSERT_TRUE(out.synchronize(10s));  // a handle is told when the swap-out is over
+    ASSERT_TRUE(out.synchronize(10s));  // a handle is sent after the swap-out
     const auto recall = static_cast<Recall>(round % 3);
     auto lease = leases->event();
     Handle handle{round, recall, mine, blocks.slabs(), lease->slot(), lease->generation()};
@@ -240,7 +240,7 @@ TEST(Protocol, BlocksHandedOffAreReadWholeAndNeverUsedAgainTooEarly) {
   leases->close();
 }
 
-// Both sides of many events at once, each through its own mapping: no wake-up is lost, whoever comes first.
+// Both sides of many events at once, each through its own mapping: no wake-up is lost, whichever side is first.
 TEST(Protocol, NoWakeUpIsLostBetweenTwoMappings) {
   const std::string path = "/dev/shm/aegaeon-cpp-wakes-" + std::to_string(::getpid());
   const auto here = EventTable::create(path, 8);

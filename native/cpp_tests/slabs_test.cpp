@@ -32,7 +32,7 @@ TEST(SlabPool, HandsOutTheLowestSlabsAndTakesThemBack) {
   pool->check();
 }
 
-TEST(SlabPool, KeptSlabsAreFreeButTakenLastAndComeBackIfNobodyTookThem) {
+TEST(SlabPool, KeptSlabsAreTakenLastAndReclaimedUnlessTaken) {
   const auto pool = SlabPool::create_private("test", kSlab, 8);
   const auto first = pool->take(3);
   const auto second = pool->take(2);

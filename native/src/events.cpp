@@ -112,7 +112,7 @@ Event::Event(std::shared_ptr<MemoryFile> file, std::uint32_t slot, std::uint32_t
 
 Word& Event::word() const { return word_at(*file_, slot_); }
 
-// A generation that has passed belonged to an event that was dropped: nobody will ever set it, so it counts as set.
+// A generation that has passed belonged to an event that was dropped and can never be set, so it counts as set.
 bool Event::done() const {
   const std::uint32_t seen = word().load(std::memory_order_acquire);
   return generation_of(seen) != generation_ || (seen & kHappened) != 0;

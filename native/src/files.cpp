@@ -58,7 +58,7 @@ namespace {
 
 std::size_t data_bytes(const Trailer& trailer) { return trailer.unit_bytes * trailer.units; }
 
-// The creator holds a lock for life, so that a file left by a killed process can be told from one in use.
+// The creator holds a lock until it exits, which distinguishes an orphaned file from one in use.
 Fd open_fresh(const std::string& path) {
   constexpr int kFlags = O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC;
   Fd fd(::open(path.c_str(), kFlags, 0600));

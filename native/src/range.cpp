@@ -30,7 +30,7 @@ Range::~Range() {
   try {
     close();
   } catch (const NativeError&) {
-    // Nobody is left to tell; the addresses go with the process.
+    // No caller is left to report to; the addresses end with the process.
   }
 }
 

@@ -26,7 +26,7 @@ __attribute__((target("avx2"), always_inline)) inline void stream_line(std::byte
   _mm256_stream_si256(reinterpret_cast<__m256i*>(dst + kVector), high);
 }
 
-// A processor fetches ahead within a page only, so that it would wait at every border: told early enough, it does not.
+// A processor prefetches within a page only and would stall at every border: explicit prefetches avoid that.
 // (Several pages side by side do it too; measured, they gain a fifth on some hosts and take three times as long on
 // others.) `bytes` is a multiple of a line. The fence orders these stores before a later release.
 __attribute__((target("avx2"))) void stream_lines(std::byte* dst, const std::byte* src, std::size_t bytes) {

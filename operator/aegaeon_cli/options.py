@@ -45,7 +45,7 @@ trace_option = click.option(
 def number_option(
     name: str, what: str, help: str, *, default: float | None = None, metavar: str | None = None
 ) -> Callable[[Command], Command]:
-    """An option that takes a finite number greater than 0; any other is refused, and told that `what` is wanted."""
+    """An option that takes a finite number greater than 0; any other is refused with an error that names `what`."""
     return click.option(
         name,
         type=float,

@@ -48,7 +48,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What clients' connections may take. Nobody's time-outs are disabled by 0: every figure is above it."""
+    """What clients' connections may take. No time-out is disabled by 0: every figure is above it."""
 
     connections: int = 4096
     """in all; beyond them those without a whole request are closed, then new ones are refused with 503"""
@@ -111,13 +111,13 @@ class GatewayConfig:
     allowed_sources: tuple[str, ...] = ()
     """hosts and networks that models' files may come from, as a GpuPool's allowedSources; none: any public address"""
     ambient_credentials: bool = False
-    """sources without credentials use this machine's, and its proxies; only where whoever writes manifests owns it"""
+    """sources without credentials use this machine's, and its proxies; only where the manifests are its owner's"""
     hold_s: float = 30.0
     """seconds that a request waits for the scheduler to take it before it is answered 503"""
     keepalive_s: float = 10.0
     """a stream that says nothing gets a comment every so many seconds, one that waits for an engine to start as well"""
     withdraw_s: float = 0.0
-    """seconds after SIGTERM in which connections are still taken: until those in front send nobody here"""
+    """seconds after SIGTERM in which connections are still taken: until proxies in front send no new ones"""
     drain_s: float = 10.0
     """seconds that open streams get to end after that"""
     tenants: str | None = None

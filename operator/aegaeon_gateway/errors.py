@@ -27,7 +27,7 @@ from typing import Any
 
 
 class GatewayError(Exception):
-    """The root: whoever catches it catches everything this package raises on purpose."""
+    """The root: catching it catches everything this package raises on purpose."""
 
 
 class ConfigError(GatewayError):
@@ -47,7 +47,7 @@ class WireError(GatewayError):
 
 
 class ApiError(GatewayError):
-    """What a client is told: `status` is HTTP's, `kind`, `code` and `param` are OpenAI's."""
+    """The error that a client receives: `status` is HTTP's, `kind`, `code` and `param` are OpenAI's."""
 
     status = 500
     kind = "server_error"
@@ -102,7 +102,7 @@ class ConnectionsError(ApiError):
 
 
 class UnauthorizedError(ApiError):
-    """No API key where one is needed, or one that nobody has. The message never holds the key."""
+    """No API key where one is needed, or an unknown one. The message never holds the key."""
 
     status = 401
     kind = "invalid_request_error"
@@ -210,7 +210,7 @@ def overloaded(message: str, retry_after_s: float = 1.0) -> UnavailableError:
 
 
 def model_failed(model: str, reason: str) -> UnavailableError:
-    """503 for a model that cannot be served until somebody repairs it."""
+    """503 for a model that cannot be served until it is repaired."""
     return UnavailableError(f"The model {model!r} cannot be served: {reason}", code="model_failed")
 
 

@@ -1,4 +1,4 @@
-"""Lines of log that clients can cause have a bounded rate, so that nobody fills a disk from outside."""
+"""Rate limit for log lines that clients can cause, so that no client can fill a disk."""
 
 from __future__ import annotations
 

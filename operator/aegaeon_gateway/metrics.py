@@ -1,4 +1,4 @@
-"""What Prometheus is told. Children are looked up once per request, not per token."""
+"""The metrics for Prometheus. Children are looked up once per request, not per token."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Leadership:
                     began = clock()
                     if await self._try():
                         renewed = began
-        _log.error("the lease could not be renewed: somebody else may lead now")
+        _log.error("the lease could not be renewed: another process may lead now")
 
     async def replaced(self) -> None:
         """Renew; returns when another holder is in the Lease. For leaders whose peers refuse older terms: while the API
@@ -193,7 +193,7 @@ class Leadership:
             return False
         try:
             renewed = datetime.strptime(lease["spec"]["renewTime"], _TIME).replace(tzinfo=UTC)
-        except (KeyError, TypeError, ValueError):  # written by somebody else
+        except (KeyError, TypeError, ValueError):  # written by another program
             return False
         return datetime.now(UTC) - renewed >= timedelta(seconds=self._settings.over_s)
 

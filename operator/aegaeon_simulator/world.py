@@ -152,7 +152,7 @@ class World:
         self.clock.at(self.clock.now + self.heartbeat_s, beat)
 
     def kill(self, instance: InstanceId) -> None:
-        """The engine's process dies; the scheduler hears of it."""
+        """The engine's process dies; the scheduler is notified."""
         engine = self.engines.pop(instance, None)
         if engine is not None:
             engine.kill()

@@ -1,4 +1,4 @@
-"""Where the names in gRPC targets led last, for when nobody answers a question about them.
+"""Cache the last address of each name in gRPC targets, for when DNS does not answer.
 
 The cluster's DNS may have run on the very node that was lost with the peer that is looked for.
 """
@@ -27,7 +27,7 @@ class Addresses:
         named = _NAME_AND_PORT.fullmatch(target)
         if named and target not in self._asked:
             self._asked.add(target)
-            # A thread that nobody waits for: where DNS is silent it takes most of a minute, also at the end.
+            # A daemon thread: where DNS is silent it takes most of a minute, also at shutdown.
             threading.Thread(target=self._ask, args=(target, named["name"], named["port"]), daemon=True).start()
         return self._known.get(target, target)
 

@@ -44,7 +44,7 @@ class _Files(NamedTuple):
 def open_channel(target: str, tls: Path | None, peer: Role, options: Options = ()) -> grpc.aio.Channel:
     """A channel of its own to a gRPC target; `tls` is the folder, None: plaintext. Raises TlsError.
 
-    With certificates whoever answers must have the role `peer`, wherever the target leads.
+    With certificates the server must have the role `peer`, wherever the target leads.
     """
     options = (*KEEPALIVE, *options)
     if tls is None:
@@ -58,7 +58,7 @@ def open_channel(target: str, tls: Path | None, peer: Role, options: Options = (
 
 async def connect(channel: grpc.aio.Channel, timeout_s: float) -> None:
     """Until the peer answers. Raises AioRpcError that says why it does not (see `why`)."""
-    nothing: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/aegaeon.v1.Nobody/Nothing")
+    nothing: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/aegaeon.v1.NoService/NoMethod")
     try:
         await nothing(b"", timeout=timeout_s)
     except grpc.aio.AioRpcError as error:

@@ -1,6 +1,6 @@
 """Folders of models that tenants name: inside the folder that the platform gives to models, links followed.
 
-Whoever may write among the models could otherwise have a link read that leads to another pod's files, or to keys.
+A tenant that may write among the models could otherwise place a link to another pod's files, or to keys.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class OutsideError(Exception):
 def check_within(directory: Path, root: str) -> None:
     """Raises OutsideError unless all of it lies below `root`, and OSError; an empty root is everywhere.
 
-    What is changed between this look and the reading is seen by nobody: mount the folder so that tenants only read it.
+    A change between this check and the read is not detected: mount the folder read-only for tenants.
     """
     if not root:
         return
@@ -28,7 +28,7 @@ def check_within(directory: Path, root: str) -> None:
 
 
 def _resolved(path: Path) -> Path:
-    """Not Path.resolve(), whose RuntimeError for links in a circle is no OSError. Nobody can read those: ELOOP."""
+    """Not Path.resolve(), whose RuntimeError for circular links is no OSError. Those are unreadable: ELOOP."""
     return Path(os.path.realpath(path))
 
 

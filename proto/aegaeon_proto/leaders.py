@@ -1,7 +1,7 @@
-"""Which scheduler of a pool leads, as engines and gateways find out: they ask all of them, and refuse older terms.
+"""Find the leader among a pool's schedulers: clients ask all of them and refuse older terms (fencing).
 
-A process that was cut off, paused or replaced may believe that it leads. It cannot speak for the pool all the same:
-who has heard of a higher term attaches to nobody with a lower one, and leaves whom it is attached to.
+A process that was cut off, paused or replaced may believe that it leads. Terms fence it off:
+a client that has seen a higher term attaches to no scheduler of a lower one, and leaves one it is attached to.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Leaders:
         raise NoLeaderError("; ".join(reasons))
 
     async def _ask(self, target: str) -> Leader:
-        """Whoever is handed a Leader closes its channel."""
+        """The caller that receives a Leader closes its channel."""
         channel = open_channel(self._addresses.of(target), self._tls, Role.SCHEDULER, self._options)
         async with AsyncExitStack() as exits:
             await exits.enter_async_context(channel)

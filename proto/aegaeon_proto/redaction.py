@@ -1,4 +1,4 @@
-"""What an exception of somebody else's code says, made fit for logs and for people.
+"""Make messages of third-party exceptions fit for logs and for people.
 
 A third-party message may quote a URL with its signature, a header with its token, or a megabyte of what a server sent.
 """
@@ -40,7 +40,7 @@ def sentence(error: BaseException) -> str:
     and queries of URLs."""
     try:
         said = str(error)
-    except Exception:  # noqa: BLE001 - __str__ is somebody else's code, too
+    except Exception:  # noqa: BLE001 - __str__ is third-party code, too
         said = ""
     text = redact(said)
     name = type(error).__name__

@@ -28,7 +28,7 @@ class Role(StrEnum):
 
 _OPERATOR, _GATEWAY, _ENGINE = (frozenset({one}) for one in (Role.OPERATOR, Role.GATEWAY, Role.ENGINE))
 
-# The whole table: a method that is not here is served to nobody over TLS.
+# The whole table: a method that is not here is refused to every role over TLS.
 CALLERS: Mapping[str, frozenset[Role]] = {
     "/aegaeon.v1.Admin/SetCatalog": _OPERATOR,
     "/aegaeon.v1.Admin/SetTenants": _OPERATOR,
@@ -40,7 +40,7 @@ CALLERS: Mapping[str, frozenset[Role]] = {
     "/aegaeon.v1.Leadership/Ask": _GATEWAY | _ENGINE,
     "/aegaeon.v1.TokenSink/Push": _ENGINE,
 }
-# Calls that change a pool: each is logged, whoever made it.
+# Calls that change a pool: each is logged with its caller.
 AUDITED = frozenset({"/aegaeon.v1.Admin/SetCatalog", "/aegaeon.v1.Admin/SetTenants"})
 
 

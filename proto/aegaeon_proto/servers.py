@@ -1,4 +1,4 @@
-"""gRPC servers of a pool: bounded against whoever reaches their port, and closed to roles that a call is not for.
+"""gRPC servers of a pool: bounded against untrusted clients, with calls authorized by role.
 
 What a stranger may take before it has shown a certificate is bounded by the options; what a peer may call, by the table
 in `roles`. Both hold for every server, as this is the one place where servers are made.
@@ -48,7 +48,7 @@ def make_server(options: Options = ()) -> grpc.aio.Server:
 def add_port(server: grpc.aio.Server, target: str, tls: Path | None) -> int:
     """Serve on a gRPC target. Raises TlsError, and RuntimeError when the target cannot be had.
 
-    Without certificates nobody is told apart, so that only a unix socket or the loopback interface will do.
+    Without certificates clients have no identity, so that only a unix socket or the loopback interface will do.
     """
     if tls is not None:
         return server.add_secure_port(target, server_credentials(tls))
@@ -115,7 +115,7 @@ async def _check(method: str, context: Context) -> None:
     """Ends the call with PERMISSION_DENIED when the caller's role may not make it."""
     known = context.auth_context()
     if known.get("transport_security_type") != [b"ssl"]:  # plaintext, where add_port allows it
-        caller = "whoever opened the socket"
+        caller = "a local process"
     else:
         role = role_of([name.decode(errors="replace") for name in known.get("x509_subject_alternative_name", ())])
         if role is None or role not in CALLERS.get(method, ()):
@@ -126,7 +126,7 @@ async def _check(method: str, context: Context) -> None:
 
 
 async def _refuse(method: str, role: Role | None, context: Context) -> None:
-    allowed = " or ".join(sorted(CALLERS.get(method, ()))) or "nobody"
+    allowed = " or ".join(sorted(CALLERS.get(method, ()))) or "no role"
     said = "a certificate without a role of the pool" if role is None else f"a certificate of role {role}"
     sentence = f"{said} may not call {_short(method)}, which is for: {allowed}"
     _log.warning("audit: refused %s: %s", context.peer(), sentence)

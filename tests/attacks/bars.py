@@ -13,4 +13,4 @@ TBT_RATIO = 2.0
 TBT_FLOOR_S = 0.050
 """a p99 below is as good as this: a quarter of the models' objective, which a busy machine alone may take"""
 STALL_S = 1.0
-"""an innocent stream that stands still for longer was harmed, whatever the p99"""
+"""an innocent stream that stalls for longer was harmed, whatever the p99"""

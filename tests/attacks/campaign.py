@@ -69,7 +69,7 @@ class Outcome:
 
     @property
     def harmed(self) -> bool:
-        """Whoever comes next needs another stack."""
+        """The next attack needs a new stack."""
         return bool(self.dead or self.problems or self.harm) or self.during.longest_s > STALL_S
 
     @property
@@ -124,7 +124,7 @@ async def attack(
     record = innocent.record
     problems = record.problems_within(begin, end + SETTLE_S)
     if not went_on:
-        problems.append("a stream of the innocent tenant stands still")
+        problems.append("a stream of the innocent tenant stalls")
     return Outcome(
         names=tuple(one.name for one in attacks),
         quiet=Tbt.of(record.gaps_within(quiet_from, begin)),

@@ -1,4 +1,4 @@
-"""The innocent tenant: chats that stream continuously, each held against what it was when nobody else was there.
+"""The innocent tenant: chats that stream continuously, each compared with its output without other load.
 
 Half of them are greedy, half draw with a seed. What counts is what a client sees: ids of tokens, how the stream ended,
 and the time between two events.
@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-ADDRESS = "127.0.0.2"  # not the strangers': bounds on connections are of each address
+ADDRESS = "127.0.0.2"  # not the attackers': bounds on connections are of each address
 TOKENS = 96  # of each chat
 CALM_S = 0.5
 STANDS_S = 1.0  # longer than any pause between two chats
@@ -78,7 +78,7 @@ class Record:
     late: list[float] = field(default_factory=list)  # when tokens came behind their deadlines
 
     def gaps_within(self, begin: float, end: float) -> list[float]:
-        """Every gap that overlaps the time, seconds, and for how long each stream has stood still at its end."""
+        """Every gap that overlaps the time, seconds, and how long each stream has stalled at its end."""
         closed = [gap.seconds for gap in self.gaps if gap.end >= begin and gap.begin <= end]
         return closed + [end - last for last in self.last.values() if last < end - STANDS_S]
 
@@ -125,7 +125,7 @@ class Innocent:
         return self
 
     async def _learn(self) -> None:
-        """What each chat is when nobody else is there."""
+        """The output of each chat without other load."""
         await self._served()
         for chat in self._chats:
             self._references[chat] = await self._ask(chat, None)
@@ -161,7 +161,7 @@ class Innocent:
         return True
 
     async def calm(self, timeout_s: float = 30.0) -> None:
-        """Until no stream has stood still for a while; what came before is over then."""
+        """Until no stream has stalled for a while; earlier load is over then."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             await asyncio.sleep(CALM_S)

@@ -40,7 +40,7 @@ async def _drip(one: Stranger, start: bytes, more: bytes, port: int | None = Non
 
 
 async def slow_readers(one: Stranger) -> None:
-    """Streams with all that can be asked for in them, of which nobody reads a byte."""
+    """Streams with every option set, whose client reads no byte."""
     body = json.dumps(
         chat(one.target.shared, n=4, max_tokens=200, ignore_eos=True, stream=True, logprobs=True, top_logprobs=20)
     ).encode()
@@ -143,7 +143,7 @@ async def half_close(one: Stranger) -> None:
 
 
 async def pipelining(one: Stranger) -> None:
-    """A thousand requests in one write, whose answers nobody reads, and the same ones read."""
+    """A thousand requests in one write, whose answers are not read, and the same ones read."""
     batch = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000
     await one.ready()
     while one.going:
@@ -152,7 +152,7 @@ async def pipelining(one: Stranger) -> None:
 
 
 async def pages(one: Stranger) -> None:
-    """Pages without a key, and keys that nobody has, as fast as the pace allows."""
+    """Pages without a key, and unknown keys, as fast as the pace allows."""
     wrong = {"Authorization": "Bearer " + "x" * 4000}
     await one.ready()
     for path, headers in one.cycle(

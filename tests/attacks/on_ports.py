@@ -21,11 +21,11 @@ from picker.hostile import CONTINUATION, END_STREAM, HEADERS, PING, PREFACE, PRO
 
 from aegaeon_proto.v1 import admin_pb2, admin_pb2_grpc, gateway_pb2
 
-ADDRESS = "127.0.0.3"  # of somebody who behaves
-ANSWER_S = 2.0  # of the picker, to somebody who behaves, beside an attack
+ADDRESS = "127.0.0.3"  # of a well-behaved client
+ANSWER_S = 2.0  # of the picker, to a well-behaved client, beside an attack
 
 
-async def strangers_on_grpc(one: Stranger) -> None:
+async def untrusted_on_grpc(one: Stranger) -> None:
     """Garbage, TLS that is never finished, TLS without a certificate, HTTP/2 in the clear."""
     await one.ready()
     await asyncio.gather(*(_knock(one, port) for port in one.target.grpc))
@@ -73,7 +73,7 @@ async def admin_without_certificate(one: Stranger) -> None:
                 await admin.SetTenants(
                     admin_pb2.SetTenantsRequest(tenants=gateway_pb2.Tenants(open_models=[one.target.shared])), timeout=2
                 )
-                one.harm.append("the scheduler took tenants from somebody without a certificate")
+                one.harm.append("the scheduler accepted tenants from a client without a certificate")
             except grpc.aio.AioRpcError as error:
                 one.answers[error.code().name] += 1
         await one.pause(20)

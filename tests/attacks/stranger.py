@@ -28,7 +28,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class Stranger:
     """Attacks until `going` is False. `pace`: seconds between two requests, the bound of its rate.
 
-    `answers` counts what came back by status; `harm` holds what an attack itself saw happen to somebody else.
+    `answers` counts responses by status; `harm` holds the harm to others that an attack itself observed.
     """
 
     def __init__(self, campaign: Campaign, target: Target, seconds: float, pace: float) -> None:

@@ -20,7 +20,7 @@ class Attack:
     """`models` writes the files of a hostile ModelPool: (a good model, folder to write into, port of its server).
 
     `computes`: it asks engines for work as any client may, within its quota. Their time is shared by deadlines, so a
-    stream that is ahead of its own may stand still for a while; what must hold is that no token comes behind it.
+    stream that is ahead of its own may stall for a while; what must hold is that no token is later than it.
     """
 
     name: str
@@ -69,7 +69,7 @@ _ALL = (
     Attack("dripping-source", on_models.play_server, on_models.dripping_models),
     Attack("endless-source", on_models.play_server, on_models.endless_models),
     Attack("redirecting-source", on_models.play_server, on_models.redirecting_models),
-    Attack("strangers-on-grpc", on_ports.strangers_on_grpc),
+    Attack("untrusted-on-grpc", on_ports.untrusted_on_grpc),
     Attack("admin-by-anybody", on_ports.admin_without_certificate),
     Attack("picker-resets", on_ports.picker_resets),
     Attack("picker-zero-window", on_ports.picker_zero_window),

@@ -23,15 +23,15 @@ TRIES = 3
 async def test_an_innocent_tenant_does_not_notice(arena: Arena, name: str) -> None:
     for _ in range(TRIES):
         outcome = await arena.attack([ATTACKS[name]], quiet_s=QUIET_S, seconds=ATTACK_S, pace=PACE_S)
-        told = outcome.line()
+        summary = outcome.line()
         harmed = sorted({*outcome.problems, *outcome.harm})
-        assert not harmed, f"{harmed[:5]}\n{told}"
-        assert not outcome.dead, told
-        assert outcome.memory_bytes <= bars.GATEWAY_BYTES, told
-        assert outcome.picker_bytes <= bars.PICKER_BYTES, told
+        assert not harmed, f"{harmed[:5]}\n{summary}"
+        assert not outcome.dead, summary
+        assert outcome.memory_bytes <= bars.GATEWAY_BYTES, summary
+        assert outcome.picker_bytes <= bars.PICKER_BYTES, summary
         if keeps_time(outcome, shares=ATTACKS[name].computes):
             return
-    pytest.fail(f"{TRIES} times: {told}\n{[one.name for one in outcome.longest]}")
+    pytest.fail(f"{TRIES} times: {summary}\n{[one.name for one in outcome.longest]}")
 
 
 def keeps_time(outcome: Outcome, *, shares: bool) -> bool:

@@ -38,7 +38,7 @@ def record_into(file: Path) -> None:
             line = {"at": wall, "cpu_s": took_cpu, "wall_s": took_wall, "name": _name(handle)}
             os.write(out, json.dumps(line).encode() + b"\n")
 
-    asyncio.events.Handle._run = measured  # type: ignore[method-assign]  # what is measured here is nobody else's
+    asyncio.events.Handle._run = measured  # type: ignore[method-assign]  # private, and measured only here
 
 
 def _name(handle: Any) -> str:

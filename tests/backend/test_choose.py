@@ -154,7 +154,7 @@ def test_frequency_grows_with_each_output_and_presence_does_not():
     prompt=st.lists(st.integers(0, VOCAB - 1), max_size=20),
     repetition=st.sampled_from([1.0, 1.2]),
 )
-def test_penalties_kept_token_by_token_equal_those_rebuilt(output, prompt, repetition):
+def test_incremental_penalties_equal_rebuilt_ones(output, prompt, repetition):
     parameters = {"presence": 0.5, "frequency": 0.25, "repetition": repetition, "prompt": prompt}
     grown = sampler_of(**parameters)
     for token in output:
@@ -279,7 +279,7 @@ def test_rows_of_nothing_but_minus_infinity_are_refused_too():
         {"min_tokens": 3, "stop_ids": range(VOCAB)},
     ],
 )
-def test_parameters_that_make_a_row_infinite_are_told_from_a_model_that_does(asked):
+def test_rows_made_infinite_by_parameters_are_distinguished_from_those_of_the_model(asked):
     logits, plain = random_logits(2), SamplerState()
     spoiled, other = choose(logits, [sampler_of(**asked), plain])
     assert (spoiled, other) == (NotFinite(asked=True), choose(logits[1:], [plain])[0])
@@ -287,7 +287,7 @@ def test_parameters_that_make_a_row_infinite_are_told_from_a_model_that_does(ask
     assert choose(logits, [sampler_of(**asked), plain]) == [NotFinite(asked=False), other]
 
 
-def test_what_a_mask_hides_from_a_choice_is_not_told_as_a_probability():
+def test_masked_tokens_have_no_logprobs():
     logits = random_logits()
     logits[0, 9] = math.nan
     masked = SamplerState(SamplingParams(min_tokens=2, stop_ids=(9,)))

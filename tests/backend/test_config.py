@@ -28,7 +28,7 @@ def test_the_older_field_names_mean_the_same(tiny_models, make_model, with_confi
     assert read_spec(tiny_models[architecture]).rope.scaling == Plain()
 
 
-def test_what_distinguishes_the_architectures_is_read(tiny_models):
+def test_every_field_that_distinguishes_the_architectures_is_read(tiny_models):
     specs = {name: read_spec(directory) for name, directory in tiny_models.items()}
     assert {name: (spec.qkv_bias, spec.qk_norm) for name, spec in specs.items()} == {
         "llama": (False, False),
@@ -50,7 +50,7 @@ def test_mistral_without_a_mention_of_the_window_has_the_one_transformers_assume
     assert read_spec(make_model("mistral", sliding_window=8)).windows == (8, 8)
 
 
-def test_layer_types_say_which_layers_have_the_window(tiny_models, with_config):
+def test_layer_types_determine_which_layers_have_the_window(tiny_models, with_config):
     types = ["sliding_attention", "full_attention"]
     changed = with_config(tiny_models["qwen3"], use_sliding_window=True, sliding_window=9, layer_types=types)
     assert read_spec(changed).windows == (9, None)
@@ -98,7 +98,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("fields", "named", "allowed"), REFUSED)
-def test_what_is_not_supported_is_refused_by_name(tiny_models, with_config, fields, named, allowed):
+def test_unsupported_options_are_refused_by_name(tiny_models, with_config, fields, named, allowed):
     directory = with_config(tiny_models["llama"], **fields)
     with pytest.raises(ConfigError, match=f"config.json: .*{re.escape(named)}.*allowed: .*{re.escape(allowed)}"):
         read_spec(directory)

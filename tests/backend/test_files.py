@@ -71,7 +71,7 @@ def sharded(with_config, make_model):
     return with_config(make_model("qwen2", shard="40KB"))
 
 
-def test_our_reading_of_a_header_is_that_of_safetensors(tiny_models):
+def test_headers_are_parsed_as_safetensors_parses_them(tiny_models):
     path = tiny_models["qwen3"] / "model.safetensors"
     tensors = {tensor.name: tensor for tensor in read_header(path)}
     raw = path.read_bytes()
@@ -104,7 +104,7 @@ def test_our_reading_of_a_header_is_that_of_safetensors(tiny_models):
         (b"[" * 100_000, 0, "header is not valid"),
     ],
 )
-def test_a_header_that_lies_is_refused(tmp_path, header, data, message):
+def test_an_inconsistent_header_is_refused(tmp_path, header, data, message):
     with pytest.raises(WeightsError, match=message):
         read_header(write(tmp_path / "model.safetensors", header, b"\0" * data))
 
@@ -118,7 +118,7 @@ def test_a_header_that_lies_is_refused(tmp_path, header, data, message):
         (struct.pack("<Q", 50_000_000) + b"{}", "truncated inside its header"),
     ],
 )
-def test_a_length_that_lies_is_refused_without_reading_it(tmp_path, raw, message):
+def test_a_false_length_is_refused_without_reading_it(tmp_path, raw, message):
     (tmp_path / "x.safetensors").write_bytes(raw)
     with pytest.raises(WeightsError, match=message):
         read_header(tmp_path / "x.safetensors")
@@ -200,7 +200,7 @@ def test_an_index_may_only_name_safetensors_beside_it(sharded, file):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {}}', "[" * 100_000])
-def test_an_index_that_is_none_is_refused(sharded, text):
+def test_an_invalid_index_is_refused(sharded, text):
     (sharded / "model.safetensors.index.json").write_text(text)
     with pytest.raises(WeightsError, match=r"index\.json: .*weight_map"):
         find(sharded)
@@ -247,7 +247,7 @@ def test_the_content_hash_follows_the_bytes_and_not_the_name(copy, tiny_models, 
     assert content(copy) != before
 
 
-def test_the_identity_of_files_follows_their_looks_without_reading_them(copy, tiny_models):
+def test_the_identity_of_files_follows_their_stat_without_reading_them(copy, tiny_models):
     layout = plan(copy, 0, "float32", 16)
     before = look(copy, layout).identity
     assert before == look(copy, plan(copy, 0, "float32", 16)).identity
@@ -315,7 +315,7 @@ def test_a_file_gets_the_same_image(copy, ring, tmp_path):
         assert file.read() == image[: layout.image_bytes].tobytes()
 
 
-def test_a_full_file_system_is_no_fault_of_the_files(copy, ring):
+def test_a_full_file_system_is_not_reported_as_a_fault_of_the_files(copy, ring):
     with open("/dev/full", "wb") as full, pytest.raises(CacheFullError, match="filled up meanwhile"):
         fill(look(copy, plan(copy, 0, "float32", 16)), [], ring, into_file=full.fileno())
 
@@ -353,7 +353,7 @@ def swap(path):
     ],
 )
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_files_are_read_as_they_were_looked_at_or_not_at_all(copy, ring, name, change, error, words):
+def test_files_are_read_as_they_were_described_or_not_at_all(copy, ring, name, change, error, words):
     files = look(copy, plan(copy, 0, "float32", 16))
     image = np.zeros(files.layout.weight_bytes, dtype=np.uint8)
     assert fill(files, [image], ring) == fill(files, [], ring)
@@ -364,7 +364,7 @@ def test_files_are_read_as_they_were_looked_at_or_not_at_all(copy, ring, name, c
         fill(files, [image], ring)
 
 
-def test_a_file_cut_short_while_it_is_read_is_said_to_have_changed(copy):
+def test_a_file_truncated_while_it_is_read_is_reported_as_changed(copy):
     files = look(copy, plan(copy, 0, "float32", 16))
     image = np.zeros(files.layout.weight_bytes, dtype=np.uint8)
     ring = StageRing(chunk_bytes=4096, depth=1, readers=1)
@@ -372,7 +372,7 @@ def test_a_file_cut_short_while_it_is_read_is_said_to_have_changed(copy):
         fill(files, [image], ring, progress=lambda done, total: os.truncate(files.layout.files[0], 1000))
 
 
-def test_what_is_read_is_the_file_that_was_compared_whatever_its_path_names_meanwhile(copy):
+def test_the_file_that_was_compared_is_read_even_if_its_path_was_replaced_meanwhile(copy):
     """A folder that is swapped for another and back changes no file."""
     elsewhere = copy.with_name("elsewhere")
 

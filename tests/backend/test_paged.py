@@ -71,7 +71,7 @@ def test_attention_over_scattered_blocks_is_that_of_the_definition(
         torch.testing.assert_close(out[row], want, rtol=1e-4, atol=1e-5)
 
 
-def test_a_row_does_not_depend_on_its_company() -> None:
+def test_a_row_does_not_depend_on_the_rest_of_the_batch() -> None:
     shape = KvShape(1, 16, 2, 16, "float32")
     paged, queries, new = paged_state([40, 290, 7], 4, shape)
     whole = paged.attend(0, None, queries, new[:, :2], new[:, 2:])
@@ -126,7 +126,7 @@ def test_paged_decodes_of_two_ranks_do_too(rig: type, tiny_models: dict[str, obj
     assert decoded(partial(rig, ranks=2), tiny_models["llama"], prompt, some_samplers(), paged=True) == usual
 
 
-def test_steps_launched_ahead_give_the_tokens_of_steps_waited_for(
+def test_asynchronous_steps_give_the_tokens_of_synchronous_ones(
     rig: type, tiny_models: dict[str, object], prompt: list[int]
 ) -> None:
     expected_tokens = decoded(rig, tiny_models["llama"], prompt, some_samplers(), paged=True)
@@ -178,7 +178,7 @@ def test_a_step_of_more_than_one_tile_follows_sequences_from_tile_to_tile(
     assert not tiny.backend.may_follow([*samplers, SamplerState(SamplingParams(presence=1.0))])
 
 
-def test_what_depends_on_the_tokens_so_far_is_told_at_once(
+def test_sampling_that_depends_on_earlier_tokens_is_computed_synchronously(
     rig: type, tiny_models: dict[str, object], prompt: list[int]
 ) -> None:
     def samplers() -> list[SamplerState]:
@@ -227,7 +227,7 @@ def test_picks_on_the_device_are_those_of_the_host(seed: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter computes in numpy, which says so
-def test_rows_that_are_not_finite_are_refused_and_those_beside_them_are_as_without(
+def test_rows_that_are_not_finite_are_refused_and_their_neighbours_are_unaffected(
     rig: type, nan_model: object, prompt: list[int]
 ) -> None:
     """Also in the step behind it, which is launched before anybody knows."""

@@ -58,7 +58,7 @@ async def outputs(scheduler: Rig, folder: Path, model: Path, backend: TorchBacke
         return [await scheduler.received_tokens(name, 1) for name in PROMPTS]
 
 
-async def test_tokens_of_an_engine_that_launches_ahead_are_those_of_one_that_waits(
+async def test_an_engine_with_asynchronous_steps_gives_the_tokens_of_a_synchronous_one(
     folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     told = []

@@ -177,7 +177,7 @@ def test_a_bad_input_is_refused(rig, tiny_models, tokens, position, blocks, mess
         rig(tiny_models["llama"]).backend.step("model", [part])
 
 
-def test_what_was_not_registered_or_bound_is_named(rig, tiny_models):
+def test_models_that_were_not_registered_or_bound_are_named(rig, tiny_models):
     tiny = rig(tiny_models["llama"])
     part = tiny.input([1], 0, tiny.table(1))
     tiny.backend.forget("model")

@@ -61,7 +61,7 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_switch_is_told_with_its_limit_and_what_was_hidden():
+def test_a_switch_is_reported_with_its_limit_and_the_time_that_was_hidden():
     assert RUN.nbytes == 340_000_000
     assert RUN.moved_s - RUN.mapping_s == pytest.approx(0.021)
     assert RUN.limit_s == pytest.approx(0.020)
@@ -80,7 +80,7 @@ def test_a_timeline_has_a_bar_for_every_span_in_the_order_of_the_lanes():
     assert bar_of(0.95, 1.0, 1.0, 10) == " " * 9 + "█"
 
 
-def test_neighbours_that_are_alike_become_one_span():
+def test_equal_adjacent_spans_are_merged():
     a, b = Span("compute", "busy", "A", 0.0, 1.0), Span("compute", "busy", "A", 1.001, 2.0)
     other = Span("compute", "busy", "B", 2.0, 3.0)
     assert merged([a, b, other], 0.01) == [Span("compute", "busy", "A", 0.0, 2.0), other]
@@ -97,7 +97,7 @@ def test_an_engines_lanes_are_read_from_a_log(log: Path):
     assert all(a.end_s <= b.begin_s + 1e-6 for a, b in pairwise(compute))
 
 
-def test_what_another_models_first_report_waited_is_switching_and_later_waits_are_stalls():
+def test_waiting_for_another_models_first_report_is_switching_and_later_waits_are_stalls():
     lanes, engine = Lanes(), InstanceId("e0")
     for id, model in ((CommandId(1), "A"), (CommandId(2), "B")):
         turn = cmd.Turn(ModelName(model), (), (), 9, 1)
@@ -117,7 +117,7 @@ def test_a_window_of_the_busiest_engine_begins_with_its_first_turn(log: Path):
     assert max(span.end_s for span in spans) <= 1.0 + 1e-9
 
 
-def test_a_log_is_drawn_and_told(log: Path, tmp_path: Path):
+def test_a_log_is_drawn_and_summarized(log: Path, tmp_path: Path):
     done = CliRunner().invoke(main, ["bench", "switch", "--log", str(log), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     assert "switching" in done.output
@@ -133,7 +133,7 @@ def test_the_same_switch_gives_the_same_picture(tmp_path: Path):
     assert "kv-out lane" in "".join(ElementTree.parse(tmp_path / "a.svg").getroot().itertext())
 
 
-def test_a_file_that_is_no_log_is_named(tmp_path: Path):
+def test_a_file_that_is_not_a_log_is_named(tmp_path: Path):
     wrong = tmp_path / "wrong.log"
     wrong.write_text("{}\nnothing\n")
     done = CliRunner().invoke(main, ["bench", "switch", "--log", str(wrong)])
@@ -157,7 +157,7 @@ def folders_of(pid: int) -> list[SegmentsFolder]:
 
 
 @pytest.mark.slow
-def test_a_bench_that_is_told_to_end_leaves_nothing_in_shared_memory() -> None:
+def test_a_terminated_bench_leaves_nothing_in_shared_memory() -> None:
     with bench_of_a_switch() as process:
         (folder,) = folders_of(process.pid)
         process.send_signal(signal.SIGTERM)
@@ -166,7 +166,7 @@ def test_a_bench_that_is_told_to_end_leaves_nothing_in_shared_memory() -> None:
 
 
 @pytest.mark.slow
-def test_what_a_killed_bench_leaves_is_found_and_swept() -> None:
+def test_segments_of_a_killed_bench_are_found_and_removed() -> None:
     with bench_of_a_switch() as process:
         (folder,) = folders_of(process.pid)
         process.kill()

@@ -82,7 +82,7 @@ def test_the_simulator_takes_the_same_file_for_a_device(tmp_path: Path) -> None:
     assert device.one_link
 
 
-def test_copies_that_hardly_slow_each_other_down_are_simulated_as_free_of_each_other(tmp_path: Path) -> None:
+def test_copies_that_hardly_slow_each_other_down_are_simulated_as_independent(tmp_path: Path) -> None:
     file = tmp_path / "constants.json"
     write_constants(file, [constants()], replace(MACHINE, side_by_side=1.2))
     assert not read_device(str(file)).one_link
@@ -100,7 +100,7 @@ def test_real_models_are_measured_and_simulated_with_what_came_out(
     assert result.output.count("R^2") == 16  # four fits of each model
     assert result.output.count("not measured: ") == 3
     written = json.loads(output.read_text("utf-8"))
-    assert written["side_by_side"] > 0.5  # about 2 at most, unless somebody else takes the processors meanwhile
+    assert written["side_by_side"] > 0.5  # about 2 at most, unless other load takes the processors meanwhile
     assert [entry["model"] for entry in written["constants"]] == ["llama", "mistral", "qwen2", "qwen3"]
     assert all(entry["load_bytes_per_s"] > 1e8 for entry in written["constants"])
     assert all(0 < entry["floor"] < 10 for entry in written["constants"])

@@ -76,14 +76,14 @@ def test_an_unknown_command_is_exit_status_2() -> None:
     assert "No such command 'down'" in output
 
 
-def test_a_port_in_use_is_said_before_anything_starts(model_folders: Path, taken_port: int) -> None:
+def test_a_port_in_use_is_reported_before_anything_starts(model_folders: Path, taken_port: int) -> None:
     code, output = run("up", "-f", str(QUICKSTART), "--models", str(model_folders), "--port", str(taken_port))
     assert code == 2
     sentence = f"port {taken_port} on 127.0.0.1 cannot be used (Address already in use); choose another one with --port"
     assert output == f"Error: {sentence}\n"
 
 
-def test_shared_memory_that_is_too_small_is_said_before_anything_starts(model_folders: Path, tmp_path: Path) -> None:
+def test_too_little_shared_memory_is_reported_before_anything_starts(model_folders: Path, tmp_path: Path) -> None:
     for file in QUICKSTART.iterdir():
         (tmp_path / file.name).write_text(file.read_text("utf-8").replace("hostKv: 12Mi", "hostKv: 900Ti"), "utf-8")
     code, output = run("up", "-f", str(tmp_path), "--models", str(model_folders))
@@ -92,7 +92,7 @@ def test_shared_memory_that_is_too_small_is_said_before_anything_starts(model_fo
     assert "lower spec.memory.hostKv" in output
 
 
-def test_models_that_are_not_there_are_named_with_how_to_make_them(tmp_path: Path) -> None:
+def test_missing_models_are_named_with_the_command_that_makes_them(tmp_path: Path) -> None:
     code, output = run("up", "-f", str(QUICKSTART), "--models", str(tmp_path))
     assert code == 2
     assert f"model qwen3: the folder {tmp_path}/qwen3 does not exist; make the quickstart's models" in output
@@ -111,7 +111,7 @@ def test_a_record_in_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> 
     assert f"there is no folder {tmp_path}/gone; make it first" in output
 
 
-def test_two_gpu_pools_in_one_folder_are_one_too_many(tmp_path: Path) -> None:
+def test_two_gpu_pools_in_one_folder_are_refused(tmp_path: Path) -> None:
     for name in ("quickstart", "second"):
         for file in QUICKSTART.iterdir():
             text = file.read_text("utf-8").replace("name: quickstart", f"name: {name}")
@@ -187,7 +187,7 @@ def test_up_can_be_stopped_while_it_starts(
     assert left_behind(runs, Path(started.split()[-2]).name) == []
 
 
-def test_doctor_looks_at_everything_that_is_needed() -> None:
+def test_doctor_checks_everything_that_is_needed() -> None:
     found = {finding.what: finding for finding in examine()}
     assert {"python", "cores", "memory", "/dev/shm", "packages", "native core", "torch", "gpu"} <= set(found)
     assert all(finding.remedy for finding in found.values() if finding.verdict is not Verdict.GOOD)
@@ -203,7 +203,7 @@ def test_doctor_looks_at_everything_that_is_needed() -> None:
         ("always within_size [advise] never deny force\n", ""),
     ],
 )
-def test_doctor_says_how_huge_pages_are_had(tmp_path: Path, setting: str, word: str) -> None:
+def test_doctor_explains_how_to_enable_huge_pages(tmp_path: Path, setting: str, word: str) -> None:
     (tmp_path / "shmem_enabled").write_text(setting)
     (found,) = huge_pages(tmp_path / "shmem_enabled")
     assert (found.verdict is Verdict.NOTE) == bool(word)
@@ -211,7 +211,7 @@ def test_doctor_says_how_huge_pages_are_had(tmp_path: Path, setting: str, word: 
     assert list(huge_pages(tmp_path / "of-another-kernel")) == []
 
 
-def test_doctor_says_where_models_would_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_shows_where_models_would_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert f"none in {tmp_path}/aegaeon/models" in run("doctor")[1]
     (tmp_path / "aegaeon" / "models" / "llama").mkdir(parents=True)

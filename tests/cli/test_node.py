@@ -72,7 +72,7 @@ def test_every_segment_lease_and_owner_is_listed(shared: Path, tmp_path: Path) -
     assert list(shared.iterdir()) == []
 
 
-def test_what_is_orphaned_is_said_with_its_remedy_and_swept(shared: Path, tmp_path: Path) -> None:
+def test_orphans_are_reported_with_the_remedy_and_removed(shared: Path, tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "aegaeon", shared, "q")
     crashed = tmp_path / "aegaeon" / "crashed"
     crashed.mkdir()
@@ -99,7 +99,7 @@ def test_what_is_orphaned_is_said_with_its_remedy_and_swept(shared: Path, tmp_pa
     run.remove()
 
 
-def test_a_folder_that_no_run_made_is_looked_into_on_request(shared: Path, tmp_path: Path) -> None:
+def test_another_folder_is_inspected_on_request(shared: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
     (own / "a@1.kv").write_bytes(b"x")

@@ -41,7 +41,7 @@ def replayed(log: Path) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_a_log_that_nobody_touched_gives_the_same_commands(log: Path) -> None:
+def test_an_unmodified_log_gives_the_same_commands(log: Path) -> None:
     code, output = replayed(log)
     assert code == 0
     assert output.startswith("the same commands: 4 events, ")
@@ -61,7 +61,7 @@ def test_a_log_with_another_decision_in_it_names_the_first_difference(log: Path)
 @pytest.mark.parametrize(
     "content", [b"", b"hello", b"{}", b'{"log":1}', b'{"log":2}', b'{"log":2,"version":"1","config":3}', b"\xff\xfe"]
 )
-def test_a_file_that_is_no_log_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_log_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "other.log"
     file.write_bytes(content)
     code, output = replayed(file)

@@ -96,7 +96,7 @@ def test_models_show_queue_tokens_stall_and_attainment_or_why_they_failed() -> N
     assert row(picture, "broken:")[1:] == ["failed:", "no", "config.json"]
 
 
-def test_rates_are_of_the_time_since_the_picture_before() -> None:
+def test_rates_cover_the_time_since_the_last_refresh() -> None:
     view = PoolView()
     drawn(view, pool())
     picture = drawn(view, pool(uptime_s=12.0, tokens=150, busy_s=6.9))
@@ -151,13 +151,13 @@ def test_top_once_prints_the_pool_at_an_address(address: str) -> None:
     assert "group of llama is due" in result.output
 
 
-def test_top_says_when_nothing_answers_there() -> None:
+def test_top_reports_an_address_without_an_answer() -> None:
     result = CliRunner().invoke(main, ["top", "--once", "--run", "127.0.0.1:1"])
     assert result.exit_code == 2
     assert "Error: the scheduler at 127.0.0.1:1 does not answer (UNAVAILABLE); is it running?" in result.output
 
 
-def test_top_says_when_nothing_runs_here(tmp_path: Path) -> None:
+def test_top_reports_that_nothing_runs_here(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["top"], env={"XDG_RUNTIME_DIR": str(tmp_path)})
     assert result.exit_code == 2
     assert "nothing runs here" in result.output
@@ -170,7 +170,7 @@ def test_up_greets_with_the_models_and_a_curl_to_paste(address: str) -> None:
     assert curl("http://127.0.0.1:8000", "llama") in text
 
 
-def test_a_model_on_its_way_shows_how_far_it_is() -> None:
+def test_a_model_being_fetched_shows_its_progress() -> None:
     model = ModelTraffic(phase=ModelPhase.MODEL_PHASE_FETCHING, bytes_done=25, bytes_total=200)
     assert phase_text(model) == "fetching 12 %"
     model.bytes_per_s, model.remaining_s = 80e6, 9.4

@@ -45,14 +45,14 @@ def test_kernel_parameters_and_folders_are_put_back(machine: Machine) -> None:
     assert [file.name for file in (machine.root / "var/lib").iterdir()] == []
 
 
-def test_what_was_there_before_stays_and_so_does_what_somebody_uses(machine: Machine) -> None:
+def test_existing_mounts_and_those_in_use_stay(machine: Machine) -> None:
     (machine.root / "var/lib/kubelet").mkdir()
     machine.claim(0, [KUBELET, "/run/containerd"])
-    (machine.root / "run/containerd/of-somebody").touch()
+    (machine.root / "run/containerd/in-use").touch()
 
     machine.release(0)
 
-    assert there(machine, KUBELET, "/run/containerd/of-somebody") == [True, True]
+    assert there(machine, KUBELET, "/run/containerd/in-use") == [True, True]
 
 
 def test_only_the_last_of_several_clusters_restores(machine: Machine) -> None:
@@ -69,7 +69,7 @@ def test_only_the_last_of_several_clusters_restores(machine: Machine) -> None:
     assert there(machine, KUBELET) == [False]
 
 
-def test_ending_a_cluster_that_never_was_changes_nothing(machine: Machine) -> None:
+def test_removing_a_cluster_that_does_not_exist_changes_nothing(machine: Machine) -> None:
     machine.claim(0, [KUBELET])
 
     machine.release(1)

@@ -25,7 +25,7 @@ def page(tmp_path: Path) -> Path:
     return file
 
 
-def test_blocks_come_in_their_order_and_without_what_programs_answer(page: Path) -> None:
+def test_command_blocks_are_read_in_order_and_without_their_output(page: Path) -> None:
     assert commands(page) == ["first\n", "second \\\n  third\n"]
     assert commands(page, "B") == ["second \\\n  third\n"]
     assert commands(page, "C") == []
@@ -34,7 +34,7 @@ def test_blocks_come_in_their_order_and_without_what_programs_answer(page: Path)
 
 
 def test_one_shell_runs_all_blocks_and_nothing_is_left_in_the_background() -> None:
-    killed, left = (f"{1e6 + os.getpid():.0f}.{number}" for number in (1, 2))  # seconds that nobody else sleeps for
+    killed, left = (f"{1e6 + os.getpid():.0f}.{number}" for number in (1, 2))  # seconds that no other test sleeps
 
     told = run_commands(
         [f"export SAID=$GIVEN; sleep {killed} &\n", 'echo "it is $SAID"; kill %1\n', f"sleep {left} &\n"], GIVEN="so"
@@ -50,7 +50,7 @@ def test_a_command_that_fails_ends_it_and_is_named() -> None:
         run_commands(["sh -c 'exit 3'\n", "echo not here\n"])
 
 
-def test_what_the_commands_of_the_first_model_name_is_there() -> None:
+def test_objects_named_by_the_first_models_commands_exist() -> None:
     text = "".join(commands(FIRST_MODEL))
     paths = re.findall(r"(?:helm|examples)/[\w./-]*", text)
     targets = re.findall(r"make (?:-s )?([a-z-]+)", text)

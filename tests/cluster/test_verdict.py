@@ -59,7 +59,7 @@ def exchange(sent: float, ended: float, text: str = "llama", tokens: int = 3, er
     return made
 
 
-def test_gateways_take_turns(gateways: Gateways) -> None:
+def test_gateways_are_used_in_turn(gateways: Gateways) -> None:
     assert [gateways.next() for _ in range(3)] == [ONE, OTHER, ONE]
 
 
@@ -85,7 +85,9 @@ def test_a_failure_is_excused_while_its_gateway_is_harmed(
     assert (verdict.failures[0].harmed, len(told)) == (harmed, 0 if harmed else 1)
 
 
-def test_a_gateway_that_is_not_whole_yet_has_an_excuse(verdict: Verdict, gateways: Gateways, now: list[float]) -> None:
+def test_failures_of_a_gateway_that_is_not_ready_are_excused(
+    verdict: Verdict, gateways: Gateways, now: list[float]
+) -> None:
     now.append(10)
     gateways.harm([ONE])
     assert verdict.look([(ONE, exchange(11, 500, error="gone"))], gateways) == []
@@ -105,7 +107,7 @@ def test_an_answer_of_another_model_and_one_that_lacks_tokens_are_wrong(
     assert len(verdict.look([(ONE, exchange(1, 2, text, tokens))], gateways)) == len(verdict.wrong) == 1
 
 
-def test_while_a_name_changes_its_answers_are_of_either_model(verdict: Verdict, gateways: Gateways) -> None:
+def test_while_a_name_changes_models_answers_of_either_are_right(verdict: Verdict, gateways: Gateways) -> None:
     change = verdict.may_be("llama", "qwen3", since=10)
     change.until = 20
     during = [(ONE, exchange(5, 11, "qwen3")), (ONE, exchange(19, 30, "qwen3")), (ONE, exchange(12, 13))]

@@ -32,7 +32,9 @@ def test_the_same_seed_draws_the_same_requests(exactness: Any, tiny_models: dict
     assert any(request.leave_after for request in drawn)
 
 
-async def test_a_client_that_leaves_keeps_what_it_got(exactness: Any, tiny_models: dict[str, Path], peer: Any) -> None:
+async def test_a_client_that_disconnects_keeps_the_tokens_it_received(
+    exactness: Any, tiny_models: dict[str, Path], peer: Any
+) -> None:
     request = next(r for r in iter(_deck(exactness, tiny_models, 3).draw, None) if r.leave_after == 4)
     many: list[tuple[str, list[int], str | None]] = [("x", [7], None) for _ in range(100)]
     async with peer(lambda body: many) as url, exactness.Client(url) as client:

@@ -37,7 +37,7 @@ def test_the_same_seed_draws_the_same_visits_and_all_kinds_are_drawn(module: Any
 @pytest.mark.parametrize(
     ("n", "finish", "word"), [(1, "length", ""), (1, None, "finish reasons"), (2, "stop", "2 choices asked for")]
 )
-async def test_an_answer_that_does_not_end_as_it_must_is_wrong(
+async def test_an_answer_with_a_wrong_finish_reason_is_wrong(
     module: Any, peer: Any, n: int, finish: str | None, word: str
 ) -> None:
     visits = module("visits")
@@ -50,7 +50,7 @@ async def test_an_answer_that_does_not_end_as_it_must_is_wrong(
     assert "HTTP 200 instead of 400" in refused.wrong
 
 
-async def test_a_client_that_leaves_is_not_wrong(module: Any, peer: Any) -> None:
+async def test_an_answer_whose_client_disconnected_is_not_wrong(module: Any, peer: Any) -> None:
     visits = module("visits")
     body = json.dumps({"model": "m", "prompt": "x", "stream": True, "n": 1}).encode()
     async with peer(lambda _: [("x", [7], None)] * 10_000) as url, visits.Visitor(url) as visitor:
@@ -59,7 +59,7 @@ async def test_a_client_that_leaves_is_not_wrong(module: Any, peer: Any) -> None
     assert not ending.wrong
 
 
-def test_what_a_process_did_not_give_back_makes_a_figure_miss(module: Any) -> None:
+def test_a_leak_makes_a_figure_miss(module: Any) -> None:
     census = module("census")
     slack = census.Slack(files=2, threads=0, mappings=10**6, own_mib=10**6)
     before = {"p": census.holdings(os.getpid())}

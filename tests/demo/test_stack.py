@@ -14,7 +14,7 @@ from aegaeon_cli.demo.processes import alive, descendants
 from aegaeon_cli.demo.stack import Stack
 
 
-async def test_what_up_says_about_bad_manifests_reaches_the_person(tmp_path: Path) -> None:
+async def test_errors_of_up_about_bad_manifests_reach_the_user(tmp_path: Path) -> None:
     (tmp_path / "pool.yaml").write_text("kind: GpuPool\n")
     stack = Stack(tmp_path, tmp_path)
     with pytest.raises(StackError, match=r"pool\.yaml"):
@@ -22,7 +22,7 @@ async def test_what_up_says_about_bad_manifests_reaches_the_person(tmp_path: Pat
     assert stack.leftovers == []
 
 
-def test_a_plain_with_says_the_same_and_there_is_no_pod_afterwards(tmp_path: Path) -> None:
+def test_a_plain_with_reports_the_same_and_leaves_no_pod(tmp_path: Path) -> None:
     (tmp_path / "pool.yaml").write_text("kind: GpuPool\n")
     stack = Stack(tmp_path)
     with pytest.raises(StackError, match=r"pool\.yaml"):
@@ -47,7 +47,7 @@ async def test_children_of_children_are_found_and_their_end_is_seen() -> None:
     assert not any(alive(process) for process in family)
 
 
-def test_a_process_is_known_by_its_start_and_not_by_its_number_alone() -> None:
+def test_a_process_is_identified_by_pid_and_start_time() -> None:
     me = next(process for process in descendants(os.getpid()) if process.pid == os.getpid())
     assert alive(me)
     assert not alive(me._replace(started=me.started - 1))

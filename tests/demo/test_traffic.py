@@ -50,7 +50,7 @@ async def test_answers_of_transformers_pass_with_exactly_the_promised_line(
 
 
 @pytest.mark.parametrize("fault", ["token", "text", "no ids"])
-async def test_a_wrong_answer_is_told_from_a_right_one(tiny_models: dict[str, Path], peer: Any, fault: str) -> None:
+async def test_wrong_and_right_answers_are_distinguished(tiny_models: dict[str, Path], peer: Any, fault: str) -> None:
     directory = tiny_models["llama"]
     tokens = _answer(directory, "why?", 6)
     text = text_of(directory, tokens)
@@ -86,7 +86,7 @@ async def test_a_stream_that_just_stops_is_an_error(peer: Any) -> None:
     assert "finish reason" in exchange.error
 
 
-def test_everybody_asks_all_models_and_most_are_greedy() -> None:
+def test_every_client_asks_all_models_and_most_requests_are_greedy() -> None:
     people = plan({model: ["a?", "b?"] for model in ("one", "two", "three", "four")})
     chats = [chat for person in people for chat in person]
     assert len(people) == 8

@@ -40,7 +40,7 @@ def test_one_other_token_is_found_at_its_place(tiny_models: dict[str, Path], whe
     assert verdict.gap > 1e-4
 
 
-def test_how_far_it_is_below_is_told_of_the_first_token_that_differs(tiny_models: dict[str, Path]) -> None:
+def test_the_margin_of_the_first_token_that_differs_is_reported(tiny_models: dict[str, Path]) -> None:
     output = _greedy(tiny_models["qwen3"], 12)
     output[2:] = [(token + 1) % 384 for token in output[2:]]
     alone, whole = (verify(tiny_models["qwen3"], PROMPT, tokens) for tokens in (output[:3], output))

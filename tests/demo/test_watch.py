@@ -67,7 +67,7 @@ def test_the_headline_counts_tokens_switches_and_requests() -> None:
     )
 
 
-def test_the_line_says_which_model_holds_which_engine() -> None:
+def test_the_line_shows_which_model_runs_on_which_engine() -> None:
     assert "decode-0 runs qwen2 (holds llama qwen2)" in line(STATUS, EXCHANGES)
 
 

@@ -1,6 +1,6 @@
 """`python -m fuzz`: every target for MINUTES, JOBS side by side; executions, crashes, hangs, leaks beside their bars.
 
-An input that a target fails on is kept in its corpus, so that tests fail until the parser is mended. Inputs that
+An input that a target fails on is kept in its corpus, so that tests fail until the parser is fixed. Inputs that
 reached new code are kept in a cache folder: the next run begins with them, so that short runs explore further.
 """
 

@@ -1,4 +1,4 @@
-"""Every input in the tree, once: the seeds, and what fuzzing has found before; and some that nobody chose."""
+"""Every input in the tree, once: the seeds, what fuzzing has found before, and random ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNCHOSEN = 50
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_parser_keeps_its_word(name: str) -> None:
+def test_a_parser_returns_or_raises_its_own_error(name: str) -> None:
     target = TARGETS[name]
     inputs = target.inputs()
     assert inputs, f"{target.corpus} has no seed"

@@ -262,7 +262,7 @@ class Pool:
             writer.close()
 
     async def until_models(self, condition: Callable[[dict[str, pb.ModelStatus]], bool]) -> None:
-        """Wait until the gateway has been told of models that meet the condition."""
+        """Wait until the gateway's model catalog meets the condition."""
         catalog = self.served.catalog
         async with asyncio.timeout(20):
             while not (catalog.known and condition({model.spec.name: model for model in catalog.models()})):

@@ -63,20 +63,20 @@ async def test_a_bucket_is_full_at_first_and_fills_at_its_rate(buckets: Buckets)
     assert await buckets.take("k", 5, SLOWLY, 10, 6e4) == pytest.approx(10e3, abs=60)
 
 
-async def test_a_full_bucket_gives_what_it_holds_whatever_the_clock_says() -> None:
+async def test_a_full_bucket_grants_its_size_whatever_the_clock_shows() -> None:
     for second in range(1000):
         buckets = MemoryBuckets(lambda now=second * 61.7: now)
         assert await buckets.take("k", 10, SLOWLY, 10, 0) == 0
         assert await buckets.take("k", 10, SLOWLY, 10, 1e5) == pytest.approx(10e3)
 
 
-async def test_what_would_wait_too_long_takes_nothing(buckets: Buckets) -> None:
+async def test_a_request_that_would_wait_too_long_takes_no_tokens(buckets: Buckets) -> None:
     await buckets.take("k", 10, SLOWLY, 10, 0)
     for _ in range(3):
         assert await buckets.take("k", 5, SLOWLY, 10, 1e3) == pytest.approx(5e3, abs=60)
 
 
-async def test_keys_do_not_share(buckets: Buckets) -> None:
+async def test_keys_have_separate_buckets(buckets: Buckets) -> None:
     await buckets.take("a", 10, 1, 10, 0)
     assert await buckets.take("b", 10, 1, 10, 0) == 0
 
@@ -145,18 +145,18 @@ async def test_a_redis_with_password_and_tls_is_used_and_its_new_password_too(
     client.close()
     assert await two.take("k", 5, 1, 10, 60) == pytest.approx(10, abs=0.7)
     assert not caplog.records, "it was never away"
-    strangers = RedisBuckets(url, 30, password)  # the system's authorities do not know it
-    assert await strangers.take("k", 5, 1, 10, 60) == 0
+    untrusting = RedisBuckets(url, 30, password)  # the system's authorities do not know it
+    assert await untrusting.take("k", 5, 1, 10, 60) == 0
     assert "Redis is away" in caplog.text
-    await asyncio.gather(one.close(), two.close(), strangers.close())
+    await asyncio.gather(one.close(), two.close(), untrusting.close())
 
 
-def test_authorities_without_tls_are_a_mistake() -> None:
+def test_certificate_authorities_without_tls_are_refused() -> None:
     with pytest.raises(ConfigError, match="rediss"):
         connect("redis://somewhere:6379", None, "/etc/ca.crt")
 
 
-async def test_without_redis_a_gateway_counts_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_without_redis_a_gateway_limits_locally(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     alone = RedisBuckets(f"unix://{tmp_path}/none.sock")
     assert await alone.take("k", 10, 1, 10, 0) == 0
     assert await alone.take("k", 5, 1, 10, 60) == pytest.approx(5, abs=0.5)
@@ -169,7 +169,7 @@ async def test_without_redis_a_gateway_counts_by_itself(tmp_path: Path, caplog: 
     size=st.floats(1, 1000),
     takes=st.lists(st.tuples(st.floats(0, 10), st.floats(0.01, 50)), min_size=1, max_size=40),
 )
-def test_no_more_is_ever_granted_than_the_size_and_what_has_filled(
+def test_no_more_is_granted_than_the_size_plus_the_refill(
     rate: float, size: float, takes: list[tuple[float, float]]
 ) -> None:
     now = [0.0]

@@ -52,6 +52,6 @@ def test_a_choice_without_logprobs_says_null() -> None:
     assert orjson.loads(b"".join(answer.pieces({"id": "x"}, render, USAGE, {})))["choices"][0]["logprobs"] is None
 
 
-def test_what_is_kept_is_counted() -> None:
+def test_buffered_bytes_are_counted() -> None:
     answer = WholeAnswer(lambda delta: logprobs(delta.tokens))
     assert answer.add(Delta(0, "a", [1] * 100)) > 100 * len('{"token":"1","top":[1,1]}')

@@ -1,4 +1,4 @@
-"""Connections of clients that are slow, silent, many, or half gone: each is bounded, and nobody else notices."""
+"""Connections of clients that are slow, silent, many, or half closed: each is bounded, and others are unaffected."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_an_idle_connection_is_closed_and_one_that_waits_for_its_answer_is
 
 
 @limited(write_s=0.3)
-async def test_a_reader_that_stops_is_cancelled_and_others_go_on(pool: Any) -> None:
+async def test_a_reader_that_stops_is_cancelled_and_others_continue(pool: Any) -> None:
     output = [pool.tokenizer.token_to_id("a")] * 200
     pool.peer.say = lambda submit, choice: output
     with socket.socket() as sock:
@@ -105,7 +105,7 @@ async def test_a_reader_that_stops_is_cancelled_and_others_go_on(pool: Any) -> N
 
 
 @limited(connections_per_address=4)
-async def test_idle_connections_make_room_and_busy_ones_do_not(pool: Any) -> None:
+async def test_idle_connections_are_evicted_and_busy_ones_are_not(pool: Any) -> None:
     idle = [await asyncio.open_connection("127.0.0.1", pool.served.port) for _ in range(4)]
     pool.peer.serve_tokens = False
     asked = [asyncio.create_task(pool.raw(post(BODY, "Connection: close"))) for _ in range(4)]
@@ -123,7 +123,7 @@ async def test_idle_connections_make_room_and_busy_ones_do_not(pool: Any) -> Non
 
 
 @limited(connections=3)
-async def test_bodies_that_drip_make_room(pool: Any) -> None:
+async def test_connections_with_slow_bodies_are_evicted(pool: Any) -> None:
     await pool.until_models(lambda models: "tiny" in models)
     dripping = [await asyncio.open_connection("127.0.0.1", pool.served.port) for _ in range(3)]
     for _, writer in dripping:
@@ -137,7 +137,7 @@ async def test_bodies_that_drip_make_room(pool: Any) -> None:
 
 
 @limited(connections=3, trusted_proxies=["127.0.0.0/8"], connections_per_address=1)
-async def test_a_proxy_is_not_counted_by_address_but_in_all(pool: Any) -> None:
+async def test_a_trusted_proxy_is_bounded_in_total_and_not_by_address(pool: Any) -> None:
     pool.peer.serve_tokens = False
     asked = [asyncio.create_task(pool.raw(post(BODY, "Connection: close"))) for _ in range(3)]
     await pool.peer.until(lambda: len(pool.peer.submits) == 3)
@@ -151,7 +151,7 @@ async def test_a_proxy_is_not_counted_by_address_but_in_all(pool: Any) -> None:
 
 
 @limited(requests_per_connection=2)
-async def test_the_last_request_of_a_connection_says_so(pool: Any) -> None:
+async def test_the_last_response_of_a_connection_closes_it(pool: Any) -> None:
     await pool.until_models(lambda models: "tiny" in models)
     request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     data = await pool.raw(request * 3)
@@ -227,7 +227,7 @@ async def test_a_header_that_is_too_large_in_all_is_refused(pool: Any) -> None:
     assert (status, body["error"]["code"]) == (431, "header_too_large")
 
 
-async def test_health_answers_while_hundreds_of_connections_drip(pool: Any) -> None:
+async def test_health_answers_during_hundreds_of_slow_connections(pool: Any) -> None:
     await pool.until_models(lambda models: "tiny" in models)
     dripping = [await asyncio.open_connection("127.0.0.1", pool.served.port) for _ in range(300)]
     for _, writer in dripping:

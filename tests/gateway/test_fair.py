@@ -15,7 +15,7 @@ NAMES = st.sampled_from("abc")
 STEPS = st.lists(st.tuples(st.sampled_from(("put", "next", "end", "discard")), NAMES, NAMES), max_size=80)
 
 
-def test_owners_take_turns() -> None:
+def test_owners_are_served_round_robin() -> None:
     queue: FairQueue[str] = FairQueue(Bounds(running=9, waiting=99, waiting_each=99))
     for owner in "aaaabc":
         queue.put(Share(owner, f"model-{owner}"), owner)
@@ -23,7 +23,7 @@ def test_owners_take_turns() -> None:
     assert "".join(order) == "abcaaa"
 
 
-def test_no_owner_and_no_model_has_all_workers() -> None:
+def test_no_owner_and_no_model_takes_all_workers() -> None:
     queue: FairQueue[str] = FairQueue(Bounds(running=1, waiting=99, waiting_each=99))
     for share in (Share("a", "m"), Share("a", "other"), Share("b", "m"), Share("c", "n")):
         queue.put(share, share.owner)
@@ -37,7 +37,7 @@ def test_no_owner_and_no_model_has_all_workers() -> None:
     assert third is not None
 
 
-def test_what_waits_has_a_bound_for_each_owner_and_for_all() -> None:
+def test_queues_are_bounded_by_owner_and_in_total() -> None:
     queue: FairQueue[int] = FairQueue(Bounds(running=1, waiting=3, waiting_each=2))
     for owner in "aab":
         queue.put(Share(owner, "m"), 0)

@@ -48,7 +48,7 @@ def test_checking_stops_at_the_first_error() -> None:
         b"null",
     ],
 )
-def test_what_cannot_be_read_is_refused_with_a_short_sentence(body: bytes) -> None:
+def test_an_unparsable_body_is_refused_with_a_short_sentence(body: bytes) -> None:
     for kind in (ChatRequest, CompletionRequest):
         with pytest.raises(InvalidRequestError) as error:
             parse(kind, body)
@@ -75,7 +75,7 @@ def test_huge_values_are_refused_with_a_short_sentence(more: bytes, param: str) 
     assert len(error.value.message) < 300
 
 
-def test_of_a_key_that_is_there_twice_the_last_counts_for_grant_and_request_alike() -> None:
+def test_the_last_of_duplicate_keys_counts_for_authorization_and_request_alike() -> None:
     body = b'{"model":"granted","messages":[{"role":"user","content":"x"}],"model":"other"}'
     assert model_of(body) == parse(ChatRequest, body).model == "other"
 
@@ -106,7 +106,7 @@ async def test_a_large_body_for_no_model_is_refused_without_being_checked(pool: 
         assert (answer.status, (await answer.json())["error"]["code"]) == (404, "model_not_found")
 
 
-async def test_prompts_of_many_tokens_come_back_whole(pool: Any) -> None:
+async def test_long_prompts_are_tokenized_completely(pool: Any) -> None:
     ids = [number % 380 for number in range(250)]
     await pool.complete(prompt=[ids, ids[:3]], max_tokens=1)
     assert [list(submit.prompt) for submit in pool.peer.submits] == [ids, ids[:3]]
@@ -136,7 +136,7 @@ def test_a_tenant_has_half_of_the_open_requests_at_most() -> None:
     intake.check()
 
 
-async def test_a_body_that_its_client_never_ends_holds_nothing_when_it_has_left(pool: Any) -> None:
+async def test_an_incomplete_body_holds_no_budget_after_its_client_disconnects(pool: Any) -> None:
     await pool.until_loaded("tiny")
     _, writer = await asyncio.open_connection("127.0.0.1", pool.served.port)
     head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 90000"

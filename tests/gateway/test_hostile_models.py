@@ -67,7 +67,7 @@ async def assert_the_other_is_served(pool: Pool) -> None:
         "{{ range(10**9) | list | length }}",
     ],
 )
-async def test_a_template_without_an_end_costs_its_own_request_alone(
+async def test_a_template_that_never_ends_fails_its_own_request_alone(
     pool: Pool, hostile: Hostile, template: str
 ) -> None:
     await serve_beside(pool, hostile(template))
@@ -77,7 +77,7 @@ async def test_a_template_without_an_end_costs_its_own_request_alone(
     await assert_the_other_is_served(pool)
 
 
-async def test_a_template_that_writes_half_a_surrogate_pair_is_what_the_refusal_names(
+async def test_a_template_that_writes_half_a_surrogate_pair_is_named_by_the_refusal(
     pool: Pool, hostile: Hostile
 ) -> None:
     await serve_beside(pool, hostile("{{ messages[0].content }}\ud800"))
@@ -93,9 +93,7 @@ async def test_a_long_rendering_of_a_short_message_is_not_tokenized(pool: Pool, 
     assert (status, body["error"]["code"]) == (400, "context_length_exceeded"), body
 
 
-async def test_a_tokenizer_whose_expression_backtracks_costs_its_own_request_alone(
-    pool: Pool, hostile: Hostile
-) -> None:
+async def test_a_tokenizer_whose_regex_backtracks_fails_its_own_request_alone(pool: Pool, hostile: Hostile) -> None:
     split = {
         "type": "Split",
         "pattern": {"Regex": r"(?:(a|aa|a{1,9})+)+b(?=c)(?<=b)"},
@@ -108,7 +106,7 @@ async def test_a_tokenizer_whose_expression_backtracks_costs_its_own_request_alo
     await assert_the_other_is_served(pool)
 
 
-async def test_the_loop_runs_on_while_a_template_does_not_end(pool: Pool, hostile: Hostile) -> None:
+async def test_the_event_loop_keeps_running_while_a_template_never_ends(pool: Pool, hostile: Hostile) -> None:
     await serve_beside(pool, hostile(FOREVER))
     asked = asyncio.create_task(pool.chat(model="hostile"))
     answered = 0
@@ -149,14 +147,14 @@ async def test_files_over_the_bounds_fail_their_model_with_the_reason(
     assert (status, body["error"]["code"]) == (503, "model_failed"), body
     assert reason in body["error"]["message"]
     async with pool.http.get(f"{pool.url}/v1/models/hostile") as response:
-        told = (await response.json())["aegaeon"]
-    assert told["phase"] == "failed"
-    assert reason in told["reason"]
+        entry = (await response.json())["aegaeon"]
+    assert entry["phase"] == "failed"
+    assert reason in entry["reason"]
     await pool.peer.until(lambda: any(text.model == "hostile" and reason in text.reason for text in pool.peer.texts))
     await assert_the_other_is_served(pool)
 
 
-async def test_a_mended_model_is_served_again(pool: Pool, hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_repaired_model_is_served_again(pool: Pool, hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aegaeon_gateway.models.texts._RETRY_S", 0.0)
     folder = hostile(tokenizer={"model": 7})
     await serve_beside(pool, folder)

@@ -82,7 +82,7 @@ async def test_absolute_form_and_offers_to_upgrade_are_served(pool: Any) -> None
         assert answer(data)[1]["choices"][0]["text"] == TEXT, upgrade
 
 
-async def test_a_client_that_expects_100_is_told_to_continue(pool: Any) -> None:
+async def test_a_client_that_expects_100_receives_continue(pool: Any) -> None:
     head, body = post(BODY, "Expect: 100-continue", "Connection: close").split(b"\r\n\r\n", 1)
     reader, writer = await asyncio.open_connection("127.0.0.1", pool.served.port)
     writer.write(head + b"\r\n\r\n")
@@ -92,14 +92,14 @@ async def test_a_client_that_expects_100_is_told_to_continue(pool: Any) -> None:
     writer.close()
 
 
-async def test_encoded_bodies_are_not_read(pool: Any) -> None:
+async def test_encoded_bodies_are_refused(pool: Any) -> None:
     for encoding, data in (("gzip", gzip.compress(BODY)), ("br", BODY), ("deflate", b"x"), ("nonsense", BODY)):
         status, body = answer(await pool.raw(post(data, f"Content-Encoding: {encoding}", "Connection: close")))
         assert (status, body["error"]["code"]) == (415, "unsupported_encoding")
     assert answer(await pool.raw(post(BODY, "Content-Encoding: identity", "Connection: close")))[0] == 200
 
 
-async def test_only_json_is_read(pool: Any) -> None:
+async def test_only_json_is_accepted(pool: Any) -> None:
     refused = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x",
                "application/json; charset=utf-16", "application/jsonx")  # fmt: skip
     for kind in refused:
@@ -130,7 +130,7 @@ async def test_only_json_is_read(pool: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("limits", [{"allowed_hosts": ["gateway.internal"]}], indirect=True)
-async def test_a_gateway_on_localhost_serves_its_own_names_and_no_foreign_page(
+async def test_a_gateway_on_localhost_serves_its_own_host_names_and_refuses_foreign_origins(
     pool: Any, host: str, origin: str | None, status: int
 ) -> None:
     fields = ["Connection: close", *([f"Origin: {origin}"] if origin else [])]
@@ -150,7 +150,7 @@ async def test_refusals_are_counted_by_endpoint_and_code_and_never_by_what_clien
     assert "evil" not in text
 
 
-async def test_lines_of_log_name_both_ids_and_nothing_else_of_the_client(
+async def test_log_lines_contain_both_ids_and_nothing_else_of_the_client(
     pool: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -169,31 +169,31 @@ async def test_lines_of_log_name_both_ids_and_nothing_else_of_the_client(
     assert "(client's mine-2)" in line
 
 
-def test_lines_above_the_rate_are_left_out_and_the_next_one_says_how_many() -> None:
+def test_log_lines_above_the_rate_are_dropped_and_counted() -> None:
     now = [0.0]
     limit = LineLimit(clock=lambda: now[0])
 
-    def told(name: str = "refusals") -> str | None:
+    def line_of(name: str = "refusals") -> str | None:
         record = logging.LogRecord(name, logging.INFO, "", 0, "refused %d", (7,), None)
         return record.getMessage() if limit.filter(record) else None
 
     burst = int(BURST_LINES)
-    assert [told() for _ in range(burst)] == ["refused 7"] * burst
-    assert [told() for _ in range(50)] == [None] * 50
-    assert told("link") == "refused 7", "every logger has a rate of its own"
+    assert [line_of() for _ in range(burst)] == ["refused 7"] * burst
+    assert [line_of() for _ in range(50)] == [None] * 50
+    assert line_of("link") == "refused 7", "every logger has a rate of its own"
     now[0] += 1 / LINES_PER_S
-    assert told() == "refused 7 (50 lines before it left out)"
-    assert told() is None
+    assert line_of() == "refused 7 (50 lines before it left out)"
+    assert line_of() is None
 
 
-def test_a_fault_is_logged_however_many_requests_the_same_logger_has_told_of() -> None:
+def test_a_fault_is_logged_regardless_of_the_rate_limit_on_requests() -> None:
     limit = LineLimit(clock=lambda: 0.0)
 
-    def told(level: int) -> bool:
+    def line_of(level: int) -> bool:
         return limit.filter(logging.LogRecord("server", level, "", 0, "a line", (), None))
 
-    assert [told(logging.INFO) for _ in range(int(BURST_LINES) + 1)][-2:] == [True, False]
-    assert told(logging.ERROR)
+    assert [line_of(logging.INFO) for _ in range(int(BURST_LINES) + 1)][-2:] == [True, False]
+    assert line_of(logging.ERROR)
 
 
 def test_an_error_that_was_answered_holds_no_frames() -> None:

@@ -48,7 +48,7 @@ def test_a_packed_prompt_is_what_protobuf_makes_of_its_ids(ids: list[int]) -> No
 
 
 @given(st.binary(max_size=64))
-def test_packed_bytes_of_any_kind_say_nothing_but_a_prompt(data: bytes) -> None:
+def test_packed_bytes_of_any_content_decode_to_a_prompt_alone(data: bytes) -> None:
     try:
         submit = pb.Submit.FromString(Prompt(1, data).field())
     except DecodeError:
@@ -72,7 +72,7 @@ def test_a_prompt_of_a_million_tokens_is_submitted_in_less_than_half_the_time_of
     assert packed < listed / 2, (packed, listed)
 
 
-def test_what_was_submitted_again_is_sent_once() -> None:
+def test_a_resubmitted_request_is_sent_once() -> None:
     generation = generation_of(Prompt.of([1]))
     first, second = (generation.submission(generation.choices[:1]) for _ in range(2))
     assert first.message(0.0) is None
@@ -81,7 +81,7 @@ def test_what_was_submitted_again_is_sent_once() -> None:
     assert [choice.epoch for choice in message.submit.choices] == [2]
 
 
-async def test_a_request_whose_client_has_left_is_not_sent_to_a_scheduler_that_read_nothing_yet() -> None:
+async def test_a_request_whose_client_disconnected_is_not_sent_to_a_scheduler_that_read_nothing_yet() -> None:
     open_ = OpenRequests()
     catalog = Catalog(on_change=lambda models: None)
     tenants = Tenants(TenantsFile(None), by_scheduler=False)

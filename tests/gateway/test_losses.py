@@ -47,7 +47,7 @@ async def test_repeated_and_reordered_tokens_make_no_difference(pool: Any, seed:
         assert [choice["message"]["content"] for choice in body["choices"]] == [TEXT] * 3
 
 
-async def test_a_lost_sequence_goes_on_from_its_prefix_under_a_higher_epoch(pool: Any) -> None:
+async def test_a_lost_sequence_resumes_from_its_prefix_under_a_higher_epoch(pool: Any) -> None:
     pool.peer.lose_after = [7, 0, 5]
     status, body, _ = await pool.chat()
     assert status == 200
@@ -59,26 +59,26 @@ async def test_a_lost_sequence_goes_on_from_its_prefix_under_a_higher_epoch(pool
         assert prefix == output[: len(prefix)]
 
 
-async def test_a_request_that_kills_every_engine_is_given_up(pool: Any) -> None:
+async def test_a_request_that_kills_every_engine_is_failed(pool: Any) -> None:
     pool.peer.lose_after = [0] * 20
     status, body, _ = await pool.chat()
     assert status == 500
     assert "lost" in body["error"]["message"]
 
 
-async def test_losses_that_others_caused_are_not_counted(pool: Any) -> None:
+async def test_losses_caused_by_other_requests_are_not_counted(pool: Any) -> None:
     pool.peer.lose_after, pool.peer.blameless = [0] * 20, True
     status, body, _ = await pool.chat()
     assert (status, body["choices"][0]["message"]["content"]) == (200, TEXT)
 
 
-async def test_a_token_between_two_losses_begins_the_count_anew(pool: Any) -> None:
+async def test_a_token_between_two_losses_resets_the_count(pool: Any) -> None:
     pool.peer.lose_after = [0, 0, 0, 0, 0, 0, 1] * 3
     status, body, _ = await pool.chat()
     assert (status, body["choices"][0]["message"]["content"]) == (200, TEXT)
 
 
-async def test_tokens_of_dead_engines_and_strangers_are_acknowledged_and_ignored(pool: Any) -> None:
+async def test_tokens_of_dead_engines_and_unknown_sequences_are_acknowledged_and_ignored(pool: Any) -> None:
     peer = pool.peer
     peer.serve_tokens = False
     asked = asyncio.create_task(pool.chat())
@@ -91,9 +91,9 @@ async def test_tokens_of_dead_engines_and_strangers_are_acknowledged_and_ignored
     await peer.until(lambda: len(peer.submits) == 2)
     second = peer.submits[1]
     assert list(second.choices[0].prefix) == [token.token for token in old[:4]]
-    stranger = pb.Token(seq=model_pb2.SeqId(request="nobody"), epoch=1, index=0, token=3)
+    unknown = pb.Token(seq=model_pb2.SeqId(request="unknown"), epoch=1, index=0, token=3)
     wrong = [pb.Token(seq=token.seq, epoch=1, index=token.index, token=99) for token in old[4:]]
-    await peer.push([stranger, *wrong])
+    await peer.push([unknown, *wrong])
     await peer.push(peer.tokens_of(second, second.choices[0]))
     _, body, _ = await asked
     assert body["choices"][0]["message"]["content"] == TEXT
@@ -126,7 +126,7 @@ async def test_open_streams_survive_a_crash_of_the_scheduler(pool: Any) -> None:
     async with await opening as response:
         await peer.until(lambda: peer.acks[-1:] == [peer._number])
         await peer.crash()
-        late = asyncio.create_task(pool.chat())  # arrives while the scheduler is away
+        late = asyncio.create_task(pool.chat())  # arrives while the scheduler is unavailable
         peer.serve_tokens = True
         await peer.start()
         streamed = await text_of(response)
@@ -138,7 +138,7 @@ async def test_open_streams_survive_a_crash_of_the_scheduler(pool: Any) -> None:
     assert list(again.choices[0].prefix) == [token.token for token in whole[1][:6]]
 
 
-async def test_no_task_is_left_of_a_stream_to_the_scheduler_that_broke(pool: Any) -> None:
+async def test_no_task_is_left_of_a_broken_stream_to_the_scheduler(pool: Any) -> None:
     gc.disable()  # it would end what is left, with an error in the log
     try:
         for _ in range(3):
@@ -151,7 +151,7 @@ async def test_no_task_is_left_of_a_stream_to_the_scheduler_that_broke(pool: Any
         gc.enable()
 
 
-async def test_a_client_that_leaves_cancels_its_request(pool: Any) -> None:
+async def test_a_client_that_disconnects_cancels_its_request(pool: Any) -> None:
     peer = pool.peer
     peer.serve_tokens = False
     waiting = asyncio.create_task(pool.chat())
@@ -182,7 +182,7 @@ async def test_a_stop_string_of_one_choice_cancels_that_choice_alone(pool: Any, 
     assert [choice["message"]["content"] for choice in body["choices"]] == [TEXT[: TEXT.index("quick")]] * 2
 
 
-async def test_an_engine_error_is_told_with_the_schedulers_reason(pool: Any) -> None:
+async def test_an_engine_error_is_reported_with_the_schedulers_reason(pool: Any) -> None:
     peer = pool.peer
     peer.serve_tokens = False
     asked = asyncio.create_task(pool.chat())
@@ -209,7 +209,7 @@ async def test_an_error_after_the_first_token_is_an_event_of_the_stream(pool: An
     assert json.loads(lines[-1][6:])["error"]["message"] == "gone"
 
 
-async def test_an_answer_that_has_begun_waits_for_room(pool: Any) -> None:
+async def test_an_answer_that_has_begun_waits_for_memory(pool: Any) -> None:
     peer = pool.peer
     peer.lose_after = [5]
     peer.reject = [None, pb.Rejected(code=pb.REJECT_CODE_OVERLOADED, reason="full", retry_after_s=0.1)]
@@ -248,7 +248,7 @@ async def test_an_answer_that_a_client_reads_is_not_ended_by_hold(
             assert await text_of(response) == TEXT
 
 
-async def test_a_request_that_waited_long_for_an_engine_is_not_ended_when_the_scheduler_is_away_for_a_moment(
+async def test_a_request_that_waited_long_for_an_engine_survives_a_short_scheduler_outage(
     peer: Any, tokenizer: Any, model_directory: Any
 ) -> None:
     """As in a pool that starts engines on demand: there the scheduler holds requests for longer than `hold_s`."""

@@ -16,7 +16,7 @@ def client_of(pool: Any) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=f"{pool.url}/v1", api_key="none", max_retries=0)
 
 
-async def test_a_chat_is_answered_whole(pool: Any) -> None:
+async def test_a_chat_is_answered_completely(pool: Any) -> None:
     async with client_of(pool) as client:
         answer = await client.chat.completions.create(model="tiny", messages=HI, seed=7, temperature=0.5)
     assert answer.choices[0].message.content == TEXT

@@ -20,7 +20,7 @@ CHECKS = (
 async def schemathesis(pool: Any, folder: Path, seconds: int, examples: int, seed: int) -> None:
     """Its command line in a process of its own: what it found wrong is the message of the failure.
 
-    It is told the model's name, so that what it draws gets further than to 404.
+    It is given the model's name, so that its requests get further than to 404.
     """
     document = await described(pool)
     for kind in ("ChatRequest", "CompletionRequest"):
@@ -36,9 +36,9 @@ async def schemathesis(pool: Any, folder: Path, seconds: int, examples: int, see
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    told, _ = await run.communicate()
-    assert run.returncode == 0, told.decode()[-6000:]
-    assert "Tested: 5" in told.decode(), told.decode()[-2000:]
+    output, _ = await run.communicate()
+    assert run.returncode == 0, output.decode()[-6000:]
+    assert "Tested: 5" in output.decode(), output.decode()[-2000:]
 
 
 async def described(pool: Any) -> Any:
@@ -60,12 +60,14 @@ async def test_every_route_and_every_parameter_is_described(pool: Any) -> None:
     assert not chat["additionalProperties"]
 
 
-async def test_requests_drawn_from_the_description_are_answered_as_it_says(pool: Any, tmp_path: Path) -> None:
+async def test_requests_generated_from_the_openapi_schema_are_answered_as_it_defines(pool: Any, tmp_path: Path) -> None:
     await pool.until_models(lambda models: "tiny" in models)
     await schemathesis(pool, tmp_path, seconds=20, examples=20, seed=0)
 
 
 @pytest.mark.slow
-async def test_many_requests_drawn_from_the_description_are_answered_as_it_says(pool: Any, tmp_path: Path) -> None:
+async def test_many_requests_generated_from_the_openapi_schema_are_answered_as_it_defines(
+    pool: Any, tmp_path: Path
+) -> None:
     await pool.until_models(lambda models: "tiny" in models)
     await schemathesis(pool, tmp_path, seconds=int(os.environ.get("SCHEMATHESIS_S", "120")), examples=1000, seed=1)

@@ -40,7 +40,7 @@ async def port_of(process: asyncio.subprocess.Process) -> int:
     raise AssertionError("it ended before it listened")
 
 
-async def test_sigterm_lets_open_requests_end_and_takes_no_new_ones(peer: Any, tmp_path: Path) -> None:
+async def test_sigterm_drains_open_requests_and_accepts_no_new_ones(peer: Any, tmp_path: Path) -> None:
     peer.serve_tokens = False
     path = tmp_path / "gateway.json"
     path.write_text(json.dumps(settings(peer)))
@@ -88,7 +88,7 @@ async def test_a_client_changes_to_another_gateway_between_two_answers(peer: Any
                     break
             async with aiohttp.ClientSession() as other, other.get(f"{url}/v1/models") as models:
                 assert (models.status, models.headers["Connection"]) == (200, "close")
-            await asyncio.sleep(1.5)  # nobody in front sends anything new by now
+            await asyncio.sleep(1.5)  # no proxy in front sends anything new by now
             await peer.push(tokens[5:])
             assert (await response.text()).endswith("data: [DONE]\n\n")
         async with http.get(f"{url}/v1/models") as again:  # at once, on the connection that it has
@@ -99,7 +99,7 @@ async def test_a_client_changes_to_another_gateway_between_two_answers(peer: Any
     assert process.returncode == 0
 
 
-async def test_a_port_in_use_is_said_in_one_sentence(peer: Any, tmp_path: Path) -> None:
+async def test_a_port_in_use_is_reported_in_one_sentence(peer: Any, tmp_path: Path) -> None:
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     path = tmp_path / "gateway.json"

@@ -62,7 +62,7 @@ async def test_a_source_that_is_not_allowed_is_refused(web: Server, tmp_path: Pa
         await directories(tmp_path, "127.0.0.1").get(http(web.address))
 
 
-async def test_files_without_end_are_refused(web: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endless_files_are_refused(web: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_module, "OTHER_FILE_BYTES", 1 << 20)
     web.files["tokenizer.json"] = b" " * 65536
     web.endless = {"tokenizer.json"}
@@ -70,7 +70,7 @@ async def test_files_without_end_are_refused(web: Server, tmp_path: Path, monkey
         await directories(tmp_path).get(http(web.address))
 
 
-async def test_all_files_of_a_model_have_a_bound_together(
+async def test_the_total_size_of_a_models_files_is_bounded(
     web: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_module, "FOLDER_BYTES", 100_000)
@@ -79,7 +79,7 @@ async def test_all_files_of_a_model_have_a_bound_together(
         await directories(tmp_path).get(http(web.address))
 
 
-async def test_models_used_longest_ago_make_room_for_others(
+async def test_the_least_recently_used_models_are_evicted(
     web: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_module, "_FETCHED_BYTES", 150_000)
@@ -89,7 +89,7 @@ async def test_models_used_longest_ago_make_room_for_others(
     assert (first.exists(), second.exists(), third.exists()) == (False, True, True)
 
 
-async def test_sources_that_drip_hold_up_no_other(web: Server, tmp_path: Path) -> None:
+async def test_slow_sources_do_not_block_others(web: Server, tmp_path: Path) -> None:
     web.dripping = "slow"
     web.files["config.json"] = b"{}" + b" " * 1000  # 100 s
     places = directories(tmp_path)
@@ -103,7 +103,7 @@ async def test_sources_that_drip_hold_up_no_other(web: Server, tmp_path: Path) -
         await asyncio.gather(*slow)
 
 
-async def test_a_file_that_drips_ends_with_a_sentence(web: Server, tmp_path: Path) -> None:
+async def test_a_slow_file_ends_with_a_sentence(web: Server, tmp_path: Path) -> None:
     web.dripping = "tiny"
     web.files["config.json"] = b"{}" + b" " * 1000
     with pytest.raises(TokenizerError, match=r"the answer took longer than 0\.5 s"):
@@ -119,7 +119,7 @@ async def test_a_file_that_drips_ends_with_a_sentence(web: Server, tmp_path: Pat
     ids=lambda error: type(error).__name__,
 )
 @pytest.mark.parametrize("kind", ["http", "s3", "hub"])
-async def test_whatever_a_source_raises_is_a_sentence(
+async def test_every_error_of_a_source_becomes_a_sentence(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -154,7 +154,9 @@ async def test_whatever_a_source_raises_is_a_sentence(
         (ModelSource(s3=S3Source(bucket="b", endpoint="http://[bad")), "is no http:// or https:// address"),
     ],
 )
-async def test_what_a_tenant_gives_is_refused_with_a_sentence(tmp_path: Path, source: ModelSource, words: str) -> None:
+async def test_bad_input_of_a_tenant_is_refused_with_a_sentence(
+    tmp_path: Path, source: ModelSource, words: str
+) -> None:
     if source.http.credentials_file:
         source.http.credentials_file = str(tmp_path / "token")
         (tmp_path / "token").write_text(f"one\n{SECRET}\n")
@@ -163,7 +165,7 @@ async def test_what_a_tenant_gives_is_refused_with_a_sentence(tmp_path: Path, so
     assert SECRET not in str(raised.value)
 
 
-def test_a_list_of_sources_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_list_of_sources_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "gateway.json"
     needed = '"name": "g", "listen": "a:1", "scheduler": "b", "sink": "c"'
     for allowed in ('["a b"]', "[1]"):

@@ -92,7 +92,7 @@ async def test_a_refused_completion_names_the_parameter(pool: Any) -> None:
     assert not pool.peer.submits
 
 
-async def test_what_asks_for_nothing_is_accepted(pool: Any) -> None:
+async def test_parameters_without_effect_are_accepted(pool: Any) -> None:
     neutral: dict[str, Any] = {
         "user": "me",
         "metadata": {"a": "b"},
@@ -178,7 +178,7 @@ async def test_an_unknown_route_or_method_has_the_same_shape(pool: Any) -> None:
         assert response.headers["Allow"] == "POST"
 
 
-async def test_a_request_id_comes_back(pool: Any) -> None:
+async def test_the_request_id_is_returned(pool: Any) -> None:
     _, _, headers = await pool.post(
         "/v1/completions", {"model": "tiny", "prompt": "x"}, headers={"X-Request-Id": "mine-1"}
     )
@@ -187,7 +187,7 @@ async def test_a_request_id_comes_back(pool: Any) -> None:
     assert len(headers["X-Request-Id"]) == 32
 
 
-async def test_models_tell_their_phase_and_failed_ones_their_reason(pool: Any) -> None:
+async def test_models_show_their_phase_and_failed_ones_their_reason(pool: Any) -> None:
     failed = pb.ModelStatus(
         spec=model_pb2.ModelSpec(name="org/broken"), phase=model_pb2.MODEL_PHASE_FAILED, reason="no config.json"
     )
@@ -203,7 +203,7 @@ async def test_models_tell_their_phase_and_failed_ones_their_reason(pool: Any) -
     assert "no config.json" in body["error"]["message"]
 
 
-async def test_a_model_that_engines_fetch_holds_its_requests_until_it_is_there(pool: Any) -> None:
+async def test_requests_for_a_model_that_engines_fetch_wait_until_it_is_available(pool: Any) -> None:
     [ready] = pool.peer.models
     fetching = pb.ModelStatus()
     fetching.CopyFrom(ready)
@@ -218,7 +218,7 @@ async def test_a_model_that_engines_fetch_holds_its_requests_until_it_is_there(p
     assert (await asked)[0] == 200
 
 
-async def test_a_request_for_a_model_that_no_engine_has_waits_where_the_engines_are_known(pool: Any) -> None:
+async def test_a_request_for_a_model_that_no_engine_has_waits_in_the_scheduler(pool: Any) -> None:
     pool.peer.publish([starting(pool.peer.models[0])])
     await pool.until_models(lambda models: models["tiny"].phase == model_pb2.MODEL_PHASE_UNSPECIFIED)
     asked = asyncio.create_task(pool.chat())
@@ -231,7 +231,7 @@ def starting(model: pb.ModelStatus) -> pb.ModelStatus:
     return pb.ModelStatus(spec=model.spec)
 
 
-async def test_a_text_that_was_missing_before_any_engine_had_its_model_is_read_anew_once_one_has(
+async def test_a_tokenizer_that_was_missing_is_loaded_again_once_an_engine_has_the_model(
     pool: Any, model_directory: Path, tmp_path: Path
 ) -> None:
     late = model_status("late", tmp_path / "late")
@@ -246,7 +246,7 @@ async def test_a_text_that_was_missing_before_any_engine_had_its_model_is_read_a
     assert (await pool.chat(model="late"))[0] == 200
 
 
-async def test_an_overloaded_pool_says_when_to_come_back(pool: Any) -> None:
+async def test_an_overloaded_pool_answers_with_retry_after(pool: Any) -> None:
     pool.peer.reject = [pb.Rejected(code=pb.REJECT_CODE_OVERLOADED, reason="full", retry_after_s=2.5)]
     status, body, headers = await pool.chat(stream=True)
     assert (status, headers["Retry-After"], body["error"]["code"]) == (503, "3", "overloaded")
@@ -266,7 +266,7 @@ async def test_the_schedulers_other_refusals_have_their_own_status(pool: Any) ->
     assert "bad shard" in answers[1][1]["error"]["message"]
 
 
-async def test_a_request_that_nobody_takes_is_answered_with_what_is_wrong_with_its_model(
+async def test_a_request_that_no_engine_can_serve_is_answered_with_its_models_failure(
     peer: Any, tokenizer: Any, model_directory: Any, start_workers: Starter
 ) -> None:
     config = GatewayConfig(**gateway_config(peer, hold_s=0.5))
@@ -310,7 +310,7 @@ async def test_a_stock_picker_reads_queue_running_and_memory_live(pool: Any) -> 
     async def scrape() -> dict[str, float]:
         async with pool.http.get(f"{pool.url}/metrics") as response:
             text = await response.text()
-            assert "tiny" not in text, "models and tenants are told on the port for metrics alone"
+            assert "tiny" not in text, "models and tenants are on the port for metrics alone"
             return picked(text)
 
     await pool.until_models(lambda models: "tiny" in models)
@@ -341,7 +341,7 @@ async def test_an_answer_of_many_choices_with_logprobs_is_whole(pool: Any) -> No
     assert shown[0] > 0
 
 
-async def test_a_prompt_made_for_what_a_name_stood_for_before_is_made_anew_and_the_client_gets_its_answer(
+async def test_a_prompt_tokenized_for_a_names_former_model_is_tokenized_again_and_answered(
     pool: Any, model_directory: Any
 ) -> None:
     """The scheduler has changed the model while the request was on its way; its catalog comes after its refusal."""

@@ -68,7 +68,7 @@ async def test_clients_skip_the_comments(quick: Pool) -> None:
     assert text == TEXT
 
 
-async def test_what_fails_after_a_comment_is_an_event_of_the_stream(quick: Pool) -> None:
+async def test_an_error_after_a_comment_is_an_event_of_the_stream(quick: Pool) -> None:
     await engines_leave(quick)
     async with quick.http.post(f"{quick.url}/v1/chat/completions", json=CHAT) as response:
         assert await response.content.readuntil(b"\n\n") == COMMENT
@@ -91,7 +91,7 @@ async def test_a_stream_whose_model_is_on_an_engine_has_no_status_before_its_fir
     response.release()
 
 
-async def test_a_stream_that_stands_still_in_the_middle_gets_comments(quick: Pool) -> None:
+async def test_a_stream_that_stalls_gets_comments(quick: Pool) -> None:
     asked = asyncio.create_task(quick.http.post(f"{quick.url}/v1/chat/completions", json=CHAT))
     await quick.peer.until(lambda: bool(quick.peer.submits))
     tokens = quick.peer.tokens_of(quick.peer.submits[-1], quick.peer.submits[-1].choices[0])
@@ -103,7 +103,7 @@ async def test_a_stream_that_stands_still_in_the_middle_gets_comments(quick: Poo
         assert (await response.content.read()).endswith(b"data: [DONE]\n\n")
 
 
-async def test_what_is_written_puts_the_comment_off() -> None:
+async def test_every_write_postpones_the_comment() -> None:
     woken = asyncio.Event()
     with Silence(0.01, woken.set) as silence:
         await woken.wait()

@@ -1,4 +1,4 @@
-"""Keys, grants and quotas over real HTTP: who may ask for what, how much, and what they are told otherwise."""
+"""Authentication, authorization and rate limits over real HTTP."""
 
 from __future__ import annotations
 
@@ -77,26 +77,28 @@ async def test_each_tenant_reaches_its_own_models_and_sees_no_others(
             assert response.status == 404
 
 
-def told(*names: str, **more: Any) -> pb.Tenants:
-    """What the scheduler may tell: tenants of these names with keys sk-NAME for `tiny`."""
+def tenants(*names: str, **more: Any) -> pb.Tenants:
+    """A message of the scheduler: tenants of these names with keys sk-NAME for `tiny`."""
     return pb.Tenants(
         tenants=[pb.Tenant(name=n, models=["tiny"], key_sha256=[digest(f"sk-{n}")]) for n in names], **more
     )
 
 
-async def test_what_the_scheduler_tells_takes_the_place_of_the_file_and_changes_while_it_serves(
+async def test_tenants_from_the_scheduler_replace_the_file_and_may_change_while_serving(
     gateways: Callable[..., Any], peer: Peer, tmp_path: Path
 ) -> None:
     body = {"model": "tiny", "messages": [HI]}
     async with gateways(write(tmp_path, [RED])) as pool:
         assert (await pool.post("/v1/chat/completions", body, **key("sk-red")))[0] == 200
         for names, expected in ((("green",), (401, 200)), (("green", "red"), (200, 200)), ((), (401, 401))):
-            peer.reply(tenants=told(*names))
+            peer.reply(tenants=tenants(*names))
             peer.publish(peer.models)  # replies come in order: once this is seen, so are the tenants
             await pool.served.catalog.changed()
             got = [(await pool.post("/v1/chat/completions", body, **key(f"sk-{n}")))[0] for n in ("red", "green")]
             assert tuple(got) == expected
-        peer.reply(tenants=told("red", open_models=["other"], model_quotas={"other": pb.Quota(requests_per_minute=60)}))
+        peer.reply(
+            tenants=tenants("red", open_models=["other"], model_quotas={"other": pb.Quota(requests_per_minute=60)})
+        )
         peer.publish(peer.models)
         await pool.served.catalog.changed()
         assert (await pool.chat(model="other"))[0] == 200
@@ -104,7 +106,7 @@ async def test_what_the_scheduler_tells_takes_the_place_of_the_file_and_changes_
         assert (await pool.post("/v1/chat/completions", body))[0] == 401
 
 
-async def test_nobody_is_let_in_before_the_scheduler_has_told_who_may(gateways: Callable[..., Any], peer: Peer) -> None:
+async def test_no_request_is_authorized_before_the_tenants_are_loaded(gateways: Callable[..., Any], peer: Peer) -> None:
     async with gateways(None, tenants_by_scheduler=True) as pool:
         await pool.until_models(lambda models: "tiny" in models)
         status, answer, headers = await pool.chat()
@@ -112,7 +114,7 @@ async def test_nobody_is_let_in_before_the_scheduler_has_told_who_may(gateways: 
         assert "Retry-After" in headers
         async with pool.http.get(pool.url + "/health") as response:
             assert (response.status, (await response.json())["status"]) == (503, "starting")
-        peer.reply(tenants=told("red"))
+        peer.reply(tenants=tenants("red"))
         peer.publish(peer.models)
         await pool.served.catalog.changed()
         async with pool.http.get(pool.url + "/health") as response:
@@ -151,7 +153,7 @@ async def test_open_models_need_no_key(gateways: Callable[..., Any], tmp_path: P
         assert (await pool.chat(model="tiny"))[0] == 401
 
 
-async def test_a_quota_of_requests_lets_them_wait_their_turn_and_then_says_429(
+async def test_requests_above_the_rate_limit_wait_and_then_get_429(
     gateways: Callable[..., Any], tmp_path: Path
 ) -> None:
     red = {**RED, "quota": {"requests_per_minute": 3}}
@@ -167,7 +169,7 @@ async def test_a_quota_of_requests_lets_them_wait_their_turn_and_then_says_429(
         assert (await pool.post("/v1/chat/completions", other, **key("sk-blue")))[0] == 200
 
 
-async def test_a_short_wait_for_the_quota_is_waited_out(gateways: Callable[..., Any], tmp_path: Path) -> None:
+async def test_a_short_wait_for_the_rate_limit_delays_the_request(gateways: Callable[..., Any], tmp_path: Path) -> None:
     quota = {"requests_per_minute": 600}  # one each tenth of a second, once 600 are used
     async with gateways(write(tmp_path, [RED], model_quotas={"tiny": quota})) as pool:
         limits = pool.served.limits
@@ -176,7 +178,7 @@ async def test_a_short_wait_for_the_quota_is_waited_out(gateways: Callable[..., 
         assert status == 200
 
 
-async def test_output_is_charged_to_the_quota_of_tokens(gateways: Callable[..., Any], tmp_path: Path) -> None:
+async def test_output_is_charged_to_the_token_rate_limit(gateways: Callable[..., Any], tmp_path: Path) -> None:
     red = {**RED, "quota": {"tokens_per_minute": 20}}
     async with gateways(write(tmp_path, [red]), hold_s=0.2) as pool:
         await pool.until_loaded("tiny")
@@ -207,7 +209,9 @@ def test_keys_are_rotated_without_a_restart(tmp_path: Path) -> None:
     assert file.current().identify("Bearer sk-next").name == "red"
 
 
-def test_a_file_that_breaks_later_locks_nobody_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tenants_file_that_becomes_invalid_keeps_the_former_keys_valid(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     now = [0.0]
     path = write(tmp_path, [RED])
     file = TenantsFile(path, clock=lambda: now[0])
@@ -229,15 +233,13 @@ def test_a_file_that_breaks_later_locks_nobody_out(tmp_path: Path, caplog: pytes
         ),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_at_the_start(
-    tmp_path: Path, tenants: list[dict[str, Any]], said: str
-) -> None:
+def test_an_invalid_file_is_refused_at_startup(tmp_path: Path, tenants: list[dict[str, Any]], said: str) -> None:
     with pytest.raises(ConfigError) as raised:
         TenantsFile(write(tmp_path, tenants))
     assert said in str(raised.value)
 
 
-def test_all_that_is_wrong_with_a_file_is_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
     twins = [RED, {**RED, "name": "twin"}, {**RED, "name": "third", "key_files": ["none.key"]}]
     with pytest.raises(ConfigError, match=r"'third' cannot be read.*'red' and 'twin' have the same key"):
         TenantsFile(write(tmp_path, twins))

@@ -33,7 +33,7 @@ async def tokens_of(workers: WorkerPool, texts: Texts, folder: Path, **body: obj
     return list(Prompt(*done.tokens, tail).ids), Sampling.FromString(done.sampling)
 
 
-async def test_tokenizers_of_four_models_are_asked_for_at_the_same_time(tiny_models: dict[str, Path]) -> None:
+async def test_tokenizers_of_four_models_load_concurrently(tiny_models: dict[str, Path]) -> None:
     async with working(start_process) as workers:
         texts = Texts(workers)
         sources = [ModelSource(directory=str(path)) for path in tiny_models.values()]
@@ -66,7 +66,7 @@ def _is_orphan(stat: str, begun: int) -> bool:
     return state == "Z" and int(parent) == os.getpid() and int(fields[19]) >= begun
 
 
-async def test_fork_servers_that_others_took_over_from_leave_nothing_in_a_pods_process_table(
+async def test_replaced_fork_servers_leave_no_zombies_in_a_pod(
     tiny_models: dict[str, Path], orphans: Callable[[], list[str]]
 ) -> None:
     async with working(start_process) as workers:
@@ -76,7 +76,7 @@ async def test_fork_servers_that_others_took_over_from_leave_nothing_in_a_pods_p
     assert orphans() == []
 
 
-async def test_sampling_defaults_are_the_models_own_where_the_client_says_nothing(
+async def test_sampling_parameters_default_to_those_of_the_model(
     tiny_models: dict[str, Path], tmp_path: Path, workers: WorkerPool
 ) -> None:
     directory = Path(shutil.copytree(tiny_models["llama"], tmp_path / "model"))
@@ -98,7 +98,7 @@ async def test_a_fork_server_that_has_ended_is_started_anew_and_knows_its_models
     assert len(ends) == 2
 
 
-async def test_the_texts_of_a_model_that_failed_are_read_anew_when_it_is_mended(
+async def test_the_tokenizer_of_a_failed_model_is_loaded_again_when_it_is_repaired(
     model_directory: Path, tmp_path: Path, workers: WorkerPool
 ) -> None:
     directory, texts = Path(shutil.copytree(model_directory, tmp_path / "model")), Texts(workers)

@@ -52,7 +52,7 @@ class Fake(Worker):
         super().kill()
 
 
-async def test_a_job_that_is_cancelled_as_its_turn_comes_frees_its_place() -> None:
+async def test_a_job_cancelled_as_it_starts_frees_its_worker() -> None:
     loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[object]]()
     worker = Fake(lambda: loop.call_soon(tasks[1].cancel))  # between the end of the first and the turn of the second
     lane = Lane(LaneConfig(1, Limit(1.0, 1 << 20), 60.0, once=True, low=False), lambda order: worker, lambda: 1)
@@ -65,14 +65,14 @@ async def test_a_job_that_is_cancelled_as_its_turn_comes_frees_its_place() -> No
     await lane.stop()
 
 
-async def test_a_fork_server_that_many_need_is_started_once(recorded: Recorded) -> None:
+async def test_a_fork_server_needed_by_many_is_started_once(recorded: Recorded) -> None:
     workers, ends = recorded
     assert await asyncio.gather(*(workers.model_of("me", BODY) for _ in range(8))) == ["m"] * 8
     await asyncio.gather(*(workers.start() for _ in range(8)))
     assert len(ends) == 1
 
 
-async def test_a_load_that_waits_while_the_fork_server_is_ended_is_told_to_come_again(
+async def test_a_load_waiting_while_the_fork_server_ends_is_asked_to_retry(
     model_directory: Path, start_workers: Starter
 ) -> None:
     ends: list[socket.socket] = []
@@ -101,7 +101,7 @@ async def test_a_load_that_waits_while_the_fork_server_is_ended_is_told_to_come_
         end.close()
 
 
-async def test_a_model_whose_files_went_with_the_fork_server_is_loaded_from_its_source_again(
+async def test_a_model_whose_files_were_lost_with_the_fork_server_is_loaded_again(
     model_directory: Path, tmp_path: Path, recorded: Recorded
 ) -> None:
     folder, (workers, ends) = Path(shutil.copytree(model_directory, tmp_path / "model")), recorded
@@ -117,9 +117,7 @@ async def test_a_model_whose_files_went_with_the_fork_server_is_loaded_from_its_
     await workers.prepare("me", job, BODY)
 
 
-async def test_a_job_for_a_model_that_was_dropped_is_told_to_come_again(
-    model_directory: Path, workers: WorkerPool
-) -> None:
+async def test_a_job_for_a_dropped_model_is_asked_to_retry(model_directory: Path, workers: WorkerPool) -> None:
     text = await Texts(workers).get(ModelSource(directory=str(model_directory)))
     workers.drop(text.key)
     with pytest.raises(UnavailableError):
@@ -154,9 +152,7 @@ def status_of(source: ModelSource) -> ModelStatus:
     return ModelStatus(spec=ModelSpec(name="m", source=source), phase=ModelPhase.MODEL_PHASE_FETCHING, wait=True)
 
 
-async def test_a_model_taken_up_again_while_it_is_loaded_stays_loaded(
-    model_directory: Path, workers: WorkerPool
-) -> None:
+async def test_a_model_added_again_while_it_is_loaded_stays_loaded(model_directory: Path, workers: WorkerPool) -> None:
     texts, source = Texts(workers), ModelSource(directory=str(model_directory))
     texts.keep([status_of(source)])
     first = asyncio.create_task(texts.get(source))
@@ -181,9 +177,7 @@ def family(pid: int) -> set[int]:
     return found
 
 
-async def test_no_process_is_left_of_fork_servers_that_others_took_over_from(
-    model_directory: Path, tmp_path: Path
-) -> None:
+async def test_no_process_is_left_of_replaced_fork_servers(model_directory: Path, tmp_path: Path) -> None:
     own = family(os.getpid())
     async with working(start_process) as workers:
         texts = Texts(workers)
@@ -206,7 +200,7 @@ async def test_a_pipe_among_a_models_files_fails_that_model_at_once(
         await Texts(workers).get(ModelSource(directory=str(folder)))
 
 
-async def test_a_decoder_that_the_gateway_cannot_run_fails_before_a_fork_takes_over(
+async def test_an_unsupported_decoder_fails_before_a_fork_server_takes_over(
     model_directory: Path, tmp_path: Path, workers: WorkerPool
 ) -> None:
     folder = Path(shutil.copytree(model_directory, tmp_path / "model"))

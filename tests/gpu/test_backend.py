@@ -110,7 +110,7 @@ def test_float32_logits_are_those_of_the_cpu(gpu: CudaDevice, tiny_models: dict[
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3"])
-def test_bfloat16_tokens_are_the_same_alone_and_in_company(
+def test_bfloat16_tokens_are_the_same_alone_and_in_a_batch(
     gpu: CudaDevice, tiny_models: dict[str, Path], architecture: str
 ) -> None:
     model, image = placed(gpu, tiny_models[architecture], "bfloat16")
@@ -135,7 +135,7 @@ def test_a_graph_stays_valid_through_evictions_and_loads(gpu: CudaDevice, tiny_m
 
 
 @pytest.mark.parametrize("sampler", [None, SamplerState()])
-def test_a_step_is_told_when_its_kernels_are_over_and_not_before(
+def test_a_step_completes_when_its_kernels_have_and_not_before(
     gpu: CudaDevice, tiny_models: dict[str, Path], sampler: SamplerState | None
 ) -> None:
     model, image = placed(gpu, tiny_models["llama"], "bfloat16")

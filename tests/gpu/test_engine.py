@@ -17,7 +17,7 @@ from aegaeon_sidecar.backends.torch import TorchBackend
 
 pytest.importorskip("grpc", reason="engines speak gRPC; this Python has none")
 pytest.importorskip("pydantic", reason="engines read their settings with pydantic; this Python has none")
-from sidecar.programs import Machine, told_alike
+from sidecar.programs import Machine, run_identically
 from sidecar.rig import rig
 
 pytestmark = pytest.mark.gpu
@@ -45,15 +45,15 @@ def folder() -> Iterator[Path]:
 def test_any_program_gives_the_tokens_of_running_alone(
     gpu: CudaDevice, folder: Path, tiny_models: dict[str, Path], seed: int
 ) -> None:
-    asyncio.run(_told_alike(folder, tiny_models, seed, GPU))
+    asyncio.run(_run_identically(folder, tiny_models, seed, GPU))
 
 
-def test_so_does_one_whose_models_come_from_their_files_past_a_full_host_cache(
+def test_any_program_gives_the_same_tokens_when_loads_bypass_a_full_host_cache(
     gpu: CudaDevice, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
-    asyncio.run(_told_alike(folder, tiny_models, 206, replace(GPU, host_cache_bytes=1000)))
+    asyncio.run(_run_identically(folder, tiny_models, 206, replace(GPU, host_cache_bytes=1000)))
 
 
-async def _told_alike(folder: Path, models: dict[str, Path], seed: int, machine: Machine) -> None:
+async def _run_identically(folder: Path, models: dict[str, Path], seed: int, machine: Machine) -> None:
     async with rig(folder) as scheduler:
-        await told_alike(scheduler, folder, models, seed, machine.backend(), machine.backend(), machine)
+        await run_identically(scheduler, folder, models, seed, machine.backend(), machine.backend(), machine)

@@ -53,7 +53,7 @@ def test_a_tensor_over_a_range_stays_valid_over_remapping(gpu: CudaDevice) -> No
     pool.check()
 
 
-def test_a_graph_reads_what_is_behind_its_addresses_now(gpu: CudaDevice) -> None:
+def test_a_graph_reads_the_memory_mapped_at_its_addresses(gpu: CudaDevice) -> None:
     pool = SlabPool.cuda(gpu, SLAB, 2)
     place = Range(pool, 1)
     weights = from_dlpack(place.dlpack(0, SLAB)).view(torch.float32)
@@ -78,7 +78,7 @@ def test_a_graph_reads_what_is_behind_its_addresses_now(gpu: CudaDevice) -> None
 
 @pytest.mark.parametrize("block_bytes", [16 << 10, 100_000, 3 << 20])
 @pytest.mark.parametrize("kernel_below", [0, 1 << 20])
-def test_blocks_go_out_and_come_back_whole(
+def test_blocks_survive_swap_out_and_swap_in(
     gpu: CudaDevice, host: SlabPool, block_bytes: int, kernel_below: int
 ) -> None:
     here, there = BlockPool(SlabPool.cuda(gpu, SLAB, 16), block_bytes, 16), BlockPool(host, block_bytes, 16)
@@ -96,7 +96,7 @@ def test_blocks_go_out_and_come_back_whole(
     assert torch.equal(data[torch.from_numpy(back).long().cuda()], noise)
 
 
-def test_an_event_comes_after_the_bytes(gpu: CudaDevice, host: SlabPool, lane: CopyLane) -> None:
+def test_an_event_is_set_after_its_copy(gpu: CudaDevice, host: SlabPool, lane: CopyLane) -> None:
     pool, events = SlabPool.cuda(gpu, SLAB, 16), EventTable.private(4)
     place, staged = Range(pool, 16), Range(host, 16)
     place.map(0, pool.take(16))
@@ -110,7 +110,9 @@ def test_an_event_comes_after_the_bytes(gpu: CudaDevice, host: SlabPool, lane: C
     assert np.array_equal(seen, staged.view(0, 16 * SLAB))
 
 
-def test_an_image_of_the_host_cache_is_locked_and_copied_whole(gpu: CudaDevice, tmp_path: Path, lane: CopyLane) -> None:
+def test_an_image_of_the_host_cache_is_pinned_and_copied_completely(
+    gpu: CudaDevice, tmp_path: Path, lane: CopyLane
+) -> None:
     def fill(file: int) -> str:
         os.pwrite(file, np.arange(SLAB, dtype=np.uint32).astype(np.uint8).data, 0)
         return "content"
@@ -126,7 +128,7 @@ def test_an_image_of_the_host_cache_is_locked_and_copied_whole(gpu: CudaDevice, 
     image.close()
 
 
-def test_a_cancelled_copy_is_told_as_cut_or_is_whole(gpu: CudaDevice, host: SlabPool) -> None:
+def test_a_cancelled_copy_is_reported_as_truncated_or_is_complete(gpu: CudaDevice, host: SlabPool) -> None:
     pool = SlabPool.cuda(gpu, SLAB, 16)
     place, lane = Range(pool, 16), CopyLane("cut", chunk_bytes=1 << 20, device=gpu)
     place.map(0, pool.take(16))
@@ -138,7 +140,7 @@ def test_a_cancelled_copy_is_told_as_cut_or_is_whole(gpu: CudaDevice, host: Slab
     lane.close()
 
 
-def test_more_memory_than_there_is_is_refused_in_words(gpu: CudaDevice) -> None:
+def test_allocating_more_memory_than_exists_is_refused_with_a_sentence(gpu: CudaDevice) -> None:
     free = gpu.free_bytes
     with pytest.raises(NativeError, match="has room for"):
         SlabPool.cuda(gpu, 1 << 30, (gpu.total_bytes >> 30) + 1)

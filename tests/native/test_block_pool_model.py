@@ -165,7 +165,7 @@ TestBlockPools.settings = settings(max_examples=60, stateful_step_count=40, dead
 
 
 @pytest.mark.parametrize("block_bytes", [1000, 4096, 8192])
-def test_the_lowest_blocks_are_used_first_and_the_tail_empties(block_bytes: int) -> None:
+def test_the_lowest_blocks_are_used_first_and_tail_slabs_become_free(block_bytes: int) -> None:
     slabs = SlabPool.private("tail", SLAB, 8)
     pool = BlockPool(slabs, block_bytes, 8)
     blocks = pool.allocate(pool.capacity, 8).tolist()
@@ -186,7 +186,7 @@ def test_partly_used_slabs_are_filled_before_new_ones_are_mapped() -> None:
     assert pool.allocate(8, 0).tolist() == [4, 5, 6, 7, 20, 21, 22, 23]
 
 
-def test_blocks_come_as_arrays_and_go_as_any_sequence() -> None:
+def test_blocks_are_allocated_as_arrays_and_freed_from_any_sequence() -> None:
     pool = BlockPool(SlabPool.private("kinds", SLAB, 2), 1024, 2)
     blocks = pool.allocate(4, 1)
     assert str(blocks.dtype) == "int32"
@@ -195,7 +195,7 @@ def test_blocks_come_as_arrays_and_go_as_any_sequence() -> None:
     assert pool.release(list(blocks.tolist())) == 1
 
 
-def test_a_closed_pool_gives_everything_back_and_says_so() -> None:
+def test_a_closed_pool_frees_everything_and_refuses_further_use() -> None:
     slabs = SlabPool.private("closed", SLAB, 2)
     pool = BlockPool(slabs, 1024, 2)
     pool.allocate(9, 2)

@@ -31,7 +31,7 @@ def noise(nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     return np.random.default_rng(nbytes).integers(0, 256, nbytes, dtype=np.uint8)
 
 
-def test_copies_run_in_order_and_the_event_comes_after_them(lane: CopyLane, events: EventTable) -> None:
+def test_copies_run_in_order_and_the_event_is_set_after_them(lane: CopyLane, events: EventTable) -> None:
     source, middle, target = noise(3_000_001), np.zeros(3_000_001, np.uint8), np.zeros(3_000_001, np.uint8)
     event = events.event()
     lane.copy(middle.ctypes.data, source.ctypes.data, source.nbytes)
@@ -72,7 +72,7 @@ def test_a_lane_waits_for_the_event_of_another(lane: CopyLane, events: EventTabl
     assert np.array_equal(target, source)
 
 
-def test_a_cancelled_copy_counts_as_done_and_says_that_it_was_cut(lane: CopyLane, events: EventTable) -> None:
+def test_a_cancelled_copy_is_done_and_marked_truncated(lane: CopyLane, events: EventTable) -> None:
     source, cut, whole = noise(1000), np.zeros(1000, np.uint8), np.zeros(1000, np.uint8)
     gate, done = events.event(), events.event()
     lane.wait(gate)
@@ -104,7 +104,7 @@ def test_a_running_copy_stops_within_its_chunks(events: EventTable) -> None:
     lane.close()
 
 
-def test_cancelling_what_is_done_already_does_not_matter(lane: CopyLane) -> None:
+def test_cancelling_a_completed_copy_has_no_effect(lane: CopyLane) -> None:
     source, target = noise(100), np.zeros(100, np.uint8)
     lane.copy(target.ctypes.data, source.ctypes.data, 100, tag=3)
     lane.synchronize()
@@ -121,7 +121,7 @@ def test_others_run_while_one_waits(events: EventTable) -> None:
     assert not waiter.is_alive()
 
 
-def test_the_slot_of_an_event_returns_when_both_the_lane_and_python_let_go(lane: CopyLane, events: EventTable) -> None:
+def test_an_event_slot_is_freed_when_lane_and_python_have_released_it(lane: CopyLane, events: EventTable) -> None:
     gate, done = events.event(), events.event()
     lane.wait(gate)
     lane.record(done)
@@ -153,7 +153,7 @@ def test_a_closed_lane_finishes_and_refuses_more() -> None:
         lane.copy(target.ctypes.data, source.ctypes.data, 1)
 
 
-def test_copies_that_make_no_sense_are_refused(lane: CopyLane) -> None:
+def test_invalid_copies_are_refused(lane: CopyLane) -> None:
     one, two = np.zeros(1, np.int32), np.zeros(2, np.int32)
     with pytest.raises(NativeError, match="2 blocks to, 1 blocks from"):
         lane.copy_blocks(1, 1, 8, two, one)

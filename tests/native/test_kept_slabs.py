@@ -1,4 +1,4 @@
-"""Slabs that are given back with what is in them, against a model: what is reclaimed, nobody has had meanwhile."""
+"""Slabs freed with their content kept, against a model: a reclaimed slab was not taken meanwhile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SLABS = 24
 
 
 class KeptSlabs(RuleBasedStateMachine):
-    """`written` is who wrote into a slab last; whoever takes slabs writes into them, as a load or KV does."""
+    """`written` is the last writer of a slab; taking slabs writes into them, as a load or KV does."""
 
     def __init__(self) -> None:
         super().__init__()

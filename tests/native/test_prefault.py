@@ -24,7 +24,7 @@ def first_page_there(path: Path, slab: int) -> bool:
             return False
 
 
-def test_memory_is_behind_the_slab_that_was_asked_for() -> None:
+def test_the_requested_slab_is_backed_by_memory() -> None:
     with tempfile.TemporaryDirectory(dir=SHM) as folder:
         path = Path(folder) / "slabs"
         pool = SlabPool.shared(str(path), SLAB, 4)
@@ -34,7 +34,7 @@ def test_memory_is_behind_the_slab_that_was_asked_for() -> None:
         pool.close()
 
 
-def test_what_is_in_a_taken_slab_stays() -> None:
+def test_prefaulting_keeps_the_contents_of_an_allocated_slab() -> None:
     pool = SlabPool.private("prefault", SLAB, 2)
     place, slabs = Range(pool, 1), pool.take(1)
     place.map(0, slabs)
@@ -48,12 +48,12 @@ def test_what_is_in_a_taken_slab_stays() -> None:
 
 
 @pytest.mark.parametrize("slab", [-1, 2])
-def test_a_slab_of_no_pool_is_named(slab: int) -> None:
+def test_an_unknown_slab_is_named(slab: int) -> None:
     with pytest.raises(NativeError, match=f"slab {slab} is not of this pool of 2"):
         SlabPool.private("prefault", SLAB, 2).prefault(slab)
 
 
-def test_a_closed_pool_says_so() -> None:
+def test_a_closed_pool_is_refused() -> None:
     pool = SlabPool.private("prefault", SLAB, 2)
     pool.close()
     with pytest.raises(NativeError, match="closed"):

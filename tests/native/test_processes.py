@@ -47,7 +47,7 @@ def test_a_process_waits_for_an_event_of_another(folder: Path) -> None:
     table.close()
 
 
-def test_an_event_that_was_dropped_counts_as_happened_elsewhere(folder: Path) -> None:
+def test_a_dropped_event_counts_as_set_in_other_processes(folder: Path) -> None:
     path = str(folder / "events")
     table = EventTable.create(path, 4)
     event = table.event()

@@ -56,7 +56,7 @@ def test_the_view_of_a_block_pool_is_writable_where_blocks_are_held() -> None:
     assert (rows[3] == 3).all()
 
 
-def test_misuse_is_named_and_changes_nothing() -> None:
+def test_misuse_is_reported_and_changes_nothing() -> None:
     pool = SlabPool.private("misuse", SLAB, 4)
     place = Range(pool, 2)
     place.map(0, pool.take(1))
@@ -90,7 +90,7 @@ def test_a_slab_size_that_no_page_fits_is_refused() -> None:
         SlabPool.private("odd", 5000, 1)
 
 
-def test_a_gang_is_one_pool_whose_slabs_are_mapped_alike_on_every_rank() -> None:
+def test_a_gang_maps_the_same_slabs_on_every_rank() -> None:
     pool = SlabPool.gang([SlabPool.private(f"rank-{rank}", SLAB, 4) for rank in range(3)])
     assert (pool.ranks, pool.total, pool.free) == (3, 4, 4)
     place, blocks = Range(pool, 2), BlockPool(pool, 5000, 4)
@@ -126,7 +126,7 @@ def test_a_gang_maps_on_all_ranks_or_on_none() -> None:
     place.close()
 
 
-def test_pools_that_are_not_alike_or_are_used_make_no_gang() -> None:
+def test_unequal_or_used_pools_cannot_form_a_gang() -> None:
     used = SlabPool.private("used", SLAB, 2)
     used.take(1)
     for other in (SlabPool.private("more", SLAB, 3), SlabPool.private("smaller", 4096, 2), used):

@@ -24,7 +24,7 @@ def numbers(name: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("of", DTYPES)
 @pytest.mark.parametrize("to", DTYPES)
-def test_a_number_is_rounded_as_torch_rounds_it(tmp_path: Path, of: str, to: str) -> None:
+def test_numbers_round_as_in_torch(tmp_path: Path, of: str, to: str) -> None:
     source = numbers(of)
     raw = source.view(torch.uint8).numpy()
     path = tmp_path / "numbers"
@@ -41,7 +41,7 @@ def test_a_number_is_rounded_as_torch_rounds_it(tmp_path: Path, of: str, to: str
     assert torch.equal(target.view(bits)[~target.isnan()], expected.view(bits)[~expected.isnan()])
 
 
-def test_what_a_callback_raises_comes_out_of_run(tmp_path: Path) -> None:
+def test_exceptions_of_a_callback_propagate_from_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(8192))
     table = np.array([[0, 0, 4096, 0], [0, 4096, 4096, 0]], dtype=np.uint64)
     nothing = np.empty((0, 4), dtype=np.uint64)

@@ -21,7 +21,7 @@ from aegaeon_operator.kube.store import Store
 from aegaeon_operator.reconcile.cluster.facts import Key
 
 
-async def test_pools_that_were_seen_before_a_list_broke_off_are_looked_at_after_the_next() -> None:
+async def test_pools_seen_before_a_list_failed_are_reconciled_after_the_next() -> None:
     starting = asyncio.Event()
 
     async def handler(request: web.Request) -> web.Response:
@@ -47,7 +47,7 @@ async def test_pools_that_were_seen_before_a_list_broke_off_are_looked_at_after_
         work.cancel()
 
 
-async def test_what_the_server_says_is_what_is_raised() -> None:
+async def test_errors_carry_the_message_of_the_server() -> None:
     async def handler(request: web.Request) -> web.Response:
         assert request.headers["Authorization"] == "Bearer of-now"
         return refusal(403, "pods is forbidden")
@@ -61,7 +61,7 @@ async def test_what_the_server_says_is_what_is_raised() -> None:
 
 
 @pytest.mark.parametrize("piece", [4099, 1 << 20])
-async def test_events_of_a_watch_arrive_whole_and_an_error_among_them_is_raised(
+async def test_watch_events_arrive_complete_and_an_error_event_is_raised(
     piece: int,
 ) -> None:
     big = {"type": "ADDED", "object": {"metadata": {"name": "x" * 300_000}}}
@@ -84,7 +84,7 @@ async def test_events_of_a_watch_arrive_whole_and_an_error_among_them_is_raised(
         assert raised.value.status == 410
 
 
-async def test_a_server_that_is_away_is_no_refusal() -> None:
+async def test_an_unavailable_server_is_not_a_refusal() -> None:
     async with aiohttp.ClientSession("http://127.0.0.1:1") as session:
         with pytest.raises(KubeError, match="does not answer") as raised:
             await ApiServer(session, dict).call("GET", "/")

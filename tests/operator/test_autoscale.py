@@ -33,30 +33,30 @@ def test_no_further_engine_is_asked_for_while_one_comes_up() -> None:
     assert step(Load(2, 1, 60.0, 0.0, 5), 1, 5, KNOBS, Memory(), 0.0)[0] == 2
 
 
-def test_memory_that_is_full_for_a_moment_is_none_of_its_business_and_for_half_a_minute_it_is() -> None:
+def test_full_memory_adds_an_engine_after_half_a_minute_and_not_before() -> None:
     asked = run(Load(1, 1, 0.0, 0.95, 5), 40)
     assert asked[:30] == [1] * 30
     assert asked[30] == 2
 
 
-def test_idle_engines_go_one_by_one_five_minutes_apart() -> None:
+def test_idle_engines_are_removed_one_by_one_five_minutes_apart() -> None:
     asked = run(Load(3, 3, 0.0, 0.0, 0), 700)
     assert (asked[299], asked[300], asked[599], asked[600], asked[-1]) == (3, 2, 2, 1, 1)
 
 
-def test_one_request_in_the_middle_begins_the_wait_anew() -> None:
+def test_one_request_restarts_the_wait() -> None:
     _, memory = step(IDLE, 1, 3, KNOBS, Memory(), 0.0)
     _, memory = step(Load(2, 2, 0.0, 0.0, 2), 1, 3, KNOBS, memory, 299.0)
     assert step(IDLE, 1, 3, KNOBS, memory, 300.0)[0] == 2
 
 
-def test_the_first_request_to_no_engine_brings_one_at_once_and_no_more() -> None:
+def test_the_first_request_at_zero_adds_one_engine_at_once() -> None:
     none = Load(0, 0, 0.0, 0.0, 0)
     assert step(none, 0, 3, KNOBS, Memory(), 0.0)[0] == 0
     assert step(replace(none, open_requests=9, oldest_wait_s=60.0), 0, 3, KNOBS, Memory(), 0.0)[0] == 1
 
 
-def test_an_engine_that_has_just_come_gets_time_to_take_what_waited_for_it() -> None:
+def test_a_new_engine_gets_time_to_serve_the_queue() -> None:
     memory, asked = Memory(), 0
     found = []
     for now in range(80):  # it attaches after a minute, and nothing is taken yet
@@ -66,7 +66,7 @@ def test_an_engine_that_has_just_come_gets_time_to_take_what_waited_for_it() -> 
     assert (found[0], found[69], found[70], found[-1]) == (1, 1, 2, 2)
 
 
-def test_the_last_engine_goes_when_nobody_asked_for_long_and_not_while_short_requests_come() -> None:
+def test_the_last_engine_is_removed_after_a_long_idle_time_and_not_between_short_requests() -> None:
     last = Load(1, 1, 0.0, 0.0, 0, ended=7)
     memory = step(last, 0, 3, KNOBS, Memory(ended=7), 0.0)[1]
     assert step(last, 0, 3, KNOBS, memory, 299.0)[0] == 1

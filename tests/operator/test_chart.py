@@ -40,7 +40,7 @@ def test_every_panel_asks_for_metrics_that_there_are() -> None:
 
 
 @pytest.mark.parametrize("field", ["summary", "description"])
-def test_every_alert_tells_people_what_and_what_to_do(field: str) -> None:
+def test_every_alert_has_a_summary_and_a_remedy(field: str) -> None:
     groups = yaml.safe_load((FILES / "rules.yaml").read_text("utf-8"))["groups"]
 
     assert all(rule["annotations"][field] for group in groups for rule in group["rules"])

@@ -66,7 +66,7 @@ def test_each_pod_has_its_own_configuration_its_own_certificate_and_what_its_wor
         assert split[component] == {f"pool-config:{component}.json", "pool-engine-tls", "pool-credentials"}
 
 
-def test_no_pod_has_the_authority_and_none_is_given_anything_by_its_environment() -> None:
+def test_no_pod_has_the_ca_key_and_none_gets_secrets_by_environment() -> None:
     for key, one in made().items():
         if key.kind in ("Deployment", "StatefulSet"):
             text = str(one["spec"]["template"])
@@ -113,7 +113,7 @@ def reached(found: dict[ChildKey, Json]) -> dict[tuple[str, int], str]:
     return rows
 
 
-def test_each_port_is_reached_by_those_alone_who_have_something_to_say_there() -> None:
+def test_each_port_is_reachable_by_its_clients_alone() -> None:
     monitoring, operator = "namespace monitoring", f"namespace {PLATFORM.namespace}"
     assert reached(made()) == {
         **{("standby", port): reached(made())["scheduler", port] for port in (7000, 7001, 7002)},
@@ -143,7 +143,7 @@ def test_metrics_are_scraped_from_the_namespaces_that_are_named(names: str | Non
     assert rows["gateway", 8000] == ANYWHERE
 
 
-def test_every_port_of_a_pod_that_speaks_to_others_has_a_row() -> None:
+def test_every_port_between_pods_has_a_row() -> None:
     found = made()
     rows = reached(found)
     for key, one in found.items():

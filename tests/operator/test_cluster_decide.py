@@ -40,7 +40,7 @@ def reason_of(objects: tuple[Json, ...], name: str, kind: str = "Accepted", **fa
     return found["status"], found["reason"], found["message"]
 
 
-def test_a_pool_has_a_scheduler_gateways_engines_and_what_guards_them() -> None:
+def test_a_pool_has_a_scheduler_gateways_engines_and_their_network_policies() -> None:
     kinds = {(key.kind, key.name) for key in by_key(decided(*POOLS).manifests)}
     assert {
         ("Deployment", "pool-scheduler"),
@@ -54,7 +54,7 @@ def test_a_pool_has_a_scheduler_gateways_engines_and_what_guards_them() -> None:
     } <= kinds
 
 
-def test_processes_can_read_what_they_are_told(tmp_path: Path) -> None:
+def test_processes_can_parse_the_configuration_written_for_them(tmp_path: Path) -> None:
     secret = by_key(decided(*POOLS).manifests)[ChildKey("Secret", "infra", "pool-config")]
     for name in ("scheduler", "gateway", "engine"):
         (tmp_path / f"{name}.json").write_text(entry(secret, f"{name}.json"), "utf-8")
@@ -65,7 +65,7 @@ def test_processes_can_read_what_they_are_told(tmp_path: Path) -> None:
     assert read_sidecar_config(tmp_path / "engine.json").role == "unified"
 
 
-def test_models_come_and_go_without_another_pod_template() -> None:
+def test_models_are_added_and_removed_without_changing_the_pod_template() -> None:
     before, after = (by_key(decided(*pools).manifests) for pools in (POOLS[:2], POOLS))
     workloads = [key for key in before if key.kind in ("Deployment", "StatefulSet")]
     assert workloads
@@ -78,7 +78,7 @@ def test_another_memory_plan_replaces_engines_and_nothing_else() -> None:
     assert {key.name for key in before if before[key] != after[key]} == {"pool-engine", "pool-config"}
 
 
-def test_of_two_that_want_a_name_the_older_has_it_and_the_other_hears_so() -> None:
+def test_of_two_objects_with_one_name_the_older_has_it_and_the_other_reports_the_conflict() -> None:
     pools = (gpu_pool(), model_pool("young", "llama", "mine", created=5), model_pool("old", "llama", created=1))
     assert {name: pool.name for name, (pool, _) in decided(*pools).attached.models.items()} == {
         "llama": "old",
@@ -98,7 +98,7 @@ def test_of_two_that_want_a_name_the_older_has_it_and_the_other_hears_so() -> No
         ((gpu_pool(), model_pool("red", "a", tenants=[{"name": "a", "keyFile": "/k"}])), "KeyFileNotHere"),
     ],
 )
-def test_what_cannot_be_served_says_why(objects: tuple[Json, ...], reason: str) -> None:
+def test_a_model_that_cannot_be_served_reports_why(objects: tuple[Json, ...], reason: str) -> None:
     broken = tuple(
         {**one, "spec": {**one["spec"], "models": [{"name": "llama", "source": {"hostPath": "../../etc"}}]}}
         if "../../etc" in json.dumps(one)
@@ -149,7 +149,7 @@ def test_no_pod_without_a_device_has_more_rights_than_the_strictest_standard_gra
             assert context["readOnlyRootFilesystem"]
 
 
-def test_what_is_as_wanted_is_not_written_and_what_somebody_changed_is() -> None:
+def test_objects_are_written_only_where_they_differ_from_the_desired_state() -> None:
     manifests = decided(*POOLS).manifests
     for manifest in manifests:
         assert as_wanted(json.loads(json.dumps(manifest)) | {"status": {"x": 1}}, manifest)
@@ -168,7 +168,7 @@ def test_the_order_in_which_objects_are_seen_changes_nothing(objects: list[Json]
 
 @settings(deadline=None)
 @given(st.sets(st.integers(0, 40)))
-def test_wherever_it_was_interrupted_the_rest_is_what_was_missing(applied: set[int]) -> None:
+def test_after_an_interruption_only_the_missing_objects_are_written(applied: set[int]) -> None:
     """A crash after any subset of writes: the next look finds those as wanted, and decides the same for the rest."""
     first = decided(*POOLS)
     there = tuple(one for place, one in enumerate(first.manifests) if place in applied)
@@ -177,7 +177,7 @@ def test_wherever_it_was_interrupted_the_rest_is_what_was_missing(applied: set[i
     assert again.leftovers == ()
 
 
-def test_what_is_wanted_no_more_goes_and_certificates_stay() -> None:
+def test_objects_no_longer_desired_are_deleted_and_certificates_stay() -> None:
     old = {"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "infra", "name": "pool-old"}}
     tls = [
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "infra", "name": f"pool-{part}"}}
@@ -186,7 +186,7 @@ def test_what_is_wanted_no_more_goes_and_certificates_stay() -> None:
     assert decided(*POOLS, old, *tls).leftovers == (ChildKey("Service", "infra", "pool-old"),)
 
 
-def test_a_status_that_says_nothing_new_is_not_written_and_numbers_alone_once_a_minute() -> None:
+def test_an_unchanged_status_is_not_written_and_numbers_alone_once_a_minute() -> None:
     pools = json.loads(json.dumps(POOLS))
     first = {one.about.uid: one for one in reports(observed(*pools), decided(*pools), {})}
     for one in pools:
@@ -197,7 +197,7 @@ def test_a_status_that_says_nothing_new_is_not_written_and_numbers_alone_once_a_
     assert [is_due(report, 100.0, now) for now in (101.0, 159.0, 160.0)] == [False, False, True]
 
 
-def test_how_far_a_fetch_has_come_is_in_the_condition_and_in_events() -> None:
+def test_the_progress_of_a_fetch_is_in_the_condition_and_in_events() -> None:
     pools = json.loads(json.dumps(POOLS[:2]))
 
     def fetching(done: int) -> Report:
@@ -216,7 +216,7 @@ def test_how_far_a_fetch_has_come_is_in_the_condition_and_in_events() -> None:
     assert notes(fetching(7_600_000_000)) == []
 
 
-def test_what_the_scheduler_refuses_stands_at_its_own_model_pool_and_is_counted_at_the_pool() -> None:
+def test_a_refusal_of_the_scheduler_is_reported_on_its_model_pool_and_counted_on_the_gpu_pool() -> None:
     both = {"llama": ModelFacts("cached"), "qwen": ModelFacts("cached")}
     why = "the change cannot be served, the former one goes on: config.json: missing"
     scheduler = SchedulerFacts("one", both, refused={"llama": why})
@@ -234,7 +234,7 @@ def test_a_model_that_changes_is_served_and_shown_to_be_changing() -> None:
     assert reason_of(POOLS, "blue", "Progressing", scheduler=facts)[1] != "ModelChanging"
 
 
-def test_engines_of_a_node_that_hand_over_are_beside_each_other() -> None:
+def test_engines_of_one_node_are_listed_for_hand_off() -> None:
     pools = (gpu_pool(engines=None, prefill={"replicas": 1}, decode={"replicas": 1}), *POOLS[1:])
     pools[0]["spec"].pop("engines")
     made = by_key(decided(*pools).manifests)
@@ -269,7 +269,7 @@ def test_credentials_of_every_kind_of_source_reach_the_pods_as_a_file(kind: Json
 
 
 @pytest.mark.parametrize("disk", [None, {"path": "/cache"}])
-def test_sources_reach_whom_the_pool_allows_and_get_nothing_of_the_pods_environment(
+def test_fetches_reach_only_allowed_hosts_and_send_nothing_of_the_pods_environment(
     tmp_path: Path, disk: Json | None
 ) -> None:
     memory = gpu_pool()["spec"]["memory"] | ({"disk": disk} if disk else {})
@@ -294,7 +294,7 @@ def test_no_name_of_a_secret_is_too_long_for_the_one_that_holds_all_credentials(
     assert found.catalog[0]["source"]["hub"]["credentials_file"] == f"/etc/aegaeon/credentials/{file}"
 
 
-def test_what_is_said_no_more_is_taken_back_too() -> None:
+def test_conditions_that_no_longer_hold_are_removed() -> None:
     access = {"parentRefs": [{"name": "public"}], "hostnames": ["models.example.com"]}
     guarded = {**access, "header": {"name": "x-team", "value": "red"}}
     placed = {"nodeSelector": {"disk": "fast"}, "tolerations": [{"operator": "Exists"}], "labels": {"team": "red"}}

@@ -69,8 +69,8 @@ def test_an_engine_asks_for_as_many_accelerators_as_share_its_models() -> None:
     assert engine["resources"]["requests"] == {"cpu": "2", "nvidia.com/gpu": "4"}
     assert engine["resources"]["limits"] == {"nvidia.com/gpu": "4"}
     config = next(one for key, one in found.items() if key.kind == "Secret" and key.name == "pool-config")
-    told = json.loads(entry(config, "engine.json"))
-    assert (told["device"], told["ranks"]) == ("cuda:0", 4)
+    settings = json.loads(entry(config, "engine.json"))
+    assert (settings["device"], settings["ranks"]) == ("cuda:0", 4)
 
 
 def test_gpus_are_counted_by_accelerator_and_a_large_model_would_need_several_of_its_own() -> None:
@@ -116,15 +116,15 @@ def test_pods_leave_a_lost_node_within_seconds_unless_their_overlay_says_otherwi
     assert lost(pod(changed, "pool-engine")) == {}, "it stays in any case"
 
 
-def test_a_standby_is_a_second_scheduler_with_an_address_of_its_own_that_all_are_told() -> None:
+def test_a_standby_is_a_second_scheduler_whose_address_is_in_every_configuration() -> None:
     found = made(scheduling={"standby": True})
     config = next(one for key, one in found.items() if key.kind == "Secret" and key.name == "pool-config")
-    told = {name: json.loads(entry(config, f"{name}.json")) for name in ("scheduler", "standby", "gateway", "engine")}
-    assert told["scheduler"] == told["standby"], "they differ by their names in the Lease alone"
-    lease = told["scheduler"]["lease"]
+    files = {name: json.loads(entry(config, f"{name}.json")) for name in ("scheduler", "standby", "gateway", "engine")}
+    assert files["scheduler"] == files["standby"], "they differ by their names in the Lease alone"
+    lease = files["scheduler"]["lease"]
     assert (lease["namespace"], lease["name"], lease["owner"]["kind"]) == ("infra", "pool-scheduler", "GpuPool")
     for name in ("gateway", "engine"):
-        targets = (told[name]["scheduler"], told[name]["standbys"])
+        targets = (files[name]["scheduler"], files[name]["standbys"])
         assert targets == ("pool-scheduler.infra.svc:7000", ["pool-standby.infra.svc:7000"])
     kinds = {key.kind for key in found if key.name == "pool-standby"}
     assert kinds == {"Deployment", "Service", "NetworkPolicy"}
@@ -177,7 +177,7 @@ def test_routes_of_a_pool_with_a_picker_lead_to_the_gateway_pods_that_it_picks_f
     assert pool["endpointPickerRef"]["port"]["number"] == 9002
 
 
-def test_somebody_elses_picker_is_named_and_nothing_is_made_for_it() -> None:
+def test_an_external_picker_is_named_and_nothing_is_created_for_it() -> None:
     found = made(gateway={"endpointPicker": {"service": {"name": "epp", "port": 9999}}})
     ref = found[ChildKey("InferencePool", "infra", "pool")]["spec"]["endpointPickerRef"]
     assert (ref["name"], ref["port"]["number"]) == ("epp", 9999)
@@ -213,7 +213,7 @@ def test_a_pool_may_name_who_reaches_its_picker() -> None:
 
 
 @pytest.mark.parametrize("peer", [{}, {"cidr": "10.0.0.0/8", "namespace": "edge"}, {"cidr": "here"}])
-def test_a_peer_that_is_none_or_both_is_refused(peer: Json) -> None:
+def test_a_peer_with_neither_or_both_selectors_is_refused(peer: Json) -> None:
     with pytest.raises(ValueError, match="allowedFrom"):
         EndpointPicker.model_validate({"allowedFrom": [peer]})
 
@@ -234,7 +234,7 @@ def test_the_limits_of_the_manifest_are_those_of_the_picker() -> None:
 
 
 @pytest.mark.parametrize(("provider", "there"), [("none", False), ("istio", True)])
-def test_istio_is_told_not_to_check_a_certificate_that_signed_itself(provider: Any, there: bool) -> None:
+def test_istio_is_configured_not_to_verify_a_self_signed_certificate(provider: Any, there: bool) -> None:
     found = made(gateway={"endpointPicker": {}}, platform=replace(PLATFORM, provider=provider))
     assert (ChildKey("DestinationRule", "infra", "pool-picker") in found) == there
 
@@ -260,7 +260,7 @@ def status_of(
     return report.status, {one["type"]: one for one in report.status["conditions"]}
 
 
-def test_a_scheduler_is_ready_while_one_that_leads_answers_whatever_kubelets_say() -> None:
+def test_a_scheduler_is_ready_while_a_leader_answers_regardless_of_kubelets() -> None:
     _, silent = status_of(*running(), scheduler=None)
     found = silent["SchedulerReady"]
     assert (found["status"], found["reason"]) == ("False", "SchedulerNotAnswering")
@@ -283,7 +283,7 @@ def running(replicas: int = 1, generation: int = 1, **status: Any) -> list[dict[
     return [{**one, "metadata": {**one["metadata"], "generation": generation}, "status": of_all} for one in workloads]
 
 
-def test_a_pool_whose_spec_was_just_edited_serves_on_and_says_that_it_rolls_out() -> None:
+def test_a_pool_whose_spec_was_just_edited_keeps_serving_and_reports_the_rollout() -> None:
     _, before = status_of(*running())
     assert (before["Ready"]["status"], before["Progressing"]["reason"]) == ("True", "Stable")
     for rolling in ({"generation": 2}, {"updatedReplicas": 0, "updateRevision": "b"}):
@@ -292,18 +292,18 @@ def test_a_pool_whose_spec_was_just_edited_serves_on_and_says_that_it_rolls_out(
         assert "pool-engine, pool-gateway, pool-scheduler" in after["Progressing"]["message"]
 
 
-def test_replicas_are_those_that_exist() -> None:
+def test_replicas_counts_existing_pods() -> None:
     assert status_of()[0]["replicas"] == 0
     assert status_of(*running(replicas=3))[0]["replicas"] == 3
 
 
-def test_a_limit_that_is_less_than_what_we_would_ask_for_counts_for_both() -> None:
+def test_a_limit_below_the_default_request_lowers_the_request() -> None:
     small = {"resources": {"limits": {"memory": "128Mi"}}}
     (container,) = pod(made(controlPodTemplate=small), "pool-scheduler")["spec"]["containers"]
     assert container["resources"] == {"requests": {"cpu": "100m"}, "limits": {"memory": "128Mi"}}
 
 
-def test_gateways_alone_learn_of_redis_and_can_read_what_they_are_told(tmp_path: Path) -> None:
+def test_only_gateways_are_configured_with_redis_and_can_parse_it(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("secret", "utf-8")
     (tmp_path / "ca").write_text("PEM", "utf-8")
     at = RedisAt("rediss://redis.system.svc:6379/0", tmp_path / "password", tmp_path / "ca")
@@ -314,12 +314,12 @@ def test_gateways_alone_learn_of_redis_and_can_read_what_they_are_told(tmp_path:
     }
     assert [name for name, paths in mounts.items() if "/etc/aegaeon/redis" in paths] == ["gateway"]
     assert entry(found[ChildKey("Secret", "infra", "pool-redis")], "password") == "secret"
-    told = tmp_path / "gateway.json"
-    told.write_text(entry(found[ChildKey("Secret", "infra", "pool-config")], "gateway.json"), "utf-8")
-    config = read_gateway_config(told)
+    file = tmp_path / "gateway.json"
+    file.write_text(entry(found[ChildKey("Secret", "infra", "pool-config")], "gateway.json"), "utf-8")
+    config = read_gateway_config(file)
     assert (config.redis, config.redis_password_file) == (at.url, "/etc/aegaeon/redis/password")
     assert config.redis_ca_file == "/etc/aegaeon/redis/ca.crt"
-    assert "secret" not in told.read_text("utf-8")
+    assert "secret" not in file.read_text("utf-8")
 
 
 def test_a_redis_without_password_needs_no_secret() -> None:
@@ -327,13 +327,13 @@ def test_a_redis_without_password_needs_no_secret() -> None:
     assert ChildKey("Secret", "infra", "pool-redis") not in found
 
 
-def test_a_file_of_redis_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_a_missing_redis_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"password: cannot be read"):
         read_files(RedisAt("redis://redis:6379", tmp_path / "password"))
 
 
 def test_proxies_that_a_pool_trusts_reach_its_gateways(tmp_path: Path) -> None:
     found = made(gateway={"trustedProxies": ["10.128.0.0/14", "fd00::/8"]})
-    told = tmp_path / "gateway.json"
-    told.write_text(entry(found[ChildKey("Secret", "infra", "pool-config")], "gateway.json"), "utf-8")
-    assert read_gateway_config(told).http.trusted_proxies == ("10.128.0.0/14", "fd00::/8")
+    file = tmp_path / "gateway.json"
+    file.write_text(entry(found[ChildKey("Secret", "infra", "pool-config")], "gateway.json"), "utf-8")
+    assert read_gateway_config(file).http.trusted_proxies == ("10.128.0.0/14", "fd00::/8")

@@ -40,7 +40,7 @@ def test_every_field_is_explained_in_a_sentence(plural: str) -> None:
     assert silent == []
 
 
-def test_every_list_and_text_that_a_rule_reads_has_an_end() -> None:
+def test_every_list_and_text_that_a_rule_reads_is_bounded() -> None:
     """The API server refuses rules whose cost it cannot bound."""
     endless = [
         path
@@ -52,13 +52,13 @@ def test_every_list_and_text_that_a_rule_reads_has_an_end() -> None:
     assert endless == []
 
 
-def test_every_rule_says_what_to_do() -> None:
+def test_every_rule_names_the_remedy() -> None:
     rules = [rule for _, _, field in ALL for rule in field.get("x-kubernetes-validations", ())]
     assert rules
     assert [rule["rule"] for rule in rules if len(rule["message"].split()) < 4] == []
 
 
-def test_no_pattern_of_a_spec_is_shown_to_people_but_as_a_sentence() -> None:
+def test_patterns_of_a_spec_are_shown_as_sentences() -> None:
     """Of a pattern the API server says nothing but `should match ...`."""
     bare = [path for _, path, field in ALL if "pattern" in field and ".spec." in path]
     assert bare == []
@@ -67,7 +67,7 @@ def test_no_pattern_of_a_spec_is_shown_to_people_but_as_a_sentence() -> None:
     assert said == ["must be a quantity of bytes such as 4096, 512Mi or 2G"]
 
 
-def test_models_and_conditions_are_told_apart_by_their_keys() -> None:
+def test_models_and_conditions_are_merged_by_their_keys() -> None:
     keys = {
         path: field["x-kubernetes-list-map-keys"] for _, path, field in ALL if "x-kubernetes-list-map-keys" in field
     }
@@ -87,7 +87,7 @@ def test_defaults_are_written_as_a_person_would() -> None:
     assert spec["scheduling"]["properties"]["hold"]["default"] == "30s"
 
 
-def test_no_schema_holds_what_a_structural_schema_may_not() -> None:
+def test_every_schema_is_structural() -> None:
     forbidden = {"$ref", "$defs", "title", "const"}
     assert [(path, forbidden & set(field)) for _, path, field in ALL if forbidden & set(field)] == []
 

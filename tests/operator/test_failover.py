@@ -46,14 +46,16 @@ Looks = list[tuple[float, bool | None]]
         "an operator that has just begun to lead changes nothing",
     ),
 )
-def test_it_takes_a_while_of_silence_and_a_while_of_answers(there: bool, looks: Looks, wanted: bool) -> None:
+def test_failover_takes_a_period_of_silence_and_failback_a_period_of_answers(
+    there: bool, looks: Looks, wanted: bool
+) -> None:
     failover, now = Failover(), 0.0
     for now, answers in looks:
         failover.heard(answers, now)
     assert failover.wanted(there, now) is wanted
 
 
-async def test_a_scheduler_that_is_silent_though_its_pod_is_ready_is_given_a_second_one_until_it_is_back(
+async def test_a_silent_scheduler_with_a_ready_pod_gets_a_standby_until_it_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     leads, stands_by = SchedulerFacts("a", term=7), SchedulerFacts("b", standby=True)

@@ -1,4 +1,4 @@
-"""Who leads by a Lease: real HTTP, and an API server of the test's own that may be away."""
+"""Leader election by a Lease: real HTTP, and an API server of the test's own that may be unavailable."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from aegaeon_kube.lease import TERM, Leadership, LeaseSettings
 
 
 def lease_server(objects: dict[str, Any], away: asyncio.Event) -> Handler:
-    """Of one Lease, with optimistic concurrency; 503 while it is away."""
+    """Of one Lease, with optimistic concurrency; 503 while it is unavailable."""
 
     async def handler(request: web.Request) -> web.StreamResponse:
         if away.is_set():
-            return refusal(503, "etcd is away")
+            return refusal(503, "etcd is unavailable")
         if request.method == "GET":
             return web.json_response(objects["lease"]) if objects else refusal(404, "not found")
         lease = json.loads(await request.text())
@@ -36,7 +36,7 @@ def of(holder: str, **more: Any) -> LeaseSettings:
     return LeaseSettings("infra", holder, life_s=0.5, period_s=0.05, **more)
 
 
-async def test_terms_rise_with_every_leadership_whatever_the_clock_says_and_the_former_leader_hears_of_it() -> None:
+async def test_terms_rise_with_every_leadership_regardless_of_clocks_and_fence_the_former_leader() -> None:
     objects: dict[str, Any] = {}
     clock = iter((1000, 900, 800))
     async with asyncio.timeout(60), api_server(lease_server(objects, asyncio.Event())) as api:
@@ -51,7 +51,7 @@ async def test_terms_rise_with_every_leadership_whatever_the_clock_says_and_the_
 
 
 @pytest.mark.parametrize("annotations", [{}, {TERM: "seven"}, None])
-async def test_a_leader_whose_term_somebody_removed_begins_a_higher_one(annotations: Any) -> None:
+async def test_a_leader_whose_term_was_deleted_begins_a_higher_one(annotations: Any) -> None:
     objects: dict[str, Any] = {}
     async with asyncio.timeout(60), api_server(lease_server(objects, asyncio.Event())) as api:
         leader = Leadership(api, of("a"))
@@ -62,7 +62,7 @@ async def test_a_leader_whose_term_somebody_removed_begins_a_higher_one(annotati
         assert leader.term > before
 
 
-async def test_a_leader_goes_on_while_the_api_server_is_away_and_after_a_restart_in_its_pod(tmp_path: Path) -> None:
+async def test_a_leader_keeps_leading_while_the_api_server_is_unavailable_and_after_a_restart(tmp_path: Path) -> None:
     objects: dict[str, Any] = {}
     away = asyncio.Event()
     async with asyncio.timeout(60), api_server(lease_server(objects, away)) as api:
@@ -89,7 +89,7 @@ async def test_a_leader_goes_on_while_the_api_server_is_away_and_after_a_restart
         await ended(late)
 
 
-async def test_who_has_just_taken_over_is_not_replaced_by_the_former_leader_when_the_server_goes_away() -> None:
+async def test_a_new_leader_is_not_replaced_by_the_former_one_during_an_outage_of_the_server() -> None:
     objects: dict[str, Any] = {}
     away, asked = asyncio.Event(), asyncio.Semaphore(0)
     answer = lease_server(objects, away)
@@ -112,14 +112,14 @@ async def test_who_has_just_taken_over_is_not_replaced_by_the_former_leader_when
         await ended(replaced)
 
 
-async def test_who_cannot_write_down_its_term_leads_all_the_same(tmp_path: Path) -> None:
+async def test_a_leader_that_cannot_persist_its_term_still_leads(tmp_path: Path) -> None:
     async with asyncio.timeout(60), api_server(lease_server({}, asyncio.Event())) as api:
         leader = Leadership(api, of("a", memory=tmp_path / "no such folder" / "term"))
         await leader.acquire()
         assert leader.term
 
 
-async def test_a_server_that_answers_no_more_holds_up_nobody_who_ends() -> None:
+async def test_an_unresponsive_server_does_not_delay_shutdown() -> None:
     over = asyncio.Event()
 
     async def handler(_: web.Request) -> web.StreamResponse:
@@ -133,7 +133,7 @@ async def test_a_server_that_answers_no_more_holds_up_nobody_who_ends() -> None:
             over.set()
 
 
-async def test_a_lease_that_is_long_over_by_all_clocks_need_not_be_watched_for_a_life() -> None:
+async def test_a_lease_long_expired_by_all_clocks_is_acquired_at_once() -> None:
     objects: dict[str, Any] = {}
     async with asyncio.timeout(60), api_server(lease_server(objects, asyncio.Event())) as api:
         await Leadership(api, of("a")).acquire()
@@ -143,7 +143,7 @@ async def test_a_lease_that_is_long_over_by_all_clocks_need_not_be_watched_for_a
         assert objects["lease"]["spec"]["holderIdentity"] == "b"
 
 
-async def test_who_leads_ends_before_its_lease_does_also_when_the_server_answers_no_more() -> None:
+async def test_a_leader_steps_down_before_its_lease_expires_even_if_the_server_is_unresponsive() -> None:
     settings = LeaseSettings("infra", "us", life_s=0.6, period_s=0.1)
     over = asyncio.Event()
     lease = {"metadata": {"namespace": "infra", "name": "x", "resourceVersion": "1"}, "spec": {"holderIdentity": "us"}}

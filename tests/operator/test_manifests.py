@@ -48,8 +48,8 @@ def test_a_plain_host_path_is_in_the_models_folder_and_a_dotted_one_beside_the_m
     assert path_of("~/llama") == str(Path.home() / "llama")
 
 
-@pytest.mark.parametrize("given", ["./loop", "~nobody-has-this-name/llama"])
-def test_a_host_path_that_leads_nowhere_is_the_models_own_fault(tmp_path: Path, given: str) -> None:
+@pytest.mark.parametrize("given", ["./loop", "~no-such-user/llama"])
+def test_a_host_path_that_does_not_exist_fails_that_model_alone(tmp_path: Path, given: str) -> None:
     (tmp_path / "loop").symlink_to("loop")
     (pool,) = load(tmp_path, GPU, ONE_MODEL.replace("{hostPath: llama}", f"{{hostPath: {given}}}")).pools
     assert pool.models[0].source.host_path is not None
@@ -156,7 +156,7 @@ def test_a_wrong_model_pool_is_named_with_file_document_and_field(
     assert any(f"{tmp_path}/pool.yaml: document 2" in line and sentence in line for line in found), found
 
 
-def test_all_problems_of_all_documents_are_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_of_all_documents_are_reported_at_once(tmp_path: Path) -> None:
     found = problems(
         tmp_path, GPU.replace("hold: 30s", "hold: 30").replace("threads: 1", "threads: 0"), "- 1", "kind: Pod"
     )
@@ -164,7 +164,7 @@ def test_all_problems_of_all_documents_are_told_at_once(tmp_path: Path) -> None:
     assert found[2].endswith("document 2: is not a mapping; a manifest begins with apiVersion and kind")
 
 
-def test_a_served_name_given_twice_names_both_places(tmp_path: Path) -> None:
+def test_a_duplicate_served_name_reports_both_places(tmp_path: Path) -> None:
     other = ONE_MODEL.replace("name: quickstart", "name: second", 1)
     (sentence,) = problems(tmp_path, GPU, ONE_MODEL, other)
     assert "document 3 (ModelPool second): spec.models[0].name: 'llama' is served already by" in sentence
@@ -210,7 +210,7 @@ def in_namespace(namespace: str, ref: str = "") -> str:
     ).replace("    name: quickstart\n", f"    name: quickstart\n{ref}", 1)
 
 
-def test_a_model_pool_of_another_namespace_says_so_and_must_be_allowed(tmp_path: Path) -> None:
+def test_a_model_pool_of_another_namespace_must_be_allowed(tmp_path: Path) -> None:
     allowed = GPU.replace("spec:\n", "spec:\n  allowedNamespaces: [team-a]\n", 1)
     ref = "    namespace: default\n"
     assert len(load(tmp_path, allowed, in_namespace("team-a", ref)).pools[0].models) == 1
@@ -245,7 +245,7 @@ def test_a_model_pool_of_another_namespace_says_so_and_must_be_allowed(tmp_path:
         ),
     ],
 )
-def test_what_only_a_cluster_can_do_is_named(
+def test_features_that_need_a_cluster_are_named(
     tmp_path: Path, gpu: tuple[str, str], models: tuple[str, str], sentence: str
 ) -> None:
     (problem,) = problems(tmp_path, GPU.replace(*gpu, 1), ONE_MODEL.replace(*models, 1))
@@ -268,7 +268,7 @@ def billions() -> str:
         ("kind: ModelPool\nspec: " + "9" * 5000, "a value that cannot be read"),
     ],
 )
-def test_a_document_that_costs_more_than_its_size_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+def test_a_document_that_expands_beyond_its_size_is_refused(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "pool.yaml").write_text(text)
     with pytest.raises(ManifestError) as caught:
         load_manifests(tmp_path, tmp_path)
@@ -283,6 +283,6 @@ def test_a_document_that_costs_more_than_its_size_is_refused(tmp_path: Path, tex
         ("a:99999", "spec.allowedSources[0]: 'a:99999' is neither a host"),
     ],
 )
-def test_what_is_no_source_to_allow_is_named(tmp_path: Path, entry: str, words: str) -> None:
+def test_an_invalid_allowed_source_is_named(tmp_path: Path, entry: str, words: str) -> None:
     found = problems(tmp_path, GPU.replace("spec:\n", f"spec:\n  allowedSources: ['{entry}']\n", 1), ONE_MODEL)
     assert any(words in line for line in found), found

@@ -1,6 +1,6 @@
 """Every text in the manifests that could name a path, a URL, a Secret or another object, its rule, and hostile values.
 
-A field that is new in the types fails here until somebody decides what it may name, and writes the rule beside it.
+A field that is new in the types fails here until it is decided what it may name, and writes the rule beside it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Rule(Enum):
 
     MACHINE = "a file of a machine: refused in a cluster, by the API server and by the operator"
     MODELS = "a folder inside the GpuPool's volumes.models.path; engines and gateways follow links no further"
-    URL = "http or https; which addresses, the GpuPool's allowedSources says to whoever dials"
+    URL = "http or https; which addresses, the GpuPool's allowedSources decides when dialling"
     SECRET = "a Secret, or an entry of one, in the object's own namespace"
-    PLATFORM = "a path of nodes and pods, by whoever runs the GpuPool's hardware; outside the pods' own folders"
+    PLATFORM = "a path of nodes and pods, by the operator of the GpuPool's hardware; outside the pods' own folders"
     SERVER = "hosts and networks that sources may be at, by the platform; what is dialled is held to them"
-    NETWORK = "addresses of peers: a network that has a meaning to everybody who reads it"
+    NETWORK = "addresses of peers: a valid network"
     OBJECT = "an object of Kubernetes by its name alone; across namespaces the other side must allow it"
     REMOTE = "something on the source's own server: never a file here"
     WORD = "nothing outside the object"
@@ -232,7 +232,7 @@ def _into(inner: Json, name: str) -> Json:
 
 
 def accepted(gpu: Json, models: Json) -> tuple[bool, str, str]:
-    """Whether both objects are; everything that is made for them, and what their scheduler is told."""
+    """Whether both are accepted; every object created for them, and their scheduler's configuration."""
     secrets = {
         ("infra", "hub"): {"token": "hub-token"},
         ("infra", "keys"): {"red": "sk-red"},
@@ -262,14 +262,14 @@ def test_a_hostile_value_is_refused_with_a_sentence_and_reaches_nothing(path: st
 
 
 @pytest.mark.parametrize("value", PODS_OWN)
-def test_models_lie_neither_in_the_pods_own_folders_nor_around_them(value: str) -> None:
+def test_model_folders_neither_contain_nor_lie_in_the_pods_own_folders(value: str) -> None:
     assert not accepted(*objects("gpupools.volumes.models.path", value))[0]
 
 
 @pytest.mark.parametrize(
     "value", [*NODES_OWN, "/a\0", "/a\n", "//a", "/srv/models", "/srv/models/", "/srv/models/x", "/srv", "/srv/"]
 )
-def test_the_disk_tier_is_no_folder_of_the_pods_or_the_nodes_and_none_that_tenants_name(value: str) -> None:
+def test_the_disk_tier_is_separate_from_folders_of_pods_nodes_and_tenants(value: str) -> None:
     gpu, models = objects("gpupools.memory.disk.path", value)
     gpu["spec"]["volumes"] = {"models": {"path": "/srv/models"}}
     assert not accepted(gpu, models)[0]
@@ -282,7 +282,7 @@ def test_a_secret_of_the_same_name_in_another_namespace_is_never_read(path: str)
     assert {namespace for namespace, _ in named_secrets(seen)} == {KEY.namespace}
 
 
-def test_of_two_namespaces_that_name_a_secret_alike_each_gets_its_own() -> None:
+def test_namespaces_with_equal_secret_names_each_get_their_own() -> None:
     ref = {"name": "hub", "key": "token"}
     pools = [
         model_pool(
@@ -298,7 +298,7 @@ def test_of_two_namespaces_that_name_a_secret_alike_each_gets_its_own() -> None:
     assert files == {name: f"/etc/aegaeon/credentials/{name}.hub.token" for name in ("red", "blue")}
 
 
-def test_a_field_left_as_it_is_serves() -> None:
+def test_default_values_serve() -> None:
     """The frame of the cases above: what they are refused for is the value alone."""
     assert accepted(*objects(f"{_SOURCE}.hostPath", "one"))[0]
     for path, value in (

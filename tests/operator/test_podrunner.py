@@ -26,7 +26,7 @@ QUICK = RestartPolicy(first_s=0.02, longest_s=0.1, grace_s=5.0, start_timeout_s=
 
 
 class Heard:
-    """What a console would have been told."""
+    """What a console would have shown."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
@@ -171,7 +171,7 @@ async def test_draining_closes_the_gateway_first_then_sidecars_then_the_schedule
     assert journal[6:] == ["asked scheduler", "ended scheduler"]
 
 
-async def test_a_pod_that_does_not_listen_to_sigterm_is_killed_after_the_grace(
+async def test_a_pod_that_ignores_sigterm_is_killed_after_the_grace_period(
     folder: RunFolder, make_pod: MakePod
 ) -> None:
     heard = Heard()
@@ -193,7 +193,7 @@ async def test_kill_ends_a_drain_that_takes_too_long(folder: RunFolder, make_pod
     assert runner.pids == {}
 
 
-async def test_probes_of_what_is_not_there_say_not_ready() -> None:
+async def test_probes_without_an_endpoint_are_not_ready() -> None:
     assert not await ready(HttpProbe("127.0.0.1", 1, "/health"))
     assert not await ready(AttachedProbe("unix:/nonexistent/scheduler.sock", "decode-0"))
 
@@ -218,7 +218,7 @@ asyncio.run(main())
 """
 
 
-def test_kill_9_of_the_runner_leaves_no_child_and_the_next_run_sweeps_its_folders(
+def test_kill_9_of_the_runner_leaves_no_child_and_the_next_run_removes_its_folders(
     make_pod: MakePod, tmp_path: Path
 ) -> None:
     (tmp_path / "shm2").mkdir()

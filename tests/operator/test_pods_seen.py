@@ -48,7 +48,7 @@ def _list(items: list[Json]) -> Json:
     return {"metadata": {"resourceVersion": "1"}, "items": items}
 
 
-def test_pods_are_no_children_and_are_never_taken_away() -> None:
+def test_pods_are_not_children_and_are_never_deleted() -> None:
     seen = observed(gpu_pool(), model_pool("red", "llama"), pod("pool-engine-0", "engine"))
     assert [one["metadata"]["name"] for one in seen.pods] == ["pool-engine-0"]
     assert desired(seen).leftovers == ()
@@ -93,20 +93,20 @@ async def message_of(server: WithEvents) -> str:
     return next(str(one["message"]) for one in conditions if one["type"] == "EnginesReady")
 
 
-async def test_the_newest_event_of_a_stateful_set_tells_why_it_makes_no_pods() -> None:
+async def test_the_newest_event_of_a_stateful_set_explains_why_it_creates_no_pods() -> None:
     server = WithEvents([event("later", "2026-01-03T00:00:00Z"), event("before", "2026-01-02T00:00:00Z")])
     assert (await message_of(server)).endswith("StatefulSet pool-engine cannot make pods: later")
     assert server.asked == ["involvedObject.kind=StatefulSet,involvedObject.uid=uid-of-pool-engine"]
 
 
-async def test_a_warning_is_over_once_something_else_was_told() -> None:
+async def test_a_warning_is_over_after_a_newer_event() -> None:
     server = WithEvents(
         [event("no room", "2026-01-02T00:00:00Z"), event("made", "2026-01-03T00:00:00Z", kind="Normal")]
     )
     assert "StatefulSet pool-engine has not made all pods yet" in await message_of(server)
 
 
-async def test_events_are_asked_for_every_few_seconds_and_not_at_every_look() -> None:
+async def test_events_are_listed_every_few_seconds_and_not_in_every_reconcile() -> None:
     asked: list[Subject] = []
 
     class Asked(Kept):

@@ -48,7 +48,7 @@ def complaint(pool: Pool, plan: LocalPlan, machine: Machine) -> str:
     return sentence
 
 
-def test_a_gpu_that_is_not_there_is_named_before_anything_starts(pool: Pool, plan: LocalPlan) -> None:
+def test_a_missing_gpu_is_named_before_anything_starts(pool: Pool, plan: LocalPlan) -> None:
     accelerator = pool.gpu_pool.spec.accelerator.model_copy(update={"device": "cuda:99"})
     spec = pool.gpu_pool.spec.model_copy(update={"accelerator": accelerator})
     elsewhere = replace(pool, gpu_pool=pool.gpu_pool.model_copy(update={"spec": spec}))
@@ -82,7 +82,7 @@ def test_a_machine_with_everything_passes(pool: Pool, plan: LocalPlan) -> None:
     preflight(pool, plan, AMPLE)
 
 
-def test_a_port_in_use_is_said_with_the_remedy(pool: Pool, plan: LocalPlan) -> None:
+def test_a_port_in_use_is_reported_with_the_remedy(pool: Pool, plan: LocalPlan) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -92,7 +92,7 @@ def test_a_port_in_use_is_said_with_the_remedy(pool: Pool, plan: LocalPlan) -> N
         )
 
 
-def test_too_little_shared_memory_is_said_with_both_numbers(pool: Pool, plan: LocalPlan) -> None:
+def test_too_little_shared_memory_is_reported_with_both_numbers(pool: Pool, plan: LocalPlan) -> None:
     memory = pool.gpu_pool.spec.memory
     needed = 2 * memory.host_kv + memory.host_model_cache
     preflight(pool, plan, Machine(Path("/dev/shm"), needed, 1 << 40))
@@ -115,7 +115,7 @@ def test_a_model_folder_that_does_not_exist_is_named(pool: Pool, plan: LocalPlan
     assert sentence.startswith(f"model qwen2: the folder {tmp_path}/qwen2 does not exist; make the quickstart's models")
 
 
-def test_all_that_is_lacking_is_said_at_once(pool: Pool, plan: LocalPlan, tmp_path: Path) -> None:
+def test_all_that_is_lacking_is_reported_at_once(pool: Pool, plan: LocalPlan, tmp_path: Path) -> None:
     (tmp_path / "llama").rmdir()
     with pytest.raises(PreflightError) as raised:
         preflight(pool, plan, Machine(Path("/dev/shm"), 0, 0))
@@ -138,7 +138,7 @@ def shared(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_run_is_found_while_it_lives_and_leaves_nothing(tmp_path: Path, shared: Path) -> None:
+def test_a_run_is_found_while_it_is_alive_and_leaves_nothing(tmp_path: Path, shared: Path) -> None:
     base = tmp_path / "runs"
     run = RunFolder.create(base, shared, "q")
     run.publish(STATE)
@@ -186,7 +186,7 @@ def test_a_port_of_metrics_in_use_names_its_field(pool: Pool, plan: LocalPlan) -
         assert complaint(busy, plan, AMPLE).endswith("choose another one with spec.scheduling.metricsPort")
 
 
-def test_segments_of_a_dead_run_are_swept_also_when_the_rest_of_it_is_gone(tmp_path: Path, shared: Path) -> None:
+def test_orphaned_segments_are_removed_even_without_the_rest_of_their_run(tmp_path: Path, shared: Path) -> None:
     base, node = tmp_path / "runs", node_folder(shared)
     script = (
         "import os, sys\nfrom pathlib import Path\nfrom aegaeon_operator.podrunner import RunFolder\n"

@@ -36,7 +36,7 @@ def test_quantities_are_read_as_kubernetes_reads_them(text: object, size: int) -
 @pytest.mark.parametrize(
     "text", ["", "Mi", "-1Mi", "1 Mi", "1mi", "1MB", "1.0001Ki", "1e3x", "٣Mi", "9Ei", True, 1.5, None]
 )
-def test_what_is_no_quantity_is_refused(text: object) -> None:
+def test_an_invalid_quantity_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match=r"quantity|whole number|too large"):
         parse_quantity(text)
 
@@ -47,6 +47,6 @@ def test_durations_are_read_as_kubernetes_reads_them(text: str, seconds: float) 
 
 
 @pytest.mark.parametrize("text", ["", "10", 10, "s", "10 s", "-1s", "10s ", "10sx", "1d", None])
-def test_what_is_no_duration_is_refused(text: object) -> None:
+def test_an_invalid_duration_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text)

@@ -41,7 +41,7 @@ def test_the_quickstart_is_a_scheduler_two_sidecars_and_a_gateway_in_this_order(
     ]
 
 
-def test_the_scheduler_is_told_policy_models_and_objectives() -> None:
+def test_the_schedulers_configuration_has_policy_models_and_objectives() -> None:
     pod = pods()["scheduler"]
     assert pod.argv == ("/usr/bin/python3", "-m", "aegaeon_scheduler", "--config", "/run/aegaeon/q/scheduler.json")
     assert pod.probe == SocketProbe(Path("/run/aegaeon/q/scheduler.sock"))
@@ -65,7 +65,7 @@ def test_the_scheduler_is_told_policy_models_and_objectives() -> None:
     }
 
 
-def test_a_sidecar_is_told_its_role_memory_and_where_its_scheduler_is() -> None:
+def test_a_sidecars_configuration_has_role_memory_and_scheduler_address() -> None:
     pool = with_spec(quickstart(), prefill={"replicas": 1}, decode={"replicas": 1})
     pod = pods(pool)["decode-0"]
     assert pod.argv[2] == "aegaeon_sidecar"
@@ -103,7 +103,7 @@ def test_a_sidecar_is_told_its_role_memory_and_where_its_scheduler_is() -> None:
     }
 
 
-def test_the_gateway_is_told_where_to_listen() -> None:
+def test_the_gateways_configuration_has_its_listen_address() -> None:
     pod = pods()["gateway"]
     assert pod.probe == HttpProbe("127.0.0.1", 8000, "/health")
     assert pod.config == {
@@ -122,7 +122,7 @@ def test_the_gateway_is_told_where_to_listen() -> None:
     }
 
 
-def test_what_was_said_on_the_command_line_goes_before_the_manifest() -> None:
+def test_the_command_line_overrides_the_manifest() -> None:
     plan = replace(PLAN, port=9001, record=Path("/tmp/r.log"), constants=Path("/c.json"), hub_cache=Path("/hub"))
     found = pods(plan=plan)
     assert found["gateway"].config["listen"] == "127.0.0.1:9001"
@@ -179,11 +179,11 @@ def test_every_process_reads_the_config_that_is_written_for_it(tmp_path: Path, n
     assert READERS[pod.role](file) is not None
 
 
-def test_reconciling_twice_wants_the_same() -> None:
+def test_reconciling_twice_gives_the_same_desired_state() -> None:
     assert reconcile(quickstart(), PLAN) == reconcile(quickstart(), PLAN)
 
 
-def test_whom_a_pool_allows_as_sources_is_told_to_engines_and_gateway() -> None:
+def test_allowed_sources_are_configured_in_engines_and_gateway() -> None:
     allowed = ("huggingface.co", "*.hf.co")
     found = pods(with_spec(quickstart(), allowed_sources=allowed))
     assert found["engine-0"].config["sources"] == {"allowed": list(allowed), "ambient_credentials": True}

@@ -35,7 +35,7 @@ def rights(resources: Iterable[Resource], *verbs: str, suffix: str = "") -> set[
     return {(one.group, one.plural + suffix, verb) for one in resources for verb in verbs}
 
 
-def test_the_operator_may_do_what_it_does_and_nothing_else() -> None:
+def test_the_operator_has_the_rights_it_uses_and_no_others() -> None:
     kinds = (GPU_POOLS, MODEL_POOLS)
     assert granted("namespaced") == (
         rights(CHILDREN, *OF_CHILDREN)

@@ -28,22 +28,22 @@ def engine(name: str, **state: bool) -> gateway_pb2.InstanceStatus:
     return gateway_pb2.InstanceStatus(instance=name, role=engine_pb2.ROLE_UNIFIED, **{"alive": True, **state})
 
 
-def test_an_engine_that_is_gone_or_about_to_end_counts_as_attached_no_more() -> None:
-    told = facts(answer(engine("a"), engine("b", draining=True), engine("c", alive=False)), slab_bytes=1)
-    assert {one.name: one.attached for one in told.engines} == {"a": True, "b": False, "c": False}
+def test_engines_that_are_gone_or_draining_do_not_count_as_attached() -> None:
+    found = facts(answer(engine("a"), engine("b", draining=True), engine("c", alive=False)), slab_bytes=1)
+    assert {one.name: one.attached for one in found.engines} == {"a": True, "b": False, "c": False}
 
 
-def test_who_waits_for_a_fetch_waits_for_no_engine_and_is_open_all_the_same() -> None:
-    told = facts(answer(engine("a"), waits_s=60.0, phase=model_pb2.MODEL_PHASE_FETCHING), slab_bytes=1)
-    assert (told.oldest_wait_s, told.open_requests) == (0.0, 1)
+def test_requests_waiting_for_a_fetch_are_open_and_do_not_wait_for_an_engine() -> None:
+    found = facts(answer(engine("a"), waits_s=60.0, phase=model_pb2.MODEL_PHASE_FETCHING), slab_bytes=1)
+    assert (found.oldest_wait_s, found.open_requests) == (0.0, 1)
     assert facts(answer(engine("a"), waits_s=60.0), slab_bytes=1).oldest_wait_s == 60.0
 
 
 def test_no_engine_is_added_while_one_that_drains_is_being_replaced() -> None:
     seen = observed(gpu_pool(engines={"replicas": 2, "min": 1, "max": 4}))
     for others, wanted in (({"draining": True}, 2), ({}, 3)):
-        told = facts(answer(engine("a"), engine("b", **others), waits_s=60.0), slab_bytes=1)
+        found = facts(answer(engine("a"), engine("b", **others), waits_s=60.0), slab_bytes=1)
         pool = seen.gpu_pool
         assert pool is not None
         assert isinstance(pool.value, GpuPool)
-        assert Scaler().step(pool.value.spec, replicas(seen), told, 0.0) == {"unified": wanted}
+        assert Scaler().step(pool.value.spec, replicas(seen), found, 0.0) == {"unified": wanted}

@@ -57,7 +57,7 @@ async def scheduler(folder: Path, secret: dict[str, Any]) -> AsyncIterator[tuple
         await service.stop()
 
 
-async def test_the_operator_is_known_by_its_own_certificate_and_no_pods_will_do(tmp_path: Path) -> None:
+async def test_the_operator_is_authenticated_by_its_own_certificate_alone(tmp_path: Path) -> None:
     made = await certificates.ensure(Kept(), KEY, live(gpu_pool()), {}, datetime.now(UTC), {})
     secrets = {one["metadata"]["name"]: one for one in made.written}
     wanted = desired(observed(gpu_pool(), model_pool("red", "llama")))

@@ -41,12 +41,12 @@ def test_the_page_shows_every_state_as_it_is() -> None:
 def test_every_reason_that_the_operator_gives_is_that_of_a_state() -> None:
     given = {one["reason"] for state in ALL.values() for body in state.bodies() for one in body["status"]["conditions"]}
     assert reasons() <= given
-    told = (ROOT / "docs/kubernetes.md").read_text("utf-8")
-    assert not {reason for reason in given if f"`{reason}`" not in told}
+    text = (ROOT / "docs/kubernetes.md").read_text("utf-8")
+    assert not {reason for reason in given if f"`{reason}`" not in text}
 
 
 @pytest.mark.parametrize("state", ALL.values(), ids=ALL)
-def test_a_line_that_is_not_ready_or_degraded_says_why(state: State) -> None:
+def test_a_line_that_is_not_ready_or_degraded_has_a_reason(state: State) -> None:
     for line in lines(state).values():
         if (line["READY"], line["DEGRADED"]) != ("True", "False"):
             assert line["MESSAGE"], line
@@ -54,7 +54,7 @@ def test_a_line_that_is_not_ready_or_degraded_says_why(state: State) -> None:
     assert state.table().count("\n") < 10
 
 
-def test_a_pool_without_engines_serves_nothing_and_nothing_is_on_its_way() -> None:
+def test_a_pool_without_engines_serves_nothing_and_makes_no_progress() -> None:
     line = lines(State("", (gpu_pool(engines={"replicas": 0}), RED), components=NO_ENGINES, models={}))
     assert (line["GpuPool"]["ENGINES"], line["GpuPool"]["READY"], line["GpuPool"]["REASON"]) == (
         "0/0",
@@ -89,7 +89,7 @@ def test_the_pod_that_needs_a_person_most_is_named_and_the_others_are_counted() 
     assert message.endswith("(and 1 more)")
 
 
-def test_a_pod_that_is_up_again_is_not_said_to_crash_when_it_is_not_ready_for_another_cause() -> None:
+def test_a_pod_running_again_is_not_reported_as_crashing_when_unready_for_another_cause() -> None:
     killed = {"terminated": {"exitCode": 137}}
     again = {
         name: broken(name, "engine", {"running": {}}, started=True, restartCount=1, lastState=killed)
@@ -102,7 +102,7 @@ def test_a_pod_that_is_up_again_is_not_said_to_crash_when_it_is_not_ready_for_an
     )
 
 
-def test_a_pod_that_was_evicted_is_not_blamed_once_another_stands_in_its_place() -> None:
+def test_an_evicted_pod_is_not_reported_once_it_is_replaced() -> None:
     evicted = pod("pool-gateway-old", "gateway", phase="Failed", reason="Evicted", conditions=[])
     starting = broken("pool-gateway-5c4-a", "gateway", {"waiting": {"reason": "ContainerCreating"}})
     state = State(
@@ -114,7 +114,7 @@ def test_a_pod_that_was_evicted_is_not_blamed_once_another_stands_in_its_place()
     assert "pool-gateway-5c4-a starts" in lines(state)["GpuPool"]["MESSAGE"]
 
 
-def test_a_name_that_an_engine_has_put_first_is_not_said_twice() -> None:
+def test_an_engine_name_that_starts_a_message_is_not_repeated() -> None:
     failed = ModelFacts("failed", "b-miss: the folder does not exist")
     state = State("", (POOL, model_pool("red", "b-miss")), models={"b-miss": failed})
     assert lines(state)["ModelPool"]["MESSAGE"] == "b-miss: the folder does not exist"
@@ -141,7 +141,7 @@ def test_another_cause_is_written_at_once_and_another_number_later() -> None:
     assert is_due(replace(other, about=about, status=same_models), 0.0, 1.0)
 
 
-def test_a_line_has_an_end() -> None:
+def test_a_line_has_a_bounded_length() -> None:
     name = ChildKey("Deployment", KEY.namespace, "pool-gateway")
     message = lines(State("", BOTH, failures={name: "no " * 500}))["GpuPool"]["MESSAGE"]
     assert len(message) == 240

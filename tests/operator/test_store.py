@@ -22,7 +22,7 @@ def names(store: Store) -> list[str]:
     return [one["metadata"]["name"] for one in store.of_pool(KEY)]
 
 
-def test_one_of_the_same_name_stays_when_the_end_of_the_first_is_heard_after_its_beginning() -> None:
+def test_a_recreated_object_stays_when_the_deletion_of_the_first_arrives_late() -> None:
     store = Store()
     store.put(at(1))
     store.put(at(3, uid="another"))
@@ -30,7 +30,7 @@ def test_one_of_the_same_name_stays_when_the_end_of_the_first_is_heard_after_its
     assert names(store) == ["red"]
 
 
-def test_what_was_made_while_a_list_was_on_its_way_stays() -> None:
+def test_objects_created_during_a_list_stay() -> None:
     store = Store()
     store.put(at(11))
     assert store.keep_only("ModelPool", None, [], version=10) == set()
@@ -39,7 +39,7 @@ def test_what_was_made_while_a_list_was_on_its_way_stays() -> None:
     assert names(store) == []
 
 
-def test_what_went_while_a_list_was_on_its_way_does_not_come_back() -> None:
+def test_objects_deleted_during_a_list_do_not_reappear() -> None:
     store = Store()
     store.put(at(1))
     assert store.remove(at(11)) == {KEY}
@@ -48,7 +48,7 @@ def test_what_went_while_a_list_was_on_its_way_does_not_come_back() -> None:
     assert store.put(at(12, uid="another")) == {KEY}
 
 
-def test_a_list_of_one_namespace_says_nothing_of_others() -> None:
+def test_a_list_of_one_namespace_leaves_others_unchanged() -> None:
     store = Store()
     store.put(at(1))
     assert store.keep_only("ModelPool", "elsewhere", [], version=5) == set()
@@ -59,7 +59,7 @@ Happening = tuple[str, int]
 
 
 @given(st.permutations([("put", 1), ("put", 2), ("gone", 3), ("put", 4), ("list", 2), ("list", 3), ("list", 5)]))
-def test_whatever_order_things_are_heard_in_the_last_list_has_the_truth(order: list[Happening]) -> None:
+def test_whatever_the_order_of_events_the_last_list_wins(order: list[Happening]) -> None:
     """An object is made (1), changed (2), deleted (3) and made anew (4); lists tell what was there at a version."""
     store = Store()
     for what, version in [*order, ("list", 5)]:

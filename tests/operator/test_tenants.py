@@ -20,7 +20,7 @@ BLUE = "\n  tenants:\n    - {name: blue, keyFile: ./blue.key, models: [llama]}\n
 SECOND = ONE_MODEL.replace("name: llama", "name: other").replace("name: quickstart", "name: second", 1)
 
 
-def test_the_gateway_reads_what_the_manifests_say(tmp_path: Path) -> None:
+def test_the_gateway_gets_the_tenants_of_the_manifests(tmp_path: Path) -> None:
     (tmp_path / "red.key").write_text("sk-red")
     (tmp_path / "blue.key").write_text("sk-blue")
     (pool,) = load(
@@ -58,7 +58,7 @@ def test_a_quota_of_a_model_counts_without_tenants(tmp_path: Path) -> None:
     assert found["open_models"] == ["llama"]
 
 
-def test_tenants_that_contradict_each_other_or_the_models_are_told_so(tmp_path: Path) -> None:
+def test_tenants_that_contradict_each_other_or_the_models_are_refused(tmp_path: Path) -> None:
     wrong = problems(tmp_path, GPU, SECOND.rstrip() + BLUE)
     assert [one.partition("spec.")[2] for one in wrong] == [
         "tenants[0].models: tenant 'blue' is granted 'llama', no model of this ModelPool; known: other"
@@ -83,7 +83,7 @@ SECRETS = {
 }
 
 
-def test_a_grant_to_a_model_that_is_not_there_is_told_on_a_cluster_in_the_same_words(tmp_path: Path) -> None:
+def test_a_grant_of_an_unknown_model_is_reported_on_a_cluster_in_the_same_words(tmp_path: Path) -> None:
     (said,) = attached(
         model_pool("red", "llama", tenants=[tenant("acme", models=["lama", "llama"])]), secrets=SECRETS
     ).refused.values()
@@ -120,7 +120,7 @@ def test_tenants_of_two_namespaces_are_two() -> None:
     assert [one["name"] for one in found.tenants["tenants"]] == ["acme", "team/acme"]
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     tenants = [tenant("acme", models=["a"]), tenant("gone", models=["b"]), {"name": "file", "keyFile": "/keys"}]
     models = [{"name": "llama", "source": {"hostPath": "/etc"}}, {"name": "qwen", "source": {"s3": {"bucket": "m"}}}]
     (said,) = attached(model_pool("red", models=models, tenants=tenants), secrets=SECRETS).refused.values()
@@ -141,7 +141,7 @@ def test_a_key_of_two_tenants_is_the_older_ones() -> None:
     assert (len(acme), len(other), acme & other) == (1, 1, set())
 
 
-def test_key_files_are_looked_at_before_anything_starts(tmp_path: Path) -> None:
+def test_key_files_are_checked_before_anything_starts(tmp_path: Path) -> None:
     blue = "    - {name: blue, keyFile: ./blue.key}\n    - {name: green, keyFile: ./green.key}\n"
     (pool,) = load(tmp_path, GPU, ONE_MODEL.rstrip() + RED + blue).pools
     (tmp_path / "red.key").write_text("sk-1")
@@ -154,7 +154,7 @@ def test_key_files_are_looked_at_before_anything_starts(tmp_path: Path) -> None:
     assert "is empty; write a key into it" in unusable_keys(pool)[0]
 
 
-def test_secrets_whose_names_have_dots_are_never_taken_for_each_other() -> None:
+def test_secrets_whose_names_have_dots_are_never_confused() -> None:
     refs = [{"name": "a.b", "key": "c"}, {"name": "a", "key": "b.c"}, {"name": "a.b.c", "key": "d"}]
     models = [
         {"name": f"m{number}", "source": {"huggingFace": {"repository": "org/m", "credentialsSecretRef": ref}}}

@@ -25,8 +25,8 @@ Answer = SchedulerFacts | KubeError
 
 
 async def looked(monkeypatch: pytest.MonkeyPatch, scheduler: Answer, standby: Answer) -> tuple[Any, list[list[str]]]:
-    """The GpuPool's status after a look, and the models that each scheduler was told of."""
-    answers, told = {"scheduler": scheduler, "standby": standby}, list[list[str]]()
+    """The GpuPool's status after a reconcile, and the catalog that each scheduler received."""
+    answers, received = {"scheduler": scheduler, "standby": standby}, list[list[str]]()
 
     class Link:
         """Of one scheduler."""
@@ -35,7 +35,7 @@ async def looked(monkeypatch: pytest.MonkeyPatch, scheduler: Answer, standby: An
             self._answer = answers[target]
 
         async def exchange(self, wanted: Desired, _: int) -> SchedulerFacts:
-            told.append([str(model["name"]) for model in wanted.catalog])
+            received.append([str(model["name"]) for model in wanted.catalog])
             if isinstance(self._answer, KubeError):
                 raise self._answer
             return self._answer
@@ -56,7 +56,7 @@ async def looked(monkeypatch: pytest.MonkeyPatch, scheduler: Answer, standby: An
         store.put(await cluster.apply(ready))
     await controller.reconcile(KEY)
     await controller.close()
-    return cluster.objects["GpuPool", "pool"]["status"], told
+    return cluster.objects["GpuPool", "pool"]["status"], received
 
 
 def scheduler_ready(status: Any) -> tuple[str, str]:
@@ -65,19 +65,19 @@ def scheduler_ready(status: Any) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("answers", [(STANDS_BY, LEADS), (LEADS, STANDS_BY), (CUT_OFF, LEADS), (LEADS, SILENT)])
-async def test_the_one_of_the_highest_term_counts_and_both_are_told_of_the_models(
+async def test_the_scheduler_of_the_highest_term_counts_and_both_get_the_models(
     monkeypatch: pytest.MonkeyPatch, answers: tuple[Answer, Answer]
 ) -> None:
-    status, told = await looked(monkeypatch, *answers)
+    status, received = await looked(monkeypatch, *answers)
     assert (status["engines"]["unified"], scheduler_ready(status)[0]) == ("2/2", "True")
-    assert len(told) == len(answers)
-    assert set(chain.from_iterable(told)) == {"llama"}
+    assert len(received) == len(answers)
+    assert set(chain.from_iterable(received)) == {"llama"}
 
 
 @pytest.mark.parametrize(
     ("answers", "why"), [((STANDS_BY, STANDS_BY), "none of them leads"), ((SILENT, STANDS_BY), "does not answer")]
 )
-async def test_a_pool_of_which_no_scheduler_leads_says_so(
+async def test_a_pool_without_a_leader_reports_it(
     monkeypatch: pytest.MonkeyPatch, answers: tuple[Answer, Answer], why: str
 ) -> None:
     ready, message = scheduler_ready((await looked(monkeypatch, *answers))[0])

@@ -56,7 +56,7 @@ class Server:
         return sum(heard.endswith(path) for _, heard in self.heard)
 
 
-async def test_what_is_refused_is_tried_again_ever_less_often_and_the_rest_is_written() -> None:
+async def test_refused_writes_are_retried_with_backoff_and_the_others_continue() -> None:
     server, now = Server({"deployments/pool-gateway": 403}), [0.0]
     wanted = desired(observed(gpu_pool(), model_pool("red", "llama")))
     async with api_server(server.answer) as api:
@@ -74,7 +74,7 @@ async def test_what_is_refused_is_tried_again_ever_less_often_and_the_rest_is_wr
         assert writer.again_in() == float("inf")
 
 
-async def test_what_somebody_changes_back_at_once_is_not_fought_over_at_every_look() -> None:
+async def test_a_field_contested_by_another_writer_is_retried_with_backoff() -> None:
     server = Server()
     wanted = desired(observed(gpu_pool()))
 
@@ -97,7 +97,7 @@ async def test_what_somebody_changes_back_at_once_is_not_fought_over_at_every_lo
     assert server.heard == [("PATCH", "/api/v1/namespaces/infra/services/pool-gateway")]
 
 
-async def test_a_role_binding_that_is_to_give_another_role_is_made_anew() -> None:
+async def test_a_role_binding_to_another_role_is_recreated() -> None:
     """As after a change of the chart's operator.watchNamespaces: Roles take the place of ClusterRoles."""
     server = Server()
     wanted = desired(observed(gpu_pool()))
@@ -110,7 +110,7 @@ async def test_a_role_binding_that_is_to_give_another_role_is_made_anew() -> Non
     assert server.heard == [("DELETE", path), ("PATCH", path)]
 
 
-async def test_a_secret_that_somebody_else_made_stays_theirs() -> None:
+async def test_a_secret_with_another_owner_is_left_alone() -> None:
     path = "/api/v1/namespaces/infra/secrets/pool-config"
     server = Server(there={path: {"metadata": {"name": "pool-config"}, "data": {"theirs": ""}}})
     async with api_server(server.answer) as api:
@@ -119,7 +119,7 @@ async def test_a_secret_that_somebody_else_made_stays_theirs() -> None:
     assert server.there[path]["data"] == {"theirs": ""}
 
 
-async def test_a_status_or_event_that_is_refused_holds_up_nobody_elses() -> None:
+async def test_a_refused_status_or_event_does_not_block_others() -> None:
     pools = [gpu_pool(), model_pool("blue", "qwen", namespace="going"), model_pool("red", "llama")]
     pools[0]["spec"]["allowedNamespaces"] = ["going"]
     server = Server({"modelpools/blue/status": 422, "namespaces/infra/events": 403})
@@ -133,7 +133,7 @@ async def test_a_status_or_event_that_is_refused_holds_up_nobody_elses() -> None
     assert {f"{base}/modelpools/red/status", f"{base}/gpupools/pool/status"} <= server.there.keys()
 
 
-async def test_certificates_that_cannot_be_made_stand_in_the_status() -> None:
+async def test_certificates_that_cannot_be_issued_are_reported_in_the_status() -> None:
     path = "/api/v1/namespaces/infra/secrets/pool-gateway-tls"
     server, store = Server(there={path: {"metadata": {"name": "pool-gateway-tls", "labels": {}}, "data": {}}}), Store()
     store.put(gpu_pool())
@@ -146,7 +146,7 @@ async def test_certificates_that_cannot_be_made_stand_in_the_status() -> None:
     assert server.there[path]["data"] == {}
 
 
-async def test_a_pool_that_is_made_anew_keeps_its_authority_and_broken_certificates_are_mended() -> None:
+async def test_a_recreated_pool_keeps_its_ca_and_broken_certificates_are_reissued() -> None:
     server = Server()
     old, new = gpu_pool(), gpu_pool()
     new["metadata"]["uid"] = "another"
@@ -185,7 +185,7 @@ async def test_each_role_has_a_secret_of_its_own_and_the_operators_certificate_i
 
 
 @pytest.mark.parametrize("days", [0, 61])
-async def test_a_secret_with_another_roles_certificate_or_an_old_one_is_written_anew(days: int) -> None:
+async def test_a_secret_with_another_roles_or_an_expiring_certificate_is_reissued(days: int) -> None:
     server = Server()
     there = "/api/v1/namespaces/infra/secrets/pool-"
 

@@ -1,4 +1,4 @@
-"""A pool without engines: the operator hears at once that somebody asks, and asks for an engine."""
+"""Scale from zero: the operator is notified of the first request at once and starts an engine."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def submit(target: str, tls: Path, cluster: Kept) -> Any:
     return call
 
 
-async def test_the_first_request_of_a_pool_without_engines_is_heard_of_at_once_and_brings_one(
+async def test_the_first_request_of_a_pool_at_zero_is_reported_at_once_and_starts_an_engine(
     cluster: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, asked = Store(), asyncio.Queue[Key]()
@@ -119,7 +119,7 @@ async def test_the_first_request_of_a_pool_without_engines_is_heard_of_at_once_a
         ({"engines": {"replicas": 1, "min": 1, "max": 2}}, None, 0.0),
     ],
 )
-def test_requests_are_held_for_a_start_where_engines_may_be_none(
+def test_requests_are_held_during_a_start_where_a_pool_may_scale_to_zero(
     roles: Json, hold_start: str | None, start_s: float
 ) -> None:
     asked = {**roles, "memory": gpu_pool()["spec"]["memory"], "scheduling": {"holdStart": hold_start}}

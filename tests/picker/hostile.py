@@ -106,7 +106,7 @@ class Attack:
 
 
 @dataclass(slots=True)
-class Told:
+class Output:
     """What the picker sent to an attacker, as far as it read it."""
 
     data: bytearray = field(default_factory=bytearray)
@@ -136,21 +136,23 @@ def connect(port: int, source: str = "127.0.0.1") -> socket.socket:
     return opened
 
 
-async def run(attack: Attack, port: int, seconds: float, told: Told | None = None, source: str = "127.0.0.1") -> int:
+async def run(
+    attack: Attack, port: int, seconds: float, output: Output | None = None, source: str = "127.0.0.1"
+) -> int:
     """Attack over one connection after the other, as each is closed; how many there were."""
     connections = 0
-    told = told if told is not None else Told()
+    output = output if output is not None else Output()
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     while (left := until - loop.time()) > 0:
         connections += 1
-        told.data.clear()
-        await once(attack, port, left, told, source)
+        output.data.clear()
+        await once(attack, port, left, output, source)
         await asyncio.sleep(0.01)
     return connections
 
 
-async def once(attack: Attack, port: int, seconds: float, told: Told, source: str = "127.0.0.1") -> None:
+async def once(attack: Attack, port: int, seconds: float, output: Output, source: str = "127.0.0.1") -> None:
     """Attack over one connection until it is closed, or for so long."""
     try:
         opened = connect(port, source)
@@ -158,7 +160,7 @@ async def once(attack: Attack, port: int, seconds: float, told: Told, source: st
         return
     tasks = {asyncio.create_task(_send(opened, attack))}
     if attack.reads:
-        tasks.add(asyncio.create_task(_read(opened, told)))
+        tasks.add(asyncio.create_task(_read(opened, output)))
     wait_for = asyncio.FIRST_COMPLETED if not attack.reads else asyncio.FIRST_EXCEPTION
     await asyncio.wait(tasks, timeout=seconds, return_when=wait_for)
     for task in tasks:
@@ -175,12 +177,12 @@ async def _send(opened: socket.socket, attack: Attack) -> None:
         await asyncio.sleep(attack.pause_s)
 
 
-async def _read(opened: socket.socket, told: Told) -> None:
+async def _read(opened: socket.socket, output: Output) -> None:
     """Raises OSError at the end, so that nothing more is sent."""
     loop = asyncio.get_running_loop()
     while data := await loop.sock_recv(opened, 1 << 18):
-        if len(told.data) < 1 << 20:
-            told.data += data
+        if len(output.data) < 1 << 20:
+            output.data += data
     raise ConnectionResetError
 
 

@@ -177,7 +177,7 @@ async def test_several_attacks_at_once() -> None:
 
 
 @pytest.mark.parametrize("tls", ["off", "selfSigned"])
-async def test_connections_of_one_address_are_bounded_and_leave_room_for_others(tls: str) -> None:
+async def test_connections_of_one_address_are_bounded_and_others_are_accepted(tls: str) -> None:
     """They send nothing: no TLS, no preface."""
     options = ("--max-connections-per-address", "50", "--max-connections", "60")
     async with victim(*options, tls=tls) as of:
@@ -193,7 +193,7 @@ async def test_connections_of_one_address_are_bounded_and_leave_room_for_others(
         await of.until(lambda value: value == 0, "aegaeon_picker_connections")
 
 
-async def test_an_address_that_connects_too_often_is_made_to_wait() -> None:
+async def test_an_address_that_connects_too_often_is_rate_limited() -> None:
     async with victim() as of:
         for _ in range(400):
             connect(of.port, "127.0.0.2").close()

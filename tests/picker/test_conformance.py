@@ -43,7 +43,7 @@ spec: {endpointPickerRef: {name: picks}}
 """
 
 
-def test_tests_are_read_and_their_steps_are_not() -> None:
+def test_tests_are_counted_and_their_subtests_are_not() -> None:
     assert [(one.test, one.verdict, one.seconds) for one in read(SAID)] == [
         ("InferencePoolAccepted", "PASS", 1.02),
         (ISTIOS, "FAIL", 300.1),
@@ -52,7 +52,7 @@ def test_tests_are_read_and_their_steps_are_not() -> None:
     assert summary(read(SAID))[-1] == "1 passed, 1 failed, 1 skipped"
 
 
-def test_a_failure_that_is_known_is_told_with_its_reason_and_is_no_problem() -> None:
+def test_a_known_failure_is_reported_with_its_reason_and_passes() -> None:
     (line,) = [line for line in summary(read(SAID)) if line.startswith("FAIL")]
     assert NOT_OURS[ISTIOS] in line
     assert problems(read(SAID)) == []
@@ -64,12 +64,12 @@ def test_any_other_failure_is_one() -> None:
     ]
 
 
-def test_a_suite_that_stopped_before_its_first_test_is_no_success() -> None:
+def test_a_suite_that_stopped_before_its_first_test_fails() -> None:
     (why,) = problems(read("--- FAIL: TestConformance (60.01s)\nFAIL\n"))
     assert "no test ran" in why
 
 
-def test_a_known_failure_that_is_mended_asks_to_be_forgotten() -> None:
+def test_a_known_failure_that_passes_asks_to_be_removed() -> None:
     (why,) = problems(read(f"    --- PASS: TestConformance/{ISTIOS} (4.00s)\n"))
     assert "take it out of NOT_OURS" in why
 
@@ -80,10 +80,10 @@ def test_images_and_services_are_those_that_the_manifests_name() -> None:
     assert found.pickers == ("picks.servers.svc.cluster.local",)
 
 
-def test_the_suites_options_are_said_in_the_pickers_words() -> None:
-    told = ["--pool-name", "p", "--pool-namespace", "n", "--zap-encoder", "json"]
-    told += ["--grpc-port", "9002", "--grpc-health-port", "9003"]
+def test_the_suites_options_become_those_of_the_picker() -> None:
+    arguments = ["--pool-name", "p", "--pool-namespace", "n", "--zap-encoder", "json"]
+    arguments += ["--grpc-port", "9002", "--grpc-health-port", "9003"]
     pool, ports = ["--pool", "p", "--namespace", "n"], ["--listen", "0.0.0.0:9002", "--health-listen", "0.0.0.0:9003"]
-    assert ours(told) == [*pool, *ports, "--conformance"]
+    assert ours(arguments) == [*pool, *ports, "--conformance"]
     with pytest.raises(SystemExit):
-        ours([*told, "--unheard-of"])
+        ours([*arguments, "--unheard-of"])

@@ -64,7 +64,7 @@ class Wire:
 ASKED = frame(DATA, 1, grpc_message(body_request(b"x" * 1000)))
 
 
-def test_while_a_peer_does_not_read_nothing_is_answered_and_nothing_read() -> None:
+def test_a_peer_that_does_not_read_gets_back_pressure() -> None:
     wire = Wire()
     wire.connection.data_received(HELLO + open_stream(1))
     wire.connection.pause_writing()
@@ -77,7 +77,7 @@ def test_while_a_peer_does_not_read_nothing_is_answered_and_nothing_read() -> No
     assert wire.log == ["pause", "resume"]
 
 
-def test_a_peer_that_does_not_read_for_long_is_told_and_then_cut_off() -> None:
+def test_a_peer_that_does_not_read_for_long_gets_goaway_and_is_closed() -> None:
     wire = Wire()
     wire.connection.data_received(HELLO + open_stream(1) + ASKED)
     wire.connection.pause_writing()
@@ -109,6 +109,6 @@ def test_a_fault_closes_the_connection_and_what_comes_after_it_is_not_read() -> 
     wire = Wire()
     wire.connection.data_received(HELLO + settings() * 100)
     assert wire.log == ["close"]
-    told = len(wire.written)
+    written = len(wire.written)
     wire.connection.data_received(window(0, 1) * 1000)
-    assert len(wire.written) == told
+    assert len(wire.written) == written

@@ -42,7 +42,9 @@ async def test_an_event_arrives_before_the_next_is_written(tmp_path: Path, sessi
         assert await response.content.read() == b"data: second\n\n"
 
 
-async def test_a_long_stream_keeps_new_requests_away(tmp_path: Path, session: aiohttp.ClientSession) -> None:
+async def test_new_requests_avoid_an_endpoint_with_a_long_stream(
+    tmp_path: Path, session: aiohttp.ClientSession
+) -> None:
     async with (
         echo() as one,
         echo() as two,
@@ -91,7 +93,7 @@ async def test_an_endpoint_that_is_gone_is_passed_over(tmp_path: Path, session: 
                     assert response.status == 200
 
 
-async def test_health_answers_to_the_names_that_gateways_probe_and_ends_first(tmp_path: Path) -> None:
+async def test_health_answers_to_the_names_that_gateways_probe_and_is_shut_down_first(tmp_path: Path) -> None:
     async with echo() as server, way(tmp_path, server.port) as served:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{served.health_port}") as channel:
             stub = health_pb2_grpc.HealthStub(channel)
@@ -111,7 +113,7 @@ async def test_health_answers_to_the_names_that_gateways_probe_and_ends_first(tm
         (("--endpoints", "127.0.0.1:1", "--tls", "/nowhere"), "/nowhere: tls.key and tls.crt cannot be read"),
     ],
 )
-async def test_a_wrong_start_says_what_to_do(options: tuple[str, ...], said: str) -> None:
+async def test_wrong_options_are_refused_with_the_remedy(options: tuple[str, ...], said: str) -> None:
     listen = ("--listen", "127.0.0.1:0", "--health-listen", "127.0.0.1:0", "--metrics-port", "0")
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "aegaeon_picker", *listen, *options, stderr=asyncio.subprocess.PIPE

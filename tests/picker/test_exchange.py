@@ -1,4 +1,4 @@
-"""What Envoy is told, message by message."""
+"""The responses to Envoy, message by message."""
 
 import json
 
@@ -46,7 +46,7 @@ def test_header_and_metadata_name_the_same_endpoints() -> None:
     assert sorted(destination(only(Exchange(fleet_of_two()), headers()))) == [A, B]
 
 
-def test_a_subset_as_list_or_as_text_binds() -> None:
+def test_a_subset_as_list_or_as_text_restricts_the_choice() -> None:
     for hint in ([A], A, f" {A} , 10.9.9.9:1"):
         request = headers()
         request.metadata_context.filter_metadata["envoy.lb.subset_hint"].update({SUBSET: hint})
@@ -63,7 +63,7 @@ def test_an_empty_subset_and_an_empty_pool_are_answered_with_503() -> None:
         assert exchange.refused
 
 
-def test_the_request_counts_where_envoy_says_it_was_served() -> None:
+def test_the_request_counts_at_the_endpoint_that_envoy_reports() -> None:
     fleet = fleet_of_two()
     exchange = Exchange(fleet)
     first, second = destination(only(exchange, headers()))
@@ -82,21 +82,21 @@ def test_test_headers_are_obeyed_for_conformance_alone() -> None:
     assert len(destination(only(Exchange(fleet_of_two()), asked))) == 2
 
 
-@pytest.mark.parametrize(("told", "answered"), [(B, B), (None, f"fail: no metadata envoy.lb {SERVED}")])
-def test_the_conformance_suite_hears_what_the_gateway_said_and_not_what_was_picked(
-    told: str | None, answered: str
+@pytest.mark.parametrize(("reported", "answered"), [(B, B), (None, f"fail: no metadata envoy.lb {SERVED}")])
+def test_the_conformance_suite_gets_the_endpoint_that_served_and_not_the_picked_one(
+    reported: str | None, answered: str
 ) -> None:
     exchange = Exchange(fleet_of_two(), conformance=True)
     only(exchange, headers(**{TEST_SELECTION.replace("-", "_"): A}))
     arrived = ext_proc.ProcessingRequest(response_headers=ext_proc.HttpHeaders())
-    if told is not None:
-        arrived.metadata_context.filter_metadata["envoy.lb"].update({SERVED: told})
+    if reported is not None:
+        arrived.metadata_context.filter_metadata["envoy.lb"].update({SERVED: reported})
     (header,) = only(exchange, arrived).response_headers.response.header_mutation.set_headers
     assert (header.header.key, header.header.raw_value) == (TEST_SERVED, answered.encode())
 
 
 @given(size=st.integers(0, 3 * MAX_PIECE), end=st.booleans(), answer=st.booleans())
-def test_bodies_come_back_as_they_were_in_pieces_that_envoy_takes(size: int, end: bool, answer: bool) -> None:
+def test_bodies_are_returned_unchanged_in_chunks_that_envoy_accepts(size: int, end: bool, answer: bool) -> None:
     body = ext_proc.HttpBody(body=bytes(i % 251 for i in range(size)), end_of_stream=end)
     request = ext_proc.ProcessingRequest(**{"response_body" if answer else "request_body": body})
     responses = [

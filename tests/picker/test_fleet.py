@@ -18,7 +18,7 @@ def test_the_first_choice_has_the_fewest_open_requests() -> None:
     assert three.pick() == [str(C), str(B), str(A)]
 
 
-def test_equals_take_turns() -> None:
+def test_equal_endpoints_are_picked_round_robin() -> None:
     three = fleet(A, B, C)
     assert {three.pick()[0] for _ in range(3)} == {str(A), str(B), str(C)}
 
@@ -31,7 +31,7 @@ def test_only_the_subset_is_picked_from_by_address_with_or_without_port() -> Non
     assert three.pick([]) == []
 
 
-def test_nothing_is_picked_before_anything_is_known() -> None:
+def test_nothing_is_picked_before_the_first_list() -> None:
     assert Fleet().pick() == []
     assert not Fleet().known
 
@@ -56,11 +56,11 @@ def test_the_same_list_again_is_no_change() -> None:
     assert not two.update([B, A])
 
 
-def test_the_first_list_is_news_even_when_it_is_empty() -> None:
+def test_the_first_list_is_a_change_even_when_it_is_empty() -> None:
     made = Fleet()
     assert made.update([])
     assert made.known
 
 
-def test_an_ipv6_address_stands_in_brackets() -> None:
+def test_an_ipv6_address_is_in_brackets() -> None:
     assert str(Endpoint("fd00::1", 8000)) == "[fd00::1]:8000"

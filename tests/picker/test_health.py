@@ -34,7 +34,7 @@ async def asked() -> AsyncIterator[Asked]:
     await server.stop(0)
 
 
-async def test_alive_from_the_start_and_ready_when_it_is_said(asked: Asked) -> None:
+async def test_live_from_the_start_and_ready_when_set(asked: Asked) -> None:
     for ready in (False, True):
         asked.health.set_ready(ready)
         for name in NAMES:
@@ -42,13 +42,13 @@ async def test_alive_from_the_start_and_ready_when_it_is_said(asked: Asked) -> N
             assert answer.status == (SERVING if ready or name == "liveness" else NOT_SERVING)
 
 
-async def test_a_name_that_is_none_is_not_found(asked: Asked) -> None:
+async def test_an_unknown_name_is_not_found(asked: Asked) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match="no service 'other'") as raised:
         await asked.stub.Check(HealthCheckRequest(service="other"))
     assert raised.value.code() == grpc.StatusCode.NOT_FOUND
 
 
-async def test_who_watches_is_told_of_every_change(asked: Asked) -> None:
+async def test_watchers_receive_every_change(asked: Asked) -> None:
     watch = asked.stub.Watch(HealthCheckRequest(service="readiness"))
     unknown = asked.stub.Watch(HealthCheckRequest(service="other"))
     assert (await unknown.read()).status == HealthCheckResponse.SERVICE_UNKNOWN
@@ -61,12 +61,12 @@ async def test_who_watches_is_told_of_every_change(asked: Asked) -> None:
     watch.cancel()
 
 
-def test_a_watch_that_ends_as_it_is_told_keeps_no_other_from_being_told() -> None:
+def test_a_watch_that_ends_during_a_notification_does_not_block_others() -> None:
     """As where its bytes are too many: its stream is dropped then."""
-    health, told = Health(), list[bytes]()
+    health, statuses = Health(), list[bytes]()
 
     def end(number: int, answer: bytes) -> None:
-        told.append(answer)
+        statuses.append(answer)
         if health.ready:
             watches[number].close()
 
@@ -74,10 +74,10 @@ def test_a_watch_that_ends_as_it_is_told_keeps_no_other_from_being_told() -> Non
     for watch in watches:
         watch.message(HealthCheckRequest(service="readiness").SerializeToString())
     health.set_ready(True)
-    assert told[2:] == [HealthCheckResponse(status=SERVING).SerializeToString()] * 2
+    assert statuses[2:] == [HealthCheckResponse(status=SERVING).SerializeToString()] * 2
 
 
-async def test_a_request_that_cannot_be_read_is_an_internal_error(asked: Asked) -> None:
+async def test_an_unparsable_request_is_an_internal_error(asked: Asked) -> None:
     check = asked.channel.unary_unary("/grpc.health.v1.Health/Check")
     with pytest.raises(grpc.aio.AioRpcError, match="the message is no HealthCheckRequest") as raised:
         await check(b"\xff")

@@ -71,7 +71,7 @@ def to(server: Server) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(f"127.0.0.1:{server.port}")
 
 
-async def test_answers_come_while_the_client_still_speaks() -> None:
+async def test_responses_arrive_while_the_client_still_sends() -> None:
     async with served() as server, to(server) as channel:
         call = echo_of(channel)()
         for said in (b"one", b"", b"three"):
@@ -95,7 +95,7 @@ async def test_over_tls_with_the_certificate_it_made() -> None:
             await writer.wait_closed()
 
 
-async def test_many_calls_with_more_than_their_windows_hold() -> None:
+async def test_many_calls_exceed_their_flow_control_windows() -> None:
     """Messages of a megabyte there and two back, in eight calls at once, from a client that reads late."""
     said = bytes(range(256)) * 4096
 
@@ -128,7 +128,7 @@ async def test_a_call_error_is_the_clients_status() -> None:
         ("/test/Echo", b"x" * (MAX_MESSAGE + 1), grpc.StatusCode.RESOURCE_EXHAUSTED),
     ],
 )
-async def test_what_is_not_taken_ends_its_call_alone(path: str, message: bytes, status: grpc.StatusCode) -> None:
+async def test_a_refused_message_ends_its_call_alone(path: str, message: bytes, status: grpc.StatusCode) -> None:
     async with served() as server, to(server) as channel:
         other = echo_of(channel)()
         with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -139,7 +139,7 @@ async def test_what_is_not_taken_ends_its_call_alone(path: str, message: bytes, 
         other.cancel()
 
 
-async def test_a_compressed_message_is_not_taken() -> None:
+async def test_a_compressed_message_is_refused() -> None:
     async with served() as server, to(server) as channel:
         with pytest.raises(grpc.aio.AioRpcError, match="compressed messages are not taken"):
             await channel.unary_unary("/test/Echo")(b"x" * 10_000, compression=grpc.Compression.Gzip)
@@ -162,19 +162,19 @@ async def test_a_cancelled_call_and_a_lost_connection_are_closed() -> None:
 @pytest.mark.parametrize(
     "garbage", [b"GET / HTTP/1.1\r\n\r\n", PREFACE + b"\0\0\1\4\0\0\0\0\0x", PREFACE + b"\0\0\1\0\0\0\0\0\1x"]
 )
-async def test_who_speaks_no_http2_is_told_and_cut_off(garbage: bytes) -> None:
+async def test_a_client_without_http2_gets_an_error_and_is_closed(garbage: bytes) -> None:
     async with served() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(garbage)
-        told = await asyncio.wait_for(reader.read(), PATIENCE_S)
-        assert told[3] == 4  # our settings came first
+        frames = await asyncio.wait_for(reader.read(), PATIENCE_S)
+        assert frames[3] == 4  # our settings came first
         writer.close()
         await writer.wait_closed()
         async with to(server) as channel:
             await channel.channel_ready()
 
 
-async def test_a_server_that_stops_lets_open_calls_end_and_takes_no_others() -> None:
+async def test_shutdown_drains_open_calls_and_refuses_new_ones() -> None:
     async with served() as server, to(server) as channel:
         call = echo_of(channel)()
         await call.write(b"before")
@@ -191,7 +191,7 @@ async def test_a_server_that_stops_lets_open_calls_end_and_takes_no_others() -> 
         await asyncio.wait_for(stopping, PATIENCE_S)
 
 
-async def test_a_call_that_outlasts_the_grace_is_cut_off() -> None:
+async def test_a_call_that_outlasts_the_grace_period_is_cancelled() -> None:
     async with served() as server, to(server) as channel:
         call = echo_of(channel)()
         await call.write(b"x")
@@ -200,7 +200,7 @@ async def test_a_call_that_outlasts_the_grace_is_cut_off() -> None:
         assert await call.code() == grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_client_that_goes_away_leaves_nobody_to_be_told() -> None:
+async def test_a_client_that_disconnects_leaves_no_watcher() -> None:
     """It says so (GOAWAY) while it watches; what changes afterwards reaches the others."""
     health = Health()
     async with served(health.methods) as server:
@@ -212,12 +212,12 @@ async def test_a_client_that_goes_away_leaves_nobody_to_be_told() -> None:
         writer.write(gone.data_to_send())
         async with to(server) as channel:
             watch = channel.unary_stream(WATCH)(b"")
-            told = await watch.read()
+            frames = await watch.read()
             gone.close_connection()
             writer.write(gone.data_to_send())
             await asyncio.wait_for(reader.read(), PATIENCE_S)
             health.set_ready(True)
-            assert await watch.read() != told
+            assert await watch.read() != frames
             watch.cancel()
         writer.close()
         await writer.wait_closed()

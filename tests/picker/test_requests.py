@@ -1,4 +1,4 @@
-"""Envoy's messages as nobody's Envoy sends them."""
+"""Malformed and extreme messages of Envoy's protocol."""
 
 import time
 from contextlib import suppress
@@ -32,7 +32,7 @@ def test_no_bytes_raise_anything_but_a_call_error(data: bytes) -> None:
         answer(data)
 
 
-def test_a_long_body_is_taken_and_as_many_bytes_of_anything_else_are_not() -> None:
+def test_a_long_body_is_accepted_and_other_long_messages_are_refused() -> None:
     body = ProcessingRequest(request_body=HttpBody(body=b"x" * 4_000_000, end_of_stream=True))
     assert answer(body.SerializeToString()) > 1
     headers = ProcessingRequest()
@@ -52,7 +52,7 @@ def test_four_megabytes_of_empty_headers_cost_nothing() -> None:
 
 
 @pytest.mark.parametrize("hint", [1.0, True, {"a": 1}, ["10.0.0.1:8000"] * 5000])
-def test_a_subset_that_is_none_ends_its_call(hint: object) -> None:
+def test_an_invalid_subset_ends_its_call(hint: object) -> None:
     request = ProcessingRequest()
     request.request_headers.SetInParent()
     request.metadata_context.filter_metadata["envoy.lb.subset_hint"].update({SUBSET: hint})

@@ -8,7 +8,7 @@ from hpack import Decoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from picker import hostile
-from picker.hostile import DATA, END_HEADERS, END_STREAM, HELLO, Headers, Told, frame, grpc_message, open_stream
+from picker.hostile import DATA, END_HEADERS, END_STREAM, HELLO, Headers, Output, frame, grpc_message, open_stream
 
 from aegaeon_picker.fleet import Endpoint, Fleet
 from aegaeon_picker.metrics import Metrics
@@ -39,7 +39,7 @@ class Rig:
         self.budget = Budget(self.limits)
         self.rejections = Rejections(lambda scope, reason: self.rejected.append((scope, reason)), self.clock)
         self.methods = Picker(fleet, Metrics(fleet), conformance=False).methods
-        self.told = Told()
+        self.output = Output()
         self.session = self.connect()
 
     def connect(self) -> Session:
@@ -54,25 +54,27 @@ class Rig:
         self.session.add(data)
         while self.session.work(FOREVER):
             pass
-        self.told.data += self.session.to_send()
+        self.output.data += self.session.to_send()
 
     def ends(self, data: bytes) -> PeerError:
         """The connection, with that error."""
         with pytest.raises(PeerError) as raised:
             self.send(data)
         self.session.end(raised.value)
-        self.told.data += self.session.to_send()
-        assert self.told.goaways() == [raised.value.code]
+        self.output.data += self.session.to_send()
+        assert self.output.goaways() == [raised.value.code]
         return raised.value
 
     def answers(self, stream: int) -> int:
         """Bytes of answers."""
-        return sum(len(payload) for kind, _, number, payload in self.told.frames() if (kind, number) == (DATA, stream))
+        return sum(
+            len(payload) for kind, _, number, payload in self.output.frames() if (kind, number) == (DATA, stream)
+        )
 
     def status(self, stream: int) -> int | None:
         """Of the call on it, once it has one."""
         decoder, found = Decoder(), None
-        for kind, _, number, payload in self.told.frames():
+        for kind, _, number, payload in self.output.frames():
             if kind == hostile.HEADERS:
                 fields = dict(decoder.decode(payload))
                 found = int(fields["grpc-status"]) if number == stream and "grpc-status" in fields else found
@@ -83,7 +85,7 @@ class Rig:
         self.send(open_stream(stream) + frame(DATA, stream, GOOD, END_STREAM))
         assert self.answers(stream) > 0
         assert self.status(stream) == Status.OK
-        assert not self.told.goaways()
+        assert not self.output.goaways()
         self.budget.check()
 
 
@@ -112,10 +114,10 @@ def test_a_stream_opened_and_reset_in_one_read_ends_alone() -> None:
         with_fields(("", "no name")),
     ],
 )
-def test_header_fields_that_are_no_request_end_their_stream_alone(malformed: bytes) -> None:
+def test_invalid_header_fields_end_their_stream_alone(malformed: bytes) -> None:
     rig = Rig()
     rig.send(HELLO + malformed)
-    assert rig.told.resets() == {1: ErrorCodes.PROTOCOL_ERROR}
+    assert rig.output.resets() == {1: ErrorCodes.PROTOCOL_ERROR}
     assert rig.rejected == [("stream", Reason.MALFORMED)]
     rig.goes_on()
 
@@ -130,7 +132,7 @@ def test_header_fields_that_are_no_request_end_their_stream_alone(malformed: byt
         (frame(DATA, 1, b"", END_STREAM), Status.OK),
     ],
 )
-def test_a_message_that_is_not_taken_ends_its_call_alone(sent: bytes, status: Status) -> None:
+def test_a_rejected_message_ends_its_call_alone(sent: bytes, status: Status) -> None:
     rig = Rig()
     rig.send(HELLO + open_stream(1) + sent)
     assert rig.status(1) == status
@@ -155,7 +157,7 @@ def test_header_fields_that_are_too_many_or_too_large_end_their_call_alone(field
 def test_a_frame_that_its_stream_does_not_allow_ends_the_stream_alone(late: bytes, code: ErrorCodes) -> None:
     rig = Rig()
     rig.send(HELLO + open_stream(1) + late)
-    assert rig.told.resets()[1] in {code, ErrorCodes.NO_ERROR}
+    assert rig.output.resets()[1] in {code, ErrorCodes.NO_ERROR}
     rig.goes_on()
 
 
@@ -173,7 +175,7 @@ def test_a_frame_that_its_stream_does_not_allow_ends_the_stream_alone(late: byte
         (HELLO + hostile.window(0, 2**31 - 1) * 2, Reason.PROTOCOL),
     ],
 )
-def test_what_breaks_the_connection_ends_it_with_a_goaway(sent: bytes, reason: Reason) -> None:
+def test_a_connection_error_ends_it_with_a_goaway(sent: bytes, reason: Reason) -> None:
     assert Rig().ends(sent).reason == reason
 
 
@@ -195,7 +197,7 @@ def test_what_breaks_the_connection_ends_it_with_a_goaway(sent: bytes, reason: R
         "frames of no known type",
     ],
 )
-def test_a_flood_ends_its_connection_and_calms_down_the_peer(name: str) -> None:
+def test_a_flood_ends_its_connection_with_enhance_your_calm(name: str) -> None:
     rig, attack = Rig(), hostile.ATTACKS[name]
 
     def flood() -> None:
@@ -208,7 +210,7 @@ def test_a_flood_ends_its_connection_and_calms_down_the_peer(name: str) -> None:
     assert raised.value.code == ErrorCodes.ENHANCE_YOUR_CALM
 
 
-def test_a_client_that_stays_below_the_rates_is_left_alone() -> None:
+def test_a_client_below_the_rate_limits_is_not_affected() -> None:
     rig = Rig()
     rig.send(HELLO)
     for number in range(2000):
@@ -222,7 +224,7 @@ def test_a_client_that_stays_below_the_rates_is_left_alone() -> None:
 def test_one_stream_too_many_is_refused_and_the_others_go_on() -> None:
     rig = Rig(Limits(streams_per_connection=2))
     rig.send(HELLO + open_stream(1) + open_stream(3) + open_stream(5))
-    assert rig.told.resets() == {5: ErrorCodes.REFUSED_STREAM}
+    assert rig.output.resets() == {5: ErrorCodes.REFUSED_STREAM}
     rig.send(hostile.reset(3))
     rig.goes_on()
 
@@ -230,47 +232,47 @@ def test_one_stream_too_many_is_refused_and_the_others_go_on() -> None:
 def test_streams_of_all_connections_are_bounded() -> None:
     rig = Rig(Limits(streams=1))
     rig.send(HELLO + open_stream(1))
-    first, rig.session, rig.told = rig.session, rig.connect(), Told()
+    first, rig.session, rig.output = rig.session, rig.connect(), Output()
     rig.send(HELLO + open_stream(1))
-    assert rig.told.resets() == {1: ErrorCodes.REFUSED_STREAM}
+    assert rig.output.resets() == {1: ErrorCodes.REFUSED_STREAM}
     first.close()
     rig.goes_on()
 
 
-def test_answers_that_are_not_taken_stop_further_ones_until_they_are() -> None:
+def test_unread_responses_pause_further_ones() -> None:
     rig = Rig()
     asked = grpc_message(hostile.body_request(b"x" * 30_000))
     rig.send(hostile.PREFACE + hostile.settings(initial_window_size=0) + hostile.window(0, 1 << 30) + open_stream(1))
     rig.send(b"".join(frame(DATA, 1, asked[at : at + 16_000]) for at in range(0, len(asked), 16_000)) * 2)
     assert rig.answers(1) == 0
     assert 60_000 < rig.budget.bytes < 1 << 17
-    assert not [each for kind, _, each, _ in rig.told.frames() if kind == hostile.WINDOW_UPDATE and each == 1]
+    assert not [each for kind, _, each, _ in rig.output.frames() if kind == hostile.WINDOW_UPDATE and each == 1]
     rig.send(hostile.window(1, 1 << 20))
     assert rig.answers(1) > 60_000
     assert rig.budget.bytes == 0
 
 
-def test_the_stream_that_holds_most_ends_when_too_much_is_buffered() -> None:
+def test_the_stream_with_the_largest_buffer_ends_when_the_connection_buffers_too_much() -> None:
     rig = Rig(Limits(connection_bytes=100_000))
     started = grpc_message(b"", size=1 << 20)
     rig.send(HELLO + b"".join(open_stream(each) + frame(DATA, each, started + b"x" * 10_000) for each in (1, 3)))
     rig.send(frame(DATA, 1, b"x" * 16_000) * 3)
     rig.send(frame(DATA, 3, b"x" * 16_000) * 2)
-    assert rig.told.resets() == {1: ErrorCodes.ENHANCE_YOUR_CALM}
+    assert rig.output.resets() == {1: ErrorCodes.ENHANCE_YOUR_CALM}
     assert rig.rejected == [("stream", Reason.BUFFERED)]
     rig.goes_on()
 
 
-def test_another_connection_gives_way_when_all_together_hold_too_much() -> None:
+def test_the_connection_with_the_largest_buffer_ends_when_all_buffer_too_much() -> None:
     rig = Rig(Limits(buffered_bytes=100_000))
     started = grpc_message(b"", size=1 << 20)
     rig.send(HELLO + open_stream(1) + frame(DATA, 1, started + b"x" * 16_000) + frame(DATA, 1, b"x" * 16_000) * 3)
-    greedy, told = rig.session, rig.told
-    rig.session, rig.told = rig.connect(), Told()
+    greedy, output = rig.session, rig.output
+    rig.session, rig.output = rig.connect(), Output()
     rig.send(HELLO + open_stream(1) + frame(DATA, 1, started + b"x" * 16_000) + frame(DATA, 1, b"x" * 16_000) * 2)
-    told.data += greedy.to_send()
-    assert told.resets() == {1: ErrorCodes.ENHANCE_YOUR_CALM}
-    assert not rig.told.resets()
+    output.data += greedy.to_send()
+    assert output.resets() == {1: ErrorCodes.ENHANCE_YOUR_CALM}
+    assert not rig.output.resets()
     rig.goes_on()
 
 
@@ -288,7 +290,7 @@ def test_a_stream_that_takes_too_long_ends_alone(sent: bytes, after_s: float, re
     rig.now += after_s
     rig.session.check()
     rig.send(b"")
-    assert rig.told.resets() == {1: ErrorCodes.CANCEL}
+    assert rig.output.resets() == {1: ErrorCodes.CANCEL}
     assert rig.rejected == [("stream", reason)]
     rig.goes_on()
 
@@ -311,15 +313,15 @@ def test_a_connection_that_takes_too_long_ends(sent: bytes, reason: Reason) -> N
     assert raised.value.reason == reason
 
 
-def test_work_is_given_up_when_its_time_is_over_and_goes_on_where_it_was() -> None:
+def test_work_yields_when_its_time_slice_is_over_and_resumes() -> None:
     rig = Rig(tick_s=0.0001)
     rig.session.add(HELLO + frame(hostile.PING, payload=b"8 bytes.") * 100)
     turns = 1
     while rig.session.work(rig.now + 0.001):
         turns += 1
     assert turns >= 10
-    rig.told.data += rig.session.to_send()
-    assert sum(kind == hostile.PING for kind, _, _, _ in rig.told.frames()) == 100
+    rig.output.data += rig.session.to_send()
+    assert sum(kind == hostile.PING for kind, _, _, _ in rig.output.frames()) == 100
 
 
 def test_streams_with_many_messages_are_answered_in_turn() -> None:
@@ -327,7 +329,7 @@ def test_streams_with_many_messages_are_answered_in_turn() -> None:
     rig.send(HELLO + open_stream(1) + open_stream(3))
     rig.session.add(frame(DATA, 1, GOOD * 300) + frame(DATA, 3, GOOD))
     rig.session.work(rig.now + 0.01)
-    rig.told.data += rig.session.to_send()
+    rig.output.data += rig.session.to_send()
     assert 0 < rig.answers(1) < 300 * len(GOOD)
 
 
@@ -353,7 +355,7 @@ def _frames() -> st.SearchStrategy[bytes]:
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(st.one_of(_frames(), st.just(open_stream(1)), st.binary(max_size=20)), max_size=20), st.booleans())
-def test_no_bytes_raise_anything_but_its_own_error_and_nothing_stays_held(parts: list[bytes], greet: bool) -> None:
+def test_no_bytes_raise_other_than_its_own_error_or_leak(parts: list[bytes], greet: bool) -> None:
     rig = Rig()
     try:
         for part in [HELLO] * greet + parts:

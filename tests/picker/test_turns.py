@@ -51,7 +51,7 @@ def test_a_little_work_is_done_at_once() -> None:
     assert loop.log == ["a"]
 
 
-def test_much_work_gives_back_the_loop_every_few_milliseconds() -> None:
+def test_long_work_yields_to_the_event_loop_every_few_milliseconds() -> None:
     loop = Loop()
     worker = Worker(loop, "a", 0.1)
     assert turns(loop).offer(worker)
@@ -62,7 +62,7 @@ def test_much_work_gives_back_the_loop_every_few_milliseconds() -> None:
     assert len(rounds) > 20
 
 
-def test_a_hundred_connections_that_have_something_at_once_do_not_hold_the_loop() -> None:
+def test_a_hundred_ready_connections_do_not_block_the_event_loop() -> None:
     loop = Loop()
     shared = turns(loop)
     for number in range(100):
@@ -73,7 +73,7 @@ def test_a_hundred_connections_that_have_something_at_once_do_not_hold_the_loop(
     assert len(loop.log) == 100
 
 
-def test_an_address_with_many_connections_has_one_turn_for_each_of_another() -> None:
+def test_addresses_share_the_event_loop_fairly_however_many_connections_they_have() -> None:
     loop = Loop()
     shared = turns(loop)
     for _ in range(50):
@@ -96,7 +96,7 @@ def test_connections_are_bounded_together_by_address_and_by_rate() -> None:
     assert doors.enter("a", 2) is None
 
 
-def test_an_address_whose_connection_ended_by_its_fault_waits_longer_and_is_forgotten_later() -> None:
+def test_misbehaving_addresses_wait_longer_and_are_forgotten_later() -> None:
     doors = Admission(Limits(connection_rate=Rate(1, 20)))
     assert doors.enter("a", 0) is None
     doors.leave("a", True, 0)

@@ -8,11 +8,11 @@ from prose.check import entries, hits, words
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SUFFIXES = {".md", ".py"}
+SUFFIXES = {".md", ".py", ".pyi", ".cpp", ".hpp", ".cu", ".proto", ".yaml", ".yml", ".tpl", ".sh"}
 
 
 def tracked(paths: list[str]) -> list[str]:
-    """Return the tracked documents and modules that git's path patterns name."""
+    """Return the tracked documents, sources and manifests that git's path patterns name."""
     listed = subprocess.run(["git", "ls-files", "--", *paths], cwd=ROOT, check=True, capture_output=True, text=True)
     return [name for name in listed.stdout.splitlines() if Path(name).suffix in SUFFIXES]
 

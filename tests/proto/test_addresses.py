@@ -1,4 +1,4 @@
-"""A name that was resolved once stays reachable while nobody resolves names."""
+"""A name that was resolved once stays reachable while DNS is unavailable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TARGET = "pool-scheduler.prod.svc:50051"
 
 
 class Names:
-    """What the resolver answers; None: nobody does."""
+    """The resolver's answer; None: it is unavailable."""
 
     def __init__(self) -> None:
         self.family, self.addresses = socket.AF_INET, ["10.96.0.7"]
@@ -44,7 +44,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Names:
     return made
 
 
-def test_a_name_leads_where_it_led_while_nobody_resolves_it(names: Names) -> None:
+def test_the_last_address_of_a_name_is_used_while_dns_is_unavailable(names: Names) -> None:
     known = Addresses()
     assert known.of(TARGET) == "ipv4:10.96.0.7:50051"
     names.answers = False
@@ -77,5 +77,5 @@ def test_a_name_that_was_never_resolved_is_left_to_grpc(names: Names) -> None:
     "target",
     ["unix:/run/scheduler.sock", "unix:///run/s", "127.0.0.1:50051", "[::1]:50051", "dns:///a:1", "ipv4:10.0.0.1:1"],
 )
-def test_what_is_no_name_is_dialled_as_it_is(names: Names, target: str) -> None:
+def test_literal_addresses_are_dialled_unchanged(names: Names, target: str) -> None:
     assert Addresses().of(target) == target

@@ -1,4 +1,4 @@
-"""What a stranger may take of a server's port before it has shown a certificate, and a peer after that."""
+"""What a connection may take of a server's port before it has shown a certificate, and a peer after that."""
 
 from __future__ import annotations
 
@@ -27,57 +27,57 @@ def authority() -> Pair:
     return make_authority("red", NOW)
 
 
-async def until_closed(stranger: socket.socket) -> float:
+async def until_closed(connection: socket.socket) -> float:
     """When the server ended the connection, by the loop's clock."""
     loop = asyncio.get_running_loop()
     try:
-        while await loop.sock_recv(stranger, 1 << 12):
+        while await loop.sock_recv(connection, 1 << 12):
             pass
     except ConnectionError:
         pass
     return loop.time()
 
 
-async def test_a_thousand_silent_connections_keep_no_peer_out_and_end_when_the_handshake_is_due(
+async def test_a_thousand_silent_connections_block_no_peer_and_end_at_the_handshake_timeout(
     tmp_path: Path, authority: Pair
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     folder = mount(tmp_path / "tls", authority, issue(authority, Role.SCHEDULER, NOW))
-    server, strangers = make_server(), []
+    server, connections = make_server(), []
     port = add_port(server, "127.0.0.1:0", folder)
     await server.start()
     loop = asyncio.get_running_loop()
     try:
         began = loop.time()
         for _ in range(SILENT):
-            stranger = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
-            stranger.setblocking(False)
-            strangers.append(stranger)
+            connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+            connection.setblocking(False)
+            connections.append(connection)
         async with open_channel(f"127.0.0.1:{port}", folder, Role.SCHEDULER) as channel:
             await connect(channel, PATIENCE_S)
         async with asyncio.timeout(PATIENCE_S):
-            ends = await asyncio.gather(*map(until_closed, strangers))
+            ends = await asyncio.gather(*map(until_closed, connections))
         assert min(ends) >= began + HANDSHAKE_S * 0.9
     finally:
-        for stranger in strangers:
-            stranger.close()
+        for connection in connections:
+            connection.close()
         await server.stop(0)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_a_server_takes_so_many_connections_and_closes_what_is_more(tmp_path: Path, authority: Pair) -> None:
+async def test_connections_above_the_limit_are_closed(tmp_path: Path, authority: Pair) -> None:
     folder = mount(tmp_path / "tls", authority, issue(authority, Role.SCHEDULER, NOW))
     server = make_server((("grpc.max_allowed_incoming_connections", 4), ("grpc.server_handshake_timeout_ms", 600_000)))
     port = add_port(server, "127.0.0.1:0", folder)
     await server.start()
-    strangers = []
+    connections = []
     try:
         for _ in range(12):
-            stranger = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
-            stranger.setblocking(False)
-            strangers.append(stranger)
-        waiting = {asyncio.ensure_future(until_closed(one)) for one in strangers}
+            connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+            connection.setblocking(False)
+            connections.append(connection)
+        waiting = {asyncio.ensure_future(until_closed(one)) for one in connections}
         async with asyncio.timeout(PATIENCE_S):
             while len(waiting) > 4:
                 _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -85,13 +85,13 @@ async def test_a_server_takes_so_many_connections_and_closes_what_is_more(tmp_pa
             one.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
     finally:
-        for stranger in strangers:
-            stranger.close()
+        for connection in connections:
+            connection.close()
         await server.stop(0)
     assert dict(BOUNDS)["grpc.max_allowed_incoming_connections"] == 4096
 
 
-async def test_a_peer_is_told_how_many_streams_and_how_long_headers_may_be(tmp_path: Path, authority: Pair) -> None:
+async def test_the_server_announces_its_limits_on_streams_and_headers(tmp_path: Path, authority: Pair) -> None:
     folder = mount(tmp_path / "tls", authority, issue(authority, Role.SCHEDULER, NOW))
     server = make_server()
     port = add_port(server, "127.0.0.1:0", folder)

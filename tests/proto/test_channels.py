@@ -27,7 +27,7 @@ class Answering(admin_pb2_grpc.AdminServicer):
     """Says who asks."""
 
     async def Status(self, request: Any, context: Any) -> admin_pb2.AdminStatus:
-        (name,) = context.auth_context().get("x509_common_name", [b"nobody"])
+        (name,) = context.auth_context().get("x509_common_name", [b"none"])
         return admin_pb2.AdminStatus(incarnation=name.decode())
 
 
@@ -37,7 +37,7 @@ def authority() -> Pair:
 
 
 @pytest.fixture(scope="module")
-def stranger() -> Pair:
+def foreign() -> Pair:
     return make_authority("blue", NOW)
 
 
@@ -65,7 +65,9 @@ async def refusal(target: str, tls: Path | None) -> str:
     return why(error.value, tls)
 
 
-async def test_who_holds_a_certificate_of_the_pool_is_known_by_its_role(tmp_path: Path, authority: Pair) -> None:
+async def test_a_peer_with_a_certificate_of_the_pool_is_authenticated_by_its_role(
+    tmp_path: Path, authority: Pair
+) -> None:
     server = mount(tmp_path / "server", authority, issue(authority, Role.SCHEDULER, NOW))
     client = mount(tmp_path / "client", authority, issue(authority, Role.OPERATOR, NOW))
     async with serving(server) as target:
@@ -73,9 +75,9 @@ async def test_who_holds_a_certificate_of_the_pool_is_known_by_its_role(tmp_path
 
 
 async def test_a_server_of_another_pool_is_refused_with_a_sentence(
-    tmp_path: Path, authority: Pair, stranger: Pair
+    tmp_path: Path, authority: Pair, foreign: Pair
 ) -> None:
-    server = mount(tmp_path / "server", stranger, issue(stranger, Role.SCHEDULER, NOW))
+    server = mount(tmp_path / "server", foreign, issue(foreign, Role.SCHEDULER, NOW))
     client = mount(tmp_path / "client", authority, issue(authority, Role.OPERATOR, NOW))
     async with serving(server) as target:
         sentence = await refusal(target, client)
@@ -83,11 +85,11 @@ async def test_a_server_of_another_pool_is_refused_with_a_sentence(
     assert str(client) in sentence
 
 
-async def test_a_client_of_another_pool_is_refused_and_both_sides_say_so(
-    tmp_path: Path, authority: Pair, stranger: Pair, capfd: pytest.CaptureFixture[str]
+async def test_a_client_of_another_pool_is_refused_and_both_sides_report_it(
+    tmp_path: Path, authority: Pair, foreign: Pair, capfd: pytest.CaptureFixture[str]
 ) -> None:
     server = mount(tmp_path / "server", authority, issue(authority, Role.SCHEDULER, NOW))
-    client = mount(tmp_path / "client", authority, issue(stranger, Role.OPERATOR, NOW))
+    client = mount(tmp_path / "client", authority, issue(foreign, Role.OPERATOR, NOW))
     async with serving(server) as target:
         assert "may not take the certificate" in await refusal(target, client)
     assert "CERTIFICATE_VERIFY_FAILED" in capfd.readouterr().err  # gRPC's own word, in the server's log
@@ -103,29 +105,29 @@ async def test_an_expired_certificate_and_none_at_all_are_refused(tmp_path: Path
         await refusal(target, None)
 
 
-async def test_a_client_with_certificates_is_told_that_the_other_side_has_none(tmp_path: Path, authority: Pair) -> None:
+async def test_a_client_with_certificates_reports_a_server_without_tls(tmp_path: Path, authority: Pair) -> None:
     client = mount(tmp_path / "client", authority, issue(authority, Role.OPERATOR, NOW))
     async with serving(None) as target:
         assert "does not speak TLS" in await refusal(target, client)
 
 
-async def test_certificates_are_renewed_while_streams_stand_and_nothing_is_restarted(
-    tmp_path: Path, authority: Pair, stranger: Pair
+async def test_certificates_are_renewed_during_open_streams_without_a_restart(
+    tmp_path: Path, authority: Pair, foreign: Pair
 ) -> None:
     server = mount(tmp_path / "server", authority, issue(authority, Role.SCHEDULER, NOW))
     client = mount(tmp_path / "client", authority, issue(authority, Role.OPERATOR, NOW))
     async with serving(server) as target, open_channel(target, client, Role.SCHEDULER, ALONE) as before:
         status = admin_pb2_grpc.AdminStub(before).Status
         assert (await status(admin_pb2.AdminStatusRequest())).incarnation == "operator.aegaeon.internal"
-        both = Pair(authority.certificate + stranger.certificate, authority.key)
-        mount(server, both, issue(stranger, Role.SCHEDULER, NOW))  # a new authority; the old one is still believed
+        both = Pair(authority.certificate + foreign.certificate, authority.key)
+        mount(server, both, issue(foreign, Role.SCHEDULER, NOW))  # a new authority; the old one is still believed
         assert (await status(admin_pb2.AdminStatusRequest())).incarnation == "operator.aegaeon.internal"
         assert "not one of this pool" in await refusal(target, client)
         mount(client, both, issue(authority, Role.OPERATOR, NOW))
         assert await ask(target, client) == "operator.aegaeon.internal"
 
 
-async def test_what_cannot_be_read_leaves_the_server_as_it_was(
+async def test_unreadable_certificates_leave_the_server_unchanged(
     tmp_path: Path, authority: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = mount(tmp_path / "server", authority, issue(authority, Role.SCHEDULER, NOW))
@@ -138,10 +140,10 @@ async def test_what_cannot_be_read_leaves_the_server_as_it_was(
         open_channel("127.0.0.1:1", server, Role.SCHEDULER)
 
 
-def test_certificates_say_when_they_are_due_and_whose_they_are(authority: Pair, stranger: Pair) -> None:
+def test_certificates_have_a_renewal_time_and_a_role(authority: Pair, foreign: Pair) -> None:
     pair = issue(authority, Role.SCHEDULER, NOW, timedelta(days=90))
     assert not is_due(pair.certificate, NOW + timedelta(days=59))
     assert is_due(pair.certificate, NOW + timedelta(days=61))
     assert signed_by(pair.certificate, authority.certificate)
-    assert not signed_by(pair.certificate, stranger.certificate)
-    assert signed_by(pair.certificate, stranger.certificate + authority.certificate)
+    assert not signed_by(pair.certificate, foreign.certificate)
+    assert signed_by(pair.certificate, foreign.certificate + authority.certificate)

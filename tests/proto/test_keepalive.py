@@ -1,4 +1,4 @@
-"""A peer that vanished without a word is noticed: pings and TCP_USER_TIMEOUT on every connection of a pool."""
+"""A peer that vanished silently is detected: pings and TCP_USER_TIMEOUT on every connection of a pool."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def user_timeouts(port: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs Linux' /proc")
-async def test_both_ends_of_a_connection_give_up_a_peer_that_acknowledges_nothing() -> None:
+async def test_both_ends_close_a_connection_whose_peer_acknowledges_nothing() -> None:
     server = make_server()
     port = add_port(server, "127.0.0.1:0", None)
     await server.start()

@@ -20,7 +20,7 @@ PATIENCE_S = 60  # against what hangs
 
 
 class Scheduler(leadership_pb2_grpc.LeadershipServicer):
-    """Says what it is told to say."""
+    """Answers with the configured reply."""
 
     def __init__(self, term: int, leads: bool = True) -> None:
         self.term = term
@@ -63,7 +63,7 @@ async def patience() -> AsyncIterator[None]:
         yield
 
 
-async def test_the_one_that_leads_is_found_among_those_that_stand_by_or_are_not_there(serving: Serving) -> None:
+async def test_the_leader_is_found_among_standbys_and_unreachable_targets(serving: Serving) -> None:
     standby, leader = await serving(Scheduler(0, leads=False)), await serving(Scheduler(7))
     targets = Leaders(("127.0.0.1:1", standby, leader), None)
     async with patience(), targets.leader() as found:
@@ -78,7 +78,7 @@ async def test_without_a_leader_every_target_has_its_reason(serving: Serving) ->
                 pass
 
 
-async def test_an_older_term_is_refused_though_it_says_that_it_leads(serving: Serving) -> None:
+async def test_a_leader_of_an_older_term_is_refused(serving: Serving) -> None:
     old, new = await serving(Scheduler(7)), await serving(Scheduler(8))
     targets = Leaders((old,), None)
     targets.seen = 8
@@ -92,7 +92,7 @@ async def test_an_older_term_is_refused_though_it_says_that_it_leads(serving: Se
             assert found.target == new
 
 
-async def test_who_is_attached_leaves_when_somebody_leads_in_a_higher_term(serving: Serving) -> None:
+async def test_an_attached_client_moves_to_the_leader_of_a_higher_term(serving: Serving) -> None:
     first, second = Scheduler(7), Scheduler(0, leads=False)
     targets = Leaders((await serving(first), await serving(second)), None)
     async with patience(), targets.leader() as found:
@@ -102,7 +102,7 @@ async def test_who_is_attached_leaves_when_somebody_leads_in_a_higher_term(servi
             await talk
 
 
-async def test_who_is_attached_leaves_a_scheduler_whose_loop_stands_still(
+async def test_an_attached_client_leaves_a_scheduler_whose_event_loop_hangs(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leaders, "ANSWER_S", 0.2)
@@ -115,7 +115,7 @@ async def test_who_is_attached_leaves_a_scheduler_whose_loop_stands_still(
         scheduler.speaks.set()
 
 
-async def test_what_is_said_to_the_leader_ends_as_it_ends(serving: Serving) -> None:
+async def test_a_call_to_the_leader_ends_with_its_result(serving: Serving) -> None:
     targets = Leaders((await serving(Scheduler(7)),), None)
     async with patience(), targets.leader() as found:
         await targets.follow(found, asyncio.sleep(0))
@@ -133,7 +133,7 @@ async def forever() -> None:
     await asyncio.Event().wait()
 
 
-async def test_a_leader_is_found_by_its_name_while_nobody_resolves_names(
+async def test_a_leader_is_found_by_name_while_dns_is_unavailable(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = (await serving(Scheduler(7))).rpartition(":")[2]

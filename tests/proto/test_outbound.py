@@ -42,7 +42,7 @@ def get(asked: Client, url: str, **options: Any) -> bytes:
 @pytest.mark.parametrize(
     "host", ["localhost", "127.1", "0x7f000001", "2130706433", "0177.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "0"]
 )
-def test_no_way_to_write_this_machines_address_reaches_it(web: Server, host: str) -> None:
+def test_no_spelling_of_this_machines_address_reaches_it(web: Server, host: str) -> None:
     port = parse(web.address).port
     with pytest.raises(OutboundError, match=r"loopback address|cannot be resolved"):
         get(Outbound(Policy(())).client(), f"http://{host}:{port}/models/tiny/config.json")
@@ -86,7 +86,7 @@ def test_only_those_addresses_of_a_name_are_dialled_that_are_allowed(
 # ---- redirects -----------------------------------------------------------------------------------------------------
 
 
-def test_redirects_on_the_same_host_are_followed_and_have_an_end(web: Server) -> None:
+def test_redirects_on_the_same_host_are_followed_up_to_a_limit(web: Server) -> None:
     web.redirects = {"a": "b", "b": "/models/tiny/config.json", "round": "round"}
     assert get(client("127.0.0.1"), f"{web.address}/a", token="t0ken-of-it") == b"{}"
     assert [token for _, token in web.tokens] == ["Bearer t0ken-of-it"] * 3
@@ -94,7 +94,7 @@ def test_redirects_on_the_same_host_are_followed_and_have_an_end(web: Server) ->
         get(client("127.0.0.1"), f"{web.address}/round")
 
 
-def test_as_many_redirects_are_followed_as_the_refusal_says(web: Server) -> None:
+def test_the_refusal_names_the_limit_on_redirects(web: Server) -> None:
     web.redirects = {**{f"r{at}": f"r{at + 1}" for at in range(5)}, "r5": "/models/tiny/config.json"}
     assert get(client("127.0.0.1"), f"{web.address}/r1") == b"{}"
     with pytest.raises(RefusedError, match="redirects more than 5 times"):
@@ -114,7 +114,7 @@ def test_redirects_elsewhere_are_followed_where_the_pool_allows_and_without_the_
 
 
 @pytest.mark.parametrize("location", ["http://[bad", "file:///etc/passwd", "gopher://h/", "http://h:99999/"])
-def test_redirects_to_what_is_no_url_are_refused(web: Server, location: str) -> None:
+def test_redirects_to_invalid_urls_are_refused(web: Server, location: str) -> None:
     web.redirects = {"a": location}
     with pytest.raises(RefusedError, match="redirects to what is no URL"):
         get(client(), f"{web.address}/a")
@@ -180,7 +180,7 @@ def all_of(asked: Client, url: str) -> int:
         return sum(len(chunk) for chunk in answer.chunks())
 
 
-def test_headers_that_drip_end_with_a_sentence() -> None:
+def test_slow_headers_end_with_a_sentence() -> None:
     with (
         saying(HEAD, repeat=b"X", pause_s=0.01) as url,
         pytest.raises(UnreachableError, match=r"the beginning of an answer took longer than 0\.5 s"),
@@ -188,7 +188,7 @@ def test_headers_that_drip_end_with_a_sentence() -> None:
         get(client(answer_s=0.5), url)
 
 
-def test_bytes_that_drip_end_with_a_sentence_whatever_frames_them() -> None:
+def test_slow_bodies_end_with_a_sentence_whatever_frames_them() -> None:
     chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
     for start, repeat in ((HEAD + b"\r\n", b"x"), (chunked, b"1\r\nx\r\n"), (chunked, b"0")):
         with (
@@ -198,7 +198,7 @@ def test_bytes_that_drip_end_with_a_sentence_whatever_frames_them() -> None:
             all_of(client(min_bytes_per_s=1e6, window_s=0.5), url)
 
 
-def test_a_small_answer_that_drips_ends_with_a_sentence() -> None:
+def test_a_small_slow_answer_ends_with_a_sentence() -> None:
     with (
         saying(HEAD + b"\r\n", repeat=b"x", pause_s=0.01) as url,
         pytest.raises(UnreachableError, match=r"the answer took longer than 0\.5 s"),
@@ -223,12 +223,12 @@ def test_a_server_that_falls_silent_ends_with_a_sentence() -> None:
     ],
     ids=["continue", "headers", "extensions", "trailers"],
 )
-def test_frames_without_end_are_refused(start: bytes, repeat: bytes) -> None:
+def test_endless_chunks_are_refused(start: bytes, repeat: bytes) -> None:
     with saying(start, repeat=repeat) as url, pytest.raises(OutboundError):
         all_of(client(), url)
 
 
-def test_what_is_read_at_once_is_bounded_whatever_the_server_says() -> None:
+def test_reads_are_bounded_whatever_the_server_declares() -> None:
     for start in (HEAD + b"\r\n", HEAD + b"Content-Length: 9999999999\r\n\r\n"):
         with (
             saying(start, repeat=b"x" * 65536) as url,
@@ -238,7 +238,7 @@ def test_what_is_read_at_once_is_bounded_whatever_the_server_says() -> None:
 
 
 @pytest.mark.parametrize("said", [b"-1", b"1e3", b"9" * 5000, b"\xb2"])
-def test_a_size_that_is_none_is_refused(said: bytes) -> None:
+def test_an_invalid_size_is_refused(said: bytes) -> None:
     with (
         saying(HEAD + b"Content-Length: " + said + b"\r\n\r\n") as url,
         pytest.raises(RefusedError, match="a size that"),
@@ -246,7 +246,7 @@ def test_a_size_that_is_none_is_refused(said: bytes) -> None:
         get(client(), url)
 
 
-def test_an_answer_that_is_shorter_than_it_says_is_none() -> None:
+def test_a_truncated_answer_is_refused() -> None:
     with (
         saying(HEAD + b"Content-Length: 9\r\n\r\nx") as url,
         pytest.raises(UnreachableError, match="1 of 9 bytes came"),
@@ -255,13 +255,13 @@ def test_an_answer_that_is_shorter_than_it_says_is_none() -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"\0\xff nonsense\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", b"SSH-2.0-x\r\n"])
-def test_what_is_no_http_is_said_in_printable_text(said: bytes) -> None:
+def test_a_non_http_answer_is_reported_in_printable_text(said: bytes) -> None:
     with saying(said) as url, pytest.raises(OutboundError) as raised:
         get(client(), url)
     assert str(raised.value).isprintable()
 
 
-def test_a_wait_ends_soon_after_nobody_wants_the_answer() -> None:
+def test_a_wait_ends_soon_after_it_is_cancelled() -> None:
     wanted = threading.Event()
     raised: list[BaseException] = []
 

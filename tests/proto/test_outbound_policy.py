@@ -77,7 +77,7 @@ def test_every_kind_of_address_is_known_also_in_another_one(address: str, kind: 
         (EVERYWHERE, "a.example", "::1", ""),
     ],
 )
-def test_who_is_allowed_is_decided_on_the_name_and_on_the_address(
+def test_the_allow_list_applies_to_name_and_address(
     allowed: tuple[str, ...], host: str, address: str, words: str
 ) -> None:
     objection = Policy(allowed).objection("https", host, 443, ip_address(address))
@@ -102,7 +102,7 @@ def test_who_is_allowed_is_decided_on_the_name_and_on_the_address(
         "[::1",
     ],
 )
-def test_what_is_no_entry_of_a_list_is_refused(entry: str) -> None:
+def test_an_invalid_entry_of_a_list_is_refused(entry: str) -> None:
     with pytest.raises(EntryError, match="is neither a host"):
         parse_entry(entry)
 
@@ -121,7 +121,7 @@ def test_what_is_no_entry_of_a_list_is_refused(entry: str) -> None:
         "http://10.0.0.1/~me/(1)",
     ],
 )
-def test_urls_of_folders_are_taken_as_they_are(url: str) -> None:
+def test_urls_of_folders_are_accepted_unchanged(url: str) -> None:
     assert check_source(url) == url
 
 
@@ -151,7 +151,7 @@ def test_urls_of_folders_are_taken_as_they_are(url: str) -> None:
         "",
     ],
 )
-def test_urls_that_are_none_or_hold_secrets_are_refused_without_quoting_them(url: str) -> None:
+def test_invalid_urls_and_those_with_secrets_are_refused_without_quoting_them(url: str) -> None:
     with pytest.raises(RefusedError) as raised:
         check_source(url)
     assert "secret-word" not in str(raised.value)

@@ -10,7 +10,7 @@ from aegaeon_proto.outbound.slots import Slots
 PATIENCE_S = 60.0
 
 
-def test_sources_that_hang_hold_up_their_own_alone_and_in_order() -> None:
+def test_hanging_sources_block_their_own_requests_alone_in_order() -> None:
     slots, release, done = Slots("test", at_a_time=4), threading.Event(), threading.Event()
     begun: list[int] = []
 

@@ -43,19 +43,19 @@ def test_a_credential_that_was_read_is_never_repeated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("secrets", [("Elder/23", "Elder/23-and-more"), ("Elder/24-and-more", "Elder/24")])
-def test_a_secret_that_begins_with_another_one_leaves_no_end_of_itself(secrets: tuple[str, str]) -> None:
+def test_a_secret_with_another_as_prefix_is_redacted_completely(secrets: tuple[str, str]) -> None:
     remember(secrets)
     longer = max(secrets, key=len)
     assert redact(f"sent {longer}, quoted {quote(longer, safe='')}") == "sent [redacted], quoted [redacted]"
 
 
-def test_a_secret_at_the_cut_of_a_long_text_leaves_no_beginning_of_itself() -> None:
+def test_a_secret_at_the_cut_of_a_long_text_is_redacted_completely() -> None:
     remember(["a-secret-of-some-length"])
     for blanks in range(8170, 8192):
         assert "a-secret" not in redact(" " * blanks + "a-secret-of-some-length")
 
 
-def test_what_is_no_secret_stays() -> None:
+def test_text_without_secrets_is_unchanged() -> None:
     text = "An error occurred (NoSuchBucket) when calling the ListObjectsV2 operation: http://h:9/a/b is not there"
     assert redact(text) == text
 
@@ -104,7 +104,7 @@ def test_a_token_is_one_line_of_printable_ascii(tmp_path: Path, content: bytes) 
         "[other]\naws_access_key_id = S3cr3tWord\n",
     ],
 )
-def test_a_file_of_keys_that_is_none_is_refused_without_quoting_it(tmp_path: Path, content: str) -> None:
+def test_an_invalid_key_file_is_refused_without_quoting_it(tmp_path: Path, content: str) -> None:
     file = tmp_path / "keys"
     file.write_text(content)
     with pytest.raises(CredentialsError) as raised:

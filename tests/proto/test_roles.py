@@ -46,7 +46,7 @@ class Everything(
     gateway_pb2_grpc.TokenSinkServicer,
     leadership_pb2_grpc.LeadershipServicer,
 ):
-    """Answers whoever is let in; streams are of both kinds that grpc.aio knows."""
+    """Answers every authorized caller; streams are of both kinds that grpc.aio knows."""
 
     async def SetCatalog(self, request: Any, context: Any) -> admin_pb2.SetCatalogReply:
         return admin_pb2.SetCatalogReply()
@@ -137,7 +137,7 @@ def test_the_table_names_every_method_that_there_is_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("role", Role)
-async def test_a_role_may_call_what_the_table_says_and_nothing_else(
+async def test_a_role_may_call_only_the_methods_in_its_table(
     role: Role, folders: dict[Role, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -177,7 +177,7 @@ async def test_a_certificate_of_the_pool_that_names_no_one_role_may_call_nothing
 
 
 @pytest.mark.parametrize("server", Role)
-async def test_clients_take_no_other_role_for_the_one_they_dial(server: Role, folders: dict[Role, Path]) -> None:
+async def test_clients_refuse_a_server_of_another_role(server: Role, folders: dict[Role, Path]) -> None:
     async with serving(folders[server]) as target:
         for expected in Role:
             async with open_channel(target, folders[Role.ENGINE], expected, ALONE) as channel:
@@ -199,7 +199,7 @@ async def test_a_server_whose_certificate_names_no_role_is_refused_with_a_senten
     assert "not of the role dialled" in why(error.value, old)
 
 
-async def test_a_unix_socket_serves_whoever_may_open_it_and_changes_are_logged(
+async def test_a_unix_socket_serves_every_process_that_may_open_it_and_changes_are_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -209,7 +209,7 @@ async def test_a_unix_socket_serves_whoever_may_open_it_and_changes_are_logged(
     ):
         for method in CALLERS:
             assert (await answer(channel, method))[0] is grpc.StatusCode.OK
-    assert "audit: whoever opened the socket at unix:" in caplog.text
+    assert "audit: a local process at unix:" in caplog.text
     assert "called Admin.SetTenants" in caplog.text
 
 

@@ -23,7 +23,7 @@ def sampling(**fields: object) -> Sampling:
 
 
 @given(st.sampled_from(sorted(FLOATS)), st.data())
-def test_what_a_gateway_lets_through_in_double_precision_is_within_on_the_wire(name: str, data: st.DataObject) -> None:
+def test_values_accepted_in_double_precision_are_within_bounds_on_the_wire(name: str, data: st.DataObject) -> None:
     bounds = FLOATS[name]
     assert fault(sampling(**{name: data.draw(st.floats(bounds.low, bounds.high))})) is None
 
@@ -36,18 +36,18 @@ def test_every_other_float_is_refused_by_name(name: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("bias", [math.nan, math.inf, -math.inf, 101.0])
-def test_a_bias_that_is_no_bias_is_refused(bias: float) -> None:
+def test_an_invalid_bias_is_refused(bias: float) -> None:
     assert not LOGIT_BIAS.holds(bias)
     found = fault(sampling(logit_bias={7: 1.0, 8: bias}))
     assert found is not None
     assert found.param == "logit_bias"
 
 
-def test_more_biases_than_a_step_should_pay_for_are_refused() -> None:
+def test_too_many_biases_are_refused() -> None:
     assert fault(sampling(logit_bias=dict.fromkeys(range(MAX_LOGIT_BIAS), 1.0))) is None
     assert fault(sampling(logit_bias=dict.fromkeys(range(MAX_LOGIT_BIAS + 1), 1.0))) is not None
 
 
-def test_integers_of_any_size_can_be_judged() -> None:
+def test_integers_of_any_size_are_checked() -> None:
     assert not DEFAULTS["top_k"].holds(10**400)
     assert DEFAULTS["top_k"].holds(0)

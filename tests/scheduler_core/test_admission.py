@@ -32,13 +32,13 @@ def crowded(admission: str) -> World:
     return world
 
 
-def test_without_admission_everybody_is_served_and_some_very_late():
+def test_without_admission_control_every_request_is_served_and_some_very_late():
     world = crowded("none")
     assert not any(c.rejected for c in world.clients.values())
     assert max(c.times[0] for c in world.clients.values()) > 2 * 2.0
 
 
-def test_with_admission_who_is_taken_has_its_first_token_within_twice_the_objective():
+def test_with_admission_control_admitted_requests_meet_twice_the_ttft_objective():
     world = crowded("feasible")
     refused = [c for c in world.clients.values() if c.rejected]
     served = [c for c in world.clients.values() if c.times]
@@ -48,14 +48,14 @@ def test_with_admission_who_is_taken_has_its_first_token_within_twice_the_object
     assert all(c.rejected.code is RejectCode.OVERLOADED and c.rejected.retry_after_s > 0 for c in refused)
 
 
-def test_what_was_refused_counts_as_never_served():
+def test_refused_requests_count_as_never_served():
     world = crowded("feasible")
     kept = [c for c in world.clients.values() if not c.rejected]
     assert world.attainment().requests == 160
     assert world.attainment().request < len(kept) / 160 + 1e-9
 
 
-def test_a_prompt_that_nobody_takes_is_refused_when_its_bound_is_over_not_before():
+def test_a_queued_prompt_is_refused_when_its_bound_expires_and_not_before():
     brain = Brain(FEASIBLE)
     brain.on(submitted())
     assert of(brain.on(ev.Tick(), now=1.4), cmd.Reject) == []
@@ -63,7 +63,7 @@ def test_a_prompt_that_nobody_takes_is_refused_when_its_bound_is_over_not_before
     assert [r.code for r in refused] == [RejectCode.OVERLOADED]
 
 
-def test_what_a_client_has_tokens_of_already_is_not_refused_for_being_late():
+def test_a_sequence_with_tokens_delivered_is_not_refused_for_being_late():
     brain = Brain(FEASIBLE)
     brain.on(submitted(epoch=2, prefix=5), now=20.0)
     assert of(brain.on(ev.Tick(), now=25.0), cmd.Reject) == []
@@ -72,14 +72,14 @@ def test_what_a_client_has_tokens_of_already_is_not_refused_for_being_late():
 STARTING = SchedulerConfig(hold_s=5.0, start_s=60.0)
 
 
-def test_who_waits_for_an_engine_that_is_being_started_is_held_for_as_long_as_a_start_may_take():
+def test_requests_waiting_for_a_starting_engine_are_held_for_the_start_timeout():
     brain = Brain(STARTING)
     assert of(brain.on(submitted()), cmd.Wake)[0].at == 60.0
     assert of(brain.on(ev.Tick(), now=59.0), cmd.Reject) == []
     assert [r.code for r in of(brain.on(ev.Tick(), now=60.0), cmd.Reject)] == [RejectCode.OVERLOADED]
 
 
-def test_the_wait_for_an_engine_that_left_meanwhile_goes_on_until_another_is_started():
+def test_requests_keep_waiting_when_the_only_engine_leaves_until_another_starts():
     brain = Brain(STARTING)
     brain.all(up(), CACHED, submitted("runs"))
     brain.on(ev.InstanceDraining(E0))
@@ -90,14 +90,14 @@ def test_the_wait_for_an_engine_that_left_meanwhile_goes_on_until_another_is_sta
     assert len(of(brain.on(CACHED, now=41.0), cmd.Open)) > 0
 
 
-def test_feasible_admission_does_not_judge_who_waits_for_a_start():
+def test_feasible_admission_does_not_apply_to_requests_waiting_for_a_start():
     brain = Brain(replace(FEASIBLE, start_s=60.0))
     brain.on(submitted())
     assert of(brain.on(ev.Tick(), now=30.0), cmd.Reject) == []
 
 
 @pytest.mark.parametrize("alone", [Role.PREFILL, Role.DECODE])
-def test_one_role_without_the_other_serves_nobody_and_both_do(alone):
+def test_one_role_alone_serves_no_request_and_both_together_do(alone):
     brain = Brain(STARTING)
     brain.on(replace(up(), role=alone))
     brain.on(CACHED)
@@ -113,7 +113,7 @@ def test_an_unknown_kind_of_admission_is_refused_by_name():
         Scheduler(SchedulerConfig(admission="maybe"))
 
 
-def test_the_line_moves_as_fast_as_it_did_lately():
+def test_the_queue_is_assumed_to_move_at_its_recent_rate():
     line = Line()
     assert line.wait_s(25.0, 0, 0.0) == 0.0
     for i in range(300):
@@ -122,13 +122,13 @@ def test_the_line_moves_as_fast_as_it_did_lately():
     assert line.wait_s(50.0, 0, 30.0) == 0.0
 
 
-def test_who_is_late_already_is_not_ahead_of_anybody():
+def test_late_requests_do_not_delay_others():
     line = Line()
     line.passed([(0, 1.0), (0, 2.0), (0, 9.0)], 5, now=5.0)
     assert line.wait_s(8.0, 0, 5.0) == 0.0
 
 
-def test_a_pool_that_has_just_begun_is_thought_quick():
+def test_a_new_pool_is_assumed_fast():
     line = Line()
     line.passed([(0, 10.0), (0, 11.0), (0, 12.0)], 1, now=0.5)
     assert line.wait_s(13.0, 0, 0.5) < 1.0

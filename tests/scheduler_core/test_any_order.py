@@ -41,7 +41,7 @@ class Trouble:
     who: int
 
 
-# A prompt that gives way while its last part runs, and is then to be handed off: one copy, not two.
+# A prompt that is preempted while its last part runs, and is then to be handed off: one copy, not two.
 GAVE_WAY = {
     "roles": ROLES[3],
     "slabs": 112,
@@ -73,7 +73,7 @@ SKIPPED_ARRIVALS = [
 ]
 SKIPPED_TROUBLE = [Trouble(0.334, "gateway", 0), Trouble(0.737, "drain", 11), Trouble(0.0, "drain", 1)]
 SKIPPED_FAULTS = {29: FailureKind.NO_MEMORY, 24: FailureKind.NO_MEMORY}
-# A sequence that ends while its gateway comes back is opened anew, and then told to give way: it has nothing to copy.
+# A sequence that ends while its gateway reconnects is opened again, and then preempted: it has nothing to copy.
 ENDED = GAVE_WAY | {"roles": ROLES[0], "delay_s": 0.02}
 ENDED_ARRIVALS = [Arrival(1.5, 0, 1, 1), Arrival(0.688, 1, 1, 53)]
 # A group that has left an engine of one node, its KV not yet copied out, was joined by a sequence of the other node.
@@ -186,7 +186,7 @@ def strike(world: World, clients: list, trouble: Trouble) -> None:
 @example(SKIPPED, SKIPPED_ARRIVALS, SKIPPED_TROUBLE, SKIPPED_FAULTS)
 @example(TWO_NODES, TWO_NODES_ARRIVALS, [], {})
 @example(ENDED, ENDED_ARRIVALS, [Trouble(1.469, "gateway", 0)], {})
-def test_every_request_ends_exactly_once_and_leaves_nothing_behind(policy, pool, requests, trouble, fault):
+def test_every_request_ends_exactly_once_and_frees_everything(policy, pool, requests, trouble, fault):
     world = play(policy, pool, requests, trouble, fault)
     for client in world.clients.values():
         assert not client.open, f"{client} has no answer at {world.clock.now}"
@@ -220,7 +220,7 @@ def test_the_same_events_give_the_same_commands(policy, pool, requests, trouble,
 
 
 @pytest.mark.parametrize("policy", ["paper", "slack"])
-def test_a_report_that_crosses_a_new_epoch_on_the_way_still_counts(policy):
+def test_a_report_in_flight_during_an_epoch_change_still_counts(policy):
     pool = {
         "roles": [Role.UNIFIED],
         "slabs": 112,

@@ -14,7 +14,7 @@ TRUE = LatencyConstants(a=8e-3, b=9e-8, c=1e-4, p0=7e-3, p1=2e-5, p2=3e-10, floo
 WRONG = LatencyConstants(a=3e-2, b=0.0, c=0.0, p0=1e-3, p1=1e-4, p2=0.0)
 
 
-def test_steps_are_learnt_within_two_percent_from_a_wrong_start():
+def test_step_times_converge_within_two_percent_from_wrong_constants():
     estimate, rng = Estimate(WRONG), random.Random(1)
     for _ in range(3000):
         batch, context = rng.randint(1, 32), rng.randint(100, 40_000)
@@ -24,7 +24,7 @@ def test_steps_are_learnt_within_two_percent_from_a_wrong_start():
     assert estimate.quality()[0] > 0.9
 
 
-def test_prefills_are_learnt_too():
+def test_prefill_times_converge_too():
     estimate, rng = Estimate(WRONG), random.Random(2)
     for _ in range(300):
         t = rng.randint(1, 4000)
@@ -32,7 +32,7 @@ def test_prefills_are_learnt_too():
     assert estimate.prefill_s(2000) == pytest.approx(TRUE.p0 + TRUE.p1 * 2000 + TRUE.p2 * 4e6, rel=0.02)
 
 
-def test_short_prompts_cost_the_floor():
+def test_short_prompts_cost_the_minimum():
     estimate = Estimate(LatencyConstants(p0=1e-3, p1=1e-6, p2=0.0, floor=0.02))
     assert estimate.prefill_s(1) == 0.02
 
@@ -51,7 +51,7 @@ def test_the_first_load_replaces_the_guess():
     assert estimate.load_s(2 * 10**9) == pytest.approx(1.0)
 
 
-def test_the_closest_constants_are_taken():
+def test_the_closest_constants_are_used():
     given_ = (
         ConstantsOf("m", "gpu", LatencyConstants(a=1.0)),
         ConstantsOf("m", "", LatencyConstants(a=2.0)),

@@ -24,7 +24,7 @@ class Brain:
         for instance in instances:
             self.on(up(instance=instance))
             self.on(cached(instance))
-        self.now = 100.0  # whoever held sequences when it began has told so by now
+        self.now = 100.0  # engines that held sequences at its start have reported them by now
 
     def on(self, event: ev.Event) -> list[cmd.Command]:
         out = []
@@ -55,7 +55,7 @@ policies = pytest.mark.parametrize("policy", ["paper", "slack"])
 
 
 @policies
-def test_who_waits_for_a_load_of_a_model_that_fails_everywhere_ends_with_its_reason_and_so_do_later_ones(policy):
+def test_requests_for_a_model_that_fails_on_every_engine_end_with_its_reason(policy):
     brain = Brain(policy, E0)
     ((where, load),) = loads(brain.on(submitted("a")) + brain.on(submitted("b")))
     out = brain.on(failed(where))
@@ -82,7 +82,7 @@ def test_a_model_that_fails_on_one_instance_runs_on_the_other_one(policy):
 
 
 @policies
-def test_a_model_that_is_mended_runs_again(policy):
+def test_a_repaired_model_runs_again(policy):
     brain = Brain(policy, E0)
     brain.on(failed())
     assert rejects(brain.on(submitted("a")))

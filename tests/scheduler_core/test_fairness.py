@@ -1,4 +1,4 @@
-"""Fairness between models under overload: whoever floods the pool makes itself late, not its neighbours."""
+"""Fairness between models under overload: a model that floods the pool delays itself alone."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def done(commands: list[cmd.Command]) -> list[ev.CommandDone]:
 
 
 @policies
-def test_a_load_says_which_model_is_meant(policy):
+def test_a_load_names_the_identity_of_the_model(policy):
     brain = Brain(policy)
     brain.on(catalog("one"))
     brain.on(up())
@@ -33,7 +33,7 @@ def test_a_load_says_which_model_is_meant(policy):
 
 
 @policies
-def test_what_was_asked_of_the_model_before_is_not_answered_by_the_one_after_it(policy):
+def test_requests_for_a_former_model_are_not_answered_by_its_successor(policy):
     brain = Brain(policy)
     brain.on(catalog("one"))
     brain.on(up())
@@ -41,13 +41,13 @@ def test_what_was_asked_of_the_model_before_is_not_answered_by_the_one_after_it(
     for event in done(out):
         brain.on(event)
     assert [code for _, code, _ in rejects(brain.on(catalog("two")))] == [RejectCode.CHANGED]
-    assert not loads(brain.on(submitted("new")))  # nobody has the new one yet
+    assert not loads(brain.on(submitted("new")))  # no engine has the new one yet
     (load,) = of(brain.on(cached()), cmd.Load)
     assert load.identity == "two"
 
 
 @policies
-def test_an_engine_that_fetches_a_model_anew_has_nothing_of_it(policy):
+def test_an_engine_that_fetches_a_model_again_holds_no_kv_of_it(policy):
     """As when it attached with the model of before: it is loaded again, and not taken for resident."""
     brain = Brain(policy)
     brain.on(replace(up(), resident=(M,)))

@@ -67,7 +67,7 @@ def test_replay_names_the_first_difference(tmp_path):
     assert result.events == at
 
 
-def test_a_cut_line_is_an_error_that_names_it(tmp_path):
+def test_a_truncated_line_is_an_error_that_names_it(tmp_path):
     path = tmp_path / "log.jsonl"
     _recorded(path)
     text = path.read_text()

@@ -30,7 +30,7 @@ def test_what_is_prefilled_on_a_node_is_decoded_there(pairs):
     assert sources == {("e2", "e0"), ("e3", "e1")}
 
 
-def test_without_the_engine_that_decodes_a_node_prefills_nothing_and_what_it_had_goes_on_elsewhere(pairs):
+def test_a_node_without_decode_engine_prefills_nothing_and_its_sequences_move_elsewhere(pairs):
     for i in range(24):
         pairs.ask(f"r{i}", i % 4, 300, 60, at=0.1 + i / 50)
     pairs.world.clock.at(0.5, lambda: pairs.world.kill(InstanceId("e2")))
@@ -59,7 +59,7 @@ def test_a_node_prefills_again_once_it_can_decode_again(pairs):
     [(Place.NONE, None, None), (Place.HOST, None, "a"), (Place.DEVICE, None, "a"), (Place.NONE, "e0", "a")],
     ids=["no KV yet", "in host memory", "about to leave a device", "handed over, not adopted yet"],
 )
-def test_a_waiting_group_is_bound_to_the_node_of_its_kv_also_while_a_hand_over_is_taken_back(place, source, node):
+def test_a_waiting_group_is_bound_to_the_node_of_its_kv_even_while_a_hand_off_is_revoked(place, source, node):
     member = Some(home=Some(node="a"), place=place, source=source)
     assert node_of(Some(inst=None, members={"r": member})) == node
 

@@ -45,7 +45,7 @@ def test_prompts_of_one_model_share_a_group_and_a_switch():
     assert len(w.bodies(cmd.Load, "e0")) == 4
 
 
-def test_a_group_takes_max_gpsize_requests_over_its_whole_life():
+def test_a_group_takes_max_gpsize_requests_over_its_lifetime():
     w = Watched([Role.PREFILL, Role.DECODE], slabs=160)
     w.ask(("x", 2, 50, 3), ("y", 3, 50, 3))
     w.ask(*[(f"a{i}", 0, 50, 2) for i in range(8)], ("b", 1, 50, 2), ("late", 0, 50, 2))
@@ -55,7 +55,7 @@ def test_a_group_takes_max_gpsize_requests_over_its_whole_life():
     assert order[-1] == "late"
 
 
-def test_a_new_group_goes_where_pending_groups_end_first():
+def test_a_new_group_is_placed_where_pending_groups_end_first():
     w = Watched([Role.PREFILL, Role.PREFILL, Role.DECODE], slabs=250)
     w.ask(("a", 0, 50, 2), ("b", 1, 50, 2), ("c", 2, 50, 2), ("d", 3, 50, 2))  # both lanes are full
     w.ask(*[(f"long{i}", 0, 3000, 2) for i in range(6)], ("x", 1, 50, 2), ("y", 2, 50, 2))
@@ -170,7 +170,7 @@ def test_a_batch_never_grows_beyond_what_the_engine_takes():
     assert all(c.finished for c in w.world.clients.values())
 
 
-def test_every_command_says_why():
+def test_every_command_has_a_reason():
     w = Watched([Role.PREFILL, Role.DECODE], slabs=130)
     w.ask(*[(f"r{i}", i % 4, 50, 30) for i in range(6)])
     w.world.run(60)

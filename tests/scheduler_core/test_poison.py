@@ -100,7 +100,7 @@ def check(played: Poisoned) -> None:
     phases=[Phase.explicit, Phase.generate],
 )
 @given(shape, arrivals, st.sets(st.integers(0, 13), max_size=4), st.sampled_from(["kill", "fail"]), st.booleans())
-def test_whoever_makes_engines_fail_is_given_up_and_nobody_else_is(policy, pool, requests, poison, way, at_decode):
+def test_sequences_that_crash_engines_are_failed_and_no_others(policy, pool, requests, poison, way, at_decode):
     check(Poisoned(policy, pool, requests, {i for i in poison if i < len(requests)}, way, at_decode))
 
 
@@ -119,7 +119,7 @@ def test_four_poison_requests_in_one_batch_cost_its_other_members_no_answer(poli
 
 
 @pytest.mark.parametrize("policy", ["paper", "slack"])
-def test_progress_clears_a_sequence_of_what_failed_before(policy):
+def test_progress_resets_the_failure_count_of_a_sequence(policy):
     """Six engines die one after the other under a sequence that makes progress under each: it is never given up."""
     world = small_world(**ROOMY, roles=[Role.UNIFIED], config=config(policy))
     client = world.request("r", ModelName("m0"), 30, 600, 0.0)
@@ -143,7 +143,7 @@ def end_with_error(engine: Engine, seq: SeqId, kind: FailureKind) -> None:
     turn.changed[seq] = ev.Progress(seq, q.epoch, q.output, q.kv, False, Finish.ERROR, kind, reason)
 
 
-def test_what_an_engine_ends_alone_ends_with_its_reason_and_the_rest_of_its_turn_goes_on():
+def test_a_sequence_failed_by_the_engine_ends_with_its_reason_and_the_turn_continues():
     world = small_world(**ROOMY, roles=[Role.UNIFIED])
     kinds = {FailureKind.INVALID: RejectCode.INVALID, FailureKind.NOT_FINITE: RejectCode.ENGINE}
     for number, (kind, code) in enumerate(kinds.items()):
@@ -158,8 +158,8 @@ def test_what_an_engine_ends_alone_ends_with_its_reason_and_the_rest_of_its_turn
         assert len(good.times) == 200
 
 
-def test_turns_whose_model_was_not_there_make_nobody_a_suspect():
-    """Nobody ran in them: their members are lost, a bounded number of times in a row, but run with company."""
+def test_turns_without_their_model_count_against_no_sequence():
+    """No sequence ran in them: their members are lost, a bounded number of times in a row, but run batched."""
     suspects = []
 
     def observe(now: float, event: ev.Event, commands: list[cmd.Command]) -> None:

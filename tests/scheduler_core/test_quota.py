@@ -22,12 +22,12 @@ def test_the_worked_example_gives_three_seconds_and_120_tokens_in_a_round_of_12_
     assert pytest.approx(12.0) == 120 * 0.1  # the reader consumes exactly what a round produces
 
 
-def test_without_switches_the_formula_gives_no_time_and_the_caller_still_runs_a_step():
+def test_without_switches_the_quota_is_zero_and_a_step_still_runs():
     assert quotas([0.01, 0.02], [0.1, 0.1], 0.0, 4.0, 0.5) == [0.0, 0.0]
     assert steps_of(0.0, 0.01, 256) == 1
 
 
-def test_a_single_batch_has_the_longest_turn_and_never_an_endless_one():
+def test_a_single_batch_has_the_longest_turn_and_it_is_bounded():
     assert quotas([0.01], [0.1], 0.5, 4.0, 0.5) == [4.0]
     assert steps_of(4.0, 1e-9, 256) == 256
 

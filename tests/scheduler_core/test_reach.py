@@ -11,7 +11,7 @@ from aegaeon_scheduler.core.domain import ModelName, Role
 from aegaeon_scheduler.core.hosts import Hosts
 
 
-def test_a_node_that_never_said_what_it_holds_holds_everything():
+def test_a_node_that_did_not_report_its_models_is_assumed_to_hold_all():
     hosts = Hosts()
     assert not hosts.limited
     assert hosts.has("node-0", ModelName("m0"))
@@ -32,7 +32,7 @@ def test_a_model_runs_on_the_node_whose_memory_holds_it():
     assert sum(e.use.disk_loads for e in w.world.engines.values()) == 0
 
 
-def test_the_only_copy_of_a_model_is_the_last_to_give_way():
+def test_the_only_copy_of_a_model_is_evicted_last():
     w = Watched([Role.UNIFIED], models=3, host_models=2, slabs=250)
     w.ask("from disk", 2, 50, 5)
     for i in range(6):
@@ -43,7 +43,7 @@ def test_the_only_copy_of_a_model_is_the_last_to_give_way():
     assert "m2" not in {b.model for b in w.bodies(cmd.Unload)}
 
 
-def test_an_only_copy_gives_way_to_what_else_could_never_run():
+def test_an_only_copy_is_evicted_for_a_model_that_could_never_run_otherwise():
     w = Watched([Role.UNIFIED], models=3, host_models=1, slabs=130)
     for i in range(6):
         w.ask(f"r{i}", i % 3, 50, 20, at=0.1 + 5 * i)
@@ -62,7 +62,7 @@ def test_a_disk_reads_for_one_load_at_a_time():
     assert all(b - a > 0.9 for a, b in pairwise(loads))
 
 
-def test_two_who_need_the_same_only_copy_share_it():
+def test_two_engines_that_need_the_same_only_copy_share_it():
     w = Watched([Role.UNIFIED] * 2, models=3, host_models=2, slabs=250)
     for i in range(4):
         w.ask(f"r{i}", 2, 50, 20, at=0.1 + 2.0 * i)
@@ -71,7 +71,7 @@ def test_two_who_need_the_same_only_copy_share_it():
     assert len([b for b in w.bodies(cmd.Load) if b.model == "m2"]) == 1
 
 
-def test_a_model_in_host_memory_that_nobody_asks_for_makes_room():
+def test_an_idle_model_in_host_memory_is_evicted():
     w = Watched([Role.UNIFIED], {"stale_s": 10.0}, models=3, host_models=2, slabs=130)
     w.ask("one", 0, 50, 5)
     w.ask("two", 2, 50, 5, at=2.0)

@@ -1,4 +1,4 @@
-"""More long answers than memory, and a host tier of one slab: whoever cannot be served hears of it within hold_s."""
+"""More long answers than memory, and a host tier of one slab: unservable requests are refused within hold_s."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def play(policy: str, roles: list[Role], models: int, slabs: int) -> tuple[World
 @pytest.mark.parametrize("policy", ["paper", "slack"])
 @pytest.mark.parametrize("roles", POOLS, ids=["unified", "split"])
 @pytest.mark.parametrize(("models", "slabs"), [(1, 112), (1, 125), (2, 125), (1, 230)])
-def test_who_cannot_be_served_is_answered_within_hold_s(policy, roles, models, slabs):
+def test_requests_that_cannot_be_served_are_refused_within_hold_s(policy, roles, models, slabs):
     world, watch = play(policy, roles, models, slabs)
     assert not [client.seq for client in world.clients.values() if client.open]
     assert watch.late == []
@@ -73,13 +73,13 @@ def test_who_cannot_be_served_is_answered_within_hold_s(policy, roles, models, s
 
 @pytest.mark.parametrize("policy", ["paper", "slack"])
 @pytest.mark.parametrize("roles", POOLS, ids=["unified", "split"])
-def test_nobody_is_computed_again_and_again_only_to_be_given_up(policy, roles):
+def test_no_sequence_is_recomputed_repeatedly_and_then_failed(policy, roles):
     world, watch = play(policy, roles, 1, 125)
     assert sum(watch.losses.values()) <= 3 * len(world.clients)
     assert sum(client.finished for client in world.clients.values()) >= 3
 
 
-def test_decoding_goes_on_while_a_prompt_waits_for_room():
+def test_decoding_continues_while_a_prompt_waits_for_memory():
     latency = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
     config = SchedulerConfig(latency=latency)
     world = small_world([Role.UNIFIED], models=1, slabs=112, host_slabs=1, config=config)

@@ -80,7 +80,7 @@ def test_a_request_waits_for_an_instance_and_then_runs():
     assert [type(b) for b in (c.body for c in out if isinstance(c, cmd.Send))] == [cmd.Open, cmd.Load, cmd.Turn]
 
 
-def test_a_request_that_waits_too_long_is_told_when_to_come_back():
+def test_a_request_that_waits_too_long_is_refused_with_retry_after():
     brain = Brain(SchedulerConfig(hold_s=5.0, retry_after_s=3.0))
     wake = of(brain.on(submitted()), cmd.Wake)[0]
     assert wake.at == 5.0
@@ -89,7 +89,7 @@ def test_a_request_that_waits_too_long_is_told_when_to_come_back():
     assert len(of(out, cmd.SequenceEnded)) == 1
 
 
-def test_what_a_client_reads_waits_for_as_long_as_it_takes():
+def test_a_sequence_with_tokens_delivered_waits_without_limit():
     brain = Brain(SchedulerConfig(hold_s=5.0))
     brain.all(submitted("streamed", epoch=2, prefix=7), submitted("new"))
     brain.on(ev.Tick(), 1.0)
@@ -99,14 +99,14 @@ def test_what_a_client_reads_waits_for_as_long_as_it_takes():
     assert of(brain.on(CACHED, 500.0), cmd.Open)[0].seq.request == "streamed"
 
 
-def test_nobody_is_refused_while_an_engine_that_was_lost_may_come_back():
+def test_no_request_is_refused_while_a_lost_engine_may_reattach():
     brain = Brain(SchedulerConfig(hold_s=5.0, restart_s=12.0))
     brain.all(up(), CACHED, ev.InstanceDown(E0), submitted())
     assert not of([*brain.on(ev.Tick(), 5.0), *brain.on(ev.Tick(), 10.0)], cmd.Reject)
     assert of(brain.on(ev.Tick(), 15.0), cmd.Reject)[0].code is RejectCode.OVERLOADED
 
 
-def test_who_waited_for_an_engine_that_is_back_waits_no_longer_than_before():
+def test_requests_that_waited_for_a_reattached_engine_keep_their_bound():
     brain = Brain(SchedulerConfig(hold_s=5.0, restart_s=60.0))
     brain.all(up(), CACHED, ev.InstanceDown(E0), submitted())
     brain.on(ev.Tick(), 5.0)
@@ -144,7 +144,7 @@ def test_a_withdrawn_model_ends_its_requests():
     assert len(of(out, cmd.SequenceEnded)) == 1
 
 
-def test_a_gateway_that_is_gone_takes_its_sequences_along():
+def test_sequences_of_a_lost_gateway_are_cancelled():
     brain = Brain()
     brain.all(up(), CACHED, submitted("a"), submitted("b"))
     out = brain.on(ev.GatewayDown(GW))
@@ -152,7 +152,7 @@ def test_a_gateway_that_is_gone_takes_its_sequences_along():
     assert [c.seq.request for c in of(out, cmd.Close)] == ["a", "b"]
 
 
-def test_a_sequence_on_a_lost_instance_is_lost_but_a_queued_one_just_waits():
+def test_sequences_on_a_lost_instance_are_lost_and_queued_ones_wait():
     brain = Brain()
     brain.all(up(), CACHED, *(submitted(n) for n in "abcd"))
     out = brain.on(ev.InstanceDown(E0))
@@ -175,7 +175,7 @@ def test_a_lost_sequence_is_prefilled_again_from_prompt_and_prefix():
 HELD = Held(SeqId("r", 0), 1, M, 20, 9, 28, Place.DEVICE)
 
 
-def test_what_an_instance_still_holds_goes_on_under_the_new_epoch():
+def test_sequences_that_an_instance_still_holds_resume_under_the_new_epoch():
     brain = Brain()
     brain.all(up(held=(HELD,)), CACHED)
     out = brain.on(submitted(epoch=2, prefix=7))
@@ -184,7 +184,7 @@ def test_what_an_instance_still_holds_goes_on_under_the_new_epoch():
     assert (turn.prefill, turn.decode) == ((), (SeqId("r", 0),))
 
 
-def test_what_an_instance_holds_is_no_use_when_the_reader_has_more():
+def test_kv_behind_the_readers_prefix_is_not_reused():
     brain = Brain()
     brain.all(up(held=(HELD,)), CACHED)
     out = brain.on(submitted(epoch=2, prefix=12), now=5.0)
@@ -192,14 +192,14 @@ def test_what_an_instance_holds_is_no_use_when_the_reader_has_more():
     assert of(out, cmd.Turn)[0].prefill
 
 
-def test_a_request_that_came_before_its_holder_attaches_is_claimed_when_it_does():
+def test_a_request_submitted_before_its_holder_attaches_is_claimed_when_it_does():
     brain = Brain()
     brain.on(submitted(epoch=2, prefix=7))
     out = brain.all(up(held=(HELD,)), CACHED)
     assert of(out, cmd.Turn)[0].decode == (SeqId("r", 0),)
 
 
-def test_what_comes_again_right_after_the_start_waits_for_whoever_may_hold_it():
+def test_resubmitted_sequences_wait_after_a_restart_for_an_engine_that_may_hold_them():
     brain = Brain(SchedulerConfig(reattach_grace_s=1.0))
     brain.all(up(), CACHED)
     out = brain.on(submitted(epoch=2, prefix=7))
@@ -209,21 +209,21 @@ def test_what_comes_again_right_after_the_start_waits_for_whoever_may_hold_it():
     assert of(out, cmd.Turn)[0].decode == (SeqId("r", 0),)
 
 
-def test_what_nobody_holds_is_prefilled_once_the_start_is_over():
+def test_sequences_that_no_engine_holds_are_prefilled_after_the_start():
     brain = Brain(SchedulerConfig(reattach_grace_s=1.0))
     brain.all(up(), CACHED, submitted(epoch=2, prefix=7))
     out = brain.on(ev.Tick(), now=1.0)
     assert sum(p.tokens for p in of(out, cmd.Turn)[0].prefill) == 27
 
 
-def test_a_late_holder_of_what_goes_on_elsewhere_closes_it_at_once():
+def test_a_late_holder_closes_a_sequence_that_runs_elsewhere():
     brain = Brain(SchedulerConfig(reattach_grace_s=0.0))
     brain.all(up(), CACHED, submitted(epoch=2, prefix=7))
     out = brain.on(up(instance=E1, held=(HELD,)))
     assert of(out, cmd.Close) == [cmd.Close(SeqId("r", 0), 1)]
 
 
-def test_what_nobody_claims_is_closed_when_its_lease_runs_out():
+def test_unclaimed_sequences_are_closed_when_their_lease_expires():
     brain = Brain(SchedulerConfig(held_lease_s=4.0))
     wake = of(brain.all(up(held=(HELD,)), CACHED), cmd.Wake)[0]
     out = brain.on(ev.Tick(), wake.at)
@@ -236,7 +236,7 @@ def test_older_epochs_are_ignored():
     assert brain.on(submitted(epoch=2)) == []
 
 
-def test_cancelling_twice_or_the_unknown_does_nothing():
+def test_cancelling_twice_or_an_unknown_sequence_does_nothing():
     brain = Brain()
     brain.all(up(), CACHED, submitted())
     first = brain.on(ev.Cancelled(SeqId("r", 0)))

@@ -48,7 +48,7 @@ def test_models_share_an_instance_as_long_as_they_fit():
     assert not w.bodies(cmd.SwapOut)
 
 
-def test_a_load_does_not_hold_up_who_runs():
+def test_a_load_does_not_block_running_groups():
     w = Watched([Role.UNIFIED], slabs=250)
     first = w.ask("first", 0, 50, 100)
     w.ask("second", 1, 50, 10, at=0.6)
@@ -72,7 +72,7 @@ def test_the_most_urgent_group_runs_first():
     assert w.world.attainment().token == 1.0
 
 
-def test_whoever_has_most_slack_gives_way_and_comes_back():
+def test_the_group_with_the_most_slack_is_preempted_and_resumes():
     w = Watched([Role.UNIFIED], slabs=130)
     w.ask("long", 0, 50, 300)
     w.ask("short", 1, 50, 5, at=1.0)
@@ -83,7 +83,7 @@ def test_whoever_has_most_slack_gives_way_and_comes_back():
     assert w.world.attainment().token == 1.0
 
 
-def test_a_group_that_gave_way_may_go_on_elsewhere():
+def test_a_preempted_group_may_resume_on_another_engine():
     w = Watched([Role.UNIFIED, Role.UNIFIED], models=6, slabs=130)
     for i in range(6):
         w.ask(f"r{i}", i, 50, 200, at=0.1 + 0.01 * i)
@@ -93,7 +93,7 @@ def test_a_group_that_gave_way_may_go_on_elsewhere():
     assert len(w.bodies(cmd.Close)) >= len(w.bodies(cmd.Adopt))
 
 
-def test_late_sequences_do_not_hold_up_those_that_can_be_on_time():
+def test_late_sequences_do_not_delay_those_that_can_be_on_time():
     w = Watched([Role.UNIFIED], slabs=450, max_batch=1)
     hopeless = [w.ask(f"late{i}", 0, 600, 400) for i in range(20)]
     fresh = w.ask("fresh", 1, 50, 40, at=30.0)
@@ -112,7 +112,7 @@ def test_a_hot_model_gets_a_second_group_where_there_is_time():
     assert {s.instance for _, s in w.sends if isinstance(s.body, cmd.Load)} == {"e0", "e1"}
 
 
-def test_a_model_that_all_ask_for_at_once_gets_a_group_wherever_there_is_time_and_none_that_waits_for_a_place():
+def test_a_burst_for_one_model_gets_a_group_wherever_there_is_time_and_none_that_waits_for_an_engine():
     w = Watched([Role.UNIFIED] * 3, slabs=450)
     clients = [w.ask(f"r{i}", 0, 600, 20, at=0.1 + 0.001 * i) for i in range(80)]
     w.world.run(60)
@@ -121,7 +121,7 @@ def test_a_model_that_all_ask_for_at_once_gets_a_group_wherever_there_is_time_an
     assert max(c.times[0] for c in clients) < 1.0
 
 
-def test_kv_that_outgrows_an_engine_is_split_and_everybody_is_served():
+def test_kv_that_outgrows_an_engine_is_split_and_every_request_is_served():
     """Known livelock: a group whose KV exceeds an engine can neither run whole nor leave for anywhere."""
     w = Watched([Role.UNIFIED, Role.UNIFIED], slabs=130, max_batch=64)
     for i in range(24):
@@ -151,7 +151,7 @@ def test_roles_are_kept(roles):
     assert not [t for t in w.bodies(cmd.Turn, "e1") if t.prefill]
 
 
-def test_passes_end_with_the_work():
+def test_scheduling_passes_end_with_the_work():
     w = Watched([Role.UNIFIED], slabs=250)
     w.ask("r", 0, 50, 10)
     w.world.run(20, idle=False)
@@ -159,7 +159,7 @@ def test_passes_end_with_the_work():
     assert w.world.scheduler._pool.pass_at == float("inf")
 
 
-def test_every_command_says_why():
+def test_every_command_has_a_reason():
     w = Watched([Role.UNIFIED, Role.UNIFIED], slabs=130)
     for i in range(8):
         w.ask(f"r{i}", i % 4, 50, 80)
@@ -167,7 +167,7 @@ def test_every_command_says_why():
     assert all(s.reason for _, s in w.sends)
 
 
-def test_where_not_all_can_be_in_time_those_whose_tokens_cost_most_come_late():
+def test_under_overload_the_sequences_with_the_dearest_tokens_are_late():
     w = Watched([Role.UNIFIED], models=12, slabs=1500)
     alone = [w.ask(f"alone{i}", 6 + i, 50, 300, at=0.1) for i in range(6)]
     crowds = [w.ask(f"crowd{i}", i % 6, 50, 300, at=0.1) for i in range(18)]
@@ -177,7 +177,7 @@ def test_where_not_all_can_be_in_time_those_whose_tokens_cost_most_come_late():
     assert any(c.times[-1] > 2.0 + 0.1 * 300 for c in alone)
 
 
-def test_models_that_fit_one_at_a_time_take_turns_and_everybody_is_in_time():
+def test_models_that_fit_one_at_a_time_alternate_and_every_request_is_on_time():
     w = Watched([Role.UNIFIED], slabs=150)
     for i in range(4):
         w.ask(f"r{i}", i, 50, 400, at=0.1 + 0.5 * i)
@@ -192,12 +192,12 @@ def test_a_group_with_little_kv_stays_whole_however_much_its_weights_fill():
         w.ask(f"r{i}", i % 2, 50, 300, at=0.1)
     w.world.run(120)
     assert w.all_finished()
-    assert w.bodies(cmd.SwapOut), "nobody gave way"
+    assert w.bodies(cmd.SwapOut), "no sequence was preempted"
     batches = [len(body.decode) for body in w.bodies(cmd.Turn) if body.decode]
     assert sum(batches) / len(batches) > 3.5
 
 
-def test_a_draining_engine_gets_nothing_new_and_hands_what_it_has_to_another():
+def test_a_draining_engine_gets_no_new_sequences_and_hands_off_its_own():
     w = Watched([Role.UNIFIED, Role.UNIFIED], slabs=450)
     running = [w.ask(f"r{i}", i % 4, 50, 300) for i in range(12)]
     w.world.clock.at(1.5, lambda: w.world.drain("e0"))
@@ -213,7 +213,7 @@ def test_a_draining_engine_gets_nothing_new_and_hands_what_it_has_to_another():
     assert all(client.epoch == 1 for client in w.world.clients.values()), "a move is no loss"
 
 
-def test_what_leaves_a_draining_engine_joins_its_model_where_it_runs():
+def test_sequences_of_a_draining_engine_join_their_models_group_elsewhere():
     w = Watched([Role.UNIFIED, Role.UNIFIED], c=5e-3, slabs=450)
     for i in range(40):
         w.ask(f"r{i}", 0, 50, 300, at=0.1 + 0.02 * i)
@@ -227,7 +227,7 @@ def test_what_leaves_a_draining_engine_joins_its_model_where_it_runs():
     assert all(client.epoch == 1 for client in w.world.clients.values()), "a move is no loss"
 
 
-def test_an_engine_that_drains_alone_goes_on_with_what_it_has():
+def test_a_draining_engine_without_a_peer_keeps_its_sequences():
     w = Watched([Role.UNIFIED], slabs=450)
     w.ask("r", 0, 50, 200)
     w.world.clock.at(1.0, lambda: w.world.drain("e0"))

@@ -53,7 +53,7 @@ def _request(send: cmd.Send) -> str:
 
 
 @POLICIES
-def test_kv_comes_in_while_the_weights_of_its_model_do(policy):
+def test_kv_is_swapped_in_while_the_weights_load(policy):
     program = Program(policy)
     loads = {load.id: load for load in program.of(cmd.Load, "m0")}
     swaps = program.of(cmd.SwapIn, "m0")
@@ -63,7 +63,7 @@ def test_kv_comes_in_while_the_weights_of_its_model_do(policy):
 
 
 @POLICIES
-def test_the_next_model_comes_in_while_the_kv_of_the_leaving_one_goes_out(policy):
+def test_the_next_model_loads_while_the_former_ones_kv_is_swapped_out(policy):
     program = Program(policy)
     switches = 0
     for unload in program.of(cmd.Unload, "m1"):

@@ -1,4 +1,4 @@
-"""Tiers and weights under overload: who is late first, and that nobody is moved where all are alike."""
+"""Tiers and weights under overload: which model is late first, and no change where all are alike."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def decoded_until(world: World, name: ModelName, end_s: float) -> int:
     return sum(c.arrival + x < end_s for c in world.clients.values() if c.model == name for x in c.times)
 
 
-def test_under_overload_the_upper_tier_stays_in_time_and_the_lower_takes_the_loss():
+def test_under_overload_the_upper_tier_is_on_time_and_the_lower_one_is_late():
     alike, _ = pool([], [7.0] * 4)
     assert tokens_on_time(alike, MODELS[0]) < 0.5  # with nothing said of who matters, some model is late
     world, _ = pool([Terms(Tier.INTERACTIVE)], [7.0] * 4)
@@ -69,7 +69,7 @@ def test_models_that_are_all_alike_are_served_as_those_without_terms(terms: Term
     assert alike == without
 
 
-def test_engines_time_is_shared_by_weight_and_nobody_starves():
+def test_engine_time_is_shared_by_weight_and_no_model_starves():
     alike, _ = pool([], [9.0] * 4)
     weighted, _ = pool([Terms(), Terms(), Terms(weight=3), Terms()], [9.0] * 4)
     had, got = ([decoded_until(world, name, 40.0) for name in MODELS] for world in (alike, weighted))
@@ -78,7 +78,7 @@ def test_engines_time_is_shared_by_weight_and_nobody_starves():
     assert min(got) > 0.15 * max(got)
 
 
-def test_a_model_that_is_withdrawn_and_comes_again_begins_anew():
+def test_a_model_withdrawn_and_added_again_starts_with_no_debt():
     world, _ = pool([Terms(weight=3)], [2.0] * 4, seconds=5)
     all_of_them = ev.CatalogChanged(tuple(model.config for model in world.scheduler._pool.models.values()))
     world.request("last", MODELS[0], 50, 400, at=600.1)

@@ -71,7 +71,7 @@ SCENARIOS: dict[str, tuple[str, Callable[[Transcript], World]]] = {
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_the_core_decides_as_the_transcript_says(name: str) -> None:
+def test_the_core_decides_as_the_transcript_records(name: str) -> None:
     title, scenario = SCENARIOS[name]
     transcript = Transcript(title)
     world = scenario(transcript)

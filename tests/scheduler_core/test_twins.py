@@ -55,7 +55,7 @@ def test_a_second_name_is_loaded_into_the_slabs_of_the_first_and_takes_none(poli
 
 
 @pytest.mark.parametrize("policy", ["paper", "slack"])
-def test_the_slabs_are_free_when_the_last_name_has_gone_and_a_load_waits_for_all_of_them(policy: str) -> None:
+def test_shared_slabs_are_freed_with_the_last_name_and_a_load_waits_for_all_of_them(policy: str) -> None:
     played = Played(policy, models=3, contents=2)  # m0 and m2 are one
     played.ask(M0, 0.0)
     played.ask(M2, 10.0)
@@ -69,7 +69,7 @@ def test_the_slabs_are_free_when_the_last_name_has_gone_and_a_load_waits_for_all
     assert played.bodies(cmd.Load)[-1] == cmd.Load(M2, 100)
 
 
-def test_what_is_shared_is_known_after_the_engine_has_attached_again() -> None:
+def test_sharing_is_known_again_after_the_engine_reattaches() -> None:
     played = Played("slack", models=2, contents=1)
     played.ask(M0, 0.0)
     played.ask(M1, 10.0)

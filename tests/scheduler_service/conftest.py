@@ -1,6 +1,6 @@
 """A scheduler that serves on a unix socket in this process, and real gRPC clients that play sidecars and gateways.
 
-The brain is the real one or a scripted one: a list of what it was told, and answers by kind of event.
+The brain is the real one or a scripted one: it records its events and answers by kind of event.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ PATIENCE_S = 60  # against what hangs; on a machine that is busy with much else,
 
 
 class ScriptedBrain:
-    """Remembers what it was told; answers with what `script` says for the kind of event."""
+    """Records its events; answers with the commands that `script` has for the kind of event."""
 
     def __init__(self) -> None:
-        self.told: list[events.Event] = []
+        self.received: list[events.Event] = []
         self.times: list[float] = []
         self.full = 0.0
         self.script: dict[type, Callable[[Any], list[commands.Command]]] = {}
@@ -44,7 +44,7 @@ class ScriptedBrain:
         self._tellers: set[asyncio.Task[None]] = set()
 
     def on(self, now: float, event: events.Event) -> list[commands.Command]:
-        self.told.append(event)
+        self.received.append(event)
         self.times.append(now)
         teller = asyncio.get_running_loop().create_task(self._tell())
         self._tellers.add(teller)
@@ -68,7 +68,7 @@ class ScriptedBrain:
         return self.full
 
     def all_of(self, kind: type) -> list[Any]:
-        return [event for event in self.told if isinstance(event, kind)]
+        return [event for event in self.received if isinstance(event, kind)]
 
 
 class Sidecar:
@@ -116,7 +116,7 @@ class Gateway:
 
 
 class Stack:
-    """A service and whoever is connected to it."""
+    """A service and its clients."""
 
     def __init__(self, service: Service | None, brain: Any, target: str, exits: AsyncExitStack) -> None:
         self.service = service
@@ -165,7 +165,7 @@ class Stack:
 
 @pytest.fixture
 def brain() -> ScriptedBrain:
-    """A brain that does as it is told."""
+    """A scripted brain."""
     return ScriptedBrain()
 
 

@@ -65,7 +65,7 @@ async def catalog_of(gateway: Any, *names: str) -> gateway_pb2.CatalogStatus:
             return status
 
 
-async def test_a_new_list_reaches_core_sidecars_and_gateways_and_says_what_it_changed(serve: Any, brain: Any) -> None:
+async def test_a_new_catalog_reaches_core_sidecars_and_gateways_and_reports_its_changes(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
         sidecar, gateway = await stack.sidecar(), await stack.gateway()
         slow_b = model_pb2.ModelSpec()
@@ -81,7 +81,7 @@ async def test_a_new_list_reaches_core_sidecars_and_gateways_and_says_what_it_ch
         assert {model.spec.name: model.spec.tbt_s for model in status.models} == {"tiny-b": 0.5, "tiny-c": 0.1}
 
 
-async def test_the_core_is_told_the_tier_and_the_weight_of_a_model(serve: Any, brain: Any) -> None:
+async def test_tier_and_weight_of_a_model_reach_the_core(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
         batch = model_pb2.ModelSpec(name="tiny-b", source=B_SOURCE, ttft_s=2, tbt_s=0.1, tier=model_pb2.TIER_BATCH)
         reply = await set_catalog(stack, A, batch, spec("tiny-c", weight=3))
@@ -90,14 +90,14 @@ async def test_the_core_is_told_the_tier_and_the_weight_of_a_model(serve: Any, b
         assert terms == {"tiny-a": Terms(), "tiny-b": Terms(Tier.BATCH), "tiny-c": Terms(weight=3)}
 
 
-async def test_the_same_list_again_changes_nothing_and_is_told_to_nobody(serve: Any, brain: Any) -> None:
+async def test_an_unchanged_catalog_is_not_sent_again(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
         reply = await set_catalog(stack, A, B)
         assert reply == admin_pb2.SetCatalogReply()
         assert len(brain.all_of(events.CatalogChanged)) == 1
 
 
-async def test_a_sidecar_hears_the_list_again_when_failed_models_are_to_be_tried_again(serve: Any, brain: Any) -> None:
+async def test_a_sidecar_gets_the_catalog_again_to_retry_failed_models(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
         sidecar = await stack.sidecar()
         await set_catalog(stack, A, B, retry=True)
@@ -108,13 +108,13 @@ async def test_a_sidecar_hears_the_list_again_when_failed_models_are_to_be_tried
         assert not (await sidecar.next()).catalog.retry
 
 
-async def test_the_source_of_a_model_that_failed_may_be_mended(serve: Any, brain: Any) -> None:
+async def test_the_source_of_a_failed_model_may_be_changed(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
         sidecar = await stack.sidecar()
         await sidecar.report(model=model_pb2.ModelState(model="tiny-a", phase=FAILED, reason="no such folder"))
         await brain.told_of(events.ModelReported)
-        mended = spec("tiny-a", "/models/there")
-        assert list((await set_catalog(stack, mended, B)).changed) == ["tiny-a"]
+        repaired = spec("tiny-a", "/models/there")
+        assert list((await set_catalog(stack, repaired, B)).changed) == ["tiny-a"]
         command = await sidecar.next()
         assert command.catalog.models[0].source.directory == "/models/there"
         status = await (await stack.admin()).Status(admin_pb2.AdminStatusRequest())
@@ -133,7 +133,7 @@ async def test_the_source_of_a_model_that_failed_may_be_mended(serve: Any, brain
         ([spec("tiny-a", tbt_s=float("inf"))], "tbt_s"),
     ],
 )
-async def test_a_model_that_makes_no_sense_is_refused_by_itself_and_what_was_served_goes_on(
+async def test_an_invalid_model_is_refused_alone_and_serving_continues(
     serve: Any, brain: Any, wrong: list[model_pb2.ModelSpec], word: str
 ) -> None:
     async with serve(brain) as stack:
@@ -153,9 +153,7 @@ def accepting(brain: Any) -> None:
     brain.script[events.Cancelled] = lambda e: [commands.SequenceEnded(e.seq, 1)]
 
 
-async def test_a_withdrawn_model_answers_what_it_was_asked_before_and_takes_nothing_new(
-    serve: Any, brain: Any, submit: Any
-) -> None:
+async def test_a_withdrawn_model_drains_and_accepts_no_new_requests(serve: Any, brain: Any, submit: Any) -> None:
     accepting(brain)
     async with serve(brain) as stack:
         sidecar, gateway = await stack.sidecar(), await stack.gateway()
@@ -177,7 +175,7 @@ async def test_a_withdrawn_model_answers_what_it_was_asked_before_and_takes_noth
         assert [m.name for m in brain.all_of(events.CatalogChanged)[-1].models] == ["tiny-b"]
 
 
-async def test_a_withdrawn_model_that_comes_back_in_time_was_never_away(serve: Any, brain: Any, submit: Any) -> None:
+async def test_a_withdrawn_model_added_again_in_time_keeps_its_requests(serve: Any, brain: Any, submit: Any) -> None:
     accepting(brain)
     async with serve(brain) as stack:
         gateway = await stack.gateway()
@@ -190,7 +188,7 @@ async def test_a_withdrawn_model_that_comes_back_in_time_was_never_away(serve: A
         assert not [e for e in brain.all_of(events.CatalogChanged) if len(e.models) < 2]
 
 
-async def test_what_a_withdrawn_model_has_not_answered_in_time_ends_with_an_error(
+async def test_requests_of_a_withdrawn_model_end_with_an_error_after_the_drain_timeout(
     serve: Any, configured: Any, submit: Any
 ) -> None:
     async with serve(Scheduler(core_config(load_config(configured())))) as stack:
@@ -219,7 +217,7 @@ def tenants(*names: str) -> gateway_pb2.Tenants:
     )
 
 
-async def test_tenants_reach_gateways_that_are_there_and_those_that_come_later(serve: Any, brain: Any) -> None:
+async def test_tenants_reach_attached_gateways_and_those_that_attach_later(serve: Any, brain: Any) -> None:
     async with serve(brain, tenants={"open_models": ["tiny-b"]}) as stack:
         here = await stack.gateway("here")
         assert list((await here.next("tenants")).open_models) == ["tiny-b"]
@@ -245,9 +243,7 @@ async def test_tenants_reach_gateways_that_are_there_and_those_that_come_later(s
         ),
     ],
 )
-async def test_tenants_that_make_no_sense_are_refused(
-    serve: Any, brain: Any, document: gateway_pb2.Tenants, word: str
-) -> None:
+async def test_invalid_tenants_are_refused(serve: Any, brain: Any, document: gateway_pb2.Tenants, word: str) -> None:
     async with serve(brain) as stack:
         with pytest.raises(grpc.aio.AioRpcError, match=word) as error:
             await (await stack.admin()).SetTenants(admin_pb2.SetTenantsRequest(tenants=document))
@@ -255,13 +251,13 @@ async def test_tenants_that_make_no_sense_are_refused(
 
 
 def test_tenants_of_the_configuration_file_are_checked_alike() -> None:
-    with pytest.raises(ConfigError, match=r"tenants: .*nobody"):
-        configured({"nobody": []})
+    with pytest.raises(ConfigError, match=r"tenants: .*no-keys"):
+        configured({"no-keys": []})
     with pytest.raises(ConfigError, match=r"SHA-256.*unique"):
         configured({"tenants": [{"name": "a", "key_sha256": ["key"]}, {"name": "a"}]})
 
 
-async def test_every_life_of_a_scheduler_has_a_name_of_its_own(serve: Any, brain: Any) -> None:
+async def test_every_run_of_a_scheduler_has_its_own_id(serve: Any, brain: Any) -> None:
     seen = set()
     for _ in range(2):
         async with serve(brain) as stack:
@@ -288,7 +284,7 @@ async def test_a_model_that_some_engines_cannot_serve_is_served_and_the_reason_s
         assert model.reason == "tiny-a: file.safetensors: missing"
 
 
-async def test_what_every_gateway_says_of_a_models_text_is_in_the_catalog_for_operators(serve: Any, brain: Any) -> None:
+async def test_tokenizer_errors_of_every_gateway_are_in_the_catalog_for_operators(serve: Any, brain: Any) -> None:
     async def until(phase: model_pb2.ModelPhase.ValueType, reason: str) -> None:
         async with asyncio.timeout(60):
             while True:

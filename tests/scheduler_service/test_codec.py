@@ -302,7 +302,7 @@ def test_a_report_without_memory_means_that_none_changed() -> None:
     assert decoder.event(done) == events.CommandDone(HERE, CommandId(1), 0.0, Memory(5, 0))
 
 
-def test_a_report_of_a_kind_from_the_future_is_no_event() -> None:
+def test_a_report_of_an_unknown_kind_is_ignored() -> None:
     assert ReportDecoder(HERE, "node", EMPTY, 0).event(engine_pb2.Report()) is None
 
 
@@ -318,7 +318,7 @@ def test_a_failure_of_unknown_kind_is_the_engines() -> None:
         (engine_pb2.Hello(instance="a", incarnation="1"), "Hello of a: role: 0 is not one of"),
     ],
 )
-def test_a_hello_that_says_too_little_is_refused(hello: engine_pb2.Hello, complaint: str) -> None:
+def test_an_incomplete_hello_is_refused(hello: engine_pb2.Hello, complaint: str) -> None:
     with pytest.raises(ProtocolError, match=complaint):
         instance_up(hello)
 
@@ -357,5 +357,5 @@ def test_every_refusal_has_a_code_on_the_wire(code: RejectCode) -> None:
         (nouns.FAILURES, FailureKind),
     ],
 )
-def test_every_word_of_the_core_has_one_on_the_wire(table: Any, kinds: Any) -> None:
+def test_every_enum_of_the_core_has_one_on_the_wire(table: Any, kinds: Any) -> None:
     assert sorted(table.values(), key=str) == sorted(kinds, key=str)

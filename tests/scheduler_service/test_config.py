@@ -1,4 +1,4 @@
-"""The configuration file: what it may say, and how it is told that it may not."""
+"""The configuration file: what it may contain, and the errors for what it may not."""
 
 from __future__ import annotations
 
@@ -72,9 +72,7 @@ def without(key: str) -> Any:
         ("{", "Invalid JSON"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_named_with_the_key_and_the_reason(
-    tmp_path: Path, content: Any, complaint: str
-) -> None:
+def test_an_invalid_file_is_named_with_key_and_reason(tmp_path: Path, content: Any, complaint: str) -> None:
     path = written(tmp_path, content)
     with pytest.raises(ConfigError) as error:
         load_config(path)
@@ -82,7 +80,7 @@ def test_a_file_that_cannot_be_used_is_named_with_the_key_and_the_reason(
     assert complaint in str(error.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.json: cannot be read: No such file"):
         load_config(tmp_path / "nowhere.json")
 

@@ -34,7 +34,7 @@ async def test_a_wake_brings_a_tick_at_its_time_and_not_before(brain: Any) -> No
     driver.handle(events.CatalogChanged(()))
     await brain.told_of(events.Tick, 2)
     driver.stop()
-    ticks = [now for now, event in zip(brain.times, brain.told, strict=True) if isinstance(event, events.Tick)]
+    ticks = [now for now, event in zip(brain.times, brain.received, strict=True) if isinstance(event, events.Tick)]
     assert len(ticks) == 2
     assert at <= ticks[0] < ticks[1]
 
@@ -58,7 +58,7 @@ async def test_an_earlier_wake_overtakes_a_later_one_and_a_stopped_alarm_is_sile
     assert len(rung) == 1
 
 
-async def test_a_core_that_asks_ever_anew_wakes_once_per_millisecond() -> None:
+async def test_repeated_wake_requests_wake_once_per_millisecond() -> None:
     rung: list[float] = []
     alarm = Alarm(time.monotonic, lambda: rung.append(time.monotonic()))
     at = time.monotonic() + 0.05
@@ -69,7 +69,7 @@ async def test_a_core_that_asks_ever_anew_wakes_once_per_millisecond() -> None:
     assert 1 <= len(rung) <= 12
 
 
-async def test_a_core_that_fails_is_asked_nothing_more(brain: Any) -> None:
+async def test_a_failed_core_gets_no_more_events(brain: Any) -> None:
     crashes: list[str] = []
     brain.script[events.Tick] = lambda _: {}[0]
     driver = Driver(brain, time.monotonic, crashed=lambda: crashes.append("crashed"))
@@ -105,7 +105,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_a_handle_is_found_exactly_from_its_report_until_it_is_void(history: list[Any]) -> None:
+def test_a_handle_is_valid_from_its_report_until_it_is_released(history: list[Any]) -> None:
     """Against a model that keeps the newest SwapOut of each instance and sequence, and whether it was reported."""
     book, model = HandleBook(), {}
     for number, (what, instance, seq) in enumerate(history, 1):
@@ -166,7 +166,7 @@ async def test_an_outbox_hands_out_in_order_and_ends_when_it_is_closed() -> None
     assert not box.overflowed
 
 
-def test_a_full_outbox_forgets_and_closes() -> None:
+def test_a_full_outbox_is_cleared_and_closed() -> None:
     box: Outbox[int] = Outbox(2)
     for n in range(5):
         box.put(n)
@@ -197,7 +197,7 @@ def catalog() -> tuple[Catalog, list[str]]:
         (state(FETCHING), state(CACHED), CACHED),
     ],
 )
-def test_a_model_is_as_good_as_on_its_best_sidecar(
+def test_the_best_state_on_any_sidecar_is_the_models(
     first: model_pb2.ModelState, second: model_pb2.ModelState, best: Any
 ) -> None:
     book, _ = catalog()

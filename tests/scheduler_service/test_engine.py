@@ -19,7 +19,7 @@ def load(id_: int) -> commands.Send:
     return commands.Send(HERE, CommandId(id_), commands.Load(ModelName("tiny-a"), 3), (), "wanted")
 
 
-async def test_a_sidecar_is_told_of_the_models_before_anything_else(serve: Any, brain: Any) -> None:
+async def test_a_sidecar_gets_the_catalog_before_anything_else(serve: Any, brain: Any) -> None:
     brain.script[events.InstanceUp] = lambda _: [load(1)]
     async with serve(brain) as stack:
         sidecar = await stack.attach()
@@ -34,8 +34,8 @@ async def test_a_sidecar_is_told_of_the_models_before_anything_else(serve: Any, 
         ]
         second = await sidecar.next()
         assert (second.id, second.load.model, second.reason) == (1001, "tiny-a", "wanted")
-    assert isinstance(brain.told[0], events.CatalogChanged)
-    assert [m.name for m in brain.told[0].models] == ["tiny-a", "tiny-b"]
+    assert isinstance(brain.received[0], events.CatalogChanged)
+    assert [m.name for m in brain.received[0].models] == ["tiny-a", "tiny-b"]
 
 
 async def test_a_stream_that_does_not_begin_with_hello_is_refused(serve: Any, brain: Any) -> None:
@@ -49,7 +49,7 @@ async def test_a_stream_that_does_not_begin_with_hello_is_refused(serve: Any, br
     assert not brain.all_of(events.InstanceUp)
 
 
-async def test_a_hello_with_a_model_in_no_state_is_refused_and_leaves_nothing_behind(serve: Any, brain: Any) -> None:
+async def test_a_hello_with_an_invalid_model_state_is_refused_and_registers_nothing(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
         sidecar = await stack.attach()
         hello = engine_pb2.Hello(instance="decode-0", incarnation="one", role=engine_pb2.ROLE_DECODE)
@@ -78,11 +78,11 @@ async def test_models_of_the_hello_reach_the_core_after_the_instance_itself(serv
     async with serve(brain) as stack:
         await stack.sidecar(models=states)
         await brain.told_of(events.ModelReported)
-    assert [type(e) for e in brain.told[1:3]] == [events.InstanceUp, events.ModelReported]
+    assert [type(e) for e in brain.received[1:3]] == [events.InstanceUp, events.ModelReported]
     assert brain.all_of(events.ModelReported) == [events.ModelReported(HERE, ModelName("tiny-a"), Phase.CACHED)]
 
 
-async def test_a_sidecar_whose_stream_breaks_and_stays_away_is_gone(serve: Any, brain: Any) -> None:
+async def test_a_sidecar_that_does_not_reconnect_is_lost(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
         sidecar = await stack.sidecar()
         up_at = brain.times[-1]
@@ -92,7 +92,7 @@ async def test_a_sidecar_whose_stream_breaks_and_stays_away_is_gone(serve: Any, 
         assert stack.service.engine.up == 0
 
 
-async def test_a_sidecar_that_comes_back_in_time_is_up_anew_with_what_it_holds(serve: Any, brain: Any) -> None:
+async def test_a_sidecar_that_reconnects_in_time_is_up_again_with_what_it_holds(serve: Any, brain: Any) -> None:
     held = engine_pb2.HeldSequence(
         seq=model_pb2.SeqId(request="r"), epoch=1, model="tiny-a", place=engine_pb2.KV_PLACE_HOST
     )
@@ -102,15 +102,15 @@ async def test_a_sidecar_that_comes_back_in_time_is_up_anew_with_what_it_holds(s
         await stack.sidecar(held=[held])
         up = await brain.told_of(events.InstanceUp, 2)
     assert [h.seq for h in up.held] == [SeqId("r", 0)]
-    assert [type(e) for e in brain.told[1:]] == [events.InstanceUp, events.InstanceUp]
+    assert [type(e) for e in brain.received[1:]] == [events.InstanceUp, events.InstanceUp]
 
 
-async def test_a_restarted_sidecar_replaces_its_former_self(serve: Any, brain: Any) -> None:
+async def test_a_restarted_sidecar_replaces_its_predecessor(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
         former = await stack.sidecar(incarnation="one")
         await stack.sidecar(incarnation="two")
         assert (await former.ended())[0] is grpc.StatusCode.UNAVAILABLE
-        assert [type(e) for e in brain.told[1:]] == [events.InstanceUp, events.InstanceUp]
+        assert [type(e) for e in brain.received[1:]] == [events.InstanceUp, events.InstanceUp]
         assert (await brain.told_of(events.InstanceUp, 2)).incarnation == "two"
         await asyncio.sleep(0.3)  # the former stream's grace has passed: it must not take the new one down
         assert not brain.all_of(events.InstanceDown)
@@ -126,7 +126,7 @@ async def refused(stack: Any, **hello: Any) -> tuple[grpc.StatusCode, str]:
 @pytest.mark.parametrize(
     ("first", "ups"), [("one", [("one", False), ("two", True)]), ("two", [("two", False)])], ids=("one", "two")
 )
-async def test_of_two_processes_with_one_name_the_one_that_started_later_counts_whoever_attached_first(
+async def test_of_two_processes_with_one_name_the_later_start_wins_whichever_attached_first(
     serve: Any, brain: Any, first: str, ups: list[tuple[str, bool]]
 ) -> None:
     async with serve(brain) as stack:
@@ -140,12 +140,12 @@ async def test_of_two_processes_with_one_name_the_one_that_started_later_counts_
         assert came == ups, "what ran on the first is not to blame"
 
 
-async def test_the_process_that_started_first_waits_until_the_later_one_is_given_up(serve: Any, brain: Any) -> None:
+async def test_the_process_that_started_first_waits_until_the_later_one_is_lost(serve: Any, brain: Any) -> None:
     async with serve(brain, reattach_s=0.5) as stack:
         later = await stack.sidecar(incarnation="two", started=200.5)
         later.call.cancel()
         code, _ = await refused(stack, incarnation="one", started=100.0)
-        assert code is grpc.StatusCode.ALREADY_EXISTS, "the later one may come back"
+        assert code is grpc.StatusCode.ALREADY_EXISTS, "the later one may reconnect"
         await brain.told_of(events.InstanceDown)
         await stack.sidecar(incarnation="one", started=100.0)
         assert brain.all_of(events.InstanceUp)[-1].incarnation == "one"
@@ -160,7 +160,7 @@ async def test_the_process_that_started_first_takes_over_from_one_that_drains(se
         assert brain.all_of(events.InstanceUp)[-1].incarnation == "one"
 
 
-async def test_a_silent_sidecar_is_gone_and_told_to_connect_anew(serve: Any, brain: Any) -> None:
+async def test_a_silent_sidecar_is_lost_and_must_reconnect(serve: Any, brain: Any) -> None:
     async with serve(brain, heartbeat_timeout_s=0.3) as stack:
         sidecar = await stack.sidecar()
         await brain.told_of(events.InstanceDown)
@@ -199,11 +199,11 @@ async def test_reports_that_were_on_their_way_when_their_stream_was_replaced_are
             await former.report(heartbeat=engine_pb2.Heartbeat())
         await stack.sidecar()
         assert (await former.ended())[0] is grpc.StatusCode.UNAVAILABLE
-    ups = [n for n, e in enumerate(brain.told) if isinstance(e, events.InstanceUp)]
-    assert not any(isinstance(e, events.MemoryReported) for e in brain.told[ups[1] :])
+    ups = [n for n, e in enumerate(brain.received) if isinstance(e, events.InstanceUp)]
+    assert not any(isinstance(e, events.MemoryReported) for e in brain.received[ups[1] :])
 
 
-async def test_a_sidecar_that_does_not_read_loses_its_stream_not_our_memory(serve: Any, brain: Any) -> None:
+async def test_a_sidecar_that_does_not_read_is_disconnected_with_bounded_memory(serve: Any, brain: Any) -> None:
     fat = "x" * 1000
     flood = [commands.Send(HERE, CommandId(n), commands.Unload(ModelName(fat)), (), "flood") for n in range(1, 20_000)]
     brain.script[events.MemoryReported] = lambda _: flood
@@ -219,7 +219,7 @@ async def test_a_sidecar_that_does_not_read_loses_its_stream_not_our_memory(serv
 
 
 @pytest.mark.parametrize("kind", ["failed", "skipped"])
-async def test_commands_that_came_to_nothing_reach_the_core(serve: Any, brain: Any, kind: str) -> None:
+async def test_commands_that_could_not_be_sent_are_reported_to_the_core(serve: Any, brain: Any, kind: str) -> None:
     brain.script[events.InstanceUp] = lambda _: [load(1), load(2)]
     body = {"failed": engine_pb2.Failed(id=1001, reason="no"), "skipped": engine_pb2.Skipped(id=1002, because=1001)}
     event = {"failed": events.CommandFailed, "skipped": events.CommandSkipped}[kind]

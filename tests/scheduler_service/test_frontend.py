@@ -38,7 +38,7 @@ async def test_a_gateway_gets_the_catalog_at_once_and_again_when_a_model_changes
         ]
 
 
-async def test_many_changes_of_the_catalog_are_told_together(serve: Any, brain: Any) -> None:
+async def test_changes_of_the_catalog_are_coalesced(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
         gateway = await stack.gateway()
         sidecar = await stack.sidecar()
@@ -48,18 +48,18 @@ async def test_many_changes_of_the_catalog_are_told_together(serve: Any, brain: 
                     model="tiny-a", phase=model_pb2.MODEL_PHASE_FETCHING, bytes_done=done, bytes_total=99
                 )
             )
-        told = 0
+        catalogs = 0
         done = -1
         while done < 99:
             done = (await gateway.next("catalog")).models[0].bytes_done
-            told += 1
-        assert told < 50
+            catalogs += 1
+        assert catalogs < 50
 
 
-async def test_requests_wait_in_gateways_while_engines_fetch_and_come_in_where_there_is_none(
+async def test_requests_wait_in_gateways_while_engines_fetch_and_are_submitted_where_there_is_no_engine(
     serve: Any, brain: Any
 ) -> None:
-    async def told(gateway: Any, wait: bool) -> None:
+    async def catalog_waits(gateway: Any, wait: bool) -> None:
         while (await gateway.next("catalog")).models[0].wait is not wait:
             pass
 
@@ -67,13 +67,13 @@ async def test_requests_wait_in_gateways_while_engines_fetch_and_come_in_where_t
         gateway = await stack.gateway()
         fetching = model_pb2.ModelState(model="tiny-a", phase=model_pb2.MODEL_PHASE_FETCHING)
         sidecar = await stack.sidecar(models=[fetching])
-        await told(gateway, True)
+        await catalog_waits(gateway, True)
         await sidecar.report(model=model_pb2.ModelState(model="tiny-a", phase=model_pb2.MODEL_PHASE_CACHED))
-        await told(gateway, False)
+        await catalog_waits(gateway, False)
         await sidecar.report(model=fetching)
-        await told(gateway, True)
+        await catalog_waits(gateway, True)
         sidecar.call.cancel()
-        await told(gateway, False)
+        await catalog_waits(gateway, False)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ async def test_a_request_is_accepted_once_and_only_when_all_its_choices_are(
         ({"age_s": float("nan")}, "age_s is nan"),
     ],
 )
-async def test_a_submission_that_makes_no_sense_is_refused_before_the_core_hears_of_it(
+async def test_an_invalid_submission_is_refused_before_it_reaches_the_core(
     serve: Any, brain: Any, submit: Any, fields: Any, complaint: str
 ) -> None:
     async with serve(brain) as stack:
@@ -209,12 +209,12 @@ async def test_one_refused_choice_ends_its_request_and_cancels_the_others(
         rejected = await gateway.next("rejected")
         assert (rejected.code, rejected.retry_after_s) == (gateway_pb2.REJECT_CODE_OVERLOADED, 2.0)
         await brain.told_of(events.Cancelled, 2)
-        assert [type(e) for e in brain.told[1:]] == [events.Submitted] * 3 + [events.Cancelled] * 2
+        assert [type(e) for e in brain.received[1:]] == [events.Submitted] * 3 + [events.Cancelled] * 2
         assert {e.seq.choice for e in brain.all_of(events.Cancelled)} == {0, 1, 2} - {refused}
         assert len(stack.service.driver.sequences) == 0
 
 
-async def test_a_gateway_cannot_cancel_or_take_over_what_another_one_asked(serve: Any, brain: Any, submit: Any) -> None:
+async def test_a_gateway_cannot_cancel_or_take_over_requests_of_another(serve: Any, brain: Any, submit: Any) -> None:
     async with serve(brain) as stack:
         mine, other = await stack.gateway("mine"), await stack.gateway("other")
         await mine.send(submit=submit("r1"))
@@ -229,7 +229,7 @@ async def test_a_gateway_cannot_cancel_or_take_over_what_another_one_asked(serve
         assert (await brain.told_of(events.Cancelled)).seq == SEQ
 
 
-async def test_a_reader_that_left_cancels_the_choices_it_names_or_all(serve: Any, brain: Any, submit: Any) -> None:
+async def test_a_disconnected_reader_cancels_the_choices_it_names_or_all(serve: Any, brain: Any, submit: Any) -> None:
     async with serve(brain) as stack:
         gateway = await stack.gateway()
         await gateway.send(submit=submit(count=3))
@@ -255,7 +255,7 @@ async def test_an_ended_sequence_is_forgotten_unless_it_was_submitted_again(
         assert (kept.get(SEQ) is not None, kept.get(SeqId("r2", 0)) is None) == (True, True)
 
 
-async def test_a_gateway_that_comes_back_in_time_is_not_down_and_drops_what_it_does_not_submit_again(
+async def test_a_gateway_that_reconnects_in_time_drops_what_it_does_not_resubmit(
     serve: Any, brain: Any, submit: Any
 ) -> None:
     brain.script[events.Cancelled] = lambda e: [commands.SequenceEnded(e.seq, 1)]
@@ -273,7 +273,7 @@ async def test_a_gateway_that_comes_back_in_time_is_not_down_and_drops_what_it_d
         assert not brain.all_of(events.GatewayDown)
 
 
-async def test_a_gateway_that_stays_away_is_down_and_what_was_kept_for_it_is_gone(
+async def test_a_gateway_that_does_not_reconnect_is_lost_and_its_state_freed(
     serve: Any, brain: Any, submit: Any
 ) -> None:
     async with serve(brain) as stack:
@@ -297,7 +297,7 @@ async def test_a_second_stream_of_a_gateway_replaces_the_first(serve: Any, brain
         assert not brain.all_of(events.GatewayDown)
 
 
-async def test_an_open_whose_submission_is_gone_fails_back_to_the_core(serve: Any, brain: Any) -> None:
+async def test_an_open_without_submission_is_reported_to_the_core_as_failed(serve: Any, brain: Any) -> None:
     brain.script[events.InstanceUp] = lambda e: [send(TARGET, 1, commands.Open(SEQ, 1, ModelName("tiny-a")))]
     async with serve(brain) as stack:
         await stack.sidecar()
@@ -319,7 +319,7 @@ async def test_status_comes_once_or_at_every_interval_and_shows_what_is_being_fe
         await stream.aclose()
 
 
-async def test_gateways_are_told_how_full_the_pool_is_when_that_changes(serve: Any, brain: Any) -> None:
+async def test_gateways_receive_changes_of_the_pools_load(serve: Any, brain: Any) -> None:
     brain.full = 0.5
     async with serve(brain) as stack:
         gateway = await stack.gateway()
@@ -329,5 +329,5 @@ async def test_gateways_are_told_how_full_the_pool_is_when_that_changes(serve: A
         later = await stack.gateway("later")
         assert (await later.next("load")).kv_used == 0.5
         brain.full = 0.75
-        for told in (gateway, later):
-            assert (await told.next("load")).kv_used == 0.75
+        for peer in (gateway, later):
+            assert (await peer.next("load")).kv_used == 0.75

@@ -1,4 +1,4 @@
-"""A scheduler that stands by: it is told models and tenants, takes no streams, and begins when it leads."""
+"""A standby scheduler: it receives models and tenants, refuses streams, and starts its core when it leads."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ async def ask(stack: Any) -> leadership_pb2.LeaderReply:
     return reply
 
 
-async def test_without_a_lease_it_leads_at_once_in_no_term(serve: Any, brain: Any) -> None:
+async def test_without_a_lease_it_leads_at_once_without_a_term(serve: Any, brain: Any) -> None:
     async with serve(brain) as stack:
         assert await ask(stack) == leadership_pb2.LeaderReply(leads=True, term=0)
 
 
-async def test_a_standby_refuses_streams_and_learns_of_models_and_its_core_begins_when_it_leads(
+async def test_a_standby_refuses_streams_accepts_the_catalog_and_starts_its_core_when_it_leads(
     serve: Any, brain: Any
 ) -> None:
     async with serve(brain) as stack:
-        before = len(brain.told)
+        before = len(brain.received)
         stack.service.leadership.stand_by()
         assert await ask(stack) == leadership_pb2.LeaderReply(leads=False)
         sidecar = await stack.attach()
@@ -42,7 +42,7 @@ async def test_a_standby_refuses_streams_and_learns_of_models_and_its_core_begin
         await admin.SetTenants(admin_pb2.SetTenantsRequest(tenants=gateway_pb2.Tenants(open_models=["tiny-c"])))
         status = await admin.Status(admin_pb2.AdminStatusRequest())
         assert (status.standby, status.term) == (True, 0)
-        assert len(brain.told) == before, "the core hears of nothing"
+        assert len(brain.received) == before, "the core received an event"
         stack.service.leadership.lead(lambda: 7)
         assert await ask(stack) == leadership_pb2.LeaderReply(leads=True, term=7)
         status = await admin.Status(admin_pb2.AdminStatusRequest())
@@ -54,7 +54,7 @@ async def test_a_standby_refuses_streams_and_learns_of_models_and_its_core_begin
         assert (await gateway.next("tenants")).open_models == ["tiny-c"]
 
 
-def test_the_metrics_of_a_standby_say_nothing_of_the_pool() -> None:
+def test_the_metrics_of_a_standby_have_no_series_of_the_pool() -> None:
     assert "aegaeon_scheduler_instances_up" in exported(leads=True)
     assert exported(leads=False) == ["aegaeon_scheduler_leads"], "an alert on engines must not fire for it"
 

@@ -185,7 +185,7 @@ async def test_a_socket_left_behind_by_a_killed_predecessor_is_taken_over(
         await stack.sidecar()
 
 
-async def test_every_life_leaves_a_log_that_replays_to_the_same_commands(
+async def test_every_run_leaves_a_log_that_replays_to_the_same_commands(
     configured: Any, dial: Any, folder: Path, submit: Any
 ) -> None:
     log = folder / "events.log"

@@ -47,7 +47,7 @@ async def generate(sidecar: Any, turn: engine_pb2.Command, tokens: int, epoch: i
     await sidecar.report(step_done=step)
 
 
-async def test_the_loss_of_an_engine_is_told_and_its_successor_goes_on_from_the_clients_prefix(
+async def test_the_loss_of_an_engine_is_reported_and_its_successor_resumes_from_the_clients_prefix(
     serve: Any, brain: Any, submit: Any
 ) -> None:
     async with serve(brain) as stack:
@@ -73,7 +73,7 @@ async def test_the_loss_of_an_engine_is_told_and_its_successor_goes_on_from_the_
         brain.check()
 
 
-async def test_an_engine_that_comes_back_with_the_sequence_goes_on_without_a_new_prefill(
+async def test_an_engine_that_reattaches_with_a_sequence_resumes_without_a_new_prefill(
     serve: Any, brain: Any, submit: Any
 ) -> None:
     async with serve(brain, reattach_s=10) as stack:
@@ -100,7 +100,7 @@ async def test_an_engine_that_comes_back_with_the_sequence_goes_on_without_a_new
         brain.check()
 
 
-async def test_a_gateway_that_never_comes_back_leaves_nothing(serve: Any, brain: Any, submit: Any) -> None:
+async def test_a_gateway_that_never_reconnects_leaves_nothing(serve: Any, brain: Any, submit: Any) -> None:
     async with serve(brain) as stack:
         sidecar = await stack.sidecar(models=[CACHED])
         gateway = await stack.gateway()

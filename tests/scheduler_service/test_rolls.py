@@ -67,7 +67,7 @@ async def catalog_with(sidecar: Any, *names: str) -> dict[str, model_pb2.ModelSp
 
 
 async def says(sidecar: Any, model: model_pb2.ModelSpec, phase: Any = CACHED, reason: str = "") -> None:
-    """The engine reports on a model as it was told of it."""
+    """The engine reports on a model as the catalog defines it."""
     footprint = FOOTPRINT if phase == CACHED else None
     state = model_pb2.ModelState(
         model=model.name, identity=model.identity, phase=phase, reason=reason, footprint=footprint
@@ -125,16 +125,16 @@ async def finish(sidecar: Any, turn: engine_pb2.Command, epoch: int = 1) -> None
     await sidecar.report(step_done=step)
 
 
-def test_what_outlived_an_earlier_scheduler_has_some_time_from_the_first_peer_on(
+def test_sequences_of_an_earlier_scheduler_get_a_grace_period_from_the_first_peer_on(
     brain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rolls.Rolls, "reattach_grace_over", REATTACH_GRACE_OVER)
-    clock = iter((1000.0, 1009.9, 1010.0)).__next__  # nobody came for long
+    clock = iter((1000.0, 1009.9, 1010.0)).__next__  # no peer attached for long
     changes = rolls.Rolls(Catalog((), lambda: None), Driver(brain, clock))
     assert [changes.reattach_grace_over for _ in range(3)] == [False, False, True]
 
 
-async def test_a_change_is_prepared_beside_the_former_model_which_ends_what_it_was_asked(
+async def test_a_changed_model_is_prepared_while_the_former_one_drains(
     serve: Any, core: Scheduler, submit: Any
 ) -> None:
     async with serve(core) as stack:
@@ -160,7 +160,7 @@ async def test_a_change_is_prepared_beside_the_former_model_which_ends_what_it_w
         core.check()
 
 
-async def test_a_change_that_no_engine_can_prepare_is_refused_and_the_former_model_goes_on(
+async def test_a_change_that_no_engine_can_prepare_is_refused_and_the_former_model_keeps_serving(
     serve: Any, core: Scheduler, submit: Any
 ) -> None:
     async with serve(core) as stack:
@@ -180,7 +180,7 @@ async def test_a_change_that_no_engine_can_prepare_is_refused_and_the_former_mod
         assert not (await status(stack)).refused
 
 
-async def test_what_the_former_model_has_not_answered_in_time_is_refused_and_never_goes_on_with_the_new_one(
+async def test_requests_not_drained_in_time_are_refused_and_never_continue_on_the_new_model(
     serve: Any, core: Scheduler, submit: Any
 ) -> None:
     async with serve(core) as stack:
@@ -193,7 +193,7 @@ async def test_what_the_former_model_has_not_answered_in_time_is_refused_and_nev
         core.check()
 
 
-async def test_credentials_and_objectives_are_no_other_model(serve: Any, brain: Any) -> None:
+async def test_credentials_and_objectives_are_not_part_of_a_models_identity(serve: Any, brain: Any) -> None:
     hub = [model_pb2.HubSource(repository="org/b", revision="main", credentials_file=file) for file in ("", "/token")]
     specs = [
         model_pb2.ModelSpec(name="tiny-b", source=model_pb2.ModelSource(hub=one), ttft_s=2, tbt_s=tbt_s)
@@ -208,7 +208,7 @@ async def test_credentials_and_objectives_are_no_other_model(serve: Any, brain: 
         assert {model.identity for model in first} == {model.identity for model in last}
 
 
-async def test_a_scheduler_that_starts_with_another_catalog_lets_what_runs_end_first(
+async def test_a_scheduler_that_starts_with_another_catalog_drains_running_sequences_first(
     serve: Any, core: Scheduler, submit: Any, reattach_grace_over: asyncio.Event
 ) -> None:
     """The gateway is there before the engine; the prompt of its request is of the former model."""
@@ -260,7 +260,7 @@ async def test_a_request_that_came_before_the_engines_does_not_hide_what_they_ru
 async def test_a_change_that_engines_have_prepared_waits_for_gateways_that_outlived_the_scheduler(
     serve: Any, core: Scheduler, submit: Any, reattach_grace_over: asyncio.Event
 ) -> None:
-    """The earlier scheduler had it prepared; without the streams of a gateway nobody seems to use the former model."""
+    """The earlier scheduler had it prepared; without a gateway's streams the former model seems unused."""
     reattach_grace_over.clear()
     async with serve(core, models=[OTHER]) as stack:
         sidecar = await stack.attach()
@@ -280,7 +280,7 @@ async def test_a_change_that_engines_have_prepared_waits_for_gateways_that_outli
         assert (await catalog_with(sidecar, "tiny-a"))["tiny-a"].identity == NEW.identity
 
 
-async def test_an_engine_that_comes_back_with_what_a_name_stood_for_is_not_believed_to_have_it(
+async def test_an_engine_that_reattaches_with_a_names_former_model_does_not_hold_the_new_one(
     serve: Any, core: Scheduler, submit: Any
 ) -> None:
     """Its weights and sequences are of another model: a turn on them would fail, or answer for the wrong one."""
@@ -299,7 +299,7 @@ async def test_an_engine_that_comes_back_with_what_a_name_stood_for_is_not_belie
         assert (first.WhichOneof("body"), first.load.identity) == ("load", OLD.identity)
 
 
-async def test_a_prompt_of_what_the_name_stood_for_before_is_refused_once_nobody_can_have_it(
+async def test_a_prompt_of_a_names_former_model_is_refused_once_no_engine_can_have_it(
     serve: Any, brain: Any, submit: Any, reattach_grace_over: asyncio.Event
 ) -> None:
     reattach_grace_over.clear()
@@ -314,7 +314,7 @@ async def test_a_prompt_of_what_the_name_stood_for_before_is_refused_once_nobody
         assert not brain.all_of(events.Submitted)
 
 
-async def test_of_a_prompt_that_waits_for_its_model_what_is_still_read_is_asked_and_starts_an_engine(
+async def test_a_prompt_that_waits_for_its_model_starts_an_engine_while_its_client_reads(
     serve: Any, brain: Any, submit: Any, reattach_grace_over: asyncio.Event
 ) -> None:
     reattach_grace_over.clear()
@@ -333,7 +333,7 @@ async def test_of_a_prompt_that_waits_for_its_model_what_is_still_read_is_asked_
         await demand
 
 
-async def test_what_is_taken_away_and_put_back_as_another_model_answers_nothing_new_as_the_former_one(
+async def test_a_name_removed_and_added_as_another_model_accepts_no_requests_for_the_former_one(
     serve: Any, core: Scheduler, submit: Any
 ) -> None:
     """As by `kubectl replace --force`."""

@@ -70,7 +70,7 @@ class Run:
             self._wait()
         while living := [a for a in self._actors if not a.over]:
             moves = [(a, False) for a in living if a.may_go()]
-            assert moves, f"nobody can go on: {self.trace}"
+            assert moves, f"deadlock: {self.trace}"
             if self.victim is None:
                 moves += [(a, True) for a in living if a.name in mortal]
             actor, kill = moves[self._choose(len(moves))]

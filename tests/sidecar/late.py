@@ -19,15 +19,15 @@ from aegaeon_sidecar.sampling import Chosen, NotFinite, SamplerState
 
 @dataclass
 class Late:
-    """`told`: None before the results were asked for."""
+    """`chosen`: None before the results were asked for."""
 
     compute: Callable[[], list[Chosen]]
-    told: list[Chosen] | None = None
+    chosen: list[Chosen] | None = None
 
     def results(self) -> list[Chosen]:
-        if self.told is None:
-            self.told = self.compute()
-        return self.told
+        if self.chosen is None:
+            self.chosen = self.compute()
+        return self.chosen
 
 
 class LateBackend(TorchBackend):
@@ -55,9 +55,9 @@ def known(part: StepInput, after: Launched | None) -> StepInput:
     if part.follows is None:
         return part
     assert isinstance(after, Late)
-    if after.told is None:
+    if after.chosen is None:
         raise BackendError("the step before failed, or was not heard before this one")
-    before = after.told[part.follows]
+    before = after.chosen[part.follows]
     assert before is not None
     assert part.sampler is not None
     token = 0 if isinstance(before, NotFinite) else before.token  # as a device goes on: the row is thrown away

@@ -26,5 +26,5 @@ def small_tmpfs(folder: Path, size: str) -> Iterator[Path]:
 
 
 def enlarge(folder: Path, size: str) -> None:
-    """Somebody made room."""
+    """Free the space again."""
     subprocess.run(["mount", "-o", f"remount,size={size}", str(folder)], check=True)

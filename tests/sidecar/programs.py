@@ -219,7 +219,7 @@ async def serving(scheduler: Rig, name: str, models: dict[str, Path]) -> Link:
     return link
 
 
-async def told_alike(
+async def run_identically(
     scheduler: Rig,
     folder: Path,
     models: dict[str, Path],
@@ -233,16 +233,16 @@ async def told_alike(
     Returns how many tokens of prompts were found on the devices.
     """
     rng = random.Random(seed)
-    told = list(stories(rng, sorted(models), 16))
+    conversations = list(stories(rng, sorted(models), 16))
     async with inside(machine.settings(folder, "alone", prefix_reuse=False), machine.backend()):
         link = await serving(scheduler, "alone", models)
-        expected = [await alone(scheduler, link, story, machine.slabs) for story in told]
+        expected = [await alone(scheduler, link, story, machine.slabs) for story in conversations]
     here, there = machine.settings(folder, "a"), machine.settings(folder, "b")
     async with inside(here, first) as a, inside(there, second) as b:
         links = {name: await serving(scheduler, name, models) for name in ("a", "b")}
-        script = Script(scheduler, links, rng, told, machine)
-        coming = list(enumerate(told))
-        while any(not story.ended for story in told):
+        script = Script(scheduler, links, rng, conversations, machine)
+        coming = list(enumerate(conversations))
+        while any(not story.ended for story in conversations):
             for number, story in [coming.pop(0) for _ in coming[:2]]:  # later ones find what earlier ones computed
                 story.home = "ab"[number % 2]
                 links[story.home].send(script.open(story))
@@ -250,7 +250,7 @@ async def told_alike(
             a.check()
             b.check()
             await script.hand_off()
-        for story, tokens in zip(told, expected, strict=True):
+        for story, tokens in zip(conversations, expected, strict=True):
             assert await scheduler.received_tokens(story.name, LENGTH) == tokens, story
         for home, link in links.items():
             for model in sorted(script.resident[home]):

@@ -72,7 +72,7 @@ class Link:
     memory: pb.Memory = field(default_factory=pb.Memory)
     heartbeats: int = 0
     draining: bool = False
-    held: list[set[str]] = field(default_factory=list)  # in host memory, each time that it was told
+    held: list[set[str]] = field(default_factory=list)  # in host memory, at each report
     last_id: int = 0
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -147,7 +147,7 @@ class Rig(engine_pb2_grpc.EngineServicer, gateway_pb2_grpc.TokenSinkServicer):
         self.tokens: dict[tuple[str, int], dict[int, gateway_pb2.Token]] = {}
         self.received = 0
         self.deaf = False  # take tokens, acknowledge none
-        self.refuses = False  # whoever attaches
+        self.refuses = False  # every sidecar
         self.news = asyncio.Condition()
         self._server: grpc.aio.Server | None = None
 

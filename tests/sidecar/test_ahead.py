@@ -97,7 +97,7 @@ async def all_back(engine: Engine, link: Link) -> None:
     assert engine.state.kv.device.slabs_free == engine.state.kv.device.pool.total
 
 
-async def test_a_turn_makes_as_many_steps_as_it_was_told_and_a_limit_of_length_wastes_none(
+async def test_a_turn_makes_exactly_its_steps_and_a_length_limit_wastes_none(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     backend = LateBackend()
@@ -116,7 +116,7 @@ async def test_a_turn_makes_as_many_steps_as_it_was_told_and_a_limit_of_length_w
         await all_back(engine, link)
 
 
-async def test_the_token_behind_a_stop_id_is_dropped_and_others_of_its_step_are_kept(
+async def test_the_token_after_a_stop_id_is_dropped_and_others_of_its_step_are_kept(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     backend = LateBackend()
@@ -140,7 +140,7 @@ async def test_the_token_behind_a_stop_id_is_dropped_and_others_of_its_step_are_
         await all_back(engine, link)
 
 
-async def test_penalties_and_logprobs_are_waited_for(
+async def test_penalties_and_logprobs_are_computed_synchronously(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     backend = LateBackend()
@@ -155,7 +155,7 @@ async def test_penalties_and_logprobs_are_waited_for(
         assert backend.ahead == 0
 
 
-async def test_what_is_closed_keeps_its_memory_until_both_steps_on_it_are_over(
+async def test_a_closed_sequence_keeps_its_memory_until_its_in_flight_steps_complete(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     backend = Gated(free=5)  # two chunks of prefill among them
@@ -178,7 +178,7 @@ async def test_what_is_closed_keeps_its_memory_until_both_steps_on_it_are_over(
         await all_back(engine, link)
 
 
-async def test_a_copy_waits_for_both_steps_and_takes_all_that_they_made(
+async def test_a_swap_out_waits_for_in_flight_steps_and_copies_all_their_kv(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     backend = Gated(free=5)
@@ -197,7 +197,7 @@ async def test_a_copy_waits_for_both_steps_and_takes_all_that_they_made(
         assert await scheduler.received_tokens("r", 6) == list(handle.output)
 
 
-async def test_a_step_that_fails_once_is_computed_again_with_the_one_behind_it_and_nothing_shows(
+async def test_a_step_that_fails_once_is_retried_with_the_one_in_flight_behind_it(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     async with resident(scheduler, folder, tiny_models, LateBackend()) as (_, link):

@@ -1,4 +1,4 @@
-"""Whatever a source raises, wherever: its model fails with a sentence, the others are served, nothing secret told."""
+"""Whatever a source raises, wherever: its model fails with a sentence, others are served, secrets stay hidden."""
 
 from __future__ import annotations
 
@@ -154,18 +154,18 @@ def test_every_exception_of_a_source_becomes_a_sentence(folder: Path, where: str
     assert len(seen) > 150
 
 
-def test_a_source_that_is_given_up_is_no_failure(folder: Path) -> None:
+def test_a_cancelled_source_is_not_a_failure(folder: Path) -> None:
     with pytest.raises(FillCancelledError):
         Guarded("source", outbound().client(), "", lambda: Throwing(GivenUpError("x"), "files")).files()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
-def test_what_ends_a_process_passes(error: BaseException) -> None:
+def test_exceptions_that_end_the_process_propagate(error: BaseException) -> None:
     with pytest.raises(type(error)):
         Guarded("source", outbound().client(), "", lambda: Throwing(error, "make"))
 
 
-def test_a_defect_of_ours_between_two_reads_is_no_failure_of_the_source(folder: Path) -> None:
+def test_a_defect_between_two_reads_is_not_a_failure_of_the_source(folder: Path) -> None:
     def broken(done: int, total: int) -> None:
         raise LookupError("ours")
 
@@ -220,8 +220,8 @@ async def test_an_engine_outlives_every_exception_of_every_source_and_serves_the
             lambda: all(name in link.models and link.models[name].phase == mpb.MODEL_PHASE_FAILED for name in bad)
         )
         await link.done(link.send(pb.Load(model="good", slabs=32)))
-        told = "\n".join(link.models[name].reason for name in bad)
-    assert SECRET not in told
+        reasons = "\n".join(link.models[name].reason for name in bad)
+    assert SECRET not in reasons
     assert SECRET not in caplog.text
 
 
@@ -240,7 +240,7 @@ async def test_an_engine_outlives_every_exception_of_every_source_and_serves_the
         (mpb.HubSource(repository="a/b", credentials_file="TOKEN"), "must hold one token"),
     ],
 )
-def test_what_a_tenant_gives_is_refused_with_a_sentence(folder: Path, given: Any, words: str) -> None:
+def test_bad_input_of_a_tenant_is_refused_with_a_sentence(folder: Path, given: Any, words: str) -> None:
     token = folder / "token"
     token.write_text(f"one\n{SECRET}\n")
     if given.credentials_file:

@@ -1,4 +1,4 @@
-"""What a source may take of others: bytes of the disk, time, threads; and who makes room."""
+"""Bounds on a source: bytes of the disk, time, threads; and the order of eviction."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_file_without_size_and_end_never_takes_more_than_the_budget(web: Serve
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(budget=st.integers(3_000_000, 3_200_000), sizes=st.booleans())
-def test_the_budget_holds_to_the_byte(web: Server, folder: Path, budget: int, sizes: bool) -> None:
+def test_the_budget_is_exact_to_the_byte(web: Server, folder: Path, budget: int, sizes: bool) -> None:
     web.sizes = sizes
     fresh = folder / f"fresh-{len(list(folder.iterdir()))}"
     fresh.mkdir()
@@ -84,7 +84,7 @@ def test_a_file_that_is_longer_than_promised_is_not_written_further(web: Server,
     assert taken(folder / "disk") < 10_000
 
 
-def test_an_index_that_names_files_without_end_is_refused(web: Server, folder: Path) -> None:
+def test_an_index_that_names_endless_files_is_refused(web: Server, folder: Path) -> None:
     names = ",".join(f'"a": "{number}.safetensors"' for number in range(2000))
     web.files["model.safetensors.index.json"] = f"{{{names}}}".encode()
     with pytest.raises(SourceError, match=r"lists 20\d\d files of a model, 1000 are the most"):
@@ -92,14 +92,14 @@ def test_an_index_that_names_files_without_end_is_refused(web: Server, folder: P
 
 
 @pytest.mark.parametrize("name", ["SHA256SUMS", "model.safetensors.index.json"])
-def test_lists_without_end_are_refused(web: Server, folder: Path, name: str) -> None:
+def test_endless_lists_are_refused(web: Server, folder: Path, name: str) -> None:
     web.files[name] = b" " * (1 << 20)
     web.endless = {name}
     with pytest.raises(SourceError, match=r"has more than \d+ bytes, which is too much for it"):
         obtain(quick_tier(folder), http(web))
 
 
-def test_names_of_the_tiers_own_notes_are_no_files_of_a_model(web: Server, folder: Path) -> None:
+def test_the_tiers_metadata_files_are_not_files_of_a_model(web: Server, folder: Path) -> None:
     web.files["model.safetensors.index.json"] = b'{"a": ".manifest.safetensors", "b": "..safetensors"}'
     obtain(quick_tier(folder), http(web)).close()
     assert web.sent(".manifest.safetensors") == web.sent("..safetensors") == 0
@@ -108,7 +108,7 @@ def test_names_of_the_tiers_own_notes_are_no_files_of_a_model(web: Server, folde
 # ---- time ----------------------------------------------------------------------------------------------------------
 
 
-def test_weights_that_drip_end_with_a_sentence(web: Server, folder: Path) -> None:
+def test_slow_weights_end_with_a_sentence(web: Server, folder: Path) -> None:
     web.dripping = "tiny"
     web.files = FILES | {"config.json": b"{}" + b" " * 1000}
     with pytest.raises(SourceError, match=r"bytes per second over .* s; 1000000 are the least"):
@@ -128,14 +128,14 @@ class Dribbling:
         raise BrokenOffError("h: broke off")
 
 
-def test_a_source_that_breaks_off_after_every_byte_is_given_up(folder: Path) -> None:
+def test_a_source_that_breaks_off_after_every_byte_fails(folder: Path) -> None:
     disk = quick_tier(folder, 1 << 31)
     with pytest.raises(SourceError, match="broke off; check the network"):
         obtain(disk, Guarded("h", outbound().client(), "", Dribbling))
     assert taken(folder / "disk") < 10_000
 
 
-async def test_sources_that_drip_hold_up_no_other(
+async def test_slow_sources_do_not_block_others(
     web: Server, scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     """Four of a server that drips, more of it that wait, and one of another server."""
@@ -160,7 +160,7 @@ async def test_sources_that_drip_hold_up_no_other(
             web.released.set()
 
 
-# ---- who makes room ------------------------------------------------------------------------------------------------
+# ---- eviction ------------------------------------------------------------------------------------------------------
 
 
 def partial(web: Server, folder: Path, name: str, budget: int = 1 << 30) -> Path:
@@ -174,7 +174,7 @@ def partial(web: Server, folder: Path, name: str, budget: int = 1 << 30) -> Path
     return made
 
 
-def test_fetches_that_broke_off_make_room_first_the_oldest_of_them_before_the_others(web: Server, folder: Path) -> None:
+def test_interrupted_fetches_are_evicted_first_the_oldest_before_the_others(web: Server, folder: Path) -> None:
     budget = 10_000_000  # three models
     complete = obtain(quick_tier(folder, budget), http(web, "complete"))
     complete.close()
@@ -188,7 +188,7 @@ def test_fetches_that_broke_off_make_room_first_the_oldest_of_them_before_the_ot
     assert quick_tier(folder, budget).used_bytes() <= budget
 
 
-def test_what_finds_no_room_in_the_end_takes_none_from_others(web: Server, folder: Path) -> None:
+def test_a_fetch_that_cannot_fit_evicts_nothing(web: Server, folder: Path) -> None:
     """It would at every try, and so empty the disk of all that is not in use just now."""
     tier = quick_tier(folder, 2 * BUDGET)
     used = obtain(tier, http(web, "used"))
@@ -215,7 +215,7 @@ def test_a_doubted_copy_keeps_no_other_sidecar_waiting(web: Server, folder: Path
     stored.close()
 
 
-def test_on_a_full_disk_fetches_that_broke_off_make_room(web: Server, tmp_path: Path) -> None:
+def test_on_a_full_disk_interrupted_fetches_are_evicted(web: Server, tmp_path: Path) -> None:
     with small_tmpfs(tmp_path / "small", "4700k") as small:
         first = partial(web, small, "first")
         second = partial(web, small, "second")
@@ -224,7 +224,7 @@ def test_on_a_full_disk_fetches_that_broke_off_make_room(web: Server, tmp_path: 
         assert (first.exists(), second.exists()) == (False, True)
 
 
-def test_a_disk_that_others_fill_meanwhile_is_made_room_on(web: Server, tmp_path: Path) -> None:
+def test_a_disk_that_others_fill_meanwhile_triggers_eviction(web: Server, tmp_path: Path) -> None:
     with small_tmpfs(tmp_path / "small", "6m") as small:
         broken = partial(web, small, "broken")
         others = small / "of-others"
@@ -239,7 +239,7 @@ def test_a_disk_that_others_fill_meanwhile_is_made_room_on(web: Server, tmp_path
         assert not broken.exists()
 
 
-def test_a_pause_between_tries_ends_soon_after_nobody_wants_the_model(folder: Path) -> None:
+def test_a_backoff_ends_soon_after_the_fetch_is_cancelled(folder: Path) -> None:
     slept: list[float] = []
     disk = DiskTier(folder / "disk", 1 << 31, slept.append)
     with pytest.raises(FillCancelledError):

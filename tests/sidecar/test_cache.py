@@ -1,4 +1,4 @@
-"""The node's cache of weights: filled once, published whole, below its budget, evicted only when nobody pins it."""
+"""The node's cache of weights: filled once, published whole, below its budget, evicted only when unpinned."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_fill_that_fails_leaves_nothing_behind_and_the_next_one_succeeds(folde
     cache(folder).obtain("i", 8 * KB, ones).close()
 
 
-def test_what_was_read_before_is_found_without_reading_it(folder: Path) -> None:
+def test_images_of_files_read_before_are_found_without_reading_them(folder: Path) -> None:
     drop(put(cache(folder), "a"))
     again = cache(folder).find("a", 40 * KB)
     assert again is not None
@@ -140,7 +140,7 @@ def test_what_was_read_before_is_found_without_reading_it(folder: Path) -> None:
     assert cache(folder).find("b", 40 * KB) is None
 
 
-def test_the_image_used_longest_ago_makes_room(folder: Path) -> None:
+def test_the_least_recently_used_image_is_evicted(folder: Path) -> None:
     host = cache(folder)
     first, second = put(host, "first"), put(host, "second")
     first.unpin()
@@ -174,21 +174,21 @@ def test_evicting_frees_the_memory_of_an_image_that_is_still_mapped(folder: Path
     idle.close()
 
 
-def test_without_eviction_only_free_room_is_used(folder: Path) -> None:
+def test_without_eviction_only_free_memory_is_used(folder: Path) -> None:
     drop(put(cache(folder), "a", 80 * KB))
     with pytest.raises(CacheFullError):
         cache(folder).obtain("b", 40 * KB, ones, evict=False)
     assert files(folder) == ["a"]
 
 
-def test_what_does_not_fit_at_all_evicts_nothing(folder: Path) -> None:
+def test_an_image_that_cannot_fit_evicts_nothing(folder: Path) -> None:
     drop(put(cache(folder), "a"))
     with pytest.raises(CacheFullError, match=f"need {200 * KB} bytes"):
         put(cache(folder), "b", 200 * KB)
     assert files(folder) == ["a"]
 
 
-def test_waiting_for_another_sidecar_can_be_given_up(folder: Path) -> None:
+def test_waiting_for_another_sidecar_can_be_cancelled(folder: Path) -> None:
     def fill(file: int) -> str:
         with pytest.raises(FillCancelledError, match="gave up waiting"):
             cache(folder).obtain("i", 8 * KB, ones, give_up=lambda: True)
@@ -215,7 +215,7 @@ def test_a_tmpfs_that_is_too_small_is_named_with_what_to_do(tmp_path: Path) -> N
         put(cache(small), "b", 16 * KB).close()
 
 
-def test_room_that_a_draft_is_yet_to_fill_is_not_promised_twice(tmp_path: Path) -> None:
+def test_memory_reserved_by_a_draft_is_not_reserved_twice(tmp_path: Path) -> None:
     with small_tmpfs(tmp_path / "shm", "64k") as small:
         draft = cache(small).draft("a", 40 * KB)
         assert draft is not None
@@ -226,14 +226,14 @@ def test_room_that_a_draft_is_yet_to_fill_is_not_promised_twice(tmp_path: Path) 
         put(cache(small), "b", 24 * KB).close()
 
 
-def test_what_was_never_written_has_memory_once_it_is_published(folder: Path) -> None:
+def test_a_published_image_is_fully_allocated(folder: Path) -> None:
     image = cache(folder).obtain("i", 40 * KB, lambda file: f"{os.pwrite(file, b'x', 20 * KB)}")
     assert os.fstat(image._file).st_blocks * 512 == 40 * KB
     assert bytes(np.frombuffer(image._map, np.uint8)) == bytes(20 * KB) + b"x" + bytes(20 * KB - 1)
     image.close()
 
 
-def test_an_image_whose_last_pages_find_no_room_is_not_published(tmp_path: Path) -> None:
+def test_an_image_whose_last_pages_cannot_be_allocated_is_not_published(tmp_path: Path) -> None:
     with small_tmpfs(tmp_path / "shm", "64k") as small:
 
         def fill(file: int) -> str:
@@ -246,7 +246,7 @@ def test_an_image_whose_last_pages_find_no_room_is_not_published(tmp_path: Path)
 
 
 @pytest.mark.parametrize("what", ["filling", "pinning"])
-def test_a_killed_sidecars_claim_does_not_count(folder: Path, what: str) -> None:
+def test_a_killed_sidecars_reservation_does_not_count(folder: Path, what: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(folder), what], stdout=subprocess.PIPE, text=True
     ) as holder:

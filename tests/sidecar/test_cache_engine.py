@@ -27,7 +27,7 @@ def resident_bytes(engine: Engine, name: str) -> bytes:
     return model.range.view(0, model.layout.weight_bytes).tobytes()
 
 
-async def test_a_model_that_the_cache_has_no_room_for_is_served_from_its_files(
+async def test_a_model_too_large_for_the_cache_is_served_from_its_files(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     names = ("llama", "qwen2", "qwen3")
@@ -59,7 +59,7 @@ async def test_a_model_that_the_cache_has_no_room_for_is_served_from_its_files(
             assert not engine.state.table.models[name].pinned
 
 
-async def test_with_every_place_pinned_a_load_goes_past_the_cache(
+async def test_with_every_image_pinned_a_load_bypasses_the_cache(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     async with inside(config(folder, memory=ONE)) as engine:
@@ -75,9 +75,7 @@ async def test_with_every_place_pinned_a_load_goes_past_the_cache(
         assert [path.stem for path in weights(folder)] == [engine.state.table.models[pinned[0]].content]
 
 
-async def test_files_that_are_gone_when_a_load_needs_them_are_named(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_files_missing_at_a_load_are_named(scheduler: Rig, folder: Path, tiny_models: dict[str, Path]) -> None:
     async with inside(config(folder, memory={"host_cache_bytes": 1000})):
         copy = folder / "copy"
         shutil.copytree(tiny_models["llama"], copy)
@@ -92,7 +90,7 @@ async def test_files_that_are_gone_when_a_load_needs_them_are_named(
         assert failed.memory.slabs_free == 64
 
 
-async def test_after_a_kill_in_the_middle_of_loads_the_next_life_serves_and_nothing_is_left(
+async def test_after_a_kill_during_loads_the_next_process_serves_and_nothing_is_orphaned(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     names = ("llama", "qwen2")
@@ -142,7 +140,7 @@ async def test_two_sidecars_that_want_a_model_at_once_share_one_image(
         assert states[0].footprint.content == states[1].footprint.content == weights(folder)[0].stem
 
 
-async def test_the_scheduler_hears_what_the_nodes_memory_holds_whoever_brought_it_there(
+async def test_the_scheduler_receives_the_nodes_cache_contents_whichever_sidecar_filled_it(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     names = ("llama", "qwen3")
@@ -160,7 +158,7 @@ async def test_the_scheduler_hears_what_the_nodes_memory_holds_whoever_brought_i
         await second.until(lambda: second.held[-1:] == [{"qwen3"}])
 
 
-async def test_a_load_past_the_host_takes_no_place_of_a_model_that_the_catalog_names(
+async def test_a_load_that_bypasses_the_cache_evicts_no_model_of_the_catalog(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     catalog = [spec(name, tiny_models[name]) for name in ("llama", "qwen3")]

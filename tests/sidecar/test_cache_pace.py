@@ -7,7 +7,7 @@ import pytest
 from aegaeon_sidecar.weights.pace import Pace
 
 
-def test_the_rate_is_that_of_the_last_seconds_and_tells_what_is_left() -> None:
+def test_the_rate_is_that_of_the_last_seconds_and_estimates_the_rest() -> None:
     pace = Pace()
     for second in range(11):  # 1 MB/s, then 3 MB/s from second 5 on
         pace.note(second * 1_000_000 + max(second - 5, 0) * 2_000_000, 30_000_000, float(second))
@@ -16,7 +16,7 @@ def test_the_rate_is_that_of_the_last_seconds_and_tells_what_is_left() -> None:
     assert str(pace) == "0.02 of 0.03 GB, 3 MB/s, 3 s to go"
 
 
-def test_nothing_is_known_at_the_beginning_and_a_new_transfer_begins_anew() -> None:
+def test_no_rate_is_known_at_the_start_of_each_transfer() -> None:
     pace = Pace()
     assert (pace.bytes_per_s, pace.remaining_s) == (0.0, 0.0)
     pace.note(0, 100, 0.0)

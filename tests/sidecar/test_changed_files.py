@@ -40,7 +40,7 @@ def mine(folder: Path, tiny_models: dict[str, Path]) -> Path:
 
 @dataclass
 class Sidecar:
-    """One that serves `m`, past the host cache unless told otherwise."""
+    """One that serves `m`, bypassing the host cache by default."""
 
     engine: Engine
     link: Link
@@ -52,7 +52,7 @@ class Sidecar:
         return resident_bytes(self.engine, "m")
 
     async def refused(self) -> str:
-        """Read it anew, which must fail it; its reason as everybody sees it."""
+        """Read it again, which must fail it; returns the reason that is reported."""
         await self.unload()
         failed = await self.link.refused(self.link.send(pb.Load(model="m", slabs=32)))
         state = self.link.models["m"]
@@ -142,7 +142,7 @@ async def test_a_model_with_a_place_in_the_host_cache_is_served_from_it_whatever
         assert sidecar.link.models["m"].phase == mpb.MODEL_PHASE_CACHED
 
 
-async def test_files_that_were_touched_or_copied_are_read_once_more_and_served_on(
+async def test_files_that_were_touched_or_copied_are_read_once_more_and_stay_served(
     scheduler: Rig, folder: Path, mine: Path
 ) -> None:
     async with serving(scheduler, folder, spec("m", mine)) as sidecar:
@@ -169,7 +169,7 @@ async def test_another_config_fails_the_model(scheduler: Rig, folder: Path, mine
         await sidecar.phase(mpb.MODEL_PHASE_CACHED)
 
 
-async def test_other_weights_are_served_when_somebody_asks_for_them_and_not_before(
+async def test_changed_weights_are_served_after_an_apply_and_not_before(
     scheduler: Rig, folder: Path, mine: Path
 ) -> None:
     catalog = [spec("m", mine)]
@@ -198,7 +198,7 @@ async def test_a_model_that_cannot_be_loaded_again_and_again_is_failed_for_a_whi
         await sidecar.load()
 
 
-async def test_a_model_that_never_could_be_served_is_once_its_files_can(
+async def test_a_model_that_was_never_servable_is_served_once_its_files_are(
     scheduler: Rig, folder: Path, mine: Path
 ) -> None:
     shutil.move(mine, folder / "away")
@@ -261,14 +261,14 @@ async def test_a_disk_that_cannot_be_read_for_a_while_fails_the_model_for_a_whil
 def test_a_reason_names_files_and_the_source_as_it_was_written_and_no_folder_of_the_machine(
     source: mpb.ModelSource, words: str
 ) -> None:
-    told: list[mpb.ModelState] = []
+    reported: list[mpb.ModelState] = []
     phases = Phases(
-        ModelTable(Monitor()), told.append, {Path("/var/disk"): "the disk tier", Path("/var"): "the machine"}
+        ModelTable(Monitor()), reported.append, {Path("/var/disk"): "the disk tier", Path("/var"): "the machine"}
     )
     model = Model(mpb.ModelSpec(name="m", source=source), located=Located(Path("/var/disk/0123")))
     phases.failed(model, WeightsError("/var/disk/0123/a.safetensors: missing"))
     phases.failed(model, SourceError("/var/disk/0123: /var/disk is full, /var/run is not"))
-    assert [state.reason for state in told] == [
+    assert [state.reason for state in reported] == [
         "m: a.safetensors: missing",
         f"m: {words}: the disk tier is full, the machine/run is not",
     ]
@@ -278,7 +278,7 @@ def tries(*, far: bool) -> Tries:
     return Tries(far, lambda: 1.0)
 
 
-def test_a_folder_is_tried_once_after_a_failure_and_then_when_it_has_changed_and_keeps_still() -> None:
+def test_a_failed_folder_is_retried_once_and_then_after_it_changed_and_settled() -> None:
     made = tries(far=False)
     assert [made.due(now, ("a",), transient=False) for now in (10.0, 10.5, 11.0)] == [False, False, True]
     made.begin()
@@ -287,7 +287,7 @@ def test_a_folder_is_tried_once_after_a_failure_and_then_when_it_has_changed_and
 
 
 @pytest.mark.parametrize("far", [True, False])
-def test_pauses_grow_to_their_most_while_nothing_shows(far: bool) -> None:
+def test_retries_back_off_to_their_maximum_while_nothing_changes(far: bool) -> None:
     made, at = tries(far=far), []
     for now in range(1, 3000):
         if made.due(float(now), (), transient=True):
@@ -299,7 +299,7 @@ def test_pauses_grow_to_their_most_while_nothing_shows(far: bool) -> None:
     assert len(at) < 3000 / retries.MOST_PAUSE_S[far] + 10
 
 
-def test_tries_that_take_long_and_fail_are_fewer_and_fewer() -> None:
+def test_long_failing_retries_become_rarer() -> None:
     """Each may fetch all of a far source: its pauses grow though it is not failed anew for longer than models calm."""
     source = mpb.ModelSpec(name="m", source=mpb.ModelSource(http=mpb.HttpSource(url="http://h/m")))
     table = ModelTable(Monitor())

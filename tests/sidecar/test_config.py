@@ -37,7 +37,7 @@ def test_a_wrong_field_is_named(tmp_path: Path, change: dict[str, Any], words: s
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{"])
-def test_what_is_no_json_object_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_without_a_json_object_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "c.json"
     file.write_text(text)
     with pytest.raises(SettingsError, match="the file"):

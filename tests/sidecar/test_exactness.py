@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from sidecar.late import LateBackend
-from sidecar.programs import Machine, told_alike
+from sidecar.programs import Machine, run_identically
 from sidecar.rig import SLAB, Rig
 
 from aegaeon_sidecar.backends.torch import TorchBackend
 
 MANY = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 80)]  # over 10,000 switches and moves
-REUSING = range(3)  # where conversations come back while their blocks are still there; not every program has such
+REUSING = range(3)  # conversations continue while their blocks are still cached; not every program has such
 SOME = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(102, 120)]
 FEW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(201, 220)]
 PAIR = Machine(partial(TorchBackend, ranks=2), ranks=2, slab_bytes=SLAB // 2)  # each rank has half of every model
@@ -24,22 +24,22 @@ PAIR = Machine(partial(TorchBackend, ranks=2), ranks=2, slab_bytes=SLAB // 2)  #
 async def test_any_program_of_switches_swaps_hand_offs_and_cancels_gives_the_tokens_of_running_alone(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path], seed: int
 ) -> None:
-    reused = await told_alike(scheduler, folder, tiny_models, seed, TorchBackend(), TorchBackend())
+    reused = await run_identically(scheduler, folder, tiny_models, seed, TorchBackend(), TorchBackend())
     assert reused > 0 or seed not in REUSING
 
 
 @pytest.mark.parametrize("seed", [100, 101, *SOME])
-async def test_so_does_any_program_whose_steps_are_launched_ahead(
+async def test_any_program_with_asynchronous_steps_gives_the_tokens_of_running_alone(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path], seed: int
 ) -> None:
     late = LateBackend(), LateBackend()
-    await told_alike(scheduler, folder, tiny_models, seed, *late)
+    await run_identically(scheduler, folder, tiny_models, seed, *late)
     assert sum(backend.ahead for backend in late) > 50
 
 
 @pytest.mark.parametrize("seed", [200, *FEW])
-async def test_so_does_any_program_of_engines_whose_two_ranks_share_every_model(
+async def test_any_program_on_two_ranks_gives_the_tokens_of_running_alone(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path], make_model: Callable[..., Path], seed: int
 ) -> None:
     models = tiny_models | {"mistral": make_model("mistral", num_key_value_heads=2)}
-    await told_alike(scheduler, folder, models, seed, PAIR.backend(), PAIR.backend(), PAIR)
+    await run_identically(scheduler, folder, models, seed, PAIR.backend(), PAIR.backend(), PAIR)

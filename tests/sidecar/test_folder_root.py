@@ -24,7 +24,7 @@ def test_a_link_out_of_the_folder_of_models_fails_that_model_with_a_sentence(tmp
     assert _directory(source.directory, "") == model
 
 
-async def test_links_in_a_circle_are_their_own_models_trouble_where_they_are_read_and_nobodys_elsewhere(
+async def test_circular_links_fail_their_own_model_where_they_are_read_and_no_other(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     models = {name: spec(name, shutil.copytree(tiny_models["llama"], folder / "models" / name)) for name in "abc"}

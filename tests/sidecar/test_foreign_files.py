@@ -57,7 +57,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("what", FILES)
-async def test_files_that_end_or_stop_whoever_reads_them_fail_their_own_model(
+async def test_files_that_crash_or_block_their_reader_fail_their_own_model(
     what: str, scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     bad = shutil.copytree(tiny_models["llama"], folder / "bad")

@@ -41,7 +41,7 @@ async def serves(scheduler: Rig, link: Link, model: str, request: str) -> None:
     assert len(await scheduler.received_tokens(request, 5)) == 5
 
 
-async def test_a_model_that_the_disk_has_no_room_for_fails_with_the_numbers_and_is_fetched_once_there_is(
+async def test_a_model_too_large_for_the_disk_fails_with_the_numbers_and_is_fetched_once_it_fits(
     web: Server, scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     web.files = {path.name: path.read_bytes() for path in tiny_models["llama"].iterdir()}
@@ -68,7 +68,7 @@ async def test_a_model_that_the_disk_has_no_room_for_fails_with_the_numbers_and_
             assert not any(found.orphaned for found in survey(folder / "segments"))
 
 
-async def test_shared_memory_that_has_no_room_for_the_host_tier_ends_the_process_with_one_sentence(
+async def test_too_little_shared_memory_for_the_host_tier_ends_the_process_with_one_sentence(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with small_tmpfs(folder / "small", "1m") as small:
@@ -81,11 +81,11 @@ async def test_shared_memory_that_has_no_room_for_the_host_tier_ends_the_process
         assert "Traceback" not in error
         assert not any(found.orphaned for found in survey(small / "segments"))
         enlarge(small, "16m")
-        async with inside(settings | {"scheduler": f"unix:{folder}/nobody.sock"}) as engine:
+        async with inside(settings | {"scheduler": f"unix:{folder}/no-scheduler.sock"}) as engine:
             engine.check()
 
 
-async def test_a_model_that_shared_memory_has_no_room_for_is_served_from_its_files_and_the_remedy_is_said(
+async def test_a_model_too_large_for_shared_memory_is_served_from_its_files_and_the_remedy_logged(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     names = ("llama", "qwen2")
@@ -108,7 +108,7 @@ async def test_a_model_that_shared_memory_has_no_room_for_is_served_from_its_fil
         assert not list((small / "segments").glob("*.partial"))
 
 
-async def test_shared_memory_that_others_fill_during_a_load_sends_it_past_the_cache(
+async def test_a_load_bypasses_the_cache_when_others_fill_shared_memory(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("llama", "qwen2")

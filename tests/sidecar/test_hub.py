@@ -158,7 +158,7 @@ async def test_a_model_from_the_hub_is_fetched_and_can_be_loaded(
         await link.done(link.send(pb.Load(model="m", slabs=32)))
 
 
-def test_what_was_fetched_is_found_again_without_the_hub(
+def test_fetched_models_are_found_again_without_the_hub(
     hub: str, sources: Sources, tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = locate(sources, source(REPOSITORY))
@@ -168,7 +168,7 @@ def test_what_was_fetched_is_found_again_without_the_hub(
         assert (first / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_model_of_the_hub_goes_on_at_the_byte_where_it_broke_off_and_tells_its_progress(
+def test_a_fetch_from_the_hub_resumes_at_the_byte_where_it_broke_off_and_reports_progress(
     hub: str, folder: Path
 ) -> None:
     Hub.cuts = [1000]
@@ -188,7 +188,7 @@ def test_bytes_other_than_the_hub_has_promised_are_refused(
         locate(Sources(None, quick_tier(folder), outbound()), source(REPOSITORY))
 
 
-def test_models_of_the_hub_make_room_for_each_other(hub: str, folder: Path) -> None:
+def test_models_of_the_hub_evict_each_other(hub: str, folder: Path) -> None:
     sources = Sources(None, quick_tier(folder), outbound())
     first = locate(sources, source(REPOSITORY))
     nbytes = sum(path.stat().st_size for path in first.iterdir())
@@ -200,12 +200,12 @@ def test_models_of_the_hub_make_room_for_each_other(hub: str, folder: Path) -> N
 @pytest.mark.parametrize(
     ("repository", "words"), [("org/other", "the hub answers 404"), ("not//an id", "is no hub id")]
 )
-def test_what_the_hub_does_not_have_is_said(hub: str, sources: Sources, repository: str, words: str) -> None:
+def test_a_model_missing_on_the_hub_is_reported(hub: str, sources: Sources, repository: str, words: str) -> None:
     with pytest.raises(SourceError, match=words):
         locate(sources, source(repository))
 
 
-def test_a_hub_that_cannot_be_reached_is_said(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_is_reported(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
     point_to("http://127.0.0.1:9", monkeypatch)
     with pytest.raises(SourceError, match="cannot be reached"):
         locate(sources, source(REPOSITORY))

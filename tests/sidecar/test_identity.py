@@ -31,7 +31,7 @@ async def test_a_load_of_another_model_than_the_name_stands_for_here_is_refused(
         engine.check()
 
 
-async def test_another_identity_is_prepared_anew_and_the_same_one_stays_whatever_else_its_entry_says(
+async def test_another_identity_is_prepared_again_and_the_same_one_is_kept_whatever_else_changes(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     async with inside(config(folder)) as engine:

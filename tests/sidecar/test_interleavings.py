@@ -154,7 +154,7 @@ class HandOff:
         self.adopted = self.refused = self.freed = False
 
     def source(self) -> None:
-        """Close: the lease ends, and the blocks go to another sequence as soon as nobody reads them."""
+        """Close: the lease ends, and the blocks go to another sequence as soon as they have no readers."""
         self.lending.recall(self.event, "shape", self.mine.tolist(), self._use_again)
         self.lending.reclaim()
 
@@ -224,14 +224,16 @@ def explore(steps: Steps, folder: Path, judge: Callable[[HandOff], None]) -> tup
     return count, outcomes
 
 
-def test_blocks_have_one_owner_at_any_time_whoever_is_killed_at_any_step(steps: Steps, tmp_path: Path) -> None:
+def test_blocks_have_one_owner_at_any_time_whichever_process_is_killed_at_any_step(
+    steps: Steps, tmp_path: Path
+) -> None:
     def judge(scene: HandOff) -> None:
         assert 2 not in scene.copied, f"read after use by another: {scene.run.trace}"
         assert scene.adopted or scene.refused or scene.run.victim == "adopter", scene.run.trace
         if scene.run.victim == "source":
             assert {path.name for path in sweeper.sweep(tmp_path)} == {"source@1.kv", "source@1.leases"}
             return
-        assert scene.lending.reclaim() == 0, f"blocks of nobody: {scene.run.trace}"
+        assert scene.lending.reclaim() == 0, f"orphaned blocks: {scene.run.trace}"
         assert scene.freed
         scene.blocks.check()
 
@@ -260,7 +262,7 @@ def test_the_explorer_finds_the_race_when_a_reader_looks_before_it_locks(
     assert any(found)
 
 
-def test_nobody_sweeps_what_lives_and_nothing_dead_stays_in_any_order(steps: Steps, tmp_path: Path) -> None:
+def test_live_segments_are_kept_and_orphans_removed_in_any_order(steps: Steps, tmp_path: Path) -> None:
     for run in every_run():
         steps.run = run
         segment, made = segment_path(tmp_path, "a", "1"), []

@@ -30,7 +30,7 @@ async def tokens(scheduler: Rig, link: Link, request: str, model: str) -> list[i
     return await scheduler.received_tokens(request, 5)
 
 
-async def test_memory_is_behind_all_slabs_soon_after_the_start(folder: Path) -> None:
+async def test_all_slabs_are_backed_by_memory_soon_after_the_start(folder: Path) -> None:
     async with inside(config(folder)) as engine:
         await asyncio.to_thread(engine.await_memory)
         (segment,) = [found for found in survey(folder / "segments") if found.kind is Kind.SEGMENT]
@@ -38,7 +38,7 @@ async def test_memory_is_behind_all_slabs_soon_after_the_start(folder: Path) -> 
         engine.check()
 
 
-async def test_a_model_whose_slabs_nobody_took_comes_back_for_nothing(
+async def test_an_evicted_model_whose_slabs_were_not_reused_reloads_without_copies(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     async with inside(config(folder)) as engine:
@@ -55,9 +55,7 @@ async def test_a_model_whose_slabs_nobody_took_comes_back_for_nothing(
         engine.check()
 
 
-async def test_only_what_others_took_is_copied_again(
-    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
-) -> None:
+async def test_only_reused_slabs_are_copied_again(scheduler: Rig, folder: Path, tiny_models: dict[str, Path]) -> None:
     async with inside(config(folder, memory={"device_bytes": 12 * SLAB})) as engine:
         link = await served(scheduler, tiny_models, "llama", "qwen2")
         whole = link.models["llama"].footprint.weight_bytes
@@ -75,7 +73,7 @@ async def test_only_what_others_took_is_copied_again(
         engine.check()
 
 
-async def test_kv_grows_into_the_room_of_an_unloaded_model_and_gives_way_by_swap_out(
+async def test_kv_grows_into_the_slabs_of_an_evicted_model_and_frees_them_by_swap_out(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     async with inside(config(folder)) as roomy:

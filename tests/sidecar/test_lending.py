@@ -37,14 +37,14 @@ def lending(path: Path) -> Iterator[Lending]:
     assert not path.exists()
 
 
-def test_what_nobody_reads_is_free_at_once(lending: Lending) -> None:
+def test_a_lent_block_without_readers_is_freed_at_once(lending: Lending) -> None:
     freed: list[str] = []
     lending.recall(lending.lend(), "s", [0, 1, 2], lambda: freed.append("blocks"))
     assert freed == ["blocks"]
     assert not list(lending.owned())
 
 
-def test_what_is_being_read_is_freed_when_the_reader_has_left(lending: Lending, path: Path) -> None:
+def test_a_block_being_read_is_freed_when_its_reader_releases_it(lending: Lending, path: Path) -> None:
     freed: list[str] = []
     borrowing, event, other = Borrowing(path), lending.lend(), lending.lend()
     with borrowing.reading(*event.handle):
@@ -58,7 +58,7 @@ def test_what_is_being_read_is_freed_when_the_reader_has_left(lending: Lending, 
     borrowing.close()
 
 
-def test_a_lease_that_is_over_is_refused_also_when_its_slot_has_a_new_one(lending: Lending, path: Path) -> None:
+def test_an_expired_lease_is_refused_even_if_its_slot_was_reused(lending: Lending, path: Path) -> None:
     borrowing, old = Borrowing(path), over(lending)
     with pytest.raises(StaleError, match="taken back"), borrowing.reading(*old):
         pytest.fail("it was readable")
@@ -93,7 +93,7 @@ def test_a_reader_that_dies_holds_nothing(lending: Lending, path: Path, end: str
     assert freed == ["blocks"]
 
 
-def test_a_table_that_is_full_says_so(lending: Lending) -> None:
+def test_a_full_table_is_reported(lending: Lending) -> None:
     kept = [lending.lend() for _ in range(SLOTS)]
     with pytest.raises(NativeError, match="all 16384 event slots are in use"):
         lending.lend()

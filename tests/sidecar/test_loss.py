@@ -1,4 +1,4 @@
-"""Streams break and schedulers and gateways come back: nothing is lost, nothing is sent differently twice."""
+"""Streams break and schedulers and gateways reconnect: no token is lost, or sent twice with different content."""
 
 from __future__ import annotations
 
@@ -81,9 +81,7 @@ async def test_a_new_scheduler_finds_the_sequence_and_the_client_gets_the_rest_u
     assert {token.epoch for token in scheduler.tokens["r", 0].values()} == {2}
 
 
-async def test_a_turn_goes_on_while_nobody_is_attached_and_its_tokens_arrive_later(
-    scheduler: Rig, engine: Engine
-) -> None:
+async def test_a_turn_continues_without_a_scheduler_and_its_tokens_arrive_later(scheduler: Rig, engine: Engine) -> None:
     link = scheduler.links["a"]
     link.send(scheduler.open("r", "m", PROMPT, max_tokens=LENGTH))
     parts = [pb.PrefillPart(seq=seq("r"), tokens=99)]
@@ -96,7 +94,7 @@ async def test_a_turn_goes_on_while_nobody_is_attached_and_its_tokens_arrive_lat
 
 
 @pytest.mark.parametrize("engine", [SHORT_LEASE_S], indirect=True)
-async def test_after_the_lease_kv_is_parked_on_the_host_and_held(scheduler: Rig, engine: Engine) -> None:
+async def test_after_the_lease_kv_is_swapped_out_and_kept(scheduler: Rig, engine: Engine) -> None:
     await run(scheduler, scheduler.links["a"], "r", steps=20)
     await scheduler.vanish()
     assert await asyncio.to_thread(parked, engine)
@@ -111,7 +109,7 @@ async def test_after_the_lease_kv_is_parked_on_the_host_and_held(scheduler: Rig,
 
 
 @pytest.mark.parametrize("engine", [SHORT_LEASE_S], indirect=True)
-async def test_one_that_is_refused_parks_its_kv_and_asks_again_but_seldom(scheduler: Rig, engine: Engine) -> None:
+async def test_a_refused_sidecar_swaps_out_its_kv_and_retries_with_backoff(scheduler: Rig, engine: Engine) -> None:
     await run(scheduler, scheduler.links["a"], "r", steps=20)
     scheduler.refuses = True
     await scheduler.vanish()
@@ -135,9 +133,7 @@ async def test_tokens_that_were_not_acknowledged_are_sent_again(scheduler: Rig, 
     assert await scheduler.received_tokens("r", LENGTH) == scheduler.output("whole")
 
 
-async def test_a_prefix_that_differs_from_what_is_held_wins_and_is_computed_anew(
-    scheduler: Rig, engine: Engine
-) -> None:
+async def test_a_prefix_that_differs_from_the_held_kv_is_prefilled_again(scheduler: Rig, engine: Engine) -> None:
     link = scheduler.links["a"]
     await run(scheduler, link, "r", steps=20)
     await scheduler.received_tokens("r", 21)

@@ -27,7 +27,7 @@ def put(cache: HostCache, name: str) -> Image:
     return cache.obtain(name, MB, fill)
 
 
-def test_images_that_were_evicted_do_not_stay_locked(folder: Path, driver: DriverDouble) -> None:
+def test_evicted_images_do_not_stay_page_locked(folder: Path, driver: DriverDouble) -> None:
     cache = HostCache(folder, 2 * MB, driver.gpu)
     images = []
     for name in "abcdef":
@@ -39,7 +39,7 @@ def test_images_that_were_evicted_do_not_stay_locked(folder: Path, driver: Drive
         image.close()
 
 
-def test_nor_do_those_that_another_sidecar_evicted(folder: Path, driver: DriverDouble) -> None:
+def test_images_evicted_by_another_sidecar_do_not_stay_page_locked(folder: Path, driver: DriverDouble) -> None:
     ours, theirs = HostCache(folder, 2 * MB, driver.gpu), HostCache(folder, 2 * MB)
     evicted, pinned = put(ours, "a"), put(ours, "b")
     evicted.unpin()
@@ -51,7 +51,7 @@ def test_nor_do_those_that_another_sidecar_evicted(folder: Path, driver: DriverD
         image.close()
 
 
-def test_a_gpu_without_locks_for_reading_gets_images_that_it_could_write(folder: Path, driver: DriverDouble) -> None:
+def test_a_gpu_without_read_only_page_locks_gets_writable_images(folder: Path, driver: DriverDouble) -> None:
     cache = HostCache(folder, 2 * MB, driver.gpu)
     driver.refuse_lock()
     image = put(cache, "a")
@@ -80,7 +80,7 @@ def segment(folder: Path) -> Iterator[Segment]:
     lending.close()
 
 
-def test_a_segment_is_locked_while_it_is_attached(folder: Path, segment: Segment, driver: DriverDouble) -> None:
+def test_a_segment_is_page_locked_while_it_is_attached(folder: Path, segment: Segment, driver: DriverDouble) -> None:
     attachments = Attachments(folder, (driver.gpu,))
     with attachments.reading(segment.path.name, *segment.lease) as pool:
         assert (pool.total, driver.locked) == (4, 1)
@@ -88,7 +88,7 @@ def test_a_segment_is_locked_while_it_is_attached(folder: Path, segment: Segment
     attachments.drop_removed()
 
 
-def test_a_segment_that_may_not_be_locked_is_read_all_the_same(
+def test_a_segment_that_cannot_be_page_locked_is_read_all_the_same(
     folder: Path, segment: Segment, driver: DriverDouble
 ) -> None:
     attachments = Attachments(folder, (driver.gpu,))

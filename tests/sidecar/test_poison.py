@@ -1,4 +1,4 @@
-"""Requests that make steps fail: each ends alone, with a reason, and nobody beside it notices."""
+"""Requests that make steps fail: each ends alone, with a reason, and its batch is unaffected."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def prompt_of(name: str) -> list[int]:
 
 def ends(link: Link, command: int) -> dict[str, pb.SeqProgress]:
     """Of those that ended with an error: what was reported of them."""
-    told = [p for step in link.steps[command] for p in step.progress]
-    return {p.seq.request: p for p in told if p.finish == mpb.FINISH_REASON_ERROR}
+    failed = [p for step in link.steps[command] for p in step.progress]
+    return {p.seq.request: p for p in failed if p.finish == mpb.FINISH_REASON_ERROR}
 
 
 async def expected(scheduler: Rig, link: Link) -> dict[str, list[int]]:
@@ -120,7 +120,7 @@ async def check_innocent(scheduler: Rig, link: Link, poison: Sequence[pb.Open], 
         ("stop_token_ids", {"stop_ids": range(1025)}),
     ],
 )
-async def test_what_cannot_be_computed_is_refused_by_name_whatever_a_gateway_let_through(
+async def test_invalid_parameters_are_refused_by_name_even_if_a_gateway_accepted_them(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path], param: str, fields: dict[str, Any]
 ) -> None:
     known = {name: fields.pop(name) for name in ("prompt", "prefix", "stop_ids") if name in fields}
@@ -145,24 +145,24 @@ async def test_rows_that_are_not_finite_end_their_own_sequence_alone_at_prefill_
         poison = [
             scheduler.open("prompt", "m", [5, NAN_TOKEN, 7], max_tokens=TOKENS),
             scheduler.open("drawn", "m", [NAN_TOKEN], sampling=sampling(temperature=1), max_tokens=TOKENS),
-            scheduler.open("told", "m", [NAN_TOKEN, 5], sampling=sampling(logprobs=3), max_tokens=TOKENS),
+            scheduler.open("failed", "m", [NAN_TOKEN, 5], sampling=sampling(logprobs=3), max_tokens=TOKENS),
             scheduler.open("decode", "m", [9, 8, 7], max_tokens=TOKENS, sampling=sampling(logit_bias={NAN_TOKEN: 100})),
             masked,
         ]
         for _ in range(2):  # the second time in blocks that hold what the first one left there
-            told = ends(link, await check_innocent(scheduler, link, poison, alone))
-            assert set(told) == {"prompt", "drawn", "told", "decode", "masked"}
-            assert told.pop("masked").failure == pb.FAILURE_KIND_INVALID
-            assert {end.failure for end in told.values()} == {pb.FAILURE_KIND_NOT_FINITE}
-            assert all("not finite" in end.reason for end in told.values())
-            assert told["decode"].output_tokens == 1
+            failed = ends(link, await check_innocent(scheduler, link, poison, alone))
+            assert set(failed) == {"prompt", "drawn", "failed", "decode", "masked"}
+            assert failed.pop("masked").failure == pb.FAILURE_KIND_INVALID
+            assert {end.failure for end in failed.values()} == {pb.FAILURE_KIND_NOT_FINITE}
+            assert all("not finite" in end.reason for end in failed.values())
+            assert failed["decode"].output_tokens == 1
             for name in (*INNOCENT, *(open_.seq.request for open_ in poison)):
                 del scheduler.tokens[name, 0]
 
 
 @BACKENDS
 @pytest.mark.parametrize("prefill", [False, True])
-async def test_a_step_that_raises_is_halved_until_only_the_sequence_that_makes_it_raise_ends(
+async def test_a_step_that_raises_is_bisected_until_only_the_sequence_at_fault_ends(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path], late: bool, prefill: bool
 ) -> None:
     backend = failing(LateBackend if late else TorchBackend, at=0 if prefill else 3, prefill=prefill)
@@ -171,14 +171,14 @@ async def test_a_step_that_raises_is_halved_until_only_the_sequence_that_makes_i
         marked = [
             scheduler.open(name, "m", PROMPT, max_tokens=TOKENS, sampling=sampling(seed=MARK)) for name in ("p", "q")
         ]
-        told = ends(link, await check_innocent(scheduler, link, marked, alone))
-        assert {name: end.failure for name, end in told.items()} == dict.fromkeys("pq", pb.FAILURE_KIND_ENGINE)
-        assert all("a kernel was asserted" in end.reason for end in told.values())
-        made = {end.output_tokens for end in told.values()}
+        failed = ends(link, await check_innocent(scheduler, link, marked, alone))
+        assert {name: end.failure for name, end in failed.items()} == dict.fromkeys("pq", pb.FAILURE_KIND_ENGINE)
+        assert all("a kernel was asserted" in end.reason for end in failed.values())
+        made = {end.output_tokens for end in failed.values()}
         assert made == {0} if prefill else made <= {3, 4}  # a late device's sampler is one token behind
 
 
-async def test_every_subset_of_a_batch_may_raise_and_the_rest_goes_on(
+async def test_every_subset_of_a_batch_may_raise_and_the_rest_continues(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     backend = failing(TorchBackend, at=1, prefill=False)

@@ -41,7 +41,7 @@ def keep(made: Tier, shape: str, tokens: str, block_s: float = 1.0) -> list[int]
     return blocks.tolist()
 
 
-def test_equal_names_need_equal_tokens_from_the_first_on_and_the_same_model() -> None:
+def test_equal_block_hashes_need_the_same_model_and_prefix() -> None:
     assert names("abc") == names("abcd")[:3]
     assert not set(names("abc")) & set(names("xbc"))
     assert not set(names("abc")) & set(names("abc", seed=b"other"))
@@ -49,7 +49,7 @@ def test_equal_names_need_equal_tokens_from_the_first_on_and_the_same_model() ->
     assert seed_of("", b"{}") != seed_of("", b"{}")
 
 
-def test_what_nobody_holds_is_found_again_and_counts_as_free() -> None:
+def test_unreferenced_cached_blocks_are_reused_and_count_as_free() -> None:
     made = tier()
     blocks = keep(made, "small", "abcde")
     assert (made.slabs_free, made.pool.free) == (8, 6)
@@ -70,7 +70,7 @@ def test_sharing_takes_no_more_slabs_than_were_granted() -> None:
     made.check(0, {})
 
 
-def test_who_was_granted_slabs_gets_them_from_what_is_cached() -> None:
+def test_granted_slabs_are_taken_from_cached_blocks() -> None:
     made = tier()
     keep(made, "small", "abcdefghijklmnop")
     keep(made, "odd", "qrst")
@@ -80,7 +80,7 @@ def test_who_was_granted_slabs_gets_them_from_what_is_cached() -> None:
     made.check(8, {})
 
 
-def test_the_end_of_a_chain_goes_before_its_beginning_and_what_is_dear_to_compute_stays() -> None:
+def test_the_end_of_a_chain_is_evicted_first_and_expensive_blocks_stay() -> None:
     made = tier(slabs=4)
     cheap = keep(made, "small", "abcd", block_s=0.001)
     dear = keep(made, "small", "wxyz", block_s=1.0)
@@ -93,7 +93,7 @@ def test_the_end_of_a_chain_goes_before_its_beginning_and_what_is_dear_to_comput
     assert held.size == 8
 
 
-def test_within_a_chain_the_last_blocks_go_first() -> None:
+def test_within_a_chain_the_last_blocks_are_evicted_first() -> None:
     made = tier(slabs=2)
     made.take(1)
     blocks = keep(made, "small", "abc")

@@ -1,4 +1,4 @@
-"""The sidecar as a process: it ends when told, leaves nothing behind, and cleans up after a life that was killed."""
+"""The sidecar as a process: it shuts down on SIGTERM, leaves nothing behind, and removes orphans of a killed one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_a_process_serves_ends_within_three_seconds_of_sigterm_and_removes
     assert not list((folder / "segments").glob("*.kv"))
 
 
-async def test_a_process_that_is_told_to_go_says_so_and_lets_what_it_has_end(
+async def test_a_process_asked_to_drain_reports_it_and_finishes_its_sequences(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     port = free_port()
@@ -102,7 +102,7 @@ async def test_a_second_signal_ends_a_drain_at_once(scheduler: Rig, folder: Path
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-async def test_one_process_goes_on_with_the_kv_cache_that_another_computed(
+async def test_one_process_continues_with_the_kv_cache_that_another_computed(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path], ranks: int
 ) -> None:
     async with outside(config(folder, "p", ranks=ranks), folder), outside(config(folder, "d", ranks=ranks), folder):
@@ -125,9 +125,7 @@ async def test_one_process_goes_on_with_the_kv_cache_that_another_computed(
         assert await scheduler.received_tokens("moved", 40) == await scheduler.received_tokens("stayed", 40)
 
 
-async def test_the_next_life_removes_the_segments_of_all_ranks_of_one_that_was_killed(
-    scheduler: Rig, folder: Path
-) -> None:
+async def test_the_next_process_removes_the_segments_of_all_ranks_of_a_killed_one(scheduler: Rig, folder: Path) -> None:
     for life in (1, 2):
         async with outside(config(folder, ranks=2), folder) as process:
             link = await scheduler.link("a", attachments=life)
@@ -147,7 +145,7 @@ async def test_a_wrong_configuration_ends_the_process_with_one_sentence(
     assert "Traceback" not in error
 
 
-async def test_a_process_that_is_told_to_end_while_it_loads_torch_ends_at_once(
+async def test_sigterm_during_the_import_of_torch_ends_the_process_at_once(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = folder / "begun"

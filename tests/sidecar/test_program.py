@@ -67,7 +67,7 @@ def test_a_later_id_in_after_is_refused() -> None:
         Program[str]().issue(item(1, Lane.WEIGHTS, 2))
 
 
-def test_waiting_is_seen_through_fences_and_through_the_order_of_a_lane() -> None:
+def test_waiting_is_detected_across_fences_and_lane_order() -> None:
     program: Program[str] = Program()
     program.issue(item(1, Lane.COMPUTE))
     program.issue(item(2, Lane.KV_IN, 1))
@@ -77,7 +77,7 @@ def test_waiting_is_seen_through_fences_and_through_the_order_of_a_lane() -> Non
     assert not program.waits_for(4, 1)
 
 
-def test_what_is_queued_can_be_dropped_and_what_runs_stays() -> None:
+def test_queued_commands_can_be_dropped_and_running_ones_stay() -> None:
     program: Program[str] = Program()
     for command in (1, 2):
         program.issue(item(command, Lane.WEIGHTS))

@@ -127,7 +127,7 @@ async def test_a_model_that_the_ranks_cannot_share_fails_and_the_others_are_serv
         assert link.models["llama"].phase == mpb.MODEL_PHASE_CACHED
 
 
-async def test_what_an_engine_of_another_number_of_ranks_holds_is_not_adopted(
+async def test_kv_of_an_engine_with_another_number_of_ranks_is_not_adopted(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     async with inside(config(folder, "whole")), inside(two(folder), pair()):
@@ -143,7 +143,7 @@ async def test_what_an_engine_of_another_number_of_ranks_holds_is_not_adopted(
         assert "has KV shape l2-t16-h4-d16-float32, its model l2-t16-h2-d16-float32" in refused.reason
 
 
-async def test_weights_that_were_evicted_come_again_by_way_of_the_host_cache(
+async def test_evicted_weights_are_reloaded_through_the_host_cache(
     scheduler: Rig, folder: Path, make_model: Callable[..., Path]
 ) -> None:
     models = {name: make_model("llama", seed=seed) for seed, name in enumerate(("first", "second"))}
@@ -164,7 +164,7 @@ async def test_weights_that_were_evicted_come_again_by_way_of_the_host_cache(
         assert_empty(engine)
 
 
-async def test_weights_that_the_host_cache_never_has_room_for_are_refused(
+async def test_weights_too_large_for_the_host_cache_are_refused(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     async with inside(two(folder, host_cache_bytes=100_000), pair()):

@@ -30,9 +30,9 @@ def test_weights_and_blocks_reach_the_memory_of_each_rank(folder: Path, driver: 
 
     part = SLAB + 4096
     image = random.integers(0, 256, size=2 * part, dtype=np.uint8)
-    weights, nobody = Range(device, 2), Command(1, Lane.WEIGHTS, (), pb.Unload(), 0)
+    weights, unload = Range(device, 2), Command(1, Lane.WEIGHTS, (), pb.Unload(), 0)
     weights.map(0, device.take(2)[::-1])
-    copier.copy_image(nobody, weights, image.ctypes.data, part, 0)
+    copier.copy_image(unload, weights, image.ctypes.data, part, 0)
     copier.finish()
     for rank, address in enumerate(weights.addresses):
         assert ctypes.string_at(address, part) == image[rank * part : (rank + 1) * part].tobytes()

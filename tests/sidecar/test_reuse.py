@@ -1,4 +1,4 @@
-"""Prompts that begin alike on a whole sidecar: what is reused, from where, and that nobody can tell by the tokens."""
+"""Prefix reuse on a whole sidecar: what is reused, from which tier, with unchanged tokens."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def model(make_model: Callable[..., Path]) -> Path:
     return make_model("qwen2", max_position_embeddings=4096)
 
 
-async def test_a_later_turn_reuses_what_was_said_and_says_the_same(scheduler: Rig, folder: Path, model: Path) -> None:
+async def test_a_later_request_reuses_the_cached_prefix_and_gives_the_same_tokens(
+    scheduler: Rig, folder: Path, model: Path
+) -> None:
     async with inside(config(folder)) as engine:
         link = await ready(scheduler, model)
         engine.state.kv.prefix_reuse = False
@@ -51,7 +53,7 @@ async def test_a_later_turn_reuses_what_was_said_and_says_the_same(scheduler: Ri
         assert link.memory.reuse.device_tokens == 80
 
 
-async def test_what_went_to_the_host_is_recalled_from_there(scheduler: Rig, folder: Path, model: Path) -> None:
+async def test_swapped_out_prefixes_are_swapped_in_again(scheduler: Rig, folder: Path, model: Path) -> None:
     async with inside(config(folder)) as engine:
         link = await ready(scheduler, model)
         link.send(scheduler.open("one", "m", HEAD, max_tokens=100))
@@ -69,7 +71,7 @@ async def test_what_went_to_the_host_is_recalled_from_there(scheduler: Rig, fold
         assert engine.state.kv.device.evicted > 0
 
 
-async def test_it_can_be_turned_off(scheduler: Rig, folder: Path, model: Path) -> None:
+async def test_prefix_reuse_can_be_disabled(scheduler: Rig, folder: Path, model: Path) -> None:
     async with inside(config(folder, memory={"prefix_reuse": False})) as engine:
         link = await ready(scheduler, model)
         assert await answer(scheduler, link, "one", HEAD) == await answer(scheduler, link, "two", HEAD)

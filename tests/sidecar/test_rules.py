@@ -61,7 +61,7 @@ async def sidecar(
     tiny_models: dict[str, Path],
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[Sidecar]:
-    roomy = make_model("qwen2", max_position_embeddings=4096)  # turns that do not end before they are told to
+    roomy = make_model("qwen2", max_position_embeddings=4096)  # turns that do not end before their quota
     async with serving(scheduler, folder, roomy, tiny_models["llama"], backend=request.param()) as made:
         yield made
 
@@ -82,9 +82,9 @@ async def test_an_older_epoch_is_refused_everywhere(sidecar: Sidecar) -> None:
     await link.done(link.send(pb.SwapOut(seq=seq("r"), epoch=5)))
 
 
-async def test_what_waits_for_a_failure_is_skipped_and_the_rest_goes_on(sidecar: Sidecar) -> None:
+async def test_commands_that_depend_on_a_failure_are_skipped_and_the_rest_continues(sidecar: Sidecar) -> None:
     link = sidecar.link
-    bad = link.send(pb.Load(model="nobody", slabs=9))
+    bad = link.send(pb.Load(model="unknown", slabs=9))
     second = link.send(pb.Load(model="m1", slabs=32), after=[bad])
     third = link.send(pb.SwapOut(seq=seq("r"), epoch=1), after=[second])
     free = link.send(pb.Unload(model="m"))
@@ -137,7 +137,7 @@ async def test_a_queued_command_is_cancelled_and_its_dependants_are_skipped(side
     await link.done(turn)
 
 
-async def test_a_running_turn_is_cancelled_at_a_token_boundary_and_its_progress_is_told(sidecar: Sidecar) -> None:
+async def test_a_running_turn_is_cancelled_at_a_token_boundary_and_reports_its_progress(sidecar: Sidecar) -> None:
     link = sidecar.link
     link.send(sidecar.scheduler.open("r", "m", PROMPT, max_tokens=MANY))
     turn = sidecar.turn("r", steps=MANY)
@@ -146,8 +146,8 @@ async def test_a_running_turn_is_cancelled_at_a_token_boundary_and_its_progress_
     link.send(pb.CancelCommand(id=turn))
     assert (await link.refused(turn)).kind == pb.FAILURE_KIND_CANCELLED
     assert (await link.outcome(waits)).skipped.because == turn
-    told = [p for s in link.steps[turn] for p in s.progress][-1].output_tokens
-    assert len(await sidecar.scheduler.received_tokens("r", told)) == told
+    count = [p for s in link.steps[turn] for p in s.progress][-1].output_tokens
+    assert len(await sidecar.scheduler.received_tokens("r", count)) == count
 
 
 async def test_a_turn_waits_for_a_load_under_way_and_fails_without_one(sidecar: Sidecar) -> None:
@@ -237,7 +237,7 @@ async def test_a_stop_id_ends_a_sequence_and_is_sent(sidecar: Sidecar) -> None:
     assert scheduler.tokens["stopped", 0][first].finish == mpb.FINISH_REASON_STOP
 
 
-async def test_models_that_leave_the_catalog_are_forgotten_and_their_memory_comes_back(sidecar: Sidecar) -> None:
+async def test_models_removed_from_the_catalog_free_their_memory(sidecar: Sidecar) -> None:
     link, engine = sidecar.link, sidecar.engine
     link.send(sidecar.scheduler.open("r", "m", PROMPT, max_tokens=MANY))
     turn = sidecar.turn("r", steps=MANY)

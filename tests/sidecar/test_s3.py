@@ -123,7 +123,7 @@ def test_a_list_of_hashes_that_is_too_large_is_refused(s3: Any, folder: Path, ke
         obtain(quick_tier(folder), bucket(s3, "long", keys))
 
 
-def test_what_a_store_does_not_have_is_said(s3: Any, folder: Path, keys: Path) -> None:
+def test_objects_missing_in_a_store_are_reported(s3: Any, folder: Path, keys: Path) -> None:
     with pytest.raises(SourceError, match="no file of a model is there; check bucket and prefix"):
         obtain(quick_tier(folder), bucket(s3, "nothing", keys))
     missing = bucket(s3, "x", keys, name="none")

@@ -19,7 +19,7 @@ def sinks(alive: bool, keep_s: float = 0.2) -> Sinks:
     return Sinks("a", asyncio.get_running_loop(), lambda target: alive, keep_s)
 
 
-async def test_tokens_pushed_from_a_thread_arrive_in_order_and_are_let_go(scheduler: Rig) -> None:
+async def test_tokens_pushed_from_a_thread_arrive_in_order_and_are_released(scheduler: Rig) -> None:
     made = sinks(alive=True)
 
     def push() -> None:
@@ -33,7 +33,7 @@ async def test_tokens_pushed_from_a_thread_arrive_in_order_and_are_let_go(schedu
     await made.close()
 
 
-async def test_a_gateway_that_comes_late_gets_everything(folder: Path) -> None:
+async def test_a_gateway_that_connects_late_gets_everything(folder: Path) -> None:
     late = Rig(folder)
     made = sinks(alive=True)
     made.push(late.target, [token(0), token(1)])
@@ -47,9 +47,9 @@ async def test_a_gateway_that_comes_late_gets_everything(folder: Path) -> None:
     await late.vanish()
 
 
-async def test_what_a_gateway_that_stays_away_was_owed_is_given_up_when_no_sequence_answers_to_it(folder: Path) -> None:
+async def test_undelivered_tokens_of_a_lost_gateway_are_dropped_with_its_last_sequence(folder: Path) -> None:
     made = sinks(alive=False)
-    made.push(f"unix:{folder}/nobody.sock", [token(0)])
+    made.push(f"unix:{folder}/no-gateway.sock", [token(0)])
     await made.flush(10)
     assert made.pending == 0
     await made.close()

@@ -1,4 +1,4 @@
-"""Models from web servers: resumed at any byte, checked, kept on disk below a budget, faults told."""
+"""Models from web servers: resumed at any byte, checked, kept on disk below a budget, faults reported."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_folder_on_a_web_server_is_fetched_once_and_then_found(web: Server, fo
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, len(WEIGHTS) - 1), max_size=4), ranges=st.booleans())
-def test_a_download_that_breaks_off_at_any_byte_goes_on_there(
+def test_a_download_interrupted_at_any_byte_resumes_there(
     web: Server, folder: Path, cuts: list[int], ranges: bool
 ) -> None:
     web.cuts, web.ranges = list(cuts), ranges
@@ -92,7 +92,7 @@ def test_a_download_that_breaks_off_at_any_byte_goes_on_there(
     stored.close()
 
 
-def test_a_server_that_stays_away_is_given_up_and_the_next_try_goes_on(web: Server, folder: Path) -> None:
+def test_an_unreachable_server_fails_the_fetch_and_the_next_attempt_resumes(web: Server, folder: Path) -> None:
     web.cuts = [1_500_000, *[0] * 5]
     with pytest.raises(SourceError, match=r"model.safetensors: 0 of 1572000 bytes came; check the network"):
         obtain(quick_tier(folder), http(web))
@@ -108,7 +108,7 @@ def test_a_cancelled_download_keeps_what_came(web: Server, folder: Path) -> None
     obtain(quick_tier(folder), http(web)).close()
 
 
-def test_a_file_that_changes_on_the_server_begins_anew(web: Server, folder: Path) -> None:
+def test_a_file_that_changes_on_the_server_is_fetched_from_the_start(web: Server, folder: Path) -> None:
     web.cuts = [1000, *[0] * 5]
     with pytest.raises(SourceError):
         obtain(quick_tier(folder), http(web))
@@ -138,21 +138,21 @@ def test_a_wrong_hash_is_refused_with_both_hashes_and_nothing_is_kept(web: Serve
         ({"status": {"config.json": 503}}, "cannot be reached: .*503"),
     ],
 )
-def test_what_a_web_server_refuses_is_said(web: Server, folder: Path, fault: dict[str, Any], words: str) -> None:
+def test_refusals_of_a_web_server_are_reported(web: Server, folder: Path, fault: dict[str, Any], words: str) -> None:
     for name, value in fault.items():
         setattr(web, name, value)
     with pytest.raises(SourceError, match=words):
         obtain(quick_tier(folder), http(web))
 
 
-def test_an_address_that_is_none_and_a_server_that_is_not_there_are_said(folder: Path) -> None:
+def test_invalid_addresses_and_unreachable_servers_are_reported(folder: Path) -> None:
     with pytest.raises(SourceError, match="is no http"):
         remote("file:///etc/passwd")
     with pytest.raises(SourceError, match=r"cannot be reached: .*refused.*check the network"):
         obtain(quick_tier(folder), remote("http://127.0.0.1:9/m"))
 
 
-def test_the_model_used_longest_ago_makes_room_and_one_in_use_does_not(web: Server, folder: Path) -> None:
+def test_the_least_recently_used_model_is_evicted_and_one_in_use_is_not(web: Server, folder: Path) -> None:
     disk = quick_tier(folder, 7_000_000)  # two models
     first, second = obtain(disk, http(web, "first")), obtain(disk, http(web, "second"))
     with pytest.raises(DiskFullError, match=r"budget is 7000000, of which 6\d+ are taken by models in use"):
@@ -166,7 +166,7 @@ def test_the_model_used_longest_ago_makes_room_and_one_in_use_does_not(web: Serv
     third.close()
 
 
-def test_what_others_keep_in_the_folder_is_neither_counted_nor_removed(web: Server, folder: Path) -> None:
+def test_foreign_files_in_the_folder_are_neither_counted_nor_removed(web: Server, folder: Path) -> None:
     theirs = folder / "disk" / "hub" / "models--org--tiny" / "model.safetensors"
     theirs.parent.mkdir(parents=True)
     theirs.write_bytes(WEIGHTS)
@@ -190,9 +190,7 @@ def test_two_sidecars_that_want_a_model_at_once_fetch_it_once(web: Server, folde
         one.close()
 
 
-def test_a_sidecar_killed_in_the_middle_of_a_download_leaves_what_the_next_goes_on_with(
-    web: Server, folder: Path
-) -> None:
+def test_a_download_of_a_killed_sidecar_is_resumed_by_the_next(web: Server, folder: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", FETCHER, str(folder / "disk"), web.address], stdout=subprocess.PIPE, text=True
     ) as fetcher:
@@ -206,7 +204,7 @@ def test_a_sidecar_killed_in_the_middle_of_a_download_leaves_what_the_next_goes_
     stored.close()
 
 
-def test_a_file_of_untold_size_that_came_whole_before_a_kill_is_fetched_once_more(web: Server, folder: Path) -> None:
+def test_a_complete_file_of_unknown_size_is_fetched_again_after_a_kill(web: Server, folder: Path) -> None:
     web.sizes = False
     stored = obtain(quick_tier(folder), http(web))
     stored.close()
@@ -227,7 +225,7 @@ def test_a_full_disk_is_named(web: Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["model.safetensors", "config.json"])
-async def test_a_broken_upload_is_fetched_anew_once_the_source_is_mended_and_somebody_asks(
+async def test_a_broken_upload_is_fetched_again_once_the_source_is_repaired_and_requested(
     web: Server, scheduler: Rig, folder: Path, tiny_models: dict[str, Path], broken: str
 ) -> None:
     whole = {path.name: path.read_bytes() for path in tiny_models["llama"].iterdir()}
@@ -244,7 +242,7 @@ async def test_a_broken_upload_is_fetched_anew_once_the_source_is_mended_and_som
         await link.until(lambda: link.models["m"].phase == mpb.MODEL_PHASE_CACHED)
 
 
-def test_files_in_doubt_are_kept_where_a_checksum_vouches_for_them_and_fetched_anew_elsewhere(
+def test_doubted_files_are_kept_if_their_checksum_matches_and_fetched_again_otherwise(
     web: Server, folder: Path
 ) -> None:
     web.files["SHA256SUMS"] = f"{hashlib.sha256(WEIGHTS).hexdigest()}  model.safetensors\n".encode()
@@ -255,7 +253,7 @@ def test_files_in_doubt_are_kept_where_a_checksum_vouches_for_them_and_fetched_a
     assert (web.sent("model.safetensors"), web.sent("tokenizer.json")) == (1, 2)
 
 
-def test_a_file_damaged_on_this_disk_is_found_out_and_fetched_anew(web: Server, folder: Path) -> None:
+def test_a_file_damaged_on_this_disk_is_detected_and_fetched_again(web: Server, folder: Path) -> None:
     web.files["SHA256SUMS"] = f"{hashlib.sha256(WEIGHTS).hexdigest()}  model.safetensors\n".encode()
     stored = obtain(quick_tier(folder), http(web))
     (stored.directory / "model.safetensors").write_bytes(WEIGHTS[::-1])
@@ -263,12 +261,12 @@ def test_a_file_damaged_on_this_disk_is_found_out_and_fetched_anew(web: Server, 
     stored.close()
     with pytest.raises(SourceError, match="it is fetched anew next time"):
         obtain(quick_tier(folder), http(web))
-    mended = obtain(quick_tier(folder), http(web))
-    assert contents(mended)["model.safetensors"] == WEIGHTS
-    mended.close()
+    restored = obtain(quick_tier(folder), http(web))
+    assert contents(restored)["model.safetensors"] == WEIGHTS
+    restored.close()
 
 
-def test_what_another_sidecar_has_a_use_for_is_not_doubted(web: Server, folder: Path) -> None:
+def test_files_in_use_by_another_sidecar_are_not_doubted(web: Server, folder: Path) -> None:
     mine, theirs = obtain(quick_tier(folder), http(web)), obtain(quick_tier(folder), http(web))
     mine.doubt(damaged=True)
     mine.close()
@@ -276,9 +274,7 @@ def test_what_another_sidecar_has_a_use_for_is_not_doubted(web: Server, folder: 
     theirs.close()
 
 
-def test_a_disk_that_fills_up_in_the_middle_is_named_and_the_next_try_goes_on_there(
-    web: Server, tmp_path: Path
-) -> None:
+def test_a_disk_that_fills_up_is_named_and_the_next_attempt_resumes(web: Server, tmp_path: Path) -> None:
     with small_tmpfs(tmp_path / "small", "4m") as small:
         others = small / "of-others"
 
@@ -298,7 +294,7 @@ def test_a_disk_that_fills_up_in_the_middle_is_named_and_the_next_try_goes_on_th
         stored.close()
 
 
-async def test_a_model_from_a_web_server_is_served_with_its_progress_told(
+async def test_a_model_from_a_web_server_is_served_and_its_progress_reported(
     web: Server, scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     web.files = {path.name: path.read_bytes() for path in tiny_models["llama"].iterdir()}
@@ -314,7 +310,7 @@ async def test_a_model_from_a_web_server_is_served_with_its_progress_told(
         await link.done(link.send(pb.Load(model="m", slabs=32)))
 
 
-async def test_a_server_that_hangs_holds_up_no_other_model_and_can_be_forgotten(
+async def test_a_hanging_server_blocks_no_other_model_and_can_be_cancelled(
     web: Server, scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     web.files = {path.name: path.read_bytes() for path in tiny_models["llama"].iterdir()}
@@ -335,13 +331,13 @@ async def test_a_server_that_hangs_holds_up_no_other_model_and_can_be_forgotten(
         web.released.set()
 
 
-def test_without_a_place_on_disk_a_model_from_afar_is_refused() -> None:
+def test_without_a_disk_tier_a_remote_model_is_refused() -> None:
     source = mpb.ModelSource(http=mpb.HttpSource(url="http://127.0.0.1:9/m"))
     with pytest.raises(SourceError, match=r"source\.http needs a place on disk; set disk\.folder"):
         Sources(None, None, outbound()).locate(source, lambda done, total: None, lambda: False)
 
 
-def test_lists_of_hashes_are_read_as_sha256sum_writes_them() -> None:
+def test_checksum_files_are_parsed_as_sha256sum_writes_them() -> None:
     digest = "ab" * 32
     text = f"{digest}  a.json\n{digest.upper()} *b.json\nnot a line\n{digest}  ../c.json\n"
     assert parse_sums(text) == {"a.json": digest, "b.json": digest}

@@ -1,4 +1,4 @@
-"""Steps of a device that fails or is lost: nobody gets a token of another sequence, or one whose place is not known."""
+"""Steps of a device that fails or is lost: no sequence gets a token of another one, or one of unknown position."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class Device:
 
 
 class Rig:
-    """Two sequences, `a` and `b`, that decode; `told`: how many tokens went to gateways."""
+    """Two sequences, `a` and `b`, that decode; `delivered`: how many tokens went to gateways."""
 
     def __init__(self, max_batch: int, *script: Launched | Exception) -> None:
         self.device = Device(deque(script))
-        self.told = 0
+        self.delivered = 0
         monitor = Monitor()
         kv = KvMemory(monitor, NONE, NONE, SequenceTable(NONE, NONE, NONE))
         self.state = State(monitor, kv, ModelTable(monitor))
@@ -75,7 +75,7 @@ class Rig:
         self.state.kv.sequences.add(self.b)
 
     def _push(self, target: str, tokens: list[gateway.Token]) -> None:
-        self.told += len(tokens)
+        self.delivered += len(tokens)
 
     def launch(self) -> None:
         step = Step(self.model, [self.a, self.b], 1)
@@ -90,38 +90,38 @@ def decoding(name: str) -> Sequence:
     return Sequence(SeqKey(name, 0), 1, "m", "", 16, [5, 6], [7], SamplerState(), frozenset(), 99, "g", kv_tokens=2)
 
 
-def test_tokens_of_a_part_that_went_well_go_to_nobody_when_the_device_is_lost_behind_one_that_failed() -> None:
+def test_tokens_of_a_completed_part_are_dropped_when_the_device_is_lost_after_a_failed_one() -> None:
     rig = Rig(1, Scripted(BROKEN), Scripted([41]), LOST)
     rig.launch()
     with pytest.raises(DeviceLostError):
         rig.complete()
-    assert (rig.a.output, rig.b.output, rig.told) == ([7], [7], 0)
+    assert (rig.a.output, rig.b.output, rig.delivered) == ([7], [7], 0)
     assert (rig.a.busy, rig.b.busy, rig.model.users) == (0, 0, 0)
 
 
-def test_a_step_whose_results_are_lost_with_the_device_is_not_tried_again() -> None:
+def test_a_step_whose_results_are_lost_with_the_device_is_not_retried() -> None:
     rig = Rig(2, Scripted(LOST), Scripted([41]), Scripted([42]))
     rig.launch()
     with pytest.raises(DeviceLostError):
         rig.complete()
     assert len(rig.device.script) == 2
-    assert (rig.a.output, rig.b.output, rig.told) == ([7], [7], 0)
+    assert (rig.a.output, rig.b.output, rig.delivered) == ([7], [7], 0)
 
 
 @pytest.mark.parametrize("follower", [Scripted([51, 52]), Scripted(LOST)])
-def test_what_was_launched_behind_a_step_that_is_lost_tells_no_token_in_its_place(follower: Scripted) -> None:
+def test_the_step_in_flight_behind_a_lost_one_delivers_no_token_in_its_place(follower: Scripted) -> None:
     rig = Rig(2, Scripted(LOST), follower)
     rig.launch()
     rig.launch()
     with pytest.raises(DeviceLostError):
         rig.complete()
     rig.steps.drain(rig.plan, rig.progress)  # as a turn does at its end, whatever it ends by
-    assert (rig.a.output, rig.b.output, rig.told) == ([7], [7], 0)
+    assert (rig.a.output, rig.b.output, rig.delivered) == ([7], [7], 0)
     assert (rig.a.busy, rig.b.busy, rig.model.users) == (0, 0, 0)
 
 
-def test_what_fails_alone_ends_alone_and_the_other_part_is_told_once() -> None:
+def test_a_part_that_fails_alone_ends_alone_and_the_other_is_reported_once() -> None:
     rig = Rig(1, Scripted(BROKEN), Scripted([41]), Scripted(BROKEN), Scripted([42]))
     rig.launch()
     rig.complete()
-    assert (rig.a.closed, rig.b.output, rig.told) == (True, [7, 42], 1)
+    assert (rig.a.closed, rig.b.output, rig.delivered) == (True, [7, 42], 1)

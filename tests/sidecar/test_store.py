@@ -1,4 +1,4 @@
-"""Who makes room in a folder of entries that processes share; and a lock that ends with its entry locks nobody out."""
+"""Eviction in a folder of entries that processes share; a lock that ends with its entry locks no process out."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ THINGS = st.lists(st.tuples(st.booleans(), st.integers(0, 3), BYTES, BYTES, st.b
 
 @contextmanager
 def made(folder: Path, drawn: list[tuple[bool, int, int, int, bool]]) -> Iterator[list[Thing]]:
-    """They are there, and those that are pinned are held by somebody."""
+    """The entries exist; pinned ones are locked by another process."""
     folder.mkdir()
     things = [
         Thing(folder / f"{number}.lock", whole, used_ns, max(claimed, stored), stored, pinned)

@@ -52,7 +52,7 @@ def by_name(found: list[Found]) -> dict[str, Found]:
     return {item.path.name: item for item in found}
 
 
-def test_what_a_killed_life_left_is_swept_and_what_a_living_one_holds_is_not(tmp_path: Path) -> None:
+def test_segments_of_a_killed_process_are_removed_and_those_of_a_live_one_are_not(tmp_path: Path) -> None:
     with life(tmp_path, "dead") as dead, life(tmp_path, "alive") as alive:
         dead.kill()
         dead.wait(timeout=60)
@@ -69,7 +69,7 @@ def test_what_a_killed_life_left_is_swept_and_what_a_living_one_holds_is_not(tmp
         assert set(by_name(survey(tmp_path))) == {*segments, "alive.partial", "weights.lock"}
 
 
-def test_images_and_what_is_not_ours_stay(tmp_path: Path) -> None:
+def test_images_and_foreign_files_stay(tmp_path: Path) -> None:
     image = HostCache(tmp_path, 1 << 20).obtain("files", 4096, lambda _: "content")
     (tmp_path / "notes.txt").write_text("x")
     found = by_name(survey(tmp_path))
@@ -81,7 +81,7 @@ def test_images_and_what_is_not_ours_stay(tmp_path: Path) -> None:
     image.close()
 
 
-def test_a_segment_whose_maker_died_in_the_middle_is_swept(tmp_path: Path) -> None:
+def test_a_segment_whose_creator_died_midway_is_removed(tmp_path: Path) -> None:
     segment = segment_path(tmp_path, "a", "1")
     segment.write_bytes(b"")
     (found,) = [item for item in survey(tmp_path) if item.kind is Kind.SEGMENT]
@@ -90,7 +90,7 @@ def test_a_segment_whose_maker_died_in_the_middle_is_swept(tmp_path: Path) -> No
     assert sweep(tmp_path) == [segment]
 
 
-def test_nobody_sweeps_what_is_just_being_made(tmp_path: Path) -> None:
+def test_segments_under_construction_are_not_removed(tmp_path: Path) -> None:
     swept: list[Path] = []
     sweeper = threading.Thread(target=lambda: swept.extend(sweep(tmp_path)))
     segment = segment_path(tmp_path, "a", "1")
@@ -107,7 +107,7 @@ def test_nobody_sweeps_what_is_just_being_made(tmp_path: Path) -> None:
     lending.close()
 
 
-def test_a_folder_that_was_removed_while_one_waited_for_it_is_made_anew(tmp_path: Path) -> None:
+def test_a_folder_removed_while_waiting_for_its_lock_is_recreated(tmp_path: Path) -> None:
     folder, inside = tmp_path / "node", threading.Event()
 
     def come() -> None:
@@ -136,7 +136,7 @@ def test_readers_are_counted(tmp_path: Path) -> None:
     lending.close()
 
 
-def test_a_lease_is_over_with_its_handle(tmp_path: Path) -> None:
+def test_closing_a_handle_ends_its_lease(tmp_path: Path) -> None:
 
     handle = hold(tmp_path / "run.lock")
     assert is_held(tmp_path / "run.lock")

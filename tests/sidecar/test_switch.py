@@ -69,7 +69,7 @@ def held_up(sidecar: Sidecar, lane: Lane) -> Iterator[None]:
         gate.set()
 
 
-async def test_kv_goes_out_and_comes_in_while_the_weights_are_loaded(sidecar: Sidecar) -> None:
+async def test_kv_is_swapped_out_and_in_while_the_weights_load(sidecar: Sidecar) -> None:
     link = sidecar.link
     with held_up(sidecar, Lane.WEIGHTS):
         coming = load(sidecar)
@@ -85,7 +85,7 @@ async def test_kv_goes_out_and_comes_in_while_the_weights_are_loaded(sidecar: Si
         assert len(await sidecar.scheduler.received_tokens(name, 4)) == 4
 
 
-async def test_the_next_batch_decodes_while_the_kv_of_the_one_before_still_goes_out(sidecar: Sidecar) -> None:
+async def test_the_next_batch_decodes_while_the_former_ones_kv_is_still_swapped_out(sidecar: Sidecar) -> None:
     link = sidecar.link
     with held_up(sidecar, Lane.KV_OUT):
         out = move(sidecar, pb.SwapOut, A)
@@ -101,7 +101,7 @@ async def test_the_next_batch_decodes_while_the_kv_of_the_one_before_still_goes_
     sidecar.engine.check()
 
 
-async def test_the_batch_starts_with_the_first_sequence_that_is_in_and_the_others_join(sidecar: Sidecar) -> None:
+async def test_the_batch_starts_with_the_first_sequence_swapped_in_and_the_others_join(sidecar: Sidecar) -> None:
     link, scheduler = sidecar.link, sidecar.scheduler
     first, second = batch(B)
     coming = load(sidecar)
@@ -116,7 +116,7 @@ async def test_the_batch_starts_with_the_first_sequence_that_is_in_and_the_other
     assert await scheduler.received_tokens(first, 60) == await scheduler.received_tokens(second, 60)
 
 
-async def test_a_turn_whose_sequences_are_all_late_waits_for_the_first_and_says_how_long(sidecar: Sidecar) -> None:
+async def test_a_turn_whose_swap_ins_are_all_late_waits_for_the_first_and_reports_the_stall(sidecar: Sidecar) -> None:
     link = sidecar.link
     await link.done(load(sidecar))
     with held_up(sidecar, Lane.KV_IN):

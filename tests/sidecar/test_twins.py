@@ -41,7 +41,7 @@ async def both_resident(scheduler: Rig, models: dict[str, Path]) -> tuple[Link, 
     return link, slabs, before
 
 
-async def test_the_second_name_takes_nothing_and_says_the_same(
+async def test_the_second_name_takes_no_memory_and_gives_the_same_tokens(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     async with inside(config(folder, memory={"prefix_reuse": False})) as engine:
@@ -54,7 +54,7 @@ async def test_the_second_name_takes_nothing_and_says_the_same(
         assert await tokens(scheduler, link, "a", "one") == await tokens(scheduler, link, "b", "other")
 
 
-async def test_who_stays_goes_on_when_the_other_name_goes_and_the_last_one_frees_the_slabs(
+async def test_one_name_keeps_serving_when_the_other_is_removed_and_the_last_frees_the_slabs(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     async with inside(config(folder, memory={"prefix_reuse": False})) as engine:
@@ -70,7 +70,7 @@ async def test_who_stays_goes_on_when_the_other_name_goes_and_the_last_one_frees
         engine.check()
 
 
-async def test_what_one_name_has_left_is_found_by_the_other(
+async def test_cached_blocks_are_shared_between_names(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     async with inside(config(folder)) as engine:
@@ -83,7 +83,7 @@ async def test_what_one_name_has_left_is_found_by_the_other(
         assert link.memory.slabs_kept == slabs
 
 
-async def test_a_twin_that_is_not_there_or_not_the_same_is_refused_and_nothing_changes(
+async def test_a_missing_or_unequal_twin_is_refused_and_nothing_changes(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     async with inside(config(folder)) as engine:
@@ -94,13 +94,13 @@ async def test_a_twin_that_is_not_there_or_not_the_same_is_refused_and_nothing_c
             await link.done(link.send(pb.Load(model="other", slabs=64)))  # one that never can be loaded is failed
             await link.done(link.send(pb.Unload(model="other")))
             free = link.memory.slabs_free
-            for twin in ("one", "foreign", "nobody"):
+            for twin in ("one", "foreign", "unknown"):
                 refused = await link.refused(link.send(pb.Load(model="other", slabs=64, twin=twin)))
                 assert (refused.kind, refused.memory.slabs_free) == (pb.FAILURE_KIND_NO_MEMORY, free)
         engine.check()
 
 
-async def test_a_name_that_leaves_the_catalog_takes_nothing_from_the_other(
+async def test_a_name_removed_from_the_catalog_takes_nothing_from_the_other(
     scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
 ) -> None:
     async with inside(config(folder, memory={"prefix_reuse": False})) as engine:

@@ -69,13 +69,13 @@ def test_muxserve_serves_two_models_a_device_and_never_the_rest() -> None:
     assert figures["models"]["6"]["attainment"] == {"token": 0.0, "request": 0.0, "time": 0.0}
 
 
-def test_muxserve_by_memory_takes_as_many_as_leave_room_for_kv() -> None:
+def test_muxserve_by_memory_takes_as_many_models_as_leave_memory_for_kv() -> None:
     device = plain_device(step_s=0.01, prefill_s=0.02)  # 72 GB less a fifth: five models of 10 GB
     outcome = run("muxserve-memory", _two_models_a_device(7), device)
     assert sum(r.finished for r in outcome.requests) == 5
 
 
-def test_fair_joins_the_running_batch_and_queues_the_rest_in_order() -> None:
+def test_fair_joins_the_running_batch_and_queues_the_others_in_order() -> None:
     device = plain_device(step_s=0.1, prefill_s=0.1)
     work = (Arrival(0.0, 0, 1, 50), Arrival(1.0, 1, 1, 2), Arrival(2.0, 0, 1, 5))
     outcome = run("serverlessllm-fair", Workload(("plain",) * 2, work), device)

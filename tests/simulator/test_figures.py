@@ -68,7 +68,7 @@ def test_a_curve_ends_where_everything_is_late() -> None:
     assert crossing(curve.line("token")) == 16.0
 
 
-def test_a_baseline_is_run_until_it_says_nothing_about_loads_that_ours_carries() -> None:
+def test_a_baseline_is_run_beyond_the_loads_that_ours_carries() -> None:
     curve = Curve(replace(SMALL, loads=(16.0, 32.0, 64.0)), "paper", range(1))
     assert finished(curve, falling_at(2)) == 2
     assert curve.share(32.0, "token") < 0.75
@@ -108,7 +108,7 @@ def test_devices_of_the_figures_say_what_is_derived() -> None:
     assert any("72B" in line for line in read_device("h800-tp4").derived)
 
 
-def test_a_missing_trace_is_told_with_its_remedy(tmp_path: Path) -> None:
+def test_a_missing_trace_is_reported_with_the_remedy(tmp_path: Path) -> None:
     panel = replace(SMALL, work=Trace("none.csv"))
     with pytest.raises(FiguresError, match=r"none\.csv: no such trace; give --data"):
         run_of(panel.point("paper", 1, 0), tmp_path)
@@ -201,8 +201,8 @@ def test_ours_is_held_against_the_line_between_loads_and_the_end_of_a_curve_that
 
 
 def test_the_page_names_what_was_not_run() -> None:
-    told = page(book_with({OURS: 0.9}), "figures").split("missing below: ")[1].split(".\n")[0].split(", ")
-    assert told == [panel.name for panel in panels(300.0) if panel.name != "11a-artifact"]
+    expected = page(book_with({OURS: 0.9}), "figures").split("missing below: ")[1].split(".\n")[0].split(", ")
+    assert expected == [panel.name for panel in panels(300.0) if panel.name != "11a-artifact"]
 
 
 def test_figures_are_made_drawn_again_and_the_same(tmp_path: Path) -> None:
@@ -225,10 +225,10 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "expected"),
     [(["--only", "99"], "--only 99: no such panel"), (["--draw", "--out", "/nowhere"], "make them first")],
 )
-def test_what_cannot_be_made_is_told(wrong: list[str], told: str) -> None:
+def test_figures_that_cannot_be_made_are_reported(wrong: list[str], expected: str) -> None:
     found = CliRunner().invoke(main, ["figures", *wrong])
     assert found.exit_code == 2
-    assert told in found.output
+    assert expected in found.output

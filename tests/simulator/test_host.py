@@ -16,7 +16,7 @@ from aegaeon_simulator.workload.model import in_order
 A, B, C = (ModelName(name) for name in "abc")
 
 
-def test_what_is_held_is_there_at_once_and_the_least_recent_makes_room() -> None:
+def test_cached_models_load_at_once_and_the_least_recently_used_is_evicted() -> None:
     clock = Clock()
     cache = HostCache(clock, 20, 10.0)
     cache.warm([(A, 10), (B, 10), (C, 10)])
@@ -32,7 +32,7 @@ def test_what_is_held_is_there_at_once_and_the_least_recent_makes_room() -> None
     assert came == [(A, 0.0), (C, 1.0), (A, 1.0), (B, 2.0)]
 
 
-def test_two_who_want_the_same_wait_for_one_read() -> None:
+def test_two_loads_of_the_same_model_wait_for_one_read() -> None:
     clock = Clock()
     cache = HostCache(clock, 20, 10.0)
     came: list[float] = []
@@ -51,19 +51,19 @@ def test_a_load_from_disk_takes_the_disks_time_before_the_links() -> None:
     assert fetched.times[0] == pytest.approx(2.0 + LOAD_S + 0.02)
 
 
-def test_a_load_past_the_host_takes_nobodys_place() -> None:
+def test_a_load_that_bypasses_the_host_cache_evicts_nothing() -> None:
     clock = Clock()
-    told: list[tuple[ModelName, ...]] = []
-    cache = HostCache(clock, 20, 10.0, told.append)
+    reports: list[tuple[ModelName, ...]] = []
+    cache = HostCache(clock, 20, 10.0, reports.append)
     cache.warm([(A, 10)])
     for name in (B, C):
         cache.want(name, 10, lambda: None, past=True)
         while clock.step():
             pass
-    assert told == [(A,), (A, B)]
+    assert reports == [(A,), (A, B)]
 
 
-def test_what_two_nodes_and_their_devices_hold_together_is_served_as_if_it_were_all_in_memory() -> None:
+def test_models_held_by_two_nodes_and_their_devices_together_are_served_as_if_all_were_in_memory() -> None:
     device = replace(
         plain_device(step_s=0.01, prefill_s=0.02), host_cache_bytes=40 * GB, disk_bytes_per_s=5e9, gpus_per_node=2
     )

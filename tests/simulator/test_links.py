@@ -33,7 +33,7 @@ def test_lanes_without_a_common_link_copy_side_by_side() -> None:
     assert _ends([(link, 8.0), (link, 16.0)], clock) == pytest.approx([1.0, 2.0])
 
 
-def test_a_node_shares_its_rate_and_gives_what_is_left_to_who_stays() -> None:
+def test_a_node_shares_its_rate_work_conservingly() -> None:
     clock = Clock()
     node = Node(clock, 10.0)
     links = [Link(clock, one=True, node=node) for _ in range(2)]

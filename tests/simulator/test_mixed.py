@@ -67,20 +67,20 @@ def test_a_prompt_that_exceeds_a_device_beside_the_weights_goes_to_a_larger_one(
     assert decode_s(run)["small"] == 0.0
 
 
-def test_both_makes_work_when_there_is_work_for_both() -> None:
+def test_both_accelerator_types_work_under_load() -> None:
     run = mixed(workload((SMALL,) * 8, gap_s=0.3), read_device("h800-policy"), More(4, read_device("a10")))
     assert min(decode_s(run).values()) > 0
     assert simulate(run).attainment(SLO).token == 1.0
 
 
-def test_with_little_to_do_the_faster_make_is_preferred() -> None:
+def test_under_light_load_the_faster_accelerator_is_preferred() -> None:
     slow = replace(plain_device(step_s=0.08, prefill_s=0.5), name="slow")
     fast = replace(plain_device(step_s=0.01, prefill_s=0.1), name="fast")
     spent = decode_s(mixed(workload(("plain",) * 3), slow, More(1, fast)))
     assert spent["slow"] == 0.0 < spent["fast"]
 
 
-def test_the_core_prices_a_model_on_each_make_by_itself() -> None:
+def test_the_core_estimates_a_model_on_each_accelerator_separately() -> None:
     slow = replace(plain_device(step_s=0.3, prefill_s=0.5), name="slow")
     fast = replace(plain_device(step_s=0.01, prefill_s=0.1), name="fast")
     run = mixed(workload(("plain",) * 2, gap_s=1.0, length=150), slow, More(1, fast))
@@ -93,7 +93,7 @@ def test_the_same_run_has_the_same_bytes() -> None:
     assert first == again
 
 
-def test_files_that_contradict_each_other_are_told_apart() -> None:
+def test_contradicting_files_are_reported() -> None:
     device = plain_device(step_s=0.02, prefill_s=0.1)
     with pytest.raises(DeviceError, match="two files name their device"):
         Machines.of(device, [More(1, replace(device, model_bytes=GB))])
@@ -103,7 +103,7 @@ def test_files_that_contradict_each_other_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--also", "a10"), "not N:NAME"),
         (("--also", "0:a10"), "not N:NAME"),
@@ -113,10 +113,10 @@ def test_files_that_contradict_each_other_are_told_apart() -> None:
         (("--also", "2:a10", "--unified", "1", "--kind", BIG), "none of h800-policy, a10 has constants"),
     ],
 )
-def test_what_cannot_be_run_is_one_sentence(arguments: tuple[str, ...], told: str) -> None:
+def test_an_impossible_run_is_refused_in_one_sentence(arguments: tuple[str, ...], message: str) -> None:
     given = ("simulate", "--rate", "0.1", "--models", "2", "--duration", "5", *arguments)
     found = CliRunner().invoke(main, given)
-    assert (found.exit_code, told in found.output) == (2, True), found.output
+    assert (found.exit_code, message in found.output) == (2, True), found.output
 
 
 def test_a_model_that_fits_no_device_of_the_pool_is_refused_at_the_start(tmp_path: Path) -> None:

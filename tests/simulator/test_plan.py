@@ -126,7 +126,7 @@ def test_gpu_seconds_are_those_of_the_steps_that_the_tokens_came_from() -> None:
     assert busy_seconds(outcome, [100, 50], ["qwen2_5_7b"], device) == [pytest.approx(expected)]
 
 
-def test_the_pools_gpu_hours_are_divided_without_rest_among_models_and_tenants() -> None:
+def test_the_pools_gpu_hours_are_divided_completely_among_models_and_tenants() -> None:
     costs = model_costs(demands(4, 0.5), [1.0] * 4, [1.0, 2.0, 3.0, 2.0], gpus=4)
     assert [c.gpus for c in costs] == [0.5, 1.0, 1.5, 1.0]
     assert [c.break_even_rate for c in costs] == [1.0, 0.5, pytest.approx(1 / 3), 0.5]
@@ -185,7 +185,7 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert plan(lab(count=3), gpus=1) == plan(lab(count=3), gpus=1)
 
 
-def test_a_pool_takes_a_model_while_there_is_room_and_says_what_is_missing_when_there_is_none() -> None:
+def test_a_pool_accepts_a_model_while_it_fits_and_reports_what_is_missing_otherwise() -> None:
     pool, objective = Pool(Split(unified=1), read_device("h800-policy")), Objective(SLO)
     light, heavy = ModelDemand("new", KINDS[2], 0.05), ModelDemand("new", KINDS[2], 8.0, output_tokens=600)
     yes = can_admit(pool, demands(2, 0.1), light, objective, LENGTHS, seeds=1, window_s=40.0)
@@ -236,7 +236,7 @@ def test_yaml_and_csv_say_the_same(tmp_path: Path) -> None:
         ("m.yaml", "", 1, "`models:`"),
     ],
 )
-def test_a_bad_file_is_told_with_its_line(tmp_path: Path, name: str, text: str, line: int, problem: str) -> None:
+def test_a_bad_file_is_reported_with_its_line(tmp_path: Path, name: str, text: str, line: int, problem: str) -> None:
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(FileError) as caught:
@@ -266,7 +266,7 @@ def test_a_bad_file_is_told_with_its_line(tmp_path: Path, name: str, text: str, 
         (["--models", "2", "--rate", "1", "--window", "-1"], "--window -1: give seconds, greater than 0"),
     ],
 )
-def test_a_question_without_sense_is_refused_in_one_sentence(arguments: list[str], problem: str) -> None:
+def test_an_invalid_question_is_refused_in_one_sentence(arguments: list[str], problem: str) -> None:
     result = CliRunner().invoke(main, ["plan", *arguments])
     assert result.exit_code == 2, result.output
     assert problem in result.output

@@ -15,7 +15,7 @@ if __name__ == "__main__":
 """
 
 
-def test_they_end_with_a_parent_that_was_killed() -> None:
+def test_worker_processes_end_when_their_parent_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         parent.stdout.readline()

@@ -38,7 +38,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_policy_answers_with_the_same_figures(policy: str) -> None:
+def test_every_policy_reports_the_same_metrics(policy: str) -> None:
     found = figures(*POISSON, "--policy", policy)
     counts = found["requests"]
     assert (
@@ -91,7 +91,7 @@ def test_a_trace_may_be_compressed(trace: Path, tmp_path: Path) -> None:
     assert set(plain["models"]) == {"m0", "m1", "m2"}
 
 
-def test_a_trace_may_begin_with_a_mark_of_byte_order(trace: Path, tmp_path: Path) -> None:
+def test_a_trace_may_begin_with_a_byte_order_mark(trace: Path, tmp_path: Path) -> None:
     marked = tmp_path / "marked.csv"
     marked.write_bytes(b"\xef\xbb\xbf" + trace.read_bytes())
     plain, with_mark = (figures("--trace", str(path), "--policy", "dedicated") for path in (trace, marked))
@@ -136,7 +136,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("text", "sentence"), BAD.values(), ids=BAD.keys())
-def test_a_bad_trace_is_told_with_file_line_and_remedy(text: str, sentence: str, tmp_path: Path) -> None:
+def test_a_bad_trace_is_reported_with_file_line_and_remedy(text: str, sentence: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(text)
     code, output = simulate("--trace", str(path), "--policy", "paper")
@@ -185,7 +185,7 @@ def test_a_bad_trace_is_told_with_file_line_and_remedy(text: str, sentence: str,
         ),
     ],
 )
-def test_what_cannot_be_run_is_one_sentence_and_exit_status_2(arguments: tuple[str, ...], sentence: str) -> None:
+def test_an_impossible_run_is_one_sentence_and_exit_status_2(arguments: tuple[str, ...], sentence: str) -> None:
     code, output = simulate(*POISSON, *arguments)
     assert code == 2
     assert sentence in output
@@ -210,13 +210,13 @@ def test_years_without_a_request_are_refused_rather_than_walked_through(
     assert simulate("--trace", str(path), "--speedup", "1e7")[0] == 0
 
 
-def test_a_trace_that_is_not_there_is_told() -> None:
+def test_a_missing_trace_is_reported() -> None:
     code, output = simulate("--trace", "nowhere.csv", "--policy", "paper")
     assert code == 2
     assert "nowhere.csv: cannot be read" in output
 
 
-def test_a_damaged_archive_is_told_too(trace: Path, tmp_path: Path) -> None:
+def test_a_damaged_archive_is_reported(trace: Path, tmp_path: Path) -> None:
     packed = bytearray(gzip.compress(trace.read_bytes()))
     packed[20:40] = bytes(20)
     path = tmp_path / "damaged.csv.gz"
@@ -226,13 +226,13 @@ def test_a_damaged_archive_is_told_too(trace: Path, tmp_path: Path) -> None:
     assert "damaged.csv.gz" in output
 
 
-def test_without_requests_it_says_what_to_give() -> None:
+def test_without_requests_the_usage_is_shown() -> None:
     code, output = simulate("--policy", "paper")
     assert code == 2
     assert "give --trace FILE, or --rate and --models" in output
 
 
-def test_a_models_file_gives_tiers_and_attainment_is_told_for_each(tmp_path: Path) -> None:
+def test_a_models_file_sets_tiers_and_attainment_is_reported_for_each(tmp_path: Path) -> None:
     models = tmp_path / "models.csv"
     models.write_text("model,tier,weight\n0,interactive,1\n2,batch,2\n")
     found = figures(*POISSON, "--unified", "2", "--models-file", str(models))

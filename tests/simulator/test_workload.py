@@ -123,7 +123,7 @@ def test_tiers_and_weights_come_from_the_models_file(tmp_path: Path) -> None:
         (",batch,1", "2: names no model; fill the column model"),
     ],
 )
-def test_terms_that_cannot_be_are_told_with_file_and_line(row: str, sentence: str, tmp_path: Path) -> None:
+def test_invalid_terms_are_reported_with_file_and_line(row: str, sentence: str, tmp_path: Path) -> None:
     path = tmp_path / "models.csv"
     path.write_text(f"model,tier,weight\n{row}\n")
     with pytest.raises(TraceError, match=f"models.csv:{sentence}"):

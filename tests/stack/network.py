@@ -21,7 +21,7 @@ from aiohttp import web
 
 
 class Relay:
-    """Connections to one address, forwarded to another one until it is cut. Then nobody hears anything more."""
+    """Connections to one address, forwarded to another one until it is cut. Then both sides get only silence."""
 
     def __init__(self, port: int) -> None:
         self._to = port
@@ -59,7 +59,7 @@ class Relay:
             ends.append(there)
             await asyncio.gather(self._pump(reader, there), self._pump(answers, writer))
         except OSError:
-            pass  # nobody listens there: the caller's connection ends, too
+            pass  # no listener: the caller's connection ends, too
         finally:
             for end in ends:
                 end.transport.abort()
@@ -132,7 +132,7 @@ def kubeconfig(file: Path, port: int, host: str = "127.0.0.1") -> Path:
     """That leads to an API server on this machine."""
     cluster = {"name": "c", "cluster": {"server": f"http://{host}:{port}"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "n"}}
-    user = {"name": "u", "user": {"token": "nobody"}}
+    user = {"name": "u", "user": {"token": "unused"}}
     content = {"current-context": "c", "clusters": [cluster], "contexts": [context], "users": [user]}
     file.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", **content}))
     return file

@@ -1,4 +1,4 @@
-"""`aegaeon apply`: a running stack gets other models and tenants, or is told what needs a restart."""
+"""`aegaeon apply`: a running stack gets other models and tenants, or an error names what needs a restart."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def until(client: openai.AsyncOpenAI, *models: str) -> None:
             await asyncio.sleep(0.05)  # another process is watched
 
 
-async def test_models_come_and_go_while_a_stream_runs_and_stay_when_the_scheduler_dies(
+async def test_models_are_added_and_removed_during_a_stream_and_survive_the_scheduler(
     stack: Stack, four_models: dict[str, Path], tmp_path: Path
 ) -> None:
     before = pods(stack)
@@ -73,7 +73,7 @@ async def test_models_come_and_go_while_a_stream_runs_and_stay_when_the_schedule
         await until(client, "qwen3", "qwen2")
 
 
-async def test_keys_come_and_go(stack: Stack, four_models: dict[str, Path], tmp_path: Path) -> None:
+async def test_keys_are_added_and_removed(stack: Stack, four_models: dict[str, Path], tmp_path: Path) -> None:
     def guarded(*tenants: str) -> str:
         pool, models = yaml.safe_load_all(of(four_models, "qwen3", "qwen2"))
         models["spec"]["tenants"] = [{"name": name, "keyFile": f"./{name}.key"} for name in tenants]
@@ -98,7 +98,7 @@ async def test_keys_come_and_go(stack: Stack, four_models: dict[str, Path], tmp_
     assert apply(stack, tmp_path, of(four_models, "qwen3", "qwen2"))[0] == 0
 
 
-def test_what_needs_a_restart_is_named_and_nothing_is_changed(
+def test_changes_that_need_a_restart_are_named_and_nothing_is_changed(
     stack: Stack, four_models: dict[str, Path], tmp_path: Path
 ) -> None:
     status, printed = apply(stack, tmp_path, of(four_models, "qwen3", engines=2))

@@ -1,4 +1,4 @@
-"""What is wrong is told to whom it concerns, in words that help, while everything else goes on: real processes."""
+"""Errors reach the client concerned, with a remedy, while serving continues: real processes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def good(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-async def test_a_broken_model_is_failed_with_its_reason_wherever_one_looks(
+async def test_a_broken_model_is_failed_with_its_reason_in_every_view(
     stack: Stack, api: aiohttp.ClientSession, name: str
 ) -> None:
     async with api.get(f"/v1/models/{name}") as answer:
@@ -121,7 +121,7 @@ def top(stack: Stack) -> str:
 
 
 @pytest.mark.parametrize("name", GOOD)
-async def test_the_others_serve(api: aiohttp.ClientSession, name: str) -> None:
+async def test_the_other_models_are_served(api: aiohttp.ClientSession, name: str) -> None:
     status, body = await ask(api, good(model=name))
     assert status == 200
     assert body["usage"]["completion_tokens"] > 0
@@ -187,7 +187,7 @@ async def test_a_body_over_the_limit_is_413(api: aiohttp.ClientSession) -> None:
     assert str(BODY_BYTES) in answer["error"]["message"]
 
 
-async def test_after_all_of_it_the_stack_serves_as_before(api: aiohttp.ClientSession) -> None:
+async def test_after_all_bad_requests_the_stack_serves_as_before(api: aiohttp.ClientSession) -> None:
     status, body = await ask(api, {"model": "fine", "messages": [{"role": "user", "content": "x"}]}, CHAT)
     assert status == 200
     assert body["choices"][0]["finish_reason"] in {"stop", "length"}
@@ -200,7 +200,7 @@ def impatient(directories: dict[str, Path]) -> Iterator[Stack]:
         yield up
 
 
-async def test_overload_is_a_bounded_wait_and_then_503_with_retry_after(impatient: Stack) -> None:
+async def test_overload_gives_a_bounded_wait_and_then_503_with_retry_after(impatient: Stack) -> None:
     body = good(prompt=[7] * (CONTEXT - 10), max_tokens=2)
 
     async def one(session: aiohttp.ClientSession) -> tuple[int, str | None, float]:

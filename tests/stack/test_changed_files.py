@@ -1,4 +1,4 @@
-"""Weights that change on disk while they are served past the host cache: the true reason is everywhere, mended ones
+"""Weights that change on disk while they are served without the cache: the true reason is everywhere, repaired ones
 are served again by themselves.
 
 One engine has room for one of two models and a host cache for none, so each turn of a model reads its files.
@@ -29,7 +29,7 @@ ENGINE = {"device": "768Ki", "host_cache": "4Ki"}
 
 
 def zero_in_place(file: Path) -> None:
-    """As a disk, or somebody who hides it: size, inode and time of modification stay."""
+    """As a failing disk would: size, inode and time of modification stay."""
     before = file.stat()
     with file.open("r+b") as open_file:
         open_file.seek(before.st_size // 2)
@@ -111,7 +111,7 @@ async def text(api: aiohttp.ClientSession) -> str:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_changed_weights_fail_the_model_with_the_reason_and_mended_ones_bring_it_back(
+async def test_changed_weights_fail_the_model_with_the_reason_and_restored_ones_recover_it(
     stack: Stack, api: aiohttp.ClientSession, client: openai.AsyncOpenAI, models: dict[str, Path], damage: str
 ) -> None:
     change, words = DAMAGES[damage]
@@ -135,7 +135,7 @@ async def test_changed_weights_fail_the_model_with_the_reason_and_mended_ones_br
     await until_empty(stack, PATIENCE_S)
 
 
-async def test_files_that_were_only_touched_are_served_on(
+async def test_files_that_were_only_touched_stay_served(
     api: aiohttp.ClientSession, client: openai.AsyncOpenAI, models: dict[str, Path]
 ) -> None:
     expected = await text(api)
@@ -146,7 +146,7 @@ async def test_files_that_were_only_touched_are_served_on(
         assert (await state_of(api))["phase"] == "cached"
 
 
-async def test_other_weights_are_served_once_somebody_applies_them(
+async def test_changed_weights_are_served_once_they_are_applied(
     stack: Stack, api: aiohttp.ClientSession, client: openai.AsyncOpenAI, models: dict[str, Path], tmp_path: Path
 ) -> None:
     before = await text(api)

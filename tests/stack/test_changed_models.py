@@ -52,7 +52,7 @@ async def asked(client: Any, stop: asyncio.Event) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("scheduler", ["goes on", "dies"])
-async def test_requests_get_whole_answers_of_the_former_or_of_the_new_model(
+async def test_requests_get_complete_answers_of_the_former_or_the_new_model(
     stack: Stack, client: Any, four_models: dict[str, Path], tmp_path: Path, scheduler: str
 ) -> None:
     before, after = ("qwen3", "llama") if scheduler == "goes on" else ("llama", "qwen3")
@@ -94,7 +94,7 @@ async def test_a_setting_of_a_served_model_and_a_scheduler_that_is_killed_at_onc
     assert await stream(client, "qwen3", PROMPTS[0]) == expected
 
 
-async def test_a_change_that_cannot_be_served_is_refused_and_the_former_model_goes_on(
+async def test_a_change_that_cannot_be_served_is_refused_and_the_former_model_keeps_serving(
     stack: Stack, client: Any, four_models: dict[str, Path], tmp_path: Path
 ) -> None:
     expected = await stream(client, "qwen3", PROMPTS[0])

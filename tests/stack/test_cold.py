@@ -1,4 +1,4 @@
-"""Engines come to cold nodes and leave them while people chat and processes stand still: every answer is right."""
+"""Engines start on cold nodes and leave them under load while processes are stopped: every answer is right."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def stand_still(pods: Pods, ready: set[str], chance: random.Random) -> Non
 
 
 async def come_and_go(pods: Pods, ready: set[str], crowd: Crowd) -> None:
-    """A second engine on the node that is being filled, one on a cold node; each is told to end once and comes anew."""
+    """A second engine on the node that is being filled, one on a cold node; each is drained and restarted once."""
     await asyncio.gather(come(pods, ready, "engine-1", "n"), come(pods, ready, "engine-2", "m"))
     for name, node in (("engine-0", "n"), ("engine-2", "m"), ("engine-1", "n")):
         ready.discard(name)
@@ -102,7 +102,7 @@ async def come(pods: Pods, ready: set[str], name: str, node: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_answers_are_those_of_transformers_while_engines_come_to_cold_nodes_and_processes_starve(
+async def test_answers_are_those_of_transformers_on_cold_nodes_and_starved_processes(
     four_models: dict[str, Path], seed: int
 ) -> None:
     ready = {"scheduler", "gateway", "engine-0"}

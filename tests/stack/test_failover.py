@@ -40,7 +40,7 @@ class Net:
         return self._relays[one, other].port
 
     def cut(self, *names: str) -> None:
-        """What these processes say, or are told, arrives no more."""
+        """Messages from and to these processes are dropped."""
         for relay in self._of(names):
             relay.cut()
 
@@ -59,7 +59,7 @@ class Net:
 async def pool(
     models: dict[str, Path], folder: Path, schedulers: tuple[str, ...] = ("scheduler", "standby"), engines: int = 2
 ) -> AsyncIterator[tuple[Pods, Net, Leases, openai.AsyncOpenAI]]:
-    """The first scheduler leads; everybody reaches everybody over a wire of its own."""
+    """The first scheduler leads; each pair of processes has a link of its own."""
     pods = Pods(models, folder, MEMORY)
     names = ["gateway", *(f"engine-{number}" for number in range(engines))]
     async with AsyncExitStack() as exits:
@@ -122,7 +122,7 @@ async def streams(client: openai.AsyncOpenAI) -> tuple[list[tuple[str, str]], li
 
 
 @pytest.mark.parametrize("fault", ["cut off", "paused"])
-async def test_a_gateway_says_that_its_scheduler_is_away_when_it_has_heard_nothing_for_seconds(
+async def test_a_gateway_reports_its_scheduler_unavailable_after_seconds_of_silence(
     four_models: dict[str, Path], shm_folder: Path, fault: str
 ) -> None:
     async with pool({"llama": four_models["llama"]}, shm_folder, ("scheduler",), 1) as (pods, net, _, client):
@@ -168,7 +168,7 @@ async def test_a_standby_takes_over_from_a_scheduler_whose_node_vanished_and_str
         assert await asyncio.gather(*(stream(client, *job) for job in jobs)) == expected
 
 
-async def test_a_leader_that_cannot_reach_the_api_server_goes_on_until_another_one_leads(
+async def test_a_leader_that_cannot_reach_the_api_server_leads_until_another_does(
     four_models: dict[str, Path], shm_folder: Path
 ) -> None:
     """Cut off from the API server alone, it has its engines and gateways still: they leave it for the higher term."""
@@ -183,10 +183,10 @@ async def test_a_leader_that_cannot_reach_the_api_server_goes_on_until_another_o
         await pods.said("engine-0", "was replaced")
         assert await stream(client, *jobs[0]) == expected[0]
         assert await asyncio.gather(*running) == expected
-        assert pods.processes["scheduler"].returncode is None, "it knows of nothing, and nobody listens to it"
+        assert pods.processes["scheduler"].returncode is None, "it did not notice, and is fenced off"
 
 
-async def test_a_scheduler_that_is_told_to_end_hands_over_at_once(
+async def test_a_scheduler_that_shuts_down_hands_over_leadership_at_once(
     four_models: dict[str, Path], shm_folder: Path
 ) -> None:
     async with pool({"llama": four_models["llama"]}, shm_folder, engines=1) as (pods, _, leases, client):
@@ -201,7 +201,7 @@ async def test_a_scheduler_that_is_told_to_end_hands_over_at_once(
         assert leases.objects["pool"]["spec"]["holderIdentity"] == "standby"
 
 
-async def test_a_scheduler_that_is_killed_while_the_api_server_is_away_leads_again_in_its_term(
+async def test_a_scheduler_killed_during_an_api_server_outage_leads_again_in_its_term(
     four_models: dict[str, Path], shm_folder: Path
 ) -> None:
     async with pool({"llama": four_models["llama"]}, shm_folder, ("scheduler",), 1) as (pods, net, leases, client):

@@ -77,7 +77,7 @@ async def test_every_client_gets_its_complete_output_when_a_process_is_killed(
     await until_empty(stack)
 
 
-async def test_what_a_killed_client_asked_for_is_freed(stack: Stack) -> None:
+async def test_requests_of_a_killed_client_are_freed(stack: Stack) -> None:
     script = (
         "import openai, sys\n"
         f"client = openai.OpenAI(base_url={stack.state.url + '/v1'!r}, api_key='none')\n"

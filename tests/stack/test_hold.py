@@ -1,4 +1,4 @@
-"""An engine that dies and takes longer to come back than requests may wait: as on a machine that is overloaded."""
+"""An engine that dies and takes longer to restart than requests may wait, as on an overloaded machine."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ async def until_served(client: Any, prompt: str) -> str:
             try:
                 return await stream(client, "llama", prompt)
             except openai.InternalServerError:
-                await asyncio.sleep(0.2)  # as a client would that is told to come back
+                await asyncio.sleep(0.2)  # as a client would after Retry-After
 
 
-async def test_streams_go_on_when_the_only_engine_is_back(stack: Stack) -> None:
+async def test_streams_resume_when_the_only_engine_is_back(stack: Stack) -> None:
     async with openai.AsyncOpenAI(base_url=f"{stack.state.url}/v1", api_key="none", max_retries=0, timeout=120) as api:
         expected = [await until_served(api, prompt) for prompt in PROMPTS]
         begun = [asyncio.Event() for _ in PROMPTS]

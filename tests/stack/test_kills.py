@@ -69,7 +69,7 @@ async def until_swept(stack: Stack) -> None:
     deadline = time.monotonic() + START_S
     while left := left_behind(stack):
         assert time.monotonic() < deadline, f"left behind: {left}"
-        await asyncio.sleep(0.1)  # nobody tells when a folder is clean
+        await asyncio.sleep(0.1)  # no event signals that a folder is clean
 
 
 def left_behind(stack: Stack) -> list[str]:

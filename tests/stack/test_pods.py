@@ -45,7 +45,7 @@ async def listed(client: openai.AsyncOpenAI, *models: str) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_third_model_comes_and_one_goes_while_streams_run_and_nothing_is_restarted(
+async def test_models_are_added_and_removed_during_streams_without_a_restart(
     pool: Running, four_models: dict[str, Path]
 ) -> None:
     pods, client = pool
@@ -74,7 +74,7 @@ async def test_a_third_model_comes_and_one_goes_while_streams_run_and_nothing_is
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_an_engine_that_is_told_to_go_hands_its_streams_over_and_nobody_notices(pool: Running) -> None:
+async def test_a_draining_engine_hands_off_its_streams_without_an_interruption(pool: Running) -> None:
     pods, client = pool
     jobs = [(model, prompt) for model in ("llama", "qwen3") for prompt in PROMPTS]
     expected = [await stream(client, *job) for job in jobs]
@@ -90,7 +90,7 @@ async def test_an_engine_that_is_told_to_go_hands_its_streams_over_and_nobody_no
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_certificates_are_renewed_while_streams_run_and_strangers_are_refused(pool: Running) -> None:
+async def test_certificates_are_renewed_during_streams_and_untrusted_peers_are_refused(pool: Running) -> None:
     pods, client = pool
     expected = await stream(client, "qwen3", PROMPTS[0])
     begun = asyncio.Event()
@@ -104,16 +104,16 @@ async def test_certificates_are_renewed_while_streams_run_and_strangers_are_refu
     process.kill()
     await process.wait()
     await pods.status(lambda s: {i.instance for i in s.pool.instances if i.alive} == {"engine-0"})
-    stranger = pods.write_certificates(make_authority("stranger", datetime.now(UTC)), pods.base / "stranger")
-    await pods.begin_engine("engine-1", stranger)
+    foreign = pods.write_certificates(make_authority("foreign", datetime.now(UTC)), pods.base / "foreign")
+    await pods.begin_engine("engine-1", foreign)
     await pods.said("engine-1", "its certificate is not one of this pool")
     await pods.status(lambda s: {i.instance for i in s.pool.instances if i.alive} == {"engine-0"})
-    pods.write_certificates(pods.authority, stranger)
-    shutil.rmtree(stranger / Role.ENGINE)
-    shutil.copytree(stranger / Role.GATEWAY, stranger / Role.ENGINE)
+    pods.write_certificates(pods.authority, foreign)
+    shutil.rmtree(foreign / Role.ENGINE)
+    shutil.copytree(foreign / Role.GATEWAY, foreign / Role.ENGINE)
     await pods.said("engine-1", "a certificate of role gateway may not call Engine.Attach, which is for: engine")
     await pods.said("scheduler", "audit: refused ipv4:127.0.0.1:")
     await pods.status(lambda s: {i.instance for i in s.pool.instances if i.alive} == {"engine-0"})
-    pods.write_certificates(pods.authority, stranger)
+    pods.write_certificates(pods.authority, foreign)
     await pods.status(lambda s: {i.instance for i in s.pool.instances if i.alive} == {"engine-0", "engine-1"})
     assert await stream(client, "qwen3", PROMPTS[0]) == expected

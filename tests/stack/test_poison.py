@@ -41,19 +41,19 @@ OUT_OF_BOUNDS = {
 
 @asynccontextmanager
 async def attacked(client: openai.AsyncOpenAI, attacks: dict[str, Attack]) -> AsyncIterator[dict[str, list[str]]]:
-    """Each client attacks again as soon as it has its answer; yields what each was told."""
-    told: dict[str, list[str]] = {name: [] for name in attacks}
+    """Each client attacks again as soon as it has its answer; yields each answer."""
+    received: dict[str, list[str]] = {name: [] for name in attacks}
 
     async def attack(name: str) -> None:
         while True:
             try:
                 await attacks[name](client)
-                told[name].append("")
+                received[name].append("")
             except openai.APIStatusError as error:
-                told[name].append(f"{error.status_code} {error.message}")
+                received[name].append(f"{error.status_code} {error.message}")
 
     tasks = [asyncio.create_task(attack(name)) for name in attacks]
-    yield told
+    yield received
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -69,11 +69,11 @@ async def test_no_stream_of_a_tenant_fails_or_differs_beside_four_poison_clients
     async with running({MODEL: nan_model}, engines=1) as (pods, client):
         expected = [await stream(client, MODEL, prompt) for prompt in PROMPTS]
         for attacks in (IN_BOUNDS, OUT_OF_BOUNDS):
-            async with attacked(client, attacks) as told:
+            async with attacked(client, attacks) as received:
                 streams = asyncio.gather(*(stream(client, MODEL, prompt) for prompt in PROMPTS))
                 assert await streams == expected
-            assert all(told.values())
-            for name, answers in told.items():
+            assert all(received.values())
+            for name, answers in received.items():
                 status = "500" if attacks is IN_BOUNDS else "400"
                 named = "not finite" if attacks is IN_BOUNDS else name
                 assert all(answer.startswith(status) and named in answer for answer in answers), (name, answers)
@@ -84,7 +84,7 @@ async def test_no_stream_of_a_tenant_fails_or_differs_beside_four_poison_clients
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_a_request_that_kills_engines_is_given_up_and_costs_nobody_else_an_answer(nan_model: Path) -> None:
+async def test_a_request_that_kills_engines_is_failed_and_costs_no_other_an_answer(nan_model: Path) -> None:
     mortal: dict[str, Any] = {"engine": "stack.mortal_engine", "hold_s": START_S}
     async with running({MODEL: nan_model}, engines=2, **mortal) as (pods, client):
         expected = [await stream(client, MODEL, prompt) for prompt in PROMPTS]

@@ -1,4 +1,4 @@
-"""Models from a directory, an S3 store and a web server, told apart by nobody who asks for tokens: real processes."""
+"""Models from a directory, an S3 store and a web server give the same tokens: real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools without engines: a request starts one and is held meanwhile; the engine goes when nobody asks any more."""
+"""Pools that scale to zero: a request starts an engine and is held meanwhile; the idle engine is removed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OVERHEAD_S = 2.0  # the bar: of a cold start, what is neither the engine's start
 
 
 def from_zero(models: dict[str, Path], idle: str = "1500ms", **roles: dict[str, int]) -> str:
-    """A pool whose engines come when somebody asks and go after `idle`."""
+    """A pool whose engines start on demand and are removed after `idle`."""
     pool, served = yaml.safe_load_all(manifests(models, engines=1))
     del pool["spec"]["engines"]
     pool["spec"] |= {**roles, "autoscaling": {"idle": idle}}
@@ -101,7 +101,7 @@ async def cold_start(stack: Stack, record: Path, client: openai.AsyncOpenAI) -> 
     return ColdStart(asked, start, *moments(record), came[0]), answer
 
 
-async def test_a_request_starts_an_engine_and_is_answered_and_the_engine_goes_when_nobody_asks(
+async def test_a_request_starts_an_engine_is_answered_and_the_idle_engine_is_removed(
     four_models: dict[str, Path], tmp_path: Path
 ) -> None:
     models = {name: four_models[name] for name in ("llama", "qwen3")}
@@ -118,7 +118,7 @@ async def test_a_request_starts_an_engine_and_is_answered_and_the_engine_goes_wh
     assert min(first.overhead_s, second.overhead_s) <= OVERHEAD_S
 
 
-async def test_many_requests_that_come_at_once_to_no_engine_are_all_answered(four_models: dict[str, Path]) -> None:
+async def test_a_burst_of_requests_to_a_pool_at_zero_is_answered(four_models: dict[str, Path]) -> None:
     models = {name: four_models[name] for name in ("llama", "qwen3")}
     with running(from_zero(models, engines=ONE)) as stack:
         async with client_of(stack) as client:
@@ -127,7 +127,7 @@ async def test_many_requests_that_come_at_once_to_no_engine_are_all_answered(fou
             assert await asyncio.gather(*(stream(client, *job) for job in jobs)) == answers
 
 
-async def test_both_roles_of_a_split_pool_come_and_go_together(four_models: dict[str, Path]) -> None:
+async def test_both_roles_of_a_split_pool_are_started_and_removed_together(four_models: dict[str, Path]) -> None:
     with running(from_zero({"llama": four_models["llama"]}, prefill=ONE, decode=ONE)) as stack:
         async with client_of(stack) as client:
             answer = await stream(client, "llama", PROMPTS[0])
@@ -135,7 +135,7 @@ async def test_both_roles_of_a_split_pool_come_and_go_together(four_models: dict
             assert await stream(client, "llama", PROMPTS[0]) == answer
 
 
-async def test_an_engine_stays_while_short_requests_pass_between_two_looks(four_models: dict[str, Path]) -> None:
+async def test_an_engine_stays_while_short_requests_pass_between_two_polls(four_models: dict[str, Path]) -> None:
     with running(from_zero({"llama": four_models["llama"]}, engines=ONE)) as stack:
         async with client_of(stack) as client:
             await client.completions.create(model="llama", prompt="a", max_tokens=1)
@@ -161,9 +161,7 @@ def evaluated(query: str, text: str) -> float:
 
 
 @pytest.mark.parametrize("example", ["keda.yaml", "prometheus-adapter.yaml"])
-async def test_who_scales_by_metrics_sees_requests_that_wait_for_the_first_engine(
-    four_models: dict[str, Path], example: str
-) -> None:
+async def test_metrics_show_requests_that_wait_for_the_first_engine(four_models: dict[str, Path], example: str) -> None:
     port = free_port()
     pool, served = yaml.safe_load_all(from_zero({"llama": four_models["llama"]}, idle="1h", engines=ONE))
     pool["spec"]["scheduling"]["metricsPort"] = port

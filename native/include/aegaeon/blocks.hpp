@@ -1,6 +1,6 @@
-// Blocks of one KV shape over slabs that come and go. A block is free, held (it has references) or cached (nobody holds
-// it, its content is kept). A position of the range is mapped exactly while a held or cached block touches it. Cached
-// blocks cost nobody anything: what `free` and `held_slabs` say is what they would say without them.
+// Blocks of one KV shape over slabs mapped on demand. A block is free, held (it has references) or cached
+// (unreferenced, its content is kept). A position of the range is mapped exactly while a held or cached block touches
+// it. Cached blocks take no capacity: `free` and `held_slabs` are what they would be without them.
 #pragma once
 
 #include <array>

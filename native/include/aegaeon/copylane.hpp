@@ -1,4 +1,4 @@
-// A thread that copies in order: what a stream is on a GPU. Callers queue work and go on; events say when it is done.
+// A thread that copies in order, as a GPU's stream does. Callers queue work and continue; events signal completion.
 #pragma once
 
 #include <atomic>
@@ -38,7 +38,7 @@ class CopyLane {
   void record(EventPtr event);
   void wait(EventPtr event);
   void cancel(Tag tag);
-  // Whether a copy with this tag was cut short or skipped. Forgets the cancellation once no such copy is pending.
+  // Whether a copy with this tag was truncated or skipped. Drops the cancellation once no such copy is pending.
   bool cancelled(Tag tag);
   // False when `time` passed before everything queued was done. Small copies that were not begun are done here.
   bool synchronize(std::chrono::nanoseconds time);

@@ -1,6 +1,6 @@
 // A permanent range of virtual addresses over slabs. Nothing is ever re-pointed: tensors keep their addresses while
 // the memory behind them comes and goes. The addresses stay reserved until the last owner of the Range is gone, so a
-// view that outlives close() faults instead of reading somebody else's memory.
+// view that outlives close() faults instead of reading another owner's memory.
 #pragma once
 
 #include <cstddef>

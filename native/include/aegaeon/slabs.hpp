@@ -1,4 +1,4 @@
-// One tier's physical memory, cut once into slabs of one size. Who holds a slab is decided here and nowhere else. An
+// One tier's physical memory, cut once into slabs of one size. The only owner of the state of slabs. An
 // engine of several devices has one tier all the same: a slab is then one of each device, its ranks, held and mapped
 // together.
 #pragma once
@@ -32,7 +32,7 @@ class SlabPool {
                                                  const StoreWrapper& wrapper = {});
   static std::shared_ptr<SlabPool> attach(const std::string& path, const StoreWrapper& wrapper = {});
   static std::shared_ptr<SlabPool> create(std::shared_ptr<SlabStore> store, std::size_t slab_bytes, std::size_t slabs);
-  // Slab i of the pool is slab i of each of these, which are alike, unused, and nobody's own any more.
+  // Slab i of the pool is slab i of each of these, which are alike, unused, and owned by this pool from now on.
   static std::shared_ptr<SlabPool> gang(const std::vector<std::shared_ptr<SlabPool>>& pools);
 
   std::size_t slab_bytes() const { return slab_bytes_; }
@@ -45,8 +45,8 @@ class SlabPool {
 
   std::vector<Slab> take(std::size_t count);
   void give(std::span<const Slab> slabs);
-  // Free, but taken last, oldest first: what lies in them is kept until then. `reclaim` takes back those that nobody
-  // has taken, which are the first ones of `slabs`, in order; none for a ticket that is used up.
+  // Free, but taken last, oldest first: their content is kept until then. `reclaim` takes back those that
+  // were not taken meanwhile, the first ones of `slabs`, in order; none for a used ticket.
   std::uint64_t keep(std::span<const Slab> slabs);
   std::vector<Slab> reclaim(std::uint64_t ticket);
   // Memory behind a slab, free or taken, from now on instead of from its first use; what is in it stays.

@@ -42,8 +42,8 @@ struct StageJob {
   Float format = Float::kF32;
   // Sees a chunk's bytes before they are copied: in any order, from several threads at once. May be empty.
   std::function<void(std::size_t chunk, const std::byte* data)> inspect;
-  // Told the bytes done, by the caller's thread: soon after the start, a few times a second, at the end. False stops
-  // the job.
+  // Called with the bytes done by the caller's thread: soon after the start, a few times a second, at the end. False
+  // stops the job.
   std::function<bool(std::uint64_t done)> watch;
 };
 

@@ -95,7 +95,7 @@ void StreamMover::issue() {
     driver.cuEventRecord(event, stream_);
   } catch (...) {
     forget();
-    driver.cuStreamSynchronize.quiet(stream_);  // who hears of the failure gives the memory back
+    driver.cuStreamSynchronize.quiet(stream_);  // the caller that sees the failure frees the memory
     throw;
   }
   forget();

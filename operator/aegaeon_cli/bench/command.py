@@ -86,7 +86,7 @@ def _shared_memory() -> Path:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Told to end we end as after Ctrl-C: engines are stopped, files removed."""
+    """Handle SIGTERM like Ctrl-C: engines are stopped, files removed."""
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:

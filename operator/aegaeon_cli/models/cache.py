@@ -101,7 +101,7 @@ def _make(directory: Path, report: Callable[[str], None]) -> None:
 
 
 def _publish(making: Path, directory: Path) -> None:
-    """Put the finished folder in its place; when somebody else was quicker with the same, theirs stays."""
+    """Put the finished folder in its place; if another process was quicker with the same, its folder stays."""
     if directory.exists() and not is_current(directory):
         os.rename(directory, making / "old")
     try:

@@ -48,7 +48,7 @@ class Exchange:
         self._wake.clear()
 
     def wake(self) -> None:
-        """End a wait: somebody has something else to say."""
+        """End a wait: another event must be handled."""
         self._wake.set()
 
     def drain(self) -> Iterator[Delta]:

@@ -47,7 +47,7 @@ class Connections:
         return len(self._open)
 
     def attach(self, app: web.Application) -> None:
-        """Hear of every answer that begins."""
+        """Called for every answer that begins."""
         app.on_response_prepare.append(_begin)
 
     def make(self, server: web.Server) -> Connection:

@@ -99,7 +99,7 @@ class Texts:
         for key in [key for key in self._cached & self._failed.keys() if self._failed[key].early]:
             del self._failed[key]
         for model in models:
-            if model.phase != ModelPhase.MODEL_PHASE_FAILED:  # when it is mended, its texts may be others
+            if model.phase != ModelPhase.MODEL_PHASE_FAILED:  # when it is repaired, its texts may differ
                 self._names.setdefault(_key(model.spec.source), []).append(model.spec.name)
         for key in (self._loading.keys() | self._failed.keys()) - self._names.keys():
             self._failed.pop(key, None)

@@ -47,7 +47,7 @@ class _File(_Strict):
 
 
 class TenantsFile:
-    """`current()` is the directory as of a second ago at most. Without a path everything is open to everybody."""
+    """`current()` is the directory as of a second ago at most. Without a path everything is open to every client."""
 
     def __init__(self, path: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
         """Raises ConfigError when the file cannot be used at the start."""

@@ -34,7 +34,7 @@ class Tenant:
         return not self.name
 
     def may_use(self, model: str, open_models: frozenset[str] | None) -> bool:
-        """Whether the model is granted, or open to everybody (`open_models` None: all are)."""
+        """Whether the model is granted, or open to every client (`open_models` None: all are)."""
         return open_models is None or model in open_models or model in self.models
 
 
@@ -49,7 +49,7 @@ def digest(key: str) -> str:
 
 @dataclass(frozen=True)
 class Directory:
-    """Everybody who is known. `open_models` need no key; None: no model needs one."""
+    """All known tenants. `open_models` need no key; None: no model needs one."""
 
     tenants: tuple[Tenant, ...] = ()
     keys: Mapping[str, str] = field(default_factory=dict)  # digest of a key -> name of its tenant

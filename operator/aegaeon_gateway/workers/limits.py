@@ -38,7 +38,7 @@ def become_subreaper() -> None:
 
 
 def lower_priority() -> None:
-    """What is left of the processors when everybody else has had theirs. Cannot be undone."""
+    """Run only on processors that are otherwise idle (lowest priority). Cannot be undone."""
     os.nice(19)
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 

@@ -243,7 +243,7 @@ class WorkerPool:
         self._bulk.refresh()
 
     async def _end(self, control: Control | None) -> None:
-        """End this fork server, unless somebody else has: then another one may run already."""
+        """End this fork server, unless another caller has: then another one may run already."""
         if control is None or control is not self._control:
             return
         self._control = None

@@ -36,7 +36,7 @@ class Certified:
 async def ensure(
     cluster: Cluster, key: Key, pool: Live[GpuPool], children: Mapping[ChildKey, Json], now: datetime, own: Files
 ) -> Certified:
-    """Everybody's certificates as they should be; `own` are used as long as they will do.
+    """The desired certificates of every role; `own` are used while valid.
 
     Raises KubeError when the API server does not answer, or the authority cannot be had.
     """
@@ -116,7 +116,7 @@ def _stale(files: Files, role: Role, authority: Pair, now: datetime) -> bool:
     certificate = files["tls.crt"]
     try:
         return is_due(certificate, now) or not (is_of(certificate, role) and signed_by(certificate, files["ca.crt"]))
-    except ValueError:  # somebody broke it
+    except ValueError:  # it was corrupted
         return True
 
 
@@ -135,7 +135,7 @@ def _files(secret: Json) -> Files:
     """Those that are there and can be read."""
     try:
         return {name: _file(secret, name) for name in _FILES}
-    except (KeyError, ValueError):  # somebody broke it
+    except (KeyError, ValueError):  # it was corrupted
         return {}
 
 

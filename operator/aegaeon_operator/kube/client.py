@@ -118,7 +118,7 @@ class Cluster:
         return str(newest.get("message", "")) if newest.get("type") == "Warning" else ""
 
     async def claim_secret(self, namespace: str, name: str) -> None:
-        """Raises KubeError where somebody else made one of this name: applied, ours would lie among its entries."""
+        """Raises KubeError where another owner created one of this name: applied, ours would mix with its entries."""
         found = await self.get(SECRETS, namespace, name)
         labels = (found or {}).get("metadata", {}).get("labels", {})
         if found and not MANAGED.items() <= labels.items():

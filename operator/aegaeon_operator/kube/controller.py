@@ -253,7 +253,7 @@ class Controller:
             self._store.put(answer)
 
     def _wake(self, observed: Observed, memory: _Memory) -> float:
-        """When to look again at a pool that has no engines: once somebody asks. Its scheduler tells at once."""
+        """When to reconcile a pool at zero engines: at its first request, which its scheduler reports at once."""
         if memory.facts is None or memory.leader is None or 0 not in observed.replicas.values():
             return _REST_S
         if memory.facts.open_requests:

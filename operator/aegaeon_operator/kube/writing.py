@@ -92,7 +92,7 @@ class Writer:
         return up_to_date
 
     async def _write(self, key: ChildKey, manifest: Json | None, live: Json | None) -> bool:
-        """Whether it is as wanted now. What was never seen is not ours to force: somebody else may have made it."""
+        """Whether it matches the desired state. Objects never seen are not forced: another owner may have made them."""
         if manifest is None:
             await self._cluster.delete(key)
             return True

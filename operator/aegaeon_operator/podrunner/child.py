@@ -42,7 +42,7 @@ class RestartPolicy:
 
 
 class Reporter(Protocol):
-    """Who hears of pods: the console."""
+    """The observer of pods: the console."""
 
     def output(self, pod: str, line: str) -> None:
         """A line that the pod wrote."""

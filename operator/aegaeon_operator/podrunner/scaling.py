@@ -52,7 +52,7 @@ class LocalScaling:
         await self._scale(facts(status, self._spec.memory.slab_size))
 
     async def _pause(self, admin: admin_pb2_grpc.AdminAsyncStub) -> None:
-        """Until the next look: while nothing runs, until somebody asks for something."""
+        """Until the next poll; at zero engines, until the first request."""
         if self._running:
             await asyncio.sleep(_LOOK_S)
             return

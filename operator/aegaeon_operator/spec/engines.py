@@ -50,7 +50,7 @@ class ModelDisk(Strict):
         description="Folder on a disk of each node, an absolute path; the engines of a node share it."
     )
     size: PositiveQuantity = Field(
-        default=100 << 30, description="Most that it may take; the models used longest ago make room."
+        default=100 << 30, description="Most that it may take; the least recently used models are evicted."
     )
 
 

@@ -185,7 +185,7 @@ class EndpointPicker(Strict):
         default=1, description="Pods of our own picker, reached as Service NAME-picker on port 9002."
     )
     service: PickerService | None = Field(
-        default=None, description="Somebody else's picker; no pods of ours are made then."
+        default=None, description="An external picker; the operator then creates no picker pods."
     )
     failure_mode: Literal["FailOpen", "FailClose"] = Field(
         default="FailOpen",

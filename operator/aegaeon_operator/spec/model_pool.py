@@ -242,7 +242,7 @@ class ModelPoolSpec(Strict):
     )
     tenants: Annotated[tuple[Tenant, ...], Field(max_length=256)] = Field(
         default=(),
-        description="Who may use the models; left out: everybody, without a key.",
+        description="Tenants that may use the models; left out: every client, without a key.",
         json_schema_extra=list_map("name"),
     )
     gateway: Access = Field(default=Access(), description="How the models are reached.")

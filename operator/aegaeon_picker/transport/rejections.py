@@ -1,4 +1,4 @@
-"""What was refused or ended, counted each time and told in the log once in a while."""
+"""Count refused and ended calls, and log the counts at a limited rate."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Whether header fields are a request (RFC 9113, 8.2 and 8.3), checked for each stream by itself.
 
-h2's own check ends the whole connection, with everybody's calls in it.
+h2's own check ends the whole connection, with all calls in it.
 """
 
 from __future__ import annotations

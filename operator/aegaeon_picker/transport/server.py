@@ -24,7 +24,7 @@ _TLS_CLOSE_S = 5.0
 
 
 class Server:
-    """`count` hears of everything that was refused."""
+    """`count` is called for each refusal."""
 
     def __init__(
         self,

@@ -149,7 +149,7 @@ class Session:
             for event in happened:
                 self._take(event, now)
         except ProtocolError as error:
-            self._over = True  # h2 has told the client
+            self._over = True  # h2 has notified the client
             reason = Reason.HEADERS if isinstance(error, DenialOfServiceError) else Reason.PROTOCOL
             raise PeerError(reason, str(error), ErrorCodes(error.error_code)) from error
         if kind == DATA and not happened:  # h2 answered with a reset

@@ -59,7 +59,7 @@ class Observer(Protocol):
 class Driver:
     """Events in, commands out. `clock` is monotonic seconds; `crashed` is called when the core fails.
 
-    After `wait`, events wait for `begin`: the time at which the core hears of the first is the one at which it begins.
+    After `wait`, events wait for `begin`: the time of the first event that the core receives is its start.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Driver:
         self.handle(*codec.submitted(origin.gateway, submit, self.clock()))
 
     def refuse(self, origin: Origin, submit: gateway_pb2.Submit, code: RejectCode, reason: str) -> None:
-        """A request that the core need not hear of."""
+        """A request that does not reach the core."""
         verdict = commands.Reject(origin.gateway, SeqId(submit.request, 0), code, reason)
         self._reply(origin.gateway, codec.rejected(submit.request, verdict))
 

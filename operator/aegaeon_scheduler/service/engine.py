@@ -109,8 +109,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         return len(self._attached)
 
     def send_catalog(self, retry: bool = False) -> None:
-        """The catalog changed, or failed models are to be tried again (`retry`): tell every sidecar. One that is away
-        hears of it first when it is back."""
+        """The catalog changed, or failed models are to be tried again (`retry`): send it. A disconnected sidecar
+        receives it when it reconnects."""
         for attachment in self._attached.values():
             attachment.send(self._catalog.command(retry))
 

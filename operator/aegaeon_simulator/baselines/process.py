@@ -23,7 +23,7 @@ class Signal:
         self._waiting.append(process)
 
     def give(self, clock: Clock, start: StartProcess) -> None:
-        """Everybody who waits goes on now, after what runs now."""
+        """All waiting processes resume at this time, after the current one."""
         waiting, self._waiting = self._waiting, []
         for process in waiting:
             clock.at(clock.now, lambda p=process: start(p))  # type: ignore[misc]  # mypy cannot infer a lambda with a default

@@ -92,7 +92,7 @@ class SlotPool:
         self.workers = [SlotWorker(bench) for _ in range(count)]
 
     def arrive(self, job: Job) -> None:
-        """Give up who waited too long, place the new one, wake everybody."""
+        """Drop requests that waited too long, place the new one, wake all waiting ones."""
         now = self._bench.clock.now
         for waiting in self._open:
             if now - waiting.arrival_s <= PATIENCE_S:

@@ -44,7 +44,7 @@ class GuardedSocket:
 
 
 class _Waits(io.RawIOBase):
-    """Reads of a socket, each in waits short enough to notice that nobody wants it, or that it takes too long."""
+    """Reads of a socket, each in waits short enough to notice a cancellation or a deadline."""
 
     def __init__(self, sock: socket.socket, watch: Watch, overhead: Overhead) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def through(
 
 
 def proxy_headers(proxy: str) -> dict[str, str]:
-    """By which a proxy knows who asks; none where its URL names nobody."""
+    """The proxy's authorization header; none where its URL has no user."""
     parts = _proxy_url(proxy)
     if not parts.username:
         return {}

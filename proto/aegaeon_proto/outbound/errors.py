@@ -1,9 +1,9 @@
 """Why a request to a source did not bring what was asked for. Messages are redacted and may be shown to tenants.
 
 OutboundError
-├── RefusedError      no retry mends it: not allowed, not valid, too much, too slow
+├── RefusedError      not retryable: not allowed, not valid, too much, too slow
 ├── UnreachableError  the connection or the answer broke off; another try may bring more
-└── GivenUpError      whoever asked wants it no more
+└── GivenUpError      cancelled by the caller
 """
 
 

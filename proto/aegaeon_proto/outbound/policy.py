@@ -1,8 +1,8 @@
 """Whom the sources of tenants may reach: `allowedSources` of a GpuPool, decided on the address that is dialled.
 
-An empty list: any public address. Else somebody has to be on it. A host (`models.internal`, `http://store:9000`) may be
-at a private address, as whoever wrote the list vouches for it; one of `*` or `*.example.com` may not. A network
-(`10.0.0.0/8`) admits whoever resolves into it; loopback, link-local and the like are only ever admitted by a network.
+An empty list: any public address. Else the host must be on it. A host (`models.internal`, `http://store:9000`) may be
+at a private address, as the author of the list vouches for it; one of `*` or `*.example.com` may not. A network
+(`10.0.0.0/8`) admits hosts that resolve into it; loopback, link-local and the like are only ever admitted by a network.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _AT_A_TIME = 4  # of one source; together they rarely get more out of it than on
 class Slots:
     """At most `at_a_time` jobs of a source run, in the order in which they came; other sources never wait for them.
 
-    There is no bound over all sources: whoever had one could be kept from it by slow strangers. A waiting thread costs
+    There is no bound over all sources: slow ones could use it up for every other. A waiting thread costs
     some 100 KB; how many models there are is bounded by the manifests. Jobs raise nothing.
     """
 
@@ -41,7 +41,7 @@ class Slots:
         thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Begin no more; True when what runs has ended in time. Jobs are told by whoever made them."""
+        """Start no more; True when running jobs ended in time. Their owners cancel them."""
         with self._lock:
             self._stopped = True
             self._waiting.clear()

@@ -208,7 +208,7 @@ class GatewayStatus(_message.Message):
     gateway: _builtins.str
     sink: _builtins.str
     attached: _builtins.bool
-    """its stream stands; one that is away is listed while its requests are kept"""
+    """its stream is open; a disconnected one is listed while its requests are kept"""
     def __init__(
         self,
         *,

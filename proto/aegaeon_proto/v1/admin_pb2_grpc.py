@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class AdminStub:
-    """Whoever runs a pool (the operator, `aegaeon apply`) -> scheduler, on a port or socket of its own. Nothing of it is kept over
-    a restart of the scheduler, whose configuration file has what it starts with: say it again when `incarnation` changes.
+    """Operator or `aegaeon apply` -> scheduler, on a port or socket of its own. Nothing of it is kept over
+    a restart of the scheduler, whose configuration file has what it starts with: send it again when `incarnation` changes.
     """
 
     def __init__(self, channel):
@@ -59,8 +59,8 @@ class AdminStub:
 
 
 class AdminServicer:
-    """Whoever runs a pool (the operator, `aegaeon apply`) -> scheduler, on a port or socket of its own. Nothing of it is kept over
-    a restart of the scheduler, whose configuration file has what it starts with: say it again when `incarnation` changes.
+    """Operator or `aegaeon apply` -> scheduler, on a port or socket of its own. Nothing of it is kept over
+    a restart of the scheduler, whose configuration file has what it starts with: send it again when `incarnation` changes.
     """
 
     def SetCatalog(self, request, context):
@@ -82,7 +82,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AwaitDemand(self, request, context):
-        """Answers as soon as a request is open: whoever starts engines on demand waits here while there is none.
+        """Answers as soon as a request is open: a controller that starts engines on demand waits here while there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -120,8 +120,8 @@ def add_AdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Admin:
-    """Whoever runs a pool (the operator, `aegaeon apply`) -> scheduler, on a port or socket of its own. Nothing of it is kept over
-    a restart of the scheduler, whose configuration file has what it starts with: say it again when `incarnation` changes.
+    """Operator or `aegaeon apply` -> scheduler, on a port or socket of its own. Nothing of it is kept over
+    a restart of the scheduler, whose configuration file has what it starts with: send it again when `incarnation` changes.
     """
 
     @staticmethod

@@ -27,8 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AdminStub:
-    """Whoever runs a pool (the operator, `aegaeon apply`) -> scheduler, on a port or socket of its own. Nothing of it is kept over
-    a restart of the scheduler, whose configuration file has what it starts with: say it again when `incarnation` changes.
+    """Operator or `aegaeon apply` -> scheduler, on a port or socket of its own. Nothing of it is kept over
+    a restart of the scheduler, whose configuration file has what it starts with: send it again when `incarnation` changes.
     """
 
     @_typing.overload
@@ -39,12 +39,12 @@ class AdminStub:
     SetTenants: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetTenantsRequest, _admin_pb2.SetTenantsReply]
     Status: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AdminStatusRequest, _admin_pb2.AdminStatus]
     AwaitDemand: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AwaitDemandRequest, _admin_pb2.AwaitDemandReply]
-    """Answers as soon as a request is open: whoever starts engines on demand waits here while there is none."""
+    """Answers as soon as a request is open: a controller that starts engines on demand waits here while there is none."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
-    """Whoever runs a pool (the operator, `aegaeon apply`) -> scheduler, on a port or socket of its own. Nothing of it is kept over
-    a restart of the scheduler, whose configuration file has what it starts with: say it again when `incarnation` changes.
+    """Operator or `aegaeon apply` -> scheduler, on a port or socket of its own. Nothing of it is kept over
+    a restart of the scheduler, whose configuration file has what it starts with: send it again when `incarnation` changes.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -52,11 +52,11 @@ class AdminAsyncStub(AdminStub):
     SetTenants: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetTenantsRequest, _admin_pb2.SetTenantsReply]  # type: ignore[assignment]
     Status: _aio.UnaryUnaryMultiCallable[_admin_pb2.AdminStatusRequest, _admin_pb2.AdminStatus]  # type: ignore[assignment]
     AwaitDemand: _aio.UnaryUnaryMultiCallable[_admin_pb2.AwaitDemandRequest, _admin_pb2.AwaitDemandReply]  # type: ignore[assignment]
-    """Answers as soon as a request is open: whoever starts engines on demand waits here while there is none."""
+    """Answers as soon as a request is open: a controller that starts engines on demand waits here while there is none."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
-    """Whoever runs a pool (the operator, `aegaeon apply`) -> scheduler, on a port or socket of its own. Nothing of it is kept over
-    a restart of the scheduler, whose configuration file has what it starts with: say it again when `incarnation` changes.
+    """Operator or `aegaeon apply` -> scheduler, on a port or socket of its own. Nothing of it is kept over
+    a restart of the scheduler, whose configuration file has what it starts with: send it again when `incarnation` changes.
     """
 
     @_abc_1.abstractmethod
@@ -86,6 +86,6 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.AwaitDemandRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.AwaitDemandReply, _abc.Awaitable[_admin_pb2.AwaitDemandReply]]:
-        """Answers as soon as a request is open: whoever starts engines on demand waits here while there is none."""
+        """Answers as soon as a request is open: a controller that starts engines on demand waits here while there is none."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -507,7 +507,7 @@ Global___CancelCommand: _TypeAlias = CancelCommand  # noqa: Y015
 
 @_typing.final
 class Catalog(_message.Message):
-    """The whole list: what is missing from it is forgotten. Models that failed are tried again; with `retry`, somebody asks
+    """The whole list: what is missing from it is forgotten. Models that failed are tried again; with `retry`, a client asks
     for them as their files now are, and files that changed while they were served are taken as they are.
     """
 
@@ -892,7 +892,7 @@ class Hello(_message.Message):
 
     @_builtins.property
     def catalog(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.ModelSpec]:
-        """the models that it has, or is fetching, as it was told of them"""
+        """the models that it has, or is fetching, as the scheduler sent them"""
 
     def __init__(
         self,
@@ -1031,7 +1031,7 @@ class StepDone(_message.Message):
     """since the last report"""
     prefill_s: _builtins.float
     wait_s: _builtins.float
-    """the lane stood still for `after` or for KV"""
+    """the lane stalled for `after` or for KV"""
     batch: _builtins.int
     """sequences in the last step"""
     context_tokens: _builtins.int

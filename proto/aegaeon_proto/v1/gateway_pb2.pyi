@@ -219,7 +219,7 @@ Global___CancelRequest: _TypeAlias = CancelRequest  # noqa: Y015
 
 @_typing.final
 class TextStatus(_message.Message):
-    """Whether a gateway can use a model's tokenizer and chat template, told when that changes and after every attachment
+    """Whether a gateway can use a model's tokenizer and chat template, sent when that changes and after every attachment
     for those that it cannot.
     """
 
@@ -409,7 +409,7 @@ Global___Tenants: _TypeAlias = Tenants  # noqa: Y015
 
 @_typing.final
 class PoolLoad(_message.Message):
-    """How full the pool is, told when it changed and at most a few times a second."""
+    """The pool's load, sent when it changed and at most a few times a second."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -33,8 +33,8 @@ Global___LeaderRequest: _TypeAlias = LeaderRequest  # noqa: Y015
 
 @_typing.final
 class LeaderReply(_message.Message):
-    """One process of a pool leads, the others stand by: they serve Admin and refuse streams. `term` rises with every change of
-    the leader. Engines and gateways follow the highest term that they have heard of and refuse older ones.
+    """One process of a pool leads, the others are standbys: they serve Admin and refuse streams. `term` rises with every change of
+    the leader. Engines and gateways follow the highest term that they have seen and refuse older ones.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

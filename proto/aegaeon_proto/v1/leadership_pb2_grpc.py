@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class LeadershipStub:
-    """Asked of every scheduler process of a pool by whoever attaches to it or runs it, before it attaches and every two
+    """Asked of every scheduler process of a pool by each client and its controller, before a client attaches and every two
     seconds while it is attached: the answer is the sign of life of the scheduler's loop.
     """
 
@@ -44,7 +44,7 @@ class LeadershipStub:
 
 
 class LeadershipServicer:
-    """Asked of every scheduler process of a pool by whoever attaches to it or runs it, before it attaches and every two
+    """Asked of every scheduler process of a pool by each client and its controller, before a client attaches and every two
     seconds while it is attached: the answer is the sign of life of the scheduler's loop.
     """
 
@@ -71,7 +71,7 @@ def add_LeadershipServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Leadership:
-    """Asked of every scheduler process of a pool by whoever attaches to it or runs it, before it attaches and every two
+    """Asked of every scheduler process of a pool by each client and its controller, before a client attaches and every two
     seconds while it is attached: the answer is the sign of life of the scheduler's loop.
     """
 

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class LeadershipStub:
-    """Asked of every scheduler process of a pool by whoever attaches to it or runs it, before it attaches and every two
+    """Asked of every scheduler process of a pool by each client and its controller, before a client attaches and every two
     seconds while it is attached: the answer is the sign of life of the scheduler's loop.
     """
 
@@ -39,7 +39,7 @@ class LeadershipStub:
 
 @_typing.type_check_only
 class LeadershipAsyncStub(LeadershipStub):
-    """Asked of every scheduler process of a pool by whoever attaches to it or runs it, before it attaches and every two
+    """Asked of every scheduler process of a pool by each client and its controller, before a client attaches and every two
     seconds while it is attached: the answer is the sign of life of the scheduler's loop.
     """
 
@@ -47,7 +47,7 @@ class LeadershipAsyncStub(LeadershipStub):
     Ask: _aio.UnaryUnaryMultiCallable[_leadership_pb2.LeaderRequest, _leadership_pb2.LeaderReply]  # type: ignore[assignment]
 
 class LeadershipServicer(metaclass=_abc_1.ABCMeta):
-    """Asked of every scheduler process of a pool by whoever attaches to it or runs it, before it attaches and every two
+    """Asked of every scheduler process of a pool by each client and its controller, before a client attaches and every two
     seconds while it is attached: the answer is the sign of life of the scheduler's loop.
     """
 

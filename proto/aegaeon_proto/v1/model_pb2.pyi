@@ -145,7 +145,7 @@ Global___HubSource: _TypeAlias = HubSource  # noqa: Y015
 @_typing.final
 class S3Source(_message.Message):
     """A prefix in an S3-compatible store. Without a file of credentials requests are anonymous, unless the configuration of
-    whoever fetches says that its environment's count (`ambient_credentials`).
+    the fetching process is set to use its environment's (`ambient_credentials`).
     """
 
     DESCRIPTOR: _descriptor.Descriptor

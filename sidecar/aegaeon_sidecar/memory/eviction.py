@@ -1,4 +1,4 @@
-"""Which cached blocks go when somebody needs their room: those that are worth least, slab by slab or block by block.
+"""Which cached blocks are evicted when memory is needed: those of least value, slab by slab or block by block.
 
 Pure functions over what pools and indices say; `Tier` drops what they name. What a block is worth: PrefixIndex.value.
 """

@@ -21,7 +21,7 @@ SLOTS = 1 << 14  # sequences of one host tier that may be lent at a time; 64 KiB
 
 @dataclass(slots=True, eq=False)
 class Loan:
-    """Blocks that have been taken back while somebody still reads them."""
+    """Blocks that were reclaimed while a process still reads them."""
 
     event: Event
     kv_shape: str

@@ -1,7 +1,7 @@
 """A tier is one pool of slabs and, on it, the blocks of every KV shape. The device and the host have one each.
 
 Blocks without a reference may stay cached (memory/prefix.py). They count as free in all that is reported, and go, the
-least worth first, when somebody who was granted memory needs their room.
+least value first, when a grant needs their memory.
 """
 
 from __future__ import annotations

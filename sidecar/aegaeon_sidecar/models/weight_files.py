@@ -1,4 +1,4 @@
-"""The files of one model as they were when somebody looked at them; they are read as these or not at all.
+"""The files of one model as they were when they were described; they are read as these or not at all.
 
 What is read more than once would else differ without anybody's notice: a model whose weights are not in the host cache
 is read from its files at every load.

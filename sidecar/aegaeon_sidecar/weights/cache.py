@@ -27,7 +27,7 @@ from aegaeon_sidecar.weights.image_folder import ImageFolder, missing_bytes
 from aegaeon_sidecar.weights.store import make_room
 
 _POLL_S = 0.05
-_POPULATE_BYTES = 64 << 20  # page tables made in one go, during which Python stands still
+_POPULATE_BYTES = 64 << 20  # page tables made in one go, during which Python stalls
 _MADV_POPULATE_READ = 22
 
 Fill = Callable[[int], str]

@@ -87,7 +87,7 @@ class Fetcher:
     def follow(self, catalog: Iterable[pb.ModelSpec], retry: bool = False) -> None:
         """The whole list (engine's lock held): new or changed models are fetched, missing ones forgotten.
 
-        With `retry` a model that failed is tried at once and as its files are now, because somebody says so.
+        With `retry` a model that failed is tried at once and as its files are now, on request.
         """
         wanted = {spec.name: spec for spec in catalog}
         for name, model in list(self._table.models.items()):

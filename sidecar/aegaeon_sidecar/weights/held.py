@@ -21,7 +21,7 @@ class Held:
         self._reported: list[str] | None = None
 
     def forget(self) -> None:
-        """Somebody new listens: the next `news` tells the whole list."""
+        """A new scheduler attached: the next `news` has the whole list."""
         with self._lock:
             self._seen = self._reported = None
 

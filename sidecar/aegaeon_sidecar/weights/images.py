@@ -91,7 +91,7 @@ class Images:
                     self._adopt(model, self._cache.complete(draft, read))
                     return
             except CacheFullError as error:  # or others have filled the file system since the draft was made
-                log.info("a load goes past the host cache: %s", error)
+                log.info("a load bypasses the host cache: %s", error)
             self._know(model, read(NO_FILE))
 
     def _reader(self, command: AnyCommand, model: Model, *, to_slabs: bool) -> Fill:

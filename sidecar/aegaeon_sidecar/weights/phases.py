@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 _MOST_MISSES = 4  # after as many the scheduler gives it up here: SchedulerConfig.max_failures + 1
 _CHANGED = "weights changed while served: "
-_MEND = "; it is loaded again by itself when that is mended"
+_MEND = "; it is loaded again by itself when that is fixed"
 _PUT_BACK = "; put the former files back and it is loaded again by itself, or apply it anew to serve these"
 
 
@@ -45,7 +45,7 @@ class Phases:
         self.tell(model)
 
     def failed(self, model: Model, error: Exception) -> None:
-        """It cannot be served. Requests that wait for it are refused at once, because the scheduler hears of it."""
+        """It cannot be served. Requests that wait for it are refused at once, because the scheduler is notified."""
         log.warning("model %s cannot be served: %s", model.name, _said(error))
         reason = self._reason(model, error)
         with self._table.monitor.changed:

@@ -1,4 +1,4 @@
-"""Failed models are tried again without anybody's word: a mended file, a mount or a server that is back.
+"""Failed models are retried without a request: a repaired file, a mount or a server that is back.
 
 A look at a folder costs a stat of each of its files, a try may cost reading all of them. So a model of a folder is
 tried when the folder has changed since the last try and keeps still, one from afar after pauses that grow.

@@ -1,5 +1,5 @@
 """Which slabs hold whose weights. Models of one content show the same slabs; what the last one leaves is kept in free
-slabs until somebody takes them, and found again by the next load. The engine's lock is held in all of it."""
+slabs until they are allocated, and found again by the next load. The engine's lock is held in all of it."""
 
 from __future__ import annotations
 

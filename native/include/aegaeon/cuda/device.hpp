@@ -54,7 +54,7 @@ class Device {
 
 using SharedDevice = std::shared_ptr<Device>;
 
-// The device's context on this thread, while it lives; what the thread had before comes back.
+// The device's context on this thread, for this scope; the thread's former context is restored.
 class Active {
  public:
   explicit Active(const Device& device) : driver_(device.driver()) { driver_.cuCtxPushCurrent_v2(device.context_); }

@@ -21,7 +21,7 @@ struct Call {
     const Result code = function(parameters...);
     if (code != kSuccess) throw_result(name, code, describe);
   }
-  // For destructors: nobody could act on a failure there.
+  // For destructors, where a failure cannot be handled.
   Result quiet(P... parameters) const noexcept { return function(parameters...); }
   explicit operator bool() const { return function != nullptr; }
 };

@@ -1,4 +1,4 @@
-// What the kernel is told: by value, so that no buffer has to outlive a launch. Read by the C++ compiler and by nvcc.
+// The kernel's parameters: by value, so that no buffer has to outlive a launch. Read by the C++ compiler and by nvcc.
 #pragma once
 
 #include <cstdint>

@@ -132,7 +132,7 @@ def _guarded(
 
 
 def _file_name(namespace: str, ref: SecretRef) -> str:
-    """As an entry of a Secret, which has an end: one long name must not keep everybody's credentials away.
+    """As a key of a Secret, whose length is bounded: one long name must not block all credentials.
 
     A dot can be in the Secret's name and in that of its entry; an underscore can be in the latter alone.
     """

@@ -87,7 +87,7 @@ def told(conditions: list[Condition]) -> str:
 
 
 def notes(report: Report) -> list[Note]:
-    """An Event for every turn that somebody would want to hear of; the first words on a new object are few.
+    """An Event for every transition that concerns a user; few for a new object.
 
     How far a fetch has come is news as often as the status is written.
     """

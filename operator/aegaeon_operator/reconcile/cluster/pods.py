@@ -33,10 +33,10 @@ from aegaeon_operator.reconcile.cluster.template import (
     amounts,
     configured,
     container,
-    everybody,
     from_field,
     grpc_probes,
     http_probes,
+    own_volumes,
     ports,
     scratch,
     secret_volume,
@@ -68,7 +68,7 @@ def scheduler_pod(key: Key, component: str, spec: GpuPoolSpec, platform: Platfor
     made["ports"] = ports(grpc=SCHEDULER_PORT, admin=SCHEDULER_ADMIN, metrics=SCHEDULER_METRICS)
     made["lifecycle"] = _sleep(_SCHEDULER_LINGER_S)
     made["resources"] = amounts(spec.control_pod_template, _SMALL, {})
-    volumes = [*everybody(key, component), *scratch(tmp="/tmp")]
+    volumes = [*own_volumes(key, component), *scratch(tmp="/tmp")]
     found = template(key, component, spec, made, volumes, config, _SCHEDULER_LINGER_S + 10)
     # Who leads is in a Lease: it alone of the pool's processes, beside the picker, asks the API server.
     found["spec"] |= {"serviceAccountName": child(key, "scheduler"), "automountServiceAccountToken": True}
@@ -86,7 +86,7 @@ def gateway_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json) -
     made["ports"] = ports(http=GATEWAY_PORT, sink=SINK_PORT, metrics=GATEWAY_METRICS)
     made["resources"] = amounts(spec.control_pod_template, _GATEWAY, {})
     volumes = [
-        *everybody(key, "gateway"),
+        *own_volumes(key, "gateway"),
         secret_volume(key, "credentials", CREDENTIALS),
         *([secret_volume(key, "redis", REDIS)] if platform.redis and platform.redis.files else []),
         *_models(spec),
@@ -130,7 +130,7 @@ def engine_pod(key: Key, role: str, spec: GpuPoolSpec, platform: Platform, confi
     made["resources"] = amounts(spec.pod_template, {}, {resource: str(spec.accelerator.count)} if resource else {})
     shared = [_segments(key, spec), *_disk(spec)]
     volumes = [
-        *everybody(key, component),
+        *own_volumes(key, component),
         secret_volume(key, "credentials", CREDENTIALS),
         *_models(spec),
         *shared,

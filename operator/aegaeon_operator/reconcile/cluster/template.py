@@ -144,7 +144,7 @@ def _covers(toleration: Json, key: str) -> bool:
     return bool(toleration.get("key", key) == key and toleration.get("effect", "NoExecute") == "NoExecute")
 
 
-def everybody(key: Key, component: str) -> list[Volume]:
+def own_volumes(key: Key, component: str) -> list[Volume]:
     """Its own configuration and the certificate of its own role, no other."""
     items = [{"key": f"{component}.json", "path": f"{component}.json"}]
     config = {"secret": {"secretName": child(key, "config"), "items": items, "defaultMode": 0o440}}

@@ -169,6 +169,6 @@ def policy(key: Key, pool: Live[GpuPool], component: str, ingress: list[Json]) -
 
 
 def reachable(peers: list[Json], port: int) -> Json:
-    """A port, by these peers; no peers: by everybody."""
+    """A port, by these peers; no peers: by every client."""
     ports = [{"port": port, "protocol": "TCP"}]
     return {"ports": ports, "from": peers} if peers else {"ports": ports}

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.http.connections import Connections
-from aegaeon_gateway.http.handlers import Gateway
+from aegaeon_gateway.http.gateway import Gateway
 from aegaeon_gateway.http.intake import Intake
 from aegaeon_gateway.http.refusals import Refusals
 from aegaeon_gateway.http.server import make_app

@@ -25,7 +25,8 @@ from aegaeon_gateway.rpc.link import SchedulerLink
 from aegaeon_gateway.rpc.open_requests import OpenRequests
 from aegaeon_gateway.rpc.sink import start_sink
 from aegaeon_gateway.tenancy import Limits, Tenants, TenantsFile, connect
-from aegaeon_gateway.workers.pool import PoolConfig, Starter, WorkerPool, start_process
+from aegaeon_gateway.workers.pool import PoolConfig, WorkerPool
+from aegaeon_gateway.workers.supervisor import Starter, start_process
 from aegaeon_gateway.workers.wire import Limit
 from aegaeon_proto.pages import Pages
 

@@ -62,6 +62,11 @@ class ApiError(GatewayError):
     def headers(self) -> dict[str, str]:
         return {}
 
+    @property
+    def outcome(self) -> str:
+        """How a request that met this error ended, in metrics."""
+        return self.code or f"http_{self.status}"
+
     def body(self) -> dict[str, Any]:
         message = self.message.encode(errors="replace").decode()  # a path may hold what is no UTF-8
         return {"error": {"message": message, "type": self.kind, "param": self.param, "code": self.code}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -59,49 +60,27 @@ class Metrics:
     """One registry per gateway, so that several may live in one process."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        prefix, by_model = "aegaeon_gateway_", ["model"]
-        self.ttft = Histogram(
-            f"{prefix}ttft_seconds", "Arrival to first token", by_model, buckets=_TTFT_BUCKETS, registry=registry
-        )
-        self.tbt = Histogram(
-            f"{prefix}tbt_seconds", "Between two tokens of a choice", by_model, buckets=_TBT_BUCKETS, registry=registry
-        )
-        self.queue_wait = Histogram(
-            f"{prefix}queue_wait_seconds",
-            "Arrival to acceptance by the scheduler",
-            by_model,
-            buckets=_TTFT_BUCKETS,
-            registry=registry,
-        )
-        self.tokens = Counter(f"{prefix}tokens", "Output tokens", by_model, registry=registry)
-        self.on_time = Counter(
-            f"{prefix}tokens_on_time", "Output tokens by their deadline", by_model, registry=registry
-        )
-        self.requests = Counter(
-            f"{prefix}requests", "Ended requests by outcome", ["model", "outcome"], registry=registry
-        )
-        self.used = Counter(
-            f"{prefix}used_tokens",
-            "Tokens billed, by tenant; kind is prompt or output",
-            ["tenant", "model", "kind"],
-            registry=registry,
-        )
-        self.refused = Counter(
-            f"{prefix}refused",
-            "Requests that were not served, by endpoint, HTTP status and code of the error",
-            ["endpoint", "status", "code"],
-            registry=registry,
-        )
-        self.connections = Gauge(f"{prefix}connections", "Connections of clients", registry=registry)
-        self._connections_ended = Counter(
-            f"{prefix}connections_ended",
-            "Connections that this side refused or ended, by reason",
-            ["reason"],
-            registry=registry,
-        )
-        self.open_streams = Gauge(f"{prefix}open_streams", "Requests being answered", by_model, registry=registry)
-        self.scheduler_up = Gauge(f"{prefix}scheduler_up", "1 while attached to the scheduler", registry=registry)
+        self.registry = CollectorRegistry()
+        counter = partial(Counter, namespace="aegaeon_gateway", registry=self.registry)
+        gauge = partial(Gauge, namespace="aegaeon_gateway", registry=self.registry)
+        histogram = partial(Histogram, namespace="aegaeon_gateway", registry=self.registry)
+        by_model = ["model"]
+        self.ttft = histogram("ttft_seconds", "Arrival to first token", by_model, buckets=_TTFT_BUCKETS)
+        self.tbt = histogram("tbt_seconds", "Between two tokens of a choice", by_model, buckets=_TBT_BUCKETS)
+        waited = "Arrival to acceptance by the scheduler"
+        self.queue_wait = histogram("queue_wait_seconds", waited, by_model, buckets=_TTFT_BUCKETS)
+        self.tokens = counter("tokens", "Output tokens", by_model)
+        self.on_time = counter("tokens_on_time", "Output tokens by their deadline", by_model)
+        self.requests = counter("requests", "Ended requests by outcome", ["model", "outcome"])
+        billed = "Tokens billed, by tenant; kind is prompt or output"
+        self.used = counter("used_tokens", billed, ["tenant", "model", "kind"])
+        refused = "Requests that were not served, by endpoint, HTTP status and code of the error"
+        self.refused = counter("refused", refused, ["endpoint", "status", "code"])
+        ended = "Connections that this side refused or ended, by reason"
+        self._connections_ended = counter("connections_ended", ended, ["reason"])
+        self.connections = gauge("connections", "Connections of clients")
+        self.open_streams = gauge("open_streams", "Requests being answered", by_model)
+        self.scheduler_up = gauge("scheduler_up", "1 while attached to the scheduler")
         self.kv_used = 0.0  # of the pool, as the scheduler says
         self._models: dict[str, ModelMetrics] = {}
 

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.http.connections import Connections
-from aegaeon_gateway.http.handlers import Gateway
+from aegaeon_gateway.http.gateway import Gateway
 from aegaeon_gateway.http.intake import Intake
 from aegaeon_gateway.http.refusals import Refusals
 from aegaeon_gateway.http.server import make_app
@@ -24,8 +24,9 @@ from aegaeon_gateway.models.texts import Texts
 from aegaeon_gateway.rpc.link import SchedulerLink
 from aegaeon_gateway.rpc.open_requests import OpenRequests
 from aegaeon_gateway.rpc.sink import start_sink
-from aegaeon_gateway.tenancy import Limits, Tenants, TenantsFile, connect
-from aegaeon_gateway.workers.pool import PoolConfig, Starter, WorkerPool, start_process
+from aegaeon_gateway.tenancy import Buckets, Limits, Tenants, TenantsFile, connect
+from aegaeon_gateway.workers.pool import PoolConfig, WorkerPool
+from aegaeon_gateway.workers.supervisor import Starter, start_process
 from aegaeon_gateway.workers.wire import Limit
 from aegaeon_proto.pages import Pages
 
@@ -63,7 +64,27 @@ async def serve(config: GatewayConfig, start_workers: Starter = start_process) -
 
     Raises OSError or RuntimeError when an address cannot be used.
     """
-    open_, metrics = OpenRequests(), Metrics()
+    open_ = OpenRequests()
+    buckets = connect(config.redis, config.redis_password_file, config.redis_ca_file)
+    gateway = _gateway(config, open_, buckets, start_workers)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(buckets.close)
+        stack.push_async_callback(gateway.workers.stop)
+        stack.push_async_callback(gateway.texts.stop)
+        await gateway.workers.start()
+        sink = await start_sink(config.sink, config.tls_folder, open_)
+        stack.push_async_callback(sink.stop, grace=0.1)
+        tasks = [asyncio.create_task(gateway.link.run()), asyncio.create_task(gateway.link.sweep())]
+        stack.push_async_callback(_cancel, tasks)
+        shutdown = GracefulShutdown()
+        await stack.enter_async_context(_pages(config, gateway, shutdown))
+        port = await stack.enter_async_context(_http(config, gateway, shutdown))
+        yield Served(port, open_, gateway, tasks)
+
+
+def _gateway(config: GatewayConfig, open_: OpenRequests, buckets: Buckets, start_workers: Starter) -> Gateway:
+    """The parts, connected to each other; none of them has begun."""
+    metrics = Metrics()
     workers = WorkerPool(_pool_config(config), start_workers)
     texts = Texts(workers, config.hub_cache, config.fetched, config.outbound)
     catalog = Catalog(on_change=texts.keep)
@@ -83,24 +104,9 @@ async def serve(config: GatewayConfig, start_workers: Starter = start_process) -
         unusable=texts.failures,
     )
     texts.report = link.text_status
-    buckets = connect(config.redis, config.redis_password_file, config.redis_ca_file)
     limits = Limits(buckets, config.hold_s)
     intake = Intake(config.max_open_requests, config.request_memory_bytes)
-    started = int(time.time())
-    gateway = Gateway(config, catalog, texts, workers, intake, link, metrics, tenants, limits, started)
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(buckets.close)
-        stack.push_async_callback(workers.stop)
-        stack.push_async_callback(texts.stop)
-        await workers.start()
-        sink = await start_sink(config.sink, config.tls_folder, open_)
-        stack.push_async_callback(sink.stop, grace=0.1)
-        tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.sweep())]
-        stack.push_async_callback(_cancel, tasks)
-        shutdown = GracefulShutdown()
-        await stack.enter_async_context(_pages(config, gateway, shutdown))
-        port = await stack.enter_async_context(_http(config, gateway, shutdown))
-        yield Served(port, open_, gateway, tasks)
+    return Gateway(config, catalog, texts, workers, intake, link, metrics, tenants, limits, int(time.time()))
 
 
 def _pool_config(config: GatewayConfig) -> PoolConfig:

@@ -97,7 +97,7 @@ async def _run(
 ) -> None:
     if (pool is None) == (endpoints is None):
         raise PickerError("give either --pool or --endpoints")
-    fixed = [_parse("--endpoints", each) for each in endpoints.split(",") if each] if endpoints is not None else None
+    fixed = None if endpoints is None else [_parse("--endpoints", each) for each in endpoints.split(",") if each]
     fleet = Fleet()
     metrics = Metrics(fleet)
     ports = _parse("--listen", listen), _parse("--health-listen", health_listen)
@@ -105,9 +105,7 @@ async def _run(
     log.info("picking on port %d, health on port %d", served.main.port, served.probes.port)
     if metrics_port:
         start_http_server(metrics_port, registry=metrics.registry)
-    stop = asyncio.Event()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+    stop = _stop_signal()
     if fixed is not None:
         await _know(fleet, served, fixed)
         await stop.wait()
@@ -115,6 +113,14 @@ async def _run(
         await _follow_until(stop, fleet, served, namespace, pool or "")
     log.info("stopping: open streams have %g s to end", grace)
     await served.stop(grace)
+
+
+def _stop_signal() -> asyncio.Event:
+    """Set once the process is to end."""
+    stop = asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+    return stop
 
 
 async def _know(fleet: Fleet, served: Served, endpoints: list[Endpoint]) -> None:

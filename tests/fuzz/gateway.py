@@ -182,26 +182,32 @@ def _tokens() -> Iterator[One]:
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
 
-    from aegaeon_gateway.generation.generation import Generation, Job
-    from aegaeon_gateway.generation.output import ChoiceOutput
+    from aegaeon_gateway.generation.generation import Generation
+    from aegaeon_gateway.generation.request import Request
     from aegaeon_gateway.metrics import Metrics
     from aegaeon_gateway.request.prompt import Prompt
     from aegaeon_gateway.rpc.open_requests import OpenRequests
     from aegaeon_gateway.rpc.sink import TokenSink
     from aegaeon_gateway.text.detokenize import Vocabulary
+    from aegaeon_gateway.workers.wire import Options
     from aegaeon_proto.v1 import gateway_pb2, model_pb2
 
     metrics = Metrics().of("m")
     vocabulary = Vocabulary(Tokenizer(WordLevel(_LETTERS | {"<unk>": 0}, unk_token="<unk>")))
+    options = Options(
+        n=2, stops=(), stream=True, include_usage=False, echo=False, logprob_count=None, return_token_ids=False
+    )
+    limits = [model_pb2.Limits(max_tokens=8)]
+    prompts, spec = [Prompt.of([1, 2])], model_pb2.ModelSpec(name="m")
+    request = Request("r", spec, vocabulary, options, model_pb2.Sampling(), prompts, limits, [""], 0.0)
 
     def one(data: bytes) -> None:
         draw, body = Draw(data[1:]), raw(data)
         open_ = OpenRequests()
-        job = Job("r", "m", Prompt.of([1, 2]), model_pb2.Sampling(), model_pb2.Limits(max_tokens=8))
-        outputs = [ChoiceOutput(index, vocabulary, ()) for index in range(2)]
-        generation = Generation(job, outputs, metrics, asyncio.Event(), 0.0)
+        generation = Generation(request, 0, metrics, asyncio.Event())
         open_.add(generation)
-        generation.submission(generation.choices).message(0.0)
+        for choice in generation.choices:
+            choice.submit()
         sink = TokenSink(open_)
         for _ in range(4):
             batch = received(body, draw, gateway_pb2.TokenBatch, ("r", "s"))
@@ -210,7 +216,7 @@ def _tokens() -> Iterator[One]:
             sink.take(batch)
             list(generation.drain())
         for choice in generation.choices:
-            assert len(choice.assembly.tokens) <= 8, "more tokens than were asked for"
+            assert len(choice.tokens) <= 8, "more tokens than were asked for"
 
     yield one
 

@@ -22,7 +22,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from aegaeon_gateway.config import GatewayConfig, HttpLimits
 from aegaeon_gateway.run import Served, serve
-from aegaeon_gateway.workers.pool import Starter, Stopped, WorkerPool
+from aegaeon_gateway.workers.pool import WorkerPool
+from aegaeon_gateway.workers.supervisor import Starter, Stopped
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
 from aegaeon_proto.v1.gateway_pb2_grpc import FrontendServicer, TokenSinkStub, add_FrontendServicer_to_server

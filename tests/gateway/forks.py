@@ -13,8 +13,9 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from aegaeon_gateway.workers.pool import PoolConfig, Starter, Stopped, WorkerPool
+from aegaeon_gateway.workers.pool import PoolConfig, WorkerPool
 from aegaeon_gateway.workers.server import ForkServer, import_what_loading_needs
+from aegaeon_gateway.workers.supervisor import Starter, Stopped
 from aegaeon_gateway.workers.wire import Limit
 
 WORKERS = PoolConfig(2, Limit(10.0, 512 << 20), 60.0)

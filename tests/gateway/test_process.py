@@ -16,7 +16,7 @@ import pytest
 from aegaeon_gateway.config import GatewayConfig, load_config
 from aegaeon_gateway.errors import ConfigError
 from aegaeon_gateway.run import serve
-from aegaeon_gateway.workers.pool import Starter, Stopped
+from aegaeon_gateway.workers.supervisor import Starter, Stopped
 
 BODY = {"model": "tiny", "prompt": "hi", "max_tokens": 200}
 TEXT = "Größe 🙂, 数字 and the quick brown fox; tokens are scheduled one by one."

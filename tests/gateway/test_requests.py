@@ -13,7 +13,7 @@ from gateway.conftest import TEXT, Pool, gateway_config, model_status
 
 from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.run import serve
-from aegaeon_gateway.workers.pool import Starter
+from aegaeon_gateway.workers.supervisor import Starter
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
 

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.http.silence import COMMENT, Silence
 from aegaeon_gateway.run import serve
-from aegaeon_gateway.workers.pool import Starter
+from aegaeon_gateway.workers.supervisor import Starter
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
 

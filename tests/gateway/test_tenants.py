@@ -20,7 +20,7 @@ from aegaeon_gateway.errors import ConfigError, UnauthorizedError
 from aegaeon_gateway.run import serve
 from aegaeon_gateway.tenancy import TenantsFile
 from aegaeon_gateway.tenancy.model import digest
-from aegaeon_gateway.workers.pool import Starter
+from aegaeon_gateway.workers.supervisor import Starter
 from aegaeon_proto.v1 import gateway_pb2 as pb
 
 RED = {"name": "red", "models": ["tiny"], "key_files": ["red.key"]}

@@ -23,7 +23,8 @@ from aegaeon_gateway.workers.bounds import ADDED_TOKENS, check_added, check_deco
 from aegaeon_gateway.workers.client import Worker
 from aegaeon_gateway.workers.fair import Share
 from aegaeon_gateway.workers.lane import Lane, LaneConfig
-from aegaeon_gateway.workers.pool import Starter, Stopped, WorkerPool, start_process
+from aegaeon_gateway.workers.pool import WorkerPool
+from aegaeon_gateway.workers.supervisor import Starter, Stopped, start_process
 from aegaeon_gateway.workers.wire import Job, Limit, Loaded, Message, Peek, Peeked, Reply
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase, ModelSource, ModelSpec
@@ -122,7 +123,7 @@ async def test_a_job_for_a_dropped_model_is_asked_to_retry(model_directory: Path
     workers.drop(text.key)
     with pytest.raises(UnavailableError):
         await workers.prepare("me", Job(text.key, "completions", "m", 0), BODY)
-    workers._present.add(text.key)  # as when it is dropped while the job waits
+    workers._supervisor._present.add(text.key)  # as when it is dropped while the job waits
     with pytest.raises(UnavailableError) as refused:
         await workers.prepare("me", Job(text.key, "completions", "m", 0), BODY)
     assert str(model_directory) not in refused.value.message
@@ -130,7 +131,7 @@ async def test_a_job_for_a_dropped_model_is_asked_to_retry(model_directory: Path
 
 async def until_loading(workers: WorkerPool) -> None:
     """The fork server has been asked to load a model and has not answered."""
-    while not workers._loading.locked():  # noqa: ASYNC110 - an asyncio.Lock announces nothing to those who do not want it
+    while not workers._supervisor._loading.locked():  # noqa: ASYNC110 - an asyncio.Lock announces nothing to those who do not want it
         await asyncio.sleep(0)
 
 
@@ -143,7 +144,7 @@ async def test_a_model_dropped_while_another_is_loaded_is_dropped_from_the_new_f
     await until_loading(workers)
     workers.drop(one.key)
     await other
-    workers._present.add(one.key)  # as if it were known: a worker that has it would serve it
+    workers._supervisor._present.add(one.key)  # as if it were known: a worker that has it would serve it
     with pytest.raises(UnavailableError):
         await workers.prepare("me", Job(one.key, "completions", "m", 0), BODY)
 

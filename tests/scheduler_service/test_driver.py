@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aegaeon_proto.v1 import engine_pb2, model_pb2
+from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.config import ModelEntry, SourceEntry
 from aegaeon_scheduler.core import commands, events
-from aegaeon_scheduler.core.domain import CommandId, InstanceId, SeqId
+from aegaeon_scheduler.core.domain import CommandId, GatewayId, InstanceId, SeqId
 from aegaeon_scheduler.service.alarm import Alarm
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.handles import HandleBook
 from aegaeon_scheduler.service.outbox import Outbox
+from aegaeon_scheduler.service.sequences import Origin
 
 INSTANCES = [InstanceId(name) for name in "ab"]
 SEQS = [SeqId("r", n) for n in range(2)]
@@ -67,6 +68,40 @@ async def test_repeated_wake_requests_wake_once_per_millisecond() -> None:
     await asyncio.sleep(0.15)
     alarm.stop()
     assert 1 <= len(rung) <= 12
+
+
+class WaitingLink:
+    """To a sidecar that reads nothing yet."""
+
+    base = 0
+
+    def __init__(self) -> None:
+        self.waiting: list[engine_pb2.Command] = []
+        self.outbox: Outbox[engine_pb2.Command] = Outbox(1024)
+
+    def send(self, command: engine_pb2.Command, complete: Any = None) -> None:
+        self.waiting.append(command)
+        self.outbox.put(command, complete)
+
+
+async def test_opens_of_one_submission_share_its_prompt_until_they_are_written(brain: Any) -> None:
+    link, prompt, count = WaitingLink(), list(range(1000, 5000)), 64
+    brain.script[events.Submitted] = lambda e: [
+        commands.Send(INSTANCES[0], CommandId(e.seq.choice + 1), commands.Open(e.seq, e.epoch, e.model), (), "")
+    ]
+    driver = Driver(brain, time.monotonic)
+    driver.instances[INSTANCES[0]] = link
+    choices = [gateway_pb2.Choice(choice=number, epoch=1, prefix=[number]) for number in range(count)]
+    limits = model_pb2.Limits(max_tokens=8)
+    submit = gateway_pb2.Submit(request="r", model="m", prompt=prompt, choices=choices, limits=limits)
+    driver.submit(Origin(GatewayId("g"), "sink", 1), submit)
+    driver.stop()
+    assert all(kept.submit is submit for kept in driver.sequences.of_request("r").values())
+    assert sum(command.ByteSize() for command in link.waiting) < submit.ByteSize()
+    link.outbox.close()
+    written = [command.open async for command in link.outbox]
+    assert [list(one.prompt) for one in written] == [prompt] * count
+    assert [list(one.prefix) for one in written] == [[number] for number in range(count)]
 
 
 async def test_a_failed_core_gets_no_more_events(brain: Any) -> None:

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import orjson
 
-from aegaeon_gateway.answer.collected import Collected, WholeAnswer
+from aegaeon_gateway.answer.body import Body, Collected
 from aegaeon_gateway.answer.logprobs import chat_logprobs, completion_logprobs
-from aegaeon_gateway.answer.prepare import Prepared
 from aegaeon_gateway.errors import ApiError
 from aegaeon_gateway.generation.output import Delta, Usage
+from aegaeon_gateway.generation.request import Request
 
 DONE = b"data: [DONE]\n\n"
 
@@ -57,14 +57,14 @@ class _Envelope:
     `plain(index, text)` is equal to `chunk` with that choice, but puts prebuilt bytes around the text.
     """
 
-    def __init__(self, prepared: Prepared, kind: str, before: str, after: str) -> None:
+    def __init__(self, request: Request, kind: str, before: str, after: str) -> None:
         self.head: dict[str, Any] = {
-            "id": prepared.id,
+            "id": request.id,
             "object": kind,
             "created": int(time.time()),
-            "model": prepared.model,
+            "model": request.model,
         }
-        self._tail: dict[str, Any] = {"usage": None} if prepared.request.include_usage else {}
+        self._tail: dict[str, Any] = {"usage": None} if request.options.include_usage else {}
         self._before = before
         self._after = after.encode() + (b',"usage":null' if self._tail else b"") + b"}\n\n"
         self._prefixes: dict[int, bytes] = {}
@@ -86,19 +86,19 @@ class _Envelope:
 class ChatRenderer:
     """chat.completion and chat.completion.chunk."""
 
-    def __init__(self, prepared: Prepared) -> None:
-        self._prepared = prepared
-        self._count = prepared.request.logprob_count
-        self._ids = prepared.request.return_token_ids
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._count = request.options.logprob_count
+        self._ids = request.options.return_token_ids
         after = '},"logprobs":null,"finish_reason":null}]'
-        self._envelope = _Envelope(prepared, "chat.completion.chunk", '"delta":{"content":', after)
-        self._answer = WholeAnswer(self._logprobs)
+        self._envelope = _Envelope(request, "chat.completion.chunk", '"delta":{"content":', after)
+        self._body = Body(self._logprobs)
 
     def opening(self) -> bytes:
-        prompt = {"prompt_token_ids": list(self._prepared.jobs[0].prompt.ids)} if self._ids else {}
+        prompt = {"prompt_token_ids": list(self._request.prompts[0].ids)} if self._ids else {}
         return b"".join(
             self._envelope.chunk([_chat_choice(index, {"role": "assistant", "content": ""})], **prompt)
-            for index in range(self._prepared.n)
+            for index in range(self._request.options.n)
         )
 
     def chunk(self, delta: Delta) -> bytes:
@@ -120,12 +120,12 @@ class ChatRenderer:
         return self._envelope.chunk([], usage=usage)
 
     def keep(self, delta: Delta) -> int:
-        return self._answer.add(delta)
+        return self._body.add(delta)
 
     def pieces(self, usage: Usage) -> Iterator[bytes]:
-        prompt = {"prompt_token_ids": list(self._prepared.jobs[0].prompt.ids)} if self._ids else {}
+        prompt = {"prompt_token_ids": list(self._request.prompts[0].ids)} if self._ids else {}
         head = {**self._envelope.head, "object": "chat.completion"}
-        return self._answer.pieces(head, self._whole, usage, prompt)
+        return self._body.pieces(head, self._whole, usage, prompt)
 
     def _whole(self, choice: Collected) -> dict[str, Any]:
         message = {"role": "assistant", "content": choice.text, "refusal": None}
@@ -141,25 +141,25 @@ class ChatRenderer:
     def _logprobs(self, delta: Delta) -> dict[str, Any] | None:
         if self._count is None:
             return None
-        return chat_logprobs(self._prepared.text.vocabulary, delta.logprobs, self._count)
+        return chat_logprobs(self._request.vocabulary, delta.logprobs, self._count)
 
 
 class CompletionRenderer:
     """text_completion, whole and in chunks."""
 
-    def __init__(self, prepared: Prepared) -> None:
-        self._prepared = prepared
-        self._echo = prepared.request.echo
-        self._count = prepared.request.logprob_count
-        self._ids = prepared.request.return_token_ids
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._echo = request.options.echo
+        self._count = request.options.logprob_count
+        self._ids = request.options.return_token_ids
         after = ',"logprobs":null,"finish_reason":null}]'
-        self._envelope = _Envelope(prepared, "text_completion", '"text":', after)
-        self._answer = WholeAnswer(self._logprobs)
+        self._envelope = _Envelope(request, "text_completion", '"text":', after)
+        self._body = Body(self._logprobs)
 
     def opening(self) -> bytes:
         if not self._echo:
             return b""
-        choices = range(len(self._prepared.jobs) * self._prepared.n)
+        choices = range(len(self._request.prompts) * self._request.options.n)
         return b"".join(self._envelope.plain(index, self._prompt(index)) for index in choices)
 
     def chunk(self, delta: Delta) -> bytes:
@@ -171,26 +171,26 @@ class CompletionRenderer:
         return self._envelope.chunk([], usage=usage)
 
     def keep(self, delta: Delta) -> int:
-        return self._answer.add(delta)
+        return self._body.add(delta)
 
     def pieces(self, usage: Usage) -> Iterator[bytes]:
-        return self._answer.pieces(self._envelope.head, self._whole, usage, {})
+        return self._body.pieces(self._envelope.head, self._whole, usage, {})
 
     def _whole(self, choice: Collected) -> dict[str, Any]:
         return self._choice(choice, self._prompt(choice.index) + choice.text, choice.logprobs)
 
     def _prompt(self, index: int) -> str:
-        return self._prepared.prompts[index // self._prepared.n] if self._echo else ""
+        return self._request.texts[index // self._request.options.n] if self._echo else ""
 
     def _logprobs(self, delta: Delta) -> dict[str, Any] | None:
         if self._count is None:
             return None
-        return completion_logprobs(self._prepared.text.vocabulary, delta.logprobs, self._count)
+        return completion_logprobs(self._request.vocabulary, delta.logprobs, self._count)
 
     def _choice(self, delta: Delta | Collected, text: str, logprobs: object) -> dict[str, Any]:
         choice = {"index": delta.index, "text": text, "logprobs": logprobs, "finish_reason": delta.finish}
         if self._ids:
-            prompt = self._prepared.jobs[delta.index // self._prepared.n].prompt
+            prompt = self._request.prompts[delta.index // self._request.options.n]
             choice |= {"token_ids": delta.tokens, "prompt_token_ids": list(prompt.ids) if delta.finish else None}
         return choice
 

@@ -52,8 +52,8 @@ class Delta:
     finish: str | None = None
 
 
-class ChoiceOutput:
-    """The state of one choice. Feed it tokens in order, take deltas.
+class Output:
+    """What the client of one choice sees. Feed it tokens in order, take deltas.
 
     A stop string ends the choice at once: what comes later is neither shown nor counted. Logprobs are shown with the
     text that they belong to, so those of a cut stop string are not shown either.

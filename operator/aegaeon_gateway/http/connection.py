@@ -17,20 +17,18 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from aegaeon_gateway.errors import ApiError, header_too_large, too_slow
 from aegaeon_gateway.http.accounts import Accounts
+from aegaeon_gateway.http.half_closed import HalfClosed
 from aegaeon_gateway.http.refusals import drop_frames, malformed, of_aiohttp, raw_answer, respond
-from aegaeon_gateway.http.sockets import OPTIONS, network_of, was_reset
+from aegaeon_gateway.http.sockets import OPTIONS, network_of
 
 PROXY_IDLE_S = 3630.0  # longer than proxies keep theirs (Envoy: an hour): they close first, so no request meets the end
 LINGER_S = 5.0  # the rest of a refused body is read and dropped for so long, so that its client sees the answer
-PROBE_S = 5.0  # between two looks whether a client that closed its sending half still holds the other
 MAX_AHEAD = 8  # requests on one connection that are not answered
 MAX_HEADERS = 100
 MAX_FIELD_BYTES = 8190
 
 _NEVER_S = 86400.0
 _NO_LOG = logging.Logger("no access log", logging.CRITICAL)  # `refusals` and `server` log what is worth it
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"  # allowed any number of times before an answer; clients skip it
-_COMMENT = b"3\r\n:\n\n\r\n"  # a chunk that readers of server-sent events skip
 
 
 class Connection(web.RequestHandler):
@@ -39,17 +37,15 @@ class Connection(web.RequestHandler):
     __slots__ = (
         "_all",
         "_answered",
-        "_begun",
         "_body_since",
         "_closing_since",
+        "_half",
         "_half_closed",
         "_header_bytes",
         "_header_since",
         "_idle_s",
-        "_interim",
         "_let_in",
         "_payload",
-        "_probed_at",
         "_raw",
         "_stalled_since",
         "address",
@@ -79,12 +75,10 @@ class Connection(web.RequestHandler):
         self._payload: StreamReader = EMPTY_PAYLOAD  # of the last request
         self._answered = 0
         self._header_bytes = 0
-        self._header_since = self._body_since = self._probed_at = 0.0
+        self._header_since = self._body_since = 0.0
         self._stalled_since: float | None = None
         self._closing_since: float | None = None
-        self._begun: web.StreamResponse | None = None
-        self._half_closed = self._interim = False
-        self._let_in = False
+        self._half_closed = self._let_in = False
 
     @property
     def busy(self) -> bool:
@@ -101,6 +95,7 @@ class Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._raw = transport
+        self._half = HalfClosed(transport)
         peer = transport.get_extra_info("peername")
         host = peer[0] if isinstance(peer, tuple) else ""
         address = ipaddress.ip_address(host.partition("%")[0]) if host else None
@@ -141,7 +136,7 @@ class Connection(web.RequestHandler):
         if not (self.busy and self._payload.is_eof() and self._payload.exception() is None):
             return False
         self._half_closed = True
-        self._probe(self._loop.time())
+        self._half.probe(self._loop.time())
         return True
 
     def pause_writing(self) -> None:
@@ -168,7 +163,7 @@ class Connection(web.RequestHandler):
             return await super().finish_response(request, resp, start_time)
         finally:
             self._answered += 1
-            self._begun = None
+            self._half.begun = None
             if (broken := self._payload.exception()) is not None:
                 drop_frames(broken)
             self.quiet_since = self._loop.time()
@@ -193,7 +188,7 @@ class Connection(web.RequestHandler):
 
     def begin(self, response: web.StreamResponse) -> None:
         """An answer is about to be written."""
-        self._begun = response
+        self._half.begun = response
         last = self._answered + 1 >= self._all.limits.requests_per_connection
         if last or (self._half_closed and not self._messages):
             response.force_close()
@@ -210,7 +205,7 @@ class Connection(web.RequestHandler):
         elif not self._payload.is_eof():
             self._look_at_body(now)
         elif self._half_closed:
-            self._look_at_half(now)
+            self._half.look(now)
         elif not self.busy:
             self._look_at_header(now)
 
@@ -250,7 +245,7 @@ class Connection(web.RequestHandler):
     def _on_request(self, size: int, now: float) -> None:
         self._forget_body()
         message, self._payload = self._messages[-1]
-        self._interim = getattr(message, "version", None) == HttpVersion11  # HTTP/1.0 knows no interim answers
+        self._half.interim = getattr(message, "version", None) == HttpVersion11  # HTTP/1.0 knows no interim answers
         self._header_bytes = 0
         self._body_since = self.quiet_since = now
         if self._request_count - self._answered > MAX_AHEAD:
@@ -296,21 +291,6 @@ class Connection(web.RequestHandler):
                 self.end("header_time", too_slow("header"))
         elif now - self.quiet_since > self._idle_s:
             self.close_idle("idle")
-
-    def _look_at_half(self, now: float) -> None:
-        if was_reset(self._raw.get_extra_info("socket")):
-            self._raw.abort()
-        elif now - self._probed_at > PROBE_S:
-            self._probe(now)
-
-    def _probe(self, now: float) -> None:
-        """Send something without a meaning: without a reader the kernel there resets the connection."""
-        self._probed_at = now
-        if self._begun is None:
-            if self._interim:
-                self._raw.write(_CONTINUE)
-        elif "Transfer-Encoding" in self._begun.headers and self._begun.content_type == "text/event-stream":
-            self._raw.write(_COMMENT)
 
     def _finish_closing(self, now: float) -> None:
         if self._closing_since is None:

@@ -15,7 +15,8 @@ from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from aegaeon_gateway.errors import ApiError, EngineError, overloaded
-from aegaeon_gateway.http.handlers import REQUEST_ID, TENANT, Answerer, Gateway
+from aegaeon_gateway.http.gateway import REQUEST_ID, TENANT, Gateway
+from aegaeon_gateway.http.handlers import Answerer
 from aegaeon_gateway.http.openapi import description
 from aegaeon_gateway.http.refusals import Refusals, drop_frames, malformed, of_aiohttp, respond
 from aegaeon_gateway.http.request_rules import request_rules

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import grpc
 
@@ -20,10 +19,12 @@ from aegaeon_gateway.errors import (
     model_failed,
     overloaded,
 )
-from aegaeon_gateway.generation.generation import Choice, Generation, Submission
+from aegaeon_gateway.generation.choice import Choice
+from aegaeon_gateway.generation.generation import Generation
 from aegaeon_gateway.metrics import Metrics
 from aegaeon_gateway.models.catalog import Catalog
 from aegaeon_gateway.rpc.open_requests import OpenRequests
+from aegaeon_gateway.rpc.outbox import Outbox
 from aegaeon_gateway.tenancy import Tenants
 from aegaeon_proto.channels import TlsError, why
 from aegaeon_proto.leaders import Leader, Leaders, NoLeaderError
@@ -32,8 +33,6 @@ from aegaeon_proto.v1.gateway_pb2_grpc import FrontendStub
 from aegaeon_proto.v1.model_pb2 import ModelPhase
 
 log = logging.getLogger(__name__)
-# What is to be sent on one stream; None: the stream is over.
-Outbox: TypeAlias = asyncio.Queue[pb.GatewayMessage | Submission | None]
 
 _BACKOFF_S = (0.05, 1.0)  # first and longest pause between two attempts
 _SWEEP_S = 0.2
@@ -101,16 +100,16 @@ class SchedulerLink:
 
     def cancel(self, generation: Generation, choices: Sequence[Choice]) -> None:
         """End these choices (none given: all) at the engines."""
-        message = pb.CancelRequest(request=generation.request, choices=[choice.number for choice in choices])
+        message = pb.CancelRequest(request=generation.id, choices=[choice.number for choice in choices])
         if self._outbox is None:
             self._unsent_cancels.append(message)
         else:
-            self._outbox.put_nowait(pb.GatewayMessage(cancel=message))
+            self._outbox.put(pb.GatewayMessage(cancel=message))
 
     def text_status(self, model: str, reason: str) -> None:
         """Tell the scheduler why a model's text cannot be used here; an empty reason: it can."""
         if self._outbox is not None:
-            self._outbox.put_nowait(pb.GatewayMessage(text=pb.TextStatus(model=model, reason=reason)))
+            self._outbox.put(pb.GatewayMessage(text=pb.TextStatus(model=model, reason=reason)))
 
     async def run(self) -> None:
         """Connect, serve, and connect again until cancelled."""
@@ -143,16 +142,16 @@ class SchedulerLink:
 
     async def _serve(self, leader: Leader) -> None:
         """One stream, until the scheduler ends it. Raises AioRpcError when it breaks."""
-        outbox: Outbox = asyncio.Queue()
-        call = FrontendStub(leader.channel).Serve(self._drain(outbox))
-        outbox.put_nowait(self._hello)
+        outbox = Outbox(self._open)
+        call = FrontendStub(leader.channel).Serve(outbox.drain())
+        outbox.put(self._hello)
         try:
             async for reply in call:
                 if self._outbox is None:
                     self._attach(leader, outbox)
                 self._on_reply(reply)
         finally:
-            outbox.put_nowait(None)  # a call that has failed leaves the task that reads its requests where it waits
+            outbox.close()  # a call that has failed leaves the task that reads its requests where it waits
 
     def _attach(self, leader: Leader, outbox: Outbox) -> None:
         """The first reply has come: the scheduler is there. Tell it everything that is open."""
@@ -162,7 +161,7 @@ class SchedulerLink:
         log.info("attached to the scheduler at %s with %d open requests", leader.target, len(self._open))
         cancels, self._unsent_cancels = self._unsent_cancels, []
         for cancel in cancels:
-            outbox.put_nowait(pb.GatewayMessage(cancel=cancel))
+            outbox.put(pb.GatewayMessage(cancel=cancel))
         for model, reason in self._unusable().items():
             self.text_status(model, reason)
         for generation in self._open:
@@ -173,7 +172,7 @@ class SchedulerLink:
             return
         generation.accepted = False
         generation.retry_at = None
-        self._outbox.put_nowait(generation.submission(choices))
+        self._outbox.submit(generation, choices)
 
     def _on_reply(self, reply: pb.GatewayReply) -> None:
         kind = reply.WhichOneof("body")
@@ -191,7 +190,7 @@ class SchedulerLink:
             self._on_lost(generation, reply.lost)
 
     def _on_lost(self, generation: Generation, lost: pb.Lost) -> None:
-        log.warning("%s choice %d lost: %s", generation.request, lost.seq.choice, lost.reason)
+        log.warning("%s choice %d lost: %s", generation.id, lost.seq.choice, lost.reason)
         if (choice := generation.lose(lost.seq.choice, lost.epoch, lost.blameless)) is not None:
             self._submit(generation, [choice])
 
@@ -200,7 +199,7 @@ class SchedulerLink:
         if rejected.code == pb.REJECT_CODE_OVERLOADED and generation.moved:
             generation.retry(time.monotonic(), max(rejected.retry_after_s, _SWEEP_S))
         else:
-            generation.fail(self._error_of(generation.job.model, rejected))
+            generation.fail(self._error_of(generation.request.model, rejected))
 
     def _error_of(self, model: str, rejected: pb.Rejected) -> ApiError:
         match rejected.code:
@@ -226,7 +225,7 @@ class SchedulerLink:
         if generation.gives_up_at is not None and now >= generation.gives_up_at:
             generation.fail(EngineError("The engine could not go on with this request."))
         elif now - generation.progress_at > self._hold_s and not generation.started:
-            generation.fail(self._not_taken(generation.job.model))
+            generation.fail(self._not_taken(generation.request.model))
         elif generation.retry_at is not None and now >= generation.retry_at:
             self._submit(generation, generation.open_choices)
 
@@ -236,15 +235,3 @@ class SchedulerLink:
         if status is not None and status.phase == ModelPhase.MODEL_PHASE_FAILED:
             return model_failed(model, status.reason)
         return overloaded("No engine took the request in time; try again.", self._hold_s / 4)
-
-    async def _drain(self, outbox: Outbox) -> AsyncIterator[pb.GatewayMessage]:
-        """One message at a time, as fast as the scheduler reads; what is not waited for any more is not sent."""
-        while (item := await outbox.get()) is not None:
-            message = self._message_of(item) if isinstance(item, Submission) else item
-            if message is not None:
-                yield message
-
-    def _message_of(self, submission: Submission) -> pb.GatewayMessage | None:
-        if self._open.get(submission.generation.request) is not submission.generation:
-            return None
-        return submission.message(time.monotonic())

@@ -15,13 +15,13 @@ class OpenRequests:
 
     def add(self, generation: Generation) -> None:
         """Raises ValueError when the id is open already."""
-        if generation.request in self._open:
-            raise ValueError(f"request {generation.request} is open already")
-        self._open[generation.request] = generation
+        if generation.id in self._open:
+            raise ValueError(f"request {generation.id} is open already")
+        self._open[generation.id] = generation
 
     def remove(self, generation: Generation) -> None:
         """Raises KeyError when it is not open."""
-        del self._open[generation.request]
+        del self._open[generation.id]
 
     def get(self, request: str) -> Generation | None:
         return self._open.get(request)
@@ -33,6 +33,9 @@ class OpenRequests:
 
     def __iter__(self) -> Iterator[Generation]:
         return iter(list(self._open.values()))
+
+    def __contains__(self, generation: Generation) -> bool:
+        return self._open.get(generation.id) is generation
 
     def __len__(self) -> int:
         return len(self._open)

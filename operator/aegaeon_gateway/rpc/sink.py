@@ -14,8 +14,10 @@ from aegaeon_gateway.rpc.open_requests import OpenRequests
 from aegaeon_proto.servers import add_port, make_server
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.gateway_pb2_grpc import TokenSinkServicer, add_TokenSinkServicer_to_server
+from aegaeon_proto.v1.model_pb2 import FINISH_REASON_ERROR, FinishReason
 
 _ACK_EVERY_S = 0.01  # one acknowledgement covers all batches of this time
+_FINISHES = frozenset(FinishReason.values())
 _SERVER = (("grpc.max_receive_message_length", 64 << 20),)
 
 
@@ -47,6 +49,8 @@ class TokenSink(TokenSinkServicer):
         woken: set[Generation] = set()
         for token in batch.tokens:
             generation = self._open.get(token.seq.request)
+            if token.finish not in _FINISHES:  # of an engine of another version
+                token.finish = FINISH_REASON_ERROR
             if generation is not None and generation.receive(token, now):
                 woken.add(generation)
         for generation in woken:

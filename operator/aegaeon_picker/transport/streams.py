@@ -20,14 +20,12 @@ from aegaeon_picker.transport.frames import FrameReader
 from aegaeon_picker.transport.limits import Reason
 from aegaeon_picker.transport.rejections import Rejections
 from aegaeon_picker.transport.requests import is_malformed, size_of
+from aegaeon_picker.transport.sender import Sender
 from aegaeon_picker.transport.stream import Stream
 
 _GIVEN_BACK = 1 << 14  # bytes of a window that are given back together
 _UNSENT = 1 << 16  # bytes of answers behind which no further message is answered
-_LEAST_PIECE = 1 << 10  # bytes of an answer that are worth a frame, unless it is the rest
-_MAX_FRAME = 1 << 16  # bytes that we put into one, whatever the peer would take
 _FRAGMENT = 1 << 10  # bytes; a smaller DATA frame that completes no message is charged
-_EARNED = 10  # WINDOW_UPDATE frames for each DATA frame that we send, as Envoy allows
 
 
 class Streams:
@@ -48,7 +46,7 @@ class Streams:
         self._wake = wake
         self._open: dict[int, Stream] = {}
         self._ready: deque[Stream] = deque()
-        self._starved: dict[int, Stream] = {}  # they wait for the connection's window, not for their own
+        self._sender = Sender(h2, reader)
         self._in_turn = False
         self.blocked = False  # the transport takes nothing
 
@@ -128,8 +126,8 @@ class Streams:
         if number:
             if (stream := self._open.get(number)) is not None:
                 self._push(stream)
-        elif self._h2.outbound_flow_control_window >= _LEAST_PIECE:
-            for stream in list(self._starved.values()):
+        else:
+            for stream in self._sender.resumable:
                 self._push(stream)
 
     def push_all(self) -> None:
@@ -219,28 +217,13 @@ class Streams:
         """Send what the client has room for, and take as much again once all is sent."""
         had_enough = len(stream.unsent) >= _UNSENT
         if not self.blocked:
-            self._send_pieces(stream)
+            self._sender.send(stream)
         if not stream.unsent and not self.blocked:
             self._all_sent(stream)
         elif had_enough and len(stream.unsent) < _UNSENT and stream.has_message(self._limits.message_bytes):
             self._get_ready(stream)
         if stream.id in self._open:
             self._account(stream)
-
-    def _send_pieces(self, stream: Stream) -> None:
-        h2, unsent, frames = self._h2, stream.unsent, 0
-        self._starved.pop(stream.id, None)
-        while unsent:
-            room = min(h2.local_flow_control_window(stream.id), h2.max_outbound_frame_size, _MAX_FRAME)
-            if room < min(len(unsent), _LEAST_PIECE):
-                if h2.outbound_flow_control_window < _LEAST_PIECE:
-                    self._starved[stream.id] = stream
-                break
-            h2.send_data(stream.id, bytes(unsent[:room]))
-            del unsent[:room]
-            frames += 1
-        if frames:
-            self._reader.credit(Reason.WINDOW_UPDATES, _EARNED * frames)
 
     def _all_sent(self, stream: Stream) -> None:
         self._give_back(stream)
@@ -292,7 +275,7 @@ class Streams:
         if self._open.pop(stream.id, None) is None:
             return
         self._budget.streams -= 1
-        self._starved.pop(stream.id, None)
+        self._sender.forget(stream)
         if stream.held and give_back:  # to the connection's window, for the stream has none any more
             self._h2.acknowledge_received_data(stream.held, stream.id)
         stream.received.clear()

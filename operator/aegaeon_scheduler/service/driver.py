@@ -45,8 +45,10 @@ class Link(Protocol):
     def base(self) -> int:
         """Added to the core's command ids on this stream (see codec)."""
 
-    def send(self, command: engine_pb2.Command) -> None:
-        """Queue a command; never waits."""
+    def send(
+        self, command: engine_pb2.Command, complete: Callable[[engine_pb2.Command], None] | None = None, /
+    ) -> None:
+        """Queue a command; never waits. `complete` is called with it when it is written."""
 
 
 class Observer(Protocol):
@@ -196,9 +198,9 @@ class Driver:
             return  # its stream broke: it comes back without what was in flight, or not at all
         message, body = command_to(send, link.base), send.body
         if isinstance(body, commands.Open):
-            if not self._fill(send, body, message):
-                return
-        elif isinstance(body, commands.SwapOut):
+            self._open(link, send, body, message)
+            return
+        if isinstance(body, commands.SwapOut):
             self.handles.expect(send.instance, send.id, body.seq)
         elif isinstance(body, commands.Adopt):
             # Without a handle the sidecar fails the command, and with it what waits for it.
@@ -208,14 +210,14 @@ class Driver:
             self.handles.closed(send.instance, body.seq)
         link.send(message)
 
-    def _fill(self, send: commands.Send, body: commands.Open, message: engine_pb2.Command) -> bool:
+    def _open(self, link: Link, send: commands.Send, body: commands.Open, message: engine_pb2.Command) -> None:
+        """The prompt is added when the message is written: the choices that wait for an engine share the submission."""
         kept = self.sequences.get(body.seq)
         if kept is None:
             reason = f"Open of {body.seq}, whose submission is gone"
             self._pending.append(events.CommandFailed(send.instance, send.id, FailureKind.UNKNOWN, reason))
-            return False
-        kept.fill(message.open)
-        return True
+        else:
+            link.send(message, kept.complete)
 
     def _reply(self, gateway: GatewayId, reply: gateway_pb2.GatewayReply) -> None:
         # A gateway that is away submits again when it is back, so an answer that it misses is not missed.

@@ -49,9 +49,9 @@ class Attachment:
         """Its stream is open."""
         return not self.outbox.closed
 
-    def send(self, command: engine_pb2.Command) -> None:
+    def send(self, command: engine_pb2.Command, complete: Callable[[engine_pb2.Command], None] | None = None) -> None:
         """Queue a command."""
-        self.outbox.put(command)
+        self.outbox.put(command, complete)
 
     def end(self) -> None:
         """Close the stream, and judge it no more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 
 M = TypeVar("M")
@@ -15,13 +15,16 @@ class Outbox(Generic[M]):
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._messages: deque[M] = deque()
+        self._messages: deque[tuple[M, Callable[[M], None] | None]] = deque()
         self._changed = asyncio.Event()
         self.closed = False
         self.overflowed = False
 
-    def put(self, message: M) -> None:
-        """Queue a message. Past the limit the box closes and forgets what it held: its peer has to connect anew."""
+    def put(self, message: M, complete: Callable[[M], None] | None = None) -> None:
+        """Queue a message. Past the limit the box closes and forgets what it held: its peer has to connect anew.
+
+        `complete` adds to the message, as it is handed out, what is too large to be copied while it waits.
+        """
         if self.closed:
             return
         if len(self._messages) >= self._limit:
@@ -29,7 +32,7 @@ class Outbox(Generic[M]):
             self._messages.clear()
             self.close()
             return
-        self._messages.append(message)
+        self._messages.append((message, complete))
         self._changed.set()
 
     def close(self) -> None:
@@ -43,7 +46,10 @@ class Outbox(Generic[M]):
     async def __aiter__(self) -> AsyncIterator[M]:
         while True:
             while self._messages:
-                yield self._messages.popleft()
+                message, complete = self._messages.popleft()
+                if complete is not None:
+                    complete(message)
+                yield message
             if self.closed:
                 return
             self._changed.clear()

@@ -32,8 +32,9 @@ class OpenSequence:
     queued: bool = False  # the core accepted it
     refused: bool = False  # the gateway has its answer: the request ends
 
-    def fill(self, body: engine_pb2.Open) -> None:
+    def complete(self, command: engine_pb2.Command) -> None:
         """Add to Open what the core left out."""
+        body = command.open
         body.prompt.extend(self.submit.prompt)
         body.prefix.extend(self.choice.prefix)
         body.sampling.CopyFrom(self.submit.sampling)

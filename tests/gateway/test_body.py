@@ -8,7 +8,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aegaeon_gateway.answer.collected import Collected, WholeAnswer
+from aegaeon_gateway.answer.body import Body, Collected
 from aegaeon_gateway.generation.output import Delta, Usage
 
 USAGE: Usage = {
@@ -30,7 +30,7 @@ def render(choice: Collected) -> dict[str, Any]:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.text(max_size=4), TOKENS), min_size=1))
 def test_pieces_joined_are_the_answer_rendered_at_once(deltas: list[tuple[int, str, list[int]]]) -> None:
-    answer = WholeAnswer(lambda delta: logprobs(delta.tokens))
+    answer = Body(lambda delta: logprobs(delta.tokens))
     whole: dict[int, dict[str, Any]] = {}
     for index, text, tokens in deltas:
         answer.add(Delta(index, text, tokens))
@@ -47,11 +47,11 @@ def test_pieces_joined_are_the_answer_rendered_at_once(deltas: list[tuple[int, s
 
 
 def test_a_choice_without_logprobs_says_null() -> None:
-    answer = WholeAnswer(lambda delta: None)
+    answer = Body(lambda delta: None)
     answer.add(Delta(0, "a", [1]))
     assert orjson.loads(b"".join(answer.pieces({"id": "x"}, render, USAGE, {})))["choices"][0]["logprobs"] is None
 
 
 def test_buffered_bytes_are_counted() -> None:
-    answer = WholeAnswer(lambda delta: logprobs(delta.tokens))
+    answer = Body(lambda delta: logprobs(delta.tokens))
     assert answer.add(Delta(0, "a", [1] * 100)) > 100 * len('{"token":"1","top":[1,1]}')

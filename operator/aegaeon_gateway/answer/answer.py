@@ -1,4 +1,4 @@
-"""One HTTP request's generations (several prompts, several choices each) as one thing to read from."""
+"""The answer to one HTTP request while it is generated: all its prompts and choices as one thing to read from."""
 
 from __future__ import annotations
 
@@ -6,32 +6,24 @@ import asyncio
 from collections.abc import Iterator
 from types import TracebackType
 
-from aegaeon_gateway.answer.prepare import Prepared
 from aegaeon_gateway.errors import ApiError
 from aegaeon_gateway.generation.generation import Generation
-from aegaeon_gateway.generation.output import ChoiceOutput, Delta, Usage
+from aegaeon_gateway.generation.output import Delta, Usage
+from aegaeon_gateway.generation.request import Request
 from aegaeon_gateway.metrics import ModelMetrics
 from aegaeon_gateway.rpc.link import SchedulerLink
 
 
-class Exchange:
+class Answer:
     """Open inside `async with`; on leaving, whatever is not finished is cancelled and everything is freed."""
 
-    def __init__(self, prepared: Prepared, link: SchedulerLink, metrics: ModelMetrics) -> None:
+    def __init__(self, request: Request, link: SchedulerLink, metrics: ModelMetrics) -> None:
         self._link = link
         self._wake = asyncio.Event()
-        self._generations = [
-            Generation(job, self._outputs(prepared, number), metrics, self._wake, prepared.arrived)
-            for number, job in enumerate(prepared.jobs)
-        ]
-        self._prompt_tokens = prepared.prompt_tokens
+        self._generations = [Generation(request, number, metrics, self._wake) for number in range(len(request.prompts))]
+        self._prompt_tokens = request.prompt_tokens
 
-    @staticmethod
-    def _outputs(prepared: Prepared, number: int) -> list[ChoiceOutput]:
-        first = number * prepared.n
-        return [ChoiceOutput(first + at, prepared.text.vocabulary, prepared.stops) for at in range(prepared.n)]
-
-    async def __aenter__(self) -> Exchange:
+    async def __aenter__(self) -> Answer:
         for generation in self._generations:
             self._link.open(generation)
         return self
@@ -55,7 +47,7 @@ class Exchange:
         """Everything new, in the order of choices. A choice that met a stop string is cancelled at its engine."""
         for generation in self._generations:
             for choice, delta in generation.drain():
-                if choice.output.stopped_here and delta.finish and choice.assembly.finish is None:
+                if choice.output.stopped_here and delta.finish and choice.finish is None:
                     self._link.cancel(generation, [choice])
                 yield delta
 
@@ -70,7 +62,7 @@ class Exchange:
     @property
     def usage(self) -> Usage:
         """OpenAI's usage object, in tokens. Each prompt counts once, whatever n is; what any choice computed counts."""
-        cached = sum(min(c.assembly.cached_tokens for c in g.choices) for g in self._generations)
+        cached = sum(min(c.cached_tokens for c in g.choices) for g in self._generations)
         output = sum(choice.output.tokens for generation in self._generations for choice in generation.choices)
         return {
             "prompt_tokens": self._prompt_tokens,

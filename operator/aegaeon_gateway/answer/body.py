@@ -1,4 +1,4 @@
-"""An answer that is sent whole, rendered as its tokens come.
+"""The body of an answer that is not streamed, rendered as its tokens come.
 
 With many choices and likeliest tokens the logprobs alone take seconds to render: at the end of the answer they would
 hold up every other stream of the gateway.
@@ -60,8 +60,8 @@ class Collected:
         return len(parts[-1])
 
 
-class WholeAnswer:
-    """The choices of one answer. `logprobs` gives those of a delta in the endpoint's shape, None when not asked for."""
+class Body:
+    """The JSON body of an answer. `logprobs` gives those of a delta in the endpoint's shape, None if not asked for."""
 
     def __init__(self, logprobs: Callable[[Delta], Json | None]) -> None:
         self._logprobs = logprobs

@@ -1,0 +1,82 @@
+"""Every token index exactly once, whatever the network repeats, reorders or sends from engines given up for dead."""
+
+from __future__ import annotations
+
+from aegaeon_gateway.generation.output import Output
+from aegaeon_proto.v1.gateway_pb2 import Token
+from aegaeon_proto.v1.model_pb2 import FINISH_REASON_ERROR, FinishReason
+
+
+class Choice:
+    """One sequence. Its received `tokens` are gapless, and they are the prefix to go on from after a loss.
+
+    Only tokens of the current `epoch` count. Invariant: what waits in `_early` has an index above len(tokens).
+    `fresh`: the tokens that `output` has not been fed yet, with their receive times.
+    """
+
+    __slots__ = (
+        "_early",
+        "_limit",
+        "cached_tokens",
+        "epoch",
+        "finish",
+        "fresh",
+        "last_at",
+        "losses",
+        "number",
+        "output",
+        "submitted",
+        "tokens",
+    )
+
+    def __init__(self, number: int, limit: int, output: Output) -> None:
+        self.number = number
+        self.output = output
+        self.epoch = 1
+        self.tokens: list[int] = []
+        self.fresh: list[tuple[Token, float]] = []
+        self.finish: FinishReason.ValueType | None = None
+        self.cached_tokens = 0
+        """tokens of the prompt whose KV cache was reused"""
+        self.losses = 0
+        """in a row, without a token between them"""
+        self.last_at = 0.0
+        self.submitted = False
+        self._early: dict[int, Token] = {}
+        self._limit = limit
+
+    @property
+    def open(self) -> bool:
+        """An engine still has to work on it."""
+        return self.finish is None and not self.output.stopped_here
+
+    def submit(self) -> None:
+        """It is about to be sent, with epoch 1 at first. Every further time begins anew, with a higher one."""
+        if self.submitted:
+            self.epoch += 1
+            self._early.clear()
+        self.submitted = True
+
+    def receive(self, token: Token, now: float) -> bool:
+        """Take one token, and early ones that are next then; True when there is anything fresh."""
+        if token.epoch != self.epoch or self.finish is not None:
+            return False
+        due = len(self.tokens)
+        if token.index != due:
+            if due < token.index < self._limit:
+                self._early.setdefault(token.index, token)
+            return False
+        self._take(token, now)
+        while self._early and (early := self._early.pop(len(self.tokens), None)) is not None:
+            self._take(early, now)
+        self.losses = 0
+        return True
+
+    def _take(self, token: Token, now: float) -> None:
+        self.fresh.append((token, now))
+        self.cached_tokens = max(self.cached_tokens, token.cached_tokens)
+        if token.finish != FINISH_REASON_ERROR:  # which carries no token
+            self.tokens.append(token.token)
+        if token.finish:
+            self.finish = token.finish
+            self._early.clear()

@@ -1,0 +1,65 @@
+"""What is asked of engines: the prompts of one HTTP request, and what all their choices share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from aegaeon_gateway.request.prompt import Prompt
+from aegaeon_gateway.text.detokenize import Vocabulary
+from aegaeon_gateway.workers.wire import Done, Options
+from aegaeon_proto.v1.model_pb2 import Limits, ModelSpec, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Each of `prompts` has one of `limits` and `options.n` choices. `texts`: the prompts as text, for echo alone.
+
+    `spec` is of the model that the prompts were made for: token k is due `ttft_s + k * tbt_s` seconds after `arrived`
+    (time.monotonic()).
+    """
+
+    id: str
+    spec: ModelSpec
+    vocabulary: Vocabulary
+    options: Options
+    sampling: Sampling
+    prompts: Sequence[Prompt]
+    limits: Sequence[Limits]
+    texts: Sequence[str]
+    arrived: float
+
+    @property
+    def model(self) -> str:
+        return self.spec.name
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(prompt.tokens for prompt in self.prompts)
+
+    def submit_id(self, number: int) -> str:
+        """Each prompt is a submission of its own."""
+        return f"{self.id}-{number}" if len(self.prompts) > 1 else self.id
+
+
+def request_of(id_: str, spec: ModelSpec, vocabulary: Vocabulary, done: tuple[Done, bytes], arrived: float) -> Request:
+    """What a worker made of a body. Raises ValueError when the parts of its message do not fit each other."""
+    message, tail = done
+    prompts = _cut(tail, message)
+    if len(prompts) != len(message.limits):
+        raise ValueError(f"{len(message.limits)} limits came of {len(prompts)} prompts")
+    sampling = Sampling.FromString(message.sampling)
+    limits = [Limits.FromString(each) for each in message.limits]
+    return Request(id_, spec, vocabulary, message.options, sampling, prompts, limits, message.prompts, arrived)
+
+
+def _cut(tail: bytes, message: Done) -> list[Prompt]:
+    """Each prompt's tokens."""
+    if len(tail) != sum(message.packed):
+        raise ValueError(f"{len(tail)} bytes of tokens came of {sum(message.packed)}")
+    ends = accumulate(message.packed)
+    return [
+        Prompt(count, tail[end - size : end])
+        for count, size, end in zip(message.tokens, message.packed, ends, strict=True)
+    ]

@@ -1,0 +1,128 @@
+"""From an HTTP request's body to what is asked of engines: checked, rendered and tokenized by a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from aegaeon_gateway.errors import ApiError, ModelChangedError, TokenizerError, model_failed, overloaded
+from aegaeon_gateway.generation.request import Request, request_of
+from aegaeon_gateway.http.admission import (
+    PEEK_BYTES,
+    UNKNOWN_BODY_BYTES,
+    Client,
+    Endpoint,
+    body_bytes,
+    check_body,
+)
+from aegaeon_gateway.http.gateway import Gateway
+from aegaeon_gateway.models.catalog import served_length
+from aegaeon_gateway.models.texts import ModelText
+from aegaeon_gateway.request.parse import model_of
+from aegaeon_gateway.workers.wire import Done, Job
+from aegaeon_proto.v1.gateway_pb2 import ModelStatus
+
+_PREFIXES: dict[Endpoint, str] = {"chat": "chatcmpl", "completions": "cmpl"}
+_KEPT_BYTES = 16384  # of a body while it is answered: should its model change at this moment, the prompt is made anew
+
+
+@dataclass(slots=True)
+class Received:
+    """A request as it came; `body` is None once it is too large to be kept for a second time. `tries`: how often its
+    prompt was made."""
+
+    id: str
+    endpoint: Endpoint
+    client: Client
+    model: str
+    arrived: float
+    body: bytearray | None
+    tries: int = 0
+
+    def next_id(self) -> str:
+        """Of its next submission. Each has its own: what engines still say of the former one is not of the answer."""
+        self.tries += 1
+        again = f".{self.tries}" if self.tries > 1 else ""
+        return f"{_PREFIXES[self.endpoint]}-{self.id}{again}"
+
+    def prepared(self) -> None:
+        """A large body is not kept beside the prompt that was made of it."""
+        if len(self.body or ()) > _KEPT_BYTES:
+            self.body = None
+
+
+class Preparation:
+    """The steps before a submission, in the order in which the handlers take them."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def most_bytes(self, client: Client, endpoint: Endpoint) -> int:
+        """Of a body of this client: what the longest of its models could use. Raises UnauthorizedError without any."""
+        client.check_any()
+        mine = [m for m in self._gateway.catalog.models() if client.directory.visible(client.tenant, m.spec.name)]
+        longest = max((body_bytes(served_length(model), endpoint) for model in mine), default=UNKNOWN_BODY_BYTES)
+        return min(longest, self._gateway.config.max_body_bytes)
+
+    async def model_of(self, client: Client, body: bytearray) -> str:
+        """The model that a body names, if the client may use it. Raises ApiError."""
+        if len(body) <= PEEK_BYTES:
+            name = model_of(body)
+        else:
+            name = await self._gateway.workers.model_of(client.owner_of(""), body)
+        client.directory.check(client.tenant, name, (model.spec.name for model in self._gateway.catalog.models()))
+        return name
+
+    async def ready(self, name: str) -> ModelStatus:
+        """The model once it may be asked. Raises ApiError."""
+        return await self._gateway.catalog.ready(name, self._gateway.config.hold_s)
+
+    async def request(self, received: Received, model: ModelStatus) -> Request:
+        """The order of checks: what costs least first. Raises ApiError."""
+        body = received.body
+        assert body is not None  # it is prepared again only while it is there
+        try:
+            text = await self._text(model, received.arrived + self._gateway.config.hold_s)
+            length = served_length(model) or text.max_positions
+            check_body(body, length, received.endpoint)
+            job = Job(text.key, received.endpoint, received.model, length)
+            done = await self._done(model, received.client.owner_of(received.model), job, body)
+        except ApiError as error:
+            self._gateway.metrics.of(received.model).ended(error.outcome)
+            raise
+        received.prepared()
+        return request_of(received.next_id(), model.spec, text.vocabulary, done, received.arrived)
+
+    async def is_another(self, model: ModelStatus, error: ApiError) -> bool:
+        """Whether the name stands for another model by now; where the scheduler says so, its catalog is on its way."""
+        name, catalog = model.spec.name, self._gateway.catalog
+
+        def same() -> bool:
+            known = catalog.find(name)
+            return known is not None and known.spec.identity == model.spec.identity
+
+        try:
+            async with asyncio.timeout(self._gateway.config.hold_s):
+                while isinstance(error, ModelChangedError) and same():
+                    await catalog.changed()
+        except TimeoutError:
+            return False
+        return catalog.find(name) is not None and not same()
+
+    async def _done(self, model: ModelStatus, owner: str, job: Job, body: bytearray) -> tuple[Done, bytes]:
+        try:
+            return await self._gateway.workers.prepare(owner, job, body)
+        except TokenizerError as error:
+            self._gateway.texts.forget(model.spec.source)
+            raise model_failed(model.spec.name, str(error)) from error
+
+    async def _text(self, model: ModelStatus, until: float) -> ModelText:
+        name = model.spec.name
+        try:
+            async with asyncio.timeout(max(until - time.monotonic(), 0.1)):
+                return await self._gateway.texts.get(model.spec.source)
+        except TimeoutError:
+            raise overloaded(f"The tokenizer of {name!r} is still loading; try again.") from None
+        except TokenizerError as error:
+            raise model_failed(name, str(error)) from error

@@ -1,0 +1,94 @@
+"""How an answer is written: whole, or as server-sent events while it is generated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+
+from aiohttp import web
+
+from aegaeon_gateway.answer.answer import Answer
+from aegaeon_gateway.answer.render import DONE, Renderer, error_event
+from aegaeon_gateway.generation.output import Delta
+from aegaeon_gateway.http.intake import Holding
+from aegaeon_gateway.http.silence import COMMENT, Silence
+
+_DELTAS_IN_TURN = 16
+_STREAM_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache, no-transform",
+    "X-Accel-Buffering": "no",  # proxies that know it do not collect the stream
+}
+
+
+async def whole(answer: Answer, renderer: Renderer, holding: Holding) -> web.Response:
+    """Collect everything, answer once. Raises the answer's ApiError, UnavailableError when it is too much to hold."""
+    prompt = holding.size
+    while not answer.done:
+        await answer.wait()
+        async for delta in _in_turns(answer.drain()):
+            holding.hold(prompt + renderer.keep(delta))
+        if answer.error is not None:
+            raise answer.error
+    pieces = []
+    for piece in renderer.pieces(answer.usage):
+        pieces.append(piece)
+        await asyncio.sleep(0)  # between two choices streams go on
+    return web.Response(body=b"".join(pieces), content_type="application/json")
+
+
+async def stream(
+    http: web.Request,
+    answer: Answer,
+    renderer: Renderer,
+    silence: Silence,
+    starting: Callable[[], bool],
+    *,
+    usage: bool,
+) -> tuple[web.StreamResponse, str]:
+    """Write events as tokens come, and say how it ended; what came together is one write.
+
+    The status line is sent with the first token, so that a refusal before it has its own status; where an engine is
+    being started, with the first comment, since that takes longer than proxies wait. A later error is an event.
+    """
+    response, opened, outcome = web.StreamResponse(headers=_STREAM_HEADERS), False, ""
+    while not outcome:
+        await answer.wait()
+        events = [renderer.chunk(delta) async for delta in _in_turns(answer.drain())]
+        last, outcome = _end(answer, renderer, usage=usage)
+        if answer.error is not None and outcome != "ok" and not response.prepared:
+            raise answer.error
+        if events and not opened:
+            events.insert(0, renderer.opening())
+            opened = True
+        if not events and not last and silence.due and (response.prepared or starting()):
+            last = COMMENT
+        if data := b"".join((*events, last)):
+            await _write(http, response, data)
+            silence.wrote()
+    await response.write_eof()
+    return response, outcome
+
+
+def _end(answer: Answer, renderer: Renderer, *, usage: bool) -> tuple[bytes, str]:
+    """The last events of a stream and how it ended; both empty while it goes on."""
+    if answer.done:
+        return (renderer.usage(answer.usage) if usage else b"") + DONE, "ok"
+    if answer.error is not None:
+        return error_event(answer.error), answer.error.outcome
+    return b"", ""
+
+
+async def _write(http: web.Request, response: web.StreamResponse, data: bytes) -> None:
+    """The status line goes out with the first bytes."""
+    if not response.prepared:
+        await response.prepare(http)
+    await response.write(data)
+
+
+async def _in_turns(deltas: Iterator[Delta]) -> AsyncIterator[Delta]:
+    """The same; other streams go on after every few, as one with 20 likeliest tokens takes 50 us to render."""
+    for number, delta in enumerate(deltas, 1):
+        yield delta
+        if not number % _DELTAS_IN_TURN:
+            await asyncio.sleep(0)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from small_world import small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
 from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role
-from aegaeon_simulator.small import small_world
-from aegaeon_simulator.world import World
+from aegaeon_simulator.pool.world import World
 
 M0, M1, M2 = (ModelName(f"m{i}") for i in range(3))
 

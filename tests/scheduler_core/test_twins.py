@@ -51,7 +51,7 @@ def test_a_second_name_is_loaded_into_the_slabs_of_the_first_and_takes_none(poli
     played.ask(M0, 20.0)
     assert [(load.model, load.slabs, load.twin) for load in played.bodies(cmd.Load)] == [(M0, 100, None), (M1, 0, M0)]
     assert not played.bodies(cmd.Unload)
-    assert next(iter(played.world.engines.values())).device.free == 30
+    assert next(iter(played.world.engines.values())).state.device.free == 30
 
 
 @pytest.mark.parametrize("policy", ["paper", "slack"])

@@ -138,14 +138,14 @@ class SlotPool:
         return model, count
 
     def _assign_and_sort(self, new: Job) -> None:
-        plans = [self._grouped(worker) for worker in self.workers]
-        room = (g for groups in plans for g in groups if g[0].model == new.model and len(g) < SLOTS)
+        queues = [self._grouped(worker) for worker in self.workers]
+        room = (g for groups in queues for g in groups if g[0].model == new.model and len(g) < SLOTS)
         group = next(room, None)
         if group is not None:
             group.append(new)
         else:
-            min(plans, key=len).append([new])
-        for worker, groups in zip(self.workers, plans, strict=True):
+            min(queues, key=len).append([new])
+        for worker, groups in zip(self.workers, queues, strict=True):
             groups.sort(key=self._left_s)
             worker.queue = deque(job for group in groups for job in group)
 

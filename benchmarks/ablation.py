@@ -24,7 +24,7 @@ from aegaeon_scheduler.core.state import Instance, Sequence
 from aegaeon_simulator import production
 from aegaeon_simulator.figures.catalog import panels
 from aegaeon_simulator.figures.points import run_of as figure_run
-from aegaeon_simulator.processes import processes
+from aegaeon_simulator.parallel import processes
 from aegaeon_simulator.run import Run, simulate
 
 _FULL = "all rules"

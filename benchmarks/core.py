@@ -18,8 +18,8 @@ from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
 from aegaeon_scheduler.core.domain import Footprint, InstanceId, KvShape, ModelName, Role, Slo
 from aegaeon_scheduler.core.scheduler import Scheduler
-from aegaeon_simulator.spec import EngineSpec, Served
-from aegaeon_simulator.world import World
+from aegaeon_simulator.engine.spec import EngineSpec, Served
+from aegaeon_simulator.pool.world import World
 
 MODELS, INSTANCES = 100, 32
 SLAB_BYTES = 32 << 20

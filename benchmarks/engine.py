@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.report import Row, report
 
-from aegaeon_cli.bench.rig import PROMPT, OneEngine, Size, make_model, one_engine
+from aegaeon_cli.bench.testing.rig import PROMPT, OneEngine, Size, make_model, one_engine
 from aegaeon_proto.v1 import engine_pb2 as pb
 
 BATCH = 8

@@ -17,8 +17,8 @@ from benchmarks.report import Row, report
 
 from aegaeon_scheduler.core.domain import Slo
 from aegaeon_scheduler.core.slo import Attainment
-from aegaeon_simulator.device import read_device
-from aegaeon_simulator.processes import processes
+from aegaeon_simulator.devices import read_device
+from aegaeon_simulator.parallel import processes
 from aegaeon_simulator.run import Run, simulate
 from aegaeon_simulator.settings import Settings, Split
 from aegaeon_simulator.workload import Lengths, poisson

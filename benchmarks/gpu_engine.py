@@ -15,7 +15,7 @@ from benchmarks.report import Row, report
 from benchmarks.switch import in_shared_memory, residents
 
 from aegaeon_cli.bench.batch import prepare, to_and_fro
-from aegaeon_cli.bench.rig import OneEngine, Size, make_model, one_engine
+from aegaeon_cli.bench.testing.rig import OneEngine, Size, make_model, one_engine
 
 MODEL = Size(hidden=4096, layers=6, vocabulary=32000)  # 2.5 GB in bfloat16
 SLABS = 200  # two of them with their KV

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from aegaeon_native import Range, SlabPool
 from aegaeon_sidecar.models.config import read_spec
-from aegaeon_sidecar.models.layout import plan
+from aegaeon_sidecar.models.layout import lay_out
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.tensors import tensor_shapes
 from aegaeon_sidecar.models.weight_files import look
@@ -73,7 +73,7 @@ def write_model(directory: Path) -> Layout:
         for start in range(0, end, block.nbytes):
             file.write(block[: end - start].data)
     subprocess.run(["sync", "-d", str(directory / "model.safetensors")], check=True)
-    return plan(directory, 0, "float32", 16)
+    return lay_out(directory, 0, "float32", 16)
 
 
 def dd(file: Path, readers: int, to: Path | None = None) -> float:

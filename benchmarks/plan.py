@@ -12,8 +12,8 @@ import time
 from benchmarks.report import Row, report
 
 from aegaeon_scheduler.core.domain import Slo
-from aegaeon_simulator.device import read_device
-from aegaeon_simulator.plan import Lab, ModelDemand, Objective, plan, poisson_traffic
+from aegaeon_simulator.devices import read_device
+from aegaeon_simulator.plan import ModelDemand, Objective, PoolEvaluator, plan, poisson_traffic
 from aegaeon_simulator.workload import Lengths
 from aegaeon_simulator.workload.kinds import paper_kind
 
@@ -26,7 +26,7 @@ def main() -> int:
     models = [ModelDemand(f"model-{m:03}", paper_kind(m), RATE) for m in range(MODELS)]
     began = time.process_time()
     traffic = poisson_traffic(models, Lengths.packaged())
-    found = plan(Lab(traffic, read_device("h800-policy"), Objective(Slo(10.0, 0.1))))
+    found = plan(PoolEvaluator(traffic, read_device("h800-policy"), Objective(Slo(10.0, 0.1))))
     seconds = time.process_time() - began
     rows = [
         Row(f"plan: {MODELS} models", seconds, "s", PLAN_S, "<="),

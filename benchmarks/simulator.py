@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.report import Row, report
 
 from aegaeon_scheduler.core.domain import Slo
-from aegaeon_simulator.device import read_device
+from aegaeon_simulator.devices import read_device
 from aegaeon_simulator.run import Run, simulate
 from aegaeon_simulator.settings import Settings, default_split
 from aegaeon_simulator.workload import Lengths, poisson

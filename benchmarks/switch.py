@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.report import Row, report
 
 from aegaeon_cli.bench.batch import MANY, MODEL, SLAB_BYTES, prepare, to_and_fro, to_residents
-from aegaeon_cli.bench.rig import OneEngine, make_model, one_engine
+from aegaeon_cli.bench.testing.rig import OneEngine, make_model, one_engine
 from aegaeon_proto.v1 import engine_pb2 as pb
 
 ROUNDS = 5

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from benchmarks.goodput import BAR, POINTS, PROCESSES, Point, run_of
 from benchmarks.report import Row, report
 
-from aegaeon_simulator.processes import processes
+from aegaeon_simulator.parallel import processes
 from aegaeon_simulator.run import simulate
 
 STEP = 1.04

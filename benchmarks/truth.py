@@ -32,7 +32,7 @@ from aegaeon_cli.models import make_models
 from aegaeon_operator.spec import load_manifests
 from aegaeon_scheduler.core.domain import Slo
 from aegaeon_scheduler.core.slo import Attainment, attainment
-from aegaeon_simulator.device import Device, read_device
+from aegaeon_simulator.devices import Device, read_device
 from aegaeon_simulator.run import Run, simulate
 from aegaeon_simulator.settings import Settings, Split
 from aegaeon_simulator.workload import Arrival, Workload
@@ -123,7 +123,7 @@ def simulated(machine: Machine, workload: Workload, policy: str, slo: Slo, delay
     settings = Settings(policy, split, slo, delay_s=delay_s)
     outcome = simulate(Run(settings, workload, machine.device))
     times = [[t + machine.gateway_s for t in r.times] for r in outcome.requests]
-    changed = sum(len(use.stalls) for use in outcome.uses[split.prefill :])
+    changed = sum(len(used.stalls) for used in outcome.usage[split.prefill :])
     return _figures(times, workload, slo, changed, outcome.span_s, 0.0)
 
 

@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from rich.terminal_theme import MONOKAI
 
 from aegaeon_cli.demo.stack import Stack
-from aegaeon_cli.demo.traffic import Traffic, plan
+from aegaeon_cli.demo.traffic import Traffic, conversations
 from aegaeon_cli.folders import models_folder
 from aegaeon_cli.models import make_models, questions
 from aegaeon_cli.pool_view import PoolView
@@ -39,7 +39,7 @@ async def fullest(models: Path) -> RenderableType:
     """The picture of the moment in which most models and sequences were at work."""
     async with Stack(QUICKSTART, models) as stack:
         traffic = Traffic(stack.state.url)
-        talking = asyncio.create_task(traffic.run(plan(questions(models), clients=3, rounds=8)))
+        talking = asyncio.create_task(traffic.run(conversations(questions(models), clients=3, rounds=8)))
         best, picture, view = (-1, -1), None, PoolView()
         async for status in watch_status(stack.state.scheduler, INTERVAL_S):
             shown = view.show(status)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from e2e.chaos.errors import ChaosError, MissedError
 from e2e.chaos.faults import KINDS, Kind
-from e2e.chaos.schedule import Planned, plan
+from e2e.chaos.schedule import Drawn, draw
 from e2e.chaos.view import UNREACHABLE
 from e2e.chaos.world import World
 from e2e.cluster.errors import ClusterError
@@ -62,10 +62,10 @@ class Campaign:
         """Faults as the seed says, until the minutes, or so many faults, are over."""
         deadline = self.began + 60 * minutes
         try:
-            for planned in plan(self.seed, weights):
-                if time.monotonic() > deadline or planned.number > (faults or planned.number):
+            for drawn in draw(self.seed, weights):
+                if time.monotonic() > deadline or drawn.number > (faults or drawn.number):
                     break
-                self._strike(planned)
+                self._strike(drawn)
             self._recover()
         except ChaosError as error:
             self.stuck = f"{error}\nbefore:\n" + self._before()
@@ -77,7 +77,7 @@ class Campaign:
         """Each kind once, alone."""
         for number, name in enumerate(kinds, 1):
             try:
-                self._strike(Planned(number, name, 0.5, 0.5, 1.0, overlaps=False))
+                self._strike(Drawn(number, name, 0.5, 0.5, 1.0, overlaps=False))
             except ChaosError as error:
                 self._tell(f"STUCK: {error}")
                 self.stuck += f"{name}: {error}\n"
@@ -90,29 +90,29 @@ class Campaign:
         for sentence in world.verdict.look(world.load.by_url, world.gateways):
             self._tell(f"seed {self.seed}: {sentence}\nbefore:\n{self._before()}")
 
-    def _strike(self, planned: Planned) -> None:
-        kind = KINDS[planned.kind]
-        struck = Struck(planned.number, kind.name, kind.group, "", self._now())
+    def _strike(self, drawn: Drawn) -> None:
+        kind = KINDS[drawn.kind]
+        struck = Struck(drawn.number, kind.name, kind.group, "", self._now())
         self.struck.append(struck)
         try:
-            self._inject(kind, planned, struck)
+            self._inject(kind, drawn, struck)
         except (MissedError, ClusterError, *UNREACHABLE) as error:
             if struck.target:
                 raise ChaosError(f"{kind.name} could not be healed: {error}") from error
             self.struck.remove(struck)
             self.missed.append(f"{kind.name}: {error}")
-            self._tell(f"#{planned.number:03d} {kind.name} was not injected: {error}")
+            self._tell(f"#{drawn.number:03d} {kind.name} was not injected: {error}")
             self._recover()
             return
         self._recovering.append((struck, kind))
-        if not (planned.overlaps and kind.overlaps and len(self._recovering) < _AT_ONCE):
+        if not (drawn.overlaps and kind.overlaps and len(self._recovering) < _AT_ONCE):
             self._recover()
-        time.sleep(planned.pause_s)
+        time.sleep(drawn.pause_s)
 
-    def _inject(self, kind: Kind, planned: Planned, struck: Struck) -> None:
-        with kind.inject(self.world, planned) as target:
+    def _inject(self, kind: Kind, drawn: Drawn, struck: Struck) -> None:
+        with kind.inject(self.world, drawn) as target:
             struck.target = target
-            time.sleep(planned.between(*kind.lasts_s))  # so long it lasts, whatever happens
+            time.sleep(drawn.between(*kind.lasts_s))  # so long it lasts, whatever happens
         struck.healed_s = self._now()
 
     def _recover(self) -> None:

@@ -9,7 +9,7 @@ from itertools import count
 
 from e2e.chaos.errors import MissedError
 from e2e.chaos.on_models import served, with_qwen3
-from e2e.chaos.schedule import Planned
+from e2e.chaos.schedule import Drawn
 from e2e.chaos.world import World
 from e2e.cluster import network, node
 from e2e.cluster.control_plane import api_server_away
@@ -34,33 +34,33 @@ def make_disks(layout: Layout) -> None:
 
 
 @contextmanager
-def cut(world: World, planned: Planned) -> Iterator[str]:
+def cut(world: World, drawn: Drawn) -> Iterator[str]:
     """A node's link is down: nothing closes the connections of what runs there."""
-    one = planned.choose(world.layout.nodes)
+    one = drawn.choose(world.layout.nodes)
     world.harm(world.on(one))
     with network.cut(world.layout, one):
         yield one.name
 
 
 @contextmanager
-def loss(world: World, planned: Planned) -> Iterator[str]:
+def loss(world: World, drawn: Drawn) -> Iterator[str]:
     """A node's link loses packets."""
-    one = planned.choose(world.layout.nodes)
-    percent = round(planned.between(*_LOSS_PERCENT))
+    one = drawn.choose(world.layout.nodes)
+    percent = round(drawn.between(*_LOSS_PERCENT))
     with network.lossy(one, percent):
         yield f"{one.name}, {percent} %"
 
 
 @contextmanager
-def api_away(world: World, planned: Planned) -> Iterator[str]:
+def api_away(world: World, drawn: Drawn) -> Iterator[str]:
     with api_server_away(world.layout):
         yield "API server"
 
 
 @contextmanager
-def shared_memory_full(world: World, planned: Planned) -> Iterator[str]:
+def shared_memory_full(world: World, drawn: Drawn) -> Iterator[str]:
     """A node's /dev/shm has no room, and an engine there starts anew."""
-    pod = world.pick("engine", planned)
+    pod = world.pick("engine", drawn)
     with _full(world.layout, world.node(pod), _SHARED):
         world.end(pod)
         world.kubectl("delete", "pod", pod.name, "--grace-period=0", "--force", "--wait=false")
@@ -68,9 +68,9 @@ def shared_memory_full(world: World, planned: Planned) -> Iterator[str]:
 
 
 @contextmanager
-def disk_full(world: World, planned: Planned) -> Iterator[str]:
+def disk_full(world: World, drawn: Drawn) -> Iterator[str]:
     """The disk of a node has no room for a model that its engines should fetch."""
-    one = planned.choose(world.layout.nodes)
+    one = drawn.choose(world.layout.nodes)
     with with_qwen3(world, world.web.source(f"full{next(_editions)}", "qwen3")):
         with _full(world.layout, one, DISK):
             yield one.name
@@ -78,7 +78,7 @@ def disk_full(world: World, planned: Planned) -> Iterator[str]:
 
 
 @contextmanager
-def source_away(world: World, planned: Planned) -> Iterator[str]:
+def source_away(world: World, drawn: Drawn) -> Iterator[str]:
     """The server of a new model does not serve."""
     world.web.out_of_order = True
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from openai import OpenAI, OpenAIError
 
-from e2e.chaos.schedule import Planned
+from e2e.chaos.schedule import Drawn
 from e2e.chaos.world import World
 from e2e.manifests import RED, model_pool
 
@@ -35,7 +35,7 @@ def blue(source: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def shorten(world: World, planned: Planned) -> Iterator[str]:
+def shorten(world: World, drawn: Drawn) -> Iterator[str]:
     """Another setting of a model that is served."""
     try:
         world.apply(red(maxModelLen=128))
@@ -47,7 +47,7 @@ def shorten(world: World, planned: Planned) -> Iterator[str]:
 
 
 @contextmanager
-def exchange(world: World, planned: Planned) -> Iterator[str]:
+def exchange(world: World, drawn: Drawn) -> Iterator[str]:
     """A name gets other weights, and its own again. An answer is of the ones or of the others, never of both."""
     change = world.verdict.may_be("qwen2", "qwen3", time.monotonic())
     try:
@@ -61,7 +61,7 @@ def exchange(world: World, planned: Planned) -> Iterator[str]:
 
 
 @contextmanager
-def add(world: World, planned: Planned) -> Iterator[str]:
+def add(world: World, drawn: Drawn) -> Iterator[str]:
     """A model comes and goes."""
     with with_qwen3(world, {"hostPath": "qwen3"}):
         served(world, "qwen3")
@@ -69,7 +69,7 @@ def add(world: World, planned: Planned) -> Iterator[str]:
 
 
 @contextmanager
-def refuse(world: World, planned: Planned) -> Iterator[str]:
+def refuse(world: World, drawn: Drawn) -> Iterator[str]:
     """A change that cannot be served stands at its own ModelPool, and what was served goes on."""
     was = world.web.source("first", BLUE_MODEL)
     try:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from e2e.chaos.on_processes import Choose, Inject
-from e2e.chaos.schedule import Planned
+from e2e.chaos.schedule import Drawn
 from e2e.chaos.world import World
 from e2e.cluster import images
 from e2e.installation import WHERE
@@ -22,8 +22,8 @@ def delete(choose: Choose) -> Inject:
     """At once, as of a lost node: without SIGTERM to the process."""
 
     @contextmanager
-    def inject(world: World, planned: Planned) -> Iterator[str]:
-        pod = choose(world, planned)
+    def inject(world: World, drawn: Drawn) -> Iterator[str]:
+        pod = choose(world, drawn)
         world.end(pod)
         run = world.kubectl if pod.namespace == world.pool.namespace else world.system
         run("delete", "pod", pod.name, "--grace-period=0", "--force", "--wait=false")
@@ -33,8 +33,8 @@ def delete(choose: Choose) -> Inject:
 
 
 @contextmanager
-def drain(world: World, planned: Planned) -> Iterator[str]:
-    one = planned.choose(world.layout.nodes)
+def drain(world: World, drawn: Drawn) -> Iterator[str]:
+    one = drawn.choose(world.layout.nodes)
     try:
         world.kubectl("drain", one.name, *_DRAIN)
         yield one.name
@@ -43,7 +43,7 @@ def drain(world: World, planned: Planned) -> Iterator[str]:
 
 
 @contextmanager
-def redis_away(world: World, planned: Planned) -> Iterator[str]:
+def redis_away(world: World, drawn: Drawn) -> Iterator[str]:
     try:
         world.system("scale", "statefulset", "aegaeon-redis", "--replicas=0")
         world.system("wait", "--for=delete", "pod/aegaeon-redis-0", "--timeout=60s")
@@ -56,7 +56,7 @@ def restart(kind: str, component: str) -> Inject:
     """As `kubectl rollout restart`."""
 
     @contextmanager
-    def inject(world: World, planned: Planned) -> Iterator[str]:
+    def inject(world: World, drawn: Drawn) -> Iterator[str]:
         old = world.uids(component)
         world.kubectl("rollout", "restart", f"{kind}/{world.pool.name}-{component}")
         _replaced(world, old, component)
@@ -69,7 +69,7 @@ def scale(component: str, one_more: dict[str, Any], as_it_was: dict[str, Any]) -
     """One pod more of a component, and back."""
 
     @contextmanager
-    def inject(world: World, planned: Planned) -> Iterator[str]:
+    def inject(world: World, drawn: Drawn) -> Iterator[str]:
         count = world.wanted[component]
         try:
             world.wanted[component] = count + 1
@@ -84,7 +84,7 @@ def scale(component: str, one_more: dict[str, Any], as_it_was: dict[str, Any]) -
 
 
 @contextmanager
-def settings(world: World, planned: Planned) -> Iterator[str]:
+def settings(world: World, drawn: Drawn) -> Iterator[str]:
     """A setting of the GpuPool that schedulers and gateways are started anew for."""
     changed = ("scheduler", "standby", "gateway")
     for hold in ("31s", None):
@@ -98,7 +98,7 @@ def too_little_memory(amounts: dict[str, Any], usual: dict[str, Any]) -> Inject:
     """A limit that no engine can live with; it is taken back when one has died of it."""
 
     @contextmanager
-    def inject(world: World, planned: Planned) -> Iterator[str]:
+    def inject(world: World, drawn: Drawn) -> Iterator[str]:
         old = world.uids("engine")
 
         def dying() -> bool:
@@ -115,7 +115,7 @@ def too_little_memory(amounts: dict[str, Any], usual: dict[str, Any]) -> Inject:
 
 
 @contextmanager
-def upgrade(world: World, planned: Planned) -> Iterator[str]:
+def upgrade(world: World, drawn: Drawn) -> Iterator[str]:
     """`helm upgrade` to another tag: the operator, and then every pod of the pool."""
     world.version = {NEXT: images.VERSION}.get(world.version, NEXT)
     values = ("--reuse-values", "--set", f"images.tag={world.version}")

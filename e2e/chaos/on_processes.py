@@ -7,23 +7,23 @@ from contextlib import AbstractContextManager, contextmanager
 
 from e2e.chaos import containers
 from e2e.chaos.errors import MissedError
-from e2e.chaos.schedule import Planned
+from e2e.chaos.schedule import Drawn
 from e2e.chaos.view import Seen
 from e2e.chaos.world import World
 
-Inject = Callable[[World, Planned], AbstractContextManager[str]]
-Choose = Callable[[World, Planned], Seen]
+Inject = Callable[[World, Drawn], AbstractContextManager[str]]
+Choose = Callable[[World, Drawn], Seen]
 
 
 def one_of(component: str) -> Choose:
-    return lambda world, planned: world.pick(component, planned)
+    return lambda world, drawn: world.pick(component, drawn)
 
 
-def leader(world: World, planned: Planned) -> Seen:
+def leader(world: World, drawn: Drawn) -> Seen:
     return world.leader()
 
 
-def standby(world: World, planned: Planned) -> Seen:
+def standby(world: World, drawn: Drawn) -> Seen:
     return world.standby()
 
 
@@ -31,8 +31,8 @@ def kill(choose: Choose) -> Inject:
     """The container's main process; kubelet starts it again."""
 
     @contextmanager
-    def inject(world: World, planned: Planned) -> Iterator[str]:
-        pod = choose(world, planned)
+    def inject(world: World, drawn: Drawn) -> Iterator[str]:
+        pod = choose(world, drawn)
         main = world.main_process(pod)
         world.end(pod)
         containers.kill(main)
@@ -42,13 +42,13 @@ def kill(choose: Choose) -> Inject:
 
 
 @contextmanager
-def kill_helper(world: World, planned: Planned) -> Iterator[str]:
+def kill_helper(world: World, drawn: Drawn) -> Iterator[str]:
     """One of the processes in which a gateway parses what untrusted clients send. No request may fail of that."""
-    pod = world.pick("gateway", planned)
+    pod = world.pick("gateway", drawn)
     _, *helpers = containers.processes(world.node(pod), pod)
     if not helpers:
         raise MissedError(f"{pod.name} has no worker")
-    containers.kill(helpers[int(planned.how_long * len(helpers))])
+    containers.kill(helpers[int(drawn.how_long * len(helpers))])
     yield pod.name
 
 
@@ -56,8 +56,8 @@ def stop(choose: Choose) -> Inject:
     """All processes of a container are stopped, as on a node that swaps; nothing is killed."""
 
     @contextmanager
-    def inject(world: World, planned: Planned) -> Iterator[str]:
-        pod = choose(world, planned)
+    def inject(world: World, drawn: Drawn) -> Iterator[str]:
+        pod = choose(world, drawn)
         with containers.stopped(world.node(pod), pod):
             yield pod.name
 
@@ -68,8 +68,8 @@ def exhaust(choose: Choose) -> Inject:
     """The kernel ends the largest process of a container that has no memory left."""
 
     @contextmanager
-    def inject(world: World, planned: Planned) -> Iterator[str]:
-        pod = choose(world, planned)
+    def inject(world: World, drawn: Drawn) -> Iterator[str]:
+        pod = choose(world, drawn)
         main = world.main_process(pod)
         world.harm([pod])
         if main in containers.exhaust(world.node(pod), pod):

@@ -18,7 +18,7 @@ OVERLAPPING = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class Drawn:
     """One fault. Draws are in [0, 1): `which` of the targets, and for `how_long`, or how much."""
 
     number: int
@@ -36,7 +36,7 @@ class Planned:
         return least + self.how_long * (most - least)
 
 
-def plan(seed: int, weights: Mapping[str, int]) -> Iterator[Planned]:
+def draw(seed: int, weights: Mapping[str, int]) -> Iterator[Drawn]:
     """Endless. Every deck has each kind as often as its weight says, shuffled: rare kinds are never left to luck."""
     random_ = random.Random(seed)
     number = 0
@@ -44,7 +44,7 @@ def plan(seed: int, weights: Mapping[str, int]) -> Iterator[Planned]:
         for kind in _deck(random_, weights):
             number += 1
             which, how_long = random_.random(), random_.random()
-            yield Planned(number, kind, which, how_long, random_.uniform(*PAUSE_S), random_.random() < OVERLAPPING)
+            yield Drawn(number, kind, which, how_long, random_.uniform(*PAUSE_S), random_.random() < OVERLAPPING)
 
 
 def _deck(random_: random.Random, weights: Mapping[str, int]) -> list[str]:

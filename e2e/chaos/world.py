@@ -12,7 +12,7 @@ from typing import Any
 from e2e.chaos.containers import processes
 from e2e.chaos.errors import ChaosError, MissedError
 from e2e.chaos.gateways import Gateways
-from e2e.chaos.schedule import Planned
+from e2e.chaos.schedule import Drawn
 from e2e.chaos.verdict import Verdict
 from e2e.chaos.view import UNREACHABLE, Seen, View
 from e2e.chaos.web import WebServer
@@ -62,10 +62,10 @@ class World:
     def apply(self, manifest: dict[str, Any]) -> None:
         self.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
 
-    def pick(self, component: str, planned: Planned) -> Seen:
+    def pick(self, component: str, drawn: Drawn) -> Seen:
         """One of those that run. Raises MissedError when none does."""
         try:
-            return planned.choose([one for one in self.view.of(component) if one.container])
+            return drawn.choose([one for one in self.view.of(component) if one.container])
         except IndexError:
             raise MissedError(f"no {component} runs") from None
 

@@ -13,7 +13,7 @@ import grpc
 from aegaeon_cli.errors import NoAnswerError, RefusedError
 from aegaeon_cli.options import manifests_option
 from aegaeon_operator.podrunner import RunState, default_base, find_run, missing_models, unusable_keys
-from aegaeon_operator.reconcile import DesiredPod, LocalPlan, PodRole, needs_restart, reconcile
+from aegaeon_operator.reconcile import DesiredPod, LocalSettings, PodRole, needs_restart, reconcile
 from aegaeon_operator.reconcile.pods import Json
 from aegaeon_operator.spec import Pool, load_manifests
 from aegaeon_proto.channels import open_channel
@@ -46,7 +46,7 @@ def apply(*, manifests: Path, run: Path | None, drain_s: float) -> None:
     """
     state = find_run(default_base(), run)
     pool = _pool(manifests, state)
-    pods = reconcile(pool, _plan(state))
+    pods = reconcile(pool, _settings(state))
     problems = needs_restart(_running(pods, state.folder), pods)
     if state.scaling != (scaling := pool.gpu_pool.spec.scaling):
         problems.append(
@@ -77,8 +77,8 @@ def _pool(manifests: Path, state: RunState) -> Pool:
     return found
 
 
-def _plan(state: RunState) -> LocalPlan:
-    return LocalPlan(
+def _settings(state: RunState) -> LocalSettings:
+    return LocalSettings(
         run_folder=state.folder,
         segments=Path(state.segments),
         python=sys.executable,

@@ -14,9 +14,9 @@ from aegaeon_cli.errors import BadFileError, CliError
 from aegaeon_cli.options import device_option, kind_option, number_option, slo_options, trace_option
 
 if TYPE_CHECKING:
-    from aegaeon_simulator.device import Device
+    from aegaeon_simulator.devices import Device
     from aegaeon_simulator.plan import Answer, ModelDemand, Objective, Traffic
-    from aegaeon_simulator.plan.lab import Trials
+    from aegaeon_simulator.plan.evaluate import Trials
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -63,8 +63,8 @@ def plan(**given: Any) -> None:
 
 def _answer(given: dict[str, Any]) -> None:
     from aegaeon_cli.plan_view import show_answer, show_plan
-    from aegaeon_simulator.device import read_device
-    from aegaeon_simulator.plan import Lab, answer_json, plan_json
+    from aegaeon_simulator.devices import read_device
+    from aegaeon_simulator.plan import PoolEvaluator, answer_json, plan_json
     from aegaeon_simulator.plan import plan as find
 
     _check(given)
@@ -75,9 +75,9 @@ def _answer(given: dict[str, Any]) -> None:
             answer = _admission(given, traffic, device, objective, trials)
             written = answer_json(answer)
         else:
-            lab = Lab(traffic, device, objective, given["seeds"], trials, told)
-            found = find(lab, given["policy"], given["gpus"])
-            written = plan_json(found, lab, given["price"], given["gpus_per_device"])
+            evaluator = PoolEvaluator(traffic, device, objective, given["seeds"], trials, told)
+            found = find(evaluator, given["policy"], given["gpus"])
+            written = plan_json(found, evaluator, given["price"], given["gpus_per_device"])
     _write(given["output"], written)
     if given["output"] != "-":
         if given["admit"] is not None:
@@ -173,9 +173,9 @@ def _admission(given: dict[str, Any], traffic: Traffic, device: Device, objectiv
 @contextmanager
 def _workers(seeds: int) -> Iterator[Trials]:
     """Seeds in processes of their own, as many as there are cores."""
-    from aegaeon_simulator.plan.lab import one_by_one
+    from aegaeon_simulator.parallel import cores, processes
+    from aegaeon_simulator.plan.evaluate import one_by_one
     from aegaeon_simulator.plan.measure import sample
-    from aegaeon_simulator.processes import cores, processes
 
     count = min(seeds, cores())
     if count < 2:

@@ -85,7 +85,7 @@ def _results(runs: list[Run]) -> list[dict[str, Any]]:
     if len(runs) == 1:
         with _progress(_end(runs[0])) as advance:
             return [_simulate(runs[0], advance)]
-    from aegaeon_simulator.processes import cores, processes
+    from aegaeon_simulator.parallel import cores, processes
 
     with _progress(len(runs)) as advance, processes(min(len(runs), cores())) as pool:
         results = []

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from aegaeon_cli.errors import CliError
 
 if TYPE_CHECKING:
-    from aegaeon_simulator.device import Device
-    from aegaeon_simulator.machines import More
+    from aegaeon_simulator.devices import Device, More
     from aegaeon_simulator.run import Run
     from aegaeon_simulator.settings import Settings
     from aegaeon_simulator.workload import Workload
@@ -23,8 +22,7 @@ _LONGEST_IDLE_S = 1e6  # engines report twice a second, also while nothing is as
 
 def runs_of(given: dict[str, Any]) -> list[Run]:
     """One run for each seed. Raises CliError, SimulatorError, WorkloadError."""
-    from aegaeon_simulator.device import read_device
-    from aegaeon_simulator.machines import Machines
+    from aegaeon_simulator.devices import Machines, read_device
     from aegaeon_simulator.run import Run
 
     _check(given)
@@ -64,8 +62,7 @@ def _check_gaps(workload: Workload, trace: Path | None) -> None:
 
 
 def _more(text: str, given: dict[str, Any]) -> More:
-    from aegaeon_simulator.device import read_device
-    from aegaeon_simulator.machines import More
+    from aegaeon_simulator.devices import More, read_device
 
     count, _, name = text.partition(":")
     if not (count.isdecimal() and int(count) and name):

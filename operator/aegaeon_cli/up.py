@@ -27,7 +27,7 @@ from aegaeon_operator.podrunner import (
     look,
     preflight,
 )
-from aegaeon_operator.reconcile import LocalPlan, reconcile
+from aegaeon_operator.reconcile import LocalSettings, reconcile
 from aegaeon_operator.reconcile.local import gateway_port
 from aegaeon_operator.spec import Pool, load_manifests
 
@@ -123,8 +123,8 @@ def _only_pool(options: Options) -> Pool:
     return pools[0]
 
 
-def _plan(options: Options, folder: Path, segments: Path) -> LocalPlan:
-    return LocalPlan(
+def _settings(options: Options, folder: Path, segments: Path) -> LocalSettings:
+    return LocalSettings(
         run_folder=folder,
         segments=segments,
         python=sys.executable,
@@ -135,16 +135,16 @@ def _plan(options: Options, folder: Path, segments: Path) -> LocalPlan:
 
 
 def _preflight(pool: Pool, options: Options) -> None:
-    preflight(pool, _plan(options, Path("."), Path(".")), look(_SHARED_MEMORY))
+    preflight(pool, _settings(options, Path("."), Path(".")), look(_SHARED_MEMORY))
 
 
 async def _run(pool: Pool, options: Options, folder: RunFolder) -> None:
-    plan = _plan(options, folder.path, folder.segments)
+    settings = _settings(options, folder.path, folder.segments)
     console = Console(options.verbose)
-    runner = PodRunner(reconcile(pool, plan), folder, RestartPolicy(), console)
+    runner = PodRunner(reconcile(pool, settings), folder, RestartPolicy(), console)
     stop = _on_signals(runner)
-    scaling = LocalScaling(pool.gpu_pool.spec, runner, plan.admin_target, console)
-    work = asyncio.create_task(_bring_up(pool, plan, runner, folder, options.models))
+    scaling = LocalScaling(pool.gpu_pool.spec, runner, settings.admin_target, console)
+    work = asyncio.create_task(_bring_up(pool, settings, runner, folder, options.models))
     stopped = asyncio.create_task(stop.wait())
     tasks = {work, stopped}
     try:
@@ -182,25 +182,25 @@ def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-async def _bring_up(pool: Pool, plan: LocalPlan, runner: PodRunner, folder: RunFolder, models: Path) -> None:
+async def _bring_up(pool: Pool, settings: LocalSettings, runner: PodRunner, folder: RunFolder, models: Path) -> None:
     began = time.monotonic()
-    url = f"http://{plan.host}:{gateway_port(pool, plan)}"
+    url = f"http://{settings.host}:{gateway_port(pool, settings)}"
     state = RunState(
         pool=pool.gpu_pool.metadata.name,
         pid=os.getpid(),
         url=url,
-        scheduler=plan.scheduler_target,
-        admin=plan.admin_target,
-        segments=str(plan.segments),
-        port=plan.port,
-        record=_text(plan.record),
-        constants=_text(plan.constants),
+        scheduler=settings.scheduler_target,
+        admin=settings.admin_target,
+        segments=str(settings.segments),
+        port=settings.port,
+        record=_text(settings.record),
+        constants=_text(settings.constants),
         models=str(models),
         scaling=pool.gpu_pool.spec.scaling,
     )
     click.echo(f"starting pool {state.pool} in {folder.path} ...")
     folder.publish(state)
     await runner.start()
-    status = await wait_for_models(plan.scheduler_target, _MODELS_WAIT_S)
+    status = await wait_for_models(settings.scheduler_target, _MODELS_WAIT_S)
     folder.publish(replace(state, ready=True))
     click.echo(welcome(status, url, time.monotonic() - began))

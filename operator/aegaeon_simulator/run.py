@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from aegaeon_simulator.baselines import simulate_baseline
-from aegaeon_simulator.device import Device
+from aegaeon_simulator.devices import Device, Machines, More
 from aegaeon_simulator.errors import SettingsError
-from aegaeon_simulator.machines import Machines, More
-from aegaeon_simulator.outcome import Outcome, by_tier, report, seconds_by_device
-from aegaeon_simulator.production import simulate_production
+from aegaeon_simulator.pool.production import simulate_production
+from aegaeon_simulator.results.outcome import Outcome, by_tier, report, seconds_by_device
 from aegaeon_simulator.settings import PRODUCTION, Settings
 from aegaeon_simulator.workload import Workload
 from aegaeon_simulator.workload.artifact import resampled

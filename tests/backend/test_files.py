@@ -23,7 +23,7 @@ from aegaeon_sidecar.domain.errors import (
 from aegaeon_sidecar.models.config import read_spec
 from aegaeon_sidecar.models.files import find_tensors
 from aegaeon_sidecar.models.header import read_header
-from aegaeon_sidecar.models.layout import plan
+from aegaeon_sidecar.models.layout import lay_out
 from aegaeon_sidecar.models.sharding import Deal
 from aegaeon_sidecar.models.weight_files import look
 from aegaeon_sidecar.weights.fill import chunks, fill
@@ -236,7 +236,7 @@ def ring():
 
 def test_the_content_hash_follows_the_bytes_and_not_the_name(copy, tiny_models, ring):
     def content(directory, dtype="float32"):
-        return read_in(directory, plan(directory, 0, dtype, 16), ring)[0]
+        return read_in(directory, lay_out(directory, 0, dtype, 16), ring)[0]
 
     before = content(copy)
     assert before == content(tiny_models["qwen2"])
@@ -248,11 +248,11 @@ def test_the_content_hash_follows_the_bytes_and_not_the_name(copy, tiny_models, 
 
 
 def test_the_identity_of_files_follows_their_stat_without_reading_them(copy, tiny_models):
-    layout = plan(copy, 0, "float32", 16)
+    layout = lay_out(copy, 0, "float32", 16)
     before = look(copy, layout).identity
-    assert before == look(copy, plan(copy, 0, "float32", 16)).identity
+    assert before == look(copy, lay_out(copy, 0, "float32", 16)).identity
     original = tiny_models["qwen2"]
-    assert before != look(original, plan(original, 0, "float32", 16)).identity
+    assert before != look(original, lay_out(original, 0, "float32", 16)).identity
     os.utime(copy / "config.json")
     assert look(copy, layout).identity == before
     os.utime(copy / "model.safetensors")
@@ -295,19 +295,19 @@ def test_tensors_at_odd_places_are_cut_at_whole_items(tmp_path, ring):
 
 
 def test_filling_stops_when_it_is_cancelled(copy):
-    layout = plan(copy, 0, "float32", 16)
+    layout = lay_out(copy, 0, "float32", 16)
     with pytest.raises(FillCancelledError):
         read_in(copy, layout, StageRing(chunk_bytes=4096, depth=1), cancelled=lambda: True)
 
 
 def test_files_that_changed_after_they_were_described_are_refused(copy, tiny_models, ring):
-    layout = plan(tiny_models["llama"], 0, "float32", 16)
+    layout = lay_out(tiny_models["llama"], 0, "float32", 16)
     with pytest.raises(WeightsError, match="changed since the model was laid out"):
         read_in(copy, layout, ring)
 
 
 def test_a_file_gets_the_same_image(copy, ring, tmp_path):
-    layout = plan(copy, 0, "float16", 16)
+    layout = lay_out(copy, 0, "float16", 16)
     content, image = read_in(copy, layout, ring)
     with (tmp_path / "image").open("w+b") as file:
         file.truncate(layout.image_bytes)
@@ -317,11 +317,11 @@ def test_a_file_gets_the_same_image(copy, ring, tmp_path):
 
 def test_a_full_file_system_is_not_reported_as_a_fault_of_the_files(copy, ring):
     with open("/dev/full", "wb") as full, pytest.raises(CacheFullError, match="filled up meanwhile"):
-        fill(look(copy, plan(copy, 0, "float32", 16)), [], ring, into_file=full.fileno())
+        fill(look(copy, lay_out(copy, 0, "float32", 16)), [], ring, into_file=full.fileno())
 
 
 def test_files_that_change_while_they_are_read_are_refused(copy, ring):
-    layout = plan(copy, 0, "float32", 16)
+    layout = lay_out(copy, 0, "float32", 16)
     with pytest.raises(FilesChangedError, match="changed while it was read"):
         read_in(copy, layout, ring, progress=lambda done, total: os.utime(layout.files[0]))
 
@@ -354,7 +354,7 @@ def swap(path):
 )
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 def test_files_are_read_as_they_were_described_or_not_at_all(copy, ring, name, change, error, words):
-    files = look(copy, plan(copy, 0, "float32", 16))
+    files = look(copy, lay_out(copy, 0, "float32", 16))
     image = np.zeros(files.layout.weight_bytes, dtype=np.uint8)
     assert fill(files, [image], ring) == fill(files, [], ring)
     if name == "config.json" and words.startswith("has"):
@@ -365,7 +365,7 @@ def test_files_are_read_as_they_were_described_or_not_at_all(copy, ring, name, c
 
 
 def test_a_file_truncated_while_it_is_read_is_reported_as_changed(copy):
-    files = look(copy, plan(copy, 0, "float32", 16))
+    files = look(copy, lay_out(copy, 0, "float32", 16))
     image = np.zeros(files.layout.weight_bytes, dtype=np.uint8)
     ring = StageRing(chunk_bytes=4096, depth=1, readers=1)
     with pytest.raises(FilesChangedError, match=r"has 1000 bytes, had .* changed while it was read"):
@@ -384,11 +384,11 @@ def test_the_file_that_was_compared_is_read_even_if_its_path_was_replaced_meanwh
             copy.rmdir()
             elsewhere.rename(copy)
 
-    files = look(copy, plan(copy, 0, "float32", 16))
+    files = look(copy, lay_out(copy, 0, "float32", 16))
     assert fill(files, [], Swapping()) == fill(files, [], StageRing())
 
 
 def test_an_image_that_is_too_small_is_refused(copy, ring):
-    layout = plan(copy, 0, "float32", 16)
+    layout = lay_out(copy, 0, "float32", 16)
     with pytest.raises(WeightsError, match="the image needs"):
         fill(look(copy, layout), [np.empty(layout.weight_bytes - 1, np.uint8)], ring)

@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 
 from aegaeon_sidecar.domain.errors import ConfigError
 from aegaeon_sidecar.models.config import read_spec
-from aegaeon_sidecar.models.layout import plan
+from aegaeon_sidecar.models.layout import lay_out
 from aegaeon_sidecar.models.sharding import Split, part_of, split_of
 from aegaeon_sidecar.models.tensors import tensor_shapes
 from aegaeon_sidecar.models.weight_files import look
@@ -56,7 +56,7 @@ def test_the_parts_put_together_are_the_whole(make_model, ranks, vocab_size, dty
     }
     biased = {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}
     directory = make_model("llama", dtype=dtype, shard="60KB", vocab_size=vocab_size, **heads, **biased)
-    layout = plan(directory, 0, "float32", 16, ranks)
+    layout = lay_out(directory, 0, "float32", 16, ranks)
     image, _ = image_of(directory, layout, chunk_bytes=4096 + 4)
     expected = {name: value for file in directory.glob("*.safetensors") for name, value in load_file(file).items()}
     for place in layout.tensors:
@@ -68,7 +68,7 @@ def test_the_parts_put_together_are_the_whole(make_model, ranks, vocab_size, dty
 
 
 def test_each_rank_has_its_share_and_no_second_copy_of_the_whole(tiny_models):
-    one, four = (plan(tiny_models["qwen2"], 0, "float32", 16, ranks) for ranks in (1, 4))
+    one, four = (lay_out(tiny_models["qwen2"], 0, "float32", 16, ranks) for ranks in (1, 4))
     assert one.image_bytes == one.weight_bytes
     assert four.weight_bytes < one.weight_bytes / 4 + 4096  # norms are whole on each
     assert four.kv_block_bytes * 4 == one.kv_block_bytes
@@ -77,7 +77,7 @@ def test_each_rank_has_its_share_and_no_second_copy_of_the_whole(tiny_models):
 
 def test_images_for_other_numbers_of_ranks_are_other_images(tiny_models):
     directory = tiny_models["llama"]
-    one, two = (plan(directory, 0, "float32", 16, ranks) for ranks in (1, 2))
+    one, two = (lay_out(directory, 0, "float32", 16, ranks) for ranks in (1, 2))
     assert look(directory, one).identity != look(directory, two).identity
     assert image_of(directory, one)[1] != image_of(directory, two)[1]
 
@@ -88,4 +88,4 @@ def test_images_for_other_numbers_of_ranks_are_other_images(tiny_models):
 )
 def test_a_model_that_ranks_cannot_share_is_refused_with_what_to_do(tiny_models, architecture, ranks, field):
     with pytest.raises(ConfigError, match=f"config.json: {field}, which {ranks} accelerators.*accelerator.count"):
-        plan(tiny_models[architecture], 0, "float32", 16, ranks)
+        lay_out(tiny_models[architecture], 0, "float32", 16, ranks)

@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
+from small_world import small_world
 
 from aegaeon_cli.bench.batch import Switched
 from aegaeon_cli.bench.command import said
@@ -30,7 +31,6 @@ from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import CommandId, InstanceId, Memory, ModelName, Role
 from aegaeon_scheduler.core.log import LogWriter
-from aegaeon_simulator.small import small_world
 
 RUN = Switched(
     "A",

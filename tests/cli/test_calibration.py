@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from aegaeon_cli.calibration import Fit, Machine, ModelConstants, fit_copy, fit_prefill, fit_step, write_constants
 from aegaeon_cli.main import main
 from aegaeon_scheduler.config import SchedulerConfig, core_config
-from aegaeon_simulator.device import read_device
+from aegaeon_simulator.devices import read_device
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
 CONTEXTS, BATCHES, PROMPTS = (16, 128, 384), (1, 2, 4, 8, 16), (16, 64, 128, 256, 512)

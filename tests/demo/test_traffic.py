@@ -10,7 +10,7 @@ import torch
 from aiohttp import web
 
 from aegaeon_cli.demo.check import check
-from aegaeon_cli.demo.traffic import Chat, Traffic, plan
+from aegaeon_cli.demo.traffic import Chat, Traffic, conversations
 from aegaeon_cli.demo.verify import chat_ids, eos_id, load_model, text_of
 
 MODELS = ("llama", "qwen2")
@@ -87,7 +87,7 @@ async def test_a_stream_that_just_stops_is_an_error(peer: Any) -> None:
 
 
 def test_every_client_asks_all_models_and_most_requests_are_greedy() -> None:
-    people = plan({model: ["a?", "b?"] for model in ("one", "two", "three", "four")})
+    people = conversations({model: ["a?", "b?"] for model in ("one", "two", "three", "four")})
     chats = [chat for person in people for chat in person]
     assert len(people) == 8
     assert {chat.model for chat in chats} == {"one", "two", "three", "four"}

@@ -181,10 +181,10 @@ def _commands() -> Iterator[One]:
                 return
             assert 0 <= sequence.max_output <= layout.max_model_len
         elif kind == "turn":
-            plan = Turn.of(command.turn)
+            turn = Turn.of(command.turn)
             change = message(draw, engine_pb2.Amend, words)
-            plan.amend(change)
-            assert set(plan.waiting()) <= {part.key for part in plan.prefill} | set(plan.decode)
+            turn.amend(change)
+            assert set(turn.waiting()) <= {part.key for part in turn.prefill} | set(turn.decode)
 
     yield one
 

@@ -16,7 +16,7 @@ from aegaeon_operator.errors import PreflightError, RunnerError
 from aegaeon_operator.podrunner import RunFolder, RunState, find_run, look, node_folder, preflight, runs_of, sweep_node
 from aegaeon_operator.podrunner.preflight import Machine
 from aegaeon_operator.podrunner.runfolder import sweep
-from aegaeon_operator.reconcile import LocalPlan
+from aegaeon_operator.reconcile import LocalSettings
 from aegaeon_operator.spec import Pool, load_manifests
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
@@ -33,32 +33,32 @@ def pool(tmp_path: Path) -> Pool:
 
 
 @pytest.fixture
-def plan() -> LocalPlan:
+def settings() -> LocalSettings:
     """With a port that is free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    return LocalPlan(run_folder=Path("/r"), segments=Path("/s"), python="python3", port=port)
+    return LocalSettings(run_folder=Path("/r"), segments=Path("/s"), python="python3", port=port)
 
 
-def complaint(pool: Pool, plan: LocalPlan, machine: Machine) -> str:
+def complaint(pool: Pool, settings: LocalSettings, machine: Machine) -> str:
     with pytest.raises(PreflightError) as raised:
-        preflight(pool, plan, machine)
+        preflight(pool, settings, machine)
     (sentence,) = raised.value.problems
     return sentence
 
 
-def test_a_missing_gpu_is_named_before_anything_starts(pool: Pool, plan: LocalPlan) -> None:
+def test_a_missing_gpu_is_named_before_anything_starts(pool: Pool, settings: LocalSettings) -> None:
     accelerator = pool.gpu_pool.spec.accelerator.model_copy(update={"device": "cuda:99"})
     spec = pool.gpu_pool.spec.model_copy(update={"accelerator": accelerator})
     elsewhere = replace(pool, gpu_pool=pool.gpu_pool.model_copy(update={"spec": spec}))
     with pytest.raises(PreflightError, match="cuda:99 cannot be used") as refused:
-        preflight(elsewhere, plan, AMPLE)
+        preflight(elsewhere, settings, AMPLE)
     assert "use device cpu" in str(refused.value)
 
 
 def test_every_gpu_of_an_engine_is_looked_for_and_the_memory_of_each_on_a_cpu_counts(
-    pool: Pool, plan: LocalPlan
+    pool: Pool, settings: LocalSettings
 ) -> None:
     def shared(**accelerator: object) -> Pool:
         made = pool.gpu_pool.spec.accelerator.model_copy(update={"count": 2, **accelerator})
@@ -66,59 +66,59 @@ def test_every_gpu_of_an_engine_is_looked_for_and_the_memory_of_each_on_a_cpu_co
         return replace(pool, gpu_pool=pool.gpu_pool.model_copy(update={"spec": spec}))
 
     with pytest.raises(PreflightError) as refused:
-        preflight(shared(device="cuda:90"), plan, AMPLE)
+        preflight(shared(device="cuda:90"), settings, AMPLE)
     assert [problem.split(" cannot")[0][-7:] for problem in refused.value.problems] == [
         "cuda:90", "cuda:91", "cuda:92", "cuda:93",
     ]  # fmt: skip
     memory = pool.gpu_pool.spec.memory
     needed = 2 * memory.host_kv + memory.host_model_cache + 4 * memory.device_bytes
-    preflight(shared(), plan, Machine(Path("/dev/shm"), 1 << 40, needed))
+    preflight(shared(), settings, Machine(Path("/dev/shm"), 1 << 40, needed))
     assert f"needs {needed >> 20}Mi for 2 engines" in complaint(
-        shared(), plan, Machine(Path("/dev/shm"), 1 << 40, needed - 1)
+        shared(), settings, Machine(Path("/dev/shm"), 1 << 40, needed - 1)
     )
 
 
-def test_a_machine_with_everything_passes(pool: Pool, plan: LocalPlan) -> None:
-    preflight(pool, plan, AMPLE)
+def test_a_machine_with_everything_passes(pool: Pool, settings: LocalSettings) -> None:
+    preflight(pool, settings, AMPLE)
 
 
-def test_a_port_in_use_is_reported_with_the_remedy(pool: Pool, plan: LocalPlan) -> None:
+def test_a_port_in_use_is_reported_with_the_remedy(pool: Pool, settings: LocalSettings) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        assert complaint(pool, replace(plan, port=port), AMPLE) == (
+        assert complaint(pool, replace(settings, port=port), AMPLE) == (
             f"port {port} on 127.0.0.1 cannot be used (Address already in use); choose another one with --port"
         )
 
 
-def test_too_little_shared_memory_is_reported_with_both_numbers(pool: Pool, plan: LocalPlan) -> None:
+def test_too_little_shared_memory_is_reported_with_both_numbers(pool: Pool, settings: LocalSettings) -> None:
     memory = pool.gpu_pool.spec.memory
     needed = 2 * memory.host_kv + memory.host_model_cache
-    preflight(pool, plan, Machine(Path("/dev/shm"), needed, 1 << 40))
-    sentence = complaint(pool, plan, Machine(Path("/dev/shm"), 4 << 20, 1 << 40))
+    preflight(pool, settings, Machine(Path("/dev/shm"), needed, 1 << 40))
+    sentence = complaint(pool, settings, Machine(Path("/dev/shm"), 4 << 20, 1 << 40))
     assert sentence.startswith(f"/dev/shm has 4Mi free, but GpuPool quickstart needs {needed >> 20}Mi there")
     assert "lower spec.memory.hostKv or spec.memory.hostModelCache" in sentence
 
 
-def test_device_memory_of_a_cpu_counts_as_memory_of_the_machine(pool: Pool, plan: LocalPlan) -> None:
+def test_device_memory_of_a_cpu_counts_as_memory_of_the_machine(pool: Pool, settings: LocalSettings) -> None:
     memory = pool.gpu_pool.spec.memory
     needed = 2 * (memory.host_kv + memory.device_bytes) + memory.host_model_cache
-    preflight(pool, plan, Machine(Path("/dev/shm"), 1 << 40, needed))
-    sentence = complaint(pool, plan, Machine(Path("/dev/shm"), 1 << 40, needed - 1))
+    preflight(pool, settings, Machine(Path("/dev/shm"), 1 << 40, needed))
+    sentence = complaint(pool, settings, Machine(Path("/dev/shm"), 1 << 40, needed - 1))
     assert f"but GpuPool quickstart needs {needed >> 20}Mi for 2 engines" in sentence
 
 
-def test_a_model_folder_that_does_not_exist_is_named(pool: Pool, plan: LocalPlan, tmp_path: Path) -> None:
+def test_a_model_folder_that_does_not_exist_is_named(pool: Pool, settings: LocalSettings, tmp_path: Path) -> None:
     (tmp_path / "qwen2").rmdir()
-    sentence = complaint(pool, plan, AMPLE)
+    sentence = complaint(pool, settings, AMPLE)
     assert sentence.startswith(f"model qwen2: the folder {tmp_path}/qwen2 does not exist; make the quickstart's models")
 
 
-def test_all_that_is_lacking_is_reported_at_once(pool: Pool, plan: LocalPlan, tmp_path: Path) -> None:
+def test_all_that_is_lacking_is_reported_at_once(pool: Pool, settings: LocalSettings, tmp_path: Path) -> None:
     (tmp_path / "llama").rmdir()
     with pytest.raises(PreflightError) as raised:
-        preflight(pool, plan, Machine(Path("/dev/shm"), 0, 0))
+        preflight(pool, settings, Machine(Path("/dev/shm"), 0, 0))
     assert len(raised.value.problems) == 3
 
 
@@ -176,14 +176,14 @@ def test_a_path_too_long_for_unix_sockets_is_refused_with_a_remedy(tmp_path: Pat
     assert list(shared.iterdir()) == []
 
 
-def test_a_port_of_metrics_in_use_names_its_field(pool: Pool, plan: LocalPlan) -> None:
+def test_a_port_of_metrics_in_use_names_its_field(pool: Pool, settings: LocalSettings) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         scheduling = pool.gpu_pool.spec.scheduling.model_copy(update={"metrics_port": other.getsockname()[1]})
         spec = pool.gpu_pool.spec.model_copy(update={"scheduling": scheduling})
         busy = replace(pool, gpu_pool=pool.gpu_pool.model_copy(update={"spec": spec}))
-        assert complaint(busy, plan, AMPLE).endswith("choose another one with spec.scheduling.metricsPort")
+        assert complaint(busy, settings, AMPLE).endswith("choose another one with spec.scheduling.metricsPort")
 
 
 def test_orphaned_segments_are_removed_even_without_the_rest_of_their_run(tmp_path: Path, shared: Path) -> None:

@@ -9,13 +9,21 @@ from pathlib import Path
 import pytest
 
 from aegaeon_gateway.config import load_config as read_gateway_config
-from aegaeon_operator.reconcile import AttachedProbe, DesiredPod, HttpProbe, LocalPlan, PodRole, SocketProbe, reconcile
+from aegaeon_operator.reconcile import (
+    AttachedProbe,
+    DesiredPod,
+    HttpProbe,
+    LocalSettings,
+    PodRole,
+    SocketProbe,
+    reconcile,
+)
 from aegaeon_operator.spec import Pool, load_manifests
 from aegaeon_scheduler.config import load_config as read_scheduler_config
 from aegaeon_sidecar.config import read_config as read_sidecar_config
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
-PLAN = LocalPlan(run_folder=Path("/run/aegaeon/q"), segments=Path("/dev/shm/q"), python="/usr/bin/python3")
+SETTINGS = LocalSettings(run_folder=Path("/run/aegaeon/q"), segments=Path("/dev/shm/q"), python="/usr/bin/python3")
 MODEL = {"max_model_len": 0, "ttft_s": 2.0, "tbt_s": 0.1, "tier": "standard", "weight": 1}
 
 
@@ -23,8 +31,8 @@ def quickstart() -> Pool:
     return load_manifests(QUICKSTART, Path("/models")).pools[0]
 
 
-def pods(pool: Pool | None = None, plan: LocalPlan = PLAN) -> dict[str, DesiredPod]:
-    return {pod.name: pod for pod in reconcile(pool or quickstart(), plan)}
+def pods(pool: Pool | None = None, settings: LocalSettings = SETTINGS) -> dict[str, DesiredPod]:
+    return {pod.name: pod for pod in reconcile(pool or quickstart(), settings)}
 
 
 def with_spec(pool: Pool, **changes: object) -> Pool:
@@ -123,8 +131,10 @@ def test_the_gateways_configuration_has_its_listen_address() -> None:
 
 
 def test_the_command_line_overrides_the_manifest() -> None:
-    plan = replace(PLAN, port=9001, record=Path("/tmp/r.log"), constants=Path("/c.json"), hub_cache=Path("/hub"))
-    found = pods(plan=plan)
+    settings = replace(
+        SETTINGS, port=9001, record=Path("/tmp/r.log"), constants=Path("/c.json"), hub_cache=Path("/hub")
+    )
+    found = pods(settings=settings)
     assert found["gateway"].config["listen"] == "127.0.0.1:9001"
     assert found["gateway"].probe == HttpProbe("127.0.0.1", 9001, "/health")
     assert (found["scheduler"].config["record"], found["scheduler"].config["constants"]) == ("/tmp/r.log", "/c.json")
@@ -180,7 +190,7 @@ def test_every_process_reads_the_config_that_is_written_for_it(tmp_path: Path, n
 
 
 def test_reconciling_twice_gives_the_same_desired_state() -> None:
-    assert reconcile(quickstart(), PLAN) == reconcile(quickstart(), PLAN)
+    assert reconcile(quickstart(), SETTINGS) == reconcile(quickstart(), SETTINGS)
 
 
 def test_allowed_sources_are_configured_in_engines_and_gateway() -> None:

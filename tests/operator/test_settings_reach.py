@@ -15,7 +15,7 @@ import pytest
 from operator_objects import KEY, Json, by_key, entry, gpu_pool, model_pool, observed
 
 from aegaeon_gateway.config import load_config as read_gateway_config
-from aegaeon_operator.reconcile import LocalPlan, PodRole, reconcile
+from aegaeon_operator.reconcile import LocalSettings, PodRole, reconcile
 from aegaeon_operator.reconcile.cluster.desired import Desired, desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Observed
 from aegaeon_operator.spec import Pool
@@ -201,6 +201,6 @@ def test_the_port_of_metrics_reaches_the_scheduler_of_one_machine() -> None:
     asked = spec({}, at("scheduling.metricsPort", 9100))
     pool = GpuPool.model_validate({**gpu_pool(), "metadata": metadata, "spec": asked})
     models = ModelPool.model_validate({**model_pool("red", "llama"), "metadata": metadata}, strict=False)
-    plan = LocalPlan(run_folder=Path("/run/q"), segments=Path("/dev/shm/q"), python="python3")
-    (scheduler,) = (pod for pod in reconcile(Pool(pool, (models,)), plan) if pod.role is PodRole.SCHEDULER)
+    settings = LocalSettings(run_folder=Path("/run/q"), segments=Path("/dev/shm/q"), python="python3")
+    (scheduler,) = (pod for pod in reconcile(Pool(pool, (models,)), settings) if pod.role is PodRole.SCHEDULER)
     assert str(scheduler.config["metrics_listen"]).endswith(":9100")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from scheduler_core.test_scheduler import CACHED, E0, E1, Brain, of, submitted, up
+from small_world import small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
@@ -14,8 +15,7 @@ from aegaeon_scheduler.core.domain import ModelName, RejectCode, Role
 from aegaeon_scheduler.core.errors import ConfigError
 from aegaeon_scheduler.core.policies.slack.table import Line
 from aegaeon_scheduler.core.scheduler import Scheduler
-from aegaeon_simulator.small import small_world
-from aegaeon_simulator.world import World
+from aegaeon_simulator.pool.world import World
 
 FEASIBLE = SchedulerConfig(admission="feasible", bound_ttft=1.5)
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from small_world import small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
 from aegaeon_scheduler.core.domain import FailureKind, InstanceId, ModelName, Role
-from aegaeon_simulator.small import small_world
-from aegaeon_simulator.world import World
+from aegaeon_simulator.pool.world import World
 
 ROLES = [
     [Role.UNIFIED],
@@ -197,9 +197,9 @@ def test_every_request_ends_exactly_once_and_frees_everything(policy, pool, requ
         assert len(client.times) == client.length or client.cancelled or client.rejected is not None
     assert not world.scheduler.snapshot(world.clock.now).sequences
     for engine in world.engines.values():
-        assert not engine.sequences
-        assert not any(engine.device.used.values())
-        assert not any(engine.host.used.values())
+        assert not engine.state.sequences
+        assert not any(engine.state.device.used.values())
+        assert not any(engine.state.host.used.values())
 
 
 @pytest.mark.parametrize("policy", ["paper", "slack"])

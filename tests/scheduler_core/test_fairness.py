@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from small_world import small_world
+
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Role
 from aegaeon_scheduler.core.slo import attainment
-from aegaeon_simulator.small import small_world
-from aegaeon_simulator.world import World
+from aegaeon_simulator.pool.world import World
 
 
 def flooded(per_second: int) -> World:

@@ -8,6 +8,7 @@ import typing
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from small_world import small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
@@ -15,7 +16,6 @@ from aegaeon_scheduler.core.config import ConstantsOf, LatencyConstants, PaperSe
 from aegaeon_scheduler.core.domain import ModelName, Role
 from aegaeon_scheduler.core.errors import LogError
 from aegaeon_scheduler.core.log import LogWriter, decode, encode, read, replay
-from aegaeon_simulator.small import small_world
 
 for_types = {t.__name__: t for t in (*typing.get_args(ev.Event), *typing.get_args(cmd.Command))}
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from small_world import small_world
+
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.config import LatencyConstants, PaperSettings, SchedulerConfig
 from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role
-from aegaeon_simulator.small import small_world
-from aegaeon_simulator.world import World
+from aegaeon_simulator.pool.world import World
 
 LATENCY = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
 PAPER = SchedulerConfig(policy=PaperSettings(), latency=LATENCY)

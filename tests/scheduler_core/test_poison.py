@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from scheduler_core.test_any_order import Arrival, arrivals, config, shape
+from small_world import small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.domain import FailureKind, Finish, InstanceId, ModelName, RejectCode, Role, SeqId
-from aegaeon_simulator.engine import Engine
-from aegaeon_simulator.small import small_world
-from aegaeon_simulator.world import Client, World
+from aegaeon_simulator.engine.engine import Engine
+from aegaeon_simulator.pool.world import Client, World
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "100"))
 DEATHS = 3  # twice with company, once alone
@@ -136,9 +136,9 @@ def test_progress_resets_the_failure_count_of_a_sequence(policy):
 
 def end_with_error(engine: Engine, seq: SeqId, kind: FailureKind) -> None:
     """As a sidecar does: the sequence is gone, its turn goes on, and the next report says why."""
-    turn, q = engine.turn, engine.sequences[seq]
+    turn, q = engine.compute.turn, engine.state.sequences[seq]
     turn.decode.remove(seq)
-    engine._drop(q)
+    engine.state.drop(q)
     reason = "logit_bias: because of it"
     turn.changed[seq] = ev.Progress(seq, q.epoch, q.output, q.kv, False, Finish.ERROR, kind, reason)
 
@@ -149,7 +149,7 @@ def test_a_sequence_failed_by_the_engine_ends_with_its_reason_and_the_turn_conti
     for number, (kind, code) in enumerate(kinds.items()):
         bad, good = (world.request(f"{name}{number}", ModelName("m0"), 30, 200, world.clock.now) for name in "bg")
         engine = world.engines[InstanceId("e0")]
-        while engine.turn is None or bad.seq not in engine.turn.decode:
+        while engine.compute.turn is None or bad.seq not in engine.compute.turn.decode:
             world.clock.step()
         end_with_error(engine, bad.seq, kind)
         world.run(until=world.clock.now + 60)

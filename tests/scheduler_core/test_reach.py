@@ -29,7 +29,7 @@ def test_a_model_runs_on_the_node_whose_memory_holds_it():
     assert w.all_finished()
     assert {b.model for b in w.bodies(cmd.Load, "e0")} == {"m0", "m2"}
     assert {b.model for b in w.bodies(cmd.Load, "e1")} == {"m1", "m3"}
-    assert sum(e.use.disk_loads for e in w.world.engines.values()) == 0
+    assert sum(e.state.usage.disk_loads for e in w.world.engines.values()) == 0
 
 
 def test_the_only_copy_of_a_model_is_evicted_last():

@@ -6,13 +6,13 @@ import random
 from collections import Counter
 
 import pytest
+from small_world import small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
 from aegaeon_scheduler.core.domain import ModelName, RejectCode, Role, SeqId
-from aegaeon_simulator.small import small_world
-from aegaeon_simulator.world import World
+from aegaeon_simulator.pool.world import World
 
 HOLD_S = 1.0
 LONG = 800

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from small_world import small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import SchedulerConfig, policy_settings
 from aegaeon_scheduler.core.domain import CommandId, ModelName, Role
-from aegaeon_simulator.small import small_world
 
 POLICIES = pytest.mark.parametrize("policy", ["paper", "slack"])
 

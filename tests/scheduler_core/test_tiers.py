@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 
 import pytest
+from small_world import small_world
 
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Role, Terms, Tier
 from aegaeon_scheduler.core.log import LogWriter
 from aegaeon_scheduler.core.slo import attainment
-from aegaeon_simulator.small import small_world
-from aegaeon_simulator.world import World
+from aegaeon_simulator.pool.world import World
 
 MODELS = [ModelName(f"m{i}") for i in range(4)]
 LATENCY = LatencyConstants(c=2e-3, load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from scheduler_core.transcript import Transcript
+from small_world import small_world
 
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
 from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role
-from aegaeon_simulator.small import small_world
-from aegaeon_simulator.world import World
+from aegaeon_simulator.pool.world import World
 
 FOLDER = Path(__file__).parent / "transcripts"
 M0, M1 = ModelName("m0"), ModelName("m1")

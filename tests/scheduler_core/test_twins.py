@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from small_world import small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
 from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role
-from aegaeon_simulator.small import small_world
-from aegaeon_simulator.world import World
+from aegaeon_simulator.pool.world import World
 
 M0, M1, M2 = (ModelName(f"m{i}") for i in range(3))
 
@@ -51,7 +51,7 @@ def test_a_second_name_is_loaded_into_the_slabs_of_the_first_and_takes_none(poli
     played.ask(M0, 20.0)
     assert [(load.model, load.slabs, load.twin) for load in played.bodies(cmd.Load)] == [(M0, 100, None), (M1, 0, M0)]
     assert not played.bodies(cmd.Unload)
-    assert next(iter(played.world.engines.values())).device.free == 30
+    assert next(iter(played.world.engines.values())).state.device.free == 30
 
 
 @pytest.mark.parametrize("policy", ["paper", "slack"])

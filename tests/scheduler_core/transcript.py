@@ -22,7 +22,7 @@ _UNSAID = {
 
 
 class Transcript:
-    """An observer of a simulated world (aegaeon_simulator.world.World). `text` is what it has seen so far."""
+    """An observer of a simulated world (aegaeon_simulator.pool.world.World). `text` is what it has seen so far."""
 
     def __init__(self, title: str) -> None:
         self._lines = [f"# {title}"]

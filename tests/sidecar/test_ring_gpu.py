@@ -11,7 +11,7 @@ from conftest import ModelFactory
 from sidecar.driver_double import DriverDouble
 
 from aegaeon_native import Range, SlabPool
-from aegaeon_sidecar.models.layout import plan
+from aegaeon_sidecar.models.layout import lay_out
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.weight_files import look
 from aegaeon_sidecar.weights.fill import fill
@@ -29,7 +29,7 @@ def test_a_model_arrives_on_the_device_as_it_does_in_host_memory(
     driver: DriverDouble, make_model: ModelFactory, dtype: str
 ) -> None:
     directory: Path = make_model("qwen2", shard="40KB")
-    layout = plan(directory, 0, dtype, 16)
+    layout = lay_out(directory, 0, dtype, 16)
     slabs = -(-layout.weight_bytes // SLAB)
     pool = SlabPool.cuda(driver.gpu, SLAB, slabs)
     weights = Range(pool, slabs)

@@ -69,7 +69,7 @@ class Rig:
         self.steps = Steps(self.state, cast(Any, self.device), self._push, max_batch)
         self.model = Model(mpb.ModelSpec(name="m"))
         self.a, self.b = (decoding(name) for name in "ab")
-        self.plan = Turn("m", [], {self.a.key: None, self.b.key: None}, 9, 9)
+        self.turn = Turn("m", [], {self.a.key: None, self.b.key: None}, 9, 9)
         self.progress = TurnProgress(1, 0.0)
         self.state.kv.sequences.add(self.a)
         self.state.kv.sequences.add(self.b)
@@ -83,7 +83,7 @@ class Rig:
         self.steps.launch(step)
 
     def complete(self) -> None:
-        self.steps.complete(self.plan, self.progress)
+        self.steps.complete(self.turn, self.progress)
 
 
 def decoding(name: str) -> Sequence:
@@ -115,7 +115,7 @@ def test_the_step_in_flight_behind_a_lost_one_delivers_no_token_in_its_place(fol
     rig.launch()
     with pytest.raises(DeviceLostError):
         rig.complete()
-    rig.steps.drain(rig.plan, rig.progress)  # as a turn does at its end, whatever it ends by
+    rig.steps.drain(rig.turn, rig.progress)  # as a turn does at its end, whatever it ends by
     assert (rig.a.output, rig.b.output, rig.delivered) == ([7], [7], 0)
     assert (rig.a.busy, rig.b.busy, rig.model.users) == (0, 0, 0)
 

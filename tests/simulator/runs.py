@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from aegaeon_scheduler.core.config import LatencyConstants
 from aegaeon_scheduler.core.domain import Slo
-from aegaeon_simulator.device import Device, Kind, read_device
-from aegaeon_simulator.outcome import Outcome
+from aegaeon_simulator.devices import Device, Kind, read_device
+from aegaeon_simulator.results.outcome import Outcome
 from aegaeon_simulator.run import Run, simulate
 from aegaeon_simulator.settings import Settings, Split
 from aegaeon_simulator.workload import Arrival, Workload

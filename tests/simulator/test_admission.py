@@ -14,8 +14,8 @@ from aegaeon_operator.reconcile.cluster.conditions import Condition
 from aegaeon_operator.reconcile.cluster.facts import ModelFacts
 from aegaeon_operator.spec.model_pool import ServedModel
 from aegaeon_scheduler.core.domain import Slo
-from aegaeon_simulator.device import read_device
-from aegaeon_simulator.plan import Lab, ModelDemand, Objective, poisson_traffic
+from aegaeon_simulator.devices import read_device
+from aegaeon_simulator.plan import ModelDemand, Objective, PoolEvaluator, poisson_traffic
 from aegaeon_simulator.plan.measure import busy_seconds
 from aegaeon_simulator.run import Run, simulate
 from aegaeon_simulator.settings import Settings, Split
@@ -67,8 +67,8 @@ def test_the_estimate_never_takes_what_the_simulator_clearly_cannot_serve(
     count: int, gpus: int, scale: float, serves: bool, estimated: bool
 ) -> None:
     models, objective = demands(count), Objective(Slo(10.0 * scale, 0.1 * scale))
-    lab = Lab(poisson_traffic(models, LENGTHS, WINDOW_S), DEVICE, objective, seeds=1)
-    share = lab.point("slack", Split(unified=gpus)).share
+    evaluator = PoolEvaluator(poisson_traffic(models, LENGTHS, WINDOW_S), DEVICE, objective, seeds=1)
+    share = evaluator.point("slack", Split(unified=gpus)).share
     assert (share.low >= objective.share) == serves
     assert (share.high < objective.share) == (not serves)
     assert estimate(models, gpus, objective.slo).status == str(estimated)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from simulator.runs import LOAD_S, SLO, arrivals, plain_device, run
 
-from aegaeon_simulator.device import read_device
-from aegaeon_simulator.outcome import report
+from aegaeon_simulator.devices import read_device
+from aegaeon_simulator.results.outcome import report
 from aegaeon_simulator.settings import Split, default_split
 from aegaeon_simulator.workload import Arrival, Workload, read_trace
 from aegaeon_simulator.workload.artifact import resampled
@@ -82,7 +82,7 @@ def test_fair_joins_the_running_batch_and_queues_the_others_in_order() -> None:
     first, other, joined = outcome.requests
     assert joined.times[-1] < 1.0  # it did not wait for the other model
     assert other.arrival_s + other.times[0] == pytest.approx(first.times[-1] + LOAD_S + 0.1)
-    assert len(outcome.uses[0].stalls) == 2
+    assert len(outcome.usage[0].stalls) == 2
 
 
 def test_static_models_share_a_device_step_by_step() -> None:

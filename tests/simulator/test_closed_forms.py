@@ -10,7 +10,7 @@ import pytest
 from simulator.runs import LOAD_S, arrivals, plain_device, run
 
 from aegaeon_scheduler.core.policies.paper.quota import quotas, steps_of
-from aegaeon_simulator.outcome import Served
+from aegaeon_simulator.results.outcome import Served
 from aegaeon_simulator.settings import PRODUCTION, Split
 from aegaeon_simulator.workload import Workload
 from aegaeon_simulator.workload.model import in_order

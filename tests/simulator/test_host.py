@@ -9,7 +9,7 @@ from simulator.runs import GB, LOAD_S, SLO, arrivals, plain_device, run
 
 from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_simulator.clock import Clock
-from aegaeon_simulator.host import HostCache
+from aegaeon_simulator.engine.host_cache import HostCache
 from aegaeon_simulator.settings import Split
 from aegaeon_simulator.workload.model import in_order
 
@@ -71,4 +71,4 @@ def test_models_held_by_two_nodes_and_their_devices_together_are_served_as_if_al
     held = run("slack", in_order(("plain",) * 16, work), device, split=Split(unified=4))
     assert held.attainment(SLO).token > 0.95
     inclusive = run("paper", in_order(("plain",) * 16, work), device, split=Split(unified=4))
-    assert sum(u.disk_loads for u in held.uses) == 8 < sum(u.disk_loads for u in inclusive.uses)
+    assert sum(u.disk_loads for u in held.usage) == 8 < sum(u.disk_loads for u in inclusive.usage)

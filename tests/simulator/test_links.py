@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aegaeon_simulator.clock import Clock
-from aegaeon_simulator.links import Link, Node
+from aegaeon_simulator.engine.links import Link, Node
 
 
 def _ends(copies: list[tuple[Link, float]], clock: Clock) -> list[float]:

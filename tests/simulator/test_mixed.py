@@ -12,9 +12,8 @@ from simulator.runs import GB, SLO, plain_device
 
 from aegaeon_cli.main import main
 from aegaeon_scheduler.core.domain import Slo
-from aegaeon_simulator.device import Device, Kind, read_device
+from aegaeon_simulator.devices import Device, Kind, Machines, More, read_device
 from aegaeon_simulator.errors import DeviceError
-from aegaeon_simulator.machines import Machines, More
 from aegaeon_simulator.run import Run, result, simulate
 from aegaeon_simulator.settings import Settings, Split
 from aegaeon_simulator.workload import Arrival, Workload

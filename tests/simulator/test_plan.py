@@ -16,15 +16,14 @@ from hypothesis import strategies as st
 
 from aegaeon_cli.main import main
 from aegaeon_scheduler.core.domain import Slo
-from aegaeon_simulator.device import read_device
-from aegaeon_simulator.outcome import Outcome, Served
+from aegaeon_simulator.devices import read_device
 from aegaeon_simulator.plan import (
     FileError,
-    Lab,
     ModelDemand,
     Objective,
     PlanError,
     Pool,
+    PoolEvaluator,
     can_admit,
     plan,
     poisson_traffic,
@@ -35,8 +34,9 @@ from aegaeon_simulator.plan.measure import busy_seconds, estimate
 from aegaeon_simulator.plan.price import by_tenant, cost_per_million, model_costs, saving
 from aegaeon_simulator.plan.search import fewest
 from aegaeon_simulator.plan.static import with_copies
+from aegaeon_simulator.results.outcome import Outcome, Served
+from aegaeon_simulator.results.usage import DeviceUsage
 from aegaeon_simulator.settings import Split
-from aegaeon_simulator.use import Use
 from aegaeon_simulator.workload import Arrival, Lengths, Workload
 
 LENGTHS = Lengths(((200, 60), (600, 150), (100, 30)))
@@ -49,9 +49,9 @@ def demands(count: int, rate: float) -> list[ModelDemand]:
     return [ModelDemand(f"m{i}", KINDS[i % 3], rate, tenant=f"t{i % 2}") for i in range(count)]
 
 
-def lab(count: int = 6, rate: float = 0.2, window_s: float = 60.0, slo: Slo = SLO) -> Lab:
+def evaluator(count: int = 6, rate: float = 0.2, window_s: float = 60.0, slo: Slo = SLO) -> PoolEvaluator:
     traffic = poisson_traffic(demands(count, rate), LENGTHS, window_s)
-    return Lab(traffic, read_device("h800-policy"), Objective(slo), seeds=1)
+    return PoolEvaluator(traffic, read_device("h800-policy"), Objective(slo), seeds=1)
 
 
 # -- the search and its certainty -----------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def test_gpu_seconds_are_those_of_the_steps_that_the_tokens_came_from() -> None:
     device = read_device("h800-policy")
     kind = device.kind("qwen2_5_7b")
     together = [Served(0, 3, 0.0, [1.0, 2.0, 3.0]), Served(0, 3, 0.5, [0.6, 1.5, 2.5])]
-    outcome = Outcome(together, [Use()], 4.0, 1)
+    outcome = Outcome(together, [DeviceUsage()], 4.0, 1)
     expected = device.prefill_s(kind, [100]) + device.prefill_s(kind, [50])
     expected += device.step_s(kind, 101 + 51, 2) + device.step_s(kind, 102 + 52, 2)
     assert busy_seconds(outcome, [100, 50], ["qwen2_5_7b"], device) == [pytest.approx(expected)]
@@ -149,7 +149,7 @@ def test_copies_of_a_model_take_its_requests_in_turn() -> None:
 
 
 def test_a_plan_meets_the_objective_and_one_gpu_less_does_not() -> None:
-    found = plan(lab(rate=0.6))
+    found = plan(evaluator(rate=0.6))
     assert found.meets
     assert found.best.share.low >= 0.9
     less = [p for p in found.curve if p.gpus == found.best.gpus - 1]
@@ -161,14 +161,14 @@ def test_a_plan_meets_the_objective_and_one_gpu_less_does_not() -> None:
 
 
 def test_a_tighter_objective_never_takes_fewer_gpus() -> None:
-    loose, tight = (plan(lab(3, 0.5, 40.0, Slo(10 * s, 0.1 * s))).best.gpus for s in (1.0, 0.2))
+    loose, tight = (plan(evaluator(3, 0.5, 40.0, Slo(10 * s, 0.1 * s))).best.gpus for s in (1.0, 0.2))
     assert tight >= loose
 
 
 def test_every_model_is_held_to_its_own_objective() -> None:
     hopeless = [replace(m, slo=Slo(1e-3, 1e-3)) if m.name == "m1" else m for m in demands(3, 0.2)]
     traffic = poisson_traffic(hopeless, LENGTHS, 60.0)
-    mixed = Lab(traffic, read_device("h800-policy"), Objective(SLO), seeds=1)
+    mixed = PoolEvaluator(traffic, read_device("h800-policy"), Objective(SLO), seeds=1)
     shares = mixed.point("slack", Split(unified=3)).models
     assert shares[1] == 0.0
     assert min(shares[0] or 0.0, shares[2] or 0.0) > 0.99
@@ -182,7 +182,7 @@ def test_a_file_may_give_a_model_its_own_objective(tmp_path: Path) -> None:
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    assert plan(lab(count=3), gpus=1) == plan(lab(count=3), gpus=1)
+    assert plan(evaluator(count=3), gpus=1) == plan(evaluator(count=3), gpus=1)
 
 
 def test_a_pool_accepts_a_model_while_it_fits_and_reports_what_is_missing_otherwise() -> None:
@@ -308,4 +308,4 @@ def test_the_command_answers_whether_a_pool_takes_one_more() -> None:
 
 def test_no_pool_at_all_is_a_plan_error() -> None:
     with pytest.raises(PlanError, match="serve no request"):
-        plan(lab(count=1), gpus=0)
+        plan(evaluator(count=1), gpus=0)

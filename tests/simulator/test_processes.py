@@ -7,7 +7,7 @@ import sys
 
 PARENT = """
 import os
-from aegaeon_simulator.processes import processes
+from aegaeon_simulator.parallel import processes
 if __name__ == "__main__":
     pool = processes(1)
     print(pool.submit(os.getpid).result(), flush=True)

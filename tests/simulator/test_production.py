@@ -7,9 +7,8 @@ from collections import Counter
 import pytest
 
 from aegaeon_scheduler.core.domain import ModelName, Role, Slo
-from aegaeon_simulator.device import read_device
-from aegaeon_simulator.machines import Machines
-from aegaeon_simulator.production import _engines
+from aegaeon_simulator.devices import Machines, read_device
+from aegaeon_simulator.pool.production import _engines
 from aegaeon_simulator.settings import Settings, Split
 
 

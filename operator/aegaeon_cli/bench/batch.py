@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from aegaeon_cli.bench.rig import PROMPT, OneEngine, Size, make_model, one_engine
 from aegaeon_cli.bench.spans import Span, extent, shifted
+from aegaeon_cli.bench.testing.rig import PROMPT, OneEngine, Size, make_model, one_engine
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
 

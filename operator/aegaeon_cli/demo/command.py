@@ -14,7 +14,7 @@ from rich.console import Console
 from aegaeon_cli.demo.errors import StackError
 from aegaeon_cli.demo.results import results, table
 from aegaeon_cli.demo.stack import Stack
-from aegaeon_cli.demo.traffic import CLIENTS, ROUNDS, Traffic, plan
+from aegaeon_cli.demo.traffic import CLIENTS, ROUNDS, Traffic, conversations
 from aegaeon_cli.demo.watch import Watcher
 from aegaeon_cli.folders import models_folder
 from aegaeon_cli.models import make_models, questions
@@ -98,7 +98,7 @@ async def _talk(stack: Stack, options: Options, console: Console) -> tuple[Traff
     watcher = Watcher(stack.state.scheduler, traffic.exchanges, console)
     try:
         async with watcher.watching():
-            await traffic.run(plan(known, options.clients, options.rounds))
+            await traffic.run(conversations(known, options.clients, options.rounds))
     finally:
         await traffic.close()
     return traffic, watcher.status

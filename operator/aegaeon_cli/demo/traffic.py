@@ -129,7 +129,9 @@ def _take(exchange: Exchange, text: str, tokens: Sequence[int], finish_reason: s
     exchange.finish_reason = finish_reason or exchange.finish_reason
 
 
-def plan(questions: Mapping[str, Sequence[str]], clients: int = CLIENTS, rounds: int = ROUNDS) -> list[list[Chat]]:
+def conversations(
+    questions: Mapping[str, Sequence[str]], clients: int = CLIENTS, rounds: int = ROUNDS
+) -> list[list[Chat]]:
     """What each person asks. Every second person samples, with a seed, every second time; the rest is greedy."""
     return [
         [_chat(model, known, client * rounds + round_, client % 2 == 1 and round_ % 2 == 1) for round_ in range(rounds)]

@@ -14,7 +14,7 @@ from aegaeon_kube.errors import KubeError
 from aegaeon_operator.errors import SettingsError
 from aegaeon_operator.kube import certificates
 from aegaeon_operator.kube.client import CONFLICT, NOT_FOUND, SECRETS, Cluster
-from aegaeon_operator.kube.gather import named_secrets, observe, secret_text
+from aegaeon_operator.kube.gather import named_secrets, observe, secret_text, with_children
 from aegaeon_operator.kube.scaling import replicas, standby
 from aegaeon_operator.kube.scheduler import SchedulerLink
 from aegaeon_operator.kube.store import Store
@@ -140,7 +140,7 @@ class Controller:
 
     def _again(self, observed: Observed) -> Observed:
         """With children as they are after what was written."""
-        return replace(observed, children={ChildKey.of(one): one for one in self._store.children_of(observed.key)})
+        return with_children(observed, self._store.children_of(observed.key))
 
     async def _exchange(self, observed: Observed, wanted: Desired, memory: _Memory) -> SchedulerFacts | None:
         """With every scheduler that has a ready pod; what the one says that leads. One that does not answer leaves what

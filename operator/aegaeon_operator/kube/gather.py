@@ -5,17 +5,19 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
 
 from aegaeon_operator.reconcile.cluster.attach import secrets_of
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, Observed, Platform
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, Observed, Platform, Workload
 from aegaeon_operator.spec.explain import explain
 from aegaeon_operator.spec.resources import GpuPool, ModelPool
 
 _KINDS: dict[str, type[GpuPool] | type[ModelPool]] = {"GpuPool": GpuPool, "ModelPool": ModelPool}
+_WORKLOADS = ("Deployment", "StatefulSet")
 
 
 def observe(key: Key, objects: Iterable[Json], now: datetime, platform: Platform) -> Observed:
@@ -27,9 +29,16 @@ def observe(key: Key, objects: Iterable[Json], now: datetime, platform: Platform
     there = [live(one) for one in known if one["kind"] in _KINDS and "deletionTimestamp" not in one["metadata"]]
     pool = next((one for one in there if one.kind == "GpuPool"), None)
     model_pools = tuple(one for one in there if one.kind == "ModelPool")
-    children = {ChildKey.of(one): one for one in known if one["kind"] not in (*_KINDS, "Pod")}
+    children = [one for one in known if one["kind"] not in (*_KINDS, "Pod")]
     pods = tuple(one for one in known if one["kind"] == "Pod" and one["metadata"]["namespace"] == key.namespace)
-    return Observed(key, now, platform, pool, model_pools, children, pods=pods)
+    return with_children(Observed(key, now, platform, pool, model_pools, pods=pods), children)
+
+
+def with_children(observed: Observed, objects: Iterable[Json]) -> Observed:
+    """The same with these as its children; what their statuses say is read here."""
+    children = {ChildKey.of(one): one for one in objects}
+    workloads = {key: Workload.of(one) for key, one in children.items() if key.kind in _WORKLOADS}
+    return replace(observed, children=children, workloads=workloads)
 
 
 def live(body: Json) -> Live[Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aegaeon_operator.errors import PreflightError
-from aegaeon_operator.reconcile import LocalPlan, PodRole, reconcile
+from aegaeon_operator.reconcile import LocalSettings, PodRole, reconcile
 from aegaeon_operator.reconcile.local import gateway_port
 from aegaeon_operator.spec import Pool
 from aegaeon_operator.spec.quantity import format_quantity
@@ -30,15 +30,15 @@ def look(shared_memory: Path) -> Machine:
     return Machine(shared_memory, stat.f_bavail * stat.f_frsize, min(_memory_available(), _cgroup_available()))
 
 
-def preflight(pool: Pool, plan: LocalPlan, machine: Machine) -> None:
+def preflight(pool: Pool, settings: LocalSettings, machine: Machine) -> None:
     """Raises PreflightError with every sentence that is true of this machine."""
     metrics = pool.gpu_pool.spec.scheduling.metrics_port
     ports = [
-        *_port_in_use(plan.host, gateway_port(pool, plan), "--port"),
-        *(_port_in_use(plan.host, metrics, "spec.scheduling.metricsPort") if metrics else ()),
+        *_port_in_use(settings.host, gateway_port(pool, settings), "--port"),
+        *(_port_in_use(settings.host, metrics, "spec.scheduling.metricsPort") if metrics else ()),
     ]
-    problems = [*ports, *_too_little(pool, plan, machine), *missing_models(pool)]
-    problems += [*unusable_keys(pool), *_no_gpu(pool, plan)]
+    problems = [*ports, *_too_little(pool, settings, machine), *missing_models(pool)]
+    problems += [*unusable_keys(pool), *_no_gpu(pool, settings)]
     if problems:
         raise PreflightError(problems)
 
@@ -54,10 +54,10 @@ def _port_in_use(host: str, port: int, setting: str) -> list[str]:
     return []
 
 
-def _too_little(pool: Pool, plan: LocalPlan, machine: Machine) -> list[str]:
+def _too_little(pool: Pool, settings: LocalSettings, machine: Machine) -> list[str]:
     """Host tiers are files in shared memory; device tiers of a CPU are memory without a file."""
     memory = pool.gpu_pool.spec.memory
-    engines = sum(pod.role is PodRole.SIDECAR for pod in reconcile(pool, plan))
+    engines = sum(pod.role is PodRole.SIDECAR for pod in reconcile(pool, settings))
     shared = engines * memory.host_kv + memory.host_model_cache
     on_cpu = pool.gpu_pool.spec.accelerator.device == "cpu"
     ranks = pool.gpu_pool.spec.accelerator.count
@@ -106,12 +106,12 @@ def unusable_keys(pool: Pool) -> list[str]:
     return problems + [f"{one.claim.pool}: {one.place}: {one.text}" for one in shared]
 
 
-def _no_gpu(pool: Pool, plan: LocalPlan) -> list[str]:
+def _no_gpu(pool: Pool, settings: LocalSettings) -> list[str]:
     """A GPU that is named but not there, in the words of its driver."""
     from aegaeon_native import CudaDevice, NativeError  # only where engines are started
 
     problems = []
-    for pod in reconcile(pool, plan):
+    for pod in reconcile(pool, settings):
         kind, _, ordinal = str(pod.config.get("device", "")).partition(":")
         if kind != "cuda":
             continue

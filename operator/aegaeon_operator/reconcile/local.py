@@ -22,7 +22,7 @@ _EVERYBODY: Json = {"open_models": None}  # every model needs no key; a file all
 
 
 @dataclass(frozen=True, slots=True)
-class LocalPlan:
+class LocalSettings:
     """What the machine, not the manifests, decides. `port` overrides the manifest's."""
 
     run_folder: Path
@@ -58,16 +58,16 @@ class LocalPlan:
         return f"unix:{self.run_folder / 'sink.sock'}"
 
 
-def reconcile(pool: Pool, plan: LocalPlan) -> tuple[DesiredPod, ...]:
+def reconcile(pool: Pool, settings: LocalSettings) -> tuple[DesiredPod, ...]:
     """The pods of a pool in the order of starting: scheduler, sidecars, gateway."""
     spec = pool.gpu_pool.spec
-    sidecars = tuple(_sidecar(spec, plan, engine) for engine in engines(spec))
-    return (_scheduler(pool, plan), *sidecars, _gateway(pool, plan))
+    sidecars = tuple(_sidecar(spec, settings, engine) for engine in engines(spec))
+    return (_scheduler(pool, settings), *sidecars, _gateway(pool, settings))
 
 
-def gateway_port(pool: Pool, plan: LocalPlan) -> int:
+def gateway_port(pool: Pool, settings: LocalSettings) -> int:
     """The port that clients use."""
-    return plan.port if plan.port is not None else pool.model_pools[0].spec.gateway.port
+    return settings.port if settings.port is not None else pool.model_pools[0].spec.gateway.port
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,70 +93,70 @@ def engines(spec: GpuPoolSpec) -> Iterator[Engine]:
 
 
 def _pod(
-    name: str, role: PodRole, module: str, config: Json, plan: LocalPlan
+    name: str, role: PodRole, module: str, config: Json, settings: LocalSettings
 ) -> tuple[str, PodRole, tuple[str, ...], Json, Path]:
-    file = plan.run_folder / f"{name}.json"
-    return name, role, (plan.python, "-m", module, "--config", str(file)), config, file
+    file = settings.run_folder / f"{name}.json"
+    return name, role, (settings.python, "-m", module, "--config", str(file)), config, file
 
 
-def _scheduler(pool: Pool, plan: LocalPlan) -> DesiredPod:
+def _scheduler(pool: Pool, settings: LocalSettings) -> DesiredPod:
     spec = pool.gpu_pool.spec
     port = spec.scheduling.metrics_port
     config: Json = {
         **scheduler_settings(pool.gpu_pool.metadata.name, spec, pool.models),
-        "listen": plan.scheduler_target,
-        "admin_listen": plan.admin_target,
-        "constants": _text(plan.constants),
-        "record": _text(plan.record),
-        "metrics_listen": f"{plan.host}:{port}" if port else None,
+        "listen": settings.scheduler_target,
+        "admin_listen": settings.admin_target,
+        "constants": _text(settings.constants),
+        "record": _text(settings.record),
+        "metrics_listen": f"{settings.host}:{port}" if port else None,
     }
     return DesiredPod(
-        *_pod("scheduler", PodRole.SCHEDULER, "aegaeon_scheduler", config, plan),
-        probe=SocketProbe(plan.scheduler_socket),
+        *_pod("scheduler", PodRole.SCHEDULER, "aegaeon_scheduler", config, settings),
+        probe=SocketProbe(settings.scheduler_socket),
     )
 
 
-def _sidecar(spec: GpuPoolSpec, plan: LocalPlan, engine: Engine) -> DesiredPod:
+def _sidecar(spec: GpuPoolSpec, settings: LocalSettings, engine: Engine) -> DesiredPod:
     config: Json = {
         **sidecar_settings(engine.role, spec),
         "sources": {"allowed": _allowed(spec), "ambient_credentials": True},
         "instance": engine.name,
-        "node": plan.node,
-        "scheduler": plan.scheduler_target,
+        "node": settings.node,
+        "scheduler": settings.scheduler_target,
         "device": engine.device,
-        "segments": str(plan.segments),
+        "segments": str(settings.segments),
         "drain_s": _DRAIN_S if spec.roles[engine.role].max else 0.0,  # 0: it ends with the whole run
-        "hub_cache": _text(plan.hub_cache),
+        "hub_cache": _text(settings.hub_cache),
     }
     return DesiredPod(
-        *_pod(engine.name, PodRole.SIDECAR, "aegaeon_sidecar", config, plan),
-        probe=AttachedProbe(plan.scheduler_target, engine.name),
+        *_pod(engine.name, PodRole.SIDECAR, "aegaeon_sidecar", config, settings),
+        probe=AttachedProbe(settings.scheduler_target, engine.name),
         depends=("scheduler",),
         environment={"OMP_NUM_THREADS": str(spec.tuning.threads)},
         on_demand=engine.on_demand,
     )
 
 
-def _gateway(pool: Pool, plan: LocalPlan) -> DesiredPod:
-    port = gateway_port(pool, plan)
+def _gateway(pool: Pool, settings: LocalSettings) -> DesiredPod:
+    port = gateway_port(pool, settings)
     tenants = tenants_file(pool) or _EVERYBODY
-    file = plan.run_folder / "tenants.json"
+    file = settings.run_folder / "tenants.json"
     config: Json = {
         **gateway_settings(pool.gpu_pool.spec),
         "allowed_sources": _allowed(pool.gpu_pool.spec),
         "ambient_credentials": True,
         "name": "gateway",
-        "listen": f"{plan.host}:{port}",
-        "scheduler": plan.scheduler_target,
-        "sink": plan.sink_target,
-        "hub_cache": _text(plan.hub_cache),
-        "fetched": str(plan.run_folder / "tokenizers"),
+        "listen": f"{settings.host}:{port}",
+        "scheduler": settings.scheduler_target,
+        "sink": settings.sink_target,
+        "hub_cache": _text(settings.hub_cache),
+        "fetched": str(settings.run_folder / "tokenizers"),
         "tenants": str(file),
-        "metrics_listen": f"unix:{plan.gateway_metrics}",
+        "metrics_listen": f"unix:{settings.gateway_metrics}",
     }
     return DesiredPod(
-        *_pod("gateway", PodRole.GATEWAY, "aegaeon_gateway", config, plan),
-        probe=HttpProbe(plan.host, port, "/health"),
+        *_pod("gateway", PodRole.GATEWAY, "aegaeon_gateway", config, settings),
+        probe=HttpProbe(settings.host, port, "/health"),
         depends=("scheduler",),
         files={file: tenants},
     )

@@ -31,12 +31,12 @@ class Copies:
         issued = self._pool.issue(inst, body, reason, after, model=seq.model, seq=seq)
         book.grant_kv(issued, fp, blocks, tight)
         seq.copy = issued.id
-        seq.planned_kv = seq.kv_tokens
+        seq.projected_kv = seq.kv_tokens
 
     def swap_out(self, inst: Instance, seq: Sequence, reason: str, after: tuple[CommandId, ...] = ()) -> None:
         """Copy a sequence's KV to the host tier; its device blocks are free when that is done."""
         issued = self._pool.issue(inst, SwapOut(seq.id, seq.epoch), reason, after, model=seq.model, seq=seq)
-        inst.book.grant_host(issued, seq.model.fp, blocks_for(seq.model.fp, max(seq.kv_tokens, seq.planned_kv)))
+        inst.book.grant_host(issued, seq.model.fp, blocks_for(seq.model.fp, max(seq.kv_tokens, seq.projected_kv)))
         seq.copy = issued.id
         seq.copying_out = True
         inst.count += 1

@@ -68,7 +68,7 @@ class Failures:
                 self._life.suspect(seq, f"turn failed on {inst.id}: {reason}")
             elif kind is FailureKind.UNKNOWN:  # its model was not there: no sequence ran
                 self._life.lose(seq, f"turn failed on {inst.id}: {reason}")
-        self._reports.replan(inst, issued)
+        self._reports.reschedule(inst, issued)
 
     def _load_failed(self, inst: Instance, issued: Issued, kind: FailureKind | None, reason: str) -> None:
         model, weights = issued.model, issued.weights

@@ -255,7 +255,7 @@ class Recovery:
         inst.sequences[seq.id] = seq
         self._residency.open(inst, seq, f"go on from {held.output_tokens} tokens that {inst.id} holds")
         seq.output_tokens, seq.place = held.output_tokens, held.place
-        seq.kv_tokens = seq.planned_kv = held.kv_tokens
+        seq.kv_tokens = seq.projected_kv = held.kv_tokens
         seq.model.waiting.pop(seq.id, None)
         self._handoff.prefilled(seq)
         for other in list(self._pool.held.get(seq.id, {}).items()):

@@ -81,7 +81,7 @@ class Reports:
         seq.copy, seq.copying_out, seq.place = None, False, Place.HOST
         if event.kv_tokens:
             seq.kv_tokens = event.kv_tokens
-        seq.planned_kv = seq.kv_tokens
+        seq.projected_kv = seq.kv_tokens
         seq.handle_of = issued.id
         if seq.stage is Stage.HANDOFF:
             self._handoff.parked(seq)
@@ -114,7 +114,7 @@ class Reports:
         for progress in event.progress:
             self._progress(inst, issued, progress)
         if issued is not None and event.end:
-            self.replan(inst, issued)
+            self.reschedule(inst, issued)
         self.memory(inst, event.memory)
 
     def _measure(self, inst: Instance, issued: Issued, event: TurnProgress) -> None:
@@ -158,7 +158,7 @@ class Reports:
             seq.hungry = 0
         seq.kv_tokens = p.kv_tokens
         if not seq.turns and seq.copy is None:
-            seq.planned_kv = p.kv_tokens
+            seq.projected_kv = p.kv_tokens
         if p.finish is Finish.ERROR:
             self._failed(inst, seq, p)
             return
@@ -205,7 +205,7 @@ class Reports:
             seq.turns.remove(issued.id)
             issued.members.pop(seq.id, None)
         if not seq.turns:
-            seq.planned_kv = seq.kv_tokens
+            seq.projected_kv = seq.kv_tokens
         if seq.hungry > self._pool.config.max_hungry_turns:
             self._life.lose(seq, f"{seq.hungry} turns on {inst.id} brought it nothing")
         self._life.wake(inst)
@@ -219,20 +219,20 @@ class Reports:
             issued.weights.used = self._pool.tick()
         self._life.wake(inst)
 
-    def replan(self, inst: Instance, issued: Issued) -> None:
+    def reschedule(self, inst: Instance, issued: Issued) -> None:
         """The turn is over: its members are free for others, its unfinished prompts come first again."""
         for seq in issued.members.values():
             if issued.id in seq.turns:
                 seq.turns.remove(issued.id)
             if not seq.turns and seq.copy is None:
-                seq.planned_kv = seq.kv_tokens
+                seq.projected_kv = seq.kv_tokens
         for seq in issued.prefills:
             if seq.home is inst and seq.stage is Stage.PREFILL and not seq.turns:
                 seq.hungry += 1
                 self.again(inst, seq)
 
     def again(self, inst: Instance, seq: Sequence) -> None:
-        """A prompt that did not get through is planned once more, a bounded number of times."""
+        """A prompt that did not get through is scheduled once more, a bounded number of times."""
         if seq.hungry > self._pool.config.max_hungry_turns:
             self._life.lose(seq, f"{seq.hungry} turns on {inst.id} brought it nothing")
         else:

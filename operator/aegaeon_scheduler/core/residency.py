@@ -1,7 +1,7 @@
-"""Turns plans into programs: which command may be sent to an instance when, so that nothing ever waits for memory.
+"""Turns proposals into programs: which command may be sent to an instance when, so that nothing ever waits for memory.
 
 A load behind an unload is pipelined with `after`; room that depends on swap-outs is granted only when a report shows
-it. Until then the plan waits and is asked for again.
+it. Until then the proposal waits and is asked for again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.commands import Amend, Close, Load, Open, PrefillPart, Turn
 from aegaeon_scheduler.core.copies import Copies
 from aegaeon_scheduler.core.domain import CommandId, Place
-from aegaeon_scheduler.core.policies import Plan, Policy
+from aegaeon_scheduler.core.policies import Policy, Proposal
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.room import Fitted, Room
 from aegaeon_scheduler.core.shared_weights import slabs_to_load, twin
@@ -26,30 +26,30 @@ class Residency:
         self._room = room
         self._copies = copies
 
-    def run(self, inst: Instance, plan: Plan) -> Issued | None:
-        """Issue the plan's turn and all that it needs; None when room must be made first (inst.stuck is set)."""
+    def run(self, inst: Instance, proposal: Proposal) -> Issued | None:
+        """Issue the proposal's turn and all that it needs; None when room must be made first (inst.stuck is set)."""
         inst.stuck = False
-        fitted = self._room.fit(inst, plan)
+        fitted = self._room.fit(inst, proposal)
         if fitted is None:
             inst.stuck = True
-            self._load_ahead(inst, plan)
+            self._load_ahead(inst, proposal)
             return None
-        for seq in plan.prefill:
+        for seq in proposal.prefill:
             if not seq.opened:
-                self.open(inst, seq, plan.reason)
-        after = self.ready_weights(inst, plan.model, plan.reason, fitted.unloads)
+                self.open(inst, seq, proposal.reason)
+        after = self.ready_weights(inst, proposal.model, proposal.reason, fitted.unloads)
         for seq in fitted.decode:
             if seq.place is not Place.DEVICE and seq.copy is None:
-                self._copies.bring_in(inst, seq, plan.reason, fitted.waits, fitted.tight)
-        return self._turn(inst, plan, fitted, after + fitted.waits)
+                self._copies.bring_in(inst, seq, proposal.reason, fitted.waits, fitted.tight)
+        return self._turn(inst, proposal, fitted, after + fitted.waits)
 
-    def _load_ahead(self, inst: Instance, plan: Plan) -> None:
+    def _load_ahead(self, inst: Instance, proposal: Proposal) -> None:
         """Where unloads alone bring room for the weights, they come in while the KV of others still goes out."""
-        if not inst.count or plan.model.name in inst.weights:
+        if not inst.count or proposal.model.name in inst.weights:
             return
         unloads = inst.unloads()
-        if inst.book.free() + sum(unloads.values()) >= slabs_to_load(inst, plan.model):
-            self.ready_weights(inst, plan.model, plan.reason, unloads)
+        if inst.book.free() + sum(unloads.values()) >= slabs_to_load(inst, proposal.model):
+            self.ready_weights(inst, proposal.model, proposal.reason, unloads)
 
     def open(self, inst: Instance, seq: Sequence, reason: str) -> None:
         """Tell an instance of a sequence; the driver adds the prompt."""
@@ -109,7 +109,7 @@ class Residency:
             if seq.id in turn.members or len(turn.members) >= inst.max_batch:
                 continue
             grow = min(left, max(1, seq.max_tokens - seq.output_tokens))
-            blocks = blocks_for(fp, seq.planned_kv + grow) - blocks_for(fp, seq.planned_kv)
+            blocks = blocks_for(fp, seq.projected_kv + grow) - blocks_for(fp, seq.projected_kv)
             slabs = inst.book.slabs_for(fp, blocks)
             if slabs > inst.book.free():
                 return
@@ -120,25 +120,25 @@ class Residency:
     def _enlist(self, turn: Issued, seq: Sequence, grow: int) -> None:
         turn.members[seq.id] = seq
         seq.turns.append(turn.id)
-        seq.planned_kv += grow
+        seq.projected_kv += grow
         seq.starved = False
 
-    def _turn(self, inst: Instance, plan: Plan, fitted: Fitted, after: tuple[CommandId, ...]) -> Issued:
-        fp, decode, steps = plan.model.fp, fitted.decode, fitted.steps
-        blocks = self._room.growth(plan.prefill, decode, steps, fp)
-        spare = self._room.spare(plan.prefill, decode)
+    def _turn(self, inst: Instance, proposal: Proposal, fitted: Fitted, after: tuple[CommandId, ...]) -> Issued:
+        fp, decode, steps = proposal.model.fp, fitted.decode, fitted.steps
+        blocks = self._room.growth(proposal.prefill, decode, steps, fp)
+        spare = self._room.spare(proposal.prefill, decode)
         slabs = inst.book.slabs_for(fp, blocks, fitted.tight) + spare
-        parts = tuple(part for seq in plan.prefill for part in self._parts(seq))
-        body = Turn(plan.model.name, parts, tuple(s.id for s in decode), steps, slabs)
-        turn = self._pool.issue(inst, body, plan.reason, after, model=plan.model)
+        parts = tuple(part for seq in proposal.prefill for part in self._parts(seq))
+        body = Turn(proposal.model.name, parts, tuple(s.id for s in decode), steps, slabs)
+        turn = self._pool.issue(inst, body, proposal.reason, after, model=proposal.model)
         inst.book.grant_kv(turn, fp, blocks, fitted.tight, spare)
-        turn.steps, turn.prefills, turn.tag = steps, plan.prefill, plan.tag
+        turn.steps, turn.prefills, turn.tag = steps, proposal.prefill, proposal.tag
         for seq in decode:
             self._enlist(turn, seq, max(1, min(steps, seq.max_tokens - seq.output_tokens)))
-        for seq in plan.prefill:
-            self._enlist(turn, seq, seq.prompt_tokens + seq.prefix_tokens - seq.planned_kv)
+        for seq in proposal.prefill:
+            self._enlist(turn, seq, seq.prompt_tokens + seq.prefix_tokens - seq.projected_kv)
         turn.alone = any(seq in self._pool.suspects for seq in turn.members)
-        weights = inst.weights[plan.model.name]
+        weights = inst.weights[proposal.model.name]
         turn.weights = weights
         weights.turns += 1
         weights.last_turn = turn.id

@@ -1,4 +1,4 @@
-"""Makes room on one instance, or shrinks the plan to what can ever fit. Preemption order:
+"""Makes room on one instance, or shrinks the proposal to what can ever fit. Preemption order:
 
 idle models, fewer steps, sequences outside every turn, then what the running turn leaves behind when it ends.
 """
@@ -13,7 +13,7 @@ from aegaeon_scheduler.core.commands import Unload
 from aegaeon_scheduler.core.copies import Copies
 from aegaeon_scheduler.core.domain import CommandId, Footprint, Place
 from aegaeon_scheduler.core.life import Life
-from aegaeon_scheduler.core.policies import Plan, Policy
+from aegaeon_scheduler.core.policies import Policy, Proposal
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.shared_weights import ends_with, given_by, shared_weights_for, slabs_to_load
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, Weights
@@ -23,7 +23,7 @@ _FEW_STEPS = 8  # a turn is cut down to so many steps before any sequence is swa
 
 @dataclass(slots=True)
 class Fitted:
-    """A plan that fits: its sequences, steps, the unloads its load waits for, and what its growth waits for."""
+    """A proposal that fits: its sequences, steps, the unloads its load waits for, and what its growth waits for."""
 
     decode: list[Sequence]
     steps: int
@@ -33,7 +33,7 @@ class Fitted:
 
 
 class Room:
-    """Finds memory for plans: unloads, swaps out, and where the host tier is full as well gives a sequence up."""
+    """Finds memory for proposals: unloads, swaps out, and where the host tier is full as well gives a sequence up."""
 
     def __init__(self, pool: Pool, policy: Policy, copies: Copies, life: Life) -> None:
         self._pool = pool
@@ -46,24 +46,24 @@ class Room:
         per = fp.kv_block_tokens
         blocks = 0
         for seq in decode:
-            at, left = seq.planned_kv, seq.max_tokens - seq.output_tokens
+            at, left = seq.projected_kv, seq.max_tokens - seq.output_tokens
             if seq.place is not Place.DEVICE and seq.copy is None:
                 at = seq.kv_tokens
             grow = steps if steps < left else max(1, left)
             blocks += -(-(at + grow) // per) - -(-at // per)
         for seq in prefill:
-            blocks += blocks_for(fp, seq.prompt_tokens + seq.prefix_tokens) - blocks_for(fp, seq.planned_kv)
+            blocks += blocks_for(fp, seq.prompt_tokens + seq.prefix_tokens) - blocks_for(fp, seq.projected_kv)
         return blocks
 
     def spare(self, prefill: tuple[Sequence, ...], decode: list[Sequence]) -> int:
         """A slab more where a sequence was starved last time: its engine's borders fell differently."""
         return int(any(s.starved for s in decode) or any(s.starved for s in prefill))
 
-    def need(self, inst: Instance, plan: Plan, decode: list[Sequence], steps: int, tight: bool = True) -> int:
-        """Slabs that the plan takes from the book: weights, copies in, growth."""
-        fp, book = plan.model.fp, inst.book
-        load = slabs_to_load(inst, plan.model)
-        blocks = self.growth(plan.prefill, decode, steps, fp)
+    def need(self, inst: Instance, proposal: Proposal, decode: list[Sequence], steps: int, tight: bool = True) -> int:
+        """Slabs that the proposal takes from the book: weights, copies in, growth."""
+        fp, book = proposal.model.fp, inst.book
+        load = slabs_to_load(inst, proposal.model)
+        blocks = self.growth(proposal.prefill, decode, steps, fp)
         slabs, arriving = 0, 0
         for seq in decode:
             if seq.place is not Place.DEVICE and seq.copy is None:
@@ -71,49 +71,51 @@ class Room:
                 slabs += book.slabs_for(fp, need)
                 blocks += need if tight else 0
                 arriving += 1
-        load += self.spare(plan.prefill, decode)
+        load += self.spare(proposal.prefill, decode)
         if not tight:
             return load + slabs + book.slabs_for(fp, blocks)
         return load + book.slabs_for(fp, blocks, tight) + arriving * 2  # every grant is rounded up on its own
 
-    def fit(self, inst: Instance, plan: Plan) -> Fitted | None:
-        """The plan as it fits now, or None while room is being made."""
-        decode = [s for s in plan.decode if not s.copying_out][: inst.max_batch]
-        if (not decode and not plan.prefill) or any(_waits_for_an_end(inst, s) for s in plan.prefill):
+    def fit(self, inst: Instance, proposal: Proposal) -> Fitted | None:
+        """The proposal as it fits now, or None while room is being made."""
+        decode = [s for s in proposal.decode if not s.copying_out][: inst.max_batch]
+        if (not decode and not proposal.prefill) or any(_waits_for_an_end(inst, s) for s in proposal.prefill):
             return None
         free = inst.book.free()
-        if self.need(inst, plan, decode, plan.steps, tight=False) <= free:
-            return Fitted(decode, plan.steps, {}, ())
-        if self.need(inst, plan, decode, plan.steps) <= free:
-            return Fitted(decode, plan.steps, {}, (), tight=True)
+        if self.need(inst, proposal, decode, proposal.steps, tight=False) <= free:
+            return Fitted(decode, proposal.steps, {}, ())
+        if self.need(inst, proposal, decode, proposal.steps) <= free:
+            return Fitted(decode, proposal.steps, {}, (), tight=True)
         if inst.count:
             return None  # room is on its way; what was asked for is enough for the head of the line
-        return self._squeeze(inst, plan, decode)
+        return self._squeeze(inst, proposal, decode)
 
-    def _squeeze(self, inst: Instance, plan: Plan, decode: list[Sequence]) -> Fitted | None:
-        candidates = _Candidates(self._pool, self._policy, inst, plan, decode)
+    def _squeeze(self, inst: Instance, proposal: Proposal, decode: list[Sequence]) -> Fitted | None:
+        candidates = _Candidates(self._pool, self._policy, inst, proposal, decode)
         best = inst.book.free() + candidates.total()
-        steps = plan.steps
+        steps = proposal.steps
         idle = inst.book.free() + given_by(candidates.idle)
-        while steps > _FEW_STEPS and self.need(inst, plan, decode, steps) > idle:
+        while steps > _FEW_STEPS and self.need(inst, proposal, decode, steps) > idle:
             steps = max(_FEW_STEPS, steps // 4)
-        while decode and self.need(inst, plan, decode, steps) > best:
+        while decode and self.need(inst, proposal, decode, steps) > best:
             if steps > 1:
                 steps = max(1, steps // 4)
                 continue
             candidates.add(decode.pop())
             best = inst.book.free() + candidates.total()
-        if not decode and not plan.prefill:
+        if not decode and not proposal.prefill:
             return None
-        tight = self.need(inst, plan, decode, steps, tight=False) > best
-        need = self.need(inst, plan, decode, steps, tight)
+        tight = self.need(inst, proposal, decode, steps, tight=False) > best
+        need = self.need(inst, proposal, decode, steps, tight)
         if need > best:
             return None
-        return self._take(inst, plan, candidates, Fitted(decode, steps, {}, (), tight), need)
+        return self._take(inst, proposal, candidates, Fitted(decode, steps, {}, (), tight), need)
 
-    def _take(self, inst: Instance, plan: Plan, candidates: _Candidates, fitted: Fitted, need: int) -> Fitted | None:
+    def _take(
+        self, inst: Instance, proposal: Proposal, candidates: _Candidates, fitted: Fitted, need: int
+    ) -> Fitted | None:
         free = inst.book.free()
-        free = self._unload(inst, plan.model, candidates.idle, fitted, need, free)
+        free = self._unload(inst, proposal.model, candidates.idle, fitted, need, free)
         if free >= need:
             return self._after_unloads(fitted)
         swaps: list[Sequence] = []
@@ -124,12 +126,12 @@ class Room:
             swaps.append(seq)
             gain += candidates.slabs(seq)
         if free + gain < need:
-            free = self._unload(inst, plan.model, [*candidates.busy, *candidates.idle], fitted, need - gain, free)
+            free = self._unload(inst, proposal.model, [*candidates.busy, *candidates.idle], fitted, need - gain, free)
             if not swaps and free >= need:
                 return self._after_unloads(fitted)
-        self._swap(inst, plan, swaps)
+        self._swap(inst, proposal, swaps)
         if free + gain < need:
-            self._swap(inst, plan, self._policy.preemption_order(inst, candidates.running, self._pool.now))
+            self._swap(inst, proposal, self._policy.preemption_order(inst, candidates.running, self._pool.now))
         return None
 
     def drop_idle(self, inst: Instance, model: Model, need: int) -> dict[CommandId, int] | None:
@@ -170,14 +172,14 @@ class Room:
         fitted.waits = tuple(fitted.unloads)
         return fitted
 
-    def _swap(self, inst: Instance, plan: Plan, sequences: Iterable[Sequence]) -> None:
+    def _swap(self, inst: Instance, proposal: Proposal, sequences: Iterable[Sequence]) -> None:
         for seq in sequences:
             if _fits_host(inst, seq):
                 slack = seq.deadline() - self._pool.now
                 self._copies.swap_out(
-                    inst, seq, f"preempted by {plan.model.name}, slack {slack:.3g} s", tuple(seq.turns)
+                    inst, seq, f"preempted by {proposal.model.name}, slack {slack:.3g} s", tuple(seq.turns)
                 )
-            elif _may_cost(self._policy, plan, seq) and not inst.turns and not inst.memory_due:
+            elif _may_cost(self._policy, proposal, seq) and not inst.turns and not inst.memory_due:
                 seq.preempted_at = (inst, inst.ended)
                 self._life.lose(seq, "no room on the device nor on the host tier of its instance", blame=0)
                 inst.memory_due = True
@@ -186,7 +188,7 @@ class Room:
 def _fits_host(inst: Instance, seq: Sequence) -> bool:
     """Whether it can leave for the host tier of its instance."""
     fp = seq.model.fp
-    return inst.book.host_room(fp, blocks_for(fp, max(seq.kv_tokens, seq.planned_kv)))
+    return inst.book.host_room(fp, blocks_for(fp, max(seq.kv_tokens, seq.projected_kv)))
 
 
 def _waits_for_an_end(inst: Instance, seq: Sequence) -> bool:
@@ -194,32 +196,32 @@ def _waits_for_an_end(inst: Instance, seq: Sequence) -> bool:
     return seq.preempted_at == (inst, inst.ended) and any(s.place is Place.DEVICE for s in inst.sequences.values())
 
 
-def _may_cost(policy: Policy, plan: Plan, seq: Sequence) -> bool:
-    """Whether a plan may cost a sequence its KV, where the host tier is full.
+def _may_cost(policy: Policy, proposal: Proposal, seq: Sequence) -> bool:
+    """Whether a proposal may cost a sequence its KV, where the host tier is full.
 
     No prompt may: it can wait. A batch may cost its own members, and sequences younger than its eldest. So the oldest
     always makes progress, and none is computed again only to be given up for the one that it was given up for before.
     """
-    if not plan.decode:
+    if not proposal.decode:
         return False
-    return policy.batch_of(seq) is plan.tag or seq.order > min(s.order for s in plan.decode)
+    return policy.batch_of(seq) is proposal.tag or seq.order > min(s.order for s in proposal.decode)
 
 
 class _Candidates:
-    """What a plan may preempt on an instance: sequences, and weights that it may unload."""
+    """What a proposal may preempt on an instance: sequences, and weights that it may unload."""
 
-    def __init__(self, pool: Pool, policy: Policy, inst: Instance, plan: Plan, decode: list[Sequence]) -> None:
+    def __init__(self, pool: Pool, policy: Policy, inst: Instance, proposal: Proposal, decode: list[Sequence]) -> None:
         self._inst = inst
-        keep = {s.id for s in decode} | {s.id for s in plan.prefill}
+        keep = {s.id for s in decode} | {s.id for s in proposal.prefill}
         self.sequences: list[Sequence] = []
         self.running: list[Sequence] = []
         for seq in inst.sequences.values():
             if seq.id in keep or seq.place is not Place.DEVICE or seq.copy is not None:
                 continue
-            if _fits_host(inst, seq) or _may_cost(policy, plan, seq):
+            if _fits_host(inst, seq) or _may_cost(policy, proposal, seq):
                 (self.running if seq.turns else self.sequences).append(seq)
-        others = [w for w in inst.weights.values() if w.model is not plan.model and w.ready and w.unload is None]
-        mine = shared_weights_for(inst, plan.model)
+        others = [w for w in inst.weights.values() if w.model is not proposal.model and w.ready and w.unload is None]
+        mine = shared_weights_for(inst, proposal.model)
         free = [w for w in others if w.shared is not mine]
         self.idle = policy.unload_order(inst, [w for w in free if not w.turns])
         self.busy = [w for w in free if w.turns]
@@ -235,6 +237,6 @@ class _Candidates:
         return int(kv) + given_by((*self.idle, *self.busy))
 
     def add(self, seq: Sequence) -> None:
-        """A younger member of the plan's own batch may be preempted as well."""
+        """A younger member of the proposal's own batch may be preempted as well."""
         if seq.place is Place.DEVICE and seq.copy is None:
             (self.running if seq.turns else self.sequences).append(seq)

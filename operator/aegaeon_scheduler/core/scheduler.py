@@ -19,7 +19,7 @@ from aegaeon_scheduler.core.failures import Failures
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.mover import Mover
-from aegaeon_scheduler.core.policies import Plan, Policy
+from aegaeon_scheduler.core.policies import Policy, Proposal
 from aegaeon_scheduler.core.policies.paper import PaperPolicy
 from aegaeon_scheduler.core.policies.slack import SlackPolicy
 from aegaeon_scheduler.core.pool import Pool
@@ -142,32 +142,32 @@ class Scheduler:
     def _fill(self, inst: Instance) -> None:
         if inst.wanted or inst.incoming:
             self._mover.send_waiting_moves(inst)
-        barred: list[Plan] = []
+        barred: list[Proposal] = []
         while len(inst.turns) < self._pool.config.lane_depth:
             if inst.turns and inst.turns[-1].alone:
                 return
-            plan = self._policy.plan(inst, self._pool.now, barred)
-            if plan is None or (self._isolated(plan) and inst.turns):
+            proposal = self._policy.propose(inst, self._pool.now, barred)
+            if proposal is None or (self._isolated(proposal) and inst.turns):
                 return  # a suspect waits until the lane is empty
-            turn = self._residency.run(inst, plan)
+            turn = self._residency.run(inst, proposal)
             if turn is not None:
-                self._policy.issued(inst, plan, turn)
+                self._policy.issued(inst, proposal, turn)
                 self._life.started(inst, turn)
                 continue
-            self._give_up(inst, plan)
+            self._give_up(inst, proposal)
             if inst.commands or inst.memory_due:
                 return  # a report will show more room
-            barred.append(plan)
+            barred.append(proposal)
 
-    def _isolated(self, plan: Plan) -> bool:
+    def _isolated(self, proposal: Proposal) -> bool:
         suspects = self._pool.suspects
-        return bool(suspects) and isolate(plan, suspects, self._pool.config.clearing_tokens)
+        return bool(suspects) and isolate(proposal, suspects, self._pool.config.clearing_tokens)
 
-    def _give_up(self, inst: Instance, plan: Plan) -> None:
-        """A plan that an empty instance could not hold either ends its oldest sequence with an answer."""
-        if inst.commands or not (plan.prefill or plan.decode):
+    def _give_up(self, inst: Instance, proposal: Proposal) -> None:
+        """A proposal that an empty instance could not hold either ends its oldest sequence with an answer."""
+        if inst.commands or not (proposal.prefill or proposal.decode):
             return
-        seq = plan.prefill[0] if plan.prefill else plan.decode[0]
+        seq = proposal.prefill[0] if proposal.prefill else proposal.decode[0]
         fp = seq.model.fp
         tokens = max(seq.kv_tokens, seq.prompt_tokens + seq.prefix_tokens) + 1
         need = least_slabs(fp, tokens, inst.slab_bytes)

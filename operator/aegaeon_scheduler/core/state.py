@@ -128,8 +128,8 @@ class Sequence:
     """One choice of one request.
 
     `home` is the instance that it runs or will run on, `opened` whether an Open was sent there; `source` still owns a
-    copy on its host tier (hand-off). `planned_kv` is its KV after all in-flight turns. What its engine reports is true
-    of it from epoch `since` on: a gateway that came back raised the epoch of what went on running.
+    copy on its host tier (hand-off). `projected_kv` is its KV after all in-flight turns. What its engine reports is
+    true of it from epoch `since` on: a gateway that came back raised the epoch of what went on running.
     """
 
     event: InitVar[Submitted]
@@ -155,7 +155,7 @@ class Sequence:
     opened: bool = field(init=False)
     place: Place = field(init=False)
     kv_tokens: int = field(init=False)
-    planned_kv: int = field(init=False)
+    projected_kv: int = field(init=False)
     copy: CommandId | None = field(init=False)
     copying_out: bool = field(init=False)
     handle_of: CommandId | None = field(init=False)
@@ -183,7 +183,7 @@ class Sequence:
         self.home = self.source = None
         self.opened = False
         self.place = Place.NONE
-        self.kv_tokens = self.planned_kv = 0
+        self.kv_tokens = self.projected_kv = 0
         self.output_tokens = self.prefix_tokens
         self.copy = None
         self.copying_out = False

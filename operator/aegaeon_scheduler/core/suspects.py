@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Container
 
 from aegaeon_scheduler.core.domain import SeqId
-from aegaeon_scheduler.core.policies import Plan
+from aegaeon_scheduler.core.policies import Proposal
 from aegaeon_scheduler.core.state import Sequence
 
 
-def isolate(plan: Plan, suspects: Container[SeqId], most_steps: int) -> bool:
-    """Cut a plan down to one suspect or to those who are none, whichever is due first. True: it is a suspect's.
+def isolate(proposal: Proposal, suspects: Container[SeqId], most_steps: int) -> bool:
+    """Cut a proposal down to one suspect or to those who are none, whichever is due first. True: it is a suspect's.
 
     A suspect runs `most_steps` at most: its company waits meanwhile.
     """
-    first = plan.prefill[0] if plan.prefill else min(plan.decode, key=Sequence.deadline)
+    first = proposal.prefill[0] if proposal.prefill else min(proposal.decode, key=Sequence.deadline)
     if first.id not in suspects:
-        plan.prefill = tuple(seq for seq in plan.prefill if seq.id not in suspects)
-        plan.decode = [seq for seq in plan.decode if seq.id not in suspects]
+        proposal.prefill = tuple(seq for seq in proposal.prefill if seq.id not in suspects)
+        proposal.decode = [seq for seq in proposal.decode if seq.id not in suspects]
         return False
-    plan.prefill, plan.decode = ((first,), []) if plan.prefill else ((), [first])
-    plan.steps = min(plan.steps, most_steps)
+    proposal.prefill, proposal.decode = ((first,), []) if proposal.prefill else ((), [first])
+    proposal.steps = min(proposal.steps, most_steps)
     return True

@@ -8,8 +8,8 @@ from aegaeon_simulator.baselines.artifact import ArtifactPool
 from aegaeon_simulator.baselines.job import Bench
 from aegaeon_simulator.baselines.slots import SlotPool
 from aegaeon_simulator.baselines.station import FairPool, StaticPool
-from aegaeon_simulator.device import Device
-from aegaeon_simulator.outcome import Outcome
+from aegaeon_simulator.devices import Device
+from aegaeon_simulator.results.outcome import Outcome
 from aegaeon_simulator.settings import Settings
 from aegaeon_simulator.workload import Workload
 

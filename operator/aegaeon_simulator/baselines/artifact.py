@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from aegaeon_simulator.baselines.job import Bench, Job, State, contexts, token_of_each
 from aegaeon_simulator.baselines.process import Process
 from aegaeon_simulator.baselines.slots import PATIENCE_S
-from aegaeon_simulator.device import Kind
+from aegaeon_simulator.devices import Kind
 
 Q_MAX_S = 4.0
 ALPHA_FLOOR = 0.5
@@ -23,7 +23,7 @@ class _Worker:
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
-        self._use = bench.use()
+        self._usage = bench.usage()
         self._model: int | None = None
         self._kind: Kind | None = None
         self._computed_s = 0.0
@@ -32,8 +32,8 @@ class _Worker:
         device, kind = self._bench.device, job.kind
         hidden = self._computed_s if self._kind is None or device.holds_both(self._kind, kind) else 0.0
         seconds = max(device.change_s, device.load_s(kind) - hidden)
-        self._use.changed(seconds)
-        self._use.switch_s += seconds
+        self._usage.changed(seconds)
+        self._usage.switch_s += seconds
         yield seconds
         self._computed_s = 0.0
         self._model, self._kind = job.model, kind
@@ -65,7 +65,7 @@ class PrefillWorker(_Worker):
                 yield from self._swap(job)
             job.state = State.RUNNING
             seconds = self._bench.device.prefill_s(job.kind, [job.context])
-            self._use.prefill_s += seconds
+            self._usage.prefill_s += seconds
             yield seconds
             self._computed_s += seconds
             token_of_each([job], self._bench.clock.now)
@@ -103,7 +103,7 @@ class DecodeWorker(_Worker):
         used = 0.0
         while used < quota_s and (running := [job for job in batch if job.state is not State.FINISHED]):
             seconds = bench.device.step_s(batch[0].kind, contexts(running), len(running))
-            self._use.decode_s += seconds
+            self._usage.decode_s += seconds
             yield seconds
             self._computed_s += seconds
             used += seconds
@@ -116,7 +116,7 @@ class DecodeWorker(_Worker):
         kind = batch[0].kind
         each = device.kv_load_s_per_token or kind.kv_bytes_per_token / kind.latency.kv_bytes_per_s
         seconds = device.whole(tokens * each)
-        self._use.switch_s += seconds
+        self._usage.switch_s += seconds
         yield seconds
 
     def _accept(self) -> None:

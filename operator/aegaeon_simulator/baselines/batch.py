@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aegaeon_simulator.baselines.job import Job, State
-from aegaeon_simulator.device import Kind
+from aegaeon_simulator.devices import Kind
 
 
 class Batch:

@@ -8,10 +8,10 @@ from enum import Enum
 
 from aegaeon_simulator.baselines.process import Process, Signal, StartProcess
 from aegaeon_simulator.clock import Clock
-from aegaeon_simulator.device import Device, Kind
-from aegaeon_simulator.outcome import Outcome, Served
+from aegaeon_simulator.devices import Device, Kind
+from aegaeon_simulator.results.outcome import Outcome, Served
+from aegaeon_simulator.results.usage import DeviceUsage
 from aegaeon_simulator.settings import Settings
-from aegaeon_simulator.use import Use
 from aegaeon_simulator.workload import Workload
 
 
@@ -81,17 +81,17 @@ class Bench:
         self.clock = Clock()
         self.start = StartProcess(self.clock)
         self.wake = Signal()
-        self.uses: list[Use] = []
+        self._usage: list[DeviceUsage] = []
         self.kinds = [device.kind(name) for name in workload.kinds]
         self.jobs = [
             Job(i, a.model, self.kinds[a.model], a.input_tokens, a.output_tokens, a.t_s)
             for i, a in enumerate(workload.arrivals)
         ]
 
-    def use(self) -> Use:
+    def usage(self) -> DeviceUsage:
         """The record of one more device."""
-        self.uses.append(Use(self.device.name, self.device.gpus))
-        return self.uses[-1]
+        self._usage.append(DeviceUsage(self.device.name, self.device.gpus))
+        return self._usage[-1]
 
     def wake_all(self) -> None:
         """Every idle worker looks around."""
@@ -117,4 +117,4 @@ class Bench:
         for worker in workers:
             worker.close()
         requests = [Served(j.model, j.length, j.arrival_s, j.times) for j in self.jobs]
-        return Outcome(requests, self.uses, busy_until, self.start.steps)
+        return Outcome(requests, self._usage, busy_until, self.start.steps)

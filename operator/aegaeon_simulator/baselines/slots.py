@@ -20,7 +20,7 @@ class SlotWorker:
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
-        self._use = bench.use()
+        self._usage = bench.usage()
         self.model: int | None = None
         self.queue: deque[Job] = deque()
         self.ended = False
@@ -44,8 +44,8 @@ class SlotWorker:
             queued.evict()
         self.model = job.model
         seconds = self._bench.device.load_s(job.kind)
-        self._use.changed(seconds)
-        self._use.switch_s += seconds
+        self._usage.changed(seconds)
+        self._usage.switch_s += seconds
         yield seconds
 
     def _batch(self) -> Process:
@@ -61,10 +61,10 @@ class SlotWorker:
         device, kind = self._bench.device, batch[0].kind
         if prompts:
             seconds = device.prefill_s(kind, [job.context for job in batch])
-            self._use.prefill_s += seconds
+            self._usage.prefill_s += seconds
         else:
             seconds = device.step_s(kind, contexts(batch), len(batch))
-            self._use.decode_s += seconds
+            self._usage.decode_s += seconds
         yield seconds
         token_of_each([job for job in batch if job.state is not State.FAILED], self._bench.clock.now)
         self.ended = self.ended or any(job.state.over for job in batch)
@@ -138,14 +138,14 @@ class SlotPool:
         return model, count
 
     def _assign_and_sort(self, new: Job) -> None:
-        plans = [self._grouped(worker) for worker in self.workers]
-        room = (g for groups in plans for g in groups if g[0].model == new.model and len(g) < SLOTS)
+        queues = [self._grouped(worker) for worker in self.workers]
+        room = (g for groups in queues for g in groups if g[0].model == new.model and len(g) < SLOTS)
         group = next(room, None)
         if group is not None:
             group.append(new)
         else:
-            min(plans, key=len).append([new])
-        for worker, groups in zip(self.workers, plans, strict=True):
+            min(queues, key=len).append([new])
+        for worker, groups in zip(self.workers, queues, strict=True):
             groups.sort(key=self._left_s)
             worker.queue = deque(job for group in groups for job in group)
 

@@ -10,7 +10,7 @@ from collections import deque
 from aegaeon_simulator.baselines.batch import Batch
 from aegaeon_simulator.baselines.job import Bench, Job, State, token_of_each
 from aegaeon_simulator.baselines.process import Process
-from aegaeon_simulator.device import Kind
+from aegaeon_simulator.devices import Kind
 
 
 class Station:
@@ -18,7 +18,7 @@ class Station:
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self.use = bench.use()
+        self.usage = bench.usage()
         self.models: dict[int, Batch] = {}
         self.prompts: deque[Job] = deque()
         self._room = 0.0  # bytes for KV
@@ -66,7 +66,7 @@ class Station:
 
     def _prefill(self, job: Job) -> Process:
         seconds = self.bench.device.prefill_s(job.kind, [job.context])
-        self.use.prefill_s += seconds
+        self.usage.prefill_s += seconds
         yield seconds
         job.state = State.RUNNING
         token_of_each([job], self.bench.clock.now)
@@ -82,7 +82,7 @@ class Station:
                 self._turn = (self._turn + i + 1) % len(order)
                 break
         seconds = self.bench.device.step_s(batch.kind, batch.context, len(batch))
-        self.use.decode_s += seconds
+        self.usage.decode_s += seconds
         yield seconds
         batch.step(self.bench.clock.now)
 
@@ -176,8 +176,8 @@ class FairPool:
             station.clear()
             station.hold(job.model, job.kind)
             seconds = self._bench.device.load_s(job.kind)
-            station.use.changed(seconds)
-            station.use.switch_s += seconds
+            station.usage.changed(seconds)
+            station.usage.switch_s += seconds
             self._take(station)
             yield seconds
         self._take(station)

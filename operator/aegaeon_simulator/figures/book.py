@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from aegaeon_simulator.crossing import crossing
 from aegaeon_simulator.figures.catalog import FORMS
 from aegaeon_simulator.figures.curves import Curve
 from aegaeon_simulator.figures.errors import FiguresError
+from aegaeon_simulator.results.attainment_curve import crossing
 
 Result = dict[str, Any]
 _MEANS = ("switches", "prefetch_hits", "stall_s", "span_s")

@@ -19,10 +19,7 @@ from aegaeon_simulator.settings import PRODUCTION
 
 _NOT_RUN = ("figures", "plan")  # packages of the simulator that decide no run
 _OF_BASELINES = ("domain.py", "slo.py")  # of the core: all that a baseline takes from it, beside LatencyConstants
-ENGINES = (  # of the simulator: what only the production core runs on
-    "compute.py", "copies.py", "engine.py", "host.py", "links.py", "memory.py", "production.py", "small.py", "spec.py",
-    "world.py",
-)  # fmt: skip
+CORE_ALONE = ("engine", "pool")  # packages of the simulator: what only the production core runs on
 
 
 class Cache:
@@ -79,7 +76,7 @@ def _of_core(parts: tuple[str, ...], policy: str) -> bool:
 
 def _of_simulator(parts: tuple[str, ...], policy: str) -> bool:
     other = "baselines" if policy in PRODUCTION else None
-    return parts[0] not in (*_NOT_RUN, other) and (policy in PRODUCTION or parts[0] not in ENGINES)
+    return parts[0] not in (*_NOT_RUN, other) and (policy in PRODUCTION or parts[0] not in CORE_ALONE)
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import Any
 from aegaeon_simulator.figures.actives import MODELS
 from aegaeon_simulator.figures.book import Book
 from aegaeon_simulator.figures.measure import STALL_QUANTILES
-from aegaeon_simulator.use import HIT_S
+from aegaeon_simulator.results.usage import HIT_S
 
 PAPER, SLLM, PLUS = "paper", "serverlessllm", "serverlessllm-plus"
 _SLOS = ("strict", "normal", "loose")

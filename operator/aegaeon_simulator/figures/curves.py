@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from aegaeon_simulator.crossing import TARGET
 from aegaeon_simulator.figures.catalog import FORMS, OURS, Panel
 from aegaeon_simulator.figures.points import Point
+from aegaeon_simulator.results.attainment_curve import TARGET
 
 _REFINEMENTS = 1  # loads put between those of the panel, at most
 _NEAR = 0.006  # of the target: the crossing is known

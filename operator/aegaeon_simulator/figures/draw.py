@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from aegaeon_simulator.crossing import TARGET
 from aegaeon_simulator.figures.book import Book
 from aegaeon_simulator.figures.catalog import FORMS, OURS
 from aegaeon_simulator.figures.claims import published
 from aegaeon_simulator.figures.errors import FiguresError
 from aegaeon_simulator.figures.measure import PARTS, STALL_QUANTILES
+from aegaeon_simulator.results.attainment_curve import TARGET
 from aegaeon_simulator.settings import POLICIES
 
 _COLOURS = ("#d62728", "#1f77b4", "#17becf", "#7f7f7f", "#bcbd22", "#8c564b", "#ff7f0e", "#e377c2", "#2ca02c")

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from aegaeon_simulator.device import Device, Kind
+from aegaeon_simulator.devices import Device, Kind
 from aegaeon_simulator.figures.points import Point, run_of
-from aegaeon_simulator.outcome import Outcome, Served
+from aegaeon_simulator.results.outcome import Outcome, Served
 from aegaeon_simulator.run import effective, result, simulate
 
 STALL_QUANTILES = tuple(q / 50 for q in range(51))
@@ -60,5 +60,5 @@ def _add(sums: dict[str, float], request: Served, prefill_s: float) -> None:
 
 def _stalls(outcome: Outcome) -> list[float] | None:
     """Quantiles of what a change of the model waited, seconds; None when none was changed."""
-    waits = [s for use in outcome.uses for s in use.stalls]
+    waits = [s for used in outcome.usage for s in used.stalls]
     return [float(v) for v in np.quantile(waits, STALL_QUANTILES)] if waits else None

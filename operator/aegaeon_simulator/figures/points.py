@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Union
 
 from aegaeon_scheduler.core.domain import Slo
-from aegaeon_simulator.device import read_device
+from aegaeon_simulator.devices import read_device
 from aegaeon_simulator.figures.errors import FiguresError
 from aegaeon_simulator.run import Run
 from aegaeon_simulator.settings import Settings, Split

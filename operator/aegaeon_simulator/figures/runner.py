@@ -12,7 +12,7 @@ from aegaeon_simulator.figures.catalog import OURS, Panel
 from aegaeon_simulator.figures.curves import Curve
 from aegaeon_simulator.figures.measure import measure
 from aegaeon_simulator.figures.points import Point
-from aegaeon_simulator.processes import cores, processes
+from aegaeon_simulator.parallel import cores, processes
 
 Progress = Callable[[int, int, str], None]  # curves done, all curves, what runs
 Result = dict[str, Any]

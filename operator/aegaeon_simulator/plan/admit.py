@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aegaeon_simulator.device import Device
+from aegaeon_simulator.devices import Device
 from aegaeon_simulator.plan.demand import ModelDemand, poisson_traffic
-from aegaeon_simulator.plan.lab import Lab, Objective, Point, Trials, one_by_one, told
+from aegaeon_simulator.plan.evaluate import Objective, Point, PoolEvaluator, Trials, in_words, one_by_one
 from aegaeon_simulator.settings import Split
 from aegaeon_simulator.workload import Lengths
 
@@ -52,27 +52,29 @@ def can_admit(
     """Simulate the pool with and without the candidate, on the same arrivals. Raises PlanError, DeviceError and
     SettingsError."""
     traffic = poisson_traffic([*models, candidate], lengths, window_s)
-    lab = Lab(traffic, pool.device, objective, seeds, trials)
-    after = lab.point(pool.policy, pool.split)
+    evaluator = PoolEvaluator(traffic, pool.device, objective, seeds, trials)
+    after = evaluator.point(pool.policy, pool.split)
     before = None
     if models:
         known = poisson_traffic(models, lengths, traffic.window_s)
-        before = Lab(known, pool.device, objective, seeds, trials).point(pool.policy, pool.split)
-    admit = _meets(lab, after)
-    more = None if admit else _more(lab, pool)
+        before = PoolEvaluator(known, pool.device, objective, seeds, trials).point(pool.policy, pool.split)
+    admit = _meets(evaluator, after)
+    more = None if admit else _more(evaluator, pool)
     reason = _reason(pool, candidate, objective, before, after, admit, more)
     share = None if before is None else before.share.mean
     return Answer(admit, reason, after.share.mean, after.share.low, after.models[-1], share, after.busy_share, more)
 
 
-def _meets(lab: Lab, point: Point) -> bool:
+def _meets(evaluator: PoolEvaluator, point: Point) -> bool:
     """The pool as a whole with confidence, and the candidate itself."""
     own = point.models[-1]
-    return lab.suffices(point) and (own is None or own >= lab.objective.share)
+    return evaluator.suffices(point) and (own is None or own >= evaluator.objective.share)
 
 
-def _more(lab: Lab, pool: Pool) -> int | None:
-    return next((n for n in range(1, _MOST_MORE + 1) if _meets(lab, lab.point(pool.policy, _grown(pool, n)))), None)
+def _more(evaluator: PoolEvaluator, pool: Pool) -> int | None:
+    return next(
+        (n for n in range(1, _MOST_MORE + 1) if _meets(evaluator, evaluator.point(pool.policy, _grown(pool, n)))), None
+    )
 
 
 def _grown(pool: Pool, more: int) -> Split:
@@ -98,7 +100,7 @@ def _reason(
         f"asked {100 * objective.share:g} %)"
     )
     if admit:
-        return f"{told(pool.split)} can take it: {share}"
+        return f"{in_words(pool.split)} can take it: {share}"
     if more is None:
-        return f"{told(pool.split)} cannot take it: {share}; {_MOST_MORE} GPUs more do not change that"
-    return f"{told(pool.split)} cannot take it: {share}; {more} more GPU{'s' * (more > 1)} would do"
+        return f"{in_words(pool.split)} cannot take it: {share}; {_MOST_MORE} GPUs more do not change that"
+    return f"{in_words(pool.split)} cannot take it: {share}; {more} more GPU{'s' * (more > 1)} would do"

@@ -14,8 +14,8 @@ from typing import Literal
 
 from aegaeon_scheduler.core.domain import Slo
 from aegaeon_scheduler.core.slo import time_attained, tokens_on_time
-from aegaeon_simulator.device import Device
-from aegaeon_simulator.outcome import Outcome, Served
+from aegaeon_simulator.devices import Device
+from aegaeon_simulator.results.outcome import Outcome, Served
 from aegaeon_simulator.run import Run, effective, simulate
 
 Form = Literal["token", "request", "time"]
@@ -69,12 +69,12 @@ def sample(trial: Trial) -> Sample:
             _add(slices[at], score)
     inputs = [a.input_tokens for a in workload.arrivals]
     busy = busy_seconds(outcome, inputs, workload.kinds, trial.run.device)
-    used = sum(u.prefill_s + u.decode_s + u.switch_s for u in outcome.uses)
+    used = sum(u.prefill_s + u.decode_s + u.switch_s for u in outcome.usage)
     return Sample(
         tuple((a, b) for a, b in slices),
         tuple((a, b) for a, b in models),
         tuple(busy),
-        used / max(1e-9, len(outcome.uses) * outcome.span_s),
+        used / max(1e-9, len(outcome.usage) * outcome.span_s),
         sum(len(r.times) for r in outcome.requests),
     )
 

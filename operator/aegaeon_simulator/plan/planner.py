@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from aegaeon_simulator.plan.demand import Traffic
 from aegaeon_simulator.plan.errors import PlanError
-from aegaeon_simulator.plan.lab import Lab, Point
+from aegaeon_simulator.plan.evaluate import Point, PoolEvaluator
 from aegaeon_simulator.plan.price import ModelCost, by_tenant, cost_per_million, model_costs
 from aegaeon_simulator.plan.search import fewest
 from aegaeon_simulator.plan.static import Static, static_serving
@@ -41,55 +41,60 @@ class Plan:
         return cost_per_million(gpus, price, self.tokens_per_s)
 
 
-def plan(lab: Lab, policy: str = "slack", gpus: int | None = None) -> Plan:
+def plan(evaluator: PoolEvaluator, policy: str = "slack", gpus: int | None = None) -> Plan:
     """Search the fewest GPUs, or look at a pool of `gpus`. Raises PlanError when no pool is large enough."""
     if policy not in PRODUCTION:
         raise PlanError(f"--policy {policy} cannot be planned for; pools run {' or '.join(PRODUCTION)}")
     if gpus is not None and gpus < 1:
         raise PlanError(f"{gpus} GPUs serve no request; give at least 1, or leave the number out to have it found")
-    best = _fewest(lab, policy) if gpus is None else lab.point(policy, Split(unified=gpus))
-    splits = _splits(lab, policy, best.gpus)
+    best = _fewest(evaluator, policy) if gpus is None else evaluator.point(policy, Split(unified=gpus))
+    splits = _splits(evaluator, policy, best.gpus)
     better = max(splits, key=lambda p: p.share.low, default=None)
-    while gpus is None and better is not None and lab.suffices(better) and better.share.low > best.share.low:
+    while gpus is None and better is not None and evaluator.suffices(better) and better.share.low > best.share.low:
         fewer = _shrunk(better.split)
-        if fewer is None or not lab.suffices(smaller := lab.point(policy, fewer)):
+        if fewer is None or not evaluator.suffices(smaller := evaluator.point(policy, fewer)):
             break
         best = better = smaller
     if gpus is None and best.gpus > 1:
-        lab.point(policy, Split(unified=best.gpus - 1))
-    lab.point(policy, Split(unified=best.gpus + 1))
-    costs = model_costs(lab.traffic.models, best.models, best.busy_s, best.gpus)
+        evaluator.point(policy, Split(unified=best.gpus - 1))
+    evaluator.point(policy, Split(unified=best.gpus + 1))
+    costs = model_costs(evaluator.traffic.models, best.models, best.busy_s, best.gpus)
     return Plan(
-        best, lab.suffices(best), tuple(splits), tuple(lab.points(policy)), static_serving(lab), tuple(costs),
-        tokens_asked(lab.traffic),
-    )  # fmt: skip
+        best,
+        evaluator.suffices(best),
+        tuple(splits),
+        tuple(evaluator.points(policy)),
+        static_serving(evaluator),
+        tuple(costs),
+        tokens_asked(evaluator.traffic),
+    )
 
 
-def _fewest(lab: Lab, policy: str) -> Point:
+def _fewest(evaluator: PoolEvaluator, policy: str) -> Point:
     def suffice(gpus: int) -> bool:
-        return lab.suffices(lab.point(policy, Split(unified=gpus)))
+        return evaluator.suffices(evaluator.point(policy, Split(unified=gpus)))
 
-    found = fewest(suffice, 1, MOST_GPUS, first_guess(lab))
+    found = fewest(suffice, 1, MOST_GPUS, first_guess(evaluator))
     if found is None:
         raise PlanError(f"not even {MOST_GPUS} GPUs meet the objective; relax --slo-ttft, --slo-tbt or --attainment")
-    return lab.point(policy, Split(unified=found))
+    return evaluator.point(policy, Split(unified=found))
 
 
-def first_guess(lab: Lab) -> int:
+def first_guess(evaluator: PoolEvaluator) -> int:
     """Where to begin: models expected to be active (Theorem 3.1), each at its slowest pace of one step per TBT."""
-    output, gpus = mean_output(lab.traffic), 0.0
-    for model in lab.traffic.models:
-        tbt_s = (model.slo or lab.objective.slo).tbt_s
-        latency = lab.device.kind(model.kind).latency
+    output, gpus = mean_output(evaluator.traffic), 0.0
+    for model in evaluator.traffic.models:
+        tbt_s = (model.slo or evaluator.objective.slo).tbt_s
+        latency = evaluator.device.kind(model.kind).latency
         open_requests = model.rate * (model.output_tokens or output) * tbt_s
         gpus += (1 - math.exp(-open_requests)) * latency.a / tbt_s + open_requests * latency.c / tbt_s
     return max(1, math.ceil(gpus))
 
 
-def _splits(lab: Lab, policy: str, gpus: int) -> list[Point]:
+def _splits(evaluator: PoolEvaluator, policy: str, gpus: int) -> list[Point]:
     """Pools with roles, of as many GPUs."""
     counts = sorted({max(1, round(share * gpus)) for share in _PREFILL_SHARES}) if gpus > 1 else []
-    return [lab.point(policy, Split(prefill=n, decode=gpus - n)) for n in counts if n < gpus]
+    return [evaluator.point(policy, Split(prefill=n, decode=gpus - n)) for n in counts if n < gpus]
 
 
 def _shrunk(split: Split) -> Split | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
-from aegaeon_simulator.plan.lab import Lab, Reshape
+from aegaeon_simulator.plan.evaluate import PoolEvaluator, Reshape
 from aegaeon_simulator.plan.search import fewest
 from aegaeon_simulator.settings import Split
 from aegaeon_simulator.workload import Workload
@@ -37,33 +37,33 @@ def with_copies(workload: Workload, copies: tuple[int, ...]) -> Workload:
     return Workload(kinds, tuple(arrivals))
 
 
-def static_serving(lab: Lab) -> Static:
+def static_serving(evaluator: PoolEvaluator) -> Static:
     """GPUs that both need for the same objective, every model by itself where it is dedicated."""
-    copies = (1,) * len(lab.traffic.models)
-    while (short := _short(lab, copies)) and max(copies) < _MOST_COPIES:
+    copies = (1,) * len(evaluator.traffic.models)
+    while (short := _short(evaluator, copies)) and max(copies) < _MOST_COPIES:
         copies = tuple(c + max(1, c // 2) if m in short else c for m, c in enumerate(copies))
     if short:
         return Static(None, None, copies)
-    return Static(sum(copies), _muxserve(lab, copies), copies)
+    return Static(sum(copies), _muxserve(evaluator, copies), copies)
 
 
-def _short(lab: Lab, copies: tuple[int, ...]) -> set[int]:
+def _short(evaluator: PoolEvaluator, copies: tuple[int, ...]) -> set[int]:
     """Models whose own GPUs do not meet the objective."""
-    point = lab.point("dedicated", Split(unified=sum(copies)), _reshape(copies), copies)
+    point = evaluator.point("dedicated", Split(unified=sum(copies)), _reshape(copies), copies)
     shares: list[float] = []
     at = 0
     for count in copies:
         known = [s for s in point.models[at : at + count] if s is not None]
         shares.append(sum(known) / len(known) if known else 1.0)
         at += count
-    return {m for m, share in enumerate(shares) if share < lab.objective.share}
+    return {m for m, share in enumerate(shares) if share < evaluator.objective.share}
 
 
-def _muxserve(lab: Lab, copies: tuple[int, ...]) -> int | None:
+def _muxserve(evaluator: PoolEvaluator, copies: tuple[int, ...]) -> int | None:
     total = sum(copies)
 
     def suffice(gpus: int) -> bool:
-        return lab.suffices(lab.point("muxserve", Split(unified=gpus), _reshape(copies), copies))
+        return evaluator.suffices(evaluator.point("muxserve", Split(unified=gpus), _reshape(copies), copies))
 
     return fewest(suffice, -(-total // 2), total, -(-total // 2))
 

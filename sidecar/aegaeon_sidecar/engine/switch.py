@@ -77,8 +77,8 @@ class Switch:
                 return self._swap_in(command, swap)
             case pb.Adopt() as adopt:
                 return self._adopt(command, adopt)
-            case Turn() as plan:
-                return self._compute.turn(command, plan)
+            case Turn() as turn:
+                return self._compute.turn(command, turn)
         raise EngineError(f"no lane carries out {type(command.body).__name__}")
 
     # -- A leaves ---------------------------------------------------------------------------------------------------

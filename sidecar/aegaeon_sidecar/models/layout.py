@@ -71,7 +71,7 @@ def place_tensors(spec: DecoderSpec, dtype: str) -> tuple[TensorPlace, ...]:
     return tuple(places)
 
 
-def plan(directory: Path, max_model_len: int, dtype: str, block_tokens: int, ranks: int = 1) -> Layout:
+def lay_out(directory: Path, max_model_len: int, dtype: str, block_tokens: int, ranks: int = 1) -> Layout:
     """Read and check a model directory and lay it out for an engine of so many ranks that computes in `dtype`.
 
     Raises ModelError. Reads config.json and the headers, no byte of the weights.

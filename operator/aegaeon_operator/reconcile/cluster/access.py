@@ -11,7 +11,7 @@ from aegaeon_operator.reconcile.cluster.conditions import Condition, no, yes
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Live, Observed
 from aegaeon_operator.reconcile.cluster.names import child
 from aegaeon_operator.reconcile.cluster.readiness import engines, engines_ready, gateway_ready, scheduler_ready
-from aegaeon_operator.spec.resources import GpuPoolSpec, ModelPool
+from aegaeon_operator.spec.resources import ModelPool
 
 _ROUTABLE = "Routable"
 
@@ -21,7 +21,7 @@ def routable(observed: Observed, pool: Live[ModelPool], failures: Mapping[ChildK
     key = ChildKey("HTTPRoute", pool.namespace, pool.name)
     if key in failures:
         return no(_ROUTABLE, "RouteFailed", failures[key])
-    spec = observed.gpu_pool.value.spec if observed.gpu_pool and observed.gpu_pool.value else None
+    spec = observed.spec
     gateway = gateway_ready(observed, spec.gateway.replicas if spec else 1)
     if gateway.status != "True":
         text = f"no gateway pod of {_where(observed)} is ready ({gateway.reason}: see its GatewayReady)"
@@ -36,7 +36,7 @@ def routable(observed: Observed, pool: Live[ModelPool], failures: Mapping[ChildK
 
 def without_engines(observed: Observed, kind: str) -> Condition | None:
     """What the GpuPool's engines lack to serve; None: nothing."""
-    spec = _spec(observed)
+    spec = observed.spec
     if spec is None:
         return None
     why = engines_ready(observed, spec, engines(observed, spec))
@@ -48,13 +48,9 @@ def without_engines(observed: Observed, kind: str) -> Condition | None:
 
 def without_scheduler(observed: Observed) -> str:
     """Why nothing is known of the models."""
-    spec = _spec(observed)
+    spec = observed.spec
     why = scheduler_ready(observed, spec).reason if spec else "its spec is refused"
     return f"the scheduler of {_where(observed)} does not answer ({why}: see its SchedulerReady)"
-
-
-def _spec(observed: Observed) -> GpuPoolSpec | None:
-    return observed.gpu_pool.value.spec if observed.gpu_pool and observed.gpu_pool.value else None
 
 
 def _where(observed: Observed) -> str:

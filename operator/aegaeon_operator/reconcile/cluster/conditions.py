@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from aegaeon_operator.reconcile.cluster.facts import Json, Live, Note, Report
 
 Status = Literal["True", "False", "Unknown"]
+About = TypeVar("About")
 # Conditions whose True is bad news.
 _NEGATIVE = frozenset({"Degraded"})
 _TOLD = ("Accepted", "Admitted", "Degraded", "Ready")
@@ -44,6 +46,11 @@ def no(kind: str, reason: str, message: str) -> Condition:
 def unknown(kind: str, reason: str, message: str) -> Condition:
     """Unknown."""
     return Condition(kind, "Unknown", reason, message)
+
+
+def first_of(checks: Iterable[Callable[[About], Condition | None]], subject: About) -> Condition:
+    """The condition of the first check that has something to say; the last one of every list always has."""
+    return next(found for check in checks if (found := check(subject)) is not None)
 
 
 def summary(conditions: list[Condition], needed: tuple[str, ...]) -> Condition:

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from aegaeon_operator.spec.resources import GpuPool, ModelPool
+from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ModelPool
 
 Json = dict[str, Any]
 Kind = TypeVar("Kind", GpuPool, ModelPool)
@@ -64,6 +64,41 @@ class Live(Generic[Kind]):
     def age(self) -> tuple[str, str, str]:
         """Sorts the oldest first, always in the same way."""
         return self.created, self.namespace, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A Deployment or StatefulSet: the pods that it was asked for, and how far it is with them."""
+
+    subject: Subject
+    asked: int
+    pods: int
+    ready: int
+    rolling: bool  # not all pods are as its template says, as `kubectl rollout status` tells
+    refused: str = ""  # why the API server lets it make no pods
+
+    @classmethod
+    def of(cls, live: Mapping[str, Any]) -> Workload:
+        """Of a live object, whose status is empty at first."""
+        status: Json = live.get("status") or {}
+        failures = [one for one in status.get("conditions", ()) if one["type"] == "ReplicaFailure"]
+        return cls(
+            subject=Subject.of(live),
+            asked=live["spec"].get("replicas", 1),
+            pods=status.get("replicas", 0),
+            ready=status.get("readyReplicas", 0),
+            rolling=_is_rolling(live, status),
+            refused=next((one.get("message", "") for one in failures if one.get("status") == "True"), ""),
+        )
+
+
+def _is_rolling(live: Mapping[str, Any], status: Json) -> bool:
+    if status.get("observedGeneration", 0) < live["metadata"].get("generation", 1):
+        return True
+    if live["kind"] == "StatefulSet":
+        return bool(status.get("updateRevision") != status.get("currentRevision"))
+    updated = status.get("updatedReplicas", 0)
+    return bool(updated < live["spec"].get("replicas", 1) or status.get("replicas", 0) > updated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +195,8 @@ class Observed:
     gpu_pool: Live[GpuPool] | None
     model_pools: tuple[Live[ModelPool], ...]
     children: Mapping[ChildKey, Json] = field(default_factory=dict)
+    workloads: Mapping[ChildKey, Workload] = field(default_factory=dict)
+    """those of the children that make pods"""
     secrets: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
     scheduler: SchedulerFacts | None = None
     redis: Mapping[str, str] = field(default_factory=dict)
@@ -174,6 +211,11 @@ class Observed:
     """what the newest Event of type Warning says of objects whose status does not tell what they wait for"""
     unreachable: str = ""
     """why a scheduler whose pod is ready does not answer the operator"""
+
+    @property
+    def spec(self) -> GpuPoolSpec | None:
+        """Of the GpuPool; None where it is not there or cannot be used."""
+        return self.gpu_pool.value.spec if self.gpu_pool and self.gpu_pool.value else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from aegaeon_operator.reconcile.cluster.conditions import Condition, no, yes
-from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Observed, Subject
+from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Observed, Subject, Workload
 from aegaeon_operator.reconcile.cluster.names import COMPONENTS, child
 from aegaeon_operator.reconcile.cluster.pod_state import STARTING, Trouble, is_ready, trouble, unexplained
 from aegaeon_operator.reconcile.cluster.workloads import running_schedulers
@@ -40,14 +40,14 @@ def engines(observed: Observed, spec: GpuPoolSpec) -> dict[str, Engines]:
         if observed.scheduler:
             attached = sum(one.attached and one.role == role for one in observed.scheduler.engines)
         else:
-            attached = _status(observed, "StatefulSet", COMPONENTS[role]).get("readyReplicas", 0)
+            attached = _ready(observed, "StatefulSet", COMPONENTS[role])
         found[role] = Engines(attached, observed.replicas.get(role, asked.replicas))
     return found
 
 
 def ready_schedulers(observed: Observed, component: str) -> int:
     """Ready pods of one, as kubelets say; those of a lost node stay ready for a minute."""
-    return int(_status(observed, "Deployment", component).get("readyReplicas", 0))
+    return _ready(observed, "Deployment", component)
 
 
 def scheduler_ready(observed: Observed, spec: GpuPoolSpec) -> Condition:
@@ -67,7 +67,7 @@ def scheduler_ready(observed: Observed, spec: GpuPoolSpec) -> Condition:
 
 def deployment_ready(observed: Observed, kind: str, component: str, wanted: int) -> Condition:
     """One pod is enough to serve."""
-    ready = _status(observed, "Deployment", component).get("readyReplicas", 0)
+    ready = _ready(observed, "Deployment", component)
     text = f"{ready} of {wanted} {component} pods are ready"
     if ready >= wanted:
         return yes(kind, "PodsReady", text)
@@ -109,9 +109,8 @@ def degraded(conditions: list[Condition]) -> Condition:
 def to_ask_about(observed: Observed) -> list[Subject]:
     """Objects whose Events alone tell what they wait for: pods, and StatefulSets that cannot make theirs."""
     found = [*unexplained(observed.pods)]
-    for key, live in observed.children.items():
-        if key.kind == "StatefulSet" and live.get("status", {}).get("replicas", 0) < live["spec"].get("replicas", 1):
-            found.append(Subject.of(live))
+    sets = (one for key, one in observed.workloads.items() if key.kind == "StatefulSet")
+    found += [one.subject for one in sets if one.pods < one.asked]
     return sorted(found)
 
 
@@ -164,12 +163,10 @@ def _engine_trouble(observed: Observed, role: str) -> Trouble | None:
 
 def _not_made(observed: Observed, kind: str, component: str) -> Trouble:
     key = ChildKey(kind, observed.key.namespace, child(observed.key, component))
-    live = observed.children.get(key)
-    if live is None:
+    workload = observed.workloads.get(key)
+    if workload is None:
         return Trouble("PodsNotReady", f"there is no {kind} {key.name}; see Accepted")
-    said = (one for one in live.get("status", {}).get("conditions", ()) if one["type"] == "ReplicaFailure")
-    why = next((one.get("message", "") for one in said if one.get("status") == "True"), "")
-    why = why or observed.warnings.get(key, "")
+    why = workload.refused or observed.warnings.get(key, "")
     if why:
         return Trouble("PodsNotCreated", f"{kind} {key.name} cannot make pods: {why}")
     return Trouble(STARTING, f"{kind} {key.name} has not made all pods yet")
@@ -179,6 +176,11 @@ def _pods(observed: Observed, component: str) -> Iterator[Json]:
     return (one for one in observed.pods if one["metadata"].get("labels", {}).get(_COMPONENT) == component)
 
 
-def _status(observed: Observed, kind: str, component: str) -> Json:
-    key = ChildKey(kind, observed.key.namespace, child(observed.key, component))
-    return dict(observed.children.get(key, {}).get("status") or {})
+def workload_of(observed: Observed, kind: str, component: str) -> Workload | None:
+    """The component's Deployment or StatefulSet, if it is there."""
+    return observed.workloads.get(ChildKey(kind, observed.key.namespace, child(observed.key, component)))
+
+
+def _ready(observed: Observed, kind: str, component: str) -> int:
+    found = workload_of(observed, kind, component)
+    return found.ready if found else 0

@@ -13,7 +13,7 @@ from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Weig
 
 
 @dataclass(slots=True)
-class Plan:
+class Proposal:
     """What an instance should run next: prompts first, then `steps` decode steps of `decode`, oldest first.
 
     `tag` is the policy's own (the batch); sequences that become ready join an outstanding turn of equal tag.
@@ -70,22 +70,22 @@ class Policy(Protocol):
         ...
 
     def batch_of(self, seq: Sequence) -> object | None:
-        """What holds the sequence in the policy's own tables: the `tag` of its plans once it decodes; None: nothing."""
+        """What holds the sequence in the policy's tables: the `tag` of its proposals once it decodes; None: nothing."""
         ...
 
-    def plan(self, inst: Instance, now: float, barred: Collection[Plan]) -> Plan | None:
+    def propose(self, inst: Instance, now: float, barred: Collection[Proposal]) -> Proposal | None:
         """What the compute lane should run after what it has; asked again until it is issued.
 
-        `barred`: its plans that there is no room for now, nor on the way: something else is wanted.
+        `barred`: its proposals that there is no room for now, nor on the way: something else is wanted.
         """
         ...
 
-    def issued(self, inst: Instance, plan: Plan, turn: Issued) -> None:
-        """The plan is on the lane (perhaps with fewer steps or sequences)."""
+    def issued(self, inst: Instance, proposal: Proposal, turn: Issued) -> None:
+        """The proposal is on the lane (perhaps with fewer steps or sequences)."""
         ...
 
     def unissued(self, inst: Instance, seq: Sequence) -> None:
-        """A turn with this sequence's prefill did not run to its end: it is to be planned again. Idempotent."""
+        """A turn with this sequence's prefill did not run to its end: it is to be scheduled again. Idempotent."""
         ...
 
     def unload_order(self, inst: Instance, idle: list[Weights]) -> list[Weights]:

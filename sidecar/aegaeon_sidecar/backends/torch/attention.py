@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from aegaeon_sidecar.backends.torch.cache import KvCache
-from aegaeon_sidecar.backends.torch.plan import Group, StepPlan, Window
+from aegaeon_sidecar.backends.torch.step_layout import Group, StepLayout, Window
 
 
 class Attention(Protocol):
@@ -27,18 +27,18 @@ class Attention(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The step of `plan`, over the blocks of `cache`."""
+    """The step of `layout`, over the blocks of `cache`."""
 
-    plan: StepPlan
+    layout: StepLayout
     cache: KvCache
 
     def attend(self, layer: int, window: Window, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """See Attention."""
         tokens = self.cache.tokens
-        tokens.index_copy_(0, self.plan.keys[layer], keys.reshape(len(keys), -1))
-        tokens.index_copy_(0, self.plan.values[layer], values.reshape(len(values), -1))
+        tokens.index_copy_(0, self.layout.keys[layer], keys.reshape(len(keys), -1))
+        tokens.index_copy_(0, self.layout.values[layer], values.reshape(len(values), -1))
         shape = (keys.shape[1], keys.shape[2])
-        seen = [self._group(group, layer, window, queries, shape) for group in self.plan.groups]
+        seen = [self._group(group, layer, window, queries, shape) for group in self.layout.groups]
         return seen[0] if len(seen) == 1 else torch.cat(seen)
 
     def _group(self, group: Group, layer: int, window: Window, queries: Tensor, shape: tuple[int, int]) -> Tensor:

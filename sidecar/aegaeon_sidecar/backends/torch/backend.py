@@ -23,11 +23,11 @@ from aegaeon_sidecar.backends.torch.decoder import Decoder, Given, Part
 from aegaeon_sidecar.backends.torch.device import drained_on_error, open_devices, recorded
 from aegaeon_sidecar.backends.torch.draws import FOLLOWED, on_device
 from aegaeon_sidecar.backends.torch.parameters import Parameters
-from aegaeon_sidecar.backends.torch.plan import Planner
 from aegaeon_sidecar.backends.torch.rows import row_tile
+from aegaeon_sidecar.backends.torch.step_layout import LayoutBuilder
 from aegaeon_sidecar.domain.errors import BackendError
 from aegaeon_sidecar.models.config import DecoderSpec, read_spec
-from aegaeon_sidecar.models.layout import ENGINE_DTYPES, KvShape, kv_shape, place_tensors, plan
+from aegaeon_sidecar.models.layout import ENGINE_DTYPES, KvShape, kv_shape, lay_out, place_tensors
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.sharding import part_of
 from aegaeon_sidecar.models.tensors import tensor_shapes
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Shell:
-    """`planners`: of each rank; `decodes`: made at the first decode, where decodes are paged."""
+    """`builders`: of each rank; `decodes`: made at the first decode, where decodes are paged."""
 
     decoder: Decoder
-    planners: tuple[Planner, ...]
+    builders: tuple[LayoutBuilder, ...]
     shape: KvShape
     max_model_len: int
     decodes: Decodes | None = None
@@ -117,7 +117,7 @@ class TorchBackend:
 
     def describe(self, directory: Path, max_model_len: int) -> Layout:
         """See Backend."""
-        return plan(directory, max_model_len, self._dtype_name, self._block_tokens, len(self._devices))
+        return lay_out(directory, max_model_len, self._dtype_name, self._block_tokens, len(self._devices))
 
     def register(self, model: str, directory: Path, layout: Layout, *weights: DeviceBytes) -> None:
         """See Backend. Touches no byte of `weights`. Raises BackendError when layout and directory disagree."""
@@ -135,11 +135,11 @@ class TorchBackend:
             )
         with torch.inference_mode():
             parts = [self._part(part, layout, memory, rank) for rank, memory in enumerate(memories)]
-        planners = [
-            Planner(shape, spec.windows, spec.vocab_size, device, invariant=self.row_tile > 0)
+        builders = [
+            LayoutBuilder(shape, spec.windows, spec.vocab_size, device, invariant=self.row_tile > 0)
             for device in self._devices
         ]
-        self._shells[model] = _Shell(Decoder(spec, parts), tuple(planners), shape, layout.max_model_len)
+        self._shells[model] = _Shell(Decoder(spec, parts), tuple(builders), shape, layout.max_model_len)
 
     def _part(self, part: DecoderSpec, layout: Layout, memory: Tensor, rank: int) -> Part:
         parameters = Parameters(layout, tensor_shapes(part), self._dtype, memory, self.row_tile or 1)
@@ -203,11 +203,11 @@ class TorchBackend:
         if not inputs:
             return torch.empty(0, shell.decoder.spec.vocab_size)
         given = []
-        for planner, cache in zip(shell.planners, caches, strict=True):
-            plan = planner.plan(inputs, wanted, cache.capacity)
-            if plan.fresh is not None:
-                cache.blocks.index_fill_(0, plan.fresh, 0.0)
-            given.append(Given(plan.tokens, plan.positions, Gathered(plan, cache), plan.last))
+        for builder, cache in zip(shell.builders, caches, strict=True):
+            step = builder.build(inputs, wanted, cache.capacity)
+            if step.fresh is not None:
+                cache.blocks.index_fill_(0, step.fresh, 0.0)
+            given.append(Given(step.tokens, step.positions, Gathered(step, cache), step.last))
         return shell.decoder.forward(given)
 
     def _shell(self, model: str) -> tuple[_Shell, tuple[KvCache, ...]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core.config import PaperSettings
 from aegaeon_scheduler.core.domain import InstanceId, Role, SeqId
-from aegaeon_scheduler.core.policies import Move, Plan
+from aegaeon_scheduler.core.policies import Move, Proposal
 from aegaeon_scheduler.core.policies.paper.decode import Batch, WorkList, load_ahead_s
 from aegaeon_scheduler.core.policies.paper.prefill import Group, PrefillQueue
 from aegaeon_scheduler.core.policies.paper.quota import steps_of
@@ -193,25 +193,25 @@ class PaperPolicy:
         if group.queue.remove(group, seq) and state.group is group:
             state.group = None
 
-    def plan(self, inst: Instance, now: float, barred: Collection[Plan]) -> Plan | None:
+    def propose(self, inst: Instance, now: float, barred: Collection[Proposal]) -> Proposal | None:
         """Prefill groups first, then the round. A prompt that there is no room for holds up the prompts behind it."""
         state = self._of(inst)
-        decode = self._plan_decode(inst, barred) if state.streak >= self._settings.max_gpsize else None
+        decode = self._propose_decode(inst, barred) if state.streak >= self._settings.max_gpsize else None
         if decode is not None:
             return decode
         seq = state.queue.head()
-        if seq is not None and not any(plan.prefill for plan in barred):
+        if seq is not None and not any(proposal.prefill for proposal in barred):
             behind = len(state.queue.groups) - 1
-            return Plan(seq.model, (seq,), [], 0, f"prefill first come first served, {behind} groups behind it")
-        return self._plan_decode(inst, barred)
+            return Proposal(seq.model, (seq,), [], 0, f"prefill first come first served, {behind} groups behind it")
+        return self._propose_decode(inst, barred)
 
-    def _plan_decode(self, inst: Instance, barred: Collection[Plan]) -> Plan | None:
+    def _propose_decode(self, inst: Instance, barred: Collection[Proposal]) -> Proposal | None:
         work = self._of(inst).work
         for _ in range(2):
             while work.round:
                 batch = work.round[0]
                 ready = [s for s in batch.members.values() if not s.copying_out]
-                if ready and not any(plan.tag is batch for plan in barred):
+                if ready and not any(proposal.tag is batch for proposal in barred):
                     return self._turn(work, batch, ready)
                 work.round.popleft()
             if not work.batches:
@@ -219,29 +219,29 @@ class PaperPolicy:
             work.start_round(inst, self._estimates, self._settings)
         return None
 
-    def _turn(self, work: WorkList, batch: Batch, ready: list[Sequence]) -> Plan:
+    def _turn(self, work: WorkList, batch: Batch, ready: list[Sequence]) -> Proposal:
         estimate = self._estimates.of(batch.model.name, batch.inst.device)
         context = sum(s.kv_tokens for s in ready)
         quota_s = work.quota_s(batch, self._estimates)
         steps = steps_of(quota_s, estimate.step_s(context, len(ready)), self._settings.max_turn_steps)
         reason = f"turn of {quota_s:.3g} s, {len(work.batches)} batches in the round"
-        return Plan(batch.model, (), ready, steps, reason, batch)
+        return Proposal(batch.model, (), ready, steps, reason, batch)
 
-    def issued(self, inst: Instance, plan: Plan, turn: Issued) -> None:
+    def issued(self, inst: Instance, proposal: Proposal, turn: Issued) -> None:
         """See Policy."""
         state = self._of(inst)
-        if plan.prefill:
+        if proposal.prefill:
             state.streak += 1
-            for seq in plan.prefill:
+            for seq in proposal.prefill:
                 group = self._joined.pop(seq.id)
                 assert isinstance(group, Group)
                 self._leave_group(group, seq)
             return
-        assert isinstance(plan.tag, Batch)
+        assert isinstance(proposal.tag, Batch)
         state.streak = 0
-        if state.work.round and state.work.round[0] is plan.tag:
+        if state.work.round and state.work.round[0] is proposal.tag:
             state.work.round.popleft()
-        self._weigh(plan.tag)
+        self._weigh(proposal.tag)
 
     def unissued(self, inst: Instance, seq: Sequence) -> None:
         """See Policy."""

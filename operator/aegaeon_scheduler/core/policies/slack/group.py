@@ -95,8 +95,8 @@ class Group:
         ttft_s, tbt_s = slo.ttft_s, slo.tbt_s
         best, late = inf, 0
         for seq in self.members.values():
-            made = seq.planned_kv - seq.prompt_tokens
-            output = made + 1 if made >= seq.prefix_tokens and seq.planned_kv else seq.output_tokens
+            made = seq.projected_kv - seq.prompt_tokens
+            output = made + 1 if made >= seq.prefix_tokens and seq.projected_kv else seq.output_tokens
             due = seq.arrival + ttft_s + output * tbt_s
             if due < now:
                 late += 1
@@ -117,7 +117,7 @@ class Group:
         per = self.model.fp.kv_block_tokens
         context = blocks = 0
         for seq in self.members.values():
-            length = max(seq.planned_kv, seq.prompt_tokens + seq.prefix_tokens)  # `tokens` in place: asked for often
+            length = max(seq.projected_kv, seq.prompt_tokens + seq.prefix_tokens)  # `tokens` in place: asked for often
             context += length
             blocks += -(-length // per)
         return context, blocks
@@ -140,7 +140,7 @@ class Group:
 
 def tokens(seq: Sequence) -> int:
     """Tokens of context that it has or, before its prefill, will have."""
-    return max(seq.planned_kv, seq.prompt_tokens + seq.prefix_tokens)
+    return max(seq.projected_kv, seq.prompt_tokens + seq.prefix_tokens)
 
 
 def too_small(pool: Pool, inst: Instance, model: Model, length: int) -> bool:
@@ -156,8 +156,8 @@ def _holds(inst: Instance, model: Model, length: int) -> bool:
 
 def planned_output(seq: Sequence) -> int:
     """Output tokens that it will have when all in-flight turns have run."""
-    made = seq.planned_kv - seq.prompt_tokens
-    return made + 1 if made >= seq.prefix_tokens and seq.planned_kv else seq.output_tokens
+    made = seq.projected_kv - seq.prompt_tokens
+    return made + 1 if made >= seq.prefix_tokens and seq.projected_kv else seq.output_tokens
 
 
 def due(seq: Sequence) -> float:
@@ -168,7 +168,7 @@ def due(seq: Sequence) -> float:
 
 def kv_blocks(seq: Sequence) -> int:
     """KV blocks that it has or, before its prefill, will need."""
-    tokens = max(seq.kv_tokens, seq.planned_kv, seq.prompt_tokens + seq.prefix_tokens)
+    tokens = max(seq.kv_tokens, seq.projected_kv, seq.prompt_tokens + seq.prefix_tokens)
     return blocks_for(seq.model.fp, tokens)
 
 

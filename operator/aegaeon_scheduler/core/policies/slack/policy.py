@@ -11,7 +11,7 @@ from math import inf
 from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Place, Role
-from aegaeon_scheduler.core.policies import Move, Plan
+from aegaeon_scheduler.core.policies import Move, Proposal
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load, due, node_of, tokens, too_small
 from aegaeon_scheduler.core.policies.slack.passes import run_pass
 from aegaeon_scheduler.core.policies.slack.reach import idle_order, past_host
@@ -52,7 +52,7 @@ class SlackPolicy:
             kind = self._table.prompt_kind(seq.model)
             group = self._joinable(seq, kind, now) or self._create(seq, kind, now)
             self._table.join(group, seq)
-        if seq.planned_kv == 0:
+        if seq.projected_kv == 0:
             group.prompts[seq.id] = seq
         return group.inst
 
@@ -179,10 +179,10 @@ class SlackPolicy:
 
     # -- turns ------------------------------------------------------------------------------------------------------
 
-    def plan(self, inst: Instance, now: float, barred: Collection[Plan]) -> Plan | None:
+    def propose(self, inst: Instance, now: float, barred: Collection[Proposal]) -> Proposal | None:
         """The smallest key first: a prompt that fits, else a quantum of its batch."""
-        prompts = {id(plan.tag) for plan in barred if plan.prefill}
-        batches = {id(plan.tag) for plan in barred if plan.decode}
+        prompts = {id(proposal.tag) for proposal in barred if proposal.prefill}
+        batches = {id(proposal.tag) for proposal in barred if proposal.decode}
         groups = [g for g in self._table.at(inst) if g.members]
         order = sorted(((g.order(now, self._settings), g.number, g) for g in groups), key=lambda x: (x[0].rank, x[1]))
         for (key, _), _, group in order:
@@ -191,15 +191,15 @@ class SlackPolicy:
                 continue
             if group.since == inf:
                 group.since = now
-            plan = None if id(group) in prompts else self._prompt(inst, group, key - now)
-            if plan is None and id(group) not in batches:
-                plan = self._quantum(inst, group, key - now)
-            if plan is not None:
-                return plan
+            proposal = None if id(group) in prompts else self._prompt(inst, group, key - now)
+            if proposal is None and id(group) not in batches:
+                proposal = self._quantum(inst, group, key - now)
+            if proposal is not None:
+                return proposal
         if inst.turns or inst.wanted:
             return None
         forced = (self._forced(g, id(g) not in prompts, id(g) not in batches) for _, _, g in order)
-        return next((plan for plan in forced if plan is not None), None)
+        return next((proposal for proposal in forced if proposal is not None), None)
 
     def _want(self, inst: Instance, group: Group) -> None:
         """A group whose weights were unloaded for others, or never came, gets them again."""
@@ -207,7 +207,7 @@ class SlackPolicy:
         if weights is None and group.model.name not in inst.wanted:
             inst.wanted[group.model.name] = "its group runs here"
 
-    def _prompt(self, inst: Instance, group: Group, slack_s: float) -> Plan | None:
+    def _prompt(self, inst: Instance, group: Group, slack_s: float) -> Proposal | None:
         seq = next(iter(group.prompts.values()), None)
         if seq is None:
             return None
@@ -216,9 +216,9 @@ class SlackPolicy:
         free = inst.book.free()
         if need > free and need > free + sum(w.slabs for w in self._idle(inst)):
             return None
-        return Plan(group.model, (seq,), [], 0, f"prompt of the most urgent group, slack {slack_s:.3g} s", group)
+        return Proposal(group.model, (seq,), [], 0, f"prompt of the most urgent group, slack {slack_s:.3g} s", group)
 
-    def _quantum(self, inst: Instance, group: Group, slack_s: float) -> Plan | None:
+    def _quantum(self, inst: Instance, group: Group, slack_s: float) -> Proposal | None:
         ready, away = [], []
         for seq in group.members.values():
             if seq.copy is None:
@@ -233,24 +233,24 @@ class SlackPolicy:
         if len(ready) > inst.max_batch:
             ready.sort(key=due)
         reason = f"{len(ready)} sequences of the most urgent group, slack {slack_s:.3g} s"
-        return Plan(group.model, (), ready, self._settings.quantum_steps, reason, group)
+        return Proposal(group.model, (), ready, self._settings.quantum_steps, reason, group)
 
-    def _forced(self, group: Group, prompts: bool, batch: bool) -> Plan | None:
+    def _forced(self, group: Group, prompts: bool, batch: bool) -> Proposal | None:
         """Nothing on the instance can run as it is: let the most urgent group take what it needs."""
         reason = "nothing else can run here"
         prompt = next(iter(group.prompts.values()), None)
         if prompt is not None and prompts:
-            return Plan(group.model, (prompt,), [], 0, reason, group)
+            return Proposal(group.model, (prompt,), [], 0, reason, group)
         away = [s for s in group.members.values() if s.copy is None and s.stage in (Stage.DECODE, Stage.HANDOFF)]
         if not away or not batch:
             return None
-        return Plan(group.model, (), sorted(away, key=due), self._settings.quantum_steps, reason, group)
+        return Proposal(group.model, (), sorted(away, key=due), self._settings.quantum_steps, reason, group)
 
-    def issued(self, inst: Instance, plan: Plan, turn: Issued) -> None:
+    def issued(self, inst: Instance, proposal: Proposal, turn: Issued) -> None:
         """See Policy."""
-        assert isinstance(plan.tag, Group)
-        for seq in plan.prefill:
-            plan.tag.prompts.pop(seq.id, None)
+        assert isinstance(proposal.tag, Group)
+        for seq in proposal.prefill:
+            proposal.tag.prompts.pop(seq.id, None)
 
     def unissued(self, inst: Instance, seq: Sequence) -> None:
         """See Policy. It comes first again."""

@@ -1,4 +1,4 @@
-"""A small pool of equal models, for tests of the core and first looks: sizes in slabs, seconds as on a small GPU."""
+"""A small pool of equal models for tests of the core: sizes in slabs, seconds as on a small GPU."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig
 from aegaeon_scheduler.core.domain import FailureKind, Footprint, InstanceId, KvShape, ModelName, Role, Slo, Terms
-from aegaeon_simulator.spec import EngineSpec, Served
-from aegaeon_simulator.world import World
+from aegaeon_simulator.engine.spec import EngineSpec, Served
+from aegaeon_simulator.pool.world import World
 
 SLAB_BYTES = 1 << 20
 BLOCK_TOKENS = 16

@@ -6,7 +6,7 @@ The world plays driver, gateway and network; its clients hold the received prefi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from aegaeon_scheduler.core import commands as cmd
@@ -26,37 +26,15 @@ from aegaeon_scheduler.core.domain import (
 from aegaeon_scheduler.core.scheduler import Scheduler
 from aegaeon_scheduler.core.slo import Attainment, attainment
 from aegaeon_simulator.clock import Clock
-from aegaeon_simulator.engine import Engine
+from aegaeon_simulator.engine.engine import Engine
+from aegaeon_simulator.engine.host_cache import HostCache
+from aegaeon_simulator.engine.links import Node
+from aegaeon_simulator.engine.spec import EngineSpec, Prompt, Served
+from aegaeon_simulator.engine.state import EngineState
 from aegaeon_simulator.errors import WireViolationError
-from aegaeon_simulator.host import HostCache
-from aegaeon_simulator.links import Node
-from aegaeon_simulator.spec import EngineSpec, Prompt, Served
+from aegaeon_simulator.pool.client import Client
 
 GATEWAY = GatewayId("gateway")
-
-
-@dataclass
-class Client:
-    """One request with one choice, as its gateway sees it. `times`: seconds since arrival of each token."""
-
-    seq: SeqId
-    model: ModelName
-    prompt_tokens: int
-    length: int
-    max_tokens: int
-    arrival: float
-    epoch: int = 1
-    times: list[float] = field(default_factory=list)
-    accepted: int = 0
-    ends: int = 0
-    finished: bool = False
-    cancelled: bool = False
-    rejected: cmd.Reject | None = None
-
-    @property
-    def open(self) -> bool:
-        """Still waiting for something."""
-        return not (self.finished or self.cancelled or self.rejected is not None)
 
 
 class World:
@@ -101,12 +79,17 @@ class World:
         self._incarnation += 1
         spec = self.specs[instance]
         engine = Engine(
-            spec, self._served(spec), self.clock, self._from_engine, self._prompt, self.engines.get, self._token,
+            spec, self._served(spec), self.clock, self._from_engine, self._prompt, self._state_of, self._token,
             str(self._incarnation), self._fault, self._node(spec), self._cache(spec),
         )  # fmt: skip
         self.engines[instance] = engine
         self._greet(engine)
         self._beat(engine)
+
+    def _state_of(self, instance: InstanceId) -> EngineState | None:
+        """What other engines may adopt from."""
+        engine = self.engines.get(instance)
+        return engine.state if engine is not None else None
 
     def _served(self, spec: EngineSpec) -> dict[ModelName, Served]:
         """The models that the engine's node has and its device can run, at the device's pace."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -10,12 +9,11 @@ from typing import Protocol
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants
-from aegaeon_scheduler.core.domain import CommandId, Finish, Memory, ModelName, Place, SeqId
-from aegaeon_simulator.clock import Clock
+from aegaeon_scheduler.core.domain import CommandId, Finish, ModelName, Place, SeqId
+from aegaeon_simulator.engine.lanes import Lanes
+from aegaeon_simulator.engine.spec import Chunk, Running, Sequence
+from aegaeon_simulator.engine.state import EngineState
 from aegaeon_simulator.errors import WireViolationError
-from aegaeon_simulator.memory import Tier
-from aegaeon_simulator.spec import Chunk, EngineSpec, Running, Sequence, Served
-from aegaeon_simulator.use import Use
 
 
 class TokenSink(Protocol):
@@ -31,51 +29,68 @@ def part_s(latency: LatencyConstants, done: int, tokens: int) -> float:
 
 
 class ComputeLane:
-    """What runs turns; the engine adds the other lanes and owns the state."""
+    """What runs turns. `over` is called when the running turn has ended and was reported."""
 
-    spec: EngineSpec
-    models: dict[ModelName, Served]
-    device: Tier
-    resident: dict[ModelName, ModelName]
-    sequences: dict[SeqId, Sequence]
-    lanes: dict[str, deque[cmd.Send]]
-    active: dict[str, cmd.Send | None]
-    seen: dict[CommandId, bool | None]
-    turn: Running | None
-    last_model: ModelName | None
-    clock: Clock
-    use: Use
-    _stall_s: float
-    _sink: TokenSink
+    def __init__(self, state: EngineState, lanes: Lanes, sink: TokenSink, over: Callable[[CommandId], None]) -> None:
+        self.turn: Running | None = None
+        self._state = state
+        self._lanes = lanes
+        self._sink = sink
+        self._over = over
+        self._last_model: ModelName | None = None
+        self._stall_s = 0.0  # the lane owes so much before it goes on
 
-    @abstractmethod
-    def memory(self) -> Memory:
-        """What is free now."""
+    def stall(self, seconds: float) -> None:
+        """What a load costs the lane, before its next part or step."""
+        self._stall_s += seconds
 
-    @abstractmethod
-    def _say(self, event: ev.Event) -> None: ...
+    def wait(self) -> None:
+        """The next turn is here and waits for what it needs."""
+        self._state.usage.block(self._state.clock.now)
 
-    @abstractmethod
-    def _later(self, seconds: float, action: Callable[[], None]) -> None: ...
-
-    @abstractmethod
-    def _start(self) -> None: ...
-
-    @abstractmethod
-    def _drop(self, q: Sequence) -> None: ...
-
-    def _begin_turn(self, send: cmd.Send, body: cmd.Turn) -> bool:
-        if body.model not in self.resident:
+    def begin(self, send: cmd.Send, body: cmd.Turn) -> None:
+        """Run a turn whose commands before it are done."""
+        if body.model not in self._state.resident:
             raise WireViolationError(f"a turn of {body.model} starts without its weights")
         self.turn = Running(send.id, body, body.steps, body.slabs, list(body.decode), deque(body.prefill))
-        waited = self.use.unblock(self.clock.now)
-        if self.last_model not in (None, body.model):
-            self._stall_s += self.spec.switch_s
-        if self.last_model != body.model:
-            self.use.changed(waited)
-        self.last_model = body.model
+        waited = self._state.usage.unblock(self._state.clock.now)
+        if self._last_model not in (None, body.model):
+            self._stall_s += self._state.spec.switch_s
+        if self._last_model != body.model:
+            self._state.usage.changed(waited)
+        self._last_model = body.model
         self._advance()
+
+    def touch(self, body: cmd.Body) -> None:
+        """What concerns the running turn acts at its next token boundary."""
+        turn = self.turn
+        if turn is None:
+            return
+        if isinstance(body, (cmd.Open, cmd.Close)):
+            if body.seq in turn.decode:
+                self.interrupt()
+        elif isinstance(body, cmd.Amend) and body.turn == turn.id:
+            self.interrupt()
+
+    def amend(self, body: cmd.Amend) -> bool:
+        """Change the running turn; False when it is another one that is meant."""
+        turn = self.turn
+        if turn is None or turn.id != body.turn:
+            return False
+        turn.slabs += body.slabs
+        turn.steps = turn.steps if body.steps is None else body.steps
+        turn.decode += [s for s in body.join if s not in turn.decode]
+        turn.decode = [s for s in turn.decode if s not in body.leave]
+        turn.parts = deque(p for p in turn.parts if p.seq not in body.leave)
         return True
+
+    def decodes(self, seq: SeqId) -> bool:
+        """Whether the running turn decodes this sequence."""
+        return self.turn is not None and seq in self.turn.decode
+
+    def runs(self, model: ModelName) -> bool:
+        """Whether the running turn is of this model."""
+        return self.turn is not None and self.turn.body.model == model
 
     def _advance(self) -> None:
         turn = self.turn
@@ -83,8 +98,8 @@ class ComputeLane:
         if self._stall_s > 0.0 and (turn.parts or turn.done < turn.steps):
             stall, self._stall_s = self._stall_s, 0.0
             turn.wait_s += stall
-            self.use.switch_s += stall
-            self._later(stall, self._advance)
+            self._state.usage.switch_s += stall
+            self._state.later(stall, self._advance)
         elif turn.parts:
             self._part(turn, turn.parts.popleft())
         elif turn.done < turn.steps:
@@ -93,11 +108,11 @@ class ComputeLane:
             self._report(turn, end=True)
 
     def _part(self, turn: Running, part: cmd.PrefillPart) -> None:
-        q = self.sequences.get(part.seq)
+        q = self._state.sequences.get(part.seq)
         if q is None or q.closing:
             self._advance()
             return
-        fp, latency = self.models[q.model].footprint, self.models[q.model].latency
+        fp, latency = self._state.models[q.model].footprint, self._state.models[q.model].latency
         need = -(-(q.kv + part.tokens) // fp.kv_block_tokens) - q.blocks
         if not self._grow(turn, q, need):
             turn.changed[q.seq] = ev.Progress(q.seq, q.epoch, q.output, q.kv, starved=True)
@@ -109,15 +124,15 @@ class ComputeLane:
 
         def done() -> None:
             turn.prefill_s += seconds
-            self.use.prefill_s += seconds
+            self._state.usage.prefill_s += seconds
             turn.prefill_tokens += part.tokens
-            if self.sequences.get(q.seq) is q:
+            if self._state.sequences.get(q.seq) is q:
                 q.kv += part.tokens
                 complete = q.kv >= q.prompt + q.output
-                self._produced(turn, q, [self.clock.now]) if complete else self._note(turn, q)
+                self._produced(turn, q, [self._state.clock.now]) if complete else self._note(turn, q)
             self._advance()
 
-        self._later(seconds, done)
+        self._state.later(seconds, done)
 
     # -- decode: steps between which nothing happens are one event ---------------------------------------------------
 
@@ -126,21 +141,21 @@ class ComputeLane:
         if not batch:
             self._without_batch(turn)
             return
-        latency = self.models[turn.body.model].latency
-        steps = min(self.spec.report_steps - turn.report_steps, turn.steps - turn.done)
+        latency = self._state.models[turn.body.model].latency
+        steps = min(self._state.spec.report_steps - turn.report_steps, turn.steps - turn.done)
         for q in batch:
             steps = min(steps, q.length - q.output)
         steps = self._grow_ahead(turn, batch, max(1, steps))
         context = sum(q.kv for q in batch)
         first_s = latency.a + latency.b * context + latency.c * len(batch)
         turn.batch, turn.context = len(batch), context
-        turn.chunk = Chunk(self.clock.now, batch, steps, first_s, latency.b * len(batch))
+        turn.chunk = Chunk(self._state.clock.now, batch, steps, first_s, latency.b * len(batch))
         self._await_chunk(turn, turn.chunk)
 
     def _without_batch(self, turn: Running) -> None:
-        waiting = any(s in self.sequences and self.sequences[s].copying is not None for s in turn.decode)
-        if waiting or self._incoming(turn):
-            turn.idle_since = self.clock.now
+        waiting = any(s in self._state.sequences and self._state.sequences[s].copying is not None for s in turn.decode)
+        if waiting or self._lanes.bring_in(turn.decode):
+            turn.idle_since = self._state.clock.now
         else:
             self._report(turn, end=True)
 
@@ -152,11 +167,11 @@ class ComputeLane:
                 self._deliver(turn, chunk, steps)
                 self._end_chunk(turn)
 
-        self._later(chunk.began + chunk.seconds(steps) - self.clock.now, due)
+        self._state.later(chunk.began + chunk.seconds(steps) - self._state.clock.now, due)
 
     def _end_chunk(self, turn: Running) -> None:
         turn.chunk = None
-        due = turn.report_steps >= self.spec.report_steps or any(p.finish for p in turn.changed.values())
+        due = turn.report_steps >= self._state.spec.report_steps or any(p.finish for p in turn.changed.values())
         if due and turn.done < turn.steps:
             self._report(turn, end=False)
         if self.turn is turn:
@@ -173,45 +188,41 @@ class ComputeLane:
         turn.done += steps
         turn.report_steps += steps
         turn.decode_s += spent
-        self.use.decode_s += spent
+        self._state.usage.decode_s += spent
         for q in chunk.batch:
-            if self.sequences.get(q.seq) is q:
+            if self._state.sequences.get(q.seq) is q:
                 q.kv += steps
                 self._produced(turn, q, times)
 
-    def _nudge(self) -> None:
+    def interrupt(self) -> None:
         """Something concerns the running turn: it goes on, or looks around at its next token boundary."""
         turn = self.turn
         if turn is None:
             return
         if turn.idle_since is not None:
-            waited = self.clock.now - turn.idle_since
+            waited = self._state.clock.now - turn.idle_since
             turn.idle_since = None
             turn.wait_s += waited
-            self.use.switch_s += waited
-            self._later(0.0, self._advance)
+            self._state.usage.switch_s += waited
+            self._state.later(0.0, self._advance)
         elif turn.chunk is not None:
             chunk = turn.chunk
-            at = chunk.done_by(self.clock.now)
+            at = chunk.done_by(self._state.clock.now)
             self._deliver(turn, chunk, at)
             if at + 1 < chunk.steps:
                 chunk.steps = at + 1
                 self._await_chunk(turn, chunk)
 
-    def _incoming(self, turn: Running) -> bool:
-        wanted = set(turn.decode)
-        return any(isinstance(s.body, (cmd.SwapIn, cmd.Adopt)) and s.body.seq in wanted for s in self.lanes["in"])
-
     def _members(self, turn: Running) -> Iterable[Sequence]:
         for seq in list(turn.decode):
-            q = self.sequences.get(seq)
+            q = self._state.sequences.get(seq)
             if q is None or q.closing:
                 turn.decode.remove(seq)
             elif q.place is Place.DEVICE and q.copying is None:
                 yield q
 
     def _grow_step(self, turn: Running, q: Sequence) -> bool:
-        fp = self.models[q.model].footprint
+        fp = self._state.models[q.model].footprint
         need = -(-(q.kv + 1) // fp.kv_block_tokens) - q.blocks
         if self._grow(turn, q, need):
             return True
@@ -221,7 +232,7 @@ class ComputeLane:
 
     def _grow_ahead(self, turn: Running, batch: list[Sequence], steps: int) -> int:
         """Blocks for so many steps; fewer steps where the grant ends before."""
-        per = self.models[turn.body.model].footprint.kv_block_tokens
+        per = self._state.models[turn.body.model].footprint.kv_block_tokens
         for q in batch:
             if not self._grow(turn, q, -(-(q.kv + steps) // per) - q.blocks):
                 steps = q.blocks * per - q.kv
@@ -230,7 +241,7 @@ class ComputeLane:
     def _grow(self, turn: Running, q: Sequence, blocks: int) -> bool:
         if blocks <= 0:
             return True
-        taken = self.device.grow(self.models[q.model].footprint, blocks, turn.slabs)
+        taken = self._state.device.grow(self._state.models[q.model].footprint, blocks, turn.slabs)
         if taken is None:
             return False
         turn.slabs -= taken
@@ -248,19 +259,18 @@ class ComputeLane:
         self._note(turn, q, finish)
         if finish is not None:
             turn.decode = [s for s in turn.decode if s != q.seq]
-            self._drop(q)
+            self._state.drop(q)
 
     def _report(self, turn: Running, end: bool) -> None:
         event = ev.TurnProgress(
-            self.spec.instance, turn.id, tuple(turn.changed.values()), turn.report_steps, turn.decode_s,
-            turn.prefill_tokens, turn.prefill_s, turn.wait_s, turn.batch, turn.context, self.memory(), end,
+            self._state.spec.instance, turn.id, tuple(turn.changed.values()), turn.report_steps, turn.decode_s,
+            turn.prefill_tokens, turn.prefill_s, turn.wait_s, turn.batch, turn.context, self._state.memory(), end,
         )  # fmt: skip
         turn.changed = {}
         turn.report_steps = turn.prefill_tokens = 0
         turn.decode_s = turn.prefill_s = turn.wait_s = 0.0
         if end:
-            self.seen[turn.id] = True
-            self.turn, self.active["compute"] = None, None
-        self._say(event)
+            self.turn = None
+        self._state.say(event)
         if end:
-            self._start()
+            self._over(turn.id)

@@ -6,14 +6,15 @@ from dataclasses import asdict
 from typing import Any
 
 from aegaeon_simulator.plan.admit import Answer
-from aegaeon_simulator.plan.lab import Lab, Point
+from aegaeon_simulator.plan.evaluate import Point, PoolEvaluator
 from aegaeon_simulator.plan.planner import Plan
 from aegaeon_simulator.plan.price import ModelCost, saving
 
 
-def plan_json(plan: Plan, lab: Lab, price: float, gpus_per_device: int = 1) -> dict[str, Any]:
+def plan_json(plan: Plan, evaluator: PoolEvaluator, price: float, gpus_per_device: int = 1) -> dict[str, Any]:
     """Everything that was found, and what it rests on. GPUs are devices times `gpus_per_device`."""
-    each, goal, static = gpus_per_device, lab.objective, plan.static
+    each, goal, static = gpus_per_device, evaluator.objective, plan.static
+    traffic = evaluator.traffic
     needs = {"pool": plan.best.gpus, "dedicated": static.dedicated, "muxserve": static.muxserve}
     gpus = {name: None if count is None else count * each for name, count in needs.items()}
     return {
@@ -27,9 +28,13 @@ def plan_json(plan: Plan, lab: Lab, price: float, gpus_per_device: int = 1) -> d
         "models": [_model(cost, each) for cost in plan.costs],
         "gpu_hours_a_day_by_tenant": {name or "none": hours * each for name, hours in plan.tenants.items()},
         "tokens_per_s": plan.tokens_per_s,
-        "window": {"seconds": lab.traffic.window_s, "seeds": lab.seeds if lab.traffic.random else 1},
+        "window": {"seconds": traffic.window_s, "seeds": evaluator.seeds if traffic.random else 1},
         "price_per_gpu_hour": price,
-        "device": {"name": lab.device.name, "source": lab.device.source, "derived": list(lab.device.derived)},
+        "device": {
+            "name": evaluator.device.name,
+            "source": evaluator.device.source,
+            "derived": list(evaluator.device.derived),
+        },
     }
 
 

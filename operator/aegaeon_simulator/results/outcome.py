@@ -10,7 +10,7 @@ import numpy as np
 
 from aegaeon_scheduler.core.domain import Slo, Terms, Tier
 from aegaeon_scheduler.core.slo import Attainment, attainment
-from aegaeon_simulator.use import Use
+from aegaeon_simulator.results.usage import DeviceUsage
 
 SloOf = Callable[[int], Slo]
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
@@ -37,7 +37,7 @@ class Outcome:
     """A whole run of `gpus` devices over `span_s` seconds. `events`: how many the run took."""
 
     requests: list[Served]
-    uses: list[Use]
+    usage: list[DeviceUsage]
     span_s: float
     events: int
 
@@ -62,11 +62,11 @@ def report(outcome: Outcome, slo_of: SloOf, names: Sequence[str], kinds: Sequenc
         "requests": _counts(outcome.requests),
         "ttft_s": _quantiles([r.times[0] for r in outcome.requests if r.times]),
         "tbt_s": _quantiles(_gaps(outcome.requests)),
-        "switches": sum(len(u.stalls) for u in outcome.uses),
-        "prefetch_hits": sum(u.hits for u in outcome.uses),
-        "disk_loads": sum(u.disk_loads for u in outcome.uses),
-        "stall_s": sum(u.switch_s for u in outcome.uses),
-        "gpu_seconds": _seconds(outcome.uses, outcome.span_s),
+        "switches": sum(len(u.stalls) for u in outcome.usage),
+        "prefetch_hits": sum(u.hits for u in outcome.usage),
+        "disk_loads": sum(u.disk_loads for u in outcome.usage),
+        "stall_s": sum(u.switch_s for u in outcome.usage),
+        "gpu_seconds": _seconds(outcome.usage, outcome.span_s),
         "span_s": outcome.span_s,
         "models": {
             name: {"kind": kinds[m], "requests": _counts(by_model[m]), "attainment": _shares(by_model[m], slo_of)}
@@ -104,15 +104,15 @@ def _quantiles(values: list[float]) -> dict[str, float] | None:
     return dict(zip(_QUANTILES, (float(v) for v in found), strict=True))
 
 
-def _seconds(uses: list[Use], span_s: float) -> dict[str, float]:
-    prefill = sum(u.gpus * u.prefill_s for u in uses)
-    decode = sum(u.gpus * u.decode_s for u in uses)
-    switch = sum(u.gpus * u.switch_s for u in uses)
-    idle = max(0.0, sum(u.gpus for u in uses) * span_s - prefill - decode - switch)
+def _seconds(usage: list[DeviceUsage], span_s: float) -> dict[str, float]:
+    prefill = sum(u.gpus * u.prefill_s for u in usage)
+    decode = sum(u.gpus * u.decode_s for u in usage)
+    switch = sum(u.gpus * u.switch_s for u in usage)
+    idle = max(0.0, sum(u.gpus for u in usage) * span_s - prefill - decode - switch)
     return {"prefill": prefill, "decode": decode, "switch": switch, "idle": idle}
 
 
 def seconds_by_device(outcome: Outcome) -> dict[str, dict[str, float]]:
     """What the GPU-seconds of each make went to."""
-    makes = dict.fromkeys(u.device for u in outcome.uses)
-    return {make: _seconds([u for u in outcome.uses if u.device == make], outcome.span_s) for make in makes}
+    makes = dict.fromkeys(u.device for u in outcome.usage)
+    return {make: _seconds([u for u in outcome.usage if u.device == make], outcome.span_s) for make in makes}

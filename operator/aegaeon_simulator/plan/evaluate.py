@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core.domain import Slo
-from aegaeon_simulator.device import Device
+from aegaeon_simulator.devices import Device
 from aegaeon_simulator.plan.demand import Traffic
 from aegaeon_simulator.plan.errors import PlanError
 from aegaeon_simulator.plan.measure import Form, Sample, Share, Trial, estimate, sample
@@ -64,7 +64,7 @@ class Point:
 
 
 @dataclass
-class Lab:
+class PoolEvaluator:
     """Traffic, device and objective of one question; `trials` runs simulations, here or in other processes."""
 
     traffic: Traffic
@@ -89,7 +89,7 @@ class Lab:
         """The pool on every draw. `reshape` makes copies of models, `shape` says how many of each."""
         key = (policy, split, shape)
         if key not in self._known:
-            self.progress(f"{policy} on {told(split)}")
+            self.progress(f"{policy} on {in_words(split)}")
             shaped = [reshape(draw) if reshape else draw for draw in self._draws]
             slos = self._slos(shape)
             self._known[key] = self._estimate(policy, split, [self._trial(policy, split, w, slos) for w in shaped])
@@ -136,7 +136,7 @@ def _ratio(pairs: Iterable[tuple[float, float]]) -> float | None:
     return met / of if of else None
 
 
-def told(split: Split) -> str:
+def in_words(split: Split) -> str:
     """The split in words."""
     roles = ((split.unified, "unified"), (split.prefill, "prefill"), (split.decode, "decode"))
     return " + ".join(f"{count} {name}" for count, name in roles if count)

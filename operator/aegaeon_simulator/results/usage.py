@@ -8,7 +8,7 @@ HIT_S = 0.01  # a change of the model that waited no longer than this found its 
 
 
 @dataclass
-class Use:
+class DeviceUsage:
     """Seconds of one device, which is `gpus` GPUs.
 
     `switch_s`: a turn was there, but its weights or KV were not, or the change itself.

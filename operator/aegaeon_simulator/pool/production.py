@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from aegaeon_scheduler.core.config import ConstantsOf, SchedulerConfig, policy_settings
 from aegaeon_scheduler.core.domain import Footprint, InstanceId, KvShape, ModelName, Role
 from aegaeon_scheduler.core.errors import ConfigError
-from aegaeon_simulator.device import Charge, Device, Kind
+from aegaeon_simulator.devices import Charge, Device, Kind, Machines
+from aegaeon_simulator.engine.spec import EngineSpec, Served
 from aegaeon_simulator.errors import SettingsError
-from aegaeon_simulator.machines import Machines
-from aegaeon_simulator.outcome import Outcome
-from aegaeon_simulator.outcome import Served as Request
+from aegaeon_simulator.pool.client import Client
+from aegaeon_simulator.pool.world import World
+from aegaeon_simulator.results.outcome import Outcome
+from aegaeon_simulator.results.outcome import Served as Request
 from aegaeon_simulator.settings import Settings
-from aegaeon_simulator.spec import EngineSpec, Served
 from aegaeon_simulator.workload import Workload
-from aegaeon_simulator.world import Client, World
 
 _NEVER_S = 1e9  # no request is refused for having waited: what comes late counts as late
 _SLICE_S = 1.0  # of virtual time between two looks at the progress
@@ -43,7 +43,7 @@ def simulate_production(
     ]
     _run(world, workload, settings, progress)
     requests = [_request(a.model, c) for a, c in zip(workload.arrivals, clients, strict=True)]
-    return Outcome(requests, [e.use for e in world.engines.values()], world.clock.now, world.clock.steps)
+    return Outcome(requests, [e.state.usage for e in world.engines.values()], world.clock.now, world.clock.steps)
 
 
 def _request(model: int, client: Client) -> Request:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_simulator.clock import Clock
-from aegaeon_simulator.links import Node
+from aegaeon_simulator.engine.links import Node
 
 
 class HostCache:

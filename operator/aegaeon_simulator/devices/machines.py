@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from aegaeon_simulator.device import Device, Kind
+from aegaeon_simulator.devices.device import Device, Kind
 from aegaeon_simulator.errors import DeviceError
 
 

@@ -201,7 +201,7 @@ async def one_engine(
     loop = asyncio.get_running_loop()
     target = f"unix:{folder}/gateway.sock"
     gateway = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "aegaeon_cli.bench.rig", target, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "aegaeon_cli.bench.testing.rig", target, stdout=asyncio.subprocess.PIPE
     )
     assert gateway.stdout is not None
     await gateway.stdout.readline()

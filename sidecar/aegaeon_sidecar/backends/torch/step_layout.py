@@ -43,7 +43,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepLayout:
     """`keys`, `values`: for each layer the cache's token rows to write; `fresh`: blocks to zero before; `last`: rows
     whose logits are wanted, in the order of the inputs."""
 
@@ -56,8 +56,8 @@ class StepPlan:
     last: Tensor
 
 
-class Planner:
-    """Plans the steps of models with one KV shape and one set of attention windows.
+class LayoutBuilder:
+    """Lays out the steps of models with one KV shape and one set of attention windows.
 
     `invariant`: decodes of different lengths do not share an attention call, so that padding cannot reach a sum.
     """
@@ -74,7 +74,7 @@ class Planner:
         self._layer_rows: Ints = layer * 2
         self._layer_tokens: Ints = layer * (2 * shape.block_tokens)
 
-    def plan(self, inputs: Seq[StepInput], wanted: Seq[int], capacity: int) -> StepPlan:
+    def build(self, inputs: Seq[StepInput], wanted: Seq[int], capacity: int) -> StepLayout:
         """`wanted`: indices of the inputs whose last logits are needed. Raises BackendError for a bad input."""
         order = sorted(range(len(inputs)), key=lambda i: (len(inputs[i].tokens) > 1, inputs[i].position))
         ordered = [inputs[i] for i in order]
@@ -89,7 +89,7 @@ class Planner:
         keys = self._keys(tables, positions, lengths)
         last = np.empty_like(ends)
         last[order] = ends - 1
-        return StepPlan(
+        return StepLayout(
             tokens=self._tensor(tokens),
             positions=self._tensor(positions),
             keys=self._tensor(keys).unbind(0),

@@ -1,0 +1,46 @@
+"""The state of every model of a ModelPool: where its files are, what is open for it, why it is not served."""
+
+from __future__ import annotations
+
+from aegaeon_operator.reconcile.cluster.desired import Desired
+from aegaeon_operator.reconcile.cluster.facts import Json, Live, ModelFacts, Observed
+from aegaeon_operator.spec.resources import ModelPool, ServedModel
+
+
+def model_states(observed: Observed, wanted: Desired, pool: Live[ModelPool]) -> list[Json]:
+    """As the status has them, by name."""
+    facts = observed.scheduler.models if observed.scheduler else {}
+    found: list[Json] = []
+    for model in pool.value.spec.models if pool.value else ():
+        why = wanted.attached.failed.get((pool.uid, model.name), "")
+        if why or pool.uid != _owner(wanted, model.name):
+            refusal = wanted.attached.refused.get(pool.uid)
+            reason = why or (refusal.message if refusal else "")
+            found.append({"name": model.name, "state": "Failed", "reason": reason[:1024], "queued": 0, "running": 0})
+        else:
+            found.append(_state(model, facts.get(model.name, ModelFacts())))
+    return sorted(found, key=lambda one: str(one["name"]))
+
+
+def _owner(wanted: Desired, model: str) -> str:
+    owner = wanted.attached.models.get(model)
+    return owner[0].uid if owner else ""
+
+
+def _state(model: ServedModel, facts: ModelFacts) -> Json:
+    state = "Failed" if facts.phase == "failed" else "Cached" if facts.phase == "cached" else "Cold"
+    found: Json = {
+        "name": model.name,
+        "state": "Resident" if facts.resident else state,
+        "reason": facts.reason[:1024],
+        "queued": facts.queued,
+        "running": facts.running,
+    }
+    if facts.output_tokens:
+        found["attainment"] = min(100 * facts.tokens_on_time // facts.output_tokens, 100)
+    return found
+
+
+def able(states: list[Json]) -> str:
+    """How many models can be served at once, of how many."""
+    return f"{sum(one['state'] in ('Cached', 'Resident') for one in states)}/{len(states)}"

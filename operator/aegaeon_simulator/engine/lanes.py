@@ -1,0 +1,78 @@
+"""The program of a modelled engine: commands queued by lane, what runs on each, and how every command ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from aegaeon_scheduler.core import commands as cmd
+from aegaeon_scheduler.core.domain import CommandId, SeqId
+from aegaeon_simulator.engine.spec import LANES, lane_of
+from aegaeon_simulator.errors import WireViolationError
+
+
+class Lanes:
+    """A queue and at most one running command for each lane."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, deque[cmd.Send]] = {lane: deque() for lane in LANES}
+        self.active: dict[str, cmd.Send | None] = dict.fromkeys(LANES)
+        self._ended: dict[CommandId, bool | None] = {}  # None: pending; True: done; False: failed
+        self._last_id = 0
+
+    def accept(self, send: cmd.Send) -> str | None:
+        """Queue the command on its lane, which is returned; None for one that acts at once, and is done with that."""
+        if send.id <= self._last_id:
+            raise WireViolationError(f"command id {send.id} does not rise")
+        self._last_id = send.id
+        for id in send.after:
+            if id not in self._ended:
+                raise WireViolationError(f"command {send.id} waits for {id}, which was never issued here")
+        lane = lane_of(send.body)
+        if lane is None:
+            self._ended[send.id] = True
+            return None
+        self._ended[send.id] = None
+        self.queues[lane].append(send)
+        if lane == "compute" and len(self.queues[lane]) + (self.active[lane] is not None) > 2:
+            raise WireViolationError("more than two turns on the compute lane")
+        return lane
+
+    def failed_before(self, send: cmd.Send) -> CommandId | None:
+        """The first command that this one waits for and that failed."""
+        return next((id for id in send.after if self._ended[id] is False), None)
+
+    def waits(self, send: cmd.Send) -> bool:
+        """Whether a command that this one waits for is pending."""
+        return any(self._ended[id] is None for id in send.after)
+
+    def end(self, id: CommandId, done: bool) -> None:
+        """The command has ended, or was skipped."""
+        self._ended[id] = done
+
+    def clear(self) -> None:
+        """What has not begun is forgotten."""
+        for queue in self.queues.values():
+            queue.clear()
+
+    def busy(self) -> bool:
+        """Whether any lane runs something."""
+        return any(send is not None for send in self.active.values())
+
+    def bring_in(self, sequences: Iterable[SeqId]) -> bool:
+        """Whether a copy to the device of one of these is queued."""
+        wanted = set(sequences)
+        return any(isinstance(s.body, (cmd.SwapIn, cmd.Adopt)) and s.body.seq in wanted for s in self.queues["in"])
+
+    def amend(self, body: cmd.Amend) -> None:
+        """Change a queued turn."""
+        queue = self.queues["compute"]
+        for i, send in enumerate(queue):
+            if send.id == body.turn:
+                t = send.body
+                assert isinstance(t, cmd.Turn)
+                decode = tuple(s for s in (*t.decode, *body.join) if s not in body.leave)
+                steps = t.steps if body.steps is None else body.steps
+                parts = tuple(p for p in t.prefill if p.seq not in body.leave)
+                changed = cmd.Turn(t.model, parts, decode, steps, t.slabs + body.slabs)
+                queue[i] = cmd.Send(send.instance, send.id, changed, send.after, send.reason)

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.report import Row, report
 
 from aegaeon_cli.bench.testing.rig import PROMPT, OneEngine, Size, make_model, one_engine
-from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_sidecar.domain import commands
 
 BATCH = 8
 STEPS = 400
@@ -22,15 +22,15 @@ SLAB = 1 << 20
 async def measure(one: OneEngine, round_: int) -> tuple[float, float]:
     """(machinery, forward pass) in milliseconds a step, sinks and reports included."""
     names = [one.open(f"{round_}-{i}", "m") for i in range(BATCH)]
-    parts = [pb.PrefillPart(seq=name, tokens=len(PROMPT)) for name in names]
-    await one.outcome(one.send(pb.Turn(model="m", prefill=parts, slabs=64)))
+    parts = [commands.PrefillPart(seq=name, tokens=len(PROMPT)) for name in names]
+    await one.outcome(one.send(commands.Turn(model="m", prefill=tuple(parts), slabs=64)))
     one.backend.steps.clear()
     begin = time.monotonic()
-    turn = one.send(pb.Turn(model="m", decode=names, steps=STEPS, slabs=64))
+    turn = one.send(commands.Turn(model="m", decode=tuple(names), steps=STEPS, slabs=64))
     await one.outcome(turn)
     whole, forward = one.outbox.ends[turn] - begin, sum(step.seconds for step in one.backend.steps)
     for name in names:
-        one.send(pb.Close(seq=name, epoch=1))
+        one.send(commands.Close(seq=name, epoch=1))
     return (whole - forward) / STEPS * 1e3, forward / STEPS * 1e3
 
 
@@ -38,7 +38,7 @@ async def run(folder: Path) -> bool:
     model = make_model(folder / "m", 0, Size(hidden=128, layers=2, vocabulary=1024))
     async with one_engine(folder, 96 * SLAB, SLAB, 64 << 20) as one:
         await one.serve({"m": model})
-        await one.outcome(one.send(pb.Load(model="m", slabs=32)))
+        await one.outcome(one.send(commands.Load(model="m", slabs=32)))
         rounds = sorted([await measure(one, i) for i in range(ROUNDS)])
     ours, forward = rounds[len(rounds) // 2]
     return report(

@@ -20,8 +20,9 @@ from torch.utils.dlpack import from_dlpack
 from aegaeon_native import BlockPool, Range, SlabPool
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend
+from aegaeon_sidecar.domain.sequences import SamplingParams
 from aegaeon_sidecar.models.placement import Layout
-from aegaeon_sidecar.sampling import SamplerState, SamplingParams
+from aegaeon_sidecar.sampling import SamplerState
 
 STEPS = 32
 SHORT, LONG = 128, 500  # tokens of context: of the bar, for the record

@@ -21,8 +21,7 @@ from pathlib import Path
 from benchmarks.report import Row, report
 
 from aegaeon_cli.bench.testing.rig import OneEngine, Size, make_model, one_engine
-from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_sidecar.engine.wire import key_of
+from aegaeon_sidecar.domain import commands
 
 LENGTHS = Path(__file__).parent / "data" / "sharegpt_pairs.csv"
 SCALE = 8
@@ -60,18 +59,18 @@ async def turn(one: OneEngine, told: Conversation, number: int, mark: str) -> fl
     told.said += question
     name = one.open(f"{mark}-{told.name}-{number}", "m", told.said)
     begin = time.monotonic()
-    part = pb.PrefillPart(seq=name, tokens=len(told.said))
+    part = commands.PrefillPart(seq=name, tokens=len(told.said))
     slabs = one.engine.state.kv.device.slabs_free
-    prefill = one.send(pb.Turn(model="m", prefill=[part], slabs=slabs))
+    prefill = one.send(commands.Turn(model="m", prefill=(part,), slabs=slabs))
     await one.outcome(prefill)
     ttft = one.outbox.ends[prefill] - begin
-    await one.outcome(one.send(pb.Turn(model="m", decode=[name], steps=answer, slabs=slabs)))
-    sequence = one.engine.state.kv.sequences.get(key_of(name))
+    await one.outcome(one.send(commands.Turn(model="m", decode=(name,), steps=answer, slabs=slabs)))
+    sequence = one.engine.state.kv.sequences.get(name)
     assert sequence is not None
     told.said += sequence.output
-    swap = one.send(pb.SwapOut(seq=name, epoch=1))  # the host tier keeps what the device will need for others
+    swap = one.send(commands.SwapOut(seq=name, epoch=1))  # the host tier keeps what the device will need for others
     await one.outcome(swap)
-    one.send(pb.Close(seq=name, epoch=1))
+    one.send(commands.Close(seq=name, epoch=1))
     return ttft
 
 
@@ -87,7 +86,7 @@ async def run(folder: Path) -> bool:
     model = make_model(folder / "m", 0, Size(hidden=256, layers=4, vocabulary=VOCABULARY))
     async with one_engine(folder, 40 * SLAB, SLAB, 64 << 20, 256 * SLAB, prefix_reuse=True) as one:
         await one.serve({"m": model})
-        await one.outcome(one.send(pb.Load(model="m", slabs=32)))
+        await one.outcome(one.send(commands.Load(model="m", slabs=32)))
         await replay(one, 99, "warm", reuse=False)
         ratios, same, later = [], True, []
         for seed in (1, 2, 3):

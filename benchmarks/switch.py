@@ -19,7 +19,7 @@ from benchmarks.report import Row, report
 
 from aegaeon_cli.bench.batch import MANY, MODEL, SLAB_BYTES, prepare, to_and_fro, to_residents
 from aegaeon_cli.bench.testing.rig import OneEngine, make_model, one_engine
-from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_sidecar.domain import commands
 
 ROUNDS = 5
 SEQUENCES, TOKENS = 8, 500
@@ -33,7 +33,7 @@ async def loads(one: OneEngine, names: list[str]) -> list[Row]:
         name = names[number % len(names)]
         model, pool = one.engine.state.table.models[name], one.engine.state.kv.device.pool
         others = pool.take(number // len(names) % 2)  # so that its slabs are others than the last time, and are mapped
-        done = (await one.outcome(one.send(pb.Load(model=name, slabs=MANY)))).done
+        done = await one.outcome(one.send(commands.Load(model=name, slabs=MANY)))
         begin = time.perf_counter()
         ctypes.memmove(model.range.address, model.image.address, model.image.nbytes)
         if number >= len(names):  # the first round touches the pages of pool and cache for the first time
@@ -41,11 +41,11 @@ async def loads(one: OneEngine, names: list[str]) -> list[Row]:
             copied.append(model.image.nbytes / model.copy_s / 1e9)
             mapped.append(model.map_s * 1e3)
             whole.append(done.seconds * 1e3)
-        await one.outcome(one.send(pb.Unload(model=name)))
-        done = (await one.outcome(one.send(pb.Load(model=name, slabs=MANY)))).done
+        await one.outcome(one.send(commands.Unload(model=name)))
+        done = await one.outcome(one.send(commands.Load(model=name, slabs=MANY)))
         assert done.bytes == 0
         again.append(done.seconds * 1e3)
-        await one.outcome(one.send(pb.Unload(model=name)))
+        await one.outcome(one.send(commands.Unload(model=name)))
         pool.give(others)
         one.scrub()
     middle = statistics.median
@@ -61,7 +61,7 @@ async def batches(one: OneEngine, names: list[str]) -> list[Row]:
     """To and fro between two batches with their KV, of which memory holds the weights of one; medians."""
     seqs = {name: await prepare(one, name, SEQUENCES, TOKENS) for name in names}
     warm = await to_and_fro(one, seqs, BATCHES)
-    await one.outcome(one.send(pb.Unload(model=warm[-1].coming)))
+    await one.outcome(one.send(commands.Unload(model=warm[-1].coming)))
     middle = statistics.median
     return [
         Row(
@@ -82,7 +82,7 @@ async def batches(one: OneEngine, names: list[str]) -> list[Row]:
 async def residents(one: OneEngine, names: list[str], prefix: str = "") -> list[Row]:
     """To and fro between two residents; `prefix`: of the figures' names."""
     for name in names:
-        await one.outcome(one.send(pb.Load(model=name, slabs=MANY)))
+        await one.outcome(one.send(commands.Load(model=name, slabs=MANY)))
     beyond_s = await to_residents(one, names)
     step_s = statistics.median(step.seconds for step in one.backend.steps)
     return [

@@ -7,11 +7,10 @@ carries them: 1e-50 is above 0 in JSON and 0 in a float32.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-
-from aegaeon_proto.v1.model_pb2 import Sampling
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +62,31 @@ class Fault:
     message: str
 
 
+class Sampling(Protocol):
+    """What the message of that name holds, or a sidecar's own form of it. `logprobs`: None or 0 when there are none."""
+
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def min_p(self) -> float: ...
+    @property
+    def presence_penalty(self) -> float: ...
+    @property
+    def frequency_penalty(self) -> float: ...
+    @property
+    def repetition_penalty(self) -> float: ...
+    @property
+    def logit_bias(self) -> Mapping[int, float]: ...
+    @property
+    def logprobs(self) -> int | None: ...
+
+
 def fault(sampling: Sampling) -> Fault | None:
-    """The first parameter of a message that cannot be computed with, or None."""
+    """The first parameter that cannot be computed with, or None."""
     for param, value, bounds in _scalars(sampling):
         if not bounds.holds(value):
             return Fault(param, f"{param}: {value:g} is not {bounds}")
@@ -84,7 +106,7 @@ def _scalars(sampling: Sampling) -> Iterator[tuple[str, float, Bounds]]:
     yield "presence_penalty", sampling.presence_penalty, PENALTY
     yield "frequency_penalty", sampling.frequency_penalty, PENALTY
     yield "repetition_penalty", sampling.repetition_penalty, REPETITION_PENALTY
-    yield "logprobs", sampling.logprobs, LOGPROBS
+    yield "logprobs", sampling.logprobs or 0, LOGPROBS
 
 
 @cache

@@ -8,7 +8,6 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from aegaeon_proto.v1.model_pb2 import ModelPhase
 from aegaeon_sidecar.engine.engine import Engine
 
 
@@ -23,9 +22,7 @@ class EngineMetrics(Collector):
         state = self._state
         with state.monitor.changed:
             sequences = len(state.kv.sequences)
-            phases = [
-                ModelPhase.Name(m.phase).removeprefix("MODEL_PHASE_").lower() for m in state.table.models.values()
-            ]
+            phases = [model.phase.value for model in state.table.models.values()]
             resident = sum(model.resident for model in state.table.models.values())
             tiers = {"device": state.kv.device, "host": state.kv.host}
             slabs = {name: (tier.pool.total, tier.slabs_free) for name, tier in tiers.items()}

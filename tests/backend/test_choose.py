@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from aegaeon_sidecar.backends.torch.choose import choose
 from aegaeon_sidecar.backends.torch.draws import NO_TOKEN, numbers, pick
-from aegaeon_sidecar.sampling import NotFinite, Sampled, SamplerState, SamplingParams
+from aegaeon_sidecar.domain.sequences import SamplingParams
+from aegaeon_sidecar.sampling import NotFinite, Sampled, SamplerState
 from aegaeon_sidecar.sampling.state import uniform
 
 VOCAB = 50
@@ -113,7 +114,7 @@ def test_a_row_is_chosen_as_if_it_were_alone(vocab):
     options = [
         {"temperature": 1.0},
         {"temperature": 0.7, "top_p": 0.9},
-        {"temperature": 1.5, "top_k": 40, "repetition": 1.2, "prompt": range(30)},
+        {"temperature": 1.5, "top_k": 40, "repetition_penalty": 1.2, "prompt": range(30)},
     ]
     samplers = [sampler_of(seed=i, logprobs=2, **options[i % 3]) for i in range(9)]
     alone = [choose(logits[i : i + 1], [samplers[i]])[0] for i in range(9)]
@@ -134,7 +135,7 @@ def test_repetition_penalty_is_that_of_transformers():
     logits, prompt, output = random_logits(scale=5.0), [3, 4, 4, 9], [int(random_logits(scale=5.0).argmax()), 7]
     for penalty in (1.0, 1.3, 30.0, 0.7):
         expected = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([prompt + output]), logits.clone())
-        sampler = SamplerState(SamplingParams(repetition=penalty), prompt=prompt, output=output)
+        sampler = SamplerState(SamplingParams(repetition_penalty=penalty), prompt=prompt, output=output)
         assert tokens_of(logits, [sampler]) == expected.argmax(-1).tolist()
 
 
@@ -142,11 +143,13 @@ def test_frequency_grows_with_each_output_and_presence_does_not():
     logits = torch.zeros(1, 5)
     logits[0, 2] = 1.0
     once, thrice = [2], [2, 2, 2]
-    assert tokens_of(logits, [SamplerState(SamplingParams(frequency=0.4), output=once)]) == [2]
-    assert tokens_of(logits, [SamplerState(SamplingParams(frequency=0.4), output=thrice)]) != [2]
-    assert tokens_of(logits, [SamplerState(SamplingParams(presence=0.9), output=thrice)]) == [2]
-    assert tokens_of(logits, [SamplerState(SamplingParams(presence=1.1), output=once)]) != [2]
-    assert tokens_of(logits, [SamplerState(SamplingParams(presence=1.1, frequency=1.1), prompt=thrice)]) == [2]
+    assert tokens_of(logits, [SamplerState(SamplingParams(frequency_penalty=0.4), output=once)]) == [2]
+    assert tokens_of(logits, [SamplerState(SamplingParams(frequency_penalty=0.4), output=thrice)]) != [2]
+    assert tokens_of(logits, [SamplerState(SamplingParams(presence_penalty=0.9), output=thrice)]) == [2]
+    assert tokens_of(logits, [SamplerState(SamplingParams(presence_penalty=1.1), output=once)]) != [2]
+    assert tokens_of(
+        logits, [SamplerState(SamplingParams(presence_penalty=1.1, frequency_penalty=1.1), prompt=thrice)]
+    ) == [2]
 
 
 @given(
@@ -155,7 +158,12 @@ def test_frequency_grows_with_each_output_and_presence_does_not():
     repetition=st.sampled_from([1.0, 1.2]),
 )
 def test_incremental_penalties_equal_rebuilt_ones(output, prompt, repetition):
-    parameters = {"presence": 0.5, "frequency": 0.25, "repetition": repetition, "prompt": prompt}
+    parameters = {
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.25,
+        "repetition_penalty": repetition,
+        "prompt": prompt,
+    }
     grown = sampler_of(**parameters)
     for token in output:
         grown.accept(token)
@@ -169,7 +177,7 @@ def test_incremental_penalties_equal_rebuilt_ones(output, prompt, repetition):
 
 
 def test_penalties_count_any_number_of_distinct_tokens():
-    grown = SamplerState(SamplingParams(frequency=0.5))
+    grown = SamplerState(SamplingParams(frequency_penalty=0.5))
     for token in [*range(1000), *range(500)]:
         grown.accept(token)
     ids, counts = grown.seen()
@@ -199,7 +207,8 @@ def test_logprobs_are_of_the_raw_distribution_whatever_is_changed():
     logits = random_logits()
     expected = logits.double().log_softmax(-1)[0]
     sampler = SamplerState(
-        SamplingParams(temperature=0.3, seed=5, logprobs=3, logit_bias={7: 100.0}, repetition=2.0), prompt=[1, 2]
+        SamplingParams(temperature=0.3, seed=5, logprobs=3, logit_bias={7: 100.0}, repetition_penalty=2.0),
+        prompt=[1, 2],
     )
     (sampled,) = choose(logits, [sampler])
     assert sampled.token == 7
@@ -220,7 +229,7 @@ def test_sampled_logits_are_not_changed_in_place():
     logits = random_logits(rows=2)
     before = logits.clone()
     samplers = [
-        SamplerState(SamplingParams(temperature=1.0, top_p=0.5, logit_bias={1: 3.0}, presence=1.0), output=[4])
+        SamplerState(SamplingParams(temperature=1.0, top_p=0.5, logit_bias={1: 3.0}, presence_penalty=1.0), output=[4])
     ] * 2
     choose(logits, samplers)
     assert torch.equal(logits, before)
@@ -247,7 +256,7 @@ def test_draws_are_the_same_on_every_machine():
         {"temperature": 1.0},
         {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.1},
         {"logprobs": 2},
-        {"presence": 1.0, "output": [3]},
+        {"presence_penalty": 1.0, "output": [3]},
     ],
 )
 def test_a_row_that_is_not_finite_is_refused_and_changes_no_other(bad, asked):
@@ -272,9 +281,9 @@ def test_rows_of_nothing_but_minus_infinity_are_refused_too():
 @pytest.mark.parametrize(
     "asked",
     [
-        {"repetition": 1e-40, "prompt": range(VOCAB)},
-        {"repetition": 1e-40, "prompt": range(VOCAB), "temperature": 1.0},
-        {"frequency": math.nan, "output": [3]},
+        {"repetition_penalty": 1e-40, "prompt": range(VOCAB)},
+        {"repetition_penalty": 1e-40, "prompt": range(VOCAB), "temperature": 1.0},
+        {"frequency_penalty": math.nan, "output": [3]},
         {"logit_bias": {4: math.inf}},
         {"min_tokens": 3, "stop_ids": range(VOCAB)},
     ],

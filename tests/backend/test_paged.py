@@ -18,8 +18,9 @@ from aegaeon_sidecar.backends.torch.decodes import ROWS
 from aegaeon_sidecar.backends.torch.draws import numbers, on_device, pick
 from aegaeon_sidecar.backends.torch.paged import Paged
 from aegaeon_sidecar.domain.errors import BackendError
+from aegaeon_sidecar.domain.sequences import SamplingParams
 from aegaeon_sidecar.models.layout import KvShape
-from aegaeon_sidecar.sampling import NotFinite, SamplerState, SamplingParams
+from aegaeon_sidecar.sampling import NotFinite, SamplerState
 
 STEPS = 3
 
@@ -175,7 +176,7 @@ def test_a_step_of_more_than_one_tile_follows_sequences_from_tile_to_tile(
     waited = tiny.backend.step("model", [StepInput([tokens[row]], 1, tables[row], samplers[row]) for row in left])
     assert ahead == [sampled.token for sampled in waited]
     assert tiny.backend.may_follow(samplers)
-    assert not tiny.backend.may_follow([*samplers, SamplerState(SamplingParams(presence=1.0))])
+    assert not tiny.backend.may_follow([*samplers, SamplerState(SamplingParams(presence_penalty=1.0))])
 
 
 def test_sampling_that_depends_on_earlier_tokens_is_computed_synchronously(
@@ -183,7 +184,7 @@ def test_sampling_that_depends_on_earlier_tokens_is_computed_synchronously(
 ) -> None:
     def samplers() -> list[SamplerState]:
         return [
-            SamplerState(SamplingParams(repetition=1.3), prompt=prompt[:4]),
+            SamplerState(SamplingParams(repetition_penalty=1.3), prompt=prompt[:4]),
             SamplerState(SamplingParams(logprobs=3)),
             SamplerState(),
         ]

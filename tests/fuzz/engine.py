@@ -160,10 +160,13 @@ def _credentials() -> Iterator[One]:
 def _commands() -> Iterator[One]:
     """Commands of a scheduler, applied one after the other to one state, as Engine.Attach brings them."""
     from aegaeon_proto.v1 import engine_pb2
+    from aegaeon_sidecar.domain.commands import Amend, Open
+    from aegaeon_sidecar.domain.commands import Turn as Asked
     from aegaeon_sidecar.domain.errors import SidecarError
+    from aegaeon_sidecar.engine.opening import open_sequence
     from aegaeon_sidecar.engine.turn import Turn
-    from aegaeon_sidecar.engine.wire import open_sequence
     from aegaeon_sidecar.models.placement import Layout
+    from aegaeon_sidecar.rpc.codec.commands import command_from
 
     layout = Layout(1024, (), "f32-1x8x16", 512, 16, 128, ())
     words = ("r", "s", "m", "engine-0")
@@ -173,27 +176,34 @@ def _commands() -> Iterator[One]:
         command = received(raw(data), draw, engine_pb2.Command, words)
         if command is None:
             return
-        kind = command.WhichOneof("body")
-        if kind == "open":
+        body = command_from(command).body
+        if isinstance(body, Open):
             try:
-                sequence = open_sequence(command.open, layout)
+                sequence = open_sequence(body, layout)
             except SidecarError:
                 return
             assert 0 <= sequence.max_output <= layout.max_model_len
-        elif kind == "turn":
-            turn = Turn.of(command.turn)
-            change = message(draw, engine_pb2.Amend, words)
+        elif isinstance(body, Asked):
+            turn = Turn.of(body)
+            amend = engine_pb2.Command(amend=message(draw, engine_pb2.Amend, words))
+            change = command_from(amend).body
+            assert isinstance(change, Amend)
             turn.amend(change)
             assert set(turn.waiting()) <= {part.key for part in turn.prefill} | set(turn.decode)
 
     yield one
 
 
+_COMMANDS = ("aegaeon_sidecar.rpc.codec", "aegaeon_sidecar.engine.opening", "aegaeon_sidecar.engine.turn")
 TARGETS = (
     Target("safetensors_header", _header, ("aegaeon_sidecar.models",)),
     Target("model_config", _config, ("aegaeon_sidecar.models",)),
     Target("weights_index", _index, ("aegaeon_sidecar.models",)),
     Target("sha256sums", _sums, ("aegaeon_sidecar.weights.remote",)),
     Target("credentials", _credentials, ("aegaeon_proto.credentials",)),
-    Target("engine_commands", _commands, ("aegaeon_sidecar.engine.wire", "aegaeon_sidecar.engine.turn")),
+    Target(
+        "engine_commands",
+        _commands,
+        ("aegaeon_sidecar.rpc.codec", "aegaeon_sidecar.engine.opening", "aegaeon_sidecar.engine.turn"),
+    ),
 )

@@ -15,8 +15,9 @@ from aegaeon_native import BlockPool, CudaDevice, Range, SlabPool
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend
 from aegaeon_sidecar.domain.errors import BackendError
+from aegaeon_sidecar.domain.sequences import SamplingParams
 from aegaeon_sidecar.models.placement import Layout
-from aegaeon_sidecar.sampling import SamplerState, SamplingParams
+from aegaeon_sidecar.sampling import SamplerState
 
 pytestmark = pytest.mark.gpu
 SLAB = 2 << 20

@@ -8,6 +8,7 @@ import socket
 import ssl
 import urllib.error
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -23,6 +24,7 @@ from aegaeon_proto.credentials import CredentialsError
 from aegaeon_proto.outbound.errors import GivenUpError, RefusedError, UnreachableError
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.domain.catalog import HttpSource, HubSource, S3Source
 from aegaeon_sidecar.domain.errors import FillCancelledError, SourceError
 from aegaeon_sidecar.weights import sources as sources_module
 from aegaeon_sidecar.weights.boundary import Guarded
@@ -228,25 +230,22 @@ async def test_an_engine_outlives_every_exception_of_every_source_and_serves_the
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (mpb.HttpSource(url="http://[bad/m1"), "is no http:// or https:// address of a folder"),
-        (mpb.HttpSource(url="http://bücher.example/ü"), "is no http:// or https:// address of a folder"),
-        (mpb.HttpSource(url="http://h/\r\nX: y"), "is no http:// or https:// address of a folder"),
-        (mpb.HttpSource(url=f"http://u:{SECRET}@h/m"), "without user, query and fragment"),
-        (mpb.HttpSource(url="http://127.0.0.1:9/m", credentials_file="TOKEN"), "must hold one token"),
-        (mpb.S3Source(bucket="b", endpoint="http://[bad"), "is no http:// or https:// address"),
-        (mpb.S3Source(bucket="b/../ü", endpoint="http://127.0.0.1:9"), "bucket"),
-        (mpb.S3Source(bucket="b", endpoint="http://127.0.0.1:9", credentials_file="TOKEN"), "AWS credentials file"),
-        (mpb.HubSource(repository="a/b\r\n", revision="\ud7ff/.."), "is no hub id"),
-        (mpb.HubSource(repository="a/b", credentials_file="TOKEN"), "must hold one token"),
+        (HttpSource(url="http://[bad/m1"), "is no http:// or https:// address of a folder"),
+        (HttpSource(url="http://bücher.example/ü"), "is no http:// or https:// address of a folder"),
+        (HttpSource(url="http://h/\r\nX: y"), "is no http:// or https:// address of a folder"),
+        (HttpSource(url=f"http://u:{SECRET}@h/m"), "without user, query and fragment"),
+        (HttpSource("http://127.0.0.1:9/m", "TOKEN"), "must hold one token"),
+        (S3Source(bucket="b", endpoint="http://[bad"), "is no http:// or https:// address"),
+        (S3Source(bucket="b/../ü", endpoint="http://127.0.0.1:9"), "bucket"),
+        (S3Source(bucket="b", endpoint="http://127.0.0.1:9", credentials_file="TOKEN"), "AWS credentials file"),
+        (HubSource(repository="a/b\r\n", revision="\ud7ff/.."), "is no hub id"),
+        (HubSource(repository="a/b", credentials_file="TOKEN"), "must hold one token"),
     ],
 )
 def test_bad_input_of_a_tenant_is_refused_with_a_sentence(folder: Path, given: Any, words: str) -> None:
     token = folder / "token"
     token.write_text(f"one\n{SECRET}\n")
-    if given.credentials_file:
-        given.credentials_file = str(token)
-    kinds = {"HttpSource": "http", "S3Source": "s3", "HubSource": "hub"}
-    wanted = mpb.ModelSource(**{kinds[type(given).__name__]: given})
+    wanted = replace(given, credentials_file=str(token)) if given.credentials_file else given
     with pytest.raises(SourceError, match=words) as raised:
         Sources(None, quick_tier(folder), outbound()).locate(wanted, lambda done, total: None, lambda: False)
     assert SECRET not in str(raised.value)

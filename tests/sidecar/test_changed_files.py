@@ -18,6 +18,16 @@ from sidecar.web import ANYWHERE, Server
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.domain.catalog import (
+    DirectorySource,
+    HttpSource,
+    HubSource,
+    ModelPhase,
+    ModelSpec,
+    ModelState,
+    S3Source,
+    Source,
+)
 from aegaeon_sidecar.domain.errors import SourceError, WeightsError
 from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.engine.engine import Engine
@@ -252,20 +262,20 @@ async def test_a_disk_that_cannot_be_read_for_a_while_fails_the_model_for_a_whil
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (mpb.ModelSource(directory="/models/a"), "/models/a"),
-        (mpb.ModelSource(hub=mpb.HubSource(repository="org/a", revision="x")), "org/a"),
-        (mpb.ModelSource(s3=mpb.S3Source(bucket="b", prefix="a/c")), "s3://b/a/c"),
-        (mpb.ModelSource(http=mpb.HttpSource(url="https://host/a")), "https://host/a"),
+        (DirectorySource("/models/a"), "/models/a"),
+        (HubSource("org/a", "x"), "org/a"),
+        (S3Source("b", "a/c"), "s3://b/a/c"),
+        (HttpSource("https://host/a"), "https://host/a"),
     ],
 )
 def test_a_reason_names_files_and_the_source_as_it_was_written_and_no_folder_of_the_machine(
-    source: mpb.ModelSource, words: str
+    source: Source, words: str
 ) -> None:
-    reported: list[mpb.ModelState] = []
+    reported: list[ModelState] = []
     phases = Phases(
         ModelTable(Monitor()), reported.append, {Path("/var/disk"): "the disk tier", Path("/var"): "the machine"}
     )
-    model = Model(mpb.ModelSpec(name="m", source=source), located=Located(Path("/var/disk/0123")))
+    model = Model(ModelSpec("m", source), located=Located(Path("/var/disk/0123")))
     phases.failed(model, WeightsError("/var/disk/0123/a.safetensors: missing"))
     phases.failed(model, SourceError("/var/disk/0123: /var/disk is full, /var/run is not"))
     assert [state.reason for state in reported] == [
@@ -301,9 +311,9 @@ def test_retries_back_off_to_their_maximum_while_nothing_changes(far: bool) -> N
 
 def test_long_failing_retries_become_rarer() -> None:
     """Each may fetch all of a far source: its pauses grow though it is not failed anew for longer than models calm."""
-    source = mpb.ModelSpec(name="m", source=mpb.ModelSource(http=mpb.HttpSource(url="http://h/m")))
+    source = ModelSpec("m", HttpSource("http://h/m"))
     table = ModelTable(Monitor())
-    table.models["m"] = Model(source, mpb.MODEL_PHASE_FAILED)
+    table.models["m"] = Model(source, ModelPhase.FAILED)
     at: list[int] = []
 
     def again(model: Model) -> None:
@@ -313,7 +323,7 @@ def test_long_failing_retries_become_rarer() -> None:
     watch = retries.Retries(table, again, lambda: None)
     for now in range(1, 6 * 3600):
         if at and now == at[-1] + 300:
-            table.models["m"] = Model(source, mpb.MODEL_PHASE_FAILED)
+            table.models["m"] = Model(source, ModelPhase.FAILED)
         watch._round(float(now))
     assert 10 < len(at) < 20
     assert at[-1] - at[-2] > retries.WRONG_PAUSE_S * 0.8

@@ -18,7 +18,9 @@ from sidecar.web import ANYWHERE, outbound, quick_tier
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.domain.catalog import HubSource
 from aegaeon_sidecar.domain.errors import SourceError
+from aegaeon_sidecar.rpc.codec.nouns import source_to
 from aegaeon_sidecar.weights.download import Progress
 from aegaeon_sidecar.weights.sources import Sources
 
@@ -124,9 +126,8 @@ def hub(tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Iterat
     server.server_close()
 
 
-def source(repository: str, revision: str = "", credentials_file: str = "") -> mpb.ModelSource:
-    hub = mpb.HubSource(repository=repository, revision=revision, credentials_file=credentials_file)
-    return mpb.ModelSource(hub=hub)
+def source(repository: str, revision: str = "", credentials_file: str = "") -> HubSource:
+    return HubSource(repository, revision, credentials_file)
 
 
 @pytest.fixture(params=["in the disk tier", "in the library's cache"])
@@ -137,7 +138,7 @@ def sources(request: pytest.FixtureRequest, folder: Path) -> Sources:
     return Sources(folder / "hub", None, outbound(ambient=True))
 
 
-def locate(sources: Sources, wanted: mpb.ModelSource, progress: Progress = lambda done, total: None) -> Path:
+def locate(sources: Sources, wanted: HubSource, progress: Progress = lambda done, total: None) -> Path:
     located = sources.locate(wanted, progress, lambda: False)
     if located.stored is not None:
         located.stored.close()
@@ -152,7 +153,7 @@ async def test_a_model_from_the_hub_is_fetched_and_can_be_loaded(
     place = {"disk": disk} if tier else {"hub_cache": str(folder / "hub")}
     async with inside(config(folder, **place, sources=ANYWHERE | {"ambient_credentials": not tier})):
         link = await scheduler.link("a")
-        link.send(pb.Catalog(models=[mpb.ModelSpec(name="m", source=source(REPOSITORY, "main"))]))
+        link.send(pb.Catalog(models=[mpb.ModelSpec(name="m", source=source_to(source(REPOSITORY, "main")))]))
         await link.until(lambda: "m" in link.models)
         await link.cached("m")
         await link.done(link.send(pb.Load(model="m", slabs=32)))

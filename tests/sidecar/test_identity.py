@@ -54,6 +54,6 @@ async def test_another_identity_is_prepared_again_and_the_same_one_is_kept_whate
         await link.until(lambda: link.models["m"].identity == "new")
         await link.cached("m")
         assert not engine.state.table.models["m"].resident
-        hello = engine.hello(1).hello
+        hello = engine.hello(1)
         assert [(one.name, one.identity) for one in hello.catalog] == [("m", "new")]
         engine.check()

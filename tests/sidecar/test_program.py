@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aegaeon_sidecar.domain.program import Item, Lane, Program, Skip
+from aegaeon_sidecar.domain.program import Item, Lane, Program
+from aegaeon_sidecar.domain.reports import Skipped
 
 LANES = list(Lane)
 
@@ -35,7 +36,7 @@ def test_every_command_ends_once_in_order_and_after_its_fences(
     order: dict[Lane, list[int]] = {lane: [] for lane in LANES}
     waiting, running = list(issued), []
 
-    def skip(skips: list[Skip]) -> None:
+    def skip(skips: list[Skipped]) -> None:
         for one in skips:
             assert ended[one.because] in ("failed", "skipped")
             assert one.id not in ended

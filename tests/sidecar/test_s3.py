@@ -16,7 +16,7 @@ from sidecar.web import FILES, outbound, quick_tier
 
 from aegaeon_proto.outbound.client import Outbound
 from aegaeon_proto.outbound.policy import Policy
-from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.domain.catalog import S3Source
 from aegaeon_sidecar.domain.errors import SourceError
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.s3 import S3Remote
@@ -57,10 +57,8 @@ def keys(folder: Path) -> Path:
 
 
 def bucket(s3: Any, prefix: str, keys: Path | str, *, name: str = "models", endpoint: str = "") -> Guarded:
-    source = mpb.S3Source(
-        bucket=name, prefix=prefix, endpoint=endpoint or s3.meta.endpoint_url, credentials_file=str(keys)
-    )
-    return remote_of(mpb.ModelSource(s3=source), outbound().client(), ambient=False)
+    source = S3Source(bucket=name, prefix=prefix, endpoint=endpoint or s3.meta.endpoint_url, credentials_file=str(keys))
+    return remote_of(source, outbound().client(), ambient=False)
 
 
 def upload(s3: Any, prefix: str, files: dict[str, bytes] = FILES, **options: str) -> None:
@@ -101,7 +99,7 @@ class Interrupted(S3Remote):
 
 def test_an_interrupted_fetch_from_a_bucket_goes_on_where_it_stopped(s3: Any, folder: Path, keys: Path) -> None:
     upload(s3, "b")
-    source = mpb.S3Source(bucket="models", prefix="b/", endpoint=s3.meta.endpoint_url, credentials_file=str(keys))
+    source = S3Source(bucket="models", prefix="b/", endpoint=s3.meta.endpoint_url, credentials_file=str(keys))
     seen: list[int] = []
     client = outbound().client()
     remote = Guarded("s3:models", client, "", lambda: Interrupted(source, client, ambient=False))
@@ -145,8 +143,8 @@ def test_a_source_without_credentials_gets_none_of_the_environment(s3: Any, fold
 
 def test_the_owner_of_a_machine_uses_its_environment(s3: Any, folder: Path) -> None:
     upload(s3, "own")
-    source = mpb.S3Source(bucket="models", prefix="own", endpoint=s3.meta.endpoint_url)
-    remote = remote_of(mpb.ModelSource(s3=source), outbound(ambient=True).client(), ambient=True)
+    source = S3Source(bucket="models", prefix="own", endpoint=s3.meta.endpoint_url)
+    remote = remote_of(source, outbound(ambient=True).client(), ambient=True)
     obtain(quick_tier(folder), remote).close()
 
 
@@ -169,8 +167,8 @@ def test_no_file_and_no_profile_of_the_environment_reaches_a_tenants_store(
 
 
 def test_a_store_that_the_pool_does_not_allow_is_refused(s3: Any, folder: Path, keys: Path) -> None:
-    source = mpb.S3Source(bucket="models", prefix="a", endpoint=s3.meta.endpoint_url, credentials_file=str(keys))
-    remote = remote_of(mpb.ModelSource(s3=source), Outbound(Policy(())).client(), ambient=False)
+    source = S3Source(bucket="models", prefix="a", endpoint=s3.meta.endpoint_url, credentials_file=str(keys))
+    remote = remote_of(source, Outbound(Policy(())).client(), ambient=False)
     with pytest.raises(SourceError, match="is at a loopback address"):
         obtain(quick_tier(folder), remote)
 

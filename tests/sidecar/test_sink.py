@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from sidecar.rig import Rig, seq
+from sidecar.rig import Rig
 
-from aegaeon_proto.v1 import gateway_pb2 as pb
+from aegaeon_sidecar.domain.reports import Token
+from aegaeon_sidecar.domain.sequences import SeqKey
 from aegaeon_sidecar.rpc.sink import Sinks
 
 
-def token(index: int) -> pb.Token:
-    return pb.Token(seq=seq("r"), epoch=1, index=index, token=index + 100)
+def token(index: int) -> Token:
+    return Token(SeqKey("r", 0), epoch=1, index=index, token=index + 100)
 
 
 def sinks(alive: bool, keep_s: float = 0.2) -> Sinks:

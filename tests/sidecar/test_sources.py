@@ -21,6 +21,7 @@ from sidecar.web import ANYWHERE, FILES, WEIGHTS, Server, outbound, quick_tier, 
 
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.domain.catalog import HttpSource
 from aegaeon_sidecar.domain.errors import DiskFullError, FillCancelledError, SourceError
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.disk import DiskTier, Stored
@@ -30,7 +31,7 @@ from aegaeon_sidecar.weights.sources import Sources
 FETCHER = """
 import sys, time
 from pathlib import Path
-from aegaeon_proto.v1 import model_pb2 as pb
+from aegaeon_sidecar.domain.catalog import HttpSource
 from aegaeon_proto.outbound.client import Outbound
 from aegaeon_proto.outbound.policy import EVERYWHERE, Policy
 from aegaeon_sidecar.weights.boundary import Guarded
@@ -40,7 +41,7 @@ def progress(done, total):
     if done > 1_500_000:
         print("half", flush=True)
         time.sleep(60)
-source = pb.ModelSource(http=pb.HttpSource(url=sys.argv[2]))
+source = HttpSource(sys.argv[2])
 remote = remote_of(source, Outbound(Policy(EVERYWHERE)).client(), False)
 DiskTier(Path(sys.argv[1]), 1 << 30, time.sleep).obtain(remote, progress, bool)
 """
@@ -332,7 +333,7 @@ async def test_a_hanging_server_blocks_no_other_model_and_can_be_cancelled(
 
 
 def test_without_a_disk_tier_a_remote_model_is_refused() -> None:
-    source = mpb.ModelSource(http=mpb.HttpSource(url="http://127.0.0.1:9/m"))
+    source = HttpSource("http://127.0.0.1:9/m")
     with pytest.raises(SourceError, match=r"source\.http needs a place on disk; set disk\.folder"):
         Sources(None, None, outbound()).locate(source, lambda done, total: None, lambda: False)
 

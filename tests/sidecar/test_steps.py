@@ -9,17 +9,18 @@ from typing import Any, cast
 
 import pytest
 
-from aegaeon_proto.v1 import gateway_pb2 as gateway
-from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.domain.catalog import DirectorySource, ModelSpec
 from aegaeon_sidecar.domain.errors import DeviceLostError
 from aegaeon_sidecar.domain.monitor import Monitor
+from aegaeon_sidecar.domain.reports import Token
+from aegaeon_sidecar.domain.sequences import SeqKey
 from aegaeon_sidecar.engine.progress import TurnProgress
 from aegaeon_sidecar.engine.state import State
 from aegaeon_sidecar.engine.steps import Step, Steps
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.kv.memory import KvMemory
-from aegaeon_sidecar.kv.sequences import SeqKey, Sequence, SequenceTable
+from aegaeon_sidecar.kv.sequences import Sequence, SequenceTable
 from aegaeon_sidecar.sampling import Chosen, Sampled, SamplerState
 from aegaeon_sidecar.weights.models import Model
 from aegaeon_sidecar.weights.table import ModelTable
@@ -67,14 +68,14 @@ class Rig:
         kv = KvMemory(monitor, NONE, NONE, SequenceTable(NONE, NONE, NONE))
         self.state = State(monitor, kv, ModelTable(monitor))
         self.steps = Steps(self.state, cast(Any, self.device), self._push, max_batch)
-        self.model = Model(mpb.ModelSpec(name="m"))
+        self.model = Model(ModelSpec("m", DirectorySource("/m")))
         self.a, self.b = (decoding(name) for name in "ab")
         self.turn = Turn("m", [], {self.a.key: None, self.b.key: None}, 9, 9)
         self.progress = TurnProgress(1, 0.0)
         self.state.kv.sequences.add(self.a)
         self.state.kv.sequences.add(self.b)
 
-    def _push(self, target: str, tokens: list[gateway.Token]) -> None:
+    def _push(self, target: str, tokens: list[Token]) -> None:
         self.delivered += len(tokens)
 
     def launch(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from aegaeon_proto.outbound.client import Outbound
 from aegaeon_proto.outbound.limits import Limits
 from aegaeon_proto.outbound.policy import EVERYWHERE, Policy
-from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.domain.catalog import HttpSource
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.disk import DiskTier
 from aegaeon_sidecar.weights.sources import remote_of
@@ -41,7 +41,7 @@ def outbound(ambient: bool = False, **limits: float) -> Outbound:
 
 def remote(url: str, credentials_file: str = "", **limits: float) -> Guarded:
     """A folder on a web server."""
-    source = mpb.ModelSource(http=mpb.HttpSource(url=url, credentials_file=credentials_file))
+    source = HttpSource(url, credentials_file)
     return remote_of(source, outbound(**limits).client(), ambient=False)
 
 

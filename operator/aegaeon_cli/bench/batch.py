@@ -15,8 +15,8 @@ from pathlib import Path
 
 from aegaeon_cli.bench.spans import Span, extent, shifted
 from aegaeon_cli.bench.testing.rig import PROMPT, OneEngine, Size, make_model, one_engine
-from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.domain import commands
+from aegaeon_sidecar.domain.sequences import SeqKey
 
 MANY = 1 << 20  # slabs: the engine is ours alone
 SLAB_BYTES = 8 << 20
@@ -79,23 +79,23 @@ class Switched:
         return max(self.bytes_of("load"), self.bytes_of("swap-in"), self.bytes_of("swap-out")) / self.plain_bytes_per_s
 
 
-async def prepare(one: OneEngine, model: str, sequences: int, tokens: int) -> list[mpb.SeqId]:
+async def prepare(one: OneEngine, model: str, sequences: int, tokens: int) -> list[SeqKey]:
     """Prefill a batch of a model; it ends on the host, the model unloaded."""
-    await one.outcome(one.send(pb.Load(model=model, slabs=MANY)))
+    await one.outcome(one.send(commands.Load(model=model, slabs=MANY)))
     seqs = [one.open(f"{model}-{i}", model, [(7 * i + k) % 1000 for k in range(tokens)]) for i in range(sequences)]
-    parts = [pb.PrefillPart(seq=seq, tokens=tokens) for seq in seqs]
-    await one.outcome(one.send(pb.Turn(model=model, prefill=parts, slabs=MANY)))
-    for swap in [one.send(pb.SwapOut(seq=seq, epoch=1)) for seq in seqs]:
+    parts = [commands.PrefillPart(seq=seq, tokens=tokens) for seq in seqs]
+    await one.outcome(one.send(commands.Turn(model=model, prefill=tuple(parts), slabs=MANY)))
+    for swap in [one.send(commands.SwapOut(seq=seq, epoch=1)) for seq in seqs]:
         await one.outcome(swap)
-    await one.outcome(one.send(pb.Unload(model=model)))
+    await one.outcome(one.send(commands.Unload(model=model)))
     return seqs
 
 
-async def enter(one: OneEngine, model: str, seqs: Sequence[mpb.SeqId]) -> None:
+async def enter(one: OneEngine, model: str, seqs: Sequence[SeqKey]) -> None:
     """Bring a batch in where nothing has to leave."""
-    sent = [one.send(pb.Load(model=model, slabs=MANY))]
-    sent += [one.send(pb.SwapIn(seq=seq, epoch=1, slabs=MANY)) for seq in seqs]
-    sent.append(one.send(pb.Turn(model=model, decode=seqs, steps=1, slabs=MANY)))
+    sent = [one.send(commands.Load(model=model, slabs=MANY))]
+    sent += [one.send(commands.SwapIn(seq=seq, epoch=1, slabs=MANY)) for seq in seqs]
+    sent.append(one.send(commands.Turn(model=model, decode=tuple(seqs), steps=1, slabs=MANY)))
     for command in sent:
         await one.outcome(command)
 
@@ -103,9 +103,9 @@ async def enter(one: OneEngine, model: str, seqs: Sequence[mpb.SeqId]) -> None:
 async def switch(
     one: OneEngine,
     leaving: str,
-    gone: Sequence[mpb.SeqId],
+    gone: Sequence[SeqKey],
     coming: str,
-    seqs: Sequence[mpb.SeqId],
+    seqs: Sequence[SeqKey],
     plain_rate: PlainRate,
     steps: int = 4,
 ) -> Switched:
@@ -113,11 +113,11 @@ async def switch(
     one.scrub()
     one.backend.steps.clear()
     begin = time.monotonic()
-    unload = one.send(pb.Unload(model=leaving))
-    load = one.send(pb.Load(model=coming, slabs=MANY), after=[unload])
-    moves = [one.send(pb.SwapOut(seq=seq, epoch=1)) for seq in gone]
-    moves += [one.send(pb.SwapIn(seq=seq, epoch=1, slabs=MANY)) for seq in seqs]
-    turn = one.send(pb.Turn(model=coming, decode=seqs, steps=steps, slabs=MANY), after=[load])
+    unload = one.send(commands.Unload(model=leaving))
+    load = one.send(commands.Load(model=coming, slabs=MANY), after=[unload])
+    moves = [one.send(commands.SwapOut(seq=seq, epoch=1)) for seq in gone]
+    moves += [one.send(commands.SwapIn(seq=seq, epoch=1, slabs=MANY)) for seq in seqs]
+    turn = one.send(commands.Turn(model=coming, decode=tuple(seqs), steps=steps, slabs=MANY), after=[load])
     for command in (unload, load, *moves, turn):
         await one.outcome(command)
     spans = shifted([*one.spans([unload, load, *moves]), *one.backend.steps], begin)
@@ -151,12 +151,12 @@ async def alone(folder: Path, sequences: int, tokens: int, rounds: int) -> Measu
         seqs = {name: await prepare(one, name, sequences, tokens) for name in models}
         switches = await to_and_fro(one, seqs, rounds)
         overhead_s = await between_steps(one, switches[-1].coming, seqs[switches[-1].coming])
-        await one.outcome(one.send(pb.Load(model=switches[-1].leaving, slabs=MANY)))
+        await one.outcome(one.send(commands.Load(model=switches[-1].leaving, slabs=MANY)))
         return Measured(switches, await to_residents(one, list(models)), overhead_s)
 
 
 async def to_and_fro(
-    one: OneEngine, seqs: Mapping[str, Sequence[mpb.SeqId]], rounds: int, plain_rate: PlainRate = memcpy_rate
+    one: OneEngine, seqs: Mapping[str, Sequence[SeqKey]], rounds: int, plain_rate: PlainRate = memcpy_rate
 ) -> tuple[Switched, ...]:
     """So many switches between two prepared batches, after one in each direction that touches all pages."""
     here, there = seqs
@@ -168,10 +168,10 @@ async def to_and_fro(
     return tuple(runs[2:])
 
 
-async def between_steps(one: OneEngine, model: str, seqs: Sequence[mpb.SeqId], steps: int = 16) -> float:
+async def between_steps(one: OneEngine, model: str, seqs: Sequence[SeqKey], steps: int = 16) -> float:
     """Seconds from the end of a step to the next one's begin, within a turn: the median."""
     one.backend.steps.clear()
-    await one.outcome(one.send(pb.Turn(model=model, decode=seqs, steps=steps, slabs=MANY)))
+    await one.outcome(one.send(commands.Turn(model=model, decode=tuple(seqs), steps=steps, slabs=MANY)))
     return statistics.median(b.begin_s - a.end_s for a, b in pairwise(one.backend.steps))
 
 
@@ -179,10 +179,10 @@ async def to_residents(one: OneEngine, names: Sequence[str], turns: int = 40) ->
     """Turns of one step, to and fro between residents, queued as a scheduler does: seconds beyond the step, median."""
     seqs = {name: one.open(f"{name}-resident", name) for name in names}
     for name, seq in seqs.items():
-        part = pb.PrefillPart(seq=seq, tokens=len(PROMPT))
-        await one.outcome(one.send(pb.Turn(model=name, prefill=[part], slabs=8)))
+        part = commands.PrefillPart(seq=seq, tokens=len(PROMPT))
+        await one.outcome(one.send(commands.Turn(model=name, prefill=(part,), slabs=8)))
     one.backend.steps.clear()
-    bodies = [pb.Turn(model=name, decode=[seq], steps=1, slabs=8) for name, seq in seqs.items()]
+    bodies = [commands.Turn(model=name, decode=(seq,), steps=1, slabs=8) for name, seq in seqs.items()]
     queued = [one.send(bodies[number % len(bodies)]) for number in range(turns)]
     await one.outcome(queued[-1])
     ends = [one.outbox.ends[turn] for turn in queued]

@@ -21,7 +21,7 @@ from aegaeon_proto.credentials import CredentialsError, s3_keys, token_of
 from aegaeon_proto.folders import OutsideError, check_within
 from aegaeon_proto.outbound.client import Client, Outbound
 from aegaeon_proto.outbound.errors import OutboundError
-from aegaeon_proto.outbound.slots import Slots, slot_of
+from aegaeon_proto.outbound.slots import Slots, http_slot, hub_slot, s3_slot
 from aegaeon_proto.outbound.store import read_whole, s3_client
 from aegaeon_proto.outbound.urls import HUB_FILES_HOSTS, check_source
 from aegaeon_proto.redaction import sentence
@@ -61,7 +61,7 @@ class Directories:
         if kind not in ("hub", "s3", "http"):
             return await asyncio.to_thread(_local, source)
         done: Future[Path] = Future()
-        self._slots.submit(slot_of(source), lambda: _run_unless_cancelled(done, lambda: self._bring(source)))
+        self._slots.submit(_slot(source), lambda: _run_unless_cancelled(done, lambda: self._bring(source)))
         return await asyncio.wrap_future(done)
 
     def _bring(self, source: ModelSource) -> Path:
@@ -79,6 +79,13 @@ class Directories:
             raise TokenizerError(f"source.{kind}: {error}") from error
         except Exception as error:  # a tenant's server may make ssl or botocore raise anything
             raise TokenizerError(f"source.{kind}: the tokenizer cannot be fetched: {sentence(error)}") from error
+
+
+def _slot(source: ModelSource) -> str:
+    kind = source.WhichOneof("kind")
+    if kind == "hub":
+        return hub_slot(source.hub.repository)
+    return s3_slot(source.s3.endpoint, source.s3.bucket) if kind == "s3" else http_slot(source.http.url)
 
 
 def _local(source: ModelSource) -> Path:

@@ -7,8 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from aegaeon_proto.v1.model_pb2 import ModelSource
-
 _AT_A_TIME = 4  # of one source; together they rarely get more out of it than one
 
 
@@ -77,13 +75,19 @@ class Slots:
             return None
 
 
-def slot_of(source: ModelSource) -> str:
+def hub_slot(repository: str) -> str:
     """Sources with the same name share what they answer with, and so take turns; others never wait for each other."""
-    if source.HasField("hub"):
-        return f"hub:{source.hub.repository.partition('/')[0]}"
-    if source.HasField("s3"):
-        return f"s3:{_server(source.s3.endpoint) or source.s3.bucket}"
-    return f"http:{_server(source.http.url)}"
+    return f"hub:{repository.partition('/')[0]}"
+
+
+def s3_slot(endpoint: str, bucket: str) -> str:
+    """See hub_slot."""
+    return f"s3:{_server(endpoint) or bucket}"
+
+
+def http_slot(url: str) -> str:
+    """See hub_slot."""
+    return f"http:{_server(url)}"
 
 
 def _server(url: str) -> str:

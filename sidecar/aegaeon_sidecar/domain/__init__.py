@@ -1,1 +1,1 @@
-"""Plain data and rules that every room knows: errors, the program of commands, the lock of all books."""
+"""Plain data and rules that every room knows: commands, reports, errors, the program, the lock of all books."""

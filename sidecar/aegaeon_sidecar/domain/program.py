@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
+from aegaeon_sidecar.domain.reports import Skipped
+
 Body = TypeVar("Body")
 _FAILURES_KEPT = 65536
 
@@ -46,14 +48,6 @@ AnyCommand = Item[Any]
 """A command whose body does not matter."""
 
 
-@dataclass(frozen=True, slots=True)
-class Skip:
-    """Command `id` will never run because `because`, which it waited for, failed, was cancelled or was skipped."""
-
-    id: int
-    because: int
-
-
 class Program(Generic[Body]):
     """Commands that are queued or running, in the order of issue. Ids rise; `after` names smaller ones."""
 
@@ -62,8 +56,8 @@ class Program(Generic[Body]):
         self._failed: OrderedDict[int, None] = OrderedDict()
         self.last_id = 0
 
-    def issue(self, item: Item[Body]) -> Skip | None:
-        """Queue a command; a Skip when something it waits for has failed already. Raises ValueError for a later id."""
+    def issue(self, item: Item[Body]) -> Skipped | None:
+        """Queue a command; Skipped when something it waits for has failed. Raises ValueError for a later id."""
         late = [i for i in item.after if i >= item.id]
         if late:
             raise ValueError(f"command {item.id} waits for {late}: `after` may name earlier ids alone")
@@ -71,7 +65,7 @@ class Program(Generic[Body]):
         for cause in item.after:
             if cause in self._failed:
                 self.mark_failed(item.id)
-                return Skip(item.id, cause)
+                return Skipped(item.id, cause)
         self._pending[item.id] = item
         return None
 
@@ -94,17 +88,17 @@ class Program(Generic[Body]):
         """It ended well: who waited for it may start."""
         self._pending.pop(command, None)
 
-    def fail(self, command: int) -> list[Skip]:
+    def fail(self, command: int) -> list[Skipped]:
         """It failed or was cancelled: everything that waits for it, directly or not, is dropped and returned."""
         self._pending.pop(command, None)
         self.mark_failed(command)
-        skips: list[Skip] = []
+        skips: list[Skipped] = []
         for item in list(self._pending.values()):
             cause = next((i for i in item.after if i in self._failed), None)
             if cause is not None:
                 del self._pending[item.id]
                 self.mark_failed(item.id)
-                skips.append(Skip(item.id, cause))
+                skips.append(Skipped(item.id, cause))
         return skips
 
     def mark_failed(self, command: int) -> None:

@@ -15,8 +15,9 @@ from typing import Union
 import numpy as np
 
 from aegaeon_native import OutOfSlabs
-from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_sidecar.domain.errors import CancelledError, UnknownError
+from aegaeon_sidecar.domain.reports import StepDone
+from aegaeon_sidecar.domain.sequences import Place, SeqKey
 from aegaeon_sidecar.engine.outcome import Outcome
 from aegaeon_sidecar.engine.progress import TurnProgress
 from aegaeon_sidecar.engine.state import Command, State
@@ -24,10 +25,10 @@ from aegaeon_sidecar.engine.steps import Step, Steps
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.engine.waiting import kv_is_coming, model_is_coming
 from aegaeon_sidecar.kv.reuse import PrefixReuse
-from aegaeon_sidecar.kv.sequences import Place, SeqKey, Sequence
+from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.weights.models import Model
 
-PostStep = Callable[[Command, pb.StepDone], None]
+PostStep = Callable[[Command, StepDone], None]
 
 
 @dataclass(frozen=True, slots=True)

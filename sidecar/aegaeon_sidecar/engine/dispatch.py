@@ -8,27 +8,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_proto.v1 import model_pb2 as model_pb
+from aegaeon_sidecar.domain import commands
+from aegaeon_sidecar.domain.catalog import ModelPhase
 from aegaeon_sidecar.domain.errors import CancelledError, CommandError, EngineError, StaleError, UnknownError
-from aegaeon_sidecar.domain.program import Lane, Skip
-from aegaeon_sidecar.engine.lanes import Post, failed, skipped
-from aegaeon_sidecar.engine.outputs import PushTokens
+from aegaeon_sidecar.domain.program import Lane
+from aegaeon_sidecar.domain.reports import Skipped
+from aegaeon_sidecar.engine.lanes import Post, failed
+from aegaeon_sidecar.engine.opening import open_sequence
+from aegaeon_sidecar.engine.outputs import PushTokens, token_of
 from aegaeon_sidecar.engine.state import Command, State, Work
 from aegaeon_sidecar.engine.turn import Turn
-from aegaeon_sidecar.engine.wire import key_of, open_sequence, token_of
 from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.memory.copier import Copier
 from aegaeon_sidecar.weights.fetcher import Fetcher
-
-_LANES = {
-    "load": Lane.WEIGHTS,
-    "unload": Lane.WEIGHTS,
-    "swap_out": Lane.KV_OUT,
-    "swap_in": Lane.KV_IN,
-    "adopt": Lane.KV_IN,
-    "turn": Lane.COMPUTE,
-}
 
 
 class Dispatcher:
@@ -43,19 +35,26 @@ class Dispatcher:
         self._push = push
         self._post = post
 
-    def apply(self, command: pb.Command, owner: int) -> None:
+    def apply(self, command: commands.Command, owner: int) -> None:
         """Queue it or carry it out; what is wrong with it is reported as Failed."""
-        kind = command.WhichOneof("body")
+        body = command.body
         with self._state.monitor.changed:
             try:
-                if kind in _LANES:
-                    self.issue(command.id, command.after, _LANES[kind], _work(command), owner)
-                else:
-                    self._act(command, kind)
-                if kind in ("load", "cancel"):
+                match body:
+                    case commands.Turn():
+                        self.issue(command.id, command.after, Lane.COMPUTE, Turn.of(body), owner)
+                    case commands.Load() | commands.Unload():
+                        self.issue(command.id, command.after, Lane.WEIGHTS, body, owner)
+                    case commands.SwapOut():
+                        self.issue(command.id, command.after, Lane.KV_OUT, body, owner)
+                    case commands.SwapIn() | commands.Adopt():
+                        self.issue(command.id, command.after, Lane.KV_IN, body, owner)
+                    case _:
+                        self._act(body)
+                if isinstance(body, commands.Load | commands.Cancel):
                     self._state.update_pins()
             except CommandError as error:
-                shell = Command(command.id, Lane.COMPUTE, (), pb.Unload(), owner)
+                shell = Command(command.id, Lane.COMPUTE, (), commands.Unload(""), owner)
                 self._fail(shell, error)
             self._state.monitor.changed.notify_all()
 
@@ -67,30 +66,31 @@ class Dispatcher:
         except ValueError as error:
             raise EngineError(str(error)) from error
         if skip is not None:
-            self._post(item, skipped(skip))
+            self._post(item, skip)
 
-    def _act(self, command: pb.Command, kind: str | None) -> None:
-        if kind == "open":
-            self._open(command.open)
-        elif kind == "close":
-            self._close(command.close)
-        elif kind == "amend":
-            self._amend(command.amend)
-        elif kind == "cancel":
-            self._cancel(command.cancel.id)
-        elif kind == "catalog":
-            self._fetcher.follow(command.catalog.models, command.catalog.retry)
-        else:
-            raise EngineError(
-                "the command has no body that this version knows; use sidecar and scheduler of one version"
-            )
+    def _act(self, body: commands.Immediate | None) -> None:
+        match body:
+            case commands.Open():
+                self._open(body)
+            case commands.Close():
+                self._close(body)
+            case commands.Amend():
+                self._amend(body)
+            case commands.Cancel(id=command):
+                self._cancel(command)
+            case commands.Catalog(models, retry):
+                self._fetcher.follow(models, retry)
+            case None:
+                raise EngineError(
+                    "the command has no body that this version knows; use sidecar and scheduler of one version"
+                )
 
-    def _open(self, command: pb.Open) -> None:
+    def _open(self, command: commands.Open) -> None:
         model = self._state.table.models.get(command.model)
-        if model is None or model.layout is None or model.phase == model_pb.MODEL_PHASE_FAILED:
+        if model is None or model.layout is None or model.phase is ModelPhase.FAILED:
             why = "not in the catalog" if model is None else model.reason or "not cached yet"
             raise UnknownError(f"model {command.model} is not served here ({why})")
-        held = self._state.kv.sequences.get(key_of(command.seq))
+        held = self._state.kv.sequences.get(command.seq)
         if held is not None and command.epoch < held.epoch:
             raise StaleError(f"sequence {command.seq.request} is at epoch {held.epoch}, not {command.epoch}")
         if held is not None and command.epoch == held.epoch:
@@ -104,17 +104,17 @@ class Dispatcher:
     def _resume(self, held: Sequence, fresh: Sequence) -> None:
         held.epoch, held.reply_to = fresh.epoch, fresh.reply_to
         again = range(len(fresh.output), len(held.output))
-        self._push(held.reply_to, [token_of(held, i, model_pb.FINISH_REASON_UNSPECIFIED) for i in again])
+        self._push(held.reply_to, [token_of(held, i) for i in again])
 
-    def _close(self, command: pb.Close) -> None:
-        held = self._state.kv.sequences.get(key_of(command.seq))
+    def _close(self, command: commands.Close) -> None:
+        held = self._state.kv.sequences.get(command.seq)
         if held is None:
             return
         if command.epoch < held.epoch:
             raise StaleError(f"sequence {command.seq.request} is at epoch {held.epoch}, not {command.epoch}")
         self._state.kv.sequences.remove(held.key)
 
-    def _amend(self, change: pb.Amend) -> None:
+    def _amend(self, change: commands.Amend) -> None:
         item = self._state.program.get(change.turn)
         if item is not None and isinstance(item.body, Turn):
             item.body.amend(change)
@@ -130,18 +130,10 @@ class Dispatcher:
             self._copiers[item.lane].cancel(item)
 
     def _fail(self, item: Command, error: CommandError) -> None:
-        skips: list[Skip] = self._state.program.fail(item.id)
+        skips: list[Skipped] = self._state.program.fail(item.id)
         self._post(item, failed(item.id, error, self._state.memory()))
         for skip in skips:
-            self._post(item, skipped(skip))
-
-
-def _work(command: pb.Command) -> Work:
-    kind = command.WhichOneof("body")
-    if kind == "turn":
-        return Turn.of(command.turn)
-    body: Work = getattr(command, str(kind))
-    return body
+            self._post(item, skip)
 
 
 def _goes_on(held: Sequence, fresh: Sequence) -> bool:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from aegaeon_native import CudaDevice, EventTable
 from aegaeon_native.leases import locked
-from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.config import SidecarConfig
+from aegaeon_sidecar.domain import commands, reports
 from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.domain.program import Lane, Program
+from aegaeon_sidecar.domain.sequences import Place
 from aegaeon_sidecar.engine.compute import Compute
 from aegaeon_sidecar.engine.dispatch import Dispatcher
 from aegaeon_sidecar.engine.hello import hello
@@ -29,11 +29,10 @@ from aegaeon_sidecar.engine.steps import Steps
 from aegaeon_sidecar.engine.sweeper import Sweeper, sweep
 from aegaeon_sidecar.engine.switch import Switch
 from aegaeon_sidecar.engine.turn import Turn
-from aegaeon_sidecar.engine.wire import seq_of
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.kv.moves import KvMoves
 from aegaeon_sidecar.kv.reuse import PrefixReuse
-from aegaeon_sidecar.kv.sequences import Place, SequenceTable
+from aegaeon_sidecar.kv.sequences import SequenceTable
 from aegaeon_sidecar.memory.copier import Copier
 from aegaeon_sidecar.memory.gpu import Gpus, device_pool, host_pool, open_gpus
 from aegaeon_sidecar.memory.leases import Lending
@@ -90,7 +89,7 @@ class Engine:
         self._cache = HostCache(config.segments, config.memory.host_cache_bytes, gpus[0])  # locks pages for all of them
         self._held = Held(self.state.table, self._cache)
         self._ring = _ring(config, gpus[0] if config.ranks == 1 else None)
-        self._phases = Phases(self.state.table, self._report, _hidden(config))
+        self._phases = Phases(self.state.table, outbox.post, _hidden(config))
         sources = Sources(config.hub_cache, _disk(config), config.sources.outbound)
         self._fetcher = Fetcher(
             self.state.table,
@@ -119,7 +118,7 @@ class Engine:
         """Until there is memory behind all slabs: for measurements that come after."""
         self._prefaulter.join()
 
-    def apply(self, command: pb.Command, attachment: int) -> None:
+    def apply(self, command: commands.Command, attachment: int) -> None:
         """A command of the scheduler; see Dispatcher."""
         self._dispatcher.apply(command, attachment)
 
@@ -133,29 +132,27 @@ class Engine:
             self.state.monitor.changed.wait_for(lambda: self.state.running == 0 or self.state.monitor.stopping)
             self.state.program = Program()
 
-    def hello(self, attachment: int) -> pb.Report:
+    def hello(self, attachment: int) -> reports.Hello:
         """Begin an attachment on a quiet engine: reports are kept from here on, and this is the first."""
         with self.state.monitor.changed:
             self._outbox.begin(attachment)
             self._held.forget()
-            return pb.Report(
-                hello=hello(self._config, self._incarnation, self._started, self._segment.name, self.state)
-            )
+            return hello(self._config, self._incarnation, self._started, self._segment.name, self.state)
 
-    def heartbeat(self) -> list[pb.Report]:
+    def heartbeat(self) -> list[reports.Report]:
         """That it lives, what is free, and what the host cache holds when that has changed. Not on the event loop: the
         cache's folder may be locked by another sidecar."""
         with self.state.monitor.changed:
             self.state.kv.sequences.reclaim_loans()
         held = self._held.news()
-        changed = [] if held is None else [pb.Report(host_cache=pb.HostCache(models=held))]
-        return [pb.Report(heartbeat=pb.Heartbeat(memory=self.state.memory())), *changed]
+        changed = [] if held is None else [reports.HostCache(tuple(held))]
+        return [reports.Heartbeat(self.state.memory()), *changed]
 
     def park(self) -> None:
         """The scheduler has been away for longer than the lease: KV goes to the host, where it is held."""
         with self.state.monitor.changed:
             for sequence in [s for s in self.state.kv.sequences if s.place is Place.DEVICE]:
-                swap = pb.SwapOut(seq=seq_of(sequence.key), epoch=sequence.epoch)
+                swap = commands.SwapOut(sequence.key, sequence.epoch)
                 self._dispatcher.issue(self.state.program.last_id + 1, (), Lane.KV_OUT, swap, _NOBODY)
             self.state.monitor.changed.notify_all()
 
@@ -206,10 +203,7 @@ class Engine:
         with self.state.monitor.changed:
             self.state.kv.sequences.reclaim_loans()
 
-    def _report(self, model: mpb.ModelState) -> None:
-        self._outbox.post(pb.Report(model=model))
-
-    def _post(self, command: Command, report: pb.Report) -> None:
+    def _post(self, command: Command, report: reports.Report) -> None:
         self._outbox.post(report, command.owner)
 
     def _switch(self, backend: Backend, push: PushTokens) -> Switch:
@@ -217,7 +211,7 @@ class Engine:
         compute = Compute(
             self.state,
             Steps(self.state, backend, push, config.max_batch),
-            lambda command, step: self._post(command, pb.Report(step_done=step)),
+            self._post,
             PrefixReuse(self.state.kv, self._copiers[Lane.KV_IN]),
             config.prefill_chunk_tokens,
         )

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 
 from aegaeon_native import NativeError
-from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_sidecar.domain.errors import (
     CancelledError,
     CommandError,
@@ -21,32 +20,29 @@ from aegaeon_sidecar.domain.errors import (
     StaleError,
     UnknownError,
 )
-from aegaeon_sidecar.domain.program import Lane, Program, Skip
+from aegaeon_sidecar.domain.program import Lane, Program
+from aegaeon_sidecar.domain.reports import Done, Failed, FailureKind, Memory, Report
 from aegaeon_sidecar.engine.outcome import Outcome
 from aegaeon_sidecar.engine.state import Command, State, Work
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Command], Outcome]
-Post = Callable[[Command, pb.Report], None]
+Post = Callable[[Command, Report], None]
 
-_KINDS: tuple[tuple[type[CommandError], pb.FailureKind.ValueType], ...] = (
-    (NoMemoryError, pb.FAILURE_KIND_NO_MEMORY),
-    (UnknownError, pb.FAILURE_KIND_UNKNOWN),
-    (StaleError, pb.FAILURE_KIND_STALE),
-    (CancelledError, pb.FAILURE_KIND_CANCELLED),
-    (InvalidError, pb.FAILURE_KIND_INVALID),
+_KINDS: tuple[tuple[type[CommandError], FailureKind], ...] = (
+    (NoMemoryError, FailureKind.NO_MEMORY),
+    (UnknownError, FailureKind.UNKNOWN),
+    (StaleError, FailureKind.STALE),
+    (CancelledError, FailureKind.CANCELLED),
+    (InvalidError, FailureKind.INVALID),
 )
 
 
-def failed(command: int, error: Exception, memory: pb.Memory) -> pb.Report:
+def failed(command: int, error: Exception, memory: Memory) -> Failed:
     """The report on a command that failed with this error."""
-    kind = next((kind for cls, kind in _KINDS if isinstance(error, cls)), pb.FAILURE_KIND_ENGINE)
-    return pb.Report(failed=pb.Failed(id=command, kind=kind, reason=str(error), memory=memory))
-
-
-def skipped(skip: Skip) -> pb.Report:
-    return pb.Report(skipped=pb.Skipped(id=skip.id, because=skip.because))
+    kind = next((kind for cls, kind in _KINDS if isinstance(error, cls)), FailureKind.ENGINE)
+    return Failed(command, kind, str(error), memory)
 
 
 class Lanes:
@@ -100,10 +96,8 @@ class Lanes:
             return
         seconds = time.monotonic() - start
         if not outcome.silent:
-            done = pb.Done(id=command.id, seconds=seconds, bytes=outcome.nbytes, memory=self._state.memory())
-            if outcome.handle is not None:
-                done.handle.CopyFrom(outcome.handle)
-            self._post(command, pb.Report(done=done))
+            done = Done(command.id, seconds, self._state.memory(), outcome.handle, outcome.nbytes)
+            self._post(command, done)
         self._end(program, command, None)
 
     def _end(self, program: Program[Work], command: Command, error: Exception | None) -> None:
@@ -116,5 +110,5 @@ class Lanes:
                 skips = program.fail(command.id)
                 self._post(command, failed(command.id, error, self._state.memory()))
             for skip in skips:
-                self._post(command, skipped(skip))
+                self._post(command, skip)
             self._state.monitor.changed.notify_all()

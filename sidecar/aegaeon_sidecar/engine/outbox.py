@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
-from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_sidecar.domain.reports import Report
 
 
 class Outbox:
@@ -18,7 +18,7 @@ class Outbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._reports: deque[pb.Report] = deque()
+        self._reports: deque[Report] = deque()
         self._filled = asyncio.Event()
         self._attachment: int | None = None
         self.closed = False
@@ -33,7 +33,7 @@ class Outbox:
         self._attachment = None
         self._reports.clear()
 
-    def post(self, report: pb.Report, attachment: int | None = None) -> None:
+    def post(self, report: Report, attachment: int | None = None) -> None:
         """Queue a report of this attachment; None for one that any scheduler may hear."""
         if self._attachment is not None and attachment in (None, self._attachment):
             self._reports.append(report)
@@ -44,14 +44,14 @@ class Outbox:
         self.closed = True
         self._filled.set()
 
-    async def take(self) -> pb.Report:
+    async def take(self) -> Report:
         """The next report."""
         while not self._reports:
             self._filled.clear()
             await self._filled.wait()
         return self._reports.popleft()
 
-    async def __aiter__(self) -> AsyncIterator[pb.Report]:
+    async def __aiter__(self) -> AsyncIterator[Report]:
         """Every report until it is closed."""
         while True:
             while self._reports:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_sidecar.domain.sequences import KvHandle
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,5 +12,5 @@ class Outcome:
     """`nbytes` moved; `handle` for SwapOut; `silent` when the command reports its end itself (Turn)."""
 
     nbytes: int = 0
-    handle: pb.KvHandle | None = None
+    handle: KvHandle | None = None
     silent: bool = False

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Union
 
-from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_proto.v1 import gateway_pb2 as gateway
-from aegaeon_proto.v1 import model_pb2 as model_pb
+from aegaeon_sidecar.domain.reports import FailureKind, Token
+from aegaeon_sidecar.domain.sequences import Finish
 from aegaeon_sidecar.engine.progress import TurnProgress
 from aegaeon_sidecar.engine.turn import Turn
-from aegaeon_sidecar.engine.wire import error_of, token_of
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.sampling import Chosen, NotFinite, Sampled
@@ -20,14 +18,14 @@ from aegaeon_sidecar.weights.models import Model
 
 log = logging.getLogger(__name__)
 
-PushTokens = Callable[[str, list[gateway.Token]], None]
+PushTokens = Callable[[str, list[Token]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why a sequence ends without its next token."""
 
-    kind: pb.FailureKind.ValueType
+    kind: FailureKind
     reason: str
 
 
@@ -53,7 +51,7 @@ class Outputs:
         """A step of `model` is over: `computed` tokens of each sequence. Without results nothing of it is kept."""
         with self._kv.monitor.changed:
             model.users -= 1
-            tokens: dict[str, list[gateway.Token]] = {}
+            tokens: dict[str, list[Token]] = {}
             for sequence in sequences:
                 sequence.busy -= 1
                 self._kv.sequences.free_if_closed(sequence)
@@ -75,13 +73,13 @@ class Outputs:
         failure: Failure,
         turn: Turn,
         progress: TurnProgress,
-        tokens: dict[str, list[gateway.Token]],
+        tokens: dict[str, list[Token]],
     ) -> None:
         """It alone ends, and nothing of this step is kept of it. Steps may go better elsewhere: its gateway waits."""
         log.warning("%s choice %d ends: %s", sequence.key.request, sequence.key.choice, failure.reason)
-        if failure.kind != pb.FAILURE_KIND_ENGINE:
-            tokens.setdefault(sequence.reply_to, []).append(error_of(sequence))
-        progress.note(sequence, model_pb.FINISH_REASON_ERROR, reason=failure.reason, failure=failure.kind)
+        if failure.kind is not FailureKind.ENGINE:
+            tokens.setdefault(sequence.reply_to, []).append(_error_of(sequence))
+        progress.note(sequence, Finish.ERROR, reason=failure.reason, failure=failure.kind)
         turn.drop(sequence.key)
         self._kv.sequences.remove(sequence.key)
 
@@ -92,18 +90,18 @@ class Outputs:
         sampled: Sampled | None,
         turn: Turn,
         progress: TurnProgress,
-        tokens: dict[str, list[gateway.Token]],
+        tokens: dict[str, list[Token]],
     ) -> None:
         before = sequence.full_blocks
         sequence.kv_tokens += computed
         self._kv.sequences.publish(self._kv.device, sequence, before)
-        finish: model_pb.FinishReason.ValueType = model_pb.FINISH_REASON_UNSPECIFIED
+        finish: Finish | None = None
         if sampled is not None:
             index = sequence.accept(sampled)
             finish = _finish(sequence)
             tokens.setdefault(sequence.reply_to, []).append(token_of(sequence, index, finish))
         progress.note(sequence, finish)
-        if finish != model_pb.FINISH_REASON_UNSPECIFIED:
+        if finish is not None:
             turn.drop(sequence.key)
             self._kv.sequences.remove(sequence.key)
 
@@ -114,18 +112,33 @@ def _judged(model: Model, result: Result) -> Sampled | Failure | None:
         size = model.layout.vocab_size if model.layout is not None else 0
         if result.token >= 0 and (result.token < size or not size):
             return result
-        return Failure(pb.FAILURE_KIND_ENGINE, f"a step of {model.name} chose token {result.token} of {size}")
+        return Failure(FailureKind.ENGINE, f"a step of {model.name} chose token {result.token} of {size}")
     if not isinstance(result, NotFinite):
         return result
     if result.asked:
         reason = "the logits are not finite with the penalties, logit_bias and min_tokens that were asked for"
-        return Failure(pb.FAILURE_KIND_INVALID, reason)
-    return Failure(pb.FAILURE_KIND_NOT_FINITE, f"the logits that {model.name} computed are not finite")
+        return Failure(FailureKind.INVALID, reason)
+    return Failure(FailureKind.NOT_FINITE, f"the logits that {model.name} computed are not finite")
 
 
-def _finish(sequence: Sequence) -> model_pb.FinishReason.ValueType:
+def _finish(sequence: Sequence) -> Finish | None:
     if sequence.output[-1] in sequence.stop_ids:
-        return model_pb.FINISH_REASON_STOP
+        return Finish.STOP
     if len(sequence.output) >= sequence.max_output:
-        return model_pb.FINISH_REASON_LENGTH
-    return model_pb.FINISH_REASON_UNSPECIFIED
+        return Finish.LENGTH
+    return None
+
+
+def token_of(sequence: Sequence, index: int, finish: Finish | None = None) -> Token:
+    """Output token `index`, which was sampled here, for the gateway."""
+    key, epoch, token = sequence.key, sequence.epoch, sequence.output[index]
+    cached_tokens = sequence.reused if index == 0 else 0
+    sampled = sequence.sampled.get(index)
+    if sampled is None:
+        return Token(key, epoch, index, token, None, (), finish, cached_tokens)
+    return Token(key, epoch, index, token, sampled.logprob, sampled.top, finish, cached_tokens)
+
+
+def _error_of(sequence: Sequence) -> Token:
+    """The marker, without a token, that this sequence has ended with an error; the scheduler has the reason."""
+    return Token(sequence.key, sequence.epoch, len(sequence.output), finish=Finish.ERROR)

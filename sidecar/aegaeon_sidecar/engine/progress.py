@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_proto.v1 import model_pb2 as model
-from aegaeon_sidecar.engine.wire import seq_of
-from aegaeon_sidecar.kv.sequences import SeqKey, Sequence
+from aegaeon_sidecar.domain.reports import FailureKind, Memory, SeqProgress, StepDone
+from aegaeon_sidecar.domain.sequences import Finish, SeqKey
+from aegaeon_sidecar.kv.sequences import Sequence
 
 REPORT_STEPS = 8
 REPORT_S = 0.05
@@ -27,37 +26,31 @@ class TurnProgress:
     batch: int = 0
     context_tokens: int = 0
     urgent: bool = False
-    _changed: dict[SeqKey, pb.SeqProgress] = field(default_factory=dict)
+    _changed: dict[SeqKey, SeqProgress] = field(default_factory=dict)
 
     def note(
         self,
         sequence: Sequence,
-        finish: model.FinishReason.ValueType = model.FINISH_REASON_UNSPECIFIED,
+        finish: Finish | None = None,
         starved: bool = False,
         reason: str = "",
-        failure: pb.FailureKind.ValueType = pb.FAILURE_KIND_UNSPECIFIED,
+        failure: FailureKind | None = None,
     ) -> None:
         """Where a sequence stands; an end or starvation is urgent. `reason`, `failure`: of an end with an error."""
-        self._changed[sequence.key] = pb.SeqProgress(
-            seq=seq_of(sequence.key),
-            epoch=sequence.epoch,
-            output_tokens=len(sequence.output),
-            kv_tokens=sequence.kv_tokens,
-            starved=starved,
-            finish=finish,
-            reason=reason,
-            failure=failure,
+        key = sequence.key
+        self._changed[key] = SeqProgress(
+            key, sequence.epoch, len(sequence.output), sequence.kv_tokens, starved, finish, reason, failure
         )
-        self.urgent = self.urgent or starved or finish != model.FINISH_REASON_UNSPECIFIED
+        self.urgent = self.urgent or starved or finish is not None
 
     def due(self, now_s: float) -> bool:
         return self.urgent or self.steps >= REPORT_STEPS or now_s - self.last_s >= REPORT_S
 
-    def flush(self, now_s: float, memory: pb.Memory, end: bool) -> pb.StepDone:
+    def flush(self, now_s: float, memory: Memory, end: bool) -> StepDone:
         """The report; everything starts again from nothing."""
-        report = pb.StepDone(
+        report = StepDone(
             turn=self.turn,
-            progress=self._changed.values(),
+            progress=tuple(self._changed.values()),
             steps=self.steps,
             decode_s=self.decode_s,
             prefill_tokens=self.prefill_tokens,

@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Union
 
-from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_sidecar.domain.commands import Adopt, Load, SwapIn, SwapOut, Unload
 from aegaeon_sidecar.domain.monitor import Monitor
 from aegaeon_sidecar.domain.program import Item, Lane, Program
+from aegaeon_sidecar.domain.reports import Memory, PrefixReuse
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.kv.memory import KvMemory
-from aegaeon_sidecar.memory.tiers import Tier
 from aegaeon_sidecar.weights.pins import update_pins
 from aegaeon_sidecar.weights.table import ModelTable
 
-Work = Union[pb.Load, pb.Unload, pb.SwapOut, pb.SwapIn, pb.Adopt, Turn]
+Work = Union[Load, Unload, SwapOut, SwapIn, Adopt, Turn]
 Command = Item[Work]
 
 
@@ -32,17 +32,17 @@ class State:
     program: Program[Work] = field(default_factory=Program)
     running: int = 0
 
-    def memory(self) -> pb.Memory:
+    def memory(self) -> Memory:
         """What is free, for a report."""
         with self.monitor.changed:
             kv = self.kv
-            return pb.Memory(
+            return Memory(
                 slabs_free=kv.device.slabs_free,
                 slabs_kept=kv.device.pool.kept,
                 host_slabs_free=kv.host.slabs_free,
-                shapes=_shapes(kv.device),
-                host_shapes=_shapes(kv.host),
-                reuse=pb.PrefixReuse(
+                shapes=kv.device.shapes(),
+                host_shapes=kv.host.shapes(),
+                reuse=PrefixReuse(
                     prompt_tokens=kv.reuse.asked,
                     device_tokens=kv.reuse.on_device,
                     host_tokens=kv.reuse.on_host,
@@ -52,7 +52,7 @@ class State:
     def update_pins(self) -> None:
         """Pin the images that the program and the residents need (lock held); call it when either has changed."""
         loads = (item.body for item in self.program.of(Lane.WEIGHTS))
-        update_pins(self.table, {body.model for body in loads if isinstance(body, pb.Load)})
+        update_pins(self.table, {body.model for body in loads if isinstance(body, Load)})
 
     def check(self) -> None:
         """Assert conservation of slabs and blocks in both tiers, at any time. Raises MemoryBookError or NativeError."""
@@ -63,10 +63,3 @@ class State:
             }
             self.kv.device.check(sum(slabs.values()), device)
             self.kv.host.check(0, host)
-
-
-def _shapes(tier: Tier) -> list[pb.ShapeMemory]:
-    return [
-        pb.ShapeMemory(kv_shape=shape.kv_shape, free_blocks=shape.free_blocks, used_blocks=shape.used_blocks)
-        for shape in tier.shapes()
-    ]

@@ -13,9 +13,9 @@ import logging
 from collections import deque
 from dataclasses import dataclass, field
 
-from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_sidecar.backends import Backend, Launched, StepInput
 from aegaeon_sidecar.domain.errors import BackendError, DeviceLostError
+from aegaeon_sidecar.domain.reports import FailureKind
 from aegaeon_sidecar.engine.outputs import Failure, Outputs, PushTokens, Result
 from aegaeon_sidecar.engine.progress import TurnProgress
 from aegaeon_sidecar.engine.state import State
@@ -145,7 +145,7 @@ class Steps:
         except _STEP_ERRORS as error:
             if len(sequences) > 1:
                 return self._apart(step, sequences, error)
-            return [Failure(pb.FAILURE_KIND_ENGINE, f"a step of {step.model.name} failed with it alone: {error}")]
+            return [Failure(FailureKind.ENGINE, f"a step of {step.model.name} failed with it alone: {error}")]
         return results
 
     def _parts(self, inputs: list[StepInput]) -> list[list[StepInput]]:

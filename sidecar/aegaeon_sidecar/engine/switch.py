@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 
 from aegaeon_native import NativeError, Range
-from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_proto.v1 import model_pb2 as mpb
+from aegaeon_sidecar.domain.catalog import ModelPhase
+from aegaeon_sidecar.domain.commands import Adopt, Load, SwapIn, SwapOut, Unload
 from aegaeon_sidecar.domain.errors import CancelledError, CommandError, EngineError, UnknownError
 from aegaeon_sidecar.domain.program import Lane
+from aegaeon_sidecar.domain.sequences import Place
 from aegaeon_sidecar.engine.compute import Compute
 from aegaeon_sidecar.engine.outcome import Outcome
 from aegaeon_sidecar.engine.state import Command, State
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.kv.handles import resume, units
 from aegaeon_sidecar.kv.moves import KvMoves
-from aegaeon_sidecar.kv.sequences import Place
 from aegaeon_sidecar.memory.copier import Copier
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.weights.images import Images
@@ -67,15 +67,15 @@ class Switch:
     def carry_out(self, command: Command) -> Outcome:
         """One command, on its lane's thread. Raises CommandError or NativeError: Failed, and Skipped for dependants."""
         match command.body:
-            case pb.SwapOut() as swap:
+            case SwapOut() as swap:
                 return self._swap_out(command, swap)
-            case pb.Unload() as unload:
+            case Unload() as unload:
                 return self._unload(command, unload)
-            case pb.Load() as load:
+            case Load() as load:
                 return self._load_or_tell(command, load)
-            case pb.SwapIn() as swap:
+            case SwapIn() as swap:
                 return self._swap_in(command, swap)
-            case pb.Adopt() as adopt:
+            case Adopt() as adopt:
                 return self._adopt(command, adopt)
             case Turn() as turn:
                 return self._compute.turn(command, turn)
@@ -83,7 +83,7 @@ class Switch:
 
     # -- A leaves ---------------------------------------------------------------------------------------------------
 
-    def _swap_out(self, command: Command, swap: pb.SwapOut) -> Outcome:
+    def _swap_out(self, command: Command, swap: SwapOut) -> Outcome:
         """Device to host; the device blocks are free when it is done. Raises the errors of `begin`, NoMemoryError."""
         with self._state.monitor.changed:
             sequence = self._kv.begin(command, swap.seq, swap.epoch)
@@ -103,7 +103,7 @@ class Switch:
             self._kv.end(command, sequence, Place.DEVICE, Place.HOST)
             return Outcome(nbytes=new.size * host.block_bytes, handle=self._kv.handle(sequence))
 
-    def _unload(self, command: Command, unload: pb.Unload) -> Outcome:
+    def _unload(self, command: Command, unload: Unload) -> Outcome:
         """Give a model's slabs back after the last step that uses them. Nothing happens when it is not resident.
 
         They stay mapped, and free slabs without content are taken first: what is still free when the model is loaded
@@ -125,7 +125,7 @@ class Switch:
 
     # -- B comes ----------------------------------------------------------------------------------------------------
 
-    def _load_or_tell(self, command: Command, load: pb.Load) -> Outcome:
+    def _load_or_tell(self, command: Command, load: Load) -> Outcome:
         """A model that cannot be loaded again and again is failed, so that no request goes on waiting for it."""
         try:
             return self._load(command, load)
@@ -136,7 +136,7 @@ class Switch:
                 self._phases.not_loaded(model, error)
             raise
 
-    def _load(self, command: Command, load: pb.Load) -> Outcome:
+    def _load(self, command: Command, load: Load) -> Outcome:
         """Make a model resident with at most `load.slabs` slabs; nothing happens when it is already.
 
         With a twin its slabs are shown as well, and nothing is copied. From the host cache it is one copy, of what was
@@ -160,7 +160,7 @@ class Switch:
             raise
         return Outcome(nbytes=moved)
 
-    def _enter(self, model: Model, load: pb.Load) -> int:
+    def _enter(self, model: Model, load: Load) -> int:
         """Its slabs; returns how many bytes, from the beginning, are in them already."""
         if load.twin:
             share(self._state.table, model, load.twin)
@@ -214,7 +214,7 @@ class Switch:
             model.moving, model.resident, model.misses = False, True, 0
             self._state.update_pins()
 
-    def _swap_in(self, command: Command, swap: pb.SwapIn) -> Outcome:
+    def _swap_in(self, command: Command, swap: SwapIn) -> Outcome:
         """This sidecar's host to its device, mapping at most `swap.slabs` further slabs; the host blocks are freed."""
         with self._state.monitor.changed:
             sequence = self._kv.begin(command, swap.seq, swap.epoch)
@@ -233,7 +233,7 @@ class Switch:
             self._kv.end(command, sequence, Place.HOST, Place.DEVICE)
         return Outcome(nbytes=new.size * host.block_bytes)
 
-    def _adopt(self, command: Command, adopt: pb.Adopt) -> Outcome:
+    def _adopt(self, command: Command, adopt: Adopt) -> Outcome:
         """Another sidecar's host blocks to this device. The source keeps its copy until it is sent Close."""
         with ExitStack() as lease:
             with self._state.monitor.changed:
@@ -259,7 +259,7 @@ class Switch:
 
     def _registered(self, name: str) -> Model:
         model = self._state.table.models.get(name)
-        if model is None or model.range is None or model.phase == mpb.MODEL_PHASE_FAILED:
+        if model is None or model.range is None or model.phase == ModelPhase.FAILED:
             phase = "not in the catalog" if model is None else f"not ready ({model.reason or 'on its way'})"
             raise UnknownError(f"model {name} is {phase}")
         return model

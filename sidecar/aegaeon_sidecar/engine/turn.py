@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_sidecar.engine.wire import key_of
-from aegaeon_sidecar.kv.sequences import SeqKey
+from aegaeon_sidecar.domain import commands
+from aegaeon_sidecar.domain.sequences import SeqKey
 
 
 @dataclass(slots=True)
@@ -34,12 +33,12 @@ class Turn:
     ended: bool = field(default=False)
 
     @staticmethod
-    def of(turn: pb.Turn) -> Turn:
+    def of(turn: commands.Turn) -> Turn:
         """What a Turn asks for."""
         return Turn(
             model=turn.model,
-            prefill=[Part(key_of(part.seq), part.tokens) for part in turn.prefill],
-            decode={key_of(seq): None for seq in turn.decode},
+            prefill=[Part(part.seq, part.tokens) for part in turn.prefill],
+            decode=dict.fromkeys(turn.decode),
             steps=turn.steps,
             grant=turn.slabs,
         )
@@ -49,15 +48,15 @@ class Turn:
         """Decode steps are left."""
         return self.begun < self.steps
 
-    def amend(self, change: pb.Amend) -> None:
+    def amend(self, change: commands.Amend) -> None:
         """Shrink, extend, end, join, leave; a further grant."""
-        if change.HasField("steps"):
+        if change.steps is not None:
             self.steps = change.steps
             self.ended = self.ended or change.steps == 0
-        for seq in change.leave:
-            self.drop(key_of(seq))
-        for seq in change.join:
-            self.decode[key_of(seq)] = None
+        for key in change.leave:
+            self.drop(key)
+        for key in change.join:
+            self.decode[key] = None
         self.grant += change.slabs
 
     def drop(self, key: SeqKey) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_sidecar.domain.commands import Adopt, Load, SwapIn
 from aegaeon_sidecar.domain.program import Lane
+from aegaeon_sidecar.domain.sequences import SeqKey
 from aegaeon_sidecar.engine.state import Command, State
-from aegaeon_sidecar.engine.wire import key_of
-from aegaeon_sidecar.kv.sequences import SeqKey
 
 
 def model_is_coming(state: State, turn: Command, model: str) -> bool:
     """A Load of this model is queued or running and can end before the turn does (lock held)."""
     return any(
-        isinstance(item.body, pb.Load) and item.body.model == model and not state.program.waits_for(item.id, turn.id)
+        isinstance(item.body, Load) and item.body.model == model and not state.program.waits_for(item.id, turn.id)
         for item in state.program.of(Lane.WEIGHTS)
     )
 
@@ -20,8 +19,6 @@ def model_is_coming(state: State, turn: Command, model: str) -> bool:
 def kv_is_coming(state: State, turn: Command, key: SeqKey) -> bool:
     """A SwapIn or Adopt of this sequence is queued or running and can end before the turn does (lock held)."""
     return any(
-        isinstance(item.body, pb.SwapIn | pb.Adopt)
-        and key_of(item.body.seq) == key
-        and not state.program.waits_for(item.id, turn.id)
+        isinstance(item.body, SwapIn | Adopt) and item.body.seq == key and not state.program.waits_for(item.id, turn.id)
         for item in state.program.of(Lane.KV_IN)
     )

@@ -12,31 +12,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aegaeon_native import BlockPool, Event, SlabPool
-from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_sidecar.domain.errors import StaleError, UnknownError
+from aegaeon_sidecar.domain.sequences import KvHandle
 from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.memory.copier import Units
 from aegaeon_sidecar.memory.eviction import Blocks
 
 
-def make_handle(sequence: Sequence, node: str, segment: str, host: BlockPool, lease: Event) -> pb.KvHandle:
+def make_handle(sequence: Sequence, node: str, segment: str, host: BlockPool, lease: Event) -> KvHandle:
     """The handle of a sequence whose KV cache is on the host, lent by `lease`."""
     slot, generation = lease.handle
-    return pb.KvHandle(
+    return KvHandle(
         node=node,
         segment=segment,
-        blocks=sequence.host_blocks.tolist(),
+        blocks=tuple(sequence.host_blocks.tolist()),
         kv_shape=sequence.kv_shape,
         epoch=sequence.epoch,
         kv_tokens=sequence.kv_tokens,
-        output=sequence.output,
-        slabs=[max(slab, 0) for slab in host.slabs],
+        output=tuple(sequence.output),
+        slabs=tuple(max(slab, 0) for slab in host.slabs),
         lease_slot=slot,
         lease_generation=generation,
     )
 
 
-def check_handle(sequence: Sequence, handle: pb.KvHandle, node: str) -> None:
+def check_handle(sequence: Sequence, handle: KvHandle, node: str) -> None:
     """Whether this sequence may go on from this handle here. Raises StaleError or UnknownError."""
     name = f"{sequence.key.request}/{sequence.key.choice}"
     if handle.epoch != sequence.epoch:
@@ -51,14 +51,14 @@ def check_handle(sequence: Sequence, handle: pb.KvHandle, node: str) -> None:
         raise UnknownError(f"the handle of {name} has {handle.kv_tokens} tokens in {len(handle.blocks)} blocks")
 
 
-def check_blocks(handle: pb.KvHandle, source: SlabPool, block_bytes: int) -> None:
+def check_blocks(handle: KvHandle, source: SlabPool, block_bytes: int) -> None:
     """Whether every block lies in slabs that the handle names and the segment has. Raises UnknownError."""
     reach = (max(handle.blocks, default=-1) + 1) * block_bytes
     if reach > len(handle.slabs) * source.slab_bytes or any(slab >= source.total for slab in handle.slabs):
         raise UnknownError(f"the handle names blocks outside the slabs of segment {handle.segment}")
 
 
-def units(handle: pb.KvHandle, source: SlabPool, into: BlockPool, blocks: Blocks, new: NDArray[np.intp]) -> Units:
+def units(handle: KvHandle, source: SlabPool, into: BlockPool, blocks: Blocks, new: NDArray[np.intp]) -> Units:
     """The `new` ones of the handle's blocks as they lie in the source's segment, to ours: one copy for all."""
     of, to = np.array(handle.blocks, dtype=np.int64)[new], blocks[new]
     nbytes = gcd(into.block_bytes, source.slab_bytes)
@@ -70,7 +70,7 @@ def units(handle: pb.KvHandle, source: SlabPool, into: BlockPool, blocks: Blocks
     return Units(nbytes, here.astype(np.int32), lies.astype(np.int32))
 
 
-def resume(sequence: Sequence, handle: pb.KvHandle) -> None:
+def resume(sequence: Sequence, handle: KvHandle) -> None:
     """Its KV is in: it goes on where the source left off."""
     for token in handle.output[len(sequence.output) :]:
         sequence.output.append(token)

@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aegaeon_native import BlockPool, OutOfSlabs, SlabPool
-from aegaeon_proto.v1 import engine_pb2 as pb
-from aegaeon_proto.v1 import model_pb2 as model
 from aegaeon_sidecar.domain.errors import CancelledError, NoMemoryError
 from aegaeon_sidecar.domain.program import AnyCommand
+from aegaeon_sidecar.domain.sequences import KvHandle, Place, SeqKey
 from aegaeon_sidecar.kv.handles import check_blocks, check_handle, make_handle
 from aegaeon_sidecar.kv.memory import KvMemory
-from aegaeon_sidecar.kv.sequences import Place, SeqKey, Sequence
+from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.memory.eviction import Blocks
 from aegaeon_sidecar.memory.segments import Attachments
 from aegaeon_sidecar.memory.tiers import Tier
@@ -35,7 +34,7 @@ class KvMoves:
         self._attachments = attachments
 
     @contextmanager
-    def borrowed(self, sequence: Sequence, handle: pb.KvHandle, block_bytes: int) -> Iterator[SlabPool]:
+    def borrowed(self, sequence: Sequence, handle: KvHandle, block_bytes: int) -> Iterator[SlabPool]:
         """The segment that holds a handle's blocks, which stay as they are meanwhile. It may be left without the lock.
 
         Raises UnknownError or StaleError for a handle that is of another sequence, or over.
@@ -45,15 +44,14 @@ class KvMoves:
             check_blocks(handle, source, block_bytes)
             yield source
 
-    def begin(self, command: AnyCommand, seq: model.SeqId, epoch: int) -> Sequence:
+    def begin(self, command: AnyCommand, key: SeqKey, epoch: int) -> Sequence:
         """The sequence, once no step or copy touches it. Raises UnknownError, StaleError, CancelledError."""
-        key = SeqKey(seq.request, seq.choice)
         sequence = self._kv.sequences.require(key, epoch)
         sequence.wanted += 1  # no further step takes it: else steps could follow each other for ever
         free = self._kv.monitor.wait(lambda: not (sequence.busy or sequence.moving), command)
         sequence.wanted -= 1
         if not free:
-            raise CancelledError(f"the copy of {seq.request}/{seq.choice} was cancelled")
+            raise CancelledError(f"the copy of {key.request}/{key.choice} was cancelled")
         return self._kv.sequences.require(key, epoch)
 
     def end(self, command: AnyCommand, sequence: Sequence, before: Place, after: Place) -> None:
@@ -96,7 +94,7 @@ class KvMoves:
         """The blocks of its shape on the device and on the host."""
         return self._kv.device.blocks(sequence.kv_shape), self._kv.host.blocks(sequence.kv_shape)
 
-    def handle(self, sequence: Sequence) -> pb.KvHandle:
+    def handle(self, sequence: Sequence) -> KvHandle:
         """By which another sidecar finds its blocks on this host."""
         host, lease = self._kv.host.blocks(sequence.kv_shape), self._kv.sequences.lend(sequence)
         return make_handle(sequence, self._node, self._segment, host, lease)

@@ -13,8 +13,9 @@ from typing import Protocol
 import numpy as np
 
 from aegaeon_native import Event, OutOfSlabs
+from aegaeon_sidecar.domain.sequences import Place
 from aegaeon_sidecar.kv.memory import KvMemory
-from aegaeon_sidecar.kv.sequences import Place, Sequence
+from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.memory.copier import Copier, await_copy
 
 _AT_ONCE = 16  # copies in that may be under way: each takes an event

@@ -9,33 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
 
 from aegaeon_native import Event
 from aegaeon_sidecar.domain.errors import StaleError, UnknownError
+from aegaeon_sidecar.domain.sequences import Place, SeqKey
 from aegaeon_sidecar.memory.eviction import Blocks
 from aegaeon_sidecar.memory.leases import Lending
 from aegaeon_sidecar.memory.prefix import Name, name_block
 from aegaeon_sidecar.memory.tiers import NO_BLOCKS, Owned, Tier
 from aegaeon_sidecar.sampling import Sampled, SamplerState
-
-
-class SeqKey(NamedTuple):
-    """One choice of one request."""
-
-    request: str
-    choice: int
-
-
-class Place(Enum):
-    """Where a sequence's KV cache is."""
-
-    NONE = "none"
-    DEVICE = "device"
-    HOST = "host"
 
 
 @dataclass(slots=True, eq=False)

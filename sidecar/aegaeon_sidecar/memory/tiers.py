@@ -15,19 +15,11 @@ from numpy.typing import NDArray
 
 from aegaeon_native import BlockPool, OutOfSlabs, SlabPool
 from aegaeon_sidecar.domain.errors import MemoryBookError
+from aegaeon_sidecar.domain.reports import ShapeMemory
 from aegaeon_sidecar.memory.eviction import Blocks, Shape, least_blocks, least_slabs
 from aegaeon_sidecar.memory.prefix import PrefixIndex
 
 NO_BLOCKS: Blocks = np.empty(0, dtype=np.int32)
-
-
-@dataclass(frozen=True, slots=True)
-class ShapeReport:
-    """Blocks of one KV shape in slabs that held blocks touch; cached ones count as free."""
-
-    kv_shape: str
-    free_blocks: int
-    used_blocks: int
 
 
 @dataclass(slots=True)
@@ -74,9 +66,9 @@ class Tier:
         lent = sum(shape.pool.mapped_slabs - shape.pool.held_slabs for shape in list(self._shapes.values()))
         return self.pool.free + lent
 
-    def shapes(self) -> list[ShapeReport]:
+    def shapes(self) -> tuple[ShapeMemory, ...]:
         shapes = list(self._shapes.items())  # a copy: the fetcher may add one meanwhile
-        return [ShapeReport(name, shape.pool.free, shape.pool.used) for name, shape in shapes]
+        return tuple(ShapeMemory(name, shape.pool.free, shape.pool.used) for name, shape in shapes)
 
     # -- taking and giving back (engine's lock held) -----------------------------------------------------------------
 

@@ -16,9 +16,12 @@ from aegaeon_proto.leaders import Leader, Leaders, NoLeaderError
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import engine_pb2_grpc as rpc
 from aegaeon_sidecar.config import SidecarConfig
+from aegaeon_sidecar.domain.reports import Draining
 from aegaeon_sidecar.engine.engine import Engine
 from aegaeon_sidecar.engine.outbox import Outbox
 from aegaeon_sidecar.rpc.backoff import CHANNEL_OPTIONS, Backoff
+from aegaeon_sidecar.rpc.codec.commands import command_from
+from aegaeon_sidecar.rpc.codec.reports import report_to
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +53,7 @@ class Attachment:
     def drain(self) -> None:
         """Tell the scheduler, and every later one, that this sidecar is about to end."""
         self._draining = True
-        self._outbox.post(pb.Report(draining=pb.Draining()))
+        self._outbox.post(Draining())
 
     async def leave(self, timeout_s: float) -> None:
         """Write what is queued and end the stream in good order; one that is broken needs none."""
@@ -98,9 +101,9 @@ class Attachment:
         call: Call = rpc.EngineStub(leader.channel).Attach()
         hello = self._engine.hello(self._number)
         self._attached = True  # before the scheduler can know, who may ask at once
-        await _write(call, hello)
+        await _write(call, report_to(hello))
         if self._draining:
-            self._outbox.post(pb.Report(draining=pb.Draining()))
+            self._outbox.post(Draining())
         tasks = [
             asyncio.create_task(work, name=name)
             for name, work in (
@@ -128,11 +131,11 @@ class Attachment:
                 log.info("attached to %s", leader.target)
                 self._end_lease()
                 self._backoff = Backoff()
-            self._engine.apply(command, number)
+            self._engine.apply(command_from(command), number)
 
     async def _reports(self, call: Call) -> None:
         async for report in self._outbox:
-            await _write(call, report)
+            await _write(call, report_to(report))
         await call.done_writing()
         await call.code()
 

@@ -19,7 +19,9 @@ from aegaeon_proto.channels import TlsError, open_channel, why
 from aegaeon_proto.roles import Role
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import gateway_pb2_grpc as rpc
+from aegaeon_sidecar.domain.reports import Token
 from aegaeon_sidecar.rpc.backoff import CHANNEL_OPTIONS, Backoff
+from aegaeon_sidecar.rpc.codec.tokens import token_to
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ class Sinks:
         self._sinks: dict[str, _Sink] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def push(self, target: str, tokens: list[pb.Token]) -> None:
+    def push(self, target: str, tokens: list[Token]) -> None:
         """Queue tokens for a gateway. Any thread; never blocks."""
         if target and tokens:
             sink = self._sinks.setdefault(target, _Sink(self._instance, target, self._tls))
@@ -113,7 +115,7 @@ class _Sink:
     def __init__(self, instance: str, target: str, tls: Path | None) -> None:
         self.target = target
         self._tls = tls
-        self.fresh: deque[list[pb.Token]] = deque()
+        self.fresh: deque[list[Token]] = deque()
         self.unacked: OrderedDict[int, pb.TokenBatch] = OrderedDict()
         self.filled = asyncio.Event()
         self.drained = asyncio.Event()
@@ -173,5 +175,5 @@ class _Sink:
         self.woken = False
         tokens: list[pb.Token] = []
         while self.fresh and len(tokens) < _BATCH_TOKENS:
-            tokens += self.fresh.popleft()
+            tokens += map(token_to, self.fresh.popleft())
         return pb.TokenBatch(instance=self._instance, tokens=tokens) if tokens else None

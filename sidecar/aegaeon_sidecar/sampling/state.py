@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
+
+from aegaeon_sidecar.domain.sequences import SamplingParams
 
 _FIRST_CAPACITY = 64
 
@@ -22,30 +23,6 @@ def uniform(seed: int, choice: int, index: int) -> float:
     key = struct.pack("<QQQ", seed & (2**64 - 1), choice, index)
     digest = blake2b(key, digest_size=8, person=b"aegaeon-draw").digest()
     return float((int.from_bytes(digest, "little") >> 12) * 2.0**-52)
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """What a request asks of sampling; meanings are those of the wire (proto Sampling, Limits), which are vLLM's.
-
-    temperature 0 is greedy; top_p 1, top_k 0, min_p 0, repetition 1 are off. `presence` and `frequency` count output
-    tokens, `repetition` prompt and output. `logprobs` is None for none, or how many of the likeliest to return beside
-    the chosen token's own; they are those of the model's raw distribution, before penalties, bias and temperature.
-    `stop_ids` cannot be chosen before `min_tokens` output tokens.
-    """
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    presence: float = 0.0
-    frequency: float = 0.0
-    repetition: float = 1.0
-    seed: int = 0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    logprobs: int | None = None
-    min_tokens: int = 0
-    stop_ids: tuple[int, ...] = ()
 
 
 class SamplerState:
@@ -70,7 +47,7 @@ class SamplerState:
         self.stop_ids = np.array(sorted(set(params.stop_ids)), dtype=np.int64)
         self.generated = 0
         self._reset_counts()
-        if params.repetition != 1.0:
+        if params.repetition_penalty != 1.0:
             for token in prompt:
                 self._place(token)
         for token in output:
@@ -84,7 +61,8 @@ class SamplerState:
     @property
     def penalised(self) -> bool:
         """Some penalty depends on the tokens so far."""
-        return self.params.presence != 0.0 or self.params.frequency != 0.0 or self.params.repetition != 1.0
+        params = self.params
+        return params.presence_penalty != 0.0 or params.frequency_penalty != 0.0 or params.repetition_penalty != 1.0
 
     @property
     def stops_masked(self) -> bool:

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from functools import partial
 
 from aegaeon_native import NativeError, Range
-from aegaeon_proto.outbound.slots import Slots, slot_of
+from aegaeon_proto.outbound.slots import Slots
 from aegaeon_proto.redaction import sentence
-from aegaeon_proto.v1 import model_pb2 as pb
 from aegaeon_sidecar.backends import Backend
+from aegaeon_sidecar.domain.catalog import DirectorySource, ModelPhase, ModelSpec
 from aegaeon_sidecar.domain.errors import CacheFullError, FillCancelledError, ModelError, SidecarError
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.memory.prefix import seed_of
@@ -32,7 +32,7 @@ from aegaeon_sidecar.weights.models import Model, Served
 from aegaeon_sidecar.weights.phases import Phases
 from aegaeon_sidecar.weights.ring import NO_FILE, StageRing
 from aegaeon_sidecar.weights.shared_weights import drop
-from aegaeon_sidecar.weights.sources import Located, Sources
+from aegaeon_sidecar.weights.sources import Located, Sources, slot_of
 from aegaeon_sidecar.weights.table import ModelTable
 
 log = logging.getLogger(__name__)
@@ -84,14 +84,14 @@ class Fetcher:
         self._thread.join(max(deadline - time.monotonic(), 0.1))
         return ended and not self._thread.is_alive()
 
-    def follow(self, catalog: Iterable[pb.ModelSpec], retry: bool = False) -> None:
+    def follow(self, catalog: Iterable[ModelSpec], retry: bool = False) -> None:
         """The whole list (engine's lock held): new or changed models are fetched, missing ones forgotten.
 
         With `retry` a model that failed is tried at once and as its files are now, on request.
         """
         wanted = {spec.name: spec for spec in catalog}
         for name, model in list(self._table.models.items()):
-            spec, again = wanted.get(name), retry and model.phase == pb.MODEL_PHASE_FAILED
+            spec, again = wanted.get(name), retry and model.phase == ModelPhase.FAILED
             if spec is None or again or not _same(spec, model.spec):
                 self._withdraw(model)
                 continue
@@ -112,7 +112,7 @@ class Fetcher:
         self._table.models[model.name] = model
         self._phases.tell(model)
         source, job = model.spec.source, partial(self._locate, model)
-        if source.HasField("directory"):
+        if isinstance(source, DirectorySource):
             self._jobs.put(job)
         else:
             self._far.submit(slot_of(source), partial(self._guarded, job))
@@ -281,7 +281,7 @@ def _understood() -> Iterator[None]:
         raise ModelError(f"its files are not understood: {sentence(error)}") from error
 
 
-def _same(one: pb.ModelSpec, other: pb.ModelSpec) -> bool:
+def _same(one: ModelSpec, other: ModelSpec) -> bool:
     """Whether what is fetched and served is the same; objectives may differ, and who may fetch it."""
     if one.identity and other.identity:
         return one.identity == other.identity

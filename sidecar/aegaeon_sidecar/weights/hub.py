@@ -27,7 +27,7 @@ from aegaeon_proto.credentials import token_of
 from aegaeon_proto.outbound.client import Client
 from aegaeon_proto.outbound.urls import HUB_FILES_HOSTS
 from aegaeon_proto.redaction import sentence
-from aegaeon_proto.v1 import model_pb2 as pb
+from aegaeon_sidecar.domain.catalog import HubSource
 from aegaeon_sidecar.domain.errors import SourceError
 from aegaeon_sidecar.weights.remote import (
     BrokenOffError,
@@ -49,7 +49,7 @@ class HubRemote:
     `ambient`: without a file of credentials the token is the environment's.
     """
 
-    def __init__(self, source: pb.HubSource, client: Client, ambient: bool) -> None:
+    def __init__(self, source: HubSource, client: Client, ambient: bool) -> None:
         self._repository = source.repository
         self._revision = source.revision
         self.address = _name(source)
@@ -92,7 +92,7 @@ class HubRemote:
             return json.loads(given.whole(_MOST_LIST_BYTES))
 
 
-def snapshot(source: pb.HubSource, hub_cache: Path | None) -> Path:
+def snapshot(source: HubSource, hub_cache: Path | None) -> Path:
     """The folder of the library's own cache; its progress is not told, and it is not given up. Raises SourceError."""
     name = _name(source)
     with _errors(name):
@@ -113,7 +113,7 @@ def snapshot(source: pb.HubSource, hub_cache: Path | None) -> Path:
     return Path(path)
 
 
-def _name(source: pb.HubSource) -> str:
+def _name(source: HubSource) -> str:
     return plainly(f"hub:{source.repository} at {source.revision or 'its default branch'}")
 
 

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from aegaeon_native import Range, SlabPool
-from aegaeon_proto.v1 import model_pb2 as pb
+from aegaeon_sidecar.domain.catalog import Footprint, ModelPhase, ModelSpec, ModelState
 from aegaeon_sidecar.domain.errors import OtherWeightsError
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.weight_files import CONFIG, WeightFiles
@@ -68,8 +68,8 @@ class Model:
     `kv_seed`: what names of its KV blocks begin with; `token_s`: seconds to compute a token of a prompt.
     """
 
-    spec: pb.ModelSpec
-    phase: pb.ModelPhase.ValueType = pb.MODEL_PHASE_FETCHING
+    spec: ModelSpec
+    phase: ModelPhase = ModelPhase.FETCHING
     reason: str = ""
     transient: bool = False
     trying: bool = False
@@ -124,9 +124,9 @@ class Model:
             self.located.stored.close()
         self.located = None
 
-    def state(self) -> pb.ModelState:
+    def state(self) -> ModelState:
         """The report on it."""
-        return pb.ModelState(
+        return ModelState(
             model=self.name,
             phase=self.phase,
             reason=self.reason,
@@ -138,10 +138,10 @@ class Model:
             identity=self.spec.identity,
         )
 
-    def _footprint(self) -> pb.Footprint | None:
-        if self.layout is None or self.range is None or self.phase != pb.MODEL_PHASE_CACHED:
+    def _footprint(self) -> Footprint | None:
+        if self.layout is None or self.range is None or self.phase != ModelPhase.CACHED:
             return None
-        return pb.Footprint(
+        return Footprint(
             weight_bytes=self.layout.weight_bytes,
             weight_slabs=self.range.slabs,
             kv_shape=self.layout.kv_shape,

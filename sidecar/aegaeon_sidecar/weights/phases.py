@@ -8,7 +8,15 @@ from pathlib import Path
 
 from aegaeon_native import NativeError
 from aegaeon_proto.redaction import sentence
-from aegaeon_proto.v1 import model_pb2 as pb
+from aegaeon_sidecar.domain.catalog import (
+    DirectorySource,
+    HttpSource,
+    HubSource,
+    ModelPhase,
+    ModelState,
+    S3Source,
+    Source,
+)
 from aegaeon_sidecar.domain.errors import ModelError, OtherWeightsError, SidecarError, UnreadableError
 from aegaeon_sidecar.weights.models import Model
 from aegaeon_sidecar.weights.table import ModelTable
@@ -25,7 +33,7 @@ class Phases:
     """Sets phases and reasons and has them reported, from any thread. `hidden`: folders of this machine that are no
     business of those who read reasons, each with what it is called instead."""
 
-    def __init__(self, table: ModelTable, report: Callable[[pb.ModelState], None], hidden: Mapping[Path, str]) -> None:
+    def __init__(self, table: ModelTable, report: Callable[[ModelState], None], hidden: Mapping[Path, str]) -> None:
         self._table = table
         self._report = report
         self._hidden = {str(folder): hidden[folder] for folder in sorted(hidden, key=lambda folder: -len(str(folder)))}
@@ -39,7 +47,7 @@ class Phases:
     def cached(self, model: Model, note: str) -> None:
         """It can be served; `note`: what people should know of it."""
         with self._table.monitor.changed:
-            model.phase, model.reason, model.transient = pb.MODEL_PHASE_CACHED, self._public(model, note), False
+            model.phase, model.reason, model.transient = ModelPhase.CACHED, self._public(model, note), False
             if model.layout is not None:
                 model.pace.note(model.layout.weight_bytes, model.layout.weight_bytes)
         self.tell(model)
@@ -49,7 +57,7 @@ class Phases:
         log.warning("model %s cannot be served: %s", model.name, _said(error))
         reason = self._reason(model, error)
         with self._table.monitor.changed:
-            model.phase, model.reason, model.trying = pb.MODEL_PHASE_FAILED, reason, False
+            model.phase, model.reason, model.trying = ModelPhase.FAILED, reason, False
             model.transient = not isinstance(error, ModelError) or isinstance(error, UnreadableError)
         self.tell(model)
 
@@ -60,7 +68,7 @@ class Phases:
         """
         with self._table.monitor.changed:
             model.misses += 1
-            enough = model.misses >= _MOST_MISSES and model.phase == pb.MODEL_PHASE_CACHED
+            enough = model.misses >= _MOST_MISSES and model.phase == ModelPhase.CACHED
         if enough:
             self.failed(model, error)
 
@@ -85,11 +93,14 @@ def _said(error: Exception) -> str:
     return str(error) if isinstance(error, SidecarError | NativeError) else sentence(error)
 
 
-def source_name(source: pb.ModelSource) -> str:
+def source_name(source: Source) -> str:
     """A source in the words of who wrote it."""
-    kind = source.WhichOneof("kind")
-    if kind == "hub":
-        return source.hub.repository
-    if kind == "s3":
-        return f"s3://{source.s3.bucket}/{source.s3.prefix}"
-    return source.http.url if kind == "http" else source.directory
+    match source:
+        case HubSource(repository):
+            return repository
+        case S3Source(bucket, prefix):
+            return f"s3://{bucket}/{prefix}"
+        case HttpSource(url):
+            return url
+        case DirectorySource(directory):
+            return directory

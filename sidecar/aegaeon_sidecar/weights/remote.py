@@ -16,7 +16,7 @@ from urllib.parse import quote
 from aegaeon_proto.credentials import token_of
 from aegaeon_proto.outbound.client import Answer, Client
 from aegaeon_proto.outbound.urls import check_source
-from aegaeon_proto.v1 import model_pb2 as pb
+from aegaeon_sidecar.domain.catalog import HttpSource
 from aegaeon_sidecar.domain.errors import SourceError
 from aegaeon_sidecar.models.documents import MOST_INDEX_BYTES
 from aegaeon_sidecar.models.files import INDEX, SINGLE
@@ -92,7 +92,7 @@ class Remote(Protocol):
 class HttpRemote:
     """A folder on a web server. It lists nothing, so the model's own index says which files there must be."""
 
-    def __init__(self, source: pb.HttpSource, client: Client) -> None:
+    def __init__(self, source: HttpSource, client: Client) -> None:
         self.address = check_source(source.url).rstrip("/")
         self._client = client
         self._token = token_of(source.credentials_file)

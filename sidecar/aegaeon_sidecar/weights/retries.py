@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from aegaeon_proto.v1 import model_pb2 as pb
+from aegaeon_sidecar.domain.catalog import DirectorySource, ModelPhase
 from aegaeon_sidecar.models.states import FileState
 from aegaeon_sidecar.weights.models import Model
 from aegaeon_sidecar.weights.table import ModelTable
@@ -99,7 +99,7 @@ class Retries:
 
     def _round(self, now_s: float) -> None:
         with self._table.monitor.changed:
-            failed = [model for model in self._table.models.values() if model.phase == pb.MODEL_PHASE_FAILED]
+            failed = [model for model in self._table.models.values() if model.phase == ModelPhase.FAILED]
         for model in failed:
             if not model.trying:
                 self._look_after(model, now_s)
@@ -110,11 +110,11 @@ class Retries:
 
     def _look_after(self, model: Model, now_s: float) -> None:
         source = model.spec.source
-        far = not source.HasField("directory")
+        far = not isinstance(source, DirectorySource)
         tries = self._tries.setdefault(model.name, Tries(far, _jitter))
         if tries.far is not far:  # another source under the same name
             tries = self._tries[model.name] = Tries(far, _jitter)
-        state = () if far else folder_state(Path(source.directory))
+        state = folder_state(Path(source.directory)) if isinstance(source, DirectorySource) else ()
         if not tries.due(now_s, state, transient=model.transient):
             return
         with self._table.monitor.changed:

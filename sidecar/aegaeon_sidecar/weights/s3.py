@@ -12,7 +12,7 @@ from aegaeon_proto.credentials import s3_keys
 from aegaeon_proto.outbound.client import CHUNK_BYTES, Client
 from aegaeon_proto.outbound.store import read_whole, s3_client
 from aegaeon_proto.redaction import sentence
-from aegaeon_proto.v1 import model_pb2 as pb
+from aegaeon_sidecar.domain.catalog import S3Source
 from aegaeon_sidecar.domain.errors import SourceError
 from aegaeon_sidecar.weights.remote import (
     MOST_SUMS_BYTES,
@@ -33,7 +33,7 @@ _MOST_KEYS = 20_000  # that are looked at below a prefix
 class S3Remote:
     """A prefix of a bucket. `ambient`: without a file of credentials they come from where AWS clients take them."""
 
-    def __init__(self, source: pb.S3Source, client: Client, ambient: bool) -> None:
+    def __init__(self, source: S3Source, client: Client, ambient: bool) -> None:
         self._bucket = source.bucket
         self._prefix = source.prefix.strip("/")
         at = f" at {source.endpoint}" if source.endpoint else ""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from aegaeon_proto.folders import OutsideError, check_within
 from aegaeon_proto.outbound.client import Client, Outbound
-from aegaeon_proto.v1 import model_pb2 as pb
+from aegaeon_proto.outbound.slots import http_slot, hub_slot, s3_slot
+from aegaeon_sidecar.domain.catalog import DirectorySource, HttpSource, HubSource, S3Source, Source
 from aegaeon_sidecar.domain.errors import ModelError, SourceError, WeightsError
 from aegaeon_sidecar.weights.boundary import Guarded, boundary
 from aegaeon_sidecar.weights.disk import DiskTier, Stored
@@ -17,6 +18,8 @@ from aegaeon_sidecar.weights.download import Progress
 from aegaeon_sidecar.weights.hub import HubRemote, snapshot
 from aegaeon_sidecar.weights.remote import HttpRemote, plainly
 from aegaeon_sidecar.weights.s3 import S3Remote
+
+_KINDS = {HubSource: "hub", S3Source: "s3", HttpSource: "http"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +52,43 @@ class Sources:
         self._disk = disk
         self._outbound = outbound
 
-    def locate(self, source: pb.ModelSource, progress: Progress, cancelled: Callable[[], bool]) -> Located:
+    def locate(self, source: Source, progress: Progress, cancelled: Callable[[], bool]) -> Located:
         """Fetch what is not on this machine yet. Raises SourceError, DiskFullError, FillCancelledError."""
-        kind = source.WhichOneof("kind")
-        if kind in (None, "directory"):
+        if isinstance(source, DirectorySource):
             return Located(_directory(source.directory, source.root))
         if self._disk is not None:
             remote = remote_of(source, self._outbound.client(cancelled), self._outbound.ambient)
             stored = self._disk.obtain(remote, progress, cancelled)
             return Located(stored.directory, stored)
-        if kind == "hub" and self._outbound.ambient:
-            with boundary(plainly(f"hub:{source.hub.repository}")):
-                return Located(snapshot(source.hub, self._hub_cache))
+        if isinstance(source, HubSource) and self._outbound.ambient:
+            with boundary(plainly(f"hub:{source.repository}")):
+                return Located(snapshot(source, self._hub_cache))
+        kind = _KINDS[type(source)]
         raise SourceError(f"source.{kind} needs a place on disk; set disk.folder in the sidecar's configuration")
 
 
-def remote_of(source: pb.ModelSource, client: Client, ambient: bool) -> Guarded:
+def slot_of(source: HubSource | S3Source | HttpSource) -> str:
+    """With whom a source from afar takes turns (aegaeon_proto/outbound/slots.py)."""
+    match source:
+        case HubSource(repository):
+            return hub_slot(repository)
+        case S3Source(bucket, endpoint=endpoint):
+            return s3_slot(endpoint, bucket)
+        case HttpSource(url):
+            return http_slot(url)
+
+
+def remote_of(source: HubSource | S3Source | HttpSource, client: Client, ambient: bool) -> Guarded:
     """What is behind a source from afar. Raises SourceError."""
-    if source.HasField("hub"):
-        hub, name = source.hub, plainly(f"hub:{source.hub.repository}")
-        return Guarded(name, client, hub.credentials_file, lambda: HubRemote(hub, client, ambient))
-    if source.HasField("s3"):
-        s3, name = source.s3, plainly(f"s3:{source.s3.bucket}")
-        return Guarded(name, client, s3.credentials_file, lambda: S3Remote(s3, client, ambient))
-    http = source.http
-    return Guarded("source.http.url", client, http.credentials_file, lambda: HttpRemote(http, client))
+    file = source.credentials_file
+    match source:
+        case HubSource():
+            name = plainly(f"hub:{source.repository}")
+            return Guarded(name, client, file, lambda: HubRemote(source, client, ambient))
+        case S3Source():
+            return Guarded(plainly(f"s3:{source.bucket}"), client, file, lambda: S3Remote(source, client, ambient))
+        case HttpSource():
+            return Guarded("source.http.url", client, file, lambda: HttpRemote(source, client))
 
 
 def _directory(given: str, root: str) -> Path:

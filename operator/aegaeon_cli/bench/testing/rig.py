@@ -18,22 +18,22 @@ import grpc
 import torch
 
 from aegaeon_cli.bench.spans import Span
-from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
-from aegaeon_proto.v1 import model_pb2 as mpb
 from aegaeon_sidecar.backends import Launched, StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
 from aegaeon_sidecar.backends.torch.backend import Told
 from aegaeon_sidecar.config import SidecarConfig
+from aegaeon_sidecar.domain import commands
+from aegaeon_sidecar.domain.catalog import DirectorySource, ModelPhase, ModelSpec, ModelState
+from aegaeon_sidecar.domain.reports import Done, Failed, Report, StepDone
+from aegaeon_sidecar.domain.sequences import SamplingParams, SeqKey
 from aegaeon_sidecar.engine.engine import Engine
 from aegaeon_sidecar.engine.outbox import Outbox
 from aegaeon_sidecar.rpc.sink import Sinks
 from aegaeon_sidecar.sampling import Chosen
 
 PROMPT = [5, 17, 23, 42, 8, 99, 140, 7]
-_KINDS = {pb.Load: "load", pb.Unload: "unload", pb.SwapOut: "swap_out", pb.SwapIn: "swap_in", pb.Adopt: "adopt"}
-_KINDS |= {pb.Turn: "turn", pb.Open: "open", pb.Close: "close", pb.Amend: "amend", pb.Catalog: "catalog"}
-_LANES = {"load": "weights", "unload": "weights", "swap_out": "kv-out", "swap_in": "kv-in", "adopt": "kv-in"}
+_LANES = {"load": "weights", "unload": "weights", "swap-out": "kv-out", "swap-in": "kv-in", "adopt": "kv-in"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +76,15 @@ class TimedOutbox(Outbox):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self.ends: dict[int, float] = {}
-        self.done: dict[int, pb.Done] = {}
+        self.done: dict[int, Done] = {}
 
-    def post(self, report: pb.Report, attachment: int | None = None) -> None:
-        if report.step_done.end:
-            self.ends[report.step_done.turn] = time.monotonic()
-        if report.HasField("done"):
-            self.ends[report.done.id] = time.monotonic()
-            self.done[report.done.id] = report.done
+    def post(self, report: Report, attachment: int | None = None) -> None:
+        match report:
+            case StepDone(turn=turn, end=True):
+                self.ends[turn] = time.monotonic()
+            case Done(id=command):
+                self.ends[command] = time.monotonic()
+                self.done[command] = report
         super().post(report, attachment)
 
 
@@ -92,36 +93,40 @@ class OneEngine:
 
     def __init__(self, engine: Engine, backend: TimedBackend, outbox: TimedOutbox, target: str) -> None:
         self.engine, self.backend, self.outbox, self.target = engine, backend, outbox, target
-        self.states: dict[str, mpb.ModelState] = {}
+        self.states: dict[str, ModelState] = {}
         self._last_id = 0
         self._sent: dict[int, tuple[str, str]] = {}
-        self._models: dict[str, str] = {}
-        self._over: dict[int, pb.Report] = {}
+        self._models: dict[SeqKey, str] = {}
+        self._over: dict[int, Done | StepDone] = {}
 
-    def send(self, body: Any, after: Iterable[int] = ()) -> int:
-        """Issue a command by the type of its body; returns its id."""
+    def send(self, body: commands.Body, after: Iterable[int] = ()) -> int:
+        """Issue a command; returns its id."""
         self._last_id += 1
-        command = pb.Command(id=self._last_id, after=after)
-        kind = _KINDS[type(body)]
-        getattr(command, kind).CopyFrom(body)
-        if kind in _LANES:
-            model = body.model if kind in ("load", "unload") else self._models[body.seq.request]
-            self._sent[self._last_id] = (kind, model)
-        self.engine.apply(command, 1)
+        match body:
+            case commands.Load(model):
+                self._sent[self._last_id] = ("load", model)
+            case commands.Unload(model):
+                self._sent[self._last_id] = ("unload", model)
+            case commands.SwapOut(seq):
+                self._sent[self._last_id] = ("swap-out", self._models[seq])
+            case commands.SwapIn(seq):
+                self._sent[self._last_id] = ("swap-in", self._models[seq])
+            case commands.Adopt(seq):
+                self._sent[self._last_id] = ("adopt", self._models[seq])
+        self.engine.apply(commands.Command(self._last_id, body, tuple(after)), 1)
         return self._last_id
 
-    async def outcome(self, command: int) -> pb.Report:
+    async def outcome(self, command: int) -> Done | StepDone:
         """The report that ends a command; a failure is an error here."""
         while command not in self._over:
             report = await self.outbox.take()
-            if report.HasField("failed"):
-                raise RuntimeError(report.failed.reason)
-            if report.HasField("model"):
-                self.states[report.model.model] = report.model
-            if report.HasField("done"):
-                self._over[report.done.id] = report
-            if report.step_done.end:
-                self._over[report.step_done.turn] = report
+            match report:
+                case Failed(reason=reason):
+                    raise RuntimeError(reason)
+                case ModelState(model):
+                    self.states[model] = report
+                case Done(id=over) | StepDone(turn=over, end=True):
+                    self._over[over] = report
         return self._over.pop(command)
 
     def scrub(self) -> None:
@@ -138,31 +143,26 @@ class OneEngine:
         done, end = self.outbox.done[command], self.outbox.ends[command]
         lane, begin = _LANES[kind], end - done.seconds
         if kind != "load":
-            return [Span(lane, kind.replace("_", "-"), model, begin, end, done.bytes)]
+            return [Span(lane, kind, model, begin, end, done.bytes)]
         mapped = begin + self.engine.state.table.models[model].map_s
         return [Span(lane, "map", model, begin, mapped), Span(lane, "load", model, mapped, end, done.bytes)]
 
     async def serve(self, models: dict[str, Path]) -> None:
         """The catalog, until every model is in the host cache."""
-        specs = [mpb.ModelSpec(name=n, source=mpb.ModelSource(directory=str(d))) for n, d in models.items()]
-        self.send(pb.Catalog(models=specs))
-        while not models.keys() <= {n for n, s in self.states.items() if s.phase == mpb.MODEL_PHASE_CACHED}:
-            report = await self.outbox.take()
-            if report.model.phase == mpb.MODEL_PHASE_FAILED:
-                raise RuntimeError(report.model.reason)
-            self.states[report.model.model] = report.model
+        specs = tuple(ModelSpec(name, DirectorySource(str(directory))) for name, directory in models.items())
+        self.send(commands.Catalog(specs))
+        while not models.keys() <= {n for n, s in self.states.items() if s.phase is ModelPhase.CACHED}:
+            match await self.outbox.take():
+                case ModelState(phase=ModelPhase.FAILED, reason=reason):
+                    raise RuntimeError(reason)
+                case ModelState(model) as state:
+                    self.states[model] = state
 
-    def open(self, name: str, model: str, prompt: Sequence[int] = PROMPT) -> mpb.SeqId:
+    def open(self, name: str, model: str, prompt: Sequence[int] = PROMPT) -> SeqKey:
         """Tell the engine of a greedy sequence that never ends by itself."""
-        seq = mpb.SeqId(request=name)
-        self._models[name] = model
-        sampling = mpb.Sampling(top_p=1, repetition_penalty=1)
-        limits = mpb.Limits(max_tokens=100_000)
-        self.send(
-            pb.Open(
-                seq=seq, epoch=1, model=model, prompt=prompt, sampling=sampling, limits=limits, reply_to=self.target
-            )
-        )
+        seq = SeqKey(name, 0)
+        self._models[seq] = model
+        self.send(commands.Open(seq, 1, model, tuple(prompt), (), SamplingParams(), 100_000, self.target))
         return seq
 
 

@@ -80,9 +80,9 @@ def _reshaped(logits: Tensor, samplers: Seq[SamplerState]) -> Tensor:
 def _penalise(row: Tensor, sampler: SamplerState) -> None:
     ids, counts = (_on(row, array) for array in sampler.seen())
     params, values = sampler.params, row[ids]
-    if params.repetition != 1.0:
-        values = torch.where(values > 0, values / params.repetition, values * params.repetition)
-    row.index_copy_(0, ids, values - params.frequency * counts - params.presence * (counts > 0))
+    if params.repetition_penalty != 1.0:
+        values = torch.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
+    row.index_copy_(0, ids, values - params.frequency_penalty * counts - params.presence_penalty * (counts > 0))
 
 
 def _on(row: Tensor, array: NDArray[np.int64] | NDArray[np.float32]) -> Tensor:

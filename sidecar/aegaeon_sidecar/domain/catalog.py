@@ -1,0 +1,106 @@
+"""Models of the catalog: where their files are, what a pool promises for them, how far this sidecar is with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Union
+
+
+@dataclass(frozen=True, slots=True)
+class DirectorySource:
+    """A folder of this machine; symbolic links may not lead out of `root`, empty: anywhere."""
+
+    directory: str
+    root: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HubSource:
+    """A revision of a repository of the Hugging Face hub; empty: of its default branch."""
+
+    repository: str
+    revision: str = ""
+    credentials_file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class S3Source:
+    """A prefix of a bucket; without `endpoint` of AWS."""
+
+    bucket: str
+    prefix: str = ""
+    endpoint: str = ""
+    credentials_file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSource:
+    """A folder on a web server."""
+
+    url: str
+    credentials_file: str = ""
+
+
+Source = Union[DirectorySource, HubSource, S3Source, HttpSource]
+
+
+class ServiceTier(Enum):
+    """Who comes late first when not all can be in time."""
+
+    STANDARD = "standard"
+    BATCH = "batch"
+    INTERACTIVE = "interactive"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model as the scheduler tells of it. `max_model_len` 0: what config.json says; `weight` 0 means 1.
+
+    `identity`: of what is computed under the name; empty: of a scheduler without.
+    """
+
+    name: str
+    source: Source
+    max_model_len: int = 0
+    ttft_s: float = 0.0
+    tbt_s: float = 0.0
+    tier: ServiceTier = ServiceTier.STANDARD
+    weight: int = 0
+    identity: str = ""
+
+
+class ModelPhase(Enum):
+    """How far a model is here."""
+
+    FETCHING = "fetching"
+    CACHED = "cached"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What one model takes on this engine. `content`: hash of the weights, empty while they were never read whole."""
+
+    weight_bytes: int
+    weight_slabs: int
+    kv_shape: str
+    kv_block_bytes: int
+    kv_block_tokens: int
+    max_model_len: int
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """A report: how far a model is. `footprint` when it is cached; bytes, rate and time to go while it is fetched."""
+
+    model: str
+    phase: ModelPhase
+    reason: str = ""
+    footprint: Footprint | None = None
+    bytes_done: int = 0
+    bytes_total: int = 0
+    bytes_per_s: float = 0.0
+    remaining_s: float = 0.0
+    identity: str = ""

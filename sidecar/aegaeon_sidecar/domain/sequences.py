@@ -1,0 +1,75 @@
+"""What every room says of sequences: their key, what they ask of sampling, where their KV cache is, why they end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+
+class SeqKey(NamedTuple):
+    """One choice of one request."""
+
+    request: str
+    choice: int
+
+
+class Place(Enum):
+    """Where a sequence's KV cache is."""
+
+    NONE = "none"
+    DEVICE = "device"
+    HOST = "host"
+
+
+class Finish(Enum):
+    """Why a sequence ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class KvHandle:
+    """Where a sequence's blocks lie in a node's segment, so that another sidecar can copy them (kv/handles.py).
+
+    `segment`: its file; `blocks`: in order, ids of the source's range of the shape; `slabs`: of the segment, at each
+    position of that range; `output`: all tokens so far; `lease_slot` and `lease_generation`: by which they stay.
+    """
+
+    node: str
+    segment: str
+    blocks: tuple[int, ...]
+    kv_shape: str
+    epoch: int
+    kv_tokens: int
+    output: tuple[int, ...]
+    slabs: tuple[int, ...]
+    lease_slot: int
+    lease_generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """What a request asks of sampling; meanings are those of the wire (proto Sampling, Limits), which are vLLM's.
+
+    temperature 0 is greedy; top_p 1, top_k 0, min_p 0, repetition_penalty 1 are off. Presence and frequency count
+    output tokens, repetition prompt and output. `logprobs` is None for none, or how many of the likeliest to return
+    beside the chosen token's own; they are those of the model's raw distribution, before penalties, bias and
+    temperature. `stop_ids` cannot be chosen before `min_tokens` output tokens.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logprobs: int | None = None
+    min_tokens: int = 0
+    stop_ids: tuple[int, ...] = ()

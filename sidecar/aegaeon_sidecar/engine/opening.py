@@ -1,0 +1,57 @@
+"""An Open becomes a sequence, if what it asks for can be computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+
+from aegaeon_proto.sampling import LEAST_TEMPERATURE, MAX_STOP_IDS, fault
+from aegaeon_sidecar.domain.commands import Open
+from aegaeon_sidecar.domain.errors import InvalidError
+from aegaeon_sidecar.kv.sequences import Sequence
+from aegaeon_sidecar.models.placement import Layout
+from aegaeon_sidecar.sampling import SamplerState
+
+
+def open_sequence(command: Open, layout: Layout, seed: bytes = b"") -> Sequence:
+    """A sequence as Open tells of it, without KV: prompt and prefix are to be prefilled or adopted.
+
+    Raises InvalidError for what cannot be computed, whatever a gateway has checked before.
+    """
+    _check(command, layout)
+    room = max(layout.max_model_len - len(command.prompt), 0)
+    limit = command.max_tokens or room
+    return Sequence(
+        key=command.seq,
+        epoch=command.epoch,
+        model=command.model,
+        kv_shape=layout.kv_shape,
+        block_tokens=layout.kv_block_tokens,
+        prompt=list(command.prompt),
+        output=list(command.prefix),
+        sampler=_sampler(command),
+        stop_ids=frozenset(command.sampling.stop_ids),
+        max_output=min(limit, room),
+        reply_to=command.reply_to,
+        seed=seed,
+    )
+
+
+def _check(command: Open, layout: Layout) -> None:
+    found, stop_ids = fault(command.sampling), command.sampling.stop_ids
+    if found is not None:
+        raise InvalidError(found.message)
+    if len(stop_ids) > MAX_STOP_IDS:
+        raise InvalidError(f"stop_token_ids: {len(stop_ids)} tokens are more than {MAX_STOP_IDS}")
+    if not command.prompt:
+        raise InvalidError("prompt: it is empty")
+    largest = max(chain(command.prompt, command.prefix))
+    if layout.vocab_size and largest >= layout.vocab_size:
+        raise InvalidError(f"prompt: token {largest} is outside the vocabulary of {layout.vocab_size} tokens")
+
+
+def _sampler(command: Open) -> SamplerState:
+    params = command.sampling
+    if 0.0 < params.temperature < LEAST_TEMPERATURE:
+        params = replace(params, temperature=LEAST_TEMPERATURE)
+    return SamplerState(params, choice=command.seq.choice, prompt=command.prompt, output=command.prefix)

@@ -1,0 +1,21 @@
+"""Tokens become messages for their gateway."""
+
+from __future__ import annotations
+
+from aegaeon_proto.v1 import gateway_pb2
+from aegaeon_sidecar.domain.reports import Token
+from aegaeon_sidecar.rpc.codec.nouns import FINISHES, seq_to
+
+
+def token_to(token: Token) -> gateway_pb2.Token:
+    """The message of a token."""
+    return gateway_pb2.Token(
+        seq=seq_to(token.seq),
+        epoch=token.epoch,
+        index=token.index,
+        token=token.token,
+        logprob=token.logprob,
+        top=[gateway_pb2.TopLogprob(token=t, logprob=p) for t, p in token.top],
+        finish=FINISHES[token.finish],
+        cached_tokens=token.cached_tokens,
+    )

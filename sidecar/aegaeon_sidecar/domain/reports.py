@@ -1,7 +1,7 @@
 """Reports to the scheduler and tokens to gateways; proto/aegaeon_proto/v1/ defines what each means.
 
-They are immutable by convention. Token and SeqProgress, made for each sequence in each step, are not frozen: with eight fields that
-costs ten times as much to make.
+They are immutable by convention. Token and SeqProgress, made for each sequence in each step, are not frozen: with eight
+fields that costs ten times as much to make.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether what a turn lacks is on its way: a load or copy issued, and not itself waiting for this very turn."""
+"""Whether the KV or weights that a turn lacks are on their way: an issued copy or load that does not wait for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of each model: whether it can be served, and else why, in words that its owner may read."""
+"""The state of each model as its owner reads it: whether it can be served, and if not, the reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _MOST_MISSES = 4  # after as many the scheduler gives it up here: SchedulerConfig.max_failures + 1
 _CHANGED = "weights changed while served: "
 _MEND = "; it is loaded again by itself when that is fixed"
-_PUT_BACK = "; put the former files back and it is loaded again by itself, or apply it anew to serve these"
+_PUT_BACK = "; put the former files back and it is loaded again by itself, or apply it again to serve these"
 
 
 class Phases:

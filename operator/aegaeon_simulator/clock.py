@@ -1,4 +1,4 @@
-"""Virtual time: a heap of callbacks, ties in the order in which they were asked for."""
+"""Virtual time: a heap of callbacks; callbacks at the same time run in the order in which they were scheduled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one run is asked for: policy, split of the devices, objective."""
+"""The settings of one run: policy, split of the devices, objective."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies to compare with. They live in the simulator alone: none of them shares a rule with the production core."""
+"""Baseline policies. Only the simulator has them: none shares a rule with the production core."""
 
 from __future__ import annotations
 

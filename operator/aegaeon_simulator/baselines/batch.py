@@ -1,4 +1,4 @@
-"""Requests that decode together: a step of theirs costs a simulation the same however many they are."""
+"""A decode batch: simulating one step costs the same for any number of requests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Continuous batching on one device with the models that it has: prompts first come first served, then decode steps.
-
-`dedicated` and `muxserve` never change the models; `serverlessllm-fair` does when a device has nothing left to do.
-"""
+"""Continuous batching on one device with its models: prompts first come first served, then decode steps."""
 
 from __future__ import annotations
 

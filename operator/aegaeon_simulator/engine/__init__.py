@@ -1,1 +1,1 @@
-"""The modelled engine: what a sidecar does with the scheduler's commands, in virtual time."""
+"""The modelled engine: executes the scheduler's commands in virtual time, like a sidecar."""

@@ -1,5 +1,5 @@
-"""A modelled sidecar in virtual time: four lanes, `after`, grants, epochs. It asserts the rules of the wire as it goes,
-so the simulator and the property tests of the core fail where a real sidecar would have misbehaved."""
+"""A modelled sidecar in virtual time: four lanes, `after`, grants, epochs. It asserts the rules of the protocol, so the
+simulator and the property tests of the core fail where a real sidecar would have misbehaved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The weights that a node keeps in host memory, for all its devices. What is not there comes from its disk first."""
+"""The weights in a node's host memory, shared by its devices. Other weights are first read from the node's disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program of a modelled engine: commands queued by lane, what runs on each, and how every command ended."""
+"""The program of a modelled engine: commands queued by lane, the running command of each lane, and all results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way between host and device. One device copies one thing after the other; a node shares what its memory gives."""
+"""The link between host and device. A device copies sequentially; the devices of a node share its memory bandwidth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a modelled sidecar is made of: its shape, its models, its sequences, the turn it runs."""
+"""The data of a modelled sidecar: its shape, its models, its sequences, its current turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the lanes of a modelled engine share: its memory, its sequences, its clock and its voice."""
+"""The state that the lanes of a modelled engine share: memory, sequences, clock, and the channel for its reports."""
 
 from __future__ import annotations
 

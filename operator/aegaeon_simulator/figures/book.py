@@ -1,4 +1,4 @@
-"""The results of all panels as JSON, and questions to them: plots and pages are made from these files alone."""
+"""The results of all panels as JSON, with queries: plots and pages are made from these files only."""
 
 from __future__ import annotations
 

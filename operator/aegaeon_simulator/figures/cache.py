@@ -1,4 +1,4 @@
-"""Results by the hash of what decides them: settings, trace, code. A run that was stopped goes on where it was."""
+"""Results by the hash of their inputs: settings, trace, code. An interrupted run resumes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""All that is run, in one place: panels of figures with their axis, loads, objective and devices.
+"""All runs, in one place: panels of figures with their axis, loads, objective and devices.
 
-Loads are few where runs are dear; a curve ends once all three forms are far below 90 %, and is then refined there.
+Expensive runs have few loads; a curve ends once all three forms are far below 90 %, and is then refined there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A curve: one policy over a panel's loads. It says which loads it wants next, until its 90 % crossing is found."""
+"""A curve: one policy over a panel's loads. It requests the next loads to run until its 90 % crossing is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of one run: attainment, waiting and work of requests (Figure 14), waits of switches (Figure 15)."""
+"""The metrics kept of one run: attainment, request latency by part (Figure 14), switch delays (Figure 15)."""
 
 from __future__ import annotations
 

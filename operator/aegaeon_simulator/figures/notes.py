@@ -1,4 +1,4 @@
-"""What the page says beside the numbers: reasons why a claim is missed, and what the runs do not show."""
+"""The page's notes on the numbers: why a claim is missed, and the limits of the runs."""
 
 from __future__ import annotations
 

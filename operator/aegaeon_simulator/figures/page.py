@@ -1,4 +1,4 @@
-"""docs/evaluation.md: figures, crossings, claims and where ours falls behind, made from the results alone."""
+"""Generates docs/evaluation.md from the results: figures, crossings, claims, and where our policy is worse."""
 
 from __future__ import annotations
 

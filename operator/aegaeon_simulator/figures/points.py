@@ -1,4 +1,4 @@
-"""One point of a figure: everything that decides a run, as plain values, so that a point can be named by its hash."""
+"""One point of a figure: all inputs of a run as plain values, so that its hash identifies it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs what the curves want, on all cores; each result is kept as soon as it is there."""
+"""Runs the points that the curves need on all cores; saves each result as soon as it is available."""
 
 from __future__ import annotations
 

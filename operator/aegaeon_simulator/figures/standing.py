@@ -1,4 +1,4 @@
-"""Whether ours is ever behind: each of its points beside the best baseline at that load, in each form of attainment."""
+"""Compares our policy with the best baseline at each point's load, in each form of attainment."""
 
 from __future__ import annotations
 

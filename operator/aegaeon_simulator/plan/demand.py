@@ -1,7 +1,7 @@
-"""What is asked of a pool: models and their rates, from which arrivals are drawn, or the arrivals of a trace.
+"""The demand on a pool: models and their rates, from which arrivals are drawn, or the arrivals of a trace.
 
-Every model's arrivals come from a random stream of its own, so pools of different sizes meet the same requests, and one
-more model changes no other's (common random numbers).
+Each model's arrivals come from its own random stream, so pools of different sizes get the same requests, and adding a
+model changes no other's arrivals (common random numbers).
 """
 
 from __future__ import annotations

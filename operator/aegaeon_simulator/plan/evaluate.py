@@ -1,4 +1,4 @@
-"""Pools tried out on the same arrivals: every pool is simulated once per seed, and remembered."""
+"""Evaluates pools on the same arrivals: each pool is simulated once per seed, and the result is cached."""
 
 from __future__ import annotations
 

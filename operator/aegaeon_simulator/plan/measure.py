@@ -1,4 +1,4 @@
-"""One simulated window as a sample: what was on time in it, slice by slice, and whose GPU-seconds it took.
+"""Samples one simulated window: attainment by slice, and the GPU-seconds of each model.
 
 The pool starts empty and ends draining; requests near both ends load it but are not counted.
 """

@@ -1,4 +1,4 @@
-"""How many GPUs, which split, what attainment, what it saves: the answer to one question, found by simulation."""
+"""Answers one planning question by simulation: how many GPUs, which split, what attainment, what it saves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pool costs and for whom: arithmetic over GPUs, tokens and each model's share of the GPU-seconds."""
+"""The cost of a pool and of each model: arithmetic over GPUs, tokens and each model's share of the GPU-seconds."""
 
 from __future__ import annotations
 

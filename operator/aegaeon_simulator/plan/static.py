@@ -1,6 +1,6 @@
-"""What serving without a pool needs: a GPU (or several) for every model, and two models at most on each GPU.
+"""GPUs for serving without a pool: one GPU (or several) for each model, and at most two models on a GPU.
 
-A model that overloads one GPU gets copies, among which its requests go round.
+A model that overloads one GPU gets replicas, which receive its requests round-robin.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The one lock of an engine and what its threads sleep on.
 
 Held for bookkeeping alone, never during a step or a copy, and never taken while another lock of the process is held.
-Who changes something that another lane may wait for notifies, once, at the end of its command: every lane that is woken
-costs the others time.
+A command that changes what another lane may wait for notifies once, at its end: each lane that wakes costs the others
+time.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Nothing is left to do, or the turn was ended, and nothing of it is under way."""
+    """The turn has no more work or was ended, and no step of the turn is in flight."""
 
 
 Action = Union[Launch, Wait, End]
@@ -120,7 +120,7 @@ class Compute:
         return None
 
     def _next(self, command: Command, turn: Turn, model: Model, progress: TurnProgress) -> Action:
-        """What the turn does now (lock held). Sleeps while all that is left of it is still on its way here."""
+        """Return the turn's next action (lock held). Sleeps while all its remaining sequences wait for copies."""
         if len(self._steps):
             return self._behind(command, turn, model, progress)
         while not self._is_over(command, turn, model):

@@ -107,7 +107,7 @@ class Engine:
         self._lanes = Lanes(self.state, self._switch(backend, push).carry_out, self._post, crashed)
 
     def start(self) -> None:
-        """Start the lanes and all that goes on beside them."""
+        """Start the lanes and the background threads."""
         self._lanes.start()
         self._fetcher.start()
         self._retries.start()

@@ -14,7 +14,7 @@ from aegaeon_sidecar.sampling import SamplerState
 
 
 def open_sequence(command: Open, layout: Layout, seed: bytes = b"") -> Sequence:
-    """A sequence as Open tells of it, without KV: prompt and prefix are to be prefilled or adopted.
+    """Build the sequence that Open describes, without KV: its prompt and prefix will be prefilled or adopted.
 
     Raises InvalidError for what cannot be computed, whatever a gateway has checked before.
     """

@@ -34,7 +34,7 @@ class Outbox:
         self._reports.clear()
 
     def post(self, report: Report, attachment: int | None = None) -> None:
-        """Queue a report of this attachment; None for one that any scheduler may hear."""
+        """Queue a report of this attachment; None for a report that is valid for any scheduler."""
         if self._attachment is not None and attachment in (None, self._attachment):
             self._reports.append(report)
             self._loop.call_soon_threadsafe(self._filled.set)

@@ -48,7 +48,7 @@ class Outputs:
         turn: Turn,
         progress: TurnProgress,
     ) -> None:
-        """A step of `model` is over: `computed` tokens of each sequence. Without results nothing of it is kept."""
+        """Record a completed step of `model`: `computed` tokens of each sequence. Without results it keeps nothing."""
         with self._kv.monitor.changed:
             model.users -= 1
             tokens: dict[str, list[Token]] = {}
@@ -75,7 +75,7 @@ class Outputs:
         progress: TurnProgress,
         tokens: dict[str, list[Token]],
     ) -> None:
-        """It alone ends, and nothing of this step is kept of it. Steps may go better elsewhere: its gateway waits."""
+        """End this sequence only, without its results of this step. Its gateway waits: another engine may succeed."""
         log.warning("%s choice %d ends: %s", sequence.key.request, sequence.key.choice, failure.reason)
         if failure.kind is not FailureKind.ENGINE:
             tokens.setdefault(sequence.reply_to, []).append(_error_of(sequence))

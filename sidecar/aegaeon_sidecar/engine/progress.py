@@ -14,7 +14,7 @@ REPORT_S = 0.05
 
 @dataclass(slots=True)
 class TurnProgress:
-    """Counts and seconds since the last report; `urgent` when the scheduler should hear at once."""
+    """Counts and seconds since the last report; `urgent` when the scheduler needs them at once."""
 
     turn: int
     last_s: float

@@ -33,7 +33,7 @@ _STEP_ERRORS = (BackendError, RuntimeError, ValueError, LookupError, MemoryError
 
 @dataclass(slots=True)
 class Step:
-    """One forward pass: who takes part and how many tokens each (a chunk at prefill, one at decode).
+    """One forward pass: its sequences and the number of tokens of each (a chunk at prefill, one at decode).
 
     `launched`: its parts, of at most `max_batch` sequences each; `failed`: why there is none of a part.
     """

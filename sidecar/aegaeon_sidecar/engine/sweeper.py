@@ -55,7 +55,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One file. `pids`: who holds or pins it, as far as this process may know."""
+    """One file. `pids`: the processes that hold or pin it, as far as this process can see them."""
 
     path: Path
     kind: Kind

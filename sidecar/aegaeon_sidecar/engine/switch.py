@@ -126,7 +126,7 @@ class Switch:
     # -- B comes ----------------------------------------------------------------------------------------------------
 
     def _load_or_tell(self, command: Command, load: Load) -> Outcome:
-        """A model that cannot be loaded again and again is failed, so that no request goes on waiting for it."""
+        """Fail a model whose loads fail repeatedly, so that no request waits for it without end."""
         try:
             return self._load(command, load)
         except CancelledError:

@@ -71,7 +71,7 @@ def units(handle: KvHandle, source: SlabPool, into: BlockPool, blocks: Blocks, n
 
 
 def resume(sequence: Sequence, handle: KvHandle) -> None:
-    """Its KV is in: it goes on where the source left off."""
+    """The KV copy is complete: the sequence continues at the source's position."""
     for token in handle.output[len(sequence.output) :]:
         sequence.output.append(token)
         sequence.sampler.accept(token)

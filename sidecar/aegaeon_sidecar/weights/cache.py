@@ -202,7 +202,7 @@ class HostCache:
         make_room(self._folder, nbytes, missing=nbytes, used=self._folder.used_bytes(), victims=victims)
 
     def _make_whole(self, draft: Draft) -> None:
-        """Pages that nothing was written to, for padding: who reads one that is not there may end with SIGBUS."""
+        """Allocate the pages of unwritten padding: reading a missing page may raise SIGBUS."""
         try:
             if missing_bytes(os.fstat(draft.file)):
                 os.posix_fallocate(draft.file, 0, draft.nbytes)

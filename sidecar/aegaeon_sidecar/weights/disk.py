@@ -53,7 +53,7 @@ class DiskTier:
         self._sleep = sleep
 
     def obtain(self, remote: Guarded, progress: Progress, cancelled: Callable[[], bool]) -> Stored:
-        """The model at `remote`, fetched if it is not here; a fetch that was broken off goes on where it stopped.
+        """Return the model at `remote`, fetched if it is not on disk; an interrupted fetch resumes where it stopped.
 
         A complete copy that can be served is used without asking the server: a source that changes must change its
         address. Raises SourceError, DiskFullError and FillCancelledError.
@@ -101,7 +101,7 @@ def _pin(model: ModelFolder) -> Stored | None:
 
 @dataclass(frozen=True, slots=True)
 class ModelOnDisk:
-    """A model on disk, for people. `nbytes`: there are; `pids`: who fetches it, or pins it when it is `complete`."""
+    """A model on disk, for `aegaeon doctor`. `pids`: processes that fetch it, or pin it once it is `complete`."""
 
     directory: Path
     source: str

@@ -129,7 +129,7 @@ class Download:
             raise BrokenOffError(f"{self._remote.address}/{file.name}: {check.done} of {file.nbytes} bytes came")
 
     def _write(self, file: RemoteFile, target: FileIO, chunk: bytes) -> None:
-        """Only what there is room for. Where the disk is full, others' entries go first, as they do for the budget."""
+        """Write only what fits. On a full disk other entries are evicted first, as for the budget."""
         if file.nbytes < 0:
             try:
                 self._room.need(self.least_bytes + self._untold_bytes + len(chunk))

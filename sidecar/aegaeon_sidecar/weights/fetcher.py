@@ -282,7 +282,7 @@ def _understood() -> Iterator[None]:
 
 
 def _same(one: ModelSpec, other: ModelSpec) -> bool:
-    """Whether what is fetched and served is the same; objectives may differ, and who may fetch it."""
+    """Whether both specs fetch and serve the same model; objectives and fetch credentials may differ."""
     if one.identity and other.identity:
         return one.identity == other.identity
     return one.source == other.source and one.max_model_len == other.max_model_len

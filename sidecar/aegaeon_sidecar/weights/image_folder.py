@@ -135,7 +135,7 @@ class ImageFolder:
             oldest.unlink()
 
     def forget(self, identity: str) -> None:
-        """What these files hold is to be read anew."""
+        """Forget the content of these files, so that the next load reads them again."""
         self._link(identity).unlink(missing_ok=True)
 
     def _link(self, identity: str) -> Path:

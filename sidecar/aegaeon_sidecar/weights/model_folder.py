@@ -66,7 +66,7 @@ class ModelFolder:
         (self.directory / _COMPLETE).touch()
 
     def unpublish(self) -> None:
-        """No sidecar may load from it; the next fetch goes on with what is there. Its lock is held alone."""
+        """Mark the folder incomplete: no sidecar loads from it, the next fetch resumes it. Caller holds its lock."""
         (self.directory / _COMPLETE).unlink(missing_ok=True)
 
     def is_complete(self) -> bool:
@@ -88,7 +88,7 @@ class ModelFolder:
         (self.directory / _SOURCE).write_text(address + "\n")
 
     def end_lock(self) -> None:
-        """Where nothing came of it, its lock goes as well. The caller holds it alone."""
+        """Remove the lock of a folder without files. The caller holds the lock exclusively."""
         if not self.directory.exists():
             self.lock.unlink(missing_ok=True)
 

@@ -18,7 +18,7 @@ class Pace:
     _seen: deque[tuple[float, int]] = field(default_factory=deque)
 
     def note(self, done: int, total: int, now_s: float | None = None) -> None:
-        """So many bytes are done. A smaller number than before begins anew."""
+        """Record the bytes done so far. A smaller number than before restarts the measurement."""
         now_s = time.monotonic() if now_s is None else now_s
         if done < self.done or total != self.total:
             self._seen.clear()

@@ -45,7 +45,7 @@ class Phases:
                 self._report(model.state())
 
     def cached(self, model: Model, note: str) -> None:
-        """It can be served; `note`: what people should know of it."""
+        """Mark the model as servable; `note`: a remark for its owner."""
         with self._table.monitor.changed:
             model.phase, model.reason, model.transient = ModelPhase.CACHED, self._public(model, note), False
             if model.layout is not None:
@@ -94,7 +94,7 @@ def _said(error: Exception) -> str:
 
 
 def source_name(source: Source) -> str:
-    """A source in the words of who wrote it."""
+    """Return the source as its owner wrote it."""
     match source:
         case HubSource(repository):
             return repository

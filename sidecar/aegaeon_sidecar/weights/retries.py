@@ -26,7 +26,7 @@ LOOK_S = 1.0
 FIRST_PAUSE_S = {True: 5.0, False: 1.0}  # by whether the source is far
 MOST_PAUSE_S = {True: 300.0, False: 30.0}
 WRONG_PAUSE_S = 3600.0  # of what a far source itself has wrong: a try may fetch all of it
-_CALM_S = 60.0  # a model that was served for so long begins anew with short pauses
+_CALM_S = 60.0  # backoff resets after a model was served for this long
 _WATCHED = (".json", ".safetensors")
 
 FolderState = tuple[object, ...]
@@ -125,7 +125,7 @@ class Retries:
 
 
 def folder_state(directory: Path) -> FolderState:
-    """What a stat tells of the files that a model is made of; of a folder that cannot be listed, why."""
+    """Return the stat results of a model's files, or for a folder that cannot be listed, the error."""
     try:
         with os.scandir(directory) as entries:
             names = sorted(entry.name for entry in entries if entry.name.endswith(_WATCHED))

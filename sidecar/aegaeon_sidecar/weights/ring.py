@@ -136,7 +136,7 @@ def _errors(opened: Mapping[Path, int]) -> Iterator[None]:
 
 
 def _name_of(file: Path, opened: Mapping[Path, int]) -> str:
-    """By which the ring opens it anew, past the page cache: the very file that is open, whatever its path names now."""
+    """Return the path by which the ring reopens the same open file with O_DIRECT, even if its name changed."""
     return f"/proc/self/fd/{opened[file]}" if file in opened else str(file)
 
 

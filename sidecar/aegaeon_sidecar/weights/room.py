@@ -17,7 +17,7 @@ from aegaeon_sidecar.weights.store import evict_one, make_room
 
 _LOCK = ".lock"
 _POLL_S = 0.05
-_STEP_BYTES = 64 << 20  # that are reserved ahead where a source does not tell sizes
+_STEP_BYTES = 64 << 20  # reserved ahead when a source does not announce sizes
 
 
 class Room:

@@ -20,7 +20,7 @@ class Entry(Protocol):
 
     @property
     def lock(self) -> Path:
-        """The file whose lock says who uses it."""
+        """The file whose lock marks the entry as used."""
 
     def rank(self) -> tuple[bool, int]:
         """What has the lowest is evicted first: (whether it is whole, when it was last used)."""

@@ -15,7 +15,7 @@ def cores() -> int:
 
 
 def processes(count: int) -> ProcessPoolExecutor:
-    """So many, which import what they run anew."""
+    """Return a pool of this many worker processes, which import the code again."""
     return ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_end_with_parent)
 
 

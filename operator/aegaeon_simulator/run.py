@@ -18,7 +18,7 @@ from aegaeon_simulator.workload.artifact import resampled
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Everything that decides a run's outcome. `seed` is used where the device draws lengths anew."""
+    """All inputs of a run. `seed` applies where the device resamples lengths."""
 
     settings: Settings
     workload: Workload

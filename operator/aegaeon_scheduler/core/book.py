@@ -17,7 +17,7 @@ def blocks_for(footprint: Footprint, tokens: int) -> int:
 
 
 def slabs_of(footprint: Footprint, blocks: int, slab_bytes: int) -> int:
-    """Slabs that surely hold this many blocks when they are mapped anew (blocks may cross slab borders)."""
+    """The number of newly mapped slabs that certainly hold this many blocks (blocks may cross slab borders)."""
     if blocks <= 0:
         return 0
     border = 1 if slab_bytes % footprint.kv_block_bytes else 0

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-# Times are rounded up to this grid: a core that asks anew with every event wakes a thousand times a second at most.
+# Times are rounded up to this grid: a core that sets a timer with every event wakes at most a thousand times a second.
 _GRID_S = 0.001
 
 

@@ -49,7 +49,7 @@ class Mismatched:
         self._waiting = [(origin, submit) for origin, submit in self._waiting if submit.choices]
 
     def forget(self, gateway: GatewayId) -> None:
-        """The gateway does not want any more what it has not submitted anew."""
+        """Drop what the gateway has not submitted again: it does not need that any more."""
         self._waiting = [(origin, submit) for origin, submit in self._waiting if origin.gateway != gateway]
 
     def stop(self) -> None:

@@ -22,7 +22,7 @@ class TextStates:
             reasons[status.model] = status.reason
 
     def forget(self, gateway: GatewayId) -> None:
-        """The gateway is gone, or attaches anew and says everything again."""
+        """The gateway is gone, or attaches again and sends all its reports again."""
         self._reasons.pop(gateway, None)
 
     def add_to(self, catalog: gateway_pb2.CatalogStatus, gateways: Collection[GatewayId]) -> None:

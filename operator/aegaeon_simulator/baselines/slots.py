@@ -83,7 +83,7 @@ class SlotWorker:
 
 
 class SlotPool:
-    """Gives arrivals to workers; `plus` sorts every queue anew by what is left to do."""
+    """Assigns arrivals to workers; `plus` sorts every queue again by remaining work."""
 
     def __init__(self, bench: Bench, count: int, plus: bool) -> None:
         self._bench = bench

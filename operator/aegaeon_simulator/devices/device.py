@@ -66,7 +66,7 @@ class Device:
     kv_share: float = 1.0  # of what weights leave of kv_of_bytes, for KV, where a policy has one model at a time
     kv_of_bytes: int = 0  # 0: model_bytes
     tick_s: float = 0.0  # baselines cut seconds to whole ticks
-    resample: bool = False  # lengths are drawn anew from the trace's own pairs
+    resample: bool = False  # lengths are resampled from the trace's own pairs
     kv_load_s_per_token: float = 0.0  # at each decode turn of the artifact's policy
     step_batch: int = 0  # what baselines put into the batch term of every step; 0: the batch
 

@@ -1,6 +1,6 @@
 """The scheduler's program for one sidecar: commands on four lanes, each waiting for the ids in its `after`.
 
-Pure bookkeeping, without threads or clocks, so that the rules of the wire (order within a lane, skipping what depends
+Pure bookkeeping, without threads or clocks, so that the protocol's rules (order within a lane, skipping what depends
 on a failure, no deadlock) can be tested on their own. The engine's lock guards it.
 """
 

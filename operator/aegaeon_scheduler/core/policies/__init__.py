@@ -46,7 +46,7 @@ class Policy(Protocol):
     name: str
 
     def instance_up(self, inst: Instance) -> None:
-        """A fresh instance, or one attached anew: it holds no work of this policy."""
+        """A new instance, or one that attached again: it has no work of this policy."""
         ...
 
     def instance_down(self, inst: Instance) -> None:
@@ -70,7 +70,7 @@ class Policy(Protocol):
         ...
 
     def batch_of(self, seq: Sequence) -> object | None:
-        """What holds the sequence in the policy's tables: the `tag` of its proposals once it decodes; None: nothing."""
+        """Return the sequence's batch in the policy's tables, the `tag` of its decode proposals, or None."""
         ...
 
     def propose(self, inst: Instance, now: float, barred: Collection[Proposal]) -> Proposal | None:

@@ -32,7 +32,7 @@ def _evict_one(picture: Picture, view: View) -> None:
 
 
 def _halve(picture: Picture, view: View, group: Group) -> None:
-    """Those due last leave as a group of their own."""
+    """Move the members that are due last to a group of their own."""
     leaving = _later_half(group)
     blocks = sum(kv_blocks(s) for s in leaving)
     if leaving and view.inst.book.host_room(group.model.fp, blocks):

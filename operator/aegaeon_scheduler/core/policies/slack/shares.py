@@ -60,7 +60,7 @@ class Shares:
         self._at = now
         spent = {}
         for name, model in self._pool.models.items():
-            since_s = max(0.0, model.busy_s - self._seen.get(name, 0.0))  # one that came anew counts from 0
+            since_s = max(0.0, model.busy_s - self._seen.get(name, 0.0))  # a new model counts from 0
             spent[name] = self._spent.get(name, 0.0) * fade + since_s
         self._spent = spent
         self._seen = {name: model.busy_s for name, model in self._pool.models.items()}

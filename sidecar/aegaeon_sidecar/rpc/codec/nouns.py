@@ -59,6 +59,11 @@ TIERS: Mapping[ServiceTier, model_pb2.Tier.ValueType] = {
 _TIER_OF: Mapping[int, ServiceTier] = {code: tier for tier, code in TIERS.items()}
 
 
+def printable(text: str) -> str:
+    """The same as UTF-8 can hold it: names in a model's files may have lone surrogates, which become escapes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def seq_from(message: model_pb2.SeqId) -> SeqKey:
     """The domain's name of a sequence."""
     return SeqKey(message.request, message.choice)
@@ -170,7 +175,7 @@ def state_to(state: ModelState) -> model_pb2.ModelState:
     return model_pb2.ModelState(
         model=state.model,
         phase=PHASES[state.phase],
-        reason=state.reason,
+        reason=printable(state.reason),
         footprint=_footprint_to(state.footprint),
         bytes_done=state.bytes_done,
         bytes_total=state.bytes_total,

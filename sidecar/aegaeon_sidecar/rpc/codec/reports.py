@@ -14,6 +14,7 @@ from aegaeon_sidecar.rpc.codec.nouns import (
     PLACES,
     ROLES,
     handle_to,
+    printable,
     seq_to,
     spec_to,
     state_to,
@@ -95,7 +96,7 @@ def _progress(progress: reports.SeqProgress) -> engine_pb2.SeqProgress:
         kv_tokens=progress.kv_tokens,
         starved=progress.starved,
         finish=FINISHES[progress.finish],
-        reason=progress.reason,
+        reason=printable(progress.reason) if progress.reason else "",
         failure=FAILURES[progress.failure],
     )
 
@@ -119,7 +120,8 @@ def _step_done(done: reports.StepDone) -> engine_pb2.Report:
 
 def _failed(failed: reports.Failed) -> engine_pb2.Report:
     kind, memory = FAILURES[failed.kind], _memory(failed.memory)
-    return engine_pb2.Report(failed=engine_pb2.Failed(id=failed.id, kind=kind, reason=failed.reason, memory=memory))
+    reason = printable(failed.reason)
+    return engine_pb2.Report(failed=engine_pb2.Failed(id=failed.id, kind=kind, reason=reason, memory=memory))
 
 
 def _skipped(skipped: reports.Skipped) -> engine_pb2.Report:

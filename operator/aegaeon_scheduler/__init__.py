@@ -1,1 +1,1 @@
-"""The brain: a pure core that decides, and the gRPC service that lets sidecars and gateways talk to it."""
+"""The scheduler: a pure core that decides, and the gRPC service that connects it to sidecars and gateways."""

@@ -1,4 +1,4 @@
-"""What Prometheus asks a sidecar: how full it is."""
+"""The sidecar's Prometheus metrics: memory use of its tiers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One engine process: attached to its scheduler until a signal ends it."""
+"""One engine process: attached to its scheduler until it receives a signal."""
 
 from __future__ import annotations
 

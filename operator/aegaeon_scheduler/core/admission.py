@@ -1,7 +1,7 @@
-"""Admission control: refuses what would be served too late, as a client can use an early answer better than a late one.
+"""Admission control: rejects requests that would be served too late, so that the client can retry early.
 
-Judged from what is known: what waits ahead, how fast waiting models came to an engine lately. Never from lengths. While
-an engine is being started for a model that is not known yet: what waits for it is held for `start_s`.
+It uses known quantities: the queue ahead, and how fast waiting models were placed lately; never output lengths.
+While an engine starts for a model that is not loaded yet, its requests are held for `start_s`.
 """
 
 from __future__ import annotations

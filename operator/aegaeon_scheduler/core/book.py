@@ -1,7 +1,7 @@
-"""The book of one instance's memory: what it reported, less what is granted and not yet seen in a report.
+"""Memory accounting of one instance: the memory it reported, less grants that no report shows yet.
 
-Grants come from here alone, so commands cannot race for memory. A load maps its slabs while other lanes report, so the
-part of it that a report shows already is not deducted twice.
+All grants come from here, so commands cannot race for memory. A load maps its slabs while other lanes report, so the
+slabs that a report already shows as mapped are not deducted twice.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the scheduler decides. `Send` goes to a sidecar (proto Command), the rest to gateways or to the driver.
+"""The scheduler's output. `Send` goes to a sidecar (proto Command), the rest to gateways or to the driver.
 
-The driver adds what the core does not know: prompt and prefix to Open, the KvHandle to Adopt.
+The driver adds what the core does not have: prompt and prefix to Open, the KvHandle to Adopt.
 """
 
 from __future__ import annotations

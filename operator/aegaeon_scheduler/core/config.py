@@ -1,6 +1,6 @@
-"""Every knob of the core, read once by the process that hosts it. Frozen: a change is a new scheduler.
+"""The core's configuration, read once by the process that hosts it. Frozen: a change needs a new scheduler.
 
-Each field says its unit and why it has its value; unknown names are errors of the one who reads the file.
+Each field documents its unit and the reason for its value; the reader of the file rejects unknown names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sends the copies of one sequence's KV, in and out, and sets aside what each may take."""
+"""Sends the KV copies of one sequence, in and out, and reserves memory for each."""
 
 from __future__ import annotations
 

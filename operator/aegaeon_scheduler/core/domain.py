@@ -1,6 +1,6 @@
 """The domain types that events, commands and policies share: ids, objectives, models, memory.
 
-They mirror `proto/`, less everything a decision does not need (prompts, token ids, addresses).
+They mirror `proto/` without the fields that no decision needs (prompts, token ids, addresses).
 """
 
 from __future__ import annotations

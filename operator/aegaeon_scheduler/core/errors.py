@@ -1,4 +1,4 @@
-"""What the core raises. Bad input from outside is answered with Reject; these are mistakes of caller or core."""
+"""Errors of the core: mistakes of the caller or of the core itself. Bad input from outside is answered with Reject."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Seconds of prefills, decode steps and loads (Eq. 4-6 of the paper, a batch term, a floor), per (model, device).
 
-Constants are given or default, and refined from reports by recursive least squares; each fit knows its own R^2.
+Coefficients are configured or default, and refined from reports by recursive least squares; each fit has its R^2.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What failed and skipped commands change: grants return, and what a command was for is tried again or given up."""
+"""Handles failed and skipped commands: grants return, and the work is tried again or given up."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What becomes of a prompt that was computed: it decodes where it is, or is handed over to another instance.
+"""After prefill: a sequence decodes on its instance, or is handed off to another one.
 
-A hand-off is a copy to the source's host tier, a place to decode, a copy from there. The source owns the KV until the
-other side has it.
+A hand-off is a copy to the source's host tier, a place to decode, and a copy from that tier. The source owns the KV
+until the destination has it.
 """
 
 from __future__ import annotations

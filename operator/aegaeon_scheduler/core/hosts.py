@@ -1,6 +1,6 @@
 """Which weights each node's host memory holds, as its sidecars report it.
 
-A node that never reported is taken to hold every model that it serves: then nothing here changes a decision.
+A node without reports counts as holding every model that it serves, so that this module changes no decision for it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The beginning and the end of sequences: queued, lost, ended. Everything is freed here, exactly once.
+"""The life cycle of sequences: queued, lost, ended. Their memory is freed here, exactly once.
 
-A sequence leaves the tables through `_end` alone, which is what makes "each request ends exactly once" hold.
+Only `_end` removes a sequence from the tables; this guarantees that each request ends exactly once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The event log: JSON lines, a header (format, version, configuration), then one line per event with its commands.
 
-It holds lengths and names, never prompts. Replaying it says whether the same events still give the same commands.
+It has lengths and names, never prompts. A replay checks whether the same events still give the same commands.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Carries out the moves of a pool pass: sequences leave for host memory or come to an instance, weights ahead of turns.
+"""Carries out the moves of a pool pass: sequences to host memory or to another instance, weights ahead of turns.
 
-What there is no room for yet waits in `Instance.wanted` and `Instance.incoming` and is tried again at every report.
+Moves that do not fit yet wait in `Instance.wanted` and `Instance.incoming` and are tried again at every report.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What instances of one node are to each other: KV is handed off within a node, from those that prefill to those that
-decode.
-"""
+"""Instances of one node: KV is handed off within a node, from prefill instances to decode instances."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Who comes, goes and comes back: instances, gateways, models, and sequences under a new epoch.
+"""Attachment, failure and return of instances, gateways, models, and sequences under a new epoch.
 
-The gateway's prefix is the truth; what an attaching instance still holds is claimed by it or closed after a lease.
+The gateway's prefix is the truth; a sequence that an attaching instance still holds is claimed by it, or closed after
+a lease.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What reports of success change: one small function per kind, each touching only what it names."""
+"""Handles reports of success: one small function per kind, each updating only what the report names."""
 
 from __future__ import annotations
 

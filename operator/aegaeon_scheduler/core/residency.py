@@ -1,7 +1,7 @@
-"""Turns proposals into programs: which command may be sent to an instance when, so that nothing ever waits for memory.
+"""Turns proposals into commands in an order in which none ever waits for memory.
 
-A load behind an unload is pipelined with `after`; room that depends on swap-outs is granted only when a report shows
-it. Until then the proposal waits and is asked for again.
+A load behind an unload is pipelined with `after`. Memory that depends on swap-outs is granted only when a report shows
+it free; until then the proposal waits and the policy is asked again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Makes room on one instance, or shrinks the proposal to what can ever fit. Preemption order:
+"""Frees memory on one instance, or shrinks the proposal to what can ever fit. Preemption order:
 
-idle models, fewer steps, sequences outside every turn, then what the running turn leaves behind when it ends.
+idle models, fewer steps, sequences outside every turn, then the sequences of the running turn when it ends.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The brain: `Scheduler.on(now, event) -> commands`. Deterministic; the same events give the same commands.
+"""The core: `Scheduler.on(now, event) -> commands`. Deterministic: the same events give the same commands.
 
-An event changes the tables, then the compute lanes that it may concern are filled again, up to current and next turn.
+An event changes the tables; then each affected compute lane is filled again, up to current and next turn.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Weights of equal content share their slabs: who does on an instance, and what is free when some of them have gone.
+"""Weights of equal content share slabs: which models do on an instance, and what becomes free when some are unloaded.
 
-Equal means what the instance itself said of its models, so that it can do what it is asked to.
+Equal content is what the instance itself reported for its models, so it can carry out a load that names a twin.
 """
 
 from __future__ import annotations

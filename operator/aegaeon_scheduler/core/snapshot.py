@@ -1,4 +1,4 @@
-"""What the status stream and the live view show: plain frozen copies of the tables."""
+"""The content of the status stream and the live view: plain frozen copies of the tables."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Suspects run alone, so that the sequence that makes engines fail is found, and only it is given up.
+"""Runs suspects alone, to find the sequence that makes engines fail and to end only that one.
 
-Who ran when an engine died, or when a turn failed, may be the cause or its company. After a second time in a row it
-gets turns of its own, on a lane with nothing else on it: company makes progress and is cleared, the cause fails alone.
+Any sequence that ran when an engine or a turn failed may be the cause. After a second failure in a row it gets turns
+of its own on an otherwise empty lane: an innocent sequence makes progress and is cleared, the cause fails alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The core has no clock: what must happen later waits here, in order, and `Wake` asks the driver for a Tick."""
+"""Timers of the core, which has no clock: pending deadlines in order; `Wake` asks the driver for a Tick."""
 
 from __future__ import annotations
 

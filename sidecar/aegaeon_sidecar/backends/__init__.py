@@ -1,4 +1,4 @@
-"""The seam between our machinery (memory, lanes, sequences) and the execution of models."""
+"""The interface between our machinery (memory, lanes, sequences) and model execution."""
 
 from __future__ import annotations
 

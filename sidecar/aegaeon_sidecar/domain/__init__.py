@@ -1,1 +1,1 @@
-"""Plain data and rules that every room knows: commands, reports, errors, the program, the lock of all books."""
+"""Plain data and rules that every package uses: commands, reports, errors, the program, the lock."""

@@ -1,4 +1,4 @@
-"""Models of the catalog: where their files are, what a pool promises for them, how far this sidecar is with them."""
+"""Models of the catalog: the location of their files, their pool's objectives, and their state in this sidecar."""
 
 from __future__ import annotations
 

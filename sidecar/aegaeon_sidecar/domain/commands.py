@@ -1,4 +1,4 @@
-"""What the scheduler commands, with the names and fields of proto/aegaeon_proto/v1/engine.proto, which says more."""
+"""The scheduler's commands, with the names and fields of proto/aegaeon_proto/v1/engine.proto, which documents them."""
 
 from __future__ import annotations
 

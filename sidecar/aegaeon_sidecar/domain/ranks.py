@@ -1,7 +1,7 @@
-"""Ranks: the devices of one engine. They share every model (models/sharding.py) and hold everything alike.
+"""Ranks: the devices of one engine. They share every model (models/sharding.py) and hold the same things.
 
-One process and its threads serve all of them (docs/design/decisions.md says why), so there is one scheduler's view, one
-book of slabs and blocks, and one address for each thing on each rank.
+One process and its threads serve all of them (docs/design/decisions.md has the reasons). So the scheduler sees one
+engine, with one account of slabs and blocks, and each thing has one address on every rank.
 """
 
 from __future__ import annotations

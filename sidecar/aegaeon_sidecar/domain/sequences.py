@@ -1,4 +1,4 @@
-"""What every room says of sequences: their key, what they ask of sampling, where their KV cache is, why they end."""
+"""The description of a sequence: its key, its sampling options, the place of its KV cache, the reason for its end."""
 
 from __future__ import annotations
 

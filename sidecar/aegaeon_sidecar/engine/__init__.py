@@ -1,1 +1,1 @@
-"""What runs: lanes that carry out the scheduler's commands, turns of prefill and decode steps."""
+"""Execution: lanes that execute the scheduler's commands, turns of prefill and decode steps."""

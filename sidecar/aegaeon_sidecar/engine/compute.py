@@ -1,8 +1,8 @@
 """The compute lane: a turn is prefill parts, then decode steps, one token boundary after the other.
 
-At each token boundary `_next` decides anew (Paper section 4: token-level scheduling): Launch a step, Wait for one that
-is under way, or End. Amendments, arrivals of KV cache and closes take effect there and nowhere else. On a GPU the next
-step is launched before the tokens of the last one are known (steps.py), so they take effect one step later.
+At each token boundary `_next` chooses again (Paper section 4: token-level scheduling): Launch a step, Wait for an
+in-flight one, or End. Amendments, swapped-in sequences and closes take effect only there. On a GPU they take effect
+one step later, as the next step is launched before the tokens of the last one are known (steps.py).
 """
 
 from __future__ import annotations

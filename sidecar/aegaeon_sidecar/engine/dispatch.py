@@ -1,6 +1,6 @@
-"""What a command does when it arrives: it is queued on its lane, or, without one, acts at once.
+"""Dispatches an arriving command: queues it on its lane, or executes a command without a lane at once.
 
-Open, Close, Amend, Cancel and Catalog are never held up by a step or a copy that runs.
+Open, Close, Amend, Cancel and Catalog never wait for a running step or copy.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The engine: memory, models, sequences and lanes of one sidecar, put together.
 
-It decides nothing about what runs next, only how (switch.py). Everything that its parts share lies in `State`.
+It executes commands (switch.py) and schedules nothing. `State` holds everything that its parts share.
 """
 
 from __future__ import annotations

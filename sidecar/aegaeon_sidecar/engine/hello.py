@@ -1,4 +1,4 @@
-"""What a sidecar says of itself when it attaches: memory, models, and every sequence that it holds."""
+"""Builds Hello, the sidecar's state when it attaches: memory, models, and every sequence that it holds."""
 
 from __future__ import annotations
 

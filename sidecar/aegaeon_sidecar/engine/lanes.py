@@ -1,7 +1,7 @@
-"""The four lanes: a real thread each, which takes the head of its lane when it may start and carries it out.
+"""The four lanes: one thread each, which takes the head of its queue when it may start and executes it.
 
-What a command fails with becomes Failed, and Skipped for all that waits for it. Anything else that a thread raises is a
-defect: the sidecar says so and ends, rather than going on with a lane that is dead.
+A command's error becomes Failed, and every command that waits for it is Skipped. Any other exception in a lane is a
+defect: the sidecar logs it and exits, as a dead lane would block the engine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An Open becomes a sequence, if what it asks for can be computed."""
+"""Opens a sequence, or refuses one that this engine cannot compute."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Reports on their way to the scheduler: put in from any thread, taken out by the event loop.
+"""Queued reports to the scheduler: any thread appends, the event loop sends.
 
-Reports about commands belong to one attachment. Without an attachment they are dropped: its ids mean nothing to the
-next scheduler, and Hello tells that one where everything stands.
+Reports about commands belong to one attachment. Without one they are dropped: the next scheduler does not know their
+ids, and Hello gives it the current state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What carrying out a command with a lane gives, for its Done report."""
+"""The result of a lane's command, for its Done report."""
 
 from __future__ import annotations
 

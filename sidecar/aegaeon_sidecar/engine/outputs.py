@@ -1,4 +1,4 @@
-"""What a completed step gave: tokens to their sequences and gateways, ends and failures to the turn's report."""
+"""Distributes the results of a completed step: tokens to sequences and gateways, ends and failures to the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a turn has done since its last report: the numbers of a StepDone."""
+"""The progress of a turn since its last report: the counts of a StepDone."""
 
 from __future__ import annotations
 

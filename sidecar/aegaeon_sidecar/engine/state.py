@@ -1,7 +1,7 @@
-"""What an engine knows, put together from its owners: KV memory, models, and the scheduler's program.
+"""The state of an engine, put together from its owners: KV memory, models, and the scheduler's program.
 
-Parts below get the owner that they need (KvMemory, ModelTable); the lanes, which carry out commands on all of them, get
-this. One lock guards everything: `monitor`.
+Lower layers get only the owner that they need (KvMemory, ModelTable). The lanes get all of it, as their commands use
+all owners. One lock guards everything: `monitor`.
 """
 
 from __future__ import annotations

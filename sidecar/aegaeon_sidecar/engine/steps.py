@@ -1,10 +1,10 @@
-"""Steps under way: launched in order, completed in order. The host may be one step behind the device.
+"""In-flight steps: launched in order, completed in order. The host may be one step behind the device.
 
-Where the backend lets it (`may_follow`), a step is launched while the one before it still chooses its tokens. What ends
-by a stop id is then found one step late: the token too many is dropped, and its blocks stay until that step is over.
+Where the backend allows it (`may_follow`), a step is launched while the one before it still samples. A stop id is
+then found one step late: the extra token is dropped, and the blocks stay until that step is over.
 
-A step that raises is computed again in halves until the sequence that raises is alone: only that sequence ends, and the
-others get the tokens that they would have got. Their KV is as before the step, or is written again with the same.
+A step that raises is computed again in halves until the failing sequence is alone: only that sequence ends, and the
+others get the tokens of an undisturbed step. Their KV is unchanged, or rewritten with the same values.
 """
 
 from __future__ import annotations

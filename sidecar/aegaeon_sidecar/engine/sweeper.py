@@ -1,7 +1,7 @@
 """The sweeper of a node: garbage collection of orphaned segments, by the process that holds the folder's lock.
 
-Every sidecar is the sweeper at its start and every SWEEP_S after it; a person is with `aegaeon doctor --sweep`. What
-may be removed is decided here alone: owned files whose owner has died.
+Every sidecar sweeps at its start and every SWEEP_S, and an administrator with `aegaeon doctor --sweep`. This module
+alone decides what to remove: files whose owner has died.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A switch from one model to another, top down: KV out, weights in, KV in, and the next batch decodes.
+"""A switch from one model to another, top down: KV out, weights in, KV in, then the next batch decodes.
 
-The native parts are behind a few verbs: slabs are taken and given back, mapped into a range and unmapped; blocks are
-allocated and released; bytes are copied, and `finish` waits for them. docs/engine-memory.md draws what lies where.
+A few verbs cover the native parts: take and give back slabs, map and unmap them in a range, allocate and release
+blocks, copy bytes and wait for them with `finish`. docs/engine-memory.md has a picture of the memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A turn as it stands: what is left of its prefill parts, who decodes, how many steps and slabs remain.
+"""The state of a turn: remaining prefill parts, decoding sequences, remaining steps and slabs.
 
-Made from Turn when it is issued; Amend changes it at any time; the compute lane works it off.
+Dispatch creates it from a Turn command, Amend changes it at any time, and the compute lane works it off.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether what a turn lacks is on its way: a load or copy issued, and not itself waiting for this very turn."""
+"""Whether the KV or weights that a turn lacks are on their way: a copy or load issued that does not wait for this turn."""
 
 from __future__ import annotations
 

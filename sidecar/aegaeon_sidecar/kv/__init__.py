@@ -1,1 +1,1 @@
-"""KV cache on the move: between the tiers of a sidecar and between sidecars."""
+"""KV copies: between the tiers of a sidecar and between sidecars."""

@@ -1,7 +1,7 @@
-"""A KvHandle says where a sequence's blocks lie in a node's segment, so that another sidecar can copy them.
+"""A KvHandle locates a sequence's blocks in a node's segment, so that another sidecar can copy them.
 
-Block ids count within the source's range of one shape; the handle's slabs say which slab of the segment is at each
-position of that range. Ids of one sidecar mean nothing to another without them.
+Block ids count within the source's range of one shape; the handle's slab list gives the slab of the segment at each
+position of that range. Another sidecar cannot resolve the ids without it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where KV cache lies: both tiers of memory and the sequences whose blocks they hold."""
+"""KV memory: both tiers, and the sequences that own blocks in them."""
 
 from __future__ import annotations
 

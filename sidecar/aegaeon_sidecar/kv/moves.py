@@ -1,6 +1,6 @@
-"""The rules that every move of a sequence's KV keeps (docs/engine-memory.md): begin, allocate, copy, end.
+"""The rules for every KV copy of a sequence (docs/engine-memory.md): begin, allocate, copy, end.
 
-(1) A sequence is on the device only when its copy is done; (2) a copy waits for the one before it on the same sequence;
+(1) A sequence is on the device only when its copy is done; (2) a copy waits for the previous copy of its sequence;
 (3) blocks are freed when the copy that touches them is over, never earlier.
 """
 

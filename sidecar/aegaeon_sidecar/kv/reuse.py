@@ -1,4 +1,4 @@
-"""The first prefill of a sequence begins here: what this engine still holds of its prompt is taken, not computed.
+"""Prefix reuse at the first prefill of a sequence: blocks of its prompt that this engine still holds are not computed.
 
 Blocks on the device are shared at once; blocks on the host are copied in while other sequences run. Shared blocks are
 full ones, so they are never written to; the last token is always computed, for its logits.

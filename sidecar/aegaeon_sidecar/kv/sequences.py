@@ -1,7 +1,7 @@
-"""One owner of every sequence that this sidecar knows, and of the KV blocks that belong to it.
+"""The owner of every sequence in this sidecar, and of the sequences' KV blocks.
 
-A sequence is found by its id and guarded by its epoch: messages of an older one are refused. Blocks are freed in
-one place, at once or when the step or copy that still touches them is over (rule 3 of docs/engine-memory.md).
+Lookup is by id; the epoch guards a sequence, so messages of an older epoch are refused. Blocks are freed in one place,
+at once or when the step or copy that still touches them is over (rule 3 of docs/engine-memory.md).
 """
 
 from __future__ import annotations

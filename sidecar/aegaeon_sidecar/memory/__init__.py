@@ -1,1 +1,1 @@
-"""Slabs, blocks and segments: who owns which memory of the sidecar."""
+"""Slabs, blocks and segments: ownership of the sidecar's memory."""

@@ -1,5 +1,4 @@
-"""Copies on native lanes, one for each rank: waited for without the GIL, stopped at the next chunk when their command
-is cancelled."""
+"""Copies on native lanes, one per rank. Waits release the GIL; cancelling a command stops its copy at the next chunk."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Which cached blocks are evicted when memory is needed: those of least value, slab by slab or block by block.
+"""Eviction of cached blocks when memory is needed: the least valuable first, by slab or by block.
 
-Pure functions over what pools and indices say; `Tier` drops what they name. What a block is worth: PrefixIndex.value.
+Pure functions over the state of pools and indices; `Tier` drops the blocks that they return. A block's value:
+PrefixIndex.value.
 """
 
 from __future__ import annotations

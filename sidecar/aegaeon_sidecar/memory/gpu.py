@@ -1,4 +1,4 @@
-"""The GPUs of an engine that runs on them: who allocates their memory and moves their bytes (docs/engine-memory.md)."""
+"""An engine's GPUs: allocation of their memory and copies to and from it (docs/engine-memory.md)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Blocks of the host tier that other sidecars may read: lent by a handle, taken back before they are used again.
+"""Leases on host tier blocks that other sidecars may read: granted with a handle, recalled before the blocks are used.
 
 A lease is a slot of a table of events beside the segment. The owner ends it by setting the event; a reader first locks
-the slot's byte, then looks at the event. So either the reader sees that it is over, or the owner sees the reader, and
-its blocks wait until the byte is free: the reader's copy has ended, or the reader has died.
+the slot's byte, then checks the event. So either the reader sees that the lease has ended, or the owner sees the
+reader, and the blocks wait until the byte is free: the reader's copy has ended, or the reader has died.
 """
 
 from __future__ import annotations

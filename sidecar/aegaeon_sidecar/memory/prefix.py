@@ -1,7 +1,7 @@
-"""Which blocks of one tier and KV shape hold which tokens: found by the hash chain of docs/engine-memory.md.
+"""The prefix index of one tier and KV shape: finds blocks by the hash chain of docs/engine-memory.md.
 
-A block's name is the hash of the name before it and its own token ids, so equal names mean equal tokens from the first
-on. Published blocks keep their content when their last owner goes, until they are dropped for the room.
+A block's name is the hash of the previous name and its own token ids, so equal names mean equal tokens from the first
+on. Published blocks keep their content after their last owner releases them, until they are evicted.
 """
 
 from __future__ import annotations

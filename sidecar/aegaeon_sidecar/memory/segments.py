@@ -1,8 +1,8 @@
-"""The host tier's files in a folder that the sidecars of a node share: for each life of an instance one for each rank
-of its engine, and one of leases.
+"""The host tier's files in a folder that the sidecars of a node share. Each incarnation of an instance has one segment
+per rank, and one file of leases.
 
-The names carry instance and incarnation, so no file ever stands for two lives. Their maker holds both for as long as it
-lives; orphaned ones are removed by the sweeper.
+The names carry instance and incarnation, so no two incarnations share a file. The process that made the files holds
+both while it lives; the sweeper removes orphaned ones.
 """
 
 from __future__ import annotations

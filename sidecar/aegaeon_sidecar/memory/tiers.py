@@ -1,7 +1,7 @@
-"""A tier is one pool of slabs and, on it, the blocks of every KV shape. The device and the host have one each.
+"""A tier is one pool of slabs and the blocks of every KV shape in it. The device is one tier, the host another.
 
-Blocks without a reference may stay cached (memory/prefix.py). They count as free in all that is reported, and go, the
-least value first, when a grant needs their memory.
+Unreferenced blocks may stay cached (memory/prefix.py). Reports count them as free. When a grant needs their memory,
+they are evicted, the least valuable first.
 """
 
 from __future__ import annotations

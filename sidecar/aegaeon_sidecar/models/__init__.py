@@ -1,1 +1,1 @@
-"""What a model directory holds: config.json as a spec, safetensors as places, both checked before a byte is copied."""
+"""The contents of a model directory: config.json as a spec, safetensors as offsets, both checked before any copy."""

@@ -1,7 +1,7 @@
 """config.json as a frozen DecoderSpec: everything that the decoder and the memory need to know about a model.
 
-The four architectures are one decoder with switches; an architecture is a row of ARCHITECTURES. What is not
-understood is refused, because ignoring a field would change the output silently.
+The four architectures are one decoder with switches; an architecture is a row of ARCHITECTURES. Unsupported fields
+are refused, because ignoring one would change the output silently.
 """
 
 from __future__ import annotations

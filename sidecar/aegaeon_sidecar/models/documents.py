@@ -1,4 +1,4 @@
-"""Files of a model, opened and read whole with bounds: none is waited for without end, none fills the memory."""
+"""Reads whole files of a model within bounds: no read hangs, none exhausts memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Typed reads of a JSON object, so that every refusal names the file, the field and what is allowed."""
+"""Typed reads of a JSON object, so that every error names the file, the field and the allowed values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The header of one safetensors file, read without touching a tensor byte and believed only where it adds up.
-
-The format: 8 bytes little-endian length, that many bytes of JSON, then the tensors, back to back without holes.
-"""
+"""The header of one safetensors file: read without any tensor byte, and validated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a model's tensors lie in its range and what its KV blocks look like.
+"""The layout of a model's tensors in its range and of its KV blocks.
 
 Tensors are bump-allocated, 256-byte aligned, in the engine's dtype; a KV block is one contiguous copy.
 """

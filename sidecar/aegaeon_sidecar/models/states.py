@@ -1,4 +1,4 @@
-"""What tells whether a file was changed, without reading it: compared on the descriptor that is read."""
+"""Detects changes of a file without reading it: compares the state of the descriptor that is read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The files of one model as they were when they were described; they are read as these or not at all.
+"""One model's files as they were when the model was described; a read of changed files fails.
 
-What is read more than once would else differ without anybody's notice: a model whose weights are not in the host cache
-is read from its files at every load.
+A model whose weights are not in the host cache is read from its files at every load, and a change between two loads
+would otherwise go unnoticed.
 """
 
 from __future__ import annotations

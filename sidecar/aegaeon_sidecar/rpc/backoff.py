@@ -1,4 +1,4 @@
-"""Pauses between attempts to connect: short at first, bounded, with jitter so that sidecars do not come in step."""
+"""Retry backoff: short at first, bounded, with jitter so that sidecars do not synchronise."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The sidecar's side of Attach: it dials the scheduler, says Hello, takes commands and sends reports, for ever.
+"""The sidecar's side of Attach: it dials the scheduler, sends Hello, receives commands and sends reports, with retries.
 
-While the stream is broken the engine goes on with what it has; when the scheduler stays away for longer than the
-lease, KV is parked on the host and held there.
+While the stream is broken the engine works off the commands that it has. If the scheduler is unavailable for longer
+than the lease, the sidecar swaps KV out to the host tier and keeps it there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tokens on their way to the gateways: one Push stream per gateway, everything kept until it is acknowledged.
+"""Sends tokens to the gateways: one Push stream per gateway; every batch is kept until it is acknowledged.
 
-`push` only appends, so the compute lane never waits for a network. A stream that breaks is opened again with a rising
-pause and what was not acknowledged is sent again; the gateway orders by index, so twice does no harm.
+`push` only appends, so the compute lane never waits for the network. A broken stream is opened again with growing
+backoff and repeats unacknowledged batches. The gateway orders tokens by index, so duplicates are harmless.
 """
 
 from __future__ import annotations

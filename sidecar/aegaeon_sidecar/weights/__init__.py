@@ -1,1 +1,1 @@
-"""Models on their way to the device: fetched, cached on the host, loaded and unloaded."""
+"""Model weights: fetched, cached on the host, loaded to the device and unloaded."""

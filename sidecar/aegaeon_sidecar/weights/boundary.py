@@ -1,7 +1,7 @@
-"""Where what tenants' sources raise ends: servers, and libraries that read what these say, make for any exception.
+"""The boundary for errors of tenants' sources: servers, and libraries that parse their responses, can raise anything.
 
-One model is lost by it, with a sentence; nothing secret is in it. What our own code raises between two reads of a
-source passes: a defect of it ends the process, as anywhere else.
+Such an error fails one model, with a reason that contains no secrets. An error of our own code between two reads of
+a source passes through: it is a defect and ends the process, as elsewhere.
 """
 
 from __future__ import annotations

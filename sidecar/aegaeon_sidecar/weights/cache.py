@@ -1,7 +1,7 @@
 """Weights in host shared memory: one image file per content, laid out exactly like the model's range.
 
-All sidecars of a node share the folder; its lock is held for bookkeeping alone. An image's own lock says how it is
-used: exclusive while it is filled or evicted, shared while pinned. The kernel drops a dead process's locks, so its pins
+All sidecars of a node share the folder; its lock is held for bookkeeping only. An image's own lock shows its use:
+exclusive while it is filled or evicted, shared while pinned. The kernel drops a dead process's locks, so its pins
 and half-filled images do not count.
 """
 

@@ -1,7 +1,7 @@
-"""The disk tier below the host cache: models fetched from afar, one folder each, least recently used out first.
+"""The disk tier below the host cache: models fetched from remote sources, one folder each, evicted in LRU order.
 
-One per node, shared by its sidecars through file locks as the host cache is: who fetches holds a model's lock
-exclusively, who may load from it holds it shared, and the kernel drops the locks of the dead.
+The sidecars of a node share it through file locks, like the host cache: the process that fetches a model holds its
+lock exclusively, a process that may load it holds the lock shared, and the kernel drops the locks of dead processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One model's files from afar into a folder: resumable at any byte, checked, under their names only when whole."""
+"""Downloads one model's files into a folder: resumable at any byte, verified, and renamed only when complete."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The catalog, carried out in threads of its own: fetch, check, cache and register each model.
+"""Carries out the catalog in its own threads: fetch, check, cache and register each model.
 
-What is far away is fetched in threads of its own, a few models of a source at a time: one that hangs or drips holds up
-no other. The rest is one thread's work, one model after the other. A model that cannot be served is FAILED with its
-reason and the next one goes on. Lanes are never held up by it.
+Threads of their own fetch remote models, a few per source at a time, so that a slow or hanging source delays no
+other. One thread does the rest, one model after the other. A model that cannot be served is FAILED with its reason,
+and the thread continues with the next. Lanes never wait for it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Weights from files into the image that a model's range holds, converted on the way: after this, Load is one copy.
+"""Fills a model's image from its files, converting the dtype: afterwards a Load is one copy.
 
-Files are read from front to back in chunks; each chunk names the tensors in it and where they lie in the image.
+Files are read sequentially in chunks; each chunk lists its tensors and their offsets in the image.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which models of the catalog the node's host cache holds: told at heartbeats, looked up when it may have changed."""
+"""Tracks which catalog models the node's host cache holds: looked up after possible changes, reported at heartbeats."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Models of the Hugging Face hub: through the disk tier where there is one, else where its own library keeps them.
+"""Models of the Hugging Face hub: in the disk tier if there is one, else in the hub library's own cache.
 
-The library is used for that alone, on a machine whose environment is its owner's; the tier asks the hub's API itself.
+Only the latter case uses the library, in the environment of the machine's owner; the disk tier calls the hub's API.
 """
 
 from __future__ import annotations

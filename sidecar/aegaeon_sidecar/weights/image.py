@@ -1,4 +1,4 @@
-"""An image of the host cache, open in one process: mapped, pinned by a lock on its file, its pages ready to copy."""
+"""An open image of the host cache: mapped, pinned by a lock on its file, and its pages ready to copy."""
 
 from __future__ import annotations
 

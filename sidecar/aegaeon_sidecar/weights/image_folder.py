@@ -1,7 +1,7 @@
-"""The files of the host cache: images by their content, drafts of them, and links that remember which files hold what.
+"""The files of the host cache: images by content hash, drafts, and links from files to their content.
 
-Links (`IDENTITY.known`) point to the content of files that were read before. A process that looks at any of it or
-changes it holds the folder's lock.
+Links (`IDENTITY.known`) record the content of files that were read before. A process that reads or changes any of
+these holds the folder's lock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where the bytes of a load come from: the host cache, or the model's files by way of the stage ring.
+"""The source of a load's bytes: the host cache, or the model's files through the stage ring.
 
-An image of the host cache is trusted. Files are read only as they were when they last held what is served; when they
-are not, they are read with their hash, and other bytes fail the model.
+Images of the host cache are trusted. Files are read without a hash only while they are unchanged since they were
+verified. Changed files are read and hashed again, and other content fails the model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One model's folder in the disk tier: its lock, its marks, what it takes, and its end. A node's sidecars share it."""
+"""One model's folder in the disk tier: its lock, its markers, its size, and its removal. A node's sidecars share it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sidecar knows of one model of the catalog, from its source to its place on the device."""
+"""The sidecar's record of one catalog model, from its source to its range on the device."""
 
 from __future__ import annotations
 

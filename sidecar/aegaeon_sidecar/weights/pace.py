@@ -1,4 +1,4 @@
-"""How far a transfer is and how fast it goes: what ModelState, `aegaeon top` and the log say of it."""
+"""Progress and rate of a transfer, as shown in ModelState, `aegaeon top` and the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of each model: whether it can be served, and else why, in words that its owner may read."""
+"""The state of each model as its owner reads it: whether it can be served, and if not, the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which images may not be evicted: those of models that run, that come in, or that a queued Load will bring in."""
+"""Images that may not be evicted: those of models that are resident, loading, or named by a queued Load."""
 
 from __future__ import annotations
 

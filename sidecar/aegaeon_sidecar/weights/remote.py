@@ -1,6 +1,6 @@
-"""Models on a web server: which files there are, and one's bytes from any place on.
+"""Models on a web server: lists the files, and reads one from any offset.
 
-Those of S3-compatible stores are in s3.py, those of the hub in hub.py. What all of them raise passes boundary.py.
+s3.py has S3-compatible stores, hub.py the hub. boundary.py wraps the errors of all of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Failed models are retried without a request: a repaired file, a mount or a server that is back.
+"""Retries failed models without a request: the owner may have repaired a file, a mount or a server.
 
-A look at a folder costs a stat of each of its files, a try may cost reading all of them. So a model of a folder is
-tried when the folder has changed since the last try and keeps still, one from afar after pauses that grow.
+Checking a folder costs one stat per file; a retry may read all of them. So a model in a folder is retried when the
+folder has changed since the last try and is stable, and a remote model with growing backoff.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The stage ring's view from Python: which chunks of which files go where, and the hashes of what passed.
+"""The stage ring's interface in Python: where each chunk of each file goes, and the hashes of chunks read.
 
-The work is done by native threads (native/src/stage.cpp). Python is asked only to hash, when a model is read for the
-first time, and whether to go on.
+Native threads do the work (native/src/stage.cpp). They call Python only to hash, at a model's first read, and to ask
+whether to continue.
 """
 
 from __future__ import annotations

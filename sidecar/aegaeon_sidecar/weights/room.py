@@ -1,6 +1,6 @@
-"""Room in the disk tier for one model: reserved before a byte is written, under a budget over all sidecars of the node.
+"""Reserves disk tier space for one model before the first byte is written, under a budget shared by a node's sidecars.
 
-Who makes room: fetches that were broken off, the oldest first, then the models used longest ago.
+Eviction order: interrupted fetches, the oldest first, then models in LRU order.
 """
 
 from __future__ import annotations

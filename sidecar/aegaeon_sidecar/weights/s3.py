@@ -1,4 +1,4 @@
-"""Models in an S3-compatible store. Who signs and who sends: aegaeon_proto/outbound/store.py."""
+"""Models in an S3-compatible store. aegaeon_proto/outbound/store.py signs and sends the requests."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Which slabs hold whose weights. Models of one content show the same slabs; what the last one leaves is kept in free
-slabs until they are allocated, and found again by the next load. The engine's lock is held in all of it."""
+"""Slabs shared by models of equal content. When the last of them is unloaded, the pool keeps the content in free slabs
+until they are allocated, and the next load takes it back. Callers hold the engine's lock."""
 
 from __future__ import annotations
 

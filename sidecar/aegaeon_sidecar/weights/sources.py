@@ -1,4 +1,4 @@
-"""Where a model's files come from: a directory of this machine, the Hugging Face hub, an S3 store or a web server."""
+"""Sources of a model's files: a local directory, the Hugging Face hub, an S3 store or a web server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the host cache and the disk tier have in common: a folder of entries that the sidecars of a node share.
+"""The common part of host cache and disk tier: a folder of entries that the sidecars of a node share.
 
-An entry has a lock: held alone by who fills or evicts it, shared by who may read it, and free when its holder has died.
-A process that makes or evicts entries holds the folder's lock as well. Those used longest ago make room under a budget.
+Each entry has a lock: exclusive for the process that fills or evicts it, shared for readers, and dropped when its
+holder dies. A process that makes or evicts entries also holds the folder's lock. Eviction is LRU under a budget.
 """
 
 from __future__ import annotations

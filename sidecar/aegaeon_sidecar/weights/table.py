@@ -1,4 +1,4 @@
-"""The models of the catalog, as this engine knows them."""
+"""The catalog's models with their state in this engine."""
 
 from __future__ import annotations
 

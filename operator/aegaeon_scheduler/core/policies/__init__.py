@@ -1,6 +1,6 @@
-"""The seam between what is decided (a policy) and how it is carried out (residency, hand-off, recovery: shared).
+"""The interface between decisions (a policy) and mechanism (residency, hand-off, recovery: shared).
 
-A policy owns queues and orders, never memory: it names what should run, and shared machinery makes room or says no.
+A policy owns queues and orders, never memory: it proposes what to run, and shared code frees memory for it or declines.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The torch backend: shells by model name, caches by KV shape, and `launch`.
 
-Parameters and KV are views of addresses that never change; whether a model's bytes are there is the caller's business.
+Parameters and KV are views of addresses that never change; the caller ensures that a model's bytes are present.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which device a backend computes on, and whether it can: said in one sentence before anything is built."""
+"""Checks whether a backend can compute on its device, before anything is built."""
 
 from __future__ import annotations
 

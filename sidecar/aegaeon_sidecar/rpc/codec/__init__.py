@@ -1,5 +1,5 @@
-"""Between the wire and the domain: messages become commands, reports and tokens become messages.
+"""Translates between messages and the domain: decodes commands, encodes reports and tokens.
 
-Pure functions, and the only ones that know protobuf. What a command asks for is judged by who carries it out; here an
-enumeration's value that this version does not know counts as its default.
+Pure functions, and the only ones that import protobuf. The codec does not validate commands: the module that executes
+one does. An enumeration value that this version does not define becomes its default.
 """

@@ -1,4 +1,4 @@
-"""Down: a message of the scheduler becomes a command."""
+"""Decodes a message of the scheduler into a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Enumerations, ids, handles and models, from the wire to the domain and back."""
+"""Enumerations, ids, handles and models, translated in both directions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Up: a report becomes a message for the scheduler."""
+"""Encodes a report as a message for the scheduler."""
 
 from __future__ import annotations
 

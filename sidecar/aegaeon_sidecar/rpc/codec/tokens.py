@@ -1,4 +1,4 @@
-"""Tokens become messages for their gateway."""
+"""Encodes tokens as messages for their gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of the pool that one pass decides on: taken at its start, kept up to date by the pass's own moves."""
+"""The snapshot of the pool that one pass decides on: taken at its start, updated by the pass's own moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting groups, most urgent first: to an instance with room and time, else preempting groups with more slack."""
+"""Places waiting groups, most urgent first: where memory and time are free, else preempting groups with more slack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instances whose groups hold more memory than the high-water mark, or that are stuck: one group leaves each."""
+"""Moves one group off each instance whose groups exceed the high-water mark of memory, or that is stuck."""
 
 from __future__ import annotations
 

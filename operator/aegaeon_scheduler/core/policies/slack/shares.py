@@ -1,9 +1,9 @@
-"""Tiers and weights: by how many seconds a model's groups come later than their deadlines say, or sooner.
+"""Tiers and weights: the seconds by which a model's groups rank later, or earlier, than their deadlines.
 
-A tier is `tier_share` of TTFT behind the one above: room enough to be late first, little enough that the one above does
-not run alone. Within a tier, weighted fair sharing: where weights differ, a model that had more of the engines' time
-lately than its weight gives it comes later, and one that had less comes sooner, by three fifths of a tier at most.
-Where all are alike the order stays as it is.
+A tier ranks `tier_share` of TTFT behind the one above: enough to be late first, and little enough that the tier above
+does not run alone. Within a tier, weighted fair sharing applies where weights differ: a model that recently used more
+of the engines' time than its weight allows ranks later, one that used less ranks earlier, by at most three fifths of
+a tier. With equal tiers and weights the order does not change.
 """
 
 from __future__ import annotations

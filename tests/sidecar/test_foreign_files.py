@@ -46,8 +46,9 @@ def pipe(name: str) -> Callable[[Path], None]:
 
 
 def surrogate_tensor(directory: Path) -> None:
-    """JSON may escape half of a surrogate pair, which UTF-8 cannot hold: the reason that quotes it must be sent all the same."""
-    weights = {"weight_map": {"model.\ud800.weight": "model.safetensors", "x": "other.safetensors"}}
+    """JSON may escape half of a surrogate pair, which UTF-8 cannot hold; the reason that quotes it is sent escaped."""
+    (directory / "model.safetensors").rename(directory / "weights.safetensors")
+    weights = {"weight_map": {"model.\ud800.weight": "weights.safetensors"}}
     (directory / "model.safetensors.index.json").write_text(json.dumps(weights))
 
 

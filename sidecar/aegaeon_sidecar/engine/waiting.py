@@ -1,4 +1,4 @@
-"""Whether the KV or weights that a turn lacks are on their way: a copy or load issued that does not wait for this turn."""
+"""Whether KV or weights that a turn lacks are on their way: an issued copy or load that does not wait for this turn."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from aegaeon_proto.redaction import encodable
 from aegaeon_proto.v1 import engine_pb2, model_pb2
 from aegaeon_sidecar.domain.catalog import (
     DirectorySource,
@@ -57,11 +58,6 @@ TIERS: Mapping[ServiceTier, model_pb2.Tier.ValueType] = {
     ServiceTier.INTERACTIVE: model_pb2.TIER_INTERACTIVE,
 }
 _TIER_OF: Mapping[int, ServiceTier] = {code: tier for tier, code in TIERS.items()}
-
-
-def printable(text: str) -> str:
-    """The same as UTF-8 can hold it: names in a model's files may have lone surrogates, which become escapes."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def seq_from(message: model_pb2.SeqId) -> SeqKey:
@@ -175,7 +171,7 @@ def state_to(state: ModelState) -> model_pb2.ModelState:
     return model_pb2.ModelState(
         model=state.model,
         phase=PHASES[state.phase],
-        reason=printable(state.reason),
+        reason=encodable(state.reason),
         footprint=_footprint_to(state.footprint),
         bytes_done=state.bytes_done,
         bytes_total=state.bytes_total,

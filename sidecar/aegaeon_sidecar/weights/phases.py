@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _MOST_MISSES = 4  # after as many the scheduler gives it up here: SchedulerConfig.max_failures + 1
 _CHANGED = "weights changed while served: "
 _MEND = "; it is loaded again by itself when that is fixed"
-_PUT_BACK = "; put the former files back and it is loaded again by itself, or apply it anew to serve these"
+_PUT_BACK = "; put the former files back and it is loaded again by itself, or apply it again to serve these"
 
 
 class Phases:

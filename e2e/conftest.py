@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from kubernetes import client, config
@@ -72,15 +73,17 @@ def deleted(kubeconfig: Path) -> Iterator[list[str]]:
 @pytest.fixture
 def namespaced(api: client.ApiClient, kubeconfig: Path, deleted: list[str], tmp_path: Path) -> Iterator[Path]:
     """A kubeconfig whose namespace is new. An operator of `operating` works there; no pod runs."""
-    name = f"operator-test-{len(deleted)}"
+    name = f"operator-test-{uuid4().hex[:8]}"
     own = tmp_path / "kubeconfig"
     shutil.copy(kubeconfig, own)
     kubectl(own, "config", "set-context", "--current", f"--namespace={name}")
     kubectl(own, "create", "namespace", name)
-    kubectl(own, "create", "quota", "nothing-runs", "--hard=pods=0")
-    yield own
-    deleted.append(name)
-    kubectl(own, "delete", "namespace", name, "--wait=false", "--ignore-not-found")
+    try:
+        kubectl(own, "create", "quota", "nothing-runs", "--hard=pods=0")
+        yield own
+    finally:
+        deleted.append(name)
+        kubectl(own, "delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
 
 @pytest.fixture(scope="session")

@@ -52,12 +52,16 @@ def try_locked(path: Path) -> Iterator[bool]:
 def _lock_if_free(path: Path) -> int | None:
     try:
         return _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, FileNotFoundError):
+    except BlockingIOError:
+        return None
+    except FileNotFoundError:
+        if _is_lock_file(path):  # it would have been made: its folder is gone
+            raise
         return None
 
 
 def share(path: Path) -> int:
-    """Hold it beside others until the handle is closed. Waits for who holds it alone. A file named `*.lock` is made."""
+    """Take a shared lock until the handle is closed. Blocks while it is held exclusively. Creates a `*.lock` file."""
     return _lock(path, fcntl.LOCK_SH)
 
 

@@ -8,14 +8,13 @@ picker protocol of the Gateway API Inference Extension.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from envoy.config.core.v3.base_pb2 import HeaderValue, HeaderValueOption
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest as Request
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingResponse as Response
 from envoy.type.v3.http_status_pb2 import HttpStatus
-from google.protobuf.struct_pb2 import ListValue, Struct
+from google.protobuf.struct_pb2 import Struct, Value
 
 from aegaeon_picker.fleet import Fleet
 from aegaeon_picker.transport.errors import CallError, Status
@@ -89,19 +88,20 @@ class Exchange:
         hint = _metadata(request, "envoy.lb.subset_hint", SUBSET)
         if hint is None:
             return None
-        if isinstance(hint, str):
-            return _split(hint)
-        if not isinstance(hint, ListValue) or len(hint) > _MAX_SUBSET:
+        if hint.HasField("string_value"):
+            return _split(hint.string_value)
+        if not hint.HasField("list_value") or len(hint.list_value.values) > _MAX_SUBSET:
             raise CallError(Status.INVALID_ARGUMENT, f"{SUBSET} is no list of at most {_MAX_SUBSET} endpoints")
-        return [str(each) for each in hint]
+        return [each.string_value for each in hint.list_value.values]
 
     def _arrived(self, request: Request) -> Response:
-        served = _metadata(request, "envoy.lb", SERVED)
-        if isinstance(served, str) and 0 < len(served) <= _MAX_ENDPOINT:
+        reported = _metadata(request, "envoy.lb", SERVED)
+        served = reported.string_value if reported is not None else ""
+        if 0 < len(served) <= _MAX_ENDPOINT:
             self._count_at(served)
         common = ext_proc.CommonResponse()
         if self._conformance:  # the suite asks whether the gateway says it, so what was picked is no answer
-            told = served if isinstance(served, str) and served else f"fail: no metadata envoy.lb {SERVED}"
+            told = served or f"fail: no metadata envoy.lb {SERVED}"
             common.header_mutation.set_headers.append(_header(TEST_SERVED, told))
         return Response(response_headers=ext_proc.HeadersResponse(response=common))
 
@@ -123,12 +123,13 @@ def _split(value: str) -> list[str]:
     return [each.strip() for each in value.split(",") if each.strip()]
 
 
-def _metadata(request: Request, namespace: str, key: str) -> Any | None:
-    """A value of the metadata that Envoy forwards, of any kind that a Struct holds; None when it is not there."""
+def _metadata(request: Request, namespace: str, key: str) -> Value | None:
+    """A value of the metadata that Envoy forwards; None when it is absent, null or of no kind."""
     filters = request.metadata_context.filter_metadata
     if namespace not in filters or key not in filters[namespace].fields:
         return None
-    return filters[namespace][key]
+    value = filters[namespace].fields[key]
+    return value if value.WhichOneof("kind") not in (None, "null_value") else None
 
 
 def _pieces(body: ext_proc.HttpBody) -> Iterator[ext_proc.BodyResponse]:

@@ -47,6 +47,11 @@ def sentence(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
+def encodable(text: str) -> str:
+    """The same as UTF-8 can hold it: names in a tenant's files may have lone surrogates, which become escapes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def redact(text: str) -> str:
     """As `sentence`, of a text."""
     for form in _secret_forms():  # before the cut, which could leave the beginning of one

@@ -21,7 +21,7 @@ from fuzz.table import TARGETS
 from fuzz.target import Target
 
 LEAK_BYTES = 64 << 20  # growth over the second half of a run; the fuzzer's own corpus grows as well
-MANY = 5000  # executions after which one that is guided by coverage has found something
+NO_COVERAGE = "Is the code instrumented for coverage?"  # as libFuzzer asks after the seeds
 KEPT = 2000  # inputs of a target in the cache folder; the oldest are removed
 TAIL_S = 120.0  # beyond the time: the start, and an input that hangs
 _FAILED = ("crash-", "timeout-", "oom-", "leak-")  # slow units are the machine's: a time limit is set
@@ -61,8 +61,8 @@ async def fuzz(target: Target, seconds: int, cache: Path) -> Run:
         samples = [tuple(map(float, each.split())) for each in _lines(work / "rss")]
         executions = int(counted[1]) if counted else int(samples[-1][1]) if samples else 0
         problem = "" if process.returncode == 0 or failed else f"ended with status {process.returncode}"
-        if not problem and executions >= MANY and not any(found.iterdir()):
-            problem = "no input reached new code: the parser is not instrumented"
+        if not problem and NO_COVERAGE in log:
+            problem = "the parser is not instrumented: no input, not even a seed, reached code of it"
         return Run(target.name, executions, failed, _growth(samples), problem, log)
 
 

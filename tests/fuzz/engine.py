@@ -201,9 +201,5 @@ TARGETS = (
     Target("weights_index", _index, ("aegaeon_sidecar.models",)),
     Target("sha256sums", _sums, ("aegaeon_sidecar.weights.remote",)),
     Target("credentials", _credentials, ("aegaeon_proto.credentials",)),
-    Target(
-        "engine_commands",
-        _commands,
-        ("aegaeon_sidecar.rpc.codec", "aegaeon_sidecar.engine.opening", "aegaeon_sidecar.engine.turn"),
-    ),
+    Target("engine_commands", _commands, _COMMANDS),
 )

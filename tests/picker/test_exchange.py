@@ -5,6 +5,7 @@ import json
 import pytest
 from envoy.config.core.v3.base_pb2 import HeaderValue
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
+from google.protobuf.struct_pb2 import NULL_VALUE, Value
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,6 +52,20 @@ def test_a_subset_as_list_or_as_text_restricts_the_choice() -> None:
         request = headers()
         request.metadata_context.filter_metadata["envoy.lb.subset_hint"].update({SUBSET: hint})
         assert destination(only(Exchange(fleet_of_two()), request)) == [A]
+
+
+def test_a_subset_of_no_kind_or_null_restricts_nothing() -> None:
+    for hint in (Value(), Value(null_value=NULL_VALUE)):
+        request = headers()
+        request.metadata_context.filter_metadata["envoy.lb.subset_hint"].fields[SUBSET].CopyFrom(hint)
+        assert destination(only(Exchange(fleet_of_two()), request)) in ([A, B], [B, A])
+
+
+def test_entries_of_a_subset_that_are_no_text_match_no_endpoint() -> None:
+    request = headers()
+    hint = request.metadata_context.filter_metadata["envoy.lb.subset_hint"].fields[SUBSET].list_value
+    hint.values.extend([Value(), Value(number_value=1), Value(string_value=A)])
+    assert destination(only(Exchange(fleet_of_two()), request)) == [A]
 
 
 def test_an_empty_subset_and_an_empty_pool_are_answered_with_503() -> None:

@@ -70,6 +70,11 @@ PLAIN = {
 }
 
 
+def test_a_reason_that_quotes_a_lone_surrogate_is_sent_escaped() -> None:
+    state = catalog.ModelState("m", catalog.ModelPhase.FAILED, "tensor a\ud800 is missing")
+    assert nouns.state_to(state).reason == "tensor a\\ud800 is missing"
+
+
 def values(kind: Any) -> st.SearchStrategy[Any]:
     """Every value of a domain type, by the types of its fields."""
     origin, of = get_origin(kind), get_args(kind)
@@ -197,6 +202,8 @@ def test_every_body_of_a_command_and_of_a_report_is_known() -> None:
 def test_an_enumeration_has_the_values_of_its_message(kind: type[Enum]) -> None:
     assert {one for one in CODES[kind] if one is not None} == set(kind)
     assert set(CODES[kind].values()) | {0} == set(ENUMS[kind].values())
+    for one, code in CODES[kind].items():
+        assert one is None or ENUMS[kind].Name(code).endswith(f"_{one.name}")
 
 
 def test_a_command_of_a_kind_from_the_future_has_no_body() -> None:

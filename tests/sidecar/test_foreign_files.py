@@ -45,7 +45,15 @@ def pipe(name: str) -> Callable[[Path], None]:
     return make
 
 
+def surrogate_tensor(directory: Path) -> None:
+    """JSON may escape half of a surrogate pair, which UTF-8 cannot hold; the reason that quotes it is sent escaped."""
+    (directory / "model.safetensors").rename(directory / "weights.safetensors")
+    weights = {"weight_map": {"model.\ud800.weight": "weights.safetensors"}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(weights))
+
+
 FILES = {
+    "a tensor whose name is half of a surrogate pair": surrogate_tensor,
     "a base that its rope divides by": rope(rope_theta=1.0),
     "a rope beyond floats": rope(beta_fast=1e-308),
     "a context that no table holds": amended(max_position_embeddings=2**31 - 1),

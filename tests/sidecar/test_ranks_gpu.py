@@ -11,7 +11,7 @@ from sidecar.driver_double import DriverDouble
 from aegaeon_native import BlockPool, EventTable, Range
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_sidecar.domain.program import Lane
-from aegaeon_sidecar.engine.state import Command
+from aegaeon_sidecar.engine.state import Queued
 from aegaeon_sidecar.memory.copier import Copier, await_copy
 from aegaeon_sidecar.memory.gpu import device_pool, host_pool
 from aegaeon_sidecar.memory.segments import segment_files, segment_path
@@ -30,7 +30,7 @@ def test_weights_and_blocks_reach_the_memory_of_each_rank(folder: Path, driver: 
 
     part = SLAB + 4096
     image = random.integers(0, 256, size=2 * part, dtype=np.uint8)
-    weights, unload = Range(device, 2), Command(1, Lane.WEIGHTS, (), pb.Unload(), 0)
+    weights, unload = Range(device, 2), Queued(1, Lane.WEIGHTS, (), pb.Unload(), 0)
     weights.map(0, device.take(2)[::-1])
     copier.copy_image(unload, weights, image.ctypes.data, part, 0)
     copier.finish()

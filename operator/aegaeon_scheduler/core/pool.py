@@ -1,4 +1,4 @@
-"""The core's tables of models, instances and sequences, the current event's output, and the only sender of commands."""
+"""The core's tables of models, instances and sequences, the output of an event, and the only way to send commands."""
 
 from __future__ import annotations
 

@@ -45,7 +45,12 @@ class Launched(Protocol):
 
 
 class Backend(Protocol):
-    """Executes models whose parameters and KV cache are views of addresses that never change."""
+    """Executes models whose parameters and KV cache are views of addresses that never change.
+
+    The fetcher's thread calls `describe`, `register`, `bind_kv` and `forget`, the compute lane's thread `launch` and
+    `results`, at the same time for different models. The engine's lock is held in none of them, only in `may_follow`,
+    which must not block.
+    """
 
     def describe(self, directory: Path, max_model_len: int) -> Layout:
         """Read config.json and the safetensors headers of `directory` and say what the model needs.
@@ -75,6 +80,10 @@ class Backend(Protocol):
 
         Passes run in the order of their launches. `after`: the one launched before, where an input `follows` it. What
         the pass reads and writes (weights, blocks) stays where it is until its results are there.
+
+        Raises, as `results` does, BackendError or one of Python's RuntimeError, ValueError, LookupError, MemoryError,
+        ArithmeticError and TypeError: the step is tried again in halves, and nothing of it may be under way.
+        DeviceLostError, or anything else, ends the process.
         """
         ...
 

@@ -1,6 +1,6 @@
 """The one lock of an engine and what its threads sleep on.
 
-Held for bookkeeping alone, never during a step or a copy, and never taken while another lock of the process is held.
+Held for bookkeeping alone, never during a step or a copy. `weights.held` alone takes it inside a lock of its own.
 A command that changes what another lane may wait for notifies once, at its end: each lane that wakes costs the others
 time.
 """

@@ -20,7 +20,7 @@ from aegaeon_sidecar.domain.reports import StepDone
 from aegaeon_sidecar.domain.sequences import Place, SeqKey
 from aegaeon_sidecar.engine.outcome import Outcome
 from aegaeon_sidecar.engine.progress import TurnProgress
-from aegaeon_sidecar.engine.state import Command, State
+from aegaeon_sidecar.engine.state import Queued, State
 from aegaeon_sidecar.engine.steps import Step, Steps
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.engine.waiting import kv_is_coming, model_is_coming
@@ -28,7 +28,7 @@ from aegaeon_sidecar.kv.reuse import PrefixReuse
 from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.weights.models import Model
 
-PostStep = Callable[[Command, StepDone], None]
+PostStep = Callable[[Queued, StepDone], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Compute:
         self._free_since_s = time.monotonic()
         self._boundary_s = 0.0
 
-    def turn(self, command: Command, turn: Turn) -> Outcome:
+    def turn(self, command: Queued, turn: Turn) -> Outcome:
         """Carry a turn out; reports itself by StepDone. Raises UnknownError, CancelledError, EngineError."""
         now = time.monotonic()
         progress = TurnProgress(command.id, now, wait_s=now - max(self._free_since_s, command.issued_s))
@@ -88,7 +88,7 @@ class Compute:
             raise CancelledError(f"the turn of {turn.model} was cancelled")
         return Outcome(silent=True)
 
-    def _run(self, command: Command, turn: Turn, progress: TurnProgress) -> None:
+    def _run(self, command: Queued, turn: Turn, progress: TurnProgress) -> None:
         """From boundary to boundary, until `_next` says that the turn is over."""
         model = self._await_model(command, turn, progress)
         if model is None:
@@ -105,7 +105,7 @@ class Compute:
                 case End():
                     return
 
-    def _await_model(self, command: Command, turn: Turn, progress: TurnProgress) -> Model | None:
+    def _await_model(self, command: Queued, turn: Turn, progress: TurnProgress) -> Model | None:
         start = time.monotonic()
         with self._state.monitor.changed:
             while not turn.ended:
@@ -119,7 +119,7 @@ class Compute:
                     break
         return None
 
-    def _next(self, command: Command, turn: Turn, model: Model, progress: TurnProgress) -> Action:
+    def _next(self, command: Queued, turn: Turn, model: Model, progress: TurnProgress) -> Action:
         """Return the turn's next action (lock held). Sleeps while all its remaining sequences wait for copies."""
         if len(self._steps):
             return self._behind(command, turn, model, progress)
@@ -138,14 +138,14 @@ class Compute:
             self._boundary_s = time.perf_counter()
         return End()
 
-    def _behind(self, command: Command, turn: Turn, model: Model, progress: TurnProgress) -> Action:
+    def _behind(self, command: Queued, turn: Turn, model: Model, progress: TurnProgress) -> Action:
         """While a step is under way: the decode step after it, where that is known before its tokens are."""
         if self._steps.full or turn.prefill or self._reuse.pending or self._is_over(command, turn, model):
             return Wait()
         step = self._decode_step(turn, model, progress)
         return Wait() if step is None else Launch(step)
 
-    def _wait(self, command: Command, turn: Turn, progress: TurnProgress) -> None:
+    def _wait(self, command: Queued, turn: Turn, progress: TurnProgress) -> None:
         """For the oldest step under way, else for the oldest copy of KV that is reused."""
         if len(self._steps):
             self._complete(command, turn, progress)
@@ -153,10 +153,10 @@ class Compute:
         self._reuse.wait()
         self._boundary_s = time.perf_counter()
 
-    def _is_over(self, command: Command, turn: Turn, model: Model) -> bool:
+    def _is_over(self, command: Queued, turn: Turn, model: Model) -> bool:
         return turn.ended or command.cancelled or self._state.monitor.stopping or not model.usable
 
-    def _prefill_step(self, command: Command, turn: Turn, model: Model, progress: TurnProgress) -> Step | None:
+    def _prefill_step(self, command: Queued, turn: Turn, model: Model, progress: TurnProgress) -> Step | None:
         for part in list(turn.prefill):
             sequence = self._here(part.key, model)
             if sequence is not None and sequence.place is Place.NONE and kv_is_coming(self._state, command, part.key):
@@ -225,7 +225,7 @@ class Compute:
         sequence.place = Place.DEVICE
         return True
 
-    def _complete(self, command: Command, turn: Turn, progress: TurnProgress) -> None:
+    def _complete(self, command: Queued, turn: Turn, progress: TurnProgress) -> None:
         """The oldest step ends: its tokens go out, its time is counted from the boundary before it."""
         step = self._steps.complete(turn, progress)
         now = time.perf_counter()
@@ -245,7 +245,7 @@ class Compute:
         progress.batch = len(step.sequences)
         progress.context_tokens = sum(sequence.kv_tokens for sequence in step.sequences)
 
-    def _report(self, command: Command, progress: TurnProgress, end: bool) -> None:
+    def _report(self, command: Queued, progress: TurnProgress, end: bool) -> None:
         self._post(command, progress.flush(time.monotonic(), self._state.memory(), end))
 
 

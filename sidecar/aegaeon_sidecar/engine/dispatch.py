@@ -16,7 +16,7 @@ from aegaeon_sidecar.domain.reports import Skipped
 from aegaeon_sidecar.engine.lanes import Post, failed
 from aegaeon_sidecar.engine.opening import open_sequence
 from aegaeon_sidecar.engine.outputs import PushTokens, token_of
-from aegaeon_sidecar.engine.state import Command, State, Work
+from aegaeon_sidecar.engine.state import Queued, State, Work
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.memory.copier import Copier
@@ -54,13 +54,13 @@ class Dispatcher:
                 if isinstance(body, commands.Load | commands.Cancel):
                     self._state.update_pins()
             except CommandError as error:
-                shell = Command(command.id, Lane.COMPUTE, (), commands.Unload(""), owner)
+                shell = Queued(command.id, Lane.COMPUTE, (), commands.Unload(""), owner)  # its id and owner count
                 self._fail(shell, error)
             self._state.monitor.changed.notify_all()
 
     def issue(self, command: int, after: Iterable[int], lane: Lane, work: Work, owner: int) -> None:
         """Queue work on a lane (lock held). Raises EngineError when `after` names a later id."""
-        item = Command(command, lane, tuple(after), work, owner, issued_s=time.monotonic())
+        item = Queued(command, lane, tuple(after), work, owner, issued_s=time.monotonic())
         try:
             skip = self._state.program.issue(item)
         except ValueError as error:
@@ -129,7 +129,7 @@ class Dispatcher:
         elif item.lane in self._copiers:
             self._copiers[item.lane].cancel(item)
 
-    def _fail(self, item: Command, error: CommandError) -> None:
+    def _fail(self, item: Queued, error: CommandError) -> None:
         skips: list[Skipped] = self._state.program.fail(item.id)
         self._post(item, failed(item.id, error, self._state.memory()))
         for skip in skips:

@@ -24,7 +24,7 @@ from aegaeon_sidecar.engine.hello import hello
 from aegaeon_sidecar.engine.lanes import Lanes
 from aegaeon_sidecar.engine.outbox import Outbox
 from aegaeon_sidecar.engine.outputs import PushTokens
-from aegaeon_sidecar.engine.state import Command, State
+from aegaeon_sidecar.engine.state import Queued, State
 from aegaeon_sidecar.engine.steps import Steps
 from aegaeon_sidecar.engine.sweeper import Sweeper, sweep
 from aegaeon_sidecar.engine.switch import Switch
@@ -203,7 +203,7 @@ class Engine:
         with self.state.monitor.changed:
             self.state.kv.sequences.reclaim_loans()
 
-    def _post(self, command: Command, report: reports.Report) -> None:
+    def _post(self, command: Queued, report: reports.Report) -> None:
         self._outbox.post(report, command.owner)
 
     def _switch(self, backend: Backend, push: PushTokens) -> Switch:

@@ -23,12 +23,12 @@ from aegaeon_sidecar.domain.errors import (
 from aegaeon_sidecar.domain.program import Lane, Program
 from aegaeon_sidecar.domain.reports import Done, Failed, FailureKind, Memory, Report
 from aegaeon_sidecar.engine.outcome import Outcome
-from aegaeon_sidecar.engine.state import Command, State, Work
+from aegaeon_sidecar.engine.state import Queued, State, Work
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[Command], Outcome]
-Post = Callable[[Command, Report], None]
+Handler = Callable[[Queued], Outcome]
+Post = Callable[[Queued, Report], None]
 
 _KINDS: tuple[tuple[type[CommandError], FailureKind], ...] = (
     (NoMemoryError, FailureKind.NO_MEMORY),
@@ -76,7 +76,7 @@ class Lanes:
             self._crashed()
             raise
 
-    def _take(self, lane: Lane) -> tuple[Program[Work], Command] | None:
+    def _take(self, lane: Lane) -> tuple[Program[Work], Queued] | None:
         with self._state.monitor.changed:
             while not self._state.monitor.stopping:
                 command = self._state.program.head(lane)
@@ -87,7 +87,7 @@ class Lanes:
                 self._state.monitor.changed.wait()
         return None
 
-    def _carry_out(self, program: Program[Work], command: Command, handler: Handler) -> None:
+    def _carry_out(self, program: Program[Work], command: Queued, handler: Handler) -> None:
         start = time.monotonic()
         try:
             outcome = handler(command)
@@ -100,7 +100,7 @@ class Lanes:
             self._post(command, done)
         self._end(program, command, None)
 
-    def _end(self, program: Program[Work], command: Command, error: Exception | None) -> None:
+    def _end(self, program: Program[Work], command: Queued, error: Exception | None) -> None:
         with self._state.monitor.changed:
             self._state.running -= 1
             if error is None:

@@ -19,7 +19,7 @@ from aegaeon_sidecar.weights.pins import update_pins
 from aegaeon_sidecar.weights.table import ModelTable
 
 Work = Union[Load, Unload, SwapOut, SwapIn, Adopt, Turn]
-Command = Item[Work]
+Queued = Item[Work]
 
 
 @dataclass(slots=True)

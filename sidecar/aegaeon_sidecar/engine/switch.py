@@ -18,7 +18,7 @@ from aegaeon_sidecar.domain.program import Lane
 from aegaeon_sidecar.domain.sequences import Place
 from aegaeon_sidecar.engine.compute import Compute
 from aegaeon_sidecar.engine.outcome import Outcome
-from aegaeon_sidecar.engine.state import Command, State
+from aegaeon_sidecar.engine.state import Queued, State
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.kv.handles import resume, units
 from aegaeon_sidecar.kv.moves import KvMoves
@@ -64,7 +64,7 @@ class Switch:
         self._compute = compute
         self._copiers = copiers
 
-    def carry_out(self, command: Command) -> Outcome:
+    def carry_out(self, command: Queued) -> Outcome:
         """One command, on its lane's thread. Raises CommandError or NativeError: Failed, and Skipped for dependants."""
         match command.body:
             case SwapOut() as swap:
@@ -83,7 +83,7 @@ class Switch:
 
     # -- A leaves ---------------------------------------------------------------------------------------------------
 
-    def _swap_out(self, command: Command, swap: SwapOut) -> Outcome:
+    def _swap_out(self, command: Queued, swap: SwapOut) -> Outcome:
         """Device to host; the device blocks are free when it is done. Raises the errors of `begin`, NoMemoryError."""
         with self._state.monitor.changed:
             sequence = self._kv.begin(command, swap.seq, swap.epoch)
@@ -103,7 +103,7 @@ class Switch:
             self._kv.end(command, sequence, Place.DEVICE, Place.HOST)
             return Outcome(nbytes=new.size * host.block_bytes, handle=self._kv.handle(sequence))
 
-    def _unload(self, command: Command, unload: Unload) -> Outcome:
+    def _unload(self, command: Queued, unload: Unload) -> Outcome:
         """Give a model's slabs back after the last step that uses them. Nothing happens when it is not resident.
 
         They stay mapped, and free slabs without content are taken first: what is still free when the model is loaded
@@ -125,7 +125,7 @@ class Switch:
 
     # -- B comes ----------------------------------------------------------------------------------------------------
 
-    def _load_or_tell(self, command: Command, load: Load) -> Outcome:
+    def _load_or_tell(self, command: Queued, load: Load) -> Outcome:
         """Fail a model whose loads fail repeatedly, so that no request waits for it without end."""
         try:
             return self._load(command, load)
@@ -136,7 +136,7 @@ class Switch:
                 self._phases.not_loaded(model, error)
             raise
 
-    def _load(self, command: Command, load: Load) -> Outcome:
+    def _load(self, command: Queued, load: Load) -> Outcome:
         """Make a model resident with at most `load.slabs` slabs; nothing happens when it is already.
 
         With a twin its slabs are shown as well, and nothing is copied. From the host cache it is one copy, of what was
@@ -182,7 +182,7 @@ class Switch:
             raise EngineError(f"{model.name} could not be mapped: {error}") from error
         model.map_s = time.monotonic() - begin
 
-    def _fill(self, command: Command, model: Model, past_host: bool, there: int) -> int:
+    def _fill(self, command: Queued, model: Model, past_host: bool, there: int) -> int:
         """All bytes but the first `there`, which are in already; returns how many were moved."""
         begin = time.monotonic()
         missing, known = max(_layout(model).weight_bytes - there, 0), model.content
@@ -207,14 +207,14 @@ class Switch:
             model.shown, model.moving = [], False
             self._state.update_pins()
 
-    def _now_resident(self, command: Command, model: Model) -> None:
+    def _now_resident(self, command: Queued, model: Model) -> None:
         with self._state.monitor.changed:
             if command.cancelled or model.forgotten:
                 raise CancelledError(f"the load of {model.name} was cancelled")
             model.moving, model.resident, model.misses = False, True, 0
             self._state.update_pins()
 
-    def _swap_in(self, command: Command, swap: SwapIn) -> Outcome:
+    def _swap_in(self, command: Queued, swap: SwapIn) -> Outcome:
         """This sidecar's host to its device, mapping at most `swap.slabs` further slabs; the host blocks are freed."""
         with self._state.monitor.changed:
             sequence = self._kv.begin(command, swap.seq, swap.epoch)
@@ -233,7 +233,7 @@ class Switch:
             self._kv.end(command, sequence, Place.HOST, Place.DEVICE)
         return Outcome(nbytes=new.size * host.block_bytes)
 
-    def _adopt(self, command: Command, adopt: Adopt) -> Outcome:
+    def _adopt(self, command: Queued, adopt: Adopt) -> Outcome:
         """Another sidecar's host blocks to this device. The source keeps its copy until it is sent Close."""
         with ExitStack() as lease:
             with self._state.monitor.changed:

@@ -1,4 +1,4 @@
-"""Copies on native lanes, one per rank. A wait releases the GIL; cancelling a command stops its copy at a chunk."""
+"""Copies on native lanes, one per rank. Waits release the GIL; a cancelled command stops its copy at the next chunk."""
 
 from __future__ import annotations
 

@@ -142,8 +142,11 @@ class _Sink:
                 await asyncio.gather(reader, writer, return_exceptions=True)
                 call.cancel()
             for task in (reader, writer):
-                if not task.cancelled() and isinstance(error := task.exception(), grpc.aio.AioRpcError):
+                error = None if task.cancelled() else task.exception()
+                if isinstance(error, grpc.aio.AioRpcError):
                     raise error
+                if error is not None and not isinstance(error, asyncio.InvalidStateError):  # the call is over already
+                    log.error("gateway %s: its tokens are kept, but not sent: a defect", self.target, exc_info=error)
 
     async def _acknowledgements(self, call: Call) -> None:
         async for ack in call:
@@ -175,5 +178,6 @@ class _Sink:
         self.woken = False
         tokens: list[pb.Token] = []
         while self.fresh and len(tokens) < _BATCH_TOKENS:
-            tokens += map(token_to, self.fresh.popleft())
+            tokens += map(token_to, self.fresh[0])
+            self.fresh.popleft()  # only now: what cannot be encoded is not lost
         return pb.TokenBatch(instance=self._instance, tokens=tokens) if tokens else None

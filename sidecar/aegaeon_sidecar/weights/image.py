@@ -7,6 +7,7 @@ import logging
 import mmap
 import os
 import threading
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +16,8 @@ from aegaeon_native import CudaDevice, NativeError
 from aegaeon_native.leases import try_lock
 
 log = logging.getLogger(__name__)
+
+_PIN_S = 0.05  # the engine's lock may be held meanwhile
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -34,8 +37,18 @@ class Image:
         return np.frombuffer(self._map, dtype=np.uint8).ctypes.data
 
     def pin(self) -> bool:
-        """Keep it from eviction and make it the newest; False when it has been evicted: `close` it then."""
-        if not try_lock(self._file, fcntl.LOCK_SH) or os.fstat(self._file).st_nlink == 0:
+        """Keep it from eviction and make it the newest; False when it has been evicted: `close` it then.
+
+        A process that looks for room locks entries exclusively for a moment, and may then evict none of them.
+        """
+        deadline = time.monotonic() + _PIN_S
+        while os.fstat(self._file).st_nlink:
+            if try_lock(self._file, fcntl.LOCK_SH):
+                break
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.001)
+        if os.fstat(self._file).st_nlink == 0:
             return False
         os.utime(self._file)
         return True

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from aegaeon_native import NativeError
-from aegaeon_proto.redaction import sentence
+from aegaeon_proto.redaction import encodable, sentence
 from aegaeon_sidecar.domain.catalog import (
     DirectorySource,
     HttpSource,
@@ -90,7 +90,7 @@ class Phases:
 
 
 def _said(error: Exception) -> str:
-    return str(error) if isinstance(error, SidecarError | NativeError) else sentence(error)
+    return encodable(str(error)) if isinstance(error, SidecarError | NativeError) else sentence(error)
 
 
 def source_name(source: Source) -> str:

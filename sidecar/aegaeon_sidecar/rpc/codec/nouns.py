@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from aegaeon_proto.redaction import encodable
 from aegaeon_proto.v1 import engine_pb2, model_pb2
 from aegaeon_sidecar.domain.catalog import (
     DirectorySource,
@@ -170,7 +171,7 @@ def state_to(state: ModelState) -> model_pb2.ModelState:
     return model_pb2.ModelState(
         model=state.model,
         phase=PHASES[state.phase],
-        reason=state.reason,
+        reason=encodable(state.reason),
         footprint=_footprint_to(state.footprint),
         bytes_done=state.bytes_done,
         bytes_total=state.bytes_total,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from aegaeon_proto.redaction import encodable
 from aegaeon_proto.v1 import engine_pb2
 from aegaeon_sidecar.domain import reports
 from aegaeon_sidecar.domain.catalog import ModelState
@@ -95,7 +96,7 @@ def _progress(progress: reports.SeqProgress) -> engine_pb2.SeqProgress:
         kv_tokens=progress.kv_tokens,
         starved=progress.starved,
         finish=FINISHES[progress.finish],
-        reason=progress.reason,
+        reason=encodable(progress.reason) if progress.reason else "",
         failure=FAILURES[progress.failure],
     )
 
@@ -119,7 +120,8 @@ def _step_done(done: reports.StepDone) -> engine_pb2.Report:
 
 def _failed(failed: reports.Failed) -> engine_pb2.Report:
     kind, memory = FAILURES[failed.kind], _memory(failed.memory)
-    return engine_pb2.Report(failed=engine_pb2.Failed(id=failed.id, kind=kind, reason=failed.reason, memory=memory))
+    reason = encodable(failed.reason)
+    return engine_pb2.Report(failed=engine_pb2.Failed(id=failed.id, kind=kind, reason=reason, memory=memory))
 
 
 def _skipped(skipped: reports.Skipped) -> engine_pb2.Report:

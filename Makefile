@@ -47,13 +47,17 @@ models: $(STAMP) ## train the four tiny models of the quickstart (once; cached)
 
 # ---- run and test --------------------------------------------------------------------------------------------------
 
-.PHONY: demo test test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
+.PHONY: demo test test-stack test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
 demo: models ## four models share two engines: the whole stack, driven by an OpenAI client
 	@$(BIN)/aegaeon demo --models $(MODELS)
 # One more worker than cores: many tests wait for processes that they started.
 WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
+# Whole stacks that wait: for leases, for idle engines, for files that change while they serve.
+STACKS := $(addprefix tests/stack/test_,failover.py zero.py changed_models.py changed_files.py)
 test: $(STAMP) redis-server ## the tests on WORKERS; random ones with the same examples each time
-	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu"
+	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" $(addprefix --ignore=,$(STACKS))
+test-stack: $(STAMP) ## stacks that fail over, scale to zero, and serve models whose files or settings change
+	$(BIN)/pytest -q -n $(WORKERS) -m "not slow and not gpu" $(STACKS)
 # Latency under attack is measured: nothing else may run beside these.
 ATTACKED := tests/attacks tests/picker/test_attacks.py
 test-slow: $(STAMP) ## the tests that take minutes

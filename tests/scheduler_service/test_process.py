@@ -72,8 +72,8 @@ async def test_a_signal_ends_it_within_two_seconds_with_streams_open(
         process.send_signal(signum)
         async with asyncio.timeout(PATIENCE_S):
             assert await process.wait() == 0
-        started_in = began - launched  # more than two seconds where the machine does much else
-        assert time.monotonic() - began < max(2, started_in)
+        started_in = began - launched  # longer where other processes run
+        assert time.monotonic() - began < max(2, 2 * started_in)
         for client in (sidecar, gateway):
             assert (await client.ended())[0] is grpc.StatusCode.UNAVAILABLE
 

@@ -28,12 +28,13 @@ async def stream(client: Any, model: str, prompt: str, on_token: Callable[[], No
 
 
 async def until_empty(stack: Stack, timeout_s: float = 20) -> None:
-    """No sequence is left anywhere, and the memory that is not weights is free."""
+    """No sequence is left, and the memory that is not weights is free. A killed scheduler may restart meanwhile."""
     left = "no status"
     try:
         async with asyncio.timeout(timeout_s), grpc.aio.insecure_channel(stack.state.scheduler) as channel:
             request = gateway_pb2.StatusRequest(interval_s=0.1)
-            async for status in gateway_pb2_grpc.FrontendStub(channel).Status(request):
+            call = gateway_pb2_grpc.FrontendStub(channel).Status(request, wait_for_ready=True)
+            async for status in call:
                 if not (left := occupied(status)):
                     return
     except TimeoutError:

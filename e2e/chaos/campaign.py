@@ -107,7 +107,7 @@ class Campaign:
         self._recovering.append((struck, kind))
         if not (drawn.overlaps and kind.overlaps and len(self._recovering) < _AT_ONCE):
             self._recover()
-        time.sleep(drawn.pause_s)
+        time.sleep(drawn.pause_s)  # part of the schedule: faults arrive at random times, no event announces the next
 
     def _inject(self, kind: Kind, drawn: Drawn, struck: Struck) -> None:
         with kind.inject(self.world, drawn) as target:

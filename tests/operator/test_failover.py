@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from operator_objects import KEY, PLATFORM, gpu_pool
 from tests.operator.test_zero import Kept
@@ -55,6 +57,22 @@ def test_failover_takes_a_period_of_silence_and_failback_a_period_of_answers(
     assert failover.wanted(there, now) is wanted
 
 
+class ScriptedLink:
+    """A link to one scheduler, which answers what `answers` holds for its target."""
+
+    def __init__(self, answers: Mapping[str, SchedulerFacts | KubeError], target: str) -> None:
+        self._answers = answers
+        self._target = target
+
+    async def exchange(self, wanted: Desired, _: int) -> SchedulerFacts:
+        if isinstance(found := self._answers[self._target], KubeError):
+            raise found
+        return found
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
 async def test_a_silent_scheduler_with_a_ready_pod_gets_a_standby_until_it_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -62,21 +80,7 @@ async def test_a_silent_scheduler_with_a_ready_pod_gets_a_standby_until_it_answe
     silent = KubeError(0, "the scheduler does not answer: Deadline Exceeded")
     answers: dict[str, SchedulerFacts | KubeError] = {"scheduler": leads, "standby": leads}
 
-    class Link:
-        """Of one scheduler."""
-
-        def __init__(self, target: str, _: object) -> None:
-            self._target = target
-
-        async def exchange(self, wanted: Desired, _: int) -> SchedulerFacts:
-            if isinstance(found := answers[self._target], KubeError):
-                raise found
-            return found
-
-        async def close(self) -> None:
-            """Nothing is open."""
-
-    monkeypatch.setattr(looked_at, "SchedulerLink", Link)
+    monkeypatch.setattr(looked_at, "SchedulerLink", lambda target, _: ScriptedLink(answers, target))
     monkeypatch.setattr(looked_at, "admin_target", lambda key, name: name)
     cluster, store, now = Kept(), Store(), [0.0]
     cluster.objects["GpuPool", KEY.name] = gpu_pool()

@@ -47,7 +47,7 @@ class Image:
                 break
             if time.monotonic() > deadline:
                 return False
-            time.sleep(0.001)
+            time.sleep(0.001)  # poll: flock cannot wait with a time limit
         if os.fstat(self._file).st_nlink == 0:
             return False
         os.utime(self._file)

@@ -7,7 +7,7 @@ carries them: 1e-50 is above 0 in JSON and 0 in a float32.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
@@ -43,6 +43,13 @@ MAX_LOGIT_BIAS = 1024
 """Tokens with a bias; each costs time in every step."""
 MAX_STOP_IDS = 1024
 """EOS ids of the model and stop ids of the client together."""
+MAX_ALLOWED_IDS = 16384
+MAX_BAD_WORDS = 128
+"""Each is two runs of tokens at most, with and without a space before it."""
+MAX_BAD_RUN = 64
+"""Tokens of such a run."""
+MAX_PROMPT_LOGPROBS = 1 << 15
+"""Tokens of a prompt times logprobs of each: some bytes each in one message to the gateway."""
 
 DEFAULTS = {
     "temperature": TEMPERATURE,
@@ -60,6 +67,22 @@ class Fault:
 
     param: str
     message: str
+
+
+class Run(Protocol):
+    """Tokens in a row."""
+
+    @property
+    def tokens(self) -> Collection[int]: ...
+
+
+class Budget(Protocol):
+    """Marks of reasoning."""
+
+    @property
+    def opening(self) -> Run: ...
+    @property
+    def closing(self) -> Run: ...
 
 
 class Sampling(Protocol):
@@ -83,6 +106,14 @@ class Sampling(Protocol):
     def logit_bias(self) -> Mapping[int, float]: ...
     @property
     def logprobs(self) -> int | None: ...
+    @property
+    def allowed_ids(self) -> Collection[int]: ...
+    @property
+    def bad_words(self) -> Collection[Run]: ...
+    @property
+    def prompt_logprobs(self) -> int | None: ...
+    @property
+    def reasoning(self) -> Budget | None: ...
 
 
 def fault(sampling: Sampling) -> Fault | None:
@@ -95,6 +126,27 @@ def fault(sampling: Sampling) -> Fault | None:
     for token, bias in sampling.logit_bias.items():
         if not LOGIT_BIAS.holds(bias):
             return Fault("logit_bias", f"logit_bias: {bias:g} for token {token} is not {LOGIT_BIAS}")
+    return _count_fault(sampling)
+
+
+def _count_fault(sampling: Sampling) -> Fault | None:
+    if (count := len(sampling.allowed_ids)) > MAX_ALLOWED_IDS:
+        return Fault("allowed_token_ids", f"allowed_token_ids: {count} tokens are more than {MAX_ALLOWED_IDS}")
+    if (count := len(sampling.bad_words)) > 2 * MAX_BAD_WORDS:
+        return Fault("bad_words", f"bad_words: {count} sequences of tokens are more than {2 * MAX_BAD_WORDS}")
+    if (longest := max((len(run.tokens) for run in sampling.bad_words), default=1)) > MAX_BAD_RUN:
+        return Fault("bad_words", f"bad_words: a text of {longest} tokens has more than {MAX_BAD_RUN}")
+    return _reasoning_fault(sampling)
+
+
+def _reasoning_fault(sampling: Sampling) -> Fault | None:
+    budget = sampling.reasoning
+    if budget is None or not budget.closing.tokens:
+        return None
+    longest = max(len(budget.opening.tokens), len(budget.closing.tokens))
+    if longest > MAX_BAD_RUN:
+        message = f"thinking_token_budget: a mark of {longest} tokens has more than {MAX_BAD_RUN}"
+        return Fault("thinking_token_budget", message)
     return None
 
 
@@ -107,6 +159,7 @@ def _scalars(sampling: Sampling) -> Iterator[tuple[str, float, Bounds]]:
     yield "frequency_penalty", sampling.frequency_penalty, PENALTY
     yield "repetition_penalty", sampling.repetition_penalty, REPETITION_PENALTY
     yield "logprobs", sampling.logprobs or 0, LOGPROBS
+    yield "prompt_logprobs", sampling.prompt_logprobs or 0, LOGPROBS
 
 
 @cache

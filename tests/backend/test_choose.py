@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aegaeon_sidecar.backends.torch.choose import choose
+from aegaeon_sidecar.backends.torch.choose import choose, score
 from aegaeon_sidecar.backends.torch.draws import NO_TOKEN, numbers, pick
-from aegaeon_sidecar.domain.sequences import SamplingParams
+from aegaeon_sidecar.domain.sequences import ReasoningBudget, SamplingParams, TokenRun
 from aegaeon_sidecar.sampling import NotFinite, Sampled, SamplerState
 from aegaeon_sidecar.sampling.state import uniform
 
@@ -302,3 +302,81 @@ def test_masked_tokens_have_no_logprobs():
     masked = SamplerState(SamplingParams(min_tokens=2, stop_ids=(9,)))
     assert isinstance(choose(logits, [masked])[0], Sampled)
     assert choose(logits, [SamplerState(SamplingParams(min_tokens=2, stop_ids=(9,), logprobs=1))]) == [NotFinite()]
+
+
+def test_only_allowed_tokens_are_chosen():
+    logits, allowed = random_logits(rows=1), (3, 7, 30, VOCAB + 5)
+    greedy = tokens_of(logits, [sampler_of(allowed_ids=allowed)])
+    assert greedy == [max((3, 7, 30), key=lambda token: float(logits[0, token]))]
+    counts = frequencies(logits, draws=2000, temperature=1.0, allowed_ids=allowed)
+    assert {int(token) for token in np.flatnonzero(counts)} == {3, 7, 30}
+
+
+def test_bad_words_are_those_of_transformers():
+    from transformers.generation.logits_process import NoBadWordsLogitsProcessor
+
+    words = [[5], [8, 9], [1, 2, 3], [8, 8, 4]]
+    runs = tuple(TokenRun(tuple(word)) for word in words)
+    for output in ([], [8], [1, 2], [2, 1, 2], [8, 8], [9, 8, 8], [1, 2, 3]):
+        sampler = sampler_of(output=output, bad_words=runs)
+        scores = NoBadWordsLogitsProcessor(words)(torch.tensor([[49, *output]]), random_logits())
+        assert sampler.completes_bad_word().tolist() == torch.isinf(scores[0]).nonzero()[:, 0].tolist(), output
+
+
+def test_a_bad_word_is_never_output_and_its_beginning_may_be():
+    logits = torch.full((1, VOCAB), -5.0)
+    logits[0, [8, 9]] = torch.tensor([2.0, 1.0])
+    sampler, output = sampler_of(bad_words=(TokenRun((8, 8)),)), []
+    for _ in range(4):
+        [token] = tokens_of(logits, [sampler])
+        sampler.accept(token)
+        output.append(token)
+    assert output == [8, 9, 8, 9]
+
+
+def test_a_row_without_any_allowed_token_is_not_finite():
+    sampler = sampler_of(allowed_ids=(4,), bad_words=(TokenRun((4,)),))
+    assert choose(random_logits(), [sampler]) == [NotFinite(asked=True)]
+
+
+def test_tokens_are_scored_by_the_distribution_before_them():
+    logits = random_logits(rows=3)
+    expected = logits.log_softmax(-1)
+    for row, said in enumerate(score(logits, [4, 9, 12], 2)):
+        order = expected[row].argsort(descending=True).tolist()
+        assert said.token == [4, 9, 12][row]
+        assert said.logprob == pytest.approx(float(expected[row, said.token]))
+        assert order[said.rank - 1] == said.token
+        assert [token for token, _ in said.top] == order[:2]
+    assert score(logits[:0], [], 2) == ()
+
+
+def budgeted(tokens, *, inside=False, closing=(7, 8)):
+    return ReasoningBudget(tokens, TokenRun((5, 6)), TokenRun(closing), inside)
+
+
+def said(budget, count, logits):
+    """The first tokens of an output under a budget."""
+    sampler, output = sampler_of(reasoning=budget), []
+    for _ in range(count):
+        [token] = tokens_of(logits, [sampler])
+        sampler.accept(token)
+        output.append(token)
+        assert sampler_of(reasoning=budget, output=output).forced == sampler.forced, "it is a function of the output"
+    return output
+
+
+def test_reasoning_ends_where_its_budget_is_used_up():
+    logits = torch.zeros(1, VOCAB)
+    logits[0, 30] = 9.0
+    assert said(budgeted(3, inside=True), 7, logits) == [30, 30, 30, 7, 8, 30, 30]
+    assert said(budgeted(0, inside=True), 3, logits) == [7, 8, 30]
+    assert said(budgeted(2), 4, logits) == [30] * 4, "outside of reasoning nothing is limited"
+
+
+def test_an_end_that_has_begun_by_itself_is_completed_and_not_begun_again():
+    sampler = sampler_of(reasoning=budgeted(3, inside=True), output=[30, 30, 7])
+    assert sampler.forced == 8
+    assert sampler_of(reasoning=budgeted(3, inside=True), output=[30, 7, 8, 30, 30]).forced is None
+    opened = sampler_of(reasoning=budgeted(1), output=[9, 5, 6, 30])
+    assert opened.forced == 7

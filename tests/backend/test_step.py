@@ -9,7 +9,7 @@ from aegaeon_sidecar.backends.torch import TorchBackend
 from aegaeon_sidecar.domain.errors import BackendError
 from aegaeon_sidecar.models.layout import KvShape
 from aegaeon_sidecar.models.weight_files import look
-from aegaeon_sidecar.sampling import Sampled, SamplerState
+from aegaeon_sidecar.sampling import Sampled, SamplerState, Scored
 from aegaeon_sidecar.weights.fill import fill
 from aegaeon_sidecar.weights.ring import StageRing
 
@@ -202,3 +202,34 @@ def test_a_stale_layout_or_a_small_range_is_refused(tiny_models):
 def test_a_dtype_or_device_that_is_not_supported_is_refused(options):
     with pytest.raises(BackendError, match="allowed"):
         TorchBackend(**options)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+def test_a_prompt_is_scored_in_chunks_as_transformers_scores_it(rig, reference, tiny_models, prompt, architecture):
+    tiny = rig(tiny_models[architecture])
+    table, said, last = tiny.table(60), [], None
+    for start, end in ((0, 1), (1, 20), (20, 36), (36, 60)):
+        sampler = SamplerState() if end == 60 else None
+        scored = prompt[start + 1 : end + 1]
+        part = StepInput(prompt[start:end], start, table, sampler, scored=scored, likeliest=3)
+        [result] = tiny.backend.step("model", [part])
+        assert isinstance(result, Scored)
+        said += result.prompt
+        last = result.chosen
+    logits = reference(tiny_models[architecture], prompt)
+    expected = logits[:-1].log_softmax(-1)
+    torch.testing.assert_close(
+        torch.tensor([one.logprob for one in said]),
+        expected.gather(1, torch.tensor(prompt[1:])[:, None])[:, 0],
+        rtol=1e-4,
+        atol=1e-4,
+    )
+    assert [[token for token, _ in one.top] for one in said] == expected.topk(3).indices.tolist()
+    assert last == Sampled(int(logits[-1].argmax()))
+
+
+def test_a_scored_prompt_is_a_step_of_its_own(rig, tiny_models, prompt):
+    tiny = rig(tiny_models["llama"])
+    scored = StepInput(prompt[:4], 0, tiny.table(4), None, scored=prompt[1:5])
+    with pytest.raises(BackendError, match="a step of its own"):
+        tiny.backend.step("model", [scored, tiny.input(prompt[:4], 0, tiny.table(4))])

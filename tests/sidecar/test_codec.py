@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_sidecar.domain import catalog, commands, reports
-from aegaeon_sidecar.domain.sequences import Finish, KvHandle, Place, SamplingParams, SeqKey
+from aegaeon_sidecar.domain.sequences import (
+    Finish,
+    KvHandle,
+    Place,
+    ReasoningBudget,
+    Said,
+    SamplingParams,
+    SeqKey,
+    TokenRun,
+)
 from aegaeon_sidecar.rpc.codec import nouns
 from aegaeon_sidecar.rpc.codec.commands import READERS, command_from
 from aegaeon_sidecar.rpc.codec.reports import WRITERS, report_to
@@ -25,6 +34,9 @@ from aegaeon_sidecar.rpc.codec.tokens import token_to
 MESSAGES: Mapping[type, type[Message]] = {
     SeqKey: model_pb2.SeqId,
     KvHandle: engine_pb2.KvHandle,
+    TokenRun: model_pb2.TokenRun,
+    ReasoningBudget: model_pb2.ReasoningBudget,
+    Said: gateway_pb2.PromptLogprob,
     catalog.HubSource: model_pb2.HubSource,
     catalog.S3Source: model_pb2.S3Source,
     catalog.HttpSource: model_pb2.HttpSource,
@@ -123,7 +135,7 @@ def _opened(value: commands.Open) -> engine_pb2.Open:
 
 def _message(value: Any) -> Message:
     given = {name: wire(getattr(value, name)) for name in fields(type(value))}
-    if isinstance(value, reports.Token):
+    if isinstance(value, reports.Token | Said):
         given["top"] = [gateway_pb2.TopLogprob(token=token, logprob=logprob) for token, logprob in value.top]
     return MESSAGES[type(value)](**{name: item for name, item in given.items() if item is not None})
 

@@ -599,6 +599,37 @@ class TopLogprob(_message.Message):
 Global___TopLogprob: _TypeAlias = TopLogprob  # noqa: Y015
 
 @_typing.final
+class PromptLogprob(_message.Message):
+    """Of a token of a prompt: what the model said of it behind those before it. rank: 1 is the likeliest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    LOGPROB_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    TOP_FIELD_NUMBER: _builtins.int
+    token: _builtins.int
+    logprob: _builtins.float
+    rank: _builtins.int
+    @_builtins.property
+    def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopLogprob]: ...
+    def __init__(
+        self,
+        *,
+        token: _builtins.int = ...,
+        logprob: _builtins.float = ...,
+        rank: _builtins.int = ...,
+        top: _abc.Iterable[Global___TopLogprob] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprob", b"logprob", "rank", b"rank", "token", b"token", "top", b"top"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromptLogprob: _TypeAlias = PromptLogprob  # noqa: Y015
+
+@_typing.final
 class Token(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -610,6 +641,7 @@ class Token(_message.Message):
     TOP_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     index: _builtins.int
     """0 is the first output token"""
@@ -623,6 +655,10 @@ class Token(_message.Message):
     def seq(self) -> _model_pb2.SeqId: ...
     @_builtins.property
     def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopLogprob]: ...
+    @_builtins.property
+    def prompt(self) -> _containers.RepeatedCompositeFieldContainer[Global___PromptLogprob]:
+        """on the first one, where Sampling.prompt_logprobs asks: of every token but the first"""
+
     def __init__(
         self,
         *,
@@ -634,10 +670,11 @@ class Token(_message.Message):
         top: _abc.Iterable[Global___TopLogprob] | None = ...,
         finish: _model_pb2.FinishReason.ValueType = ...,
         cached_tokens: _builtins.int = ...,
+        prompt: _abc.Iterable[Global___PromptLogprob] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "logprob", b"logprob", "seq", b"seq"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "cached_tokens", b"cached_tokens", "epoch", b"epoch", "finish", b"finish", "index", b"index", "logprob", b"logprob", "seq", b"seq", "token", b"token", "top", b"top"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "cached_tokens", b"cached_tokens", "epoch", b"epoch", "finish", b"finish", "index", b"index", "logprob", b"logprob", "prompt", b"prompt", "seq", b"seq", "token", b"token", "top", b"top"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprob: _TypeAlias = _typing.Literal["logprob"]  # noqa: Y015
     _WhichOneofArgType__logprob: _TypeAlias = _typing.Literal["_logprob", b"_logprob"]  # noqa: Y015

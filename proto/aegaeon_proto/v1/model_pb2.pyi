@@ -252,6 +252,8 @@ class ModelSpec(_message.Message):
     TIER_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """the served name, unique in a pool"""
     max_model_len: _builtins.int
@@ -267,6 +269,9 @@ class ModelSpec(_message.Message):
     """Of what is computed under the name: a hash of the source (not of who may read it) and of max_model_len, made by the
     scheduler. What was made with one identity is never gone on with under another. Empty: of a version without.
     """
+    tool_calls: _builtins.str
+    """How gateways read its answers: names of dialects. Empty: what its chat template shows."""
+    reasoning: _builtins.str
     @_builtins.property
     def source(self) -> Global___ModelSource: ...
     def __init__(
@@ -280,10 +285,12 @@ class ModelSpec(_message.Message):
         tier: Global___Tier.ValueType = ...,
         weight: _builtins.int = ...,
         identity: _builtins.str = ...,
+        tool_calls: _builtins.str = ...,
+        reasoning: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "max_model_len", b"max_model_len", "name", b"name", "source", b"source", "tbt_s", b"tbt_s", "tier", b"tier", "ttft_s", b"ttft_s", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "max_model_len", b"max_model_len", "name", b"name", "reasoning", b"reasoning", "source", b"source", "tbt_s", b"tbt_s", "tier", b"tier", "tool_calls", b"tool_calls", "ttft_s", b"ttft_s", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -420,6 +427,10 @@ class Sampling(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     LOGIT_BIAS_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    ALLOWED_IDS_FIELD_NUMBER: _builtins.int
+    BAD_WORDS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """0 means greedy"""
     top_p: _builtins.float
@@ -436,8 +447,20 @@ class Sampling(_message.Message):
     """always set: the gateway draws one when the client gives none"""
     logprobs: _builtins.int
     """absent: none; N: the chosen token's and the N likeliest's"""
+    prompt_logprobs: _builtins.int
+    """as logprobs, of the prompt's tokens from the second on"""
     @_builtins.property
     def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]: ...
+    @_builtins.property
+    def allowed_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """empty: all"""
+
+    @_builtins.property
+    def bad_words(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenRun]:
+        """the last token of a run is not chosen right behind the others"""
+
+    @_builtins.property
+    def reasoning(self) -> Global___ReasoningBudget: ...
     def __init__(
         self,
         *,
@@ -451,16 +474,77 @@ class Sampling(_message.Message):
         seed: _builtins.int = ...,
         logit_bias: _abc.Mapping[_builtins.int, _builtins.float] | None = ...,
         logprobs: _builtins.int | None = ...,
+        allowed_ids: _abc.Iterable[_builtins.int] | None = ...,
+        bad_words: _abc.Iterable[Global___TokenRun] | None = ...,
+        prompt_logprobs: _builtins.int | None = ...,
+        reasoning: Global___ReasoningBudget | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "logprobs", b"logprobs"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "reasoning", b"reasoning"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "frequency_penalty", b"frequency_penalty", "logit_bias", b"logit_bias", "logprobs", b"logprobs", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "allowed_ids", b"allowed_ids", "bad_words", b"bad_words", "frequency_penalty", b"frequency_penalty", "logit_bias", b"logit_bias", "logprobs", b"logprobs", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "prompt_logprobs", b"prompt_logprobs", "reasoning", b"reasoning", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
     _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015
+    _WhichOneofReturnType__prompt_logprobs: _TypeAlias = _typing.Literal["prompt_logprobs"]  # noqa: Y015
+    _WhichOneofArgType__prompt_logprobs: _TypeAlias = _typing.Literal["_prompt_logprobs", b"_prompt_logprobs"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__logprobs) -> _WhichOneofReturnType__logprobs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_logprobs) -> _WhichOneofReturnType__prompt_logprobs | None: ...
 
 Global___Sampling: _TypeAlias = Sampling  # noqa: Y015
+
+@_typing.final
+class ReasoningBudget(_message.Message):
+    """Behind so many tokens of reasoning its end is chosen. `inside`: the output begins within reasoning."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    OPENING_FIELD_NUMBER: _builtins.int
+    CLOSING_FIELD_NUMBER: _builtins.int
+    INSIDE_FIELD_NUMBER: _builtins.int
+    tokens: _builtins.int
+    inside: _builtins.bool
+    @_builtins.property
+    def opening(self) -> Global___TokenRun: ...
+    @_builtins.property
+    def closing(self) -> Global___TokenRun: ...
+    def __init__(
+        self,
+        *,
+        tokens: _builtins.int = ...,
+        opening: Global___TokenRun | None = ...,
+        closing: Global___TokenRun | None = ...,
+        inside: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing", "opening", b"opening"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing", "inside", b"inside", "opening", b"opening", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReasoningBudget: _TypeAlias = ReasoningBudget  # noqa: Y015
+
+@_typing.final
+class TokenRun(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        tokens: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenRun: _TypeAlias = TokenRun  # noqa: Y015
 
 @_typing.final
 class Limits(_message.Message):

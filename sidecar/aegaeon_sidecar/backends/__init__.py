@@ -23,6 +23,8 @@ class StepInput:
     `blocks`: its block table, long enough for position + len(tokens); `sampler` set when a token is to be sampled.
     `follows`: the token (`tokens` is empty then) is the one that the step launched before chooses for its input of this
     number; only after a step that `may_follow` allows to be followed. `sampler` does not know of that token yet.
+    `scored`: tokens of the prompt, each of which follows one of `tokens`: what the model says of them is wanted, and of
+    `likeliest` tokens beside each. Such an input is a step of its own; its result is Scored.
     """
 
     tokens: Seq[int]
@@ -30,6 +32,8 @@ class StepInput:
     blocks: NDArray[np.int32]
     sampler: SamplerState | None
     follows: int | None = None
+    scored: Seq[int] | None = None
+    likeliest: int = 0
 
 
 class Launched(Protocol):

@@ -57,7 +57,8 @@ class ServiceTier(Enum):
 class ModelSpec:
     """A model as the scheduler tells of it. `max_model_len` 0: what config.json says; `weight` 0 means 1.
 
-    `identity`: of what is computed under the name; empty: of a scheduler without.
+    `identity`: of what is computed under the name; empty: of a scheduler without. `tool_calls`, `reasoning`: for
+    gateways.
     """
 
     name: str
@@ -68,6 +69,8 @@ class ModelSpec:
     tier: ServiceTier = ServiceTier.STANDARD
     weight: int = 0
     identity: str = ""
+    tool_calls: str = ""
+    reasoning: str = ""
 
 
 class ModelPhase(Enum):

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Union
 
 from aegaeon_sidecar.domain.catalog import ModelSpec, ModelState
-from aegaeon_sidecar.domain.sequences import Finish, KvHandle, Place, SeqKey
+from aegaeon_sidecar.domain.sequences import Finish, KvHandle, Place, Said, SeqKey
 
 
 class Role(Enum):
@@ -195,3 +195,4 @@ class Token:
     top: tuple[tuple[int, float], ...] = ()
     finish: Finish | None = None
     cached_tokens: int = 0
+    prompt: tuple[Said, ...] = ()

@@ -52,13 +52,42 @@ class KvHandle:
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """What the model said of a token of the prompt behind those before it. `rank`: 1 is the likeliest."""
+
+    token: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRun:
+    """Tokens in a row."""
+
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningBudget:
+    """Behind `tokens` tokens of reasoning its end is chosen. `inside`: the output begins within reasoning."""
+
+    tokens: int
+    opening: TokenRun
+    closing: TokenRun
+    inside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """What a request asks of sampling; meanings are those of the wire (proto Sampling, Limits), which are vLLM's.
 
     temperature 0 is greedy; top_p 1, top_k 0, min_p 0, repetition_penalty 1 are off. Presence and frequency count
     output tokens, repetition prompt and output. `logprobs` is None for none, or how many of the likeliest to return
     beside the chosen token's own; they are those of the model's raw distribution, before penalties, bias and
-    temperature. `stop_ids` cannot be chosen before `min_tokens` output tokens.
+    temperature. `stop_ids` cannot be chosen before `min_tokens` output tokens, and nothing but `allowed_ids` where
+    there are some. The last token of one of `bad_words` is not chosen behind the others. `prompt_logprobs`: as
+    `logprobs`, of the prompt's tokens.
     """
 
     temperature: float = 0.0
@@ -73,3 +102,7 @@ class SamplingParams:
     logprobs: int | None = None
     min_tokens: int = 0
     stop_ids: tuple[int, ...] = ()
+    allowed_ids: tuple[int, ...] = ()
+    bad_words: tuple[TokenRun, ...] = ()
+    prompt_logprobs: int | None = None
+    reasoning: ReasoningBudget | None = None

@@ -28,6 +28,7 @@ from aegaeon_sidecar.kv.reuse import PrefixReuse
 from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.weights.models import Model
 
+_SCORED_TOKENS = 64  # of a prompt in a step: each has a row of logits
 PostStep = Callable[[Queued, StepDone], None]
 
 
@@ -168,7 +169,8 @@ class Compute:
                 self._reuse.begin(sequence, turn)
             if sequence.moving:
                 continue
-            tokens = min(part.left, self._chunk_tokens, sequence.length - sequence.kv_tokens)
+            most = self._chunk_tokens if sequence.said is None else min(self._chunk_tokens, _SCORED_TOKENS)
+            tokens = min(part.left, most, sequence.length - sequence.kv_tokens)
             if tokens <= 0:
                 turn.prefill.remove(part)
             elif self._grow(sequence, tokens, turn):

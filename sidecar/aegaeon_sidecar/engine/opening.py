@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import chain
 
-from aegaeon_proto.sampling import LEAST_TEMPERATURE, MAX_STOP_IDS, fault
+from aegaeon_proto.sampling import LEAST_TEMPERATURE, MAX_PROMPT_LOGPROBS, MAX_STOP_IDS, fault
 from aegaeon_sidecar.domain.commands import Open
 from aegaeon_sidecar.domain.errors import InvalidError
 from aegaeon_sidecar.kv.sequences import Sequence
@@ -33,6 +33,7 @@ def open_sequence(command: Open, layout: Layout, seed: bytes = b"") -> Sequence:
         stop_ids=frozenset(command.sampling.stop_ids),
         max_output=min(limit, room),
         reply_to=command.reply_to,
+        said=None if command.sampling.prompt_logprobs is None or command.prefix else [],
         seed=seed,
     )
 
@@ -45,6 +46,9 @@ def _check(command: Open, layout: Layout) -> None:
         raise InvalidError(f"stop_token_ids: {len(stop_ids)} tokens are more than {MAX_STOP_IDS}")
     if not command.prompt:
         raise InvalidError("prompt: it is empty")
+    likeliest = command.sampling.prompt_logprobs
+    if likeliest is not None and (count := len(command.prompt) * (1 + likeliest)) > MAX_PROMPT_LOGPROBS:
+        raise InvalidError(f"prompt_logprobs: {count} are more than {MAX_PROMPT_LOGPROBS}")
     largest = max(chain(command.prompt, command.prefix))
     if layout.vocab_size and largest >= layout.vocab_size:
         raise InvalidError(f"prompt: token {largest} is outside the vocabulary of {layout.vocab_size} tokens")

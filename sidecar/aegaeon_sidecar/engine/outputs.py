@@ -13,7 +13,7 @@ from aegaeon_sidecar.engine.progress import TurnProgress
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.kv.sequences import Sequence
-from aegaeon_sidecar.sampling import Chosen, NotFinite, Sampled
+from aegaeon_sidecar.sampling import Chosen, NotFinite, Sampled, Scored
 from aegaeon_sidecar.weights.models import Model
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ class Failure:
     reason: str
 
 
+Kept = Union[Sampled, NotFinite, Failure, None]
 Result = Union[Chosen, Failure]
 
 
@@ -56,7 +57,7 @@ class Outputs:
                 sequence.busy -= 1
                 self._kv.sequences.free_if_closed(sequence)
             for sequence, result in zip(sequences, results, strict=False):
-                judged = _judged(model, result)
+                judged = _judged(model, _kept(sequence, result))
                 if sequence.closed:
                     continue
                 if isinstance(judged, Failure):
@@ -106,7 +107,19 @@ class Outputs:
             self._kv.sequences.remove(sequence.key)
 
 
-def _judged(model: Model, result: Result) -> Sampled | Failure | None:
+def _kept(sequence: Sequence, result: Result) -> Kept:
+    """What was said of the prompt stays with the sequence; what was chosen is left."""
+    chosen = result.chosen if isinstance(result, Scored) else result
+    if isinstance(result, Scored) and sequence.said is not None:
+        sequence.said[sequence.kv_tokens :] = result.prompt
+    if sequence.said is None or sequence.output or not isinstance(chosen, Sampled):
+        return chosen
+    if len(sequence.said) == len(sequence.prompt) - 1:
+        return chosen
+    return Failure(FailureKind.ENGINE, "a part of the prompt was computed elsewhere, and its logprobs are not here")
+
+
+def _judged(model: Model, result: Kept) -> Sampled | Failure | None:
     """What counts of a result: no id goes into a prompt or to a client that is not in the vocabulary."""
     if isinstance(result, Sampled):
         size = model.layout.vocab_size if model.layout is not None else 0
@@ -133,10 +146,11 @@ def token_of(sequence: Sequence, index: int, finish: Finish | None = None) -> To
     """Output token `index`, which was sampled here, for the gateway."""
     key, epoch, token = sequence.key, sequence.epoch, sequence.output[index]
     cached_tokens = sequence.reused if index == 0 else 0
+    said = tuple(sequence.said or ()) if index == 0 else ()
     sampled = sequence.sampled.get(index)
     if sampled is None:
-        return Token(key, epoch, index, token, None, (), finish, cached_tokens)
-    return Token(key, epoch, index, token, sampled.logprob, sampled.top, finish, cached_tokens)
+        return Token(key, epoch, index, token, None, (), finish, cached_tokens, said)
+    return Token(key, epoch, index, token, sampled.logprob, sampled.top, finish, cached_tokens, said)
 
 
 def _error_of(sequence: Sequence) -> Token:

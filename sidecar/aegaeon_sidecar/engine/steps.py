@@ -162,4 +162,9 @@ def _input(sequence: Sequence, tokens: int, row: int | None) -> StepInput:
     if row is not None:
         return StepInput((), sequence.kv_tokens + 1, sequence.blocks, sequence.sampler, follows=row)
     last = sequence.kv_tokens + tokens == sequence.length
-    return StepInput(sequence.tokens(tokens), sequence.kv_tokens, sequence.blocks, sequence.sampler if last else None)
+    sampler = sequence.sampler if last else None
+    scored = sequence.to_score(tokens) if sequence.kv_tokens < len(sequence.prompt) else None
+    likeliest = sequence.sampler.params.prompt_logprobs or 0
+    return StepInput(
+        sequence.tokens(tokens), sequence.kv_tokens, sequence.blocks, sampler, scored=scored, likeliest=likeliest
+    )

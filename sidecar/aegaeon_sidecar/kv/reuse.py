@@ -54,8 +54,8 @@ class PrefixReuse:
 
         Afterwards it is as before, or on the device with so many tokens, or `moving` until `collect` ends the copy.
         """
-        if not sequence.seed or sequence.blocks.size:
-            return
+        if not sequence.seed or sequence.blocks.size or sequence.said is not None:
+            return  # what is not computed has no logits
         names = sequence.named((sequence.length - 1) // sequence.block_tokens)
         here = self._kv.device.index(sequence.kv_shape).find(names)
         there = self._kv.host.index(sequence.kv_shape).find(names)

@@ -14,7 +14,7 @@ from itertools import chain
 
 from aegaeon_native import Event
 from aegaeon_sidecar.domain.errors import StaleError, UnknownError
-from aegaeon_sidecar.domain.sequences import Place, SeqKey
+from aegaeon_sidecar.domain.sequences import Place, Said, SeqKey
 from aegaeon_sidecar.memory.eviction import Blocks
 from aegaeon_sidecar.memory.leases import Lending
 from aegaeon_sidecar.memory.prefix import Name, name_block
@@ -30,6 +30,7 @@ class Sequence:
     what was sampled here, by output index, so that it can be sent again. `busy`: steps under way, which touch its
     blocks; `moving`: a copy does; `wanted`: copies that wait for steps; `closed`: to be freed when neither does.
     `lease`: by which other sidecars may read its host blocks.
+    `said`: of the prompt's tokens from the second on, as far as they are computed; None: that is not wanted.
     `seed`: what the names of its blocks begin with, empty when they are not to be shared; `names`: of its full blocks,
     as far as they were asked for; `looked`: for what is cached of it; `reused`: tokens of the prompt found so;
     `token_s`: seconds to compute one.
@@ -52,6 +53,7 @@ class Sequence:
     host_blocks: Blocks = field(default_factory=lambda: NO_BLOCKS)
     lease: Event | None = None
     sampled: dict[int, Sampled] = field(default_factory=dict)
+    said: list[Said] | None = None
     busy: int = 0
     moving: bool = False
     wanted: int = 0
@@ -74,6 +76,10 @@ class Sequence:
             return self.output[start : start + count]
         head = self.prompt[self.kv_tokens : self.kv_tokens + count]
         return head + self.output[: count - len(head)]
+
+    def to_score(self, count: int) -> list[int] | None:
+        """Tokens of the prompt that follow each of the next `count`; None where nothing is wanted of them."""
+        return None if self.said is None else self.prompt[self.kv_tokens + 1 : self.kv_tokens + 1 + count]
 
     @property
     def full_blocks(self) -> int:
@@ -100,6 +106,8 @@ class Sequence:
 
     def holds(self, prefix: Seq[int]) -> bool:
         """Whether it can go on for a client that has `prefix`: same tokens, and all later ones can be sent again."""
+        if not prefix and self.said is not None and self.output and len(self.said) < len(self.prompt) - 1:
+            return False
         return self.output[: len(prefix)] == list(prefix) and (
             self.sampler.params.logprobs is None or all(i in self.sampled for i in range(len(prefix), len(self.output)))
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
+from aegaeon_sidecar.domain.sequences import Said
+
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
@@ -23,4 +25,12 @@ class NotFinite:
     asked: bool = False
 
 
-Chosen = Union[Sampled, NotFinite, None]
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What a step said of the prompt tokens that follow its own, and what it chose behind the last."""
+
+    prompt: tuple[Said, ...]
+    chosen: Union[Sampled, NotFinite, None]
+
+
+Chosen = Union[Sampled, NotFinite, Scored, None]

@@ -7,6 +7,7 @@ rebuilt elsewhere from prompt and output goes on exactly where the old one stopp
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aegaeon_sidecar.domain.sequences import SamplingParams
+from aegaeon_sidecar.sampling.reasoning import Reasoning
 
 _FIRST_CAPACITY = 64
 
@@ -31,7 +33,10 @@ class SamplerState:
     The holder calls `accept` once for every token that it keeps; a backend only reads.
     """
 
-    __slots__ = ("_counts", "_ids", "_places", "_used", "bias", "choice", "generated", "params", "stop_ids")
+    __slots__ = (
+        *("_counts", "_ids", "_places", "_reasoning", "_recent", "_used"),
+        *("allowed", "bias", "choice", "generated", "params", "stop_ids"),
+    )
 
     def __init__(
         self,
@@ -45,6 +50,11 @@ class SamplerState:
         self.choice = choice
         self.bias = _columns(params.logit_bias)
         self.stop_ids = np.array(sorted(set(params.stop_ids)), dtype=np.int64)
+        self.allowed = np.array(sorted(set(params.allowed_ids)), dtype=np.int64)
+        longest = max((len(run.tokens) for run in params.bad_words), default=1)
+        self._recent: deque[int] = deque(maxlen=longest - 1)
+        budget = params.reasoning
+        self._reasoning = None if budget is None or not budget.closing.tokens else Reasoning(budget)
         self.generated = 0
         self._reset_counts()
         if params.repetition_penalty != 1.0:
@@ -76,15 +86,31 @@ class SamplerState:
 
     @property
     def reshaped(self) -> bool:
-        """The logits change before a choice is made (penalties, bias, masked stop ids)."""
-        return self.penalised or self.bias[0].size > 0 or self.stops_masked
+        """The logits change before a choice is made (penalties, bias, masked tokens)."""
+        masked = self.stops_masked or self.allowed.size > 0 or bool(self.params.bad_words or self._reasoning)
+        return self.penalised or self.bias[0].size > 0 or masked
+
+    def completes_bad_word(self) -> NDArray[np.int64]:
+        """Tokens that would be the last one of a run that the output may not have."""
+        recent = tuple(self._recent)
+        runs = (run.tokens for run in self.params.bad_words)
+        ends = (run[-1] for run in runs if run[:-1] == recent[len(recent) - len(run) + 1 :])
+        return np.array(sorted(set(ends)), dtype=np.int64)
 
     def accept(self, token: int) -> None:
         """The sequence keeps this token as its next output."""
         self.generated += 1
+        self._recent.append(token)
+        if self._reasoning is not None:
+            self._reasoning.accept(token)
         if self.penalised:
             place = self._place(token)  # first: it may put larger arrays in place
             self._counts[place] += 1.0
+
+    @property
+    def forced(self) -> int | None:
+        """The next token, whatever the logits are."""
+        return None if self._reasoning is None else self._reasoning.forced
 
     def draw(self) -> float:
         """The number in [0, 1) that the next output token is chosen with."""

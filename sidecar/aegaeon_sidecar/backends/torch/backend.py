@@ -18,7 +18,7 @@ from aegaeon_native.arrays import DeviceBytes
 from aegaeon_sidecar.backends import Launched, StepInput
 from aegaeon_sidecar.backends.torch.attention import Gathered
 from aegaeon_sidecar.backends.torch.cache import KvCache
-from aegaeon_sidecar.backends.torch.choose import choose
+from aegaeon_sidecar.backends.torch.choose import choose, score
 from aegaeon_sidecar.backends.torch.decoder import Decoder, Given, Part
 from aegaeon_sidecar.backends.torch.device import drained_on_error, open_devices, recorded
 from aegaeon_sidecar.backends.torch.draws import FOLLOWED, on_device
@@ -31,7 +31,7 @@ from aegaeon_sidecar.models.layout import ENGINE_DTYPES, KvShape, kv_shape, lay_
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.sharding import part_of
 from aegaeon_sidecar.models.tensors import tensor_shapes
-from aegaeon_sidecar.sampling import Chosen, SamplerState
+from aegaeon_sidecar.sampling import Chosen, SamplerState, Scored
 
 if TYPE_CHECKING:
     from aegaeon_sidecar.backends.torch.decodes import Decodes
@@ -167,6 +167,8 @@ class TorchBackend:
             return self._told(model, inputs)
 
     def _told(self, model: str, inputs: Seq[StepInput]) -> Told:
+        if any(part.scored is not None for part in inputs):
+            return Told([self._scored(model, inputs)], recorded(self._device))
         wanted = [i for i, part in enumerate(inputs) if part.sampler is not None]
         samplers = [part.sampler for part in inputs if part.sampler is not None]
         results: list[Chosen] = [None] * len(inputs)
@@ -174,6 +176,16 @@ class TorchBackend:
         for i, sampled in zip(wanted, chosen, strict=True):
             results[i] = sampled
         return Told(results, recorded(self._device))
+
+    def _scored(self, model: str, inputs: Seq[StepInput]) -> Scored:
+        """The logits of every row are needed, so that there is one input alone. Raises BackendError."""
+        part = inputs[0]
+        if len(inputs) != 1 or part.scored is None or len(part.scored) > len(part.tokens):
+            raise BackendError("a prompt whose tokens are scored is a step of its own")
+        logits = self._forward(model, inputs, None)
+        said = score(logits[: len(part.scored)], part.scored, part.likeliest)
+        chosen = None if part.sampler is None else choose(logits[-1:], [part.sampler])[0]
+        return Scored(said, chosen)
 
     def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
         """See Backend: where tokens stay on the device, and no rule of choosing depends on those before."""
@@ -198,16 +210,18 @@ class TorchBackend:
             shell.decodes = Decodes(shell.decoder, caches, shell.max_model_len, self._devices)
         return shell.decodes
 
-    def _forward(self, model: str, inputs: Seq[StepInput], wanted: Seq[int]) -> Tensor:
+    def _forward(self, model: str, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Tensor:
+        """`wanted`: of these inputs the logits behind the last token; None: of the only input those behind each."""
         shell, caches = self._shell(model)
         if not inputs:
             return torch.empty(0, shell.decoder.spec.vocab_size)
         given = []
         for builder, cache in zip(shell.builders, caches, strict=True):
-            step = builder.build(inputs, wanted, cache.capacity)
+            step = builder.build(inputs, wanted or (), cache.capacity)
             if step.fresh is not None:
                 cache.blocks.index_fill_(0, step.fresh, 0.0)
-            given.append(Given(step.tokens, step.positions, Gathered(step, cache), step.last))
+            last = None if wanted is None else step.last
+            given.append(Given(step.tokens, step.positions, Gathered(step, cache), last))
         return shell.decoder.forward(given)
 
     def _shell(self, model: str) -> tuple[_Shell, tuple[KvCache, ...]]:
@@ -221,4 +235,4 @@ class TorchBackend:
 
 
 def _are_decodes(inputs: Seq[StepInput]) -> bool:
-    return all(part.follows is not None or len(part.tokens) == 1 for part in inputs)
+    return all(part.follows is not None or (len(part.tokens) == 1 and part.scored is None) for part in inputs)

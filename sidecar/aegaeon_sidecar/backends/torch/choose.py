@@ -1,6 +1,6 @@
 """From logits to tokens, for a whole batch: penalties, bias and masks before the draw of draws.py, logprobs after it.
 
-Order: repetition penalty, frequency and presence penalty, logit bias, masked stop ids; argmax if greedy; else
+Order: repetition penalty, frequency and presence penalty, logit bias, masked tokens; argmax if greedy; else
 temperature, top-k, top-p, min-p, draw. Ties at a filter's edge are kept. Every row is computed as if it were alone.
 A row's largest logit is finite or the row is refused: argmax finds NaN first, and nothing above finite is infinite.
 """
@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aegaeon_sidecar.backends.torch.draws import NEVER, NO_TOKEN, likeliest, numbers, pick
+from aegaeon_sidecar.domain.sequences import Said
 from aegaeon_sidecar.sampling import NotFinite, Sampled, SamplerState
+
+_NONE = np.empty(0, dtype=np.int64)
 
 
 def choose(logits: Tensor, samplers: Seq[SamplerState]) -> list[Sampled | NotFinite]:
@@ -24,6 +27,18 @@ def choose(logits: Tensor, samplers: Seq[SamplerState]) -> list[Sampled | NotFin
         return [sampled_from(token) for token in likeliest(logits).tolist()]
     tokens = _tokens(_reshaped(logits, samplers), samplers)
     return [_with_logprobs(row, token, sampler) for row, token, sampler in zip(logits, tokens, samplers, strict=True)]
+
+
+def score(logits: Tensor, tokens: Seq[int], likeliest: int) -> tuple[Said, ...]:
+    """What each row of float32 [len(tokens), vocab_size] says of its token and of the likeliest ones."""
+    if not len(tokens):
+        return ()
+    logprobs = logits.log_softmax(dim=-1)
+    of_token = logprobs.gather(1, torch.tensor(tokens, device=logits.device)[:, None])
+    ranks = (logprobs > of_token).sum(dim=-1) + 1
+    values, ids = logprobs.topk(min(likeliest, logits.shape[1]), dim=-1)
+    rows = zip(tokens, of_token[:, 0].tolist(), ranks.tolist(), ids.tolist(), values.tolist(), strict=True)
+    return tuple(Said(token, said, rank, tuple(zip(top, of, strict=True))) for token, said, rank, top, of in rows)
 
 
 def sampled_from(token: int) -> Sampled | NotFinite:
@@ -72,9 +87,22 @@ def _reshaped(logits: Tensor, samplers: Seq[SamplerState]) -> Tensor:
         if ids.size:
             inside = ids < len(row)
             row.index_add_(0, _on(row, ids[inside]), _on(row, bias[inside]))
-        if sampler.stops_masked:
-            row.index_fill_(0, _on(row, sampler.stop_ids[sampler.stop_ids < len(row)]), NEVER)
+        _mask(row, sampler)
     return logits
+
+
+def _mask(row: Tensor, sampler: SamplerState) -> None:
+    """What may not be chosen. Ids outside of the vocabulary stand for nothing."""
+    if (forced := sampler.forced) is not None and forced < len(row):
+        row.fill_(NEVER)[forced] = 0.0
+        return
+    if sampler.allowed.size:
+        allowed = _on(row, sampler.allowed[sampler.allowed < len(row)])
+        kept = row[allowed]
+        row.fill_(NEVER).index_copy_(0, allowed, kept)
+    for masked in (sampler.completes_bad_word(), sampler.stop_ids if sampler.stops_masked else _NONE):
+        if masked.size:
+            row.index_fill_(0, _on(row, masked[masked < len(row)]), NEVER)
 
 
 def _penalise(row: Tensor, sampler: SamplerState) -> None:

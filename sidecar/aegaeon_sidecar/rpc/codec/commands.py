@@ -7,7 +7,7 @@ from typing import Any
 
 from aegaeon_proto.v1 import engine_pb2, model_pb2
 from aegaeon_sidecar.domain import commands
-from aegaeon_sidecar.domain.sequences import SamplingParams
+from aegaeon_sidecar.domain.sequences import ReasoningBudget, SamplingParams, TokenRun
 from aegaeon_sidecar.rpc.codec.nouns import handle_from, seq_from, seqs_from, spec_from
 
 
@@ -63,7 +63,16 @@ def _sampling(sampling: model_pb2.Sampling, limits: model_pb2.Limits) -> Samplin
         logprobs=sampling.logprobs if sampling.HasField("logprobs") else None,
         min_tokens=limits.min_tokens,
         stop_ids=tuple(limits.stop_ids),
+        allowed_ids=tuple(sampling.allowed_ids),
+        bad_words=tuple(TokenRun(tuple(run.tokens)) for run in sampling.bad_words),
+        prompt_logprobs=sampling.prompt_logprobs if sampling.HasField("prompt_logprobs") else None,
+        reasoning=_budget(sampling.reasoning) if sampling.HasField("reasoning") else None,
     )
+
+
+def _budget(budget: model_pb2.ReasoningBudget) -> ReasoningBudget:
+    opening, closing = TokenRun(tuple(budget.opening.tokens)), TokenRun(tuple(budget.closing.tokens))
+    return ReasoningBudget(budget.tokens, opening, closing, budget.inside)
 
 
 def _close(close: engine_pb2.Close) -> commands.Close:

@@ -148,6 +148,8 @@ def spec_from(message: model_pb2.ModelSpec) -> ModelSpec:
         tbt_s=message.tbt_s,
         tier=_TIER_OF.get(message.tier, ServiceTier.STANDARD),
         weight=message.weight,
+        tool_calls=message.tool_calls,
+        reasoning=message.reasoning,
         identity=message.identity,
     )
 
@@ -162,6 +164,8 @@ def spec_to(spec: ModelSpec) -> model_pb2.ModelSpec:
         tbt_s=spec.tbt_s,
         tier=TIERS[spec.tier],
         weight=spec.weight,
+        tool_calls=spec.tool_calls,
+        reasoning=spec.reasoning,
         identity=spec.identity,
     )
 

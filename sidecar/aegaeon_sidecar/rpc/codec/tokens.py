@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aegaeon_proto.v1 import gateway_pb2
 from aegaeon_sidecar.domain.reports import Token
+from aegaeon_sidecar.domain.sequences import Said
 from aegaeon_sidecar.rpc.codec.nouns import FINISHES, seq_to
 
 
@@ -18,4 +19,10 @@ def token_to(token: Token) -> gateway_pb2.Token:
         top=[gateway_pb2.TopLogprob(token=t, logprob=p) for t, p in token.top],
         finish=FINISHES[token.finish],
         cached_tokens=token.cached_tokens,
+        prompt=[_said_to(said) for said in token.prompt],
     )
+
+
+def _said_to(said: Said) -> gateway_pb2.PromptLogprob:
+    top = [gateway_pb2.TopLogprob(token=t, logprob=p) for t, p in said.top]
+    return gateway_pb2.PromptLogprob(token=said.token, logprob=said.logprob, rank=said.rank, top=top)

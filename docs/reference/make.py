@@ -1,4 +1,5 @@
-"""Writes the reference pages beside this file from the code: manifests from the pydantic types, commands from click.
+"""Writes the reference pages beside this file from the code: manifests from the pydantic types, commands from click,
+the API from the types of its requests.
 
 Run by `make generate`; `make check` fails when a page is not what the code says.
 """
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import api
 import click
 import measured
 
@@ -23,9 +25,10 @@ Schema = dict[str, Any]
 
 
 def main() -> None:
-    """Both pages, and the table of what was measured."""
+    """All pages, and the table of what was measured."""
     (HERE / "manifests.md").write_text("\n".join(manifests()) + "\n", "utf-8")
     (HERE / "commands.md").write_text("\n".join(commands()) + "\n", "utf-8")
+    api.main()
     measured.main()
 
 

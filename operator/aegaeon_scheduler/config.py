@@ -79,6 +79,8 @@ class ModelEntry(_Frozen):
     tbt_s: Seconds
     tier: Tier = Tier.STANDARD
     weight: int = Field(default=1, ge=1, le=100)  # among models of the tier
+    tool_calls: str = ""  # a dialect that gateways read; empty: what the chat template shows
+    reasoning: str = ""  # the same of its reasoning
 
 
 class PaperEntry(_Frozen):

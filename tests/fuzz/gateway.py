@@ -194,9 +194,7 @@ def _tokens() -> Iterator[One]:
 
     metrics = Metrics().of("m")
     vocabulary = Vocabulary(Tokenizer(WordLevel(_LETTERS | {"<unk>": 0}, unk_token="<unk>")))
-    options = Options(
-        n=2, stops=(), stream=True, include_usage=False, echo=False, logprob_count=None, return_token_ids=False
-    )
+    options = Options(n=2, stream=True)
     limits = [model_pb2.Limits(max_tokens=8)]
     prompts, spec = [Prompt.of([1, 2])], model_pb2.ModelSpec(name="m")
     request = Request("r", spec, vocabulary, options, model_pb2.Sampling(), prompts, limits, [""], 0.0)

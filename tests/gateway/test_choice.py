@@ -10,6 +10,7 @@ from tokenizers.models import WordLevel
 from aegaeon_gateway.generation.choice import Choice
 from aegaeon_gateway.generation.output import Output
 from aegaeon_gateway.text.detokenize import Vocabulary
+from aegaeon_gateway.workers.wire import Options
 from aegaeon_proto.v1.gateway_pb2 import Token
 from aegaeon_proto.v1.model_pb2 import FINISH_REASON_ERROR, FINISH_REASON_STOP
 
@@ -17,7 +18,7 @@ VOCABULARY = Vocabulary(Tokenizer(WordLevel({"a": 0}, unk_token="a")))
 
 
 def choice_of(limit: int) -> Choice:
-    choice = Choice(0, limit, Output(0, VOCABULARY, ()))
+    choice = Choice(0, limit, Output(0, VOCABULARY, Options()))
     choice.submit()
     return choice
 

@@ -32,9 +32,7 @@ VOCABULARY = Vocabulary(Tokenizer(WordLevel({"a": 0}, unk_token="a")))
 
 
 def generation_of(prompt: Prompt, n: int = 2) -> Generation:
-    options = Options(
-        n=n, stops=(), stream=True, include_usage=False, echo=False, logprob_count=None, return_token_ids=False
-    )
+    options = Options(n=n, stream=True)
     limits = [Limits(max_tokens=8)]
     request = Request("r", ModelSpec(name="m"), VOCABULARY, options, Sampling(seed=3), [prompt], limits, [""], 0.0)
     return Generation(request, 0, Metrics().of("m"), asyncio.Event())

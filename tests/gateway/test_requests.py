@@ -19,6 +19,7 @@ from aegaeon_proto.v1 import model_pb2
 
 JSON = {"Content-Type": "application/json"}
 HI = {"role": "user", "content": "hi"}
+CALL = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}
 
 REFUSED_CHATS: list[tuple[dict[str, Any], str]] = [
@@ -51,13 +52,25 @@ REFUSED_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"stream": "yes"}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
-    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"best_of": True}, "best_of"),
     ({"chat_template": "{{ messages }}"}, "chat_template"),
     ({"messages": []}, "messages"),
     ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0].type"),
-    ({"messages": [HI, {"role": "tool", "content": "x"}]}, "messages[1].role"),
+    ({"messages": [HI, {"role": "function", "content": "x"}]}, "messages[1].role"),
+    ({"messages": [{**HI, "tool_calls": [CALL]}]}, "messages[0]"),
+    ({"messages": [{**HI, "tool_call": 1}]}, "messages[0].tool_call"),
+    ({"continue_final_message": True}, "continue_final_message"),
+    ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs"),
+    ({"allowed_token_ids": [384]}, "allowed_token_ids"),
+    ({"allowed_token_ids": []}, "allowed_token_ids"),
+    ({"bad_words": [""]}, "bad_words"),
+    ({"bad_words": ["x" * 100]}, "bad_words"),
+    ({"prompt_logprobs": 21}, "prompt_logprobs"),
+    ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+    ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+    ({"priority": 1}, "priority"),
     ({"messages": [{"role": "user"}]}, "messages[0]"),
     ({"model": 7}, "model"),
 ]
@@ -70,8 +83,8 @@ REFUSED_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": [1, "a"]}, "prompt"),
     ({"best_of": 3}, "best_of"),
     ({"suffix": "end"}, "suffix"),
-    ({"echo": True, "logprobs": 1}, "logprobs"),
-    ({"logprobs": 6}, "logprobs"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"logprobs": 21}, "logprobs"),
     ({"prompt": ["a"] * 100, "n": 2}, "n"),
 ]
 

@@ -77,6 +77,14 @@ async def test_each_tenant_reaches_its_own_models_and_sees_no_others(
             assert response.status == 404
 
 
+async def test_tokens_of_a_model_are_for_its_tenants_alone(gateways: Callable[..., Any], tmp_path: Path) -> None:
+    async with gateways(write(tmp_path, [RED, BLUE])) as pool:
+        for path, body in (("/tokenize", {"prompt": "hi"}), ("/detokenize", {"tokens": [5]})):
+            assert (await pool.post(path, {"model": "tiny", **body}))[0] == 401
+            assert (await pool.post(path, {"model": "tiny", **body}, **key("sk-blue")))[0] == 404
+            assert (await pool.post(path, {"model": "tiny", **body}, **key("sk-red")))[0] == 200
+
+
 def tenants(*names: str, **more: Any) -> pb.Tenants:
     """A message of the scheduler: tenants of these names with keys sk-NAME for `tiny`."""
     return pb.Tenants(

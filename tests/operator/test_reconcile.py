@@ -24,7 +24,15 @@ from aegaeon_sidecar.config import read_config as read_sidecar_config
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
 SETTINGS = LocalSettings(run_folder=Path("/run/aegaeon/q"), segments=Path("/dev/shm/q"), python="/usr/bin/python3")
-MODEL = {"max_model_len": 0, "ttft_s": 2.0, "tbt_s": 0.1, "tier": "standard", "weight": 1}
+MODEL = {
+    "max_model_len": 0,
+    "ttft_s": 2.0,
+    "tbt_s": 0.1,
+    "tier": "standard",
+    "weight": 1,
+    "tool_calls": "",
+    "reasoning": "",
+}
 
 
 def quickstart() -> Pool:

@@ -12,7 +12,9 @@ from typing import Any
 
 import orjson
 
+from aegaeon_gateway.dialects.pieces import Call
 from aegaeon_gateway.generation.output import Delta, Usage
+from aegaeon_proto.v1.gateway_pb2 import PromptLogprob
 
 Json = dict[str, Any]
 TOKEN_BYTES = 64
@@ -25,13 +27,21 @@ class Collected:
 
     index: int
     texts: list[str] = field(default_factory=list)
+    reasoned: list[str] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     columns: dict[str, list[bytes] | None] = field(default_factory=dict)
     finish: str | None = None
+    stop_reason: str | int | None = None
+    prompt: list[PromptLogprob] = field(default_factory=list)
 
     @property
     def text(self) -> str:
         return "".join(self.texts)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(self.reasoned)
 
     @property
     def logprobs(self) -> orjson.Fragment | None:
@@ -44,8 +54,11 @@ class Collected:
     def add(self, delta: Delta, logprobs: Json | None) -> int:
         """Keep what is new, `logprobs` in the endpoint's shape; returns the bytes that it takes."""
         self.texts.append(delta.text)
+        self.reasoned.append(delta.reasoning)
+        self.calls += delta.calls
         self.tokens += delta.tokens
-        self.finish = delta.finish
+        self.finish, self.stop_reason = delta.finish, delta.stop_reason
+        self.prompt = delta.prompt or self.prompt
         return TOKEN_BYTES * len(delta.tokens) + sum(self._append(*column) for column in (logprobs or {}).items())
 
     def _append(self, name: str, values: list[Any] | None) -> int:
@@ -73,6 +86,10 @@ class Body:
         choice = self._choices.setdefault(delta.index, Collected(delta.index))
         self._nbytes += choice.add(delta, self._logprobs(delta))
         return self._nbytes
+
+    def prompt_of(self, index: int) -> list[PromptLogprob]:
+        """Logprobs of the prompt of a choice."""
+        return self._choices[index].prompt
 
     def pieces(self, head: Json, render: Callable[[Collected], Json], usage: Usage, more: Json) -> Iterator[bytes]:
         """The JSON object in pieces of one choice each: `head`, `choices`, `usage` and `more` in this order."""

@@ -155,5 +155,5 @@ class Generation:
 
 
 def _outputs(request: Request, number: int) -> Iterator[Output]:
-    n, stops = request.options.n, request.options.stops
-    return (Output(number * n + at, request.vocabulary, stops) for at in range(n))
+    n = request.options.n
+    return (Output(number * n + at, request.vocabulary, request.options) for at in range(n))

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from aegaeon_gateway.dialects.families import Dialect
+from aegaeon_gateway.dialects.pieces import Call, Pieces
 from aegaeon_gateway.text.detokenize import Vocabulary
 from aegaeon_gateway.text.stops import StopScanner
-from aegaeon_proto.v1.gateway_pb2 import Token
+from aegaeon_gateway.workers.wire import Options
+from aegaeon_proto.v1.gateway_pb2 import PromptLogprob, Token
 from aegaeon_proto.v1.model_pb2 import FINISH_REASON_ERROR, FINISH_REASON_LENGTH, FINISH_REASON_STOP
 
 _FINISH = {FINISH_REASON_STOP: "stop", FINISH_REASON_LENGTH: "length"}
@@ -33,23 +36,34 @@ class Usage(TypedDict):
 
 @dataclass(slots=True)
 class TokenLogprob:
-    """One token's logprob, that of the likeliest tokens, and where its text begins in the choice's text."""
+    """One token's logprob (None: of a prompt's first), those of the likeliest tokens, where its text begins."""
 
     token: int
-    logprob: float
+    logprob: float | None
     top: tuple[tuple[int, float], ...]
     start: int
 
 
 @dataclass(slots=True)
 class Delta:
-    """What one choice has that is new. `index` is the choice's in the HTTP answer; `finish` on the last one."""
+    """What one choice has that is new. `index` is the choice's in the HTTP answer; `finish` on the last one.
+
+    `stop_reason`: the stop string or stop token of the client that ended it; `prompt`: logprobs of the prompt's tokens
+    from the second on, on the first delta; `total`: output tokens of the choice so far; `calls_before`: calls of the
+    choice before these.
+    """
 
     index: int
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish: str | None = None
+    reasoning: str = ""
+    calls: Sequence[Call] = ()
+    calls_before: int = 0
+    stop_reason: str | int | None = None
+    prompt: list[PromptLogprob] | None = None
+    total: int = 0
 
 
 class Output:
@@ -59,15 +73,35 @@ class Output:
     text that they belong to, so those of a cut stop string are not shown either.
     """
 
-    __slots__ = ("_decoded", "_delta", "_detokenizer", "_logprobs", "_scanner", "_shown", "finish", "tokens")
+    __slots__ = (
+        *(
+            "_calls",
+            "_decode",
+            "_decoded",
+            "_delta",
+            "_flush",
+            "_logprobs",
+            "_options",
+            "_plain",
+            "_reader",
+            "_scanner",
+        ),
+        *("_shown", "finish", "tokens"),
+    )
 
-    def __init__(self, index: int, vocabulary: Vocabulary, stops: Sequence[str]) -> None:
-        self._detokenizer = vocabulary.detokenizer()
-        self._scanner = StopScanner(stops)
+    def __init__(self, index: int, vocabulary: Vocabulary, options: Options) -> None:
+        self._options = options
+        dialect = Dialect(options.calls, options.reasoning)
+        self._reader = dialect.reader(options.tools, inside=options.inside_reasoning)
+        detokenizer = vocabulary.detokenizer(skip_special=options.skip_special_tokens, marks=dialect.marks)
+        self._decode, self._flush = detokenizer.feed, detokenizer.flush
+        self._plain = self._reader is None and not options.stops and options.logprob_count is None
+        self._scanner = StopScanner(options.stops, shown=options.include_stop)
         self._delta = Delta(index)
         self._logprobs: list[TokenLogprob] = []
         self._decoded = 0  # characters that the tokens so far have made
-        self._shown = 0  # characters that the client sees of them
+        self._shown = 0  # characters of them that are no stop string
+        self._calls = 0
         self.finish: str | None = None
         self.tokens = 0
         """output tokens that are billed"""
@@ -81,18 +115,21 @@ class Output:
         """Take the next token. After the end, and for the engine's error marker, nothing happens."""
         if self.finish is not None or token.finish == FINISH_REASON_ERROR:
             return
+        options, delta = self._options, self._delta
+        if options.prompt_logprobs and token.index == 0:
+            delta.prompt = list(token.prompt)
+        if options.silent:
+            self._end("length")
+            return
         self.tokens += 1
-        self._delta.tokens.append(token.token)
-        if token.finish == FINISH_REASON_STOP:  # its last token is the stop id, which makes no text
-            text = self._detokenizer.flush()
-        else:
-            if token.HasField("logprob"):
-                self._logprobs.append(self._logprob(token))
-            text = self._detokenizer.feed(token.token)
-            if token.finish:
-                text += self._detokenizer.flush()
-        self._show(text)
+        delta.tokens.append(token.token)
+        if self._plain and not token.finish:
+            delta.text += self._decode(token.token)
+            return
+        self._show(self._text_of(token))
         if token.finish and not self.stopped_here:
+            if token.finish == FINISH_REASON_STOP and token.token in self._options.stop_token_ids:
+                self._delta.stop_reason = token.token
             self._end(_FINISH[token.finish])
 
     def take(self) -> Delta | None:
@@ -100,8 +137,18 @@ class Output:
         delta = self._delta
         if not (delta.text or delta.finish or delta.tokens):
             return None
-        self._delta = Delta(delta.index)
+        delta.total = self.tokens
+        self._delta = fresh = Delta(delta.index)
+        fresh.calls_before = self._calls
         return delta
+
+    def _text_of(self, token: Token) -> str:
+        """Of a stop id, which ends the text, only where it was asked for."""
+        stop = token.finish == FINISH_REASON_STOP
+        if token.HasField("logprob") and (not stop or self._options.include_stop or self._options.echo):
+            self._logprobs.append(self._logprob(token))
+        text = "" if stop and not self._options.include_stop else self._decode(token.token)
+        return text + self._flush() if token.finish else text
 
     def _logprob(self, token: Token) -> TokenLogprob:
         top = tuple((likely.token, _finite(likely.logprob)) for likely in token.top)
@@ -109,13 +156,17 @@ class Output:
 
     def _show(self, text: str) -> None:
         self._decoded += len(text)
-        self._add(self._scanner.feed(text))
+        self._add(self._scanner.feed(text, checked=self.tokens > self._options.min_tokens))
         if self.stopped_here:
-            self.finish = self._delta.finish = "stop"
             self._logprobs.clear()
+            self._delta.stop_reason = self._scanner.matched
+            self._finish("stop")
 
     def _add(self, text: str) -> None:
-        self._delta.text += text
+        if self._reader is None:
+            self._delta.text += text
+        else:
+            self._take(self._reader.feed(text))
         self._shown += len(text)
         while self._logprobs and self._logprobs[0].start < self._shown:
             self._delta.logprobs.append(self._logprobs.pop(0))
@@ -124,7 +175,22 @@ class Output:
         self._add(self._scanner.flush())
         self._delta.logprobs += self._logprobs
         self._logprobs = []
-        self.finish = self._delta.finish = reason
+        self._finish(reason)
+
+    def _finish(self, reason: str) -> None:
+        if self._reader is not None:
+            self._take(self._reader.flush())
+        self.finish = self._delta.finish = "tool_calls" if self._calls and reason == "stop" else reason
+
+    def _take(self, pieces: Pieces) -> None:
+        """What the reader has found. Without parallel calls there is one at most."""
+        options, delta = self._options, self._delta
+        delta.text += pieces.content
+        if options.show_reasoning:
+            delta.reasoning += pieces.reasoning
+        calls = pieces.calls if options.parallel_calls else pieces.calls[: 1 - self._calls]
+        delta.calls = (*delta.calls, *calls)
+        self._calls += len(calls)
 
 
 def _finite(logprob: float) -> float:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from aegaeon_gateway.errors import PromptTooLongError, UnauthorizedError
 from aegaeon_gateway.request.schema import MAX_CHOICES
 from aegaeon_gateway.tenancy import Directory, Tenant
 from aegaeon_gateway.workers.bounds import BYTES_PER_TOKEN
-
-Endpoint = Literal["chat", "completions"]
+from aegaeon_gateway.workers.wire import Endpoint
 
 PEEK_BYTES = 1 << 20
 """a body up to this is skimmed for its model on the loop, 3 ms at worst; a larger one by a worker"""
@@ -51,7 +49,7 @@ def body_bytes(length: int, endpoint: Endpoint) -> int:
     """What a body for a model of `length` tokens may have; a completion's may have many prompts."""
     if not length:
         return UNKNOWN_BODY_BYTES
-    return _SLACK_BYTES + length * BYTES_PER_TOKEN * (1 if endpoint == "chat" else MAX_CHOICES)
+    return _SLACK_BYTES + length * BYTES_PER_TOKEN * (MAX_CHOICES if endpoint == "completions" else 1)
 
 
 def check_body(body: bytes | bytearray, length: int, endpoint: Endpoint) -> None:
@@ -61,5 +59,5 @@ def check_body(body: bytes | bytearray, length: int, endpoint: Endpoint) -> None
             f"The body has {len(body)} bytes, but this model's maximum context length is {length} tokens, for which "
             f"{most} bytes are allowed; send less."
         )
-        param = "messages" if endpoint == "chat" else "prompt"
+        param = {"chat": "messages", "detokenize": "tokens"}.get(endpoint, "prompt")
         raise PromptTooLongError(message, param=param, code="context_length_exceeded")

@@ -7,21 +7,24 @@ import time
 from aiohttp import web
 
 from aegaeon_gateway.answer.answer import Answer
-from aegaeon_gateway.answer.render import ChatRenderer, CompletionRenderer, Renderer
+from aegaeon_gateway.answer.chat import ChatRenderer
+from aegaeon_gateway.answer.completions import CompletionRenderer
+from aegaeon_gateway.answer.render import Renderer
 from aegaeon_gateway.errors import ApiError
 from aegaeon_gateway.generation.request import Request
-from aegaeon_gateway.http.admission import Client, Endpoint
+from aegaeon_gateway.http.admission import Client
 from aegaeon_gateway.http.gateway import REQUEST_ID, TENANT, Gateway
 from aegaeon_gateway.http.intake import TOKEN_BYTES, Holding, read_body
 from aegaeon_gateway.http.preparation import Preparation, Received
 from aegaeon_gateway.http.responses import stream, whole
 from aegaeon_gateway.http.silence import Silence
 from aegaeon_gateway.metrics import ModelMetrics
+from aegaeon_gateway.workers.wire import Endpoint
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
 
 class Answerer:
-    """Handlers of POST /v1/chat/completions and POST /v1/completions."""
+    """Handlers of POST /v1/chat/completions and /v1/completions, /tokenize and /detokenize."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -32,6 +35,23 @@ class Answerer:
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
         return await self._serve(http, "completions")
+
+    async def tokenize(self, http: web.Request) -> web.Response:
+        return await self._at_once(http, "tokenize")
+
+    async def detokenize(self, http: web.Request) -> web.Response:
+        return await self._at_once(http, "detokenize")
+
+    async def _at_once(self, http: web.Request, endpoint: Endpoint) -> web.Response:
+        """What a worker answers alone."""
+        arrived = time.monotonic()
+        client = Client(http[TENANT], self._gateway.tenants.current())
+        with self._gateway.intake.request(client.owner, shared=client.shared) as holding:
+            body = await read_body(http, self._preparation.most_bytes(client, endpoint), holding)
+            name = await self._preparation.model_of(client, body)
+            received = Received(http[REQUEST_ID], endpoint, client, name, arrived, body)
+            answer = await self._preparation.answer(received, await self._preparation.ready(name))
+        return web.Response(body=answer, content_type="application/json")
 
     async def _serve(self, http: web.Request, endpoint: Endpoint) -> web.StreamResponse:
         """From the body to the end of the answer, once more when the model changes before any of the answer is out."""

@@ -11,7 +11,9 @@ from typing import Any
 
 import msgspec
 
-from aegaeon_gateway.request.schema import UNSUPPORTED, ChatRequest, CompletionRequest
+from aegaeon_gateway.request.parameters import REFUSED
+from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest, accepted
+from aegaeon_gateway.request.texts import DetokenizeRequest, TokenizeRequest
 
 Json = dict[str, Any]
 
@@ -19,7 +21,9 @@ _COMPONENTS = "#/components/schemas/"
 _STRING: Json = {"type": "string"}
 _COUNT: Json = {"type": "integer", "minimum": 0}
 _IDS: Json = {"type": "array", "items": _COUNT}
-_FINISH: Json = {"enum": ["stop", "length", None]}
+_FINISH: Json = {"enum": ["stop", "length", "tool_calls", None]}
+_STOP: Json = {"anyOf": [_STRING, _COUNT, {"type": "null"}]}
+_SAID: Json = {"type": "array", "items": {"anyOf": [{"type": "object"}, {"type": "null"}]}}
 _ERRORS = {
     "400": "The request is not well-formed, or a parameter is wrong; `param` names it.",
     "401": "No key where one is needed, or a wrong one.",
@@ -52,6 +56,9 @@ def description() -> bytes:
         "/v1/models/{id}": {
             "get": _operation("getModel", "One model.", {"parameters": [model_id], **_get("Model")}),
         },
+        "/tokenize": {"post": _operation("tokenize", "The tokens of a text, or of a chat.", _posted("Tokenize"))},
+        "/detokenize": {"post": _operation("detokenize", "The text of tokens.", _posted("Detokenize"))},
+        "/version": {"get": _operation("version", "The gateway's version.", _get("Version"))},
         "/health": {"get": _operation("health", "Whether requests are served.", {"responses": _health()})},
     }
     document = {
@@ -66,13 +73,14 @@ def description() -> bytes:
 
 def _requests() -> dict[str, Json]:
     """The schemas of both request bodies and what they name, with what their types cannot say."""
-    kinds = (ChatRequest, CompletionRequest)
-    _, schemas = msgspec.json.schema_components(kinds, ref_template=_COMPONENTS + "{name}")
+    kinds = [accepted(kind) for kind in (ChatRequest, CompletionRequest)]
+    every = [*kinds, TokenizeRequest, DetokenizeRequest]
+    _, schemas = msgspec.json.schema_components(every, ref_template=_COMPONENTS + "{name}")
     for kind in kinds:
         properties = schemas[kind.__name__]["properties"]
         properties["logit_bias"]["anyOf"][0]["propertyNames"] = {"pattern": "^[0-9]{1,9}$"}
         properties["seed"]["anyOf"][0] |= {"minimum": -(2**63), "exclusiveMaximum": 2**64}
-        properties |= {name: {"enum": list(neutral)} for name, neutral in UNSUPPORTED.items()}
+        properties |= {name: {"enum": list(refused.allowed)} for name, refused in REFUSED.items()}
     return schemas
 
 
@@ -94,6 +102,11 @@ def _answers() -> dict[str, Json]:
         "Usage": usage,
         "ChatCompletion": _completion("chat.completion", _chat_choice()),
         "Completion": _completion("text_completion", _text_choice()),
+        "TokenizeAnswer": _object(
+            count=_COUNT, max_model_len=_COUNT, tokens=_IDS, token_strs=_or_null({"type": "array", "items": _STRING})
+        ),
+        "DetokenizeAnswer": _object(prompt=_STRING),
+        "Version": _object(version=_STRING),
         "Model": model,
         "ModelList": _object(object={"const": "list"}, data={"type": "array", "items": _ref("Model")}),
         "Health": _object(status={"enum": ["ok", "starting"]}, scheduler={"enum": ["attached", "away"]}),
@@ -105,17 +118,21 @@ def _completion(kind: str, choice: Json) -> Json:
         id=_STRING, object={"const": kind}, created=_COUNT, model=_STRING,
         choices={"type": "array", "items": choice}, usage=_ref("Usage"),
     )  # fmt: skip
-    whole["properties"]["prompt_token_ids"] = _IDS
+    whole["properties"] |= {"prompt_token_ids": _IDS, "prompt_logprobs": _SAID}
     return whole
 
 
 def _chat_choice() -> Json:
-    message = _object(role={"const": "assistant"}, content=_STRING, refusal={"type": "null"})
+    message = _object(role={"const": "assistant"}, content=_or_null(_STRING), refusal={"type": "null"})
+    function = _object(name=_STRING, arguments=_STRING)
+    call = _object(id=_STRING, type={"const": "function"}, function=function)
+    calls: Json = {"type": "array", "items": call}
+    message["properties"] |= {"reasoning_content": _or_null(_STRING), "tool_calls": calls}
     likely = _object(token=_STRING, logprob={"type": "number"}, bytes=_or_null(_IDS))
     token = {**likely, "properties": {**likely["properties"], "top_logprobs": {"type": "array", "items": likely}}}
     logprobs = {"type": "object", "properties": {"content": {"type": "array", "items": token}}}
     choice = _object(index=_COUNT, message=message, logprobs=_or_null(logprobs), finish_reason=_FINISH)
-    choice["properties"]["token_ids"] = _IDS
+    choice["properties"] |= {"token_ids": _IDS, "stop_reason": _STOP}
     return choice
 
 
@@ -127,7 +144,8 @@ def _text_choice() -> Json:
         top_logprobs={"anyOf": [{"type": "array", "items": _or_null(likely)}, {"type": "null"}]},
     )  # fmt: skip
     choice = _object(index=_COUNT, text=_STRING, logprobs=_or_null(logprobs), finish_reason=_FINISH)
-    choice["properties"] |= {"token_ids": _IDS, "prompt_token_ids": _or_null(_IDS)}
+    more = {"token_ids": _IDS, "prompt_token_ids": _or_null(_IDS), "stop_reason": _STOP, "prompt_logprobs": _SAID}
+    choice["properties"] |= more
     return choice
 
 
@@ -157,6 +175,10 @@ def _completion_answers(name: str) -> Json:
         "200": {"description": "The answer; with `stream`, as server-sent events of `data` alone.", "content": content},
         **_errors(),
     }
+
+
+def _posted(name: str) -> Json:
+    return {"requestBody": _body(f"{name}Request"), **_get(f"{name}Answer")}
 
 
 def _get(name: str) -> Json:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from aegaeon_gateway.errors import ApiError, ModelChangedError, TokenizerError, model_failed, overloaded
@@ -12,7 +14,6 @@ from aegaeon_gateway.http.admission import (
     PEEK_BYTES,
     UNKNOWN_BODY_BYTES,
     Client,
-    Endpoint,
     body_bytes,
     check_body,
 )
@@ -20,7 +21,7 @@ from aegaeon_gateway.http.gateway import Gateway
 from aegaeon_gateway.models.catalog import served_length
 from aegaeon_gateway.models.texts import ModelText
 from aegaeon_gateway.request.parse import model_of
-from aegaeon_gateway.workers.wire import Done, Job
+from aegaeon_gateway.workers.wire import Endpoint, Job
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
 _PREFIXES: dict[Endpoint, str] = {"chat": "chatcmpl", "completions": "cmpl"}
@@ -83,16 +84,29 @@ class Preparation:
         body = received.body
         assert body is not None  # it is prepared again only while it is there
         try:
-            text = await self._text(model, received.arrived + self._gateway.config.hold_s)
-            length = served_length(model) or text.max_positions
-            check_body(body, length, received.endpoint)
-            job = Job(text.key, received.endpoint, received.model, length)
-            done = await self._done(model, received.client.owner_of(received.model), job, body)
+            text, job = await self._job(received, body, model)
+            with self._loadable(model):
+                done = await self._gateway.workers.prepare(received.client.owner_of(received.model), job, body)
         except ApiError as error:
             self._gateway.metrics.of(received.model).ended(error.outcome)
             raise
         received.prepared()
         return request_of(received.next_id(), model.spec, text.vocabulary, done, received.arrived)
+
+    async def answer(self, received: Received, model: ModelStatus) -> bytes:
+        """The body of an answer that needs no engine. Raises ApiError."""
+        body = received.body
+        assert body is not None
+        _, job = await self._job(received, body, model)
+        with self._loadable(model):
+            return await self._gateway.workers.answer(received.client.owner_of(received.model), job, body)
+
+    async def _job(self, received: Received, body: bytearray, model: ModelStatus) -> tuple[ModelText, Job]:
+        """Raises ApiError."""
+        text = await self._text(model, received.arrived + self._gateway.config.hold_s)
+        length, spec = served_length(model) or text.max_positions, model.spec
+        check_body(body, length, received.endpoint)
+        return text, Job(text.key, received.endpoint, received.model, length, spec.tool_calls, spec.reasoning)
 
     async def is_another(self, model: ModelStatus, error: ApiError) -> bool:
         """Whether the name stands for another model by now; where the scheduler says so, its catalog is on its way."""
@@ -110,9 +124,11 @@ class Preparation:
             return False
         return catalog.find(name) is not None and not same()
 
-    async def _done(self, model: ModelStatus, owner: str, job: Job, body: bytearray) -> tuple[Done, bytes]:
+    @contextmanager
+    def _loadable(self, model: ModelStatus) -> Iterator[None]:
+        """Around a job: a model that cannot be loaded again is forgotten. Raises ApiError."""
         try:
-            return await self._gateway.workers.prepare(owner, job, body)
+            yield
         except TokenizerError as error:
             self._gateway.texts.forget(model.spec.source)
             raise model_failed(model.spec.name, str(error)) from error

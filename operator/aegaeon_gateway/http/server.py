@@ -7,6 +7,7 @@ import logging
 import re
 import time
 import uuid
+from importlib.metadata import version
 from typing import Any
 
 import orjson
@@ -26,6 +27,7 @@ from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 log = logging.getLogger(__name__)
 
 _CLIENT_ID: web.RequestKey[str | None] = web.RequestKey("client_id", str)
+_OF_MODELS = {"/tokenize", "/detokenize"}
 _ACCEPTED_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -38,11 +40,14 @@ def make_app(gateway: Gateway, refusals: Refusals) -> web.Application:
     app.on_response_prepare.append(_name_request)
     app.router.add_post("/v1/chat/completions", answerer.chat)
     app.router.add_post("/v1/completions", answerer.completions)
+    app.router.add_post("/tokenize", answerer.tokenize)
+    app.router.add_post("/detokenize", answerer.detokenize)
     app.router.add_get("/v1/models", pages.models)
     app.router.add_get("/v1/models/{id:.+}", pages.model)
     app.router.add_get("/health", pages.health)
     app.router.add_get("/metrics", pages.metrics)
     app.router.add_get("/openapi.json", pages.openapi)
+    app.router.add_get("/version", pages.version)
     return app
 
 
@@ -79,6 +84,9 @@ class _Pages:
 
     async def openapi(self, http: web.Request) -> web.Response:
         return web.Response(body=self._description, content_type="application/json")
+
+    async def version(self, http: web.Request) -> web.Response:
+        return _json({"version": version("aegaeon")})
 
     def _need_catalog(self) -> None:
         if not self._gateway.catalog.known:
@@ -166,11 +174,11 @@ def _endpoint(request: web.Request) -> str:
 
 
 def _identifier(gateway: Gateway) -> Middleware:
-    """A client below /v1 is authenticated before anything else is looked at."""
+    """A client of what models are asked for is authenticated before anything else is looked at."""
 
     @web.middleware
     async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path.startswith("/v1/"):
+        if request.path.startswith("/v1/") or request.path in _OF_MODELS:
             request[TENANT] = gateway.tenants.current().identify(request.headers.get("Authorization", ""))
         return await handler(request)
 

@@ -6,21 +6,21 @@ import re
 from typing import Any, TypeVar
 
 import msgspec
-import orjson
 from msgspec import Raw, Struct
 
 from aegaeon_gateway.errors import InvalidRequestError
-from aegaeon_gateway.request.schema import MAX_CHOICES, UNSUPPORTED, ChatRequest, CommonRequest, CompletionRequest
-
-_NEUTRAL_BYTES = 64  # every neutral value is shorter; what is longer is not even parsed
+from aegaeon_gateway.request.parameters import REFUSED
+from aegaeon_gateway.request.schema import MAX_CHOICES, ChatRequest, CommonRequest, CompletionRequest, accepted
+from aegaeon_gateway.request.texts import DetokenizeRequest, TokenizeRequest
 
 _MESSAGES = {
-    # by parameter, or by the last name of its path: where msgspec's own words say less
+    # by parameter, or by the last names of its path: where msgspec's own words say less
     "prompt": "must be a text, a list of texts, a list of token ids or a list of such lists",
-    "role": "must be system, developer, user or assistant",
+    "role": "must be system, developer, user, assistant or tool",
     "service_tier": "must be auto or default",
     "stop": "must be a text or a list of at most 16 texts",
-    "type": "must be text; other kinds of content are not served",
+    "content.type": "must be text; other kinds of content are not served",
+    "tools.type": "must be function; other kinds of tools are not served",
 }
 
 
@@ -29,9 +29,13 @@ class _ModelOnly(Struct):
 
 
 RequestT = TypeVar("RequestT", ChatRequest, CompletionRequest)
+AloneT = TypeVar("AloneT", TokenizeRequest, DetokenizeRequest)
 _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(kind) for kind in (ChatRequest, CompletionRequest, _ModelOnly)
+    ChatRequest: msgspec.json.Decoder(accepted(ChatRequest)),
+    CompletionRequest: msgspec.json.Decoder(accepted(CompletionRequest)),
+    **{kind: msgspec.json.Decoder(kind) for kind in (TokenizeRequest, DetokenizeRequest, _ModelOnly)},
 }
+_INDEX = re.compile(r"\[\d+\]")
 _PLACE = re.compile(r"(?s)(.*?)(?: - at `(?:key in )?\$(.*)`)?")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
@@ -46,14 +50,20 @@ def model_of(body: bytes | bytearray) -> str:
 def parse(kind: type[RequestT], body: bytes | bytearray) -> RequestT:
     """Check a request body. Raises InvalidRequestError naming the parameter."""
     request: RequestT = _decode(kind, body)
-    for name, neutral in UNSUPPORTED.items():
+    for name, refused in REFUSED.items():
         if isinstance(value := getattr(request, name), Raw):
-            _refuse_unless_neutral(name, bytes(value), neutral)
+            refused.check(name, bytes(value))
     _check_common(request)
     if isinstance(request, ChatRequest):
         _check_chat(request)
     else:
         _check_completion(request)
+    return request
+
+
+def parse_alone(kind: type[AloneT], body: bytes | bytearray) -> AloneT:
+    """The same of a body that its types say everything of."""
+    request: AloneT = _decode(kind, body)
     return request
 
 
@@ -68,32 +78,31 @@ def _decode(kind: type[Struct], body: bytes | bytearray) -> Any:
         raise InvalidRequestError("The body is nested too deeply; send less", code="invalid_json") from error
 
 
-def _refuse_unless_neutral(name: str, raw: bytes, neutral: tuple[Any, ...]) -> None:
-    value = orjson.loads(raw) if len(raw) <= _NEUTRAL_BYTES else ...
-    if not any(type(value) is type(one) and value == one for one in neutral):
-        raise InvalidRequestError(
-            f"{name} is not supported here; leave it out", param=name, code="unsupported_parameter"
-        )
-
-
 def _check_common(request: CommonRequest) -> None:
     for key in request.logit_bias or ():
         if not key.isdecimal() or not key.isascii() or len(key) > 9:
             raise _invalid("logit_bias", f"{key[:32]!r} is not a token id")
     if request.seed is not None and not -(2**63) <= request.seed < 2**64:
         raise _invalid("seed", "must be an integer of 64 bits")
-    if request.stream_options is not None and not request.stream:
+    if request.include_usage and not request.stream:
         raise InvalidRequestError("stream_options is allowed only with stream: true", param="stream_options")
+    if request.stream and request.prompt_logprobs is not None:
+        raise InvalidRequestError("prompt_logprobs is allowed only without stream", param="prompt_logprobs")
 
 
 def _check_chat(request: ChatRequest) -> None:
-    if request.top_logprobs is not None and not request.logprobs:
+    if request.top_logprobs and not request.logprobs:
         raise InvalidRequestError("top_logprobs is allowed only with logprobs: true", param="top_logprobs")
+    if request.max_tokens == 0:
+        raise _invalid("max_tokens", "must be at least 1")
+    if request.continue_final_message and request.generation_prompt:
+        message = "continue_final_message is allowed only with add_generation_prompt: false"
+        raise InvalidRequestError(message, param="continue_final_message")
 
 
 def _check_completion(request: CompletionRequest) -> None:
-    if request.echo and request.logprobs is not None:
-        raise InvalidRequestError("echo together with logprobs is not supported", param="logprobs")
+    if request.max_tokens == 0 and not request.echo and request.prompt_logprobs is None:
+        raise _invalid("max_tokens", "0 is allowed only with echo or prompt_logprobs")
     if not request.prompt and request.prompt != "":
         raise InvalidRequestError("prompt must not be an empty list", param="prompt")
     if isinstance(request.prompt, list) and len(set(map(type, request.prompt))) != 1:
@@ -119,10 +128,11 @@ def _as_api_error(error: str) -> InvalidRequestError:
         return InvalidRequestError(f"{param} is missing", param=param, code="missing_parameter")
     if not place:
         return InvalidRequestError("The body must be a JSON object", code="invalid_json")
-    if place.startswith("prompt"):  # a union of lists has no one path
+    if _INDEX.sub("", place) == "prompt":  # a union of lists has no one path
         place = "prompt"
     plain = message.replace(" | null", "").replace("`", "")
-    return _invalid(place, _MESSAGES.get(place.rpartition(".")[2], plain))
+    names = _INDEX.sub("", place).split(".")
+    return _invalid(place, _MESSAGES.get(names[-1]) or _MESSAGES.get(".".join(names[-2:]), plain))
 
 
 def _unknown_name(param: str) -> InvalidRequestError:

@@ -2,6 +2,7 @@
 
 Types are strict (no "0.5" for 0.5), unknown names are errors, and every error carries the parameter. msgspec checks
 while it reads and stops at the first error, so a hostile body costs no more than a valid one of its length.
+Descriptions go into /openapi.json and docs/reference/api.md.
 """
 
 from __future__ import annotations
@@ -12,73 +13,32 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from aegaeon_gateway.request.messages import Message, NamedTool, Tool
+from aegaeon_gateway.request.parameters import NO_EFFECT, REFUSED
 from aegaeon_proto import sampling
 
 MAX_CHOICES = 128
 """choices of one HTTP request: prompts times n"""
+MAX_TOOLS = 128
 
-UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    # name -> values that ask for nothing
-    "audio": (None,),
-    "best_of": (None, 1),
-    "function_call": (None, "none"),
-    "functions": (None, []),
-    "guided_json": (None,),
-    "modalities": (None, ["text"]),
-    "parallel_tool_calls": (None,),
-    "prediction": (None,),
-    "reasoning_effort": (None,),
-    "response_format": (None, {"type": "text"}),
-    "store": (None, False),
-    "suffix": (None, ""),
-    "tool_choice": (None, "none"),
-    "tools": (None, []),
-    "verbosity": (None,),
-    "web_search_options": (None,),
-}
 TokenId = Annotated[int, Meta(ge=0, lt=2**32)]
 StopString = Annotated[str, Meta(min_length=1, max_length=512)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 TokenCount = Annotated[int, Meta(ge=1, lt=2**31)]
+LikeliestCount = Annotated[int, Meta(ge=0, le=20)]
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True, frozen=True):
-    """`include_usage`: one more chunk with the usage before the end."""
+    """What a stream says beside the answer."""
 
-    include_usage: bool | None = None
+    include_usage: Annotated[bool | None, Meta(description="one more chunk with the usage before the end")] = None
+    continuous_usage_stats: Annotated[bool | None, Meta(description="the usage so far in every chunk")] = None
     include_obfuscation: bool | None = None
 
     def __post_init__(self) -> None:
         if self.include_obfuscation:
             raise ValueError("include_obfuscation is not supported here")
-
-
-class TextPart(Struct, forbid_unknown_fields=True, frozen=True):
-    """A content part; other kinds (images, audio) are not served."""
-
-    type: Literal["text"]
-    text: str
-
-
-class Message(Struct, forbid_unknown_fields=True, frozen=True):
-    """One message of a chat."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart] | None = None
-    name: str | None = None
-    refusal: None = None
-
-    def __post_init__(self) -> None:
-        if self.content is None and self.role != "assistant":
-            raise ValueError("content is missing")
-
-    @property
-    def text(self) -> str:
-        """The content as one string, its parts on lines of their own."""
-        if isinstance(self.content, list):
-            return "\n".join(part.text for part in self.content)
-        return self.content or ""
 
 
 class CommonRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -87,55 +47,84 @@ class CommonRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     None is what a client says that leaves a parameter out, or gives null.
     """
 
-    model: str
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=sampling.TOP_P.low, le=1)] | None = None
-    choices: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = msgspec.field(default=None, name="n")
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    logit_bias: (
-        Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=sampling.MAX_LOGIT_BIAS)] | None
-    ) = None
-    seed: int | None = None
-    stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
-    max_tokens: TokenCount | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    model: Annotated[str, Meta(description="a name of GET /v1/models")]
+    temperature: Annotated[
+        Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="0 is greedy; smaller than 0.01 counts as 0.01")
+    ] = None
+    top_p: Annotated[
+        Annotated[float, Meta(ge=sampling.TOP_P.low, le=1)] | None, Meta(description="of the probability, 1 is off")
+    ] = None
+    choices: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None,
+        Meta(description=f"choices of each prompt; prompts times n are {MAX_CHOICES} at most"),
+    ] = msgspec.field(default=None, name="n")
+    presence_penalty: Annotated[Penalty | None, Meta(description="of tokens of the output, once each")] = None
+    frequency_penalty: Annotated[Penalty | None, Meta(description="of tokens of the output, each time")] = None
+    logit_bias: Annotated[
+        Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=sampling.MAX_LOGIT_BIAS)] | None,
+        Meta(description="by token id"),
+    ] = None
+    seed: Annotated[int | None, Meta(description="the same one gives the same draws")] = None
+    stop: Annotated[
+        StopString | Annotated[list[StopString], Meta(max_length=16)] | None,
+        Meta(description="texts that end a choice; not before `min_tokens`"),
+    ] = None
+    max_tokens: Annotated[Annotated[int, Meta(ge=0, lt=2**31)] | None, Meta(description="output tokens at most")] = None
+    stream: Annotated[bool | None, Meta(description="server-sent events")] = None
+    stream_options: Annotated[
+        StreamOptions | None,
+        Meta(description="`include_usage`, `continuous_usage_stats`: the usage at the end, in chunks"),
+    ] = None
 
-    top_k: Annotated[int, Meta(ge=-1, lt=2**31)] | None = None
-    min_p: Share | None = None
-    repetition_penalty: (
-        Annotated[float, Meta(ge=sampling.REPETITION_PENALTY.low, le=sampling.REPETITION_PENALTY.high)] | None
-    ) = None
-    stop_token_ids: Annotated[list[TokenId], Meta(max_length=128)] | None = None
-    min_tokens: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
-    ignore_eos: bool | None = None
-    return_token_ids: bool | None = None
+    top_k: Annotated[Annotated[int, Meta(ge=-1, lt=2**31)] | None, Meta(description="-1 and 0 are off")] = None
+    min_p: Annotated[Share | None, Meta(description="of the likeliest token's probability, 0 is off")] = None
+    repetition_penalty: Annotated[
+        Annotated[float, Meta(ge=sampling.REPETITION_PENALTY.low, le=sampling.REPETITION_PENALTY.high)] | None,
+        Meta(description="of tokens of prompt and output, 1 is off"),
+    ] = None
+    stop_token_ids: Annotated[
+        Annotated[list[TokenId], Meta(max_length=128)] | None, Meta(description="tokens that end a choice, as EOS does")
+    ] = None
+    include_stop_str_in_output: Annotated[
+        bool | None, Meta(description="the stop string, or the text of the token that ended it, is part of the output")
+    ] = None
+    min_tokens: Annotated[
+        Annotated[int, Meta(ge=0, lt=2**31)] | None, Meta(description="no end by EOS, stop tokens or `stop` before")
+    ] = None
+    ignore_eos: Annotated[bool | None, Meta(description="EOS does not end a choice")] = None
+    bad_words: Annotated[
+        Annotated[list[Annotated[str, Meta(max_length=512)]], Meta(max_length=sampling.MAX_BAD_WORDS)] | None,
+        Meta(description="never output, as the tokens that each text is, with and without a space before it"),
+    ] = None
+    allowed_token_ids: Annotated[
+        Annotated[list[TokenId], Meta(min_length=1)] | None,
+        Meta(description=f"no other tokens are output; {sampling.MAX_ALLOWED_IDS} at most"),
+    ] = None
+    skip_special_tokens: Annotated[bool | None, Meta(description="false: special tokens are part of the output")] = None
+    prompt_logprobs: Annotated[
+        LikeliestCount | None, Meta(description="logprobs of the prompt's tokens, and of so many likeliest for each")
+    ] = None
+    return_tokens_as_token_ids: Annotated[bool | None, Meta(description="logprobs name tokens `token_id:ID`")] = None
+    return_token_ids: Annotated[bool | None, Meta(description="token ids of prompt and output beside the text")] = None
+    add_special_tokens: Annotated[
+        bool | None, Meta(description="what the tokenizer puts around a text (BOS); chats false, completions true")
+    ] = None
+    truncate_prompt_tokens: Annotated[
+        Annotated[int, Meta(ge=-1, lt=2**31)] | None,
+        Meta(description="the prompt is cut to so many tokens; -1: to what the model's length leaves for output"),
+    ] = None
+    truncation_side: Annotated[
+        Literal["left", "right"] | None, Meta(description="where a prompt is cut; left is the default")
+    ] = None
 
-    # accepted: they do not change the answer
-    user: str | None = None
-    metadata: dict[str, str] | None = None
-    service_tier: Literal["auto", "default"] | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+    thinking_token_budget: Annotated[
+        Annotated[int, Meta(ge=-1, lt=2**31)] | None,
+        Meta(description="tokens of reasoning, after which its end is output; -1 is off"),
+    ] = None
 
-    # refused unless they ask for nothing
-    audio: Raw | UnsetType = UNSET
-    best_of: Raw | UnsetType = UNSET
-    function_call: Raw | UnsetType = UNSET
-    functions: Raw | UnsetType = UNSET
-    guided_json: Raw | UnsetType = UNSET
-    modalities: Raw | UnsetType = UNSET
-    parallel_tool_calls: Raw | UnsetType = UNSET
-    prediction: Raw | UnsetType = UNSET
-    reasoning_effort: Raw | UnsetType = UNSET
-    response_format: Raw | UnsetType = UNSET
-    store: Raw | UnsetType = UNSET
-    suffix: Raw | UnsetType = UNSET
-    tool_choice: Raw | UnsetType = UNSET
-    tools: Raw | UnsetType = UNSET
-    verbosity: Raw | UnsetType = UNSET
-    web_search_options: Raw | UnsetType = UNSET
+    @property
+    def limits_reasoning(self) -> bool:
+        return self.thinking_token_budget is not None and self.thinking_token_budget >= 0
 
     @property
     def n(self) -> int:
@@ -152,6 +141,10 @@ class CommonRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     @property
+    def continuous_usage(self) -> bool:
+        return self.include_usage and bool(self.stream_options and self.stream_options.continuous_usage_stats)
+
+    @property
     def output_limit(self) -> int | None:
         """Output tokens at most; None: what the model's length leaves."""
         return self.max_tokens
@@ -160,10 +153,44 @@ class CommonRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
 class ChatRequest(CommonRequest, frozen=True, kw_only=True):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Meta(min_length=1)]
-    max_completion_tokens: TokenCount | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    messages: Annotated[list[Message], Meta(min_length=1, description="of text; dumped answers are taken as they are")]
+    max_completion_tokens: Annotated[TokenCount | None, Meta(description="the same as `max_tokens`, before it")] = None
+    logprobs: Annotated[bool | None, Meta(description="of the output's tokens")] = None
+    top_logprobs: Annotated[LikeliestCount | None, Meta(description="of so many likeliest tokens for each")] = None
+    echo: Annotated[bool | None, Meta(description="the last message comes first, if its role is the answer's own")] = (
+        None
+    )
+    add_generation_prompt: Annotated[
+        bool | None, Meta(description="the template's beginning of an answer ends the prompt; true is the default")
+    ] = None
+    continue_final_message: Annotated[
+        bool | None, Meta(description="the last message is continued; only with `add_generation_prompt: false`")
+    ] = None
+    documents: Annotated[
+        Annotated[list[dict[str, str]], Meta(max_length=1024)] | None,
+        Meta(description="for templates that know of them"),
+    ] = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any] | None, Meta(description="variables of the chat template, such as `enable_thinking`")
+    ] = None
+
+    tools: Annotated[
+        Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None, Meta(description="functions that the model may call")
+    ] = None
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | NamedTool | None, Meta(description="auto with tools, none without")
+    ] = None
+    parallel_tool_calls: Annotated[bool | None, Meta(description="false: one call at most is shown")] = None
+    include_reasoning: Annotated[bool | None, Meta(description="false: reasoning is not shown")] = None
+    reasoning_effort: Annotated[
+        Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None,
+        Meta(description="for templates that know of it; `enable_thinking` is false for none, else true"),
+    ] = None
+
+    @property
+    def callable_tools(self) -> Sequence[Tool]:
+        """Those that the prompt names."""
+        return () if self.tool_choice == "none" else self.tools or ()
 
     @property
     def output_limit(self) -> int | None:
@@ -173,13 +200,23 @@ class ChatRequest(CommonRequest, frozen=True, kw_only=True):
     def logprob_count(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
 
+    @property
+    def generation_prompt(self) -> bool:
+        """Whether the answer is a message of its own."""
+        return self.add_generation_prompt is not False
+
 
 class CompletionRequest(CommonRequest, frozen=True, kw_only=True):
-    """POST /v1/completions. `prompt`: text, texts, token ids or lists of token ids."""
+    """POST /v1/completions."""
 
-    prompt: str | list[str | TokenId | Annotated[list[TokenId], Meta(min_length=1)]]
-    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
-    echo: bool | None = None
+    prompt: Annotated[
+        str | list[str | TokenId | Annotated[list[TokenId], Meta(min_length=1)]],
+        Meta(description="a text, texts, token ids or lists of token ids"),
+    ]
+    logprobs: Annotated[LikeliestCount | None, Meta(description="of each token, and of so many likeliest")] = None
+    echo: Annotated[
+        bool | None, Meta(description="the prompt comes first, with its logprobs; `max_tokens: 0`: nothing else")
+    ] = None
 
     @property
     def output_limit(self) -> int:
@@ -197,3 +234,10 @@ class CompletionRequest(CommonRequest, frozen=True, kw_only=True):
     @property
     def logprob_count(self) -> int | None:
         return self.logprobs
+
+
+def accepted(kind: type[CommonRequest]) -> type[Struct]:
+    """`kind` with the fields of parameters.py, which are checked and then not looked at again."""
+    refused = [(name, Raw | UnsetType, UNSET) for name in REFUSED]
+    unused = [(name, entry.type, None) for name, entry in NO_EFFECT.items()]
+    return msgspec.defstruct(kind.__name__, [*refused, *unused], bases=(kind,), frozen=True, kw_only=True)

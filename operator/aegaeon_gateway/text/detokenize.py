@@ -52,17 +52,26 @@ class Vocabulary:
         self._stages = () if self._byte_level else stages_of(decoder)
         self._bytes: dict[int, bytes] = {}
         self._pieces: dict[int, str | None] = {}
+        self._hidden: dict[frozenset[str], frozenset[int]] = {frozenset(): self.special}
 
-    def detokenizer(self) -> Detokenizer:
-        """A fresh state. Special tokens make no text."""
+    def detokenizer(self, *, skip_special: bool = True, marks: frozenset[str] = frozenset()) -> Detokenizer:
+        """A fresh state. Special tokens make no text, unless they are not to be skipped or are among the `marks`."""
+        hidden = self._without(marks) if skip_special else frozenset()
         if self._byte_level:
-            return ByteLevelDetokenizer(self)
-        return StagedDetokenizer(self, [make() for make in self._stages])
+            return ByteLevelDetokenizer(self, hidden)
+        return StagedDetokenizer(self, [make() for make in self._stages], hidden)
+
+    def _without(self, marks: frozenset[str]) -> frozenset[int]:
+        """Special tokens that are none of these."""
+        if marks not in self._hidden:
+            shown = {token for token in self.special if self._tokenizer.id_to_token(token) in marks}
+            self._hidden[marks] = self.special - shown
+        return self._hidden[marks]
 
     def piece_of(self, token: int) -> str | None:
-        """What decoders are given for a token; None for special tokens and ids without one."""
+        """What decoders are given for a token; None for an id without one."""
         if token not in self._pieces:
-            self._pieces[token] = None if token in self.special else self._tokenizer.id_to_token(token)
+            self._pieces[token] = self._tokenizer.id_to_token(token)
         return self._pieces[token]
 
     def bytes_of(self, token: int) -> bytes:
@@ -88,14 +97,15 @@ class Vocabulary:
 class ByteLevelDetokenizer:
     """Exact for decoders of type ByteLevel: bytes in, whole characters out."""
 
-    __slots__ = ("_decode", "_vocabulary")
+    __slots__ = ("_decode", "_hidden", "_vocabulary")
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, hidden: frozenset[int]) -> None:
         self._vocabulary = vocabulary
+        self._hidden = hidden
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def feed(self, token: int) -> str:
-        if token in self._vocabulary.special:
+        if token in self._hidden:
             return ""
         return self._decode(self._vocabulary.bytes_of(token))
 
@@ -106,14 +116,15 @@ class ByteLevelDetokenizer:
 class StagedDetokenizer:
     """For the other decoders: each token passes through a stage for each decoder."""
 
-    __slots__ = ("_stages", "_vocabulary")
+    __slots__ = ("_hidden", "_stages", "_vocabulary")
 
-    def __init__(self, vocabulary: Vocabulary, stages: Sequence[Stage]) -> None:
+    def __init__(self, vocabulary: Vocabulary, stages: Sequence[Stage], hidden: frozenset[int]) -> None:
         self._vocabulary = vocabulary
         self._stages = stages
+        self._hidden = hidden
 
     def feed(self, token: int) -> str:
-        piece = self._vocabulary.piece_of(token)
+        piece = None if token in self._hidden else self._vocabulary.piece_of(token)
         return "" if piece is None else _through(self._stages, (piece,))
 
     def flush(self) -> str:

@@ -7,32 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from aegaeon_gateway.text.marks import first_mark, possible_mark
+
 
 class StopScanner:
     """Cuts a stream of text at the stop string that is complete first; of several that end there, at the longest.
 
-    The result does not depend on how the text is cut into pieces.
+    The result does not depend on how the text is cut into pieces. `shown`: the stop string is part of what is shown.
     """
 
-    __slots__ = ("_held", "_stops", "matched")
+    __slots__ = ("_held", "_shown", "_stops", "matched")
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, shown: bool = False) -> None:
         self._stops = tuple(stops)
+        self._shown = shown
         self._held = ""
         self.matched: str | None = None
 
-    def feed(self, text: str) -> str:
-        """Take the next piece; return what may be shown. Once `matched` is set there is nothing more to show."""
+    def feed(self, text: str, *, checked: bool = True) -> str:
+        """Take the next piece; return what may be shown. Once `matched` is set there is nothing more to show.
+
+        A stop string counts where it ends in a piece that is `checked`.
+        """
         if not self._stops:
             return text
         if self.matched is not None:
             return ""
-        text = self._held + text
-        if hit := self._first_match(text):
+        before, text = len(self._held), self._held + text
+        if checked and (hit := first_mark(text, self._stops, before)):
             start, self.matched = hit
             self._held = ""
-            return text[:start]
-        keep = self._possible_prefix(text)
+            return text[: start + len(self.matched) if self._shown else start]
+        keep = possible_mark(text, self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -40,19 +46,3 @@ class StopScanner:
         """The text has ended: what was held back was no stop string."""
         held, self._held = self._held, ""
         return held
-
-    def _first_match(self, text: str) -> tuple[int, str] | None:
-        found = [(text.find(stop), stop) for stop in self._stops]
-        hits = [(at + len(stop), at, stop) for at, stop in found if at >= 0]
-        if not hits:
-            return None
-        _, start, stop = min(hits)
-        return start, stop
-
-    def _possible_prefix(self, text: str) -> int:
-        longest = max(len(stop) for stop in self._stops) - 1
-        for length in range(min(longest, len(text)), 0, -1):
-            tail = text[len(text) - length :]
-            if any(stop.startswith(tail) for stop in self._stops):
-                return length
-        return 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from aegaeon_gateway.dialects.families import detected
 from aegaeon_gateway.errors import InvalidRequestError, TokenizerError
 from aegaeon_gateway.text.decoders import stages_of
 from aegaeon_gateway.workers.bounds import check_added, check_decoder, check_files, check_vocabulary
@@ -20,6 +22,12 @@ if TYPE_CHECKING:
 
 _CONFIG_FILES = ["config.json", "generation_config.json"]
 _MAX_EOS_IDS = MAX_STOP_IDS - 128  # clients may name 128 more
+# Parameters of apply_chat_template that are no variables of the template.
+_RESERVED = {
+    *("add_generation_prompt", "chat_template", "continue_final_message", "conversation", "max_length", "messages"),
+    *("padding", "return_assistant_tokens_mask", "return_dict", "return_tensors", "tokenize", "tokenizer_kwargs"),
+    *("sanitize_control_tokens", "tools", "truncation"),
+}
 _GENERIC_CLASSES = {"PreTrainedTokenizerFast", "TokenizersBackend"}
 
 
@@ -38,15 +46,44 @@ class ModelText:
         self.eos_ids = _eos_ids(tokenizer, directory)
         self.max_positions = _positions(directory)
         self.defaults = _sampling_defaults(directory)
+        self._template = _template_of(tokenizer)
+        self.dialect = detected(self._template)
 
-    def render(self, messages: Sequence[dict[str, Any]]) -> str:
-        """Apply the chat template. Raises InvalidRequestError when it refuses the messages or there is none."""
+    def knows(self, variable: str) -> bool:
+        """Whether the chat template mentions a variable."""
+        return variable in self._template
+
+    def render(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        generation_prompt: bool = True,
+        continued: bool = False,
+        tools: Sequence[dict[str, Any]] = (),
+        variables: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
+        """Apply the chat template. Raises InvalidRequestError when it refuses the messages or there is none.
+
+        `generation_prompt`: the beginning of an answer comes last; `continued`: the last message is left open;
+        `variables`: what else the template gets.
+        """
+        if reserved := sorted(_RESERVED & variables.keys()):
+            message = f"chat_template_kwargs: {reserved[0]} cannot be given to a chat template"
+            raise InvalidRequestError(message, param="chat_template_kwargs", code="invalid_value")
         if not self._hf.chat_template:
             raise InvalidRequestError(
                 "This model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"
             )
         try:
-            text = str(self._hf.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+            rendered = self._hf.apply_chat_template(
+                list(messages),
+                tools=list(tools) or None,
+                tokenize=False,
+                add_generation_prompt=generation_prompt,
+                continue_final_message=continued,
+                **variables,
+            )
+            text = str(rendered)
             text.encode()  # half a surrogate pair, which JSON can spell, is no text for a tokenizer
             return text
         except MemoryError:
@@ -59,9 +96,13 @@ class ModelText:
         """Token ids of `text`; `special`: with what the tokenizer puts around a text (BOS)."""
         return array("I", self._backend.encode(text, add_special_tokens=special).ids)
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of a whole token list, special tokens left out."""
-        return str(self._backend.decode(list(tokens), skip_special_tokens=True))
+    def name(self, token: int) -> str:
+        """A token as the vocabulary spells it."""
+        return str(self._backend.id_to_token(token) or "")
+
+    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
+        """The text of a whole token list."""
+        return str(self._backend.decode(list(tokens), skip_special_tokens=skip_special))
 
     def described(self, key: bytes) -> tuple[Loaded, bytes]:
         """What the gateway needs of it, with the tokens' strings. Raises TokenizerError when it may not run there."""
@@ -125,6 +166,12 @@ def _tokenizer(directory: Path) -> PreTrainedTokenizerBase:
         directory, local_files_only=True, trust_remote_code=False
     )
     return tokenizer
+
+
+def _template_of(tokenizer: PreTrainedTokenizerBase) -> str:
+    """The chat template; where there are several by name, all of them."""
+    template: Any = tokenizer.chat_template
+    return "\n".join(map(str, template.values())) if isinstance(template, dict) else str(template or "")
 
 
 def _eos_ids(tokenizer: PreTrainedTokenizerBase, directory: Path) -> tuple[int, ...]:

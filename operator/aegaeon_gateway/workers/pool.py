@@ -15,7 +15,19 @@ from aegaeon_gateway.errors import InvalidRequestError, QueueFullError, WireErro
 from aegaeon_gateway.workers.fair import Share
 from aegaeon_gateway.workers.lane import Lane, LaneConfig
 from aegaeon_gateway.workers.supervisor import Starter, Supervisor, restarting, start_process
-from aegaeon_gateway.workers.wire import Done, Exceeded, Job, Limit, Loaded, Missing, Peek, Peeked, Refused, Reply
+from aegaeon_gateway.workers.wire import (
+    Answered,
+    Done,
+    Exceeded,
+    Job,
+    Limit,
+    Loaded,
+    Missing,
+    Peek,
+    Peeked,
+    Refused,
+    Reply,
+)
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +90,19 @@ class WorkerPool:
 
         Raises ApiError, and TokenizerError when the model has to be loaded from its source again.
         """
+        reply, tail = await self._done(owner, job, body)
+        if not isinstance(reply, Done):
+            raise _refusal(reply, self._config.job)
+        return reply, tail
+
+    async def answer(self, owner: str, job: Job, body: bytes | bytearray) -> bytes:
+        """The body of an answer that needs no engine. Raises as `prepare` does."""
+        reply, tail = await self._done(owner, job, body)
+        if not isinstance(reply, Answered):
+            raise _refusal(reply, self._config.job)
+        return tail
+
+    async def _done(self, owner: str, job: Job, body: bytes | bytearray) -> tuple[Reply, bytes]:
         await self._supervisor.ensure(job.key)
         share = Share(owner, job.model)
         if len(body) <= FAST_BODY_BYTES and self._slow_until.get(job.key, 0.0) < time.monotonic():
@@ -89,11 +114,9 @@ class WorkerPool:
             reply = Exceeded("")
         if isinstance(reply, Exceeded):
             reply, tail = await self._do(self._bulk, share, job, body)
-        if isinstance(reply, Done):
-            return reply, tail
         if isinstance(reply, Missing):
             raise restarting()
-        raise _refusal(reply, self._config.job)
+        return reply, tail
 
     # ---- jobs --------------------------------------------------------------------------------------------------------
 

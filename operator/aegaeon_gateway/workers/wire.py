@@ -20,6 +20,9 @@ LONGEST_BYTES = 256 << 20
 """of a head or a tail; a peer that sends more is not ours"""
 
 
+Endpoint = Literal["chat", "completions", "tokenize", "detokenize"]
+
+
 class Limit(Struct, frozen=True):
     """What a piece of work may take: seconds of CPU time, and bytes over what the process has."""
 
@@ -88,12 +91,17 @@ class Peek(Struct, frozen=True, tag=True):
 
 
 class Job(Struct, frozen=True, tag=True):
-    """Make a request of the body (the tail). `length`: tokens of prompt and output that are served, 0: not known."""
+    """Make a request of the body (the tail). `length`: tokens of prompt and output that are served, 0: not known.
+
+    `calls`, `reasoning`: dialects that the model's manifest names; empty: what its chat template shows.
+    """
 
     key: bytes
-    endpoint: Literal["chat", "completions"]
+    endpoint: Endpoint
     model: str
     length: int
+    calls: str = ""
+    reasoning: str = ""
 
 
 # ---- worker -> gateway -----------------------------------------------------------------------------------------------
@@ -112,15 +120,35 @@ class Peeked(Struct, frozen=True, tag=True):
 
 
 class Options(Struct, frozen=True):
-    """What the gateway itself has to know of a request."""
+    """What the gateway itself has to know of a request; fields are those of request/schema.py.
 
-    n: int
-    stops: tuple[str, ...]
-    stream: bool
-    include_usage: bool
-    echo: bool
-    logprob_count: int | None
-    return_token_ids: bool
+    `silent`: no output was asked for, and that one token which an engine makes all the same is not shown;
+    `prompt_logprobs`: engines send them; `prompt_logprob_count`: so many are shown of each, None without the parameter;
+    `calls`, `reasoning`: names of dialects by which the text is read; `tools`: names of those that may be called.
+    """
+
+    n: int = 1
+    stops: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False
+    min_tokens: int = 0
+    skip_special_tokens: bool = True
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    echo: bool = False
+    silent: bool = False
+    logprob_count: int | None = None
+    prompt_logprobs: bool = False
+    prompt_logprob_count: int | None = None
+    return_token_ids: bool = False
+    tokens_as_ids: bool = False
+    calls: str = ""
+    reasoning: str = ""
+    inside_reasoning: bool = False
+    tools: tuple[str, ...] = ()
+    parallel_calls: bool = True
+    show_reasoning: bool = True
 
 
 class Done(Struct, frozen=True, tag=True):
@@ -136,6 +164,10 @@ class Done(Struct, frozen=True, tag=True):
     tokens: list[int]
     packed: list[int]
     prompts: list[str]
+
+
+class Answered(Struct, frozen=True, tag=True):
+    """The tail is the body of the answer."""
 
 
 class Refused(Struct, frozen=True, tag=True):
@@ -156,7 +188,7 @@ class Missing(Struct, frozen=True, tag=True):
     """The model of the job is not loaded here."""
 
 
-Reply: TypeAlias = Ready | Peeked | Done | Refused | Exceeded | Missing
+Reply: TypeAlias = Ready | Peeked | Done | Answered | Refused | Exceeded | Missing
 Answer: TypeAlias = Loaded | Failed
 Message: TypeAlias = Order | Answer | Peek | Job | Reply
 

@@ -2,196 +2,98 @@
 
 from __future__ import annotations
 
-import secrets
-from array import array
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
+from aegaeon_gateway.dialects.families import Dialect
 from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.request.parse import parse
 from aegaeon_gateway.request.prompt import pack
-from aegaeon_gateway.request.schema import ChatRequest, CommonRequest, CompletionRequest
-from aegaeon_gateway.workers.bounds import BYTES_PER_TOKEN
+from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
 from aegaeon_gateway.workers.model import ModelText
-from aegaeon_gateway.workers.wire import Done, Job, Options
-from aegaeon_proto import sampling as bounds
-from aegaeon_proto.v1.model_pb2 import Limits, Sampling
+from aegaeon_gateway.workers.prompts import Context, Prompts, Request, prompts_of
+from aegaeon_gateway.workers.sampling import limits_of, prompt_logprob_count, sampling_of
+from aegaeon_gateway.workers.spoken import budget_of, dialect_of
+from aegaeon_gateway.workers.texts import detokenize, tokenize
+from aegaeon_gateway.workers.wire import Answered, Done, Job, Options
+from aegaeon_proto.sampling import MAX_PROMPT_LOGPROBS
 
 MAX_REPEATED = 256 << 10
 """characters of echoed prompts, or tokens of returned ones, in one answer: some 10 ms of the gateway's loop"""
-_LENGTH_UNKNOWN = 4096  # output tokens when the model's context is unknown
-
-Request = ChatRequest | CompletionRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """How long prompt and output may be together, in tokens; 0: unknown."""
-
-    length: int
-
-    def check_text(self, text: str, param: str) -> str:
-        """Refuse a text that cannot fit before it is tokenized. Raises InvalidRequestError."""
-        if self.length and len(text) > (most := BYTES_PER_TOKEN * self.length):
-            message = (
-                f"The prompt has {len(text)} characters, but this model's maximum context length is {self.length} "
-                f"tokens, for which {most} are allowed."
-            )
-            raise InvalidRequestError(message, param=param, code="context_length_exceeded")
-        return text
-
-    def check_messages(self, count: int) -> None:
-        """A message is a token at least. Raises InvalidRequestError."""
-        if self.length and count > self.length:
-            message = f"{count} messages do not fit this model's maximum context length of {self.length} tokens."
-            raise InvalidRequestError(message, param="messages", code="context_length_exceeded")
-
-
-def run(job: Job, body: bytes, text: ModelText, stage: Callable[[str], None]) -> tuple[Done, bytes]:
+def run(job: Job, body: bytes, text: ModelText, stage: Callable[[str], None]) -> tuple[Done | Answered, bytes]:
     """Parse, render, tokenize, check; tells `stage` what comes next. Raises InvalidRequestError."""
     stage("checking")
+    match job.endpoint:
+        case "tokenize":
+            return Answered(), tokenize(job, body, text, stage)
+        case "detokenize":
+            return Answered(), detokenize(job, body, text, stage)
+    return _prepared(job, body, text, stage)
+
+
+def _prepared(job: Job, body: bytes, text: ModelText, stage: Callable[[str], None]) -> tuple[Done, bytes]:
     request = parse(ChatRequest, body) if job.endpoint == "chat" else parse(CompletionRequest, body)
     if request.model != job.model:
         raise InvalidRequestError("The body names two models.", param="model", code="invalid_value")
+    dialect = dialect_of(request, job, text)
     context = Context(job.length or text.max_positions)
-    prompts = [""]
-    if isinstance(request, ChatRequest):
-        tokens = [_encode_chat(request, text, context, stage)]
-    else:
-        stage("tokenizing")
-        tokens = [_encode_prompt(prompt, text, context) for prompt in request.prompts]
-        if request.echo:
-            prompts = [prompt if isinstance(prompt, str) else text.decode(prompt) for prompt in request.prompts]
-    _check_repeated(request, sum(map(len, tokens)), sum(map(len, prompts)))
-    _check_ids(request, text)
-    packed = [pack(prompt) for prompt in tokens]
+    prompts = prompts_of(request, dialect, text, context, stage)
+    _check_repeated(request, prompts)
+    limits = [limits_of(request, context, text, len(prompt)) for prompt in prompts.tokens]
+    if request.output_limit == 0:  # an engine makes one token at least
+        for limit in limits:
+            limit.max_tokens = 1
+    packed = [pack(prompt) for prompt in prompts.tokens]
     done = Done(
-        options=_options(request),
-        sampling=_sampling(request, text).SerializeToString(),
-        limits=[_limits(request, context, text, len(prompt)).SerializeToString() for prompt in tokens],
-        tokens=[len(prompt) for prompt in tokens],
+        options=_options(request, dialect, prompts),
+        sampling=sampling_of(request, budget_of(request, job, prompts.reasoning, text), text).SerializeToString(),
+        limits=[limit.SerializeToString() for limit in limits],
+        tokens=[len(prompt) for prompt in prompts.tokens],
         packed=[len(prompt) for prompt in packed],
-        prompts=prompts,
+        prompts=prompts.texts,
     )
     return done, b"".join(packed)
 
 
-def _options(request: Request) -> Options:
+def _options(request: Request, dialect: Dialect, prompts: Prompts) -> Options:
+    chat = request if isinstance(request, ChatRequest) else None
     return Options(
         n=request.n,
         stops=request.stops,
+        stop_token_ids=tuple(request.stop_token_ids or ()),
+        include_stop=bool(request.include_stop_str_in_output),
+        min_tokens=request.min_tokens or 0,
+        skip_special_tokens=request.skip_special_tokens is not False,
         stream=bool(request.stream),
         include_usage=request.include_usage,
-        echo=isinstance(request, CompletionRequest) and bool(request.echo),
+        continuous_usage=request.continuous_usage,
+        echo=bool(request.echo),
+        silent=request.output_limit == 0,
         logprob_count=request.logprob_count,
+        prompt_logprobs=prompt_logprob_count(request) is not None,
+        prompt_logprob_count=request.prompt_logprobs,
         return_token_ids=bool(request.return_token_ids),
+        tokens_as_ids=bool(request.return_tokens_as_token_ids),
+        calls=dialect.tools,
+        reasoning=dialect.reasoning,
+        inside_reasoning=prompts.reasoning,
+        tools=tuple(tool.function.name for tool in chat.callable_tools) if chat else (),
+        parallel_calls=chat is None or chat.parallel_tool_calls is not False,
+        show_reasoning=chat is None or chat.include_reasoning is not False,
     )
 
 
-def _encode_chat(request: ChatRequest, text: ModelText, context: Context, stage: Callable[[str], None]) -> array[int]:
-    context.check_messages(len(request.messages))
-    stage("rendering")
-    rendered = text.render(_messages(request))
-    stage("tokenizing")
-    return text.encode(context.check_text(rendered, "messages"), special=False)
-
-
-def _messages(request: ChatRequest) -> list[dict[str, Any]]:
-    """As templates expect them; OpenAI's `developer` is what every template calls `system`."""
-    messages = []
-    for message in request.messages:
-        role = "system" if message.role == "developer" else message.role
-        named = {} if message.name is None else {"name": message.name}
-        messages.append({"role": role, "content": message.text, **named})
-    return messages
-
-
-def _encode_prompt(prompt: str | list[int], text: ModelText, context: Context) -> array[int]:
-    if isinstance(prompt, str):
-        tokens = text.encode(context.check_text(prompt, "prompt"), special=True)
-    else:
-        tokens = array("I", prompt)
-    if not tokens:
-        raise InvalidRequestError("prompt is empty; send at least one token", param="prompt", code="invalid_value")
-    _check_in_vocabulary("prompt", tokens, text.size)
-    return tokens
-
-
-def _check_repeated(request: Request, tokens: int, characters: int) -> None:
+def _check_repeated(request: Request, prompts: Prompts) -> None:
     """An answer repeats the prompts with each choice; the gateway holds all of it, and writes it at once."""
-    repeated = {"echo": request.n * characters, "return_token_ids": request.n * tokens * bool(request.return_token_ids)}
-    for param, count in repeated.items():
-        if count > MAX_REPEATED:
-            message = (
-                f"{param}: the answer would repeat {count} {'characters' if param == 'echo' else 'tokens'} of prompts; "
-                f"{MAX_REPEATED} are allowed"
-            )
+    tokens, characters = request.n * sum(map(len, prompts.tokens)), request.n * sum(map(len, prompts.texts))
+    count = prompt_logprob_count(request)
+    repeated = [
+        ("echo", characters, MAX_REPEATED, "characters"),
+        ("return_token_ids", tokens * bool(request.return_token_ids), MAX_REPEATED, "tokens"),
+        ("prompt_logprobs", 0 if count is None else tokens * (1 + count), MAX_PROMPT_LOGPROBS, "logprobs"),
+    ]
+    for param, size, most, unit in repeated:
+        if size > most:
+            message = f"{param}: the answer would repeat {size} {unit} of prompts; {most} are allowed"
             raise InvalidRequestError(message, param=param, code="invalid_value")
-
-
-def _check_ids(request: CommonRequest, text: ModelText) -> None:
-    _check_in_vocabulary("logit_bias", [int(key) for key in request.logit_bias or ()], text.size)
-    _check_in_vocabulary("stop_token_ids", request.stop_token_ids or (), text.size)
-
-
-def _check_in_vocabulary(param: str, ids: Sequence[int], size: int) -> None:
-    if (largest := max(ids, default=-1)) >= size:
-        message = f"{param}: token {largest} is outside the vocabulary of {size} tokens"
-        raise InvalidRequestError(message, param=param, code="invalid_value")
-
-
-def _sampling(request: Request, text: ModelText) -> Sampling:
-    """What the client says, else what the model's generation_config.json says, else OpenAI's defaults.
-
-    Judged as the engine will get it, in float32. Raises InvalidRequestError.
-    """
-    seed = secrets.randbits(63) if request.seed is None else request.seed % 2**64
-    default = text.defaults.get
-
-    def said(value: float | None, name: str, otherwise: float) -> float:
-        return default(name, otherwise) if value is None else value
-
-    sampling = Sampling(
-        temperature=said(request.temperature, "temperature", 1.0),
-        top_p=said(request.top_p, "top_p", 1.0),
-        top_k=max(int(said(request.top_k, "top_k", 0)), 0),
-        min_p=said(request.min_p, "min_p", 0.0),
-        presence_penalty=request.presence_penalty or 0.0,
-        frequency_penalty=request.frequency_penalty or 0.0,
-        repetition_penalty=said(request.repetition_penalty, "repetition_penalty", 1.0),
-        seed=seed,
-        logit_bias={int(key): bias for key, bias in (request.logit_bias or {}).items()},
-        logprobs=request.logprob_count,
-    )
-    if (fault := bounds.fault(sampling)) is not None:
-        raise InvalidRequestError(fault.message, param=fault.param, code="invalid_value")
-    return sampling
-
-
-def _limits(request: Request, context: Context, text: ModelText, prompt_tokens: int) -> Limits:
-    room = context.length - prompt_tokens if context.length else _LENGTH_UNKNOWN
-    output = room if request.output_limit is None else request.output_limit
-    if room < 1 or (context.length and output > room):
-        raise _too_long(request, context.length, prompt_tokens, output)
-    least = request.min_tokens or 0
-    if least > output:
-        message = f"min_tokens: {least} is more than the {output} tokens that may be made"
-        raise InvalidRequestError(message, param="min_tokens", code="invalid_value")
-    eos = () if request.ignore_eos else text.eos_ids
-    stop_ids = sorted({*eos, *(request.stop_token_ids or ())})
-    return Limits(max_tokens=output, stop_ids=stop_ids, min_tokens=least)
-
-
-def _too_long(request: Request, length: int, prompt_tokens: int, output: int) -> InvalidRequestError:
-    chat = isinstance(request, ChatRequest)
-    if prompt_tokens >= length:
-        message = f"The prompt has {prompt_tokens} tokens, but this model's maximum context length is {length} tokens."
-        return InvalidRequestError(message, param="messages" if chat else "prompt", code="context_length_exceeded")
-    newer = isinstance(request, ChatRequest) and request.max_completion_tokens is not None
-    message = (
-        f"This model's maximum context length is {length} tokens, but {prompt_tokens + output} were asked for: "
-        f"{prompt_tokens} in the prompt and {output} in the output."
-    )
-    param = "max_completion_tokens" if newer else "max_tokens"
-    return InvalidRequestError(message, param=param, code="context_length_exceeded")

@@ -48,6 +48,8 @@ def model_entry(model: ServedModel) -> Json:
         "tbt_s": model.slo.tbt,
         "tier": model.tier,
         "weight": model.weight,
+        "tool_calls": model.tool_calls or "",
+        "reasoning": model.reasoning or "",
     }
 
 

@@ -220,6 +220,12 @@ class ServedModel(Strict):
         description="Share of the engines' time among models of the same tier when not all can be served in time: a "
         "model of weight 2 gets twice that of one of weight 1 (policy `slack`).",
     )
+    tool_calls: Literal["hermes", "llama3", "mistral", "deepseek", "harmony", "none"] | None = Field(
+        default=None, description="How it writes calls of tools; left out: what its chat template shows."
+    )
+    reasoning: Literal["think", "mistral", "seed", "kimi", "harmony", "none"] | None = Field(
+        default=None, description="How it marks its reasoning; left out: what its chat template shows."
+    )
     quota: Quota = Field(default=Quota(), description="How much all clients together may ask of it.")
 
 

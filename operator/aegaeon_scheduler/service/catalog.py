@@ -37,6 +37,8 @@ def spec_of(entry: ModelEntry) -> model_pb2.ModelSpec:
             tbt_s=entry.tbt_s,
             tier=_TIERS[entry.tier],
             weight=entry.weight,
+            tool_calls=entry.tool_calls,
+            reasoning=entry.reasoning,
         )
     )
 

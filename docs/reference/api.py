@@ -1,0 +1,90 @@
+"""Writes api.md beside this file: the endpoints, and every parameter of completions beside those of vLLM's server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from aegaeon_gateway.http.openapi import description
+from aegaeon_gateway.request.parameters import NO_EFFECT, REFUSED
+from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
+
+HERE = Path(__file__).parent
+Schema = dict[str, Any]
+
+VLLM = frozenset(line for line in (HERE / "vllm_parameters.txt").read_text().splitlines() if not line.startswith("#"))
+INTRODUCTION = """
+# The API
+
+OpenAI's, at `http://HOST:PORT/v1`; `GET /openapi.json` describes requests and answers in full. Below is every parameter
+of chats and completions, all of [vLLM](https://docs.vllm.ai)'s server among them. A parameter works, has no effect
+because none is called for, or is refused: with 400, which names it. What is null, or asks for nothing, is accepted
+everywhere. Unknown names are refused.
+"""
+
+
+def main() -> None:
+    """The page."""
+    (HERE / "api.md").write_text("\n".join(page()) + "\n", "utf-8")
+
+
+def page() -> Iterator[str]:
+    """Endpoints, then a table for each kind of support."""
+    document = json.loads(description())
+    schemas = document["components"]["schemas"]
+    yield f"<!-- made by `make generate`; do not edit -->\n{INTRODUCTION}\n## Endpoints\n\n| | |\n|---|---|"
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield f"| `{method.upper()} {path}` | {operation['summary']} |"
+    yield "\n## What works\n\n| parameter | of | type | |\n|---|---|---|---|"
+    yield from working(schemas)
+    yield "\n## What has no effect by design\n\n| parameter | why |\n|---|---|"
+    yield from (f"| {marked(name)} | {entry.reason} |" for name, entry in sorted(NO_EFFECT.items()))
+    yield "\n## What is refused\n\n| parameter | unless it is | why |\n|---|---|---|"
+    for name, refused in sorted(REFUSED.items()):
+        neutral = ", ".join(f"`{json.dumps(value)}`" for value in refused.allowed)
+        yield f"| {marked(name)} | {neutral} | {refused.reason} |"
+    yield "\n¹ vLLM's server does not know it."
+
+
+def working(schemas: dict[str, Schema]) -> Iterator[str]:
+    """A row for each parameter that has an effect, two where the endpoints differ in it."""
+    rows: dict[str, dict[str, list[str]]] = {}
+    for kind, of in ((ChatRequest, "chats"), (CompletionRequest, "completions")):
+        for name in kind.__struct_encode_fields__:
+            field = schemas[kind.__name__]["properties"][name]
+            meaning = f"{type_of(field, schemas)} | {field.get('description', '')}"
+            rows.setdefault(name, {}).setdefault(meaning, []).append(of)
+    for name, meanings in sorted(rows.items()):
+        for meaning, of in meanings.items():
+            yield f"| {marked(name)} | {'both' if len(of) == 2 else of[0]} | {meaning} |"
+
+
+def marked(name: str) -> str:
+    return f"`{name}`" if name == "model" or name in VLLM else f"`{name}` ¹"
+
+
+def type_of(field: Schema, schemas: dict[str, Schema]) -> str:
+    """For people, without null, which all take."""
+    if "$ref" in field:
+        return "object"
+    if "anyOf" in field:
+        kinds = [type_of(one, schemas) for one in field["anyOf"] if one.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds))
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"])
+    kind = {"string": "text", "array": "list", "boolean": "true or false"}.get(field["type"], field["type"])
+    if field["type"] == "array" and "items" in field:
+        kind = f"list of {type_of(field['items'], schemas)}"
+    return f"{kind}{bounds(field)}"
+
+
+def bounds(field: Schema) -> str:
+    low, high = field.get("minimum"), field.get("maximum")
+    if low is None:
+        return ""
+    if low < -(2**31):
+        return " of 64 bits"
+    return f" from {low:g}" + ("" if high is None else f" to {high:g}")

@@ -1,0 +1,132 @@
+"""Chat completions in OpenAI's shapes: chunks of a stream, cheap per token, and whole bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import Any
+
+from aegaeon_gateway.answer.body import Body, Collected
+from aegaeon_gateway.answer.logprobs import Naming, chat_logprobs, prompt_logprobs
+from aegaeon_gateway.answer.render import Envelope
+from aegaeon_gateway.dialects.families import CALL_ID_CHARACTERS
+from aegaeon_gateway.dialects.pieces import Call
+from aegaeon_gateway.generation.output import Delta, Usage
+from aegaeon_gateway.generation.request import Request
+
+
+class ChatRenderer:
+    """chat.completion and chat.completion.chunk."""
+
+    def __init__(self, request: Request) -> None:
+        options = request.options
+        self._request = request
+        self._count = options.logprob_count
+        self._ids = options.return_token_ids
+        self._named = Naming(request.vocabulary, as_ids=options.tokens_as_ids)
+        self._envelope = Envelope(
+            request,
+            "chat.completion.chunk",
+            '"delta":{"content":',
+            '},"logprobs":null,"finish_reason":null}]',
+        )
+        self._plain = not self._ids and not options.continuous_usage
+        self._body = Body(self._logprobs)
+
+    def opening(self) -> bytes:
+        prompt = {"prompt_token_ids": list(self._request.prompts[0].ids)} if self._ids else {}
+        return b"".join(
+            self._envelope.chunk(
+                [_chat_choice(index, {"role": "assistant", "content": self._echoed})], delta=Delta(index), **prompt
+            )
+            for index in range(self._request.options.n)
+        )
+
+    def chunk(self, delta: Delta) -> bytes:
+        if self._plain and not (delta.logprobs or delta.reasoning or delta.calls):
+            events = self._envelope.plain(delta.index, delta.text) if delta.text else b""
+        else:
+            events = self._full_chunk(delta)
+        if delta.finish:
+            choice = _chat_choice(delta.index, {}, finish=delta.finish)
+            events += self._envelope.chunk([{**choice, "stop_reason": delta.stop_reason}], delta=delta)
+        return events
+
+    def _full_chunk(self, delta: Delta) -> bytes:
+        """An event for each kind of new piece; logprobs and token ids are with the first."""
+        found: list[dict[str, Any]] = []
+        if delta.reasoning:
+            found.append({"reasoning_content": delta.reasoning})
+        if delta.text or not (delta.reasoning or delta.calls):
+            found.append({"content": delta.text})
+        if delta.calls:
+            calls = self._calls(delta.index, delta.calls, delta.calls_before)
+            found.append({"tool_calls": [{"index": delta.calls_before + at, **call} for at, call in enumerate(calls)]})
+        choices = [_chat_choice(delta.index, piece) for piece in found]
+        choices[0]["logprobs"] = self._logprobs(delta)
+        if self._ids:
+            choices[0]["token_ids"] = delta.tokens
+        return b"".join(self._envelope.chunk([choice], delta=delta) for choice in choices)
+
+    def _calls(self, index: int, calls: Sequence[Call], before: int = 0) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": self._call_id(index, before + at),
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for at, call in enumerate(calls)
+        ]
+
+    def _call_id(self, index: int, number: int) -> str:
+        """The same however often it is asked for, and no other call's."""
+        digest = blake2b(f"{self._request.id}/{index}/{number}".encode(), digest_size=12).hexdigest()
+        short = CALL_ID_CHARACTERS.get(self._request.options.calls)
+        return digest[:short] if short else f"call_{digest}"
+
+    def usage(self, usage: Usage) -> bytes:
+        return self._envelope.chunk([], usage=usage)
+
+    def keep(self, delta: Delta) -> int:
+        return self._body.add(delta)
+
+    def pieces(self, usage: Usage) -> Iterator[bytes]:
+        prompt: dict[str, Any] = {"prompt_token_ids": list(self._request.prompts[0].ids)} if self._ids else {}
+        if (count := self._request.options.prompt_logprob_count) is not None:
+            prompt["prompt_logprobs"] = prompt_logprobs(self._named, self._body.prompt_of(0), count)
+        head = {**self._envelope.head, "object": "chat.completion"}
+        return self._body.pieces(head, self._whole, usage, prompt)
+
+    def _whole(self, choice: Collected) -> dict[str, Any]:
+        content: str | None = self._echoed + choice.text
+        if choice.calls and not content:
+            content = None
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if self._request.options.reasoning:
+            message["reasoning_content"] = choice.reasoning or None
+        if choice.calls:
+            message["tool_calls"] = self._calls(choice.index, choice.calls)
+        ids = {"token_ids": choice.tokens} if self._ids else {}
+        return {
+            "index": choice.index,
+            "message": message,
+            "logprobs": choice.logprobs,
+            "finish_reason": choice.finish,
+            "stop_reason": choice.stop_reason,
+            **ids,
+        }
+
+    @property
+    def _echoed(self) -> str:
+        return self._request.texts[0] if self._request.options.echo else ""
+
+    def _logprobs(self, delta: Delta) -> dict[str, Any] | None:
+        if self._count is None:
+            return None
+        return chat_logprobs(self._named, delta.logprobs, self._count)
+
+
+def _chat_choice(
+    index: int, delta: dict[str, Any], *, logprobs: dict[str, Any] | None = None, finish: str | None = None
+) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}

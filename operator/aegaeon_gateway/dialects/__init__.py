@@ -1,0 +1,1 @@
+"""How families of models write reasoning and calls of tools into their text, and how clients get them back apart."""

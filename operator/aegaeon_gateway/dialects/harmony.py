@@ -1,0 +1,93 @@
+"""gpt-oss: messages with a header that names a channel and, for calls, a recipient.
+
+<|start|>assistant<|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>commentary
+to=functions.NAME<|constrain|>json<|message|>{...}<|call|>; the answer is on the channel `final`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from aegaeon_gateway.dialects import calls
+from aegaeon_gateway.dialects.pieces import Pieces
+from aegaeon_gateway.text.marks import first_mark, possible_mark
+
+_HEADER_ENDS = ("<|message|>",)
+_BODY_ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>")
+MARKS = frozenset({*_HEADER_ENDS, *_BODY_ENDS, "<|constrain|>"})
+REASONING = ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>")
+_RECIPIENT = re.compile(r"\bto=(\S+)")
+_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+
+
+class HarmonyReader:
+    """Implements Reader. The prompt ends with `<|start|>assistant`: the text begins in a header."""
+
+    def __init__(self) -> None:
+        self._buffer = ""
+        self._header: str | None = ""  # as far as it is known; None inside a message
+        self._channel = "final"
+        self._recipient = ""
+        self._body: list[str] = []
+        self._out = Pieces()
+
+    def feed(self, text: str) -> Pieces:
+        """See Reader."""
+        self._buffer += text
+        while True:
+            ends = _BODY_ENDS if self._header is None else _HEADER_ENDS
+            found = first_mark(self._buffer, ends)
+            if found is None:
+                break
+            at, mark = found
+            before, self._buffer = self._buffer[:at], self._buffer[at + len(mark) :]
+            self._text(before)
+            self._cross(mark)
+        keep = possible_mark(self._buffer, ends)
+        text, self._buffer = self._buffer[: len(self._buffer) - keep], self._buffer[len(self._buffer) - keep :]
+        self._text(text)
+        return self._taken()
+
+    def flush(self) -> Pieces:
+        """See Reader. A header without a message is what the model said."""
+        rest, self._buffer = self._buffer, ""
+        self._text(rest)
+        if self._header:
+            self._out.content += self._header
+        elif self._header is None:
+            self._end_of_message()
+        return self._taken()
+
+    def _cross(self, mark: str) -> None:
+        if self._header is None:
+            self._end_of_message()
+            self._header = mark if mark in {"<|start|>", "<|channel|>"} else ""
+            return
+        channel, recipient = _CHANNEL.search(self._header), _RECIPIENT.search(self._header)
+        self._channel = channel[1] if channel else "final"
+        self._recipient = recipient[1].partition("<|")[0] if recipient else ""
+        self._header = None
+
+    def _text(self, text: str) -> None:
+        if self._header is not None:
+            self._header += text
+        elif self._recipient:
+            self._body.append(text)
+        elif self._channel == "analysis":
+            self._out.reasoning += text
+        else:
+            self._out.content += text
+
+    def _end_of_message(self) -> None:
+        if not self._recipient:
+            return
+        recipient, body = self._recipient, "".join(self._body)
+        self._recipient, self._body = "", []
+        try:
+            self._out.calls += calls.harmony(recipient, body)
+        except ValueError:
+            self._out.content += body
+
+    def _taken(self) -> Pieces:
+        out, self._out = self._out, Pieces()
+        return out

@@ -1,0 +1,154 @@
+"""Text with marks around reasoning and calls, read as it comes.
+
+Newlines next to a mark belong to the format and are dropped. What was taken for a call and is none is content, its
+marks included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from aegaeon_gateway.dialects.pieces import Call, Pieces
+from aegaeon_gateway.text.marks import first_mark, possible_mark
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Between `opening` and `closing` there is reasoning, or what `read` makes calls of.
+
+    `closing` empty: it ends where the next one begins, or with the text.
+    """
+
+    opening: str
+    closing: str
+    read: Callable[[str], list[Call]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """`regions` of a family; `ignored`: marks around calls that say nothing; `bare`: a text that begins with `{` is a
+    call as well, if it calls one of the tools."""
+
+    regions: tuple[Region, ...]
+    ignored: tuple[str, ...] = ()
+    bare: Region | None = None
+
+    @property
+    def all(self) -> frozenset[str]:
+        """Every text that means something."""
+        ends = {mark for region in self.regions for mark in (region.opening, region.closing)}
+        return frozenset({*ends, *self.ignored} - {""})
+
+
+class MarkedReader:
+    """Implements Reader. `inside`: the prompt ends with the opening of reasoning."""
+
+    def __init__(self, marks: Marks, tools: Sequence[str] = (), *, inside: bool = False) -> None:
+        self._openings = {region.opening: region for region in marks.regions}
+        self._ignored = marks.ignored
+        self._bare = marks.bare
+        self._tools = frozenset(tools)
+        reasoning = next((region for region in marks.regions if region.read is None), None)
+        self._region = reasoning if inside else None
+        self._at_start = not inside
+        self._after_mark = inside
+        self._buffer = ""  # may still be the beginning of a mark
+        self._newlines = ""  # behind the text so far: dropped where a mark follows
+        self._raw: list[str] = []  # of a region of calls, with what came right before it
+        self._body: list[str] = []
+        self._out = Pieces()
+
+    def feed(self, text: str) -> Pieces:
+        """See Reader."""
+        self._buffer += text
+        if self._at_start and self._bare is not None and not self._begun():
+            return self._taken()
+        while (found := first_mark(self._buffer, watched := self._watched())) is not None:
+            at, mark = found
+            before, self._buffer = self._buffer[:at], self._buffer[at + len(mark) :]
+            self._text(before)
+            self._cross(mark)
+        keep = possible_mark(self._buffer, watched)
+        text, self._buffer = self._buffer[: len(self._buffer) - keep], self._buffer[len(self._buffer) - keep :]
+        self._text(text)
+        return self._taken()
+
+    def flush(self) -> Pieces:
+        """See Reader."""
+        rest, self._buffer = self._buffer, ""
+        self._text(rest)
+        if (region := self._region) is not None and region.read is not None:
+            self._end_of_calls(region, "")
+        self._write(self._newlines)
+        self._newlines = ""
+        return self._taken()
+
+    def _begun(self) -> bool:
+        """Whether it is known how the text begins."""
+        first = self._buffer.lstrip()[:1]
+        if first == "{":
+            self._region, self._after_mark = self._bare, False
+        self._at_start = not first
+        return bool(first)
+
+    def _watched(self) -> Sequence[str]:
+        if self._region is None:
+            return (*self._openings, *self._ignored)
+        if self._region.closing:
+            return (self._region.closing,)
+        return tuple(self._openings)
+
+    def _cross(self, mark: str) -> None:
+        """A mark ends what was there, and may begin something."""
+        region, after = self._region, True
+        if region is not None and region.read is not None:
+            after = self._end_of_calls(region, mark if mark == region.closing else "")
+        ends = region is not None and mark == region.closing
+        self._region = None if ends else self._openings.get(mark)
+        if self._region is not None and self._region.read is not None:
+            self._raw = [self._newlines, mark]
+        self._newlines, self._after_mark = "", after
+
+    def _end_of_calls(self, region: Region, closing: str) -> bool:
+        """Read what was collected; if it cannot be read, it is content, and False is returned."""
+        body, raw = "".join(self._body), "".join([*self._raw, *self._body, closing])
+        self._body, self._raw, self._newlines = [], [], ""
+        calls = _read(region, body)
+        if not calls or (region is self._bare and not {call.name for call in calls} <= self._tools):
+            self._out.content += raw
+            return False
+        self._out.calls += calls
+        return True
+
+    def _text(self, text: str) -> None:
+        """Between marks."""
+        if self._region is not None and self._region.read is not None:
+            self._body.append(text)
+            return
+        if self._after_mark:
+            text = text.lstrip("\n")
+        if not text:
+            return
+        self._after_mark = False
+        shown = (self._newlines + text).rstrip("\n")
+        self._newlines = (self._newlines + text)[len(shown) :]
+        self._write(shown)
+
+    def _write(self, text: str) -> None:
+        if self._region is None:
+            self._out.content += text
+        else:
+            self._out.reasoning += text
+
+    def _taken(self) -> Pieces:
+        out, self._out = self._out, Pieces()
+        return out
+
+
+def _read(region: Region, body: str) -> list[Call]:
+    """The calls in a body; none where it cannot be read."""
+    try:
+        return region.read(body) if region.read is not None else []
+    except ValueError:
+        return []

@@ -1,0 +1,35 @@
+"""What an answer consists of once its text is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a tool. `arguments`: JSON as text, as OpenAI has it."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(slots=True)
+class Pieces:
+    """What a part of the text has brought, each joined in its order."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: list[Call] = field(default_factory=list)
+
+
+class Reader(Protocol):
+    """The state of one answer. The pieces, joined, do not depend on how the text is cut."""
+
+    def feed(self, text: str) -> Pieces:
+        """Take the next part of the text; return what is certain now."""
+        ...
+
+    def flush(self) -> Pieces:
+        """The text has ended: return the rest. Nothing is lost: what is no call is content."""
+        ...

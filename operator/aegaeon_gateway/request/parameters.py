@@ -1,0 +1,99 @@
+"""Parameters that a request may name without changing its answer: refused unless neutral, or without effect by design.
+
+Together with the fields of schema.py this is the one table: requests are checked by it, and docs/reference/api.md and
+/openapi.json are made from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+
+from aegaeon_gateway.errors import InvalidRequestError
+
+_NEUTRAL_BYTES = 64  # every neutral value is shorter; what is longer is not even parsed
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Answered with 400 unless the value asks for nothing: null, or one of `neutral`. `reason`: a clause for people."""
+
+    reason: str
+    neutral: tuple[Any, ...] = ()
+
+    @property
+    def allowed(self) -> tuple[Any, ...]:
+        return (None, *self.neutral)
+
+    def check(self, name: str, raw: bytes) -> None:
+        """Raises InvalidRequestError."""
+        value = orjson.loads(raw) if len(raw) <= _NEUTRAL_BYTES else ...
+        if not any(type(value) is type(one) and value == one for one in self.allowed):
+            message = f"{name} is not supported here: {self.reason}; leave it out"
+            raise InvalidRequestError(message, param=name, code="unsupported_parameter")
+
+
+@dataclass(frozen=True, slots=True)
+class NoEffect:
+    """Checked against `type` and nothing more. `reason`: why nothing has to be done."""
+
+    type: Any
+    reason: str
+
+
+_GRAMMAR = "output is not constrained by a grammar"
+_TEXT = "input and output are text"
+
+REFUSED: dict[str, Refused] = {
+    "audio": Refused(_TEXT),
+    "best_of": Refused("all choices are returned; ask for n", (1,)),
+    "cache_salt": Refused("what tenants share of the prefix cache is not a request's choice"),
+    "chat_template": Refused("a template is a program; it comes with the model"),
+    "ec_transfer_params": Refused("engines move caches by themselves"),
+    "function_call": Refused("it is the older form of tool_choice", ("none", "auto")),
+    "functions": Refused("they are the older form of tools", ([],)),
+    "guided_choice": Refused(_GRAMMAR, ([],)),
+    "guided_decoding_backend": Refused(_GRAMMAR),
+    "guided_grammar": Refused(_GRAMMAR, ("",)),
+    "guided_json": Refused(_GRAMMAR),
+    "guided_regex": Refused(_GRAMMAR, ("",)),
+    "guided_whitespace_pattern": Refused(_GRAMMAR),
+    "kv_transfer_params": Refused("engines move caches by themselves"),
+    "logprob_token_ids": Refused("logprobs are of the likeliest tokens"),
+    "media_io_kwargs": Refused(_TEXT, ({},)),
+    "mm_processor_kwargs": Refused(_TEXT, ({},)),
+    "modalities": Refused(_TEXT, (["text"],)),
+    "prediction": Refused("there is no speculation on a given text"),
+    "priority": Refused("a model's tier and a tenant's quota say who comes first", (0,)),
+    "prompt_embeds": Refused(_TEXT),
+    "repetition_detection": Refused("use repetition_penalty"),
+    "response_format": Refused(_GRAMMAR, ({"type": "text"},)),
+    "return_prompt_text": Refused("POST /tokenize shows the prompt's tokens", (False,)),
+    "store": Refused("answers are not kept", (False,)),
+    "structured_outputs": Refused(_GRAMMAR, ({},)),
+    "suffix": Refused("no model here fills in the middle", ("",)),
+    "use_beam_search": Refused("there is no beam search", (False,)),
+    "verbosity": Refused("no model here knows of it", ("medium",)),
+    "vllm_xargs": Refused("there are no such extensions", ({},)),
+    "watermarking": Refused("output is not watermarked", (False,)),
+    "web_search_options": Refused("nothing is searched"),
+}
+
+NO_EFFECT: dict[str, NoEffect] = {
+    "length_penalty": NoEffect(float | None, "it is of beam search, which is refused"),
+    "metadata": NoEffect(dict[str, str] | None, "answers are not kept"),
+    "prompt_cache_key": NoEffect(str | None, "prompts are found by their content"),
+    "prompt_cache_retention": NoEffect(str | None, "what is cached stays while there is room"),
+    "request_id": NoEffect(str | None, "send X-Request-Id, which comes back"),
+    "return_mm_kwargs": NoEffect(bool | None, "it is of other endpoints"),
+    "return_token_offsets": NoEffect(bool | None, "it is of other endpoints"),
+    "routed_experts_prompt_start": NoEffect(int | None, "experts are not returned"),
+    "safety_identifier": NoEffect(str | None, "tenants are known by their keys"),
+    "service_tier": NoEffect(Literal["auto", "default"] | None, "the model's tier counts"),
+    "session_id": NoEffect(str | None, "prompts are found by their content"),
+    "spaces_between_special_tokens": NoEffect(bool | None, "fast tokenizers add none"),
+    "stream_interval": NoEffect(int | None, "tokens are sent as they come; those that came together in one write"),
+    "user": NoEffect(str | None, "tenants are known by their keys"),
+}

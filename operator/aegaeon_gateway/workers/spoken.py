@@ -1,0 +1,67 @@
+"""Tools and reasoning of a chat: what its template is told, and how its answer is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aegaeon_gateway.dialects.families import Dialect
+from aegaeon_gateway.errors import InvalidRequestError
+from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
+from aegaeon_gateway.workers.model import ModelText
+from aegaeon_gateway.workers.wire import Job
+from aegaeon_proto.v1.model_pb2 import ReasoningBudget, TokenRun
+
+Request = ChatRequest | CompletionRequest
+
+
+def dialect_of(request: Request, job: Job, text: ModelText) -> Dialect:
+    """How the answer is to be read: reasoning always, calls where they may be made. Raises InvalidRequestError."""
+    dialect = text.dialect.overridden(job.calls, job.reasoning)
+    if request.limits_reasoning and dialect.reasoning_marks is None:
+        raise _refused("thinking_token_budget", "how this model marks its reasoning is not known")
+    if isinstance(request, CompletionRequest):
+        return Dialect("", "")
+    _check(request, dialect, text)
+    return Dialect(dialect.tools if request.callable_tools else "", dialect.reasoning)
+
+
+def budget_of(
+    request: ChatRequest | CompletionRequest, job: Job, inside: bool, text: ModelText
+) -> ReasoningBudget | None:
+    """The budget of a request for engines. `inside`: the prompt ends within it."""
+    marks = text.dialect.overridden(job.calls, job.reasoning).reasoning_marks
+    if marks is None or not request.limits_reasoning:
+        return None
+    opening, closing = (TokenRun(tokens=text.encode(mark, special=False)) for mark in marks)
+    tokens = request.thinking_token_budget or 0
+    return ReasoningBudget(tokens=tokens, opening=opening, closing=closing, inside=inside)
+
+
+def variables_of(request: ChatRequest) -> dict[str, Any]:
+    """What the template gets beside messages and tools; `chat_template_kwargs` come before other parameters."""
+    variables: dict[str, Any] = {}
+    if request.documents:
+        variables["documents"] = request.documents
+    if request.reasoning_effort is not None:
+        variables["reasoning_effort"] = request.reasoning_effort
+        variables["enable_thinking"] = request.reasoning_effort != "none"
+    return {**variables, **(request.chat_template_kwargs or {})}
+
+
+def _check(request: ChatRequest, dialect: Dialect, text: ModelText) -> None:
+    if request.tool_choice not in (None, "none", "auto"):
+        if not request.tools:
+            raise _refused("tool_choice", "there are no tools to choose from")
+        raise _refused("tool_choice", "output is not constrained by a grammar; only auto and none are served")
+    if request.callable_tools and not text.knows("tools"):
+        raise _refused("tools", "this model's chat template does not know of them")
+    if request.callable_tools and not dialect.tools:
+        raise _refused("tools", "how this model writes calls is not known; the ModelPool may say so by toolCalls")
+    effort = request.reasoning_effort
+    if effort not in (None, "none") and not (text.knows("reasoning_effort") or text.knows("enable_thinking")):
+        raise _refused("reasoning_effort", "this model's chat template knows neither it nor enable_thinking")
+
+
+def _refused(param: str, reason: str) -> InvalidRequestError:
+    message = f"{param} is not supported here: {reason}"
+    return InvalidRequestError(message, param=param, code="unsupported_parameter")

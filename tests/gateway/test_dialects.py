@@ -1,0 +1,216 @@
+"""Transcripts of every family's documented format, cut at every position: what arrives is what was written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aegaeon_gateway.dialects.families import REASONING, TOOLS, Dialect, detected, ends_inside
+from aegaeon_gateway.dialects.pieces import Pieces, Reader
+
+TOOL_NAMES = ("get_weather", "add")
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """What a model writes, and what a client gets of it."""
+
+    dialect: Dialect
+    text: str
+    content: str = ""
+    reasoning: str = ""
+    calls: list[tuple[str, Any]] = field(default_factory=list)
+    inside: bool = False
+
+
+PARIS = ("get_weather", {"city": "Paris"})
+SUM = ("add", {"a": 1, "b": [2, {"c": "</tool_call"}]})
+HERMES = Dialect("hermes", "think")
+MISTRAL = Dialect("mistral", "mistral")
+DEEPSEEK = Dialect("deepseek", "think")
+LLAMA3 = Dialect("llama3")
+HARMONY = Dialect("harmony", "harmony")
+PARIS_JSON = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
+
+TRANSCRIPTS = {
+    "hermes: one call": Transcript(HERMES, f"<tool_call>\n{PARIS_JSON}\n</tool_call>", calls=[PARIS]),
+    "hermes: text, two calls": Transcript(
+        HERMES,
+        f"I will look.\n<tool_call>\n{PARIS_JSON}\n</tool_call>\n<tool_call>\n"
+        '{"name": "add", "arguments": {"a": 1, "b": [2, {"c": "</tool_call"}]}}\n</tool_call>',
+        content="I will look.",
+        calls=[PARIS, SUM],
+    ),
+    "hermes: reasoning, text, a call": Transcript(
+        HERMES,
+        f"<think>\nParis?\n\nYes: <b>\n</think>\n\nLooking.\n\n<tool_call>\n{PARIS_JSON}\n</tool_call>",
+        content="Looking.",
+        reasoning="Paris?\n\nYes: <b>",
+        calls=[PARIS],
+    ),
+    "hermes: the end is missing": Transcript(HERMES, f"<tool_call>\n{PARIS_JSON}\n", calls=[PARIS]),
+    "hermes: cut in the middle": Transcript(
+        HERMES, 'So:\n<tool_call>\n{"name": "add", "argu', content='So:\n<tool_call>\n{"name": "add", "argu'
+    ),
+    "hermes: no JSON": Transcript(
+        HERMES, "a\n\n<tool_call>add 1 2</tool_call>\nb\n", content="a\n\n<tool_call>add 1 2</tool_call>\nb\n"
+    ),
+    "hermes: arguments that are no object": Transcript(
+        HERMES,
+        '<tool_call>{"name": "add", "arguments": [1]}</tool_call>',
+        content='<tool_call>{"name": "add", "arguments": [1]}</tool_call>',
+    ),
+    "think: the prompt has opened it": Transcript(
+        HERMES, "Well.\n</think>\n\nYes.\n", content="Yes.\n", reasoning="Well.", inside=True
+    ),
+    "think: never closed": Transcript(HERMES, "<think>\nWell\n", reasoning="Well\n"),
+    "think: empty": Transcript(HERMES, "<think>\n\n</think>\n\nYes.", content="Yes."),
+    "think: none": Transcript(HERMES, "\n1 < 2 <thin, <tool\n", content="\n1 < 2 <thin, <tool\n"),
+    "llama3: bare": Transcript(
+        LLAMA3, '{"name": "get_weather", "parameters": {"city": "Paris"}}', calls=[PARIS]
+    ),
+    "llama3: marked, two": Transcript(
+        LLAMA3,
+        '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}; '
+        '{"name": "add", "arguments": {"a": 1, "b": [2, {"c": "</tool_call"}]}}',
+        calls=[PARIS, SUM],
+    ),
+    "llama3: JSON that is an answer": Transcript(
+        LLAMA3, ' {"name": "Paris", "parameters": {}}', content=' {"name": "Paris", "parameters": {}}'
+    ),
+    "llama3: code of the built-in tool": Transcript(
+        LLAMA3, '<|python_tag|>brave_search.call(query="x")', content='<|python_tag|>brave_search.call(query="x")'
+    ),
+    "llama3: text": Transcript(LLAMA3, 'It is {"a": 1}.', content='It is {"a": 1}.'),
+    "mistral: a list": Transcript(
+        MISTRAL,
+        f'[TOOL_CALLS] [{PARIS_JSON}, {{"name": "add", "arguments": {json.dumps(SUM[1])}}}]',
+        calls=[PARIS, SUM],
+    ),
+    "mistral: names and arguments": Transcript(
+        MISTRAL,
+        f'Sure.[TOOL_CALLS]get_weather[ARGS]{{"city": "Paris"}}[TOOL_CALLS]add[CALL_ID]abc[ARGS]{json.dumps(SUM[1])}',
+        content="Sure.",
+        calls=[PARIS, SUM],
+    ),
+    "mistral: reasoning": Transcript(
+        MISTRAL, "[THINK]Hm.[/THINK]Paris [TOOL", content="Paris [TOOL", reasoning="Hm."
+    ),
+    "mistral: no list": Transcript(MISTRAL, "[TOOL_CALLS]add", content="[TOOL_CALLS]add"),
+    "deepseek: V3, two calls": Transcript(
+        DEEPSEEK,
+        "Both.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+        '{"city": "Paris"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n'
+        f"{json.dumps(SUM[1])}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        content="Both.",
+        calls=[PARIS, SUM],
+    ),
+    "deepseek: V3.1, reasoning": Transcript(
+        DEEPSEEK,
+        "Hm.</think><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>"
+        '{"city": "Paris"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        reasoning="Hm.",
+        calls=[PARIS],
+        inside=True,
+    ),
+    "harmony: an answer": Transcript(
+        HARMONY,
+        "<|channel|>analysis<|message|>Hm.\n<|end|><|start|>assistant<|channel|>final<|message|>Paris.\n",
+        content="Paris.\n",
+        reasoning="Hm.\n",
+    ),
+    "harmony: a preamble and calls": Transcript(
+        HARMONY,
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>Looking.<|end|>"
+        "<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
+        '{"city": "Paris"}<|call|><|start|>assistant to=functions.add<|channel|>commentary json<|message|>'
+        f"{json.dumps(SUM[1])}",
+        content="Looking.",
+        reasoning="Hm.",
+        calls=[PARIS, SUM],
+    ),
+    "harmony: a call that is none": Transcript(
+        HARMONY,
+        "<|channel|>commentary to=functions.add<|message|>1 and 2<|call|>",
+        content="1 and 2",
+    ),
+}  # fmt: skip
+
+
+def read(reader: Reader | None, parts: list[str]) -> Pieces:
+    assert reader is not None
+    out = Pieces()
+    for pieces in (*map(reader.feed, parts), reader.flush()):
+        out.content += pieces.content
+        out.reasoning += pieces.reasoning
+        out.calls += pieces.calls
+    return out
+
+
+def reader_of(transcript: Transcript) -> Reader | None:
+    return transcript.dialect.reader(TOOL_NAMES, inside=transcript.inside)
+
+
+@pytest.mark.parametrize("name", TRANSCRIPTS)
+def test_a_transcript_is_read_the_same_wherever_it_is_cut(name: str) -> None:
+    transcript = TRANSCRIPTS[name]
+    text = transcript.text
+    for parts in ([text], list(text), *([text[:at], text[at:]] for at in range(len(text)))):
+        out = read(reader_of(transcript), parts)
+        assert (out.content, out.reasoning) == (transcript.content, transcript.reasoning), parts
+        assert [(call.name, json.loads(call.arguments)) for call in out.calls] == transcript.calls, parts
+
+
+@given(st.sampled_from(sorted(TRANSCRIPTS)), st.data())
+def test_whatever_a_model_writes_is_read_the_same_however_it_is_cut(name: str, data: st.DataObject) -> None:
+    transcript = TRANSCRIPTS[name]
+    marks = sorted(transcript.dialect.marks)
+    words = st.sampled_from([*marks, PARIS_JSON, "{", "\n", " x", "<", "[", ";", '"'])
+    parts = data.draw(st.lists(words, max_size=12))
+    text = "".join(parts)
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(text)))))
+    cut = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    whole = read(reader_of(transcript), [text])
+    assert read(reader_of(transcript), cut) == whole
+    if transcript.dialect.tools != "harmony":
+        written = whole.content + whole.reasoning
+        assert written.count("x") == text.count("x"), "something is lost"
+
+
+def test_text_without_marks_is_shown_at_once() -> None:
+    for dialect in {transcript.dialect for transcript in TRANSCRIPTS.values()} - {HARMONY}:
+        reader = dialect.reader(TOOL_NAMES, inside=False)
+        assert reader is not None
+        assert [reader.feed(part).content for part in ("Hello", " there", ".")] == ["Hello", " there", "."]
+
+
+def test_a_template_gives_its_family_away() -> None:
+    qwen = "{%- if tools %}...<tool_call></tool_call>{% endif %}{{ '<think>\\n\\n</think>' }}"
+    assert detected(qwen) == Dialect("hermes", "think")
+    assert detected("{% if tools %}[AVAILABLE_TOOLS]{% endif %}[TOOL_CALLS]") == Dialect("mistral", "")
+    assert detected("<|start_header_id|>{{ tools }}<|python_tag|>") == Dialect("llama3", "")
+    assert detected("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜> content.split('</think>')") == Dialect(
+        "deepseek", "think"
+    )
+    assert detected("<|start|>system<|channel|>") == Dialect("harmony", "harmony")
+    assert detected("<tool_call>\n<function=name>") == Dialect("", "")
+    assert detected("{{ messages }}") == Dialect("", "")
+    assert Dialect("", "").reader((), inside=False) is None
+
+
+def test_a_prompt_that_ends_with_the_opening_is_inside() -> None:
+    assert ends_inside(HERMES, "<|im_start|>assistant\n<think>\n")
+    assert not ends_inside(HERMES, "<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert not ends_inside(LLAMA3, "<think>")
+
+
+def test_no_mark_is_the_beginning_of_another_of_its_family() -> None:
+    for tools in (*TOOLS, ""):
+        for reasoning in (*REASONING, ""):
+            marks = Dialect(tools, reasoning).marks
+            assert not [(a, b) for a in marks for b in marks if a != b and b.startswith(a)]

@@ -47,7 +47,7 @@ models: $(STAMP) ## train the four tiny models of the quickstart (once; cached)
 
 # ---- run and test --------------------------------------------------------------------------------------------------
 
-.PHONY: demo test test-stack test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
+.PHONY: demo test test-stack test-clients test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
 demo: models ## four models share two engines: the whole stack, driven by an OpenAI client
 	@$(BIN)/aegaeon demo --models $(MODELS)
 # One more worker than cores: many tests wait for processes that they started.
@@ -58,6 +58,15 @@ test: $(STAMP) redis-server ## the tests on WORKERS; random ones with the same e
 	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" $(addprefix --ignore=,$(STACKS))
 test-stack: $(STAMP) ## stacks that fail over, scale to zero, and serve models whose files or settings change
 	$(BIN)/pytest -q -n $(WORKERS) -m "not slow and not gpu" $(STACKS)
+# Clients have an environment of their own, made once for each lock.
+CLIENTS := $(CACHE)/clients-$(shell sha256sum < tests/clients/requirements.lock | cut -c1-16)
+test-clients: $(STAMP) $(CLIENTS)/.installed ## clients of OpenAI's API that people use, unchanged, against a stack
+	CLIENTS_PYTHON=$(CLIENTS)/bin/python $(BIN)/pytest -q tests/clients
+$(CLIENTS)/.installed: | $(BIN)/uv
+	@rm -rf $(CLIENTS)
+	$(BIN)/uv venv --quiet --python $(PY) $(CLIENTS)
+	$(BIN)/uv pip install --quiet --python $(CLIENTS)/bin/python --require-hashes -r tests/clients/requirements.lock
+	@touch $@
 # Latency under attack is measured: nothing else may run beside these.
 ATTACKED := tests/attacks tests/picker/test_attacks.py
 test-slow: $(STAMP) ## the tests that take minutes
@@ -265,4 +274,5 @@ lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images an
 	$(COMPILE) pyproject.toml --extra operator --extra s3 $(IN_IMAGES) -o containers/control.lock
 	$(COMPILE) pyproject.toml --extra engine --extra s3 $(IN_IMAGES) -o containers/engine.lock
 	$(COMPILE) containers/build.in $(IN_IMAGES) -o containers/build.lock
+	$(COMPILE) tests/clients/requirements.in --universal --python-version 3.11 -o tests/clients/requirements.lock
 	$(COMPILE) native/cuda/requirements.in --universal --python-version 3.11 -o native/cuda/requirements.lock

@@ -1,0 +1,31 @@
+"""Pydantic AI: an agent with a tool, run to its answer, whole and streamed."""
+
+import asyncio
+import sys
+
+from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+URL, MODEL = sys.argv[1:]
+model = OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=URL, api_key="none"))
+agent = Agent(model, model_settings={"temperature": 0.0})
+cities = []
+
+
+@agent.tool_plain
+def get_weather(city: str) -> str:
+    """The weather of a city."""
+    cities.append(city)
+    return "sunny"
+
+
+async def main() -> None:
+    answer = await agent.run("What is the weather in Paris?")
+    assert answer.output == "It is sunny in Paris.", answer
+    async with agent.run_stream("What is the weather in Paris?") as streamed:
+        assert await streamed.get_output() == "It is sunny in Paris."
+    assert cities == ["Paris", "Paris"]
+
+
+asyncio.run(main())

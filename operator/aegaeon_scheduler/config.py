@@ -181,7 +181,9 @@ class LeaseEntry(_Frozen):
     name: str = Field(min_length=1)
     holder: str = ""  # its own name there
     owner: dict[str, str] | None = None  # apiVersion, kind, name and uid: the Lease goes with it
-    memory: Path | None = None  # file of its own: where it led before, it leads again while the API server is away
+    memory: Path | None = (
+        None  # file of its own: where it led before, it leads again while the API server is unavailable
+    )
     life_s: Seconds = 6.0  # a leader that was not heard of for so long is gone
     period_s: Seconds = 1.5  # the leader renews, and others look, so often
     over_s: Seconds = 30.0  # by the clocks of both: one that was last heard of so long ago is gone at the first look

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from attacks.campaign import Outcome, attack
+from attacks.campaign import Outcome, Tbt, attack, measure_quiet
 from attacks.ground import INNOCENT_MODELS, Ground, standing
 from attacks.innocent import Innocent
 from attacks.table import Attack
@@ -20,6 +20,7 @@ class Arena:
         self._models = models
         self._exits = AsyncExitStack()
         self._standing: tuple[Ground, Innocent] | None = None
+        self._quiet: Tbt | None = None
 
     async def __aenter__(self) -> Arena:
         return self
@@ -29,18 +30,23 @@ class Arena:
 
     async def fall(self) -> None:
         """End the stack; the next attack finds a new one."""
-        self._standing = None
+        self._standing = self._quiet = None
         await self._exits.aclose()
 
+    def forget_quiet(self) -> None:
+        """The next attack is compared with a quiet time of its own."""
+        self._quiet = None
+
     async def attack(self, attacks: Sequence[Attack], *, quiet_s: float, seconds: float, pace: float) -> Outcome:
-        """See campaign.attack. Whatever it raises ends the stack."""
+        """See campaign.attack. Whatever it raises ends the stack. A stack's attacks share its first quiet time."""
         good = self._models[INNOCENT_MODELS[0]]
         try:
             if self._standing is None:
                 ground = await self._exits.enter_async_context(standing(self._models))
                 innocent = Innocent(ground.url, KEY, INNOCENT_MODELS)
                 self._standing = ground, await self._exits.enter_async_context(innocent)
-            outcome = await attack(*self._standing, attacks, good, quiet_s=quiet_s, seconds=seconds, pace=pace)
+            self._quiet = self._quiet or await measure_quiet(self._standing[1], quiet_s)
+            outcome = await attack(*self._standing, attacks, good, quiet=self._quiet, seconds=seconds, pace=pace)
         except BaseException:
             await self.fall()
             raise

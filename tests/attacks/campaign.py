@@ -90,24 +90,30 @@ class Outcome:
         )
 
 
+async def measure_quiet(innocent: Innocent, seconds: float) -> Tbt:
+    """The innocent tenant's time between tokens while nothing else asks."""
+    await innocent.calm()
+    begin = time.monotonic()
+    await asyncio.sleep(seconds)
+    return Tbt.of(innocent.record.gaps_within(begin, time.monotonic()))
+
+
 async def attack(
     ground: Ground,
     innocent: Innocent,
     attacks: Sequence[Attack],
     good: Path,
     *,
-    quiet_s: float,
+    quiet: Tbt,
     seconds: float,
     pace: float = PACE_S,
 ) -> Outcome:
-    """A quiet time, then the attacks, each a process of its own; the figures are of both times."""
+    """The attacks, each a process of its own, and what they did beside the figures of a quiet time."""
     ready = [await asyncio.to_thread(_write, ground, one, good) for one in attacks]
     hostile = {name: source for _, sources in ready for name, source in sources.items()}
     starts = [(one.name, target) for one, (target, _) in zip(attacks, ready, strict=True)]
     async with _started(starts, seconds, pace) as attackers:
         await innocent.calm()
-        quiet_from = time.monotonic()
-        await asyncio.sleep(quiet_s)
         begin = time.monotonic()
         gateway, picker = (Memory(ground.processes[name].pid) for name in ("gateway", "picker"))
         async with gateway, picker:
@@ -127,7 +133,7 @@ async def attack(
         problems.append("a stream of the innocent tenant stalls")
     return Outcome(
         names=tuple(one.name for one in attacks),
-        quiet=Tbt.of(record.gaps_within(quiet_from, begin)),
+        quiet=quiet,
         during=Tbt.of(record.gaps_within(begin, end)),
         completed=record.completed_within(begin, end),
         problems=problems,

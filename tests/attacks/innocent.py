@@ -163,12 +163,12 @@ class Innocent:
     async def calm(self, timeout_s: float = 30.0) -> None:
         """Until no stream has stalled for a while; earlier load is over then."""
         deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            await asyncio.sleep(CALM_S)
-            now = time.monotonic()
-            fresh = all(now - self.record.last.get(number, 0.0) < CALM_S for number in range(len(self._chats)))
-            if fresh and max(self.record.gaps_within(now - CALM_S, now), default=CALM_S) < CALM_S:
-                return
+        while not self._is_calm(time.monotonic()) and time.monotonic() < deadline:
+            await asyncio.sleep(CALM_S / 5)  # another process is watched
+
+    def _is_calm(self, now: float) -> bool:
+        fresh = all(now - self.record.last.get(number, 0.0) < CALM_S for number in range(len(self._chats)))
+        return fresh and max(self.record.gaps_within(now - CALM_S, now), default=CALM_S) < CALM_S
 
     async def _stream(self, number: int, chat: Chat) -> None:
         while True:

@@ -109,7 +109,7 @@ def _answers() -> dict[str, Json]:
         "Version": _object(version=_STRING),
         "Model": model,
         "ModelList": _object(object={"const": "list"}, data={"type": "array", "items": _ref("Model")}),
-        "Health": _object(status={"enum": ["ok", "starting"]}, scheduler={"enum": ["attached", "away"]}),
+        "Health": _object(status={"enum": ["ok", "starting"]}, scheduler={"enum": ["attached", "unavailable"]}),
     }
 
 

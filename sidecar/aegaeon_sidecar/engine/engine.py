@@ -149,7 +149,7 @@ class Engine:
         return [reports.Heartbeat(self.state.memory()), *changed]
 
     def park(self) -> None:
-        """The scheduler has been away for longer than the lease: KV goes to the host, where it is held."""
+        """The scheduler has been unavailable for longer than the lease: KV goes to the host, where it is held."""
         with self.state.monitor.changed:
             for sequence in [s for s in self.state.kv.sequences if s.place is Place.DEVICE]:
                 swap = commands.SwapOut(sequence.key, sequence.epoch)

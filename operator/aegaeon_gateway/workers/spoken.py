@@ -1,4 +1,4 @@
-"""Tools and reasoning of a chat: what its template is told, and how its answer is read."""
+"""Tools and reasoning of a chat: what its template gets, and how its answer is read."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ models: $(STAMP) ## train the four tiny models of the quickstart (once; cached)
 
 # ---- run and test --------------------------------------------------------------------------------------------------
 
-.PHONY: demo test test-stack test-clients test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
+.PHONY: demo test test-stack clients test-clients test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
 demo: models ## four models share two engines: the whole stack, driven by an OpenAI client
 	@$(BIN)/aegaeon demo --models $(MODELS)
 # One more worker than cores: many tests wait for processes that they started.
@@ -60,7 +60,8 @@ test-stack: $(STAMP) ## stacks that fail over, scale to zero, and serve models w
 	$(BIN)/pytest -q -n $(WORKERS) -m "not slow and not gpu" $(STACKS)
 # Clients have an environment of their own, made once for each lock.
 CLIENTS := $(CACHE)/clients-$(shell sha256sum < tests/clients/requirements.lock | cut -c1-16)
-test-clients: $(STAMP) $(CLIENTS)/.installed ## clients of OpenAI's API that people use, unchanged, against a stack
+clients: $(CLIENTS)/.installed ## the environment of test-clients
+test-clients: $(STAMP) clients ## clients of OpenAI's API that people use, unchanged, against a stack
 	CLIENTS_PYTHON=$(CLIENTS)/bin/python $(BIN)/pytest -q tests/clients
 $(CLIENTS)/.installed: | $(BIN)/uv
 	@rm -rf $(CLIENTS)

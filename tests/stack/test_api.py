@@ -58,6 +58,17 @@ def test_a_tool_is_called_and_its_result_answered(client: openai.OpenAI) -> None
     assert client.chat.completions.create(messages=messages, **asked).choices[0].message.content == ANSWER
 
 
+def test_reasoning_ends_with_its_budget(client: openai.OpenAI) -> None:
+    asked: Any = {"model": "taught", "tools": [TOOL], "messages": [{"role": "user", "content": QUESTION}]}
+    for tokens, expected in ((3, False), (100, True)):
+        body = {"thinking_token_budget": tokens}
+        answer = client.chat.completions.create(**asked, temperature=0, max_tokens=60, extra_body=body)
+        message = answer.choices[0].message.model_dump()
+        assert THOUGHT.startswith(message["reasoning_content"])
+        assert (message["reasoning_content"] == THOUGHT) == expected
+        assert "think>" not in (message["content"] or "")
+
+
 def test_a_prompt_is_scored_as_transformers_scores_it(client: openai.OpenAI, four_models: dict[str, Path]) -> None:
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 

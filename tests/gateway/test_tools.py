@@ -157,6 +157,37 @@ async def test_the_template_gets_tools_calls_and_results(spoken: Any, tokenizer:
     assert "<|tool|>3(call_1)<|end|>" in prompt
 
 
+NAMED = {"type": "function", "function": {"name": "add"}}
+ONE = '{"name": "add", "arguments": {"a": 1, "b": 2}}'
+
+
+@pytest.mark.parametrize(("choice", "output", "count"), [(NAMED, ONE, 1), ("required", f"[{ONE}, {ONE}]", 2)])
+async def test_a_choice_of_tools_constrains_the_output(
+    spoken: Any, tokenizer: Any, choice: Any, output: str, count: int
+) -> None:
+    say(spoken, tokenizer, output)
+    asked: dict[str, Any] = {"tools": [ADD], "tool_choice": choice}
+    answer = await ask(spoken, **asked)
+    message, finish = await streamed(spoken, **asked)
+    assert (answer["finish_reason"], finish) == ("tool_calls", "tool_calls")
+    for one in (answer["message"], message):
+        assert not one["content"]
+        assert [json.loads(call["function"]["arguments"]) for call in one["tool_calls"]] == [{"a": 1, "b": 2}] * count
+    constraint = spoken.peer.submits[-1].sampling.constraint
+    schema = json.loads(constraint.text)
+    assert schema["$defs"]["0"] == ADD["function"]["parameters"]
+    assert list(constraint.end_ids) == [EOS]
+    cut = await ask(spoken, **asked, max_tokens=5)
+    assert cut["finish_reason"] == "length"
+    assert output.startswith(cut["message"]["content"])
+
+
+async def test_an_output_of_a_form_is_no_reasoning(spoken: Any, tokenizer: Any) -> None:
+    say(spoken, tokenizer, '{"a": 1}')
+    form = {"response_format": {"type": "json_object"}, "reasoning_effort": "high"}
+    assert (await ask(spoken, **form))["message"]["content"] == '{"a": 1}'
+
+
 async def test_reasoning_is_hidden_on_request(spoken: Any) -> None:
     choice = await ask(spoken, include_reasoning=False)
     assert not choice["message"]["reasoning_content"]
@@ -186,8 +217,10 @@ async def test_a_budget_of_reasoning_reaches_the_engine_as_marks(spoken: Any, to
 async def test_what_cannot_be_done_with_tools_is_refused_by_name(spoken: Any) -> None:
     named = {"type": "function", "function": {"name": "add"}}
     for model, body, param in (
-        ("hermes", {"tools": [ADD], "tool_choice": "required"}, "tool_choice"),
-        ("hermes", {"tools": [ADD], "tool_choice": named}, "tool_choice"),
+        ("hermes", {"tools": [ADD], "tool_choice": {**named, "function": {"name": "sub"}}}, "tool_choice"),
+        ("hermes", {"tools": [ADD], "tool_choice": named, "response_format": {"type": "json_object"}}, "tool_choice"),
+        ("hermes", {"tools": [ADD], "tool_choice": named, "thinking_token_budget": 3}, "thinking_token_budget"),
+        ("hermes", {"tools": [ADD], "tool_choice": named, "ignore_eos": True}, "ignore_eos"),
         ("hermes", {"tool_choice": "required"}, "tool_choice"),
         ("hermes", {"tools": [ADD], "chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
         ("hermes", {"tools": [{"type": "function"}]}, "tools[0].function"),

@@ -14,9 +14,11 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aegaeon_proto.constraints import ConstraintKind
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_sidecar.domain import catalog, commands, reports
 from aegaeon_sidecar.domain.sequences import (
+    Constraint,
     Finish,
     KvHandle,
     Place,
@@ -37,6 +39,7 @@ MESSAGES: Mapping[type, type[Message]] = {
     TokenRun: model_pb2.TokenRun,
     ReasoningBudget: model_pb2.ReasoningBudget,
     Said: gateway_pb2.PromptLogprob,
+    Constraint: model_pb2.Constraint,
     catalog.HubSource: model_pb2.HubSource,
     catalog.S3Source: model_pb2.S3Source,
     catalog.HttpSource: model_pb2.HttpSource,
@@ -59,6 +62,7 @@ CODES: Mapping[type[Enum], Mapping[Any, int]] = {
     Place: nouns.PLACES,
     catalog.ModelPhase: nouns.PHASES,
     Finish: nouns.FINISHES,
+    ConstraintKind: nouns.CONSTRAINT_KINDS,
     reports.FailureKind: nouns.FAILURES,
     catalog.ServiceTier: nouns.TIERS,
 }
@@ -67,6 +71,7 @@ ENUMS: Mapping[type[Enum], Any] = {
     Place: engine_pb2.KvPlace,
     catalog.ModelPhase: model_pb2.ModelPhase,
     Finish: model_pb2.FinishReason,
+    ConstraintKind: model_pb2.ConstraintKind,
     reports.FailureKind: engine_pb2.FailureKind,
     catalog.ServiceTier: model_pb2.Tier,
 }

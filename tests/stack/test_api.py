@@ -58,6 +58,18 @@ def test_a_tool_is_called_and_its_result_answered(client: openai.OpenAI) -> None
     assert client.chat.completions.create(messages=messages, **asked).choices[0].message.content == ANSWER
 
 
+def test_a_required_call_follows_the_schema_of_its_tool(client: openai.OpenAI) -> None:
+    """Whatever the model has learnt to write."""
+    schema = {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]}
+    tool: Any = {"type": "function", "function": {"name": "get_weather", "parameters": schema}}
+    asked: Any = {"model": "taught", "messages": [{"role": "user", "content": GREETING}], "tools": [tool]}
+    named: Any = {"type": "function", "function": {"name": "get_weather"}}
+    for choice in (named, "required"):
+        answer = client.chat.completions.create(**asked, tool_choice=choice, parallel_tool_calls=False, temperature=0)
+        [call] = answer.choices[0].message.tool_calls
+        assert json.loads(call.function.arguments)["city"] == "Rome"
+
+
 def test_reasoning_ends_with_its_budget(client: openai.OpenAI) -> None:
     asked: Any = {"model": "taught", "tools": [TOOL], "messages": [{"role": "user", "content": QUESTION}]}
     for tokens, expected in ((3, False), (100, True)):

@@ -63,6 +63,12 @@ def harmony(recipient: str, body: str) -> list[Call]:
     return [Call(_name(recipient.removeprefix("functions.")), _written(_loads(body)))]
 
 
+def forced(body: str) -> list[Call]:
+    """One call, or a list of them, as nothing else: what a model writes under `tool_choice`."""
+    value = _loads(body)
+    return [_call(one, "arguments") for one in (value if isinstance(value, list) else [value])]
+
+
 def _call(value: Any, key: str) -> Call:
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         raise ValueError("a call is an object with a name")

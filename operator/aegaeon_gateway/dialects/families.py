@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from aegaeon_gateway.dialects import calls, harmony
+from aegaeon_gateway.dialects.forced import ForcedReader
 from aegaeon_gateway.dialects.harmony import HarmonyReader
 from aegaeon_gateway.dialects.marked import MarkedReader, Marks, Region
 from aegaeon_gateway.dialects.pieces import Reader
@@ -30,6 +31,8 @@ REASONING: dict[str, Region] = {
     "kimi": Region("◁think▷", "◁/think▷"),
 }
 HARMONY = "harmony"
+FORCED = "forced"
+"""an output that is calls and nothing else, whatever the family"""
 CALL_ID_CHARACTERS = {"mistral": 9}
 """of the ids of calls, where a family's template is particular about them"""
 
@@ -61,6 +64,8 @@ class Dialect:
 
     def reader(self, tools: Sequence[str], *, inside: bool) -> Reader | None:
         """For one answer; None where there is nothing to be read. `inside`: the prompt ends within reasoning."""
+        if self.tools == FORCED:
+            return ForcedReader()
         if HARMONY in (self.tools, self.reasoning):
             return HarmonyReader()
         marks = _marks_of(self.tools, self.reasoning)

@@ -43,7 +43,6 @@ class NoEffect:
     reason: str
 
 
-_GRAMMAR = "output is not constrained by a grammar"
 _TEXT = "input and output are text"
 
 REFUSED: dict[str, Refused] = {
@@ -54,12 +53,6 @@ REFUSED: dict[str, Refused] = {
     "ec_transfer_params": Refused("engines move caches by themselves"),
     "function_call": Refused("it is the older form of tool_choice", ("none", "auto")),
     "functions": Refused("they are the older form of tools", ([],)),
-    "guided_choice": Refused(_GRAMMAR, ([],)),
-    "guided_decoding_backend": Refused(_GRAMMAR),
-    "guided_grammar": Refused(_GRAMMAR, ("",)),
-    "guided_json": Refused(_GRAMMAR),
-    "guided_regex": Refused(_GRAMMAR, ("",)),
-    "guided_whitespace_pattern": Refused(_GRAMMAR),
     "kv_transfer_params": Refused("engines move caches by themselves"),
     "logprob_token_ids": Refused("logprobs are of the likeliest tokens"),
     "media_io_kwargs": Refused(_TEXT, ({},)),
@@ -69,10 +62,8 @@ REFUSED: dict[str, Refused] = {
     "priority": Refused("a model's tier and a tenant's quota say who comes first", (0,)),
     "prompt_embeds": Refused(_TEXT),
     "repetition_detection": Refused("use repetition_penalty"),
-    "response_format": Refused(_GRAMMAR, ({"type": "text"},)),
     "return_prompt_text": Refused("POST /tokenize shows the prompt's tokens", (False,)),
     "store": Refused("answers are not kept", (False,)),
-    "structured_outputs": Refused(_GRAMMAR, ({},)),
     "suffix": Refused("no model here fills in the middle", ("",)),
     "use_beam_search": Refused("there is no beam search", (False,)),
     "verbosity": Refused("no model here knows of it", ("medium",)),

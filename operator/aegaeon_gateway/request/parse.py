@@ -16,6 +16,7 @@ from aegaeon_gateway.request.texts import DetokenizeRequest, TokenizeRequest
 _MESSAGES = {
     # by parameter, or by the last names of its path: where msgspec's own words say less
     "prompt": "must be a text, a list of texts, a list of token ids or a list of such lists",
+    "response_format.type": "must be text, json_object or json_schema",
     "role": "must be system, developer, user, assistant or tool",
     "service_tier": "must be auto or default",
     "stop": "must be a text or a list of at most 16 texts",

@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from aegaeon_gateway.request.messages import Message, NamedTool, Tool
 from aegaeon_gateway.request.parameters import NO_EFFECT, REFUSED
+from aegaeon_gateway.request.structured import StructuredFields
 from aegaeon_proto import sampling
 
 MAX_CHOICES = 128
@@ -41,7 +42,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True, frozen=True):
             raise ValueError("include_obfuscation is not supported here")
 
 
-class CommonRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class CommonRequest(StructuredFields, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """What both endpoints take. Ranges are OpenAI's; top_k, min_p and below are known extensions.
 
     None is what a client says that leaves a parameter out, or gives null.
@@ -186,6 +187,11 @@ class ChatRequest(CommonRequest, frozen=True, kw_only=True):
         Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None,
         Meta(description="for templates that know of it; `enable_thinking` is false for none, else true"),
     ] = None
+
+    @property
+    def forces_tools(self) -> bool:
+        """The output is calls, and nothing else."""
+        return self.tool_choice not in (None, "none", "auto")
 
     @property
     def callable_tools(self) -> Sequence[Tool]:

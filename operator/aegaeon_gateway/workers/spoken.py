@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from aegaeon_gateway.dialects.families import Dialect
+from aegaeon_gateway.dialects.families import FORCED, Dialect
 from aegaeon_gateway.errors import InvalidRequestError
+from aegaeon_gateway.request import tool_schema
+from aegaeon_gateway.request.messages import NamedTool
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
+from aegaeon_gateway.request.structured import Form, form_of
+from aegaeon_gateway.request.subschemas import Schema
 from aegaeon_gateway.workers.model import ModelText
 from aegaeon_gateway.workers.wire import Job
+from aegaeon_proto.constraints import ConstraintKind
 from aegaeon_proto.v1.model_pb2 import ReasoningBudget, TokenRun
 
 Request = ChatRequest | CompletionRequest
@@ -22,7 +28,43 @@ def dialect_of(request: Request, job: Job, text: ModelText) -> Dialect:
     if isinstance(request, CompletionRequest):
         return Dialect("", "")
     _check(request, dialect, text)
+    if request.forces_tools:
+        return Dialect(FORCED, "")
+    if form_of(request) is not None:
+        return Dialect("", "")  # from its first token on the output has that form
     return Dialect(dialect.tools if request.callable_tools else "", dialect.reasoning)
+
+
+def constrained(request: Request) -> Form | None:
+    """What the output must be: as the request says, or calls of tools. Raises InvalidRequestError."""
+    form = form_of(request)
+    if isinstance(request, ChatRequest) and request.forces_tools:
+        if form is not None:
+            raise _refused("tool_choice", f"{form.param} says what the output must be; send one of them")
+        form = Form("tool_choice", ConstraintKind.JSON_SCHEMA, _schema_of_calls(request))
+    if form is not None and request.limits_reasoning:
+        raise _refused("thinking_token_budget", f"an output that {form.param} describes has no reasoning")
+    return form
+
+
+def _schema_of_calls(request: ChatRequest) -> str:
+    try:
+        return json.dumps(_calls(request))
+    except RecursionError as error:
+        raise _refused("tools", "a schema of parameters is nested too deeply") from error
+
+
+def _calls(request: ChatRequest) -> Schema:
+    tools = [tool_schema.Tool(tool.function.name, tool.function.parameters) for tool in request.tools or ()]
+    if not tools:
+        raise _refused("tool_choice", "there are no tools to choose from")
+    if not isinstance(request.tool_choice, NamedTool):
+        return tool_schema.calls_schema(tools, parallel=request.parallel_tool_calls is not False)
+    name = request.tool_choice.function.name
+    named = next((tool for tool in tools if tool.name == name), None)
+    if named is None:
+        raise _refused("tool_choice", f"no tool is called {name!r}")
+    return tool_schema.call_schema(named)
 
 
 def budget_of(
@@ -49,13 +91,9 @@ def variables_of(request: ChatRequest) -> dict[str, Any]:
 
 
 def _check(request: ChatRequest, dialect: Dialect, text: ModelText) -> None:
-    if request.tool_choice not in (None, "none", "auto"):
-        if not request.tools:
-            raise _refused("tool_choice", "there are no tools to choose from")
-        raise _refused("tool_choice", "output is not constrained by a grammar; only auto and none are served")
     if request.callable_tools and not text.knows("tools"):
         raise _refused("tools", "this model's chat template does not know of them")
-    if request.callable_tools and not dialect.tools:
+    if request.callable_tools and not request.forces_tools and not dialect.tools:
         raise _refused("tools", "how this model writes calls is not known; the ModelPool may say so by toolCalls")
     effort = request.reasoning_effort
     if effort not in (None, "none") and not (text.knows("reasoning_effort") or text.knows("enable_thinking")):

@@ -9,13 +9,15 @@ from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.request.parse import parse
 from aegaeon_gateway.request.prompt import pack
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
+from aegaeon_gateway.request.structured import Form, constraint_of
 from aegaeon_gateway.workers.model import ModelText
 from aegaeon_gateway.workers.prompts import Context, Prompts, Request, prompts_of
 from aegaeon_gateway.workers.sampling import limits_of, prompt_logprob_count, sampling_of
-from aegaeon_gateway.workers.spoken import budget_of, dialect_of
+from aegaeon_gateway.workers.spoken import budget_of, constrained, dialect_of
 from aegaeon_gateway.workers.texts import detokenize, tokenize
 from aegaeon_gateway.workers.wire import Answered, Done, Job, Options
 from aegaeon_proto.sampling import MAX_PROMPT_LOGPROBS
+from aegaeon_proto.v1.model_pb2 import Constraint
 
 MAX_REPEATED = 256 << 10
 """characters of echoed prompts, or tokens of returned ones, in one answer: some 10 ms of the gateway's loop"""
@@ -36,7 +38,7 @@ def _prepared(job: Job, body: bytes, text: ModelText, stage: Callable[[str], Non
     request = parse(ChatRequest, body) if job.endpoint == "chat" else parse(CompletionRequest, body)
     if request.model != job.model:
         raise InvalidRequestError("The body names two models.", param="model", code="invalid_value")
-    dialect = dialect_of(request, job, text)
+    dialect, form = dialect_of(request, job, text), constrained(request)
     context = Context(job.length or text.max_positions)
     prompts = prompts_of(request, dialect, text, context, stage)
     _check_repeated(request, prompts)
@@ -45,15 +47,27 @@ def _prepared(job: Job, body: bytes, text: ModelText, stage: Callable[[str], Non
         for limit in limits:
             limit.max_tokens = 1
     packed = [pack(prompt) for prompt in prompts.tokens]
+    sampling = sampling_of(request, budget_of(request, job, prompts.reasoning, text), text)
+    if form is not None:
+        stage("compiling")
+        sampling.constraint.CopyFrom(_constraint(request, form, text))
     done = Done(
         options=_options(request, dialect, prompts),
-        sampling=sampling_of(request, budget_of(request, job, prompts.reasoning, text), text).SerializeToString(),
+        sampling=sampling.SerializeToString(),
         limits=[limit.SerializeToString() for limit in limits],
         tokens=[len(prompt) for prompt in prompts.tokens],
         packed=[len(prompt) for prompt in packed],
         prompts=prompts.texts,
     )
     return done, b"".join(packed)
+
+
+def _constraint(request: Request, form: Form, text: ModelText) -> Constraint:
+    """Raises InvalidRequestError."""
+    if request.ignore_eos:
+        message = f"ignore_eos: an output that {form.param} describes ends by EOS; leave one of them out"
+        raise InvalidRequestError(message, param="ignore_eos", code="invalid_value")
+    return constraint_of(form, text.eos_ids)
 
 
 def _options(request: Request, dialect: Dialect, prompts: Prompts) -> Options:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from aegaeon_proto.constraints import ConstraintKind
+
 
 class SeqKey(NamedTuple):
     """One choice of one request."""
@@ -79,6 +81,16 @@ class ReasoningBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class Constraint:
+    """What an output as a whole must be (proto Constraint). `kind`: None of one that this version does not
+    know; `end_ids` are allowed where the output may end, and only there."""
+
+    kind: ConstraintKind | None
+    text: str
+    end_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """What a request asks of sampling; meanings are those of the wire (proto Sampling, Limits), which are vLLM's.
 
@@ -106,3 +118,4 @@ class SamplingParams:
     bad_words: tuple[TokenRun, ...] = ()
     prompt_logprobs: int | None = None
     reasoning: ReasoningBudget | None = None
+    constraint: Constraint | None = None

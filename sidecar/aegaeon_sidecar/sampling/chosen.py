@@ -26,11 +26,21 @@ class NotFinite:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """The sequence's constraint cannot be followed any further; the reason is for its client."""
+
+    reason: str
+
+
+Picked = Union[Sampled, NotFinite, Refused, None]
+
+
+@dataclass(frozen=True, slots=True)
 class Scored:
     """What a step said of the prompt tokens that follow its own, and what it chose behind the last."""
 
     prompt: tuple[Said, ...]
-    chosen: Union[Sampled, NotFinite, None]
+    chosen: Picked
 
 
-Chosen = Union[Sampled, NotFinite, Scored, None]
+Chosen = Union[Picked, Scored]

@@ -1,10 +1,12 @@
 """LangChain's ChatOpenAI: bound tools, the message of the call back, streaming."""
 
 import sys
+from typing import Literal
 
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
+from pydantic import BaseModel
 
 URL, MODEL = sys.argv[1:]
 
@@ -23,6 +25,17 @@ message = bound.invoke([question])
 assert (call["name"], call["args"]) == ("get_weather", {"city": "Paris"}), message
 result = ToolMessage(get_weather.invoke(call["args"]), tool_call_id=call["id"])
 assert bound.invoke([question, message, result]).content == "It is sunny in Paris."
+
+
+class Weather(BaseModel):
+    """The weather of a city."""
+
+    city: Literal["Paris"]
+
+
+for method in ("function_calling", "json_schema"):
+    typed = chat.with_structured_output(Weather, method=method)
+    assert typed.invoke([question]) == Weather(city="Paris"), method
 streamed = None
 for chunk in bound.stream([question]):
     streamed = chunk if streamed is None else streamed + chunk

@@ -2,8 +2,10 @@
 
 import json
 import sys
+from typing import Literal
 
 import openai
+from pydantic import BaseModel
 
 URL, MODEL = sys.argv[1:]
 TOOL = {
@@ -33,6 +35,25 @@ with client.chat.completions.stream(model=MODEL, messages=[QUESTION], tools=[TOO
         pass
     [streamed] = stream.get_final_completion().choices[0].message.tool_calls
 assert (streamed.function.name, json.loads(streamed.function.arguments)) == ("get_weather", {"city": "Paris"})
+
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+ONE_OF = {**TOOL["function"], "parameters": {**TOOL["function"]["parameters"], "additionalProperties": False}}
+ONE_OF["parameters"]["properties"] = {"city": {"enum": ["Rome"]}}
+for choice in (NAMED, "required"):
+    forced = client.chat.completions.create(
+        model=MODEL, messages=[QUESTION], tools=[{**TOOL, "function": ONE_OF}], tool_choice=choice,
+        parallel_tool_calls=False, temperature=0, max_tokens=200,
+    )  # fmt: skip
+    [call] = forced.choices[0].message.tool_calls
+    assert json.loads(call.function.arguments) == {"city": "Rome"}, forced
+
+
+class Weather(BaseModel):
+    city: Literal["Paris"]
+
+
+parsed = client.chat.completions.parse(model=MODEL, messages=[QUESTION], response_format=Weather, temperature=0)
+assert parsed.choices[0].message.parsed == Weather(city="Paris"), parsed
 
 scored = client.completions.create(model=MODEL, prompt="Say hello.", max_tokens=0, echo=True, logprobs=1)
 assert scored.choices[0].text == "Say hello."

@@ -8,7 +8,7 @@ from typing import Any
 from aegaeon_proto.v1 import engine_pb2, model_pb2
 from aegaeon_sidecar.domain import commands
 from aegaeon_sidecar.domain.sequences import ReasoningBudget, SamplingParams, TokenRun
-from aegaeon_sidecar.rpc.codec.nouns import handle_from, seq_from, seqs_from, spec_from
+from aegaeon_sidecar.rpc.codec.nouns import constraint_from, handle_from, seq_from, seqs_from, spec_from
 
 
 def _load(load: engine_pb2.Load) -> commands.Load:
@@ -67,6 +67,7 @@ def _sampling(sampling: model_pb2.Sampling, limits: model_pb2.Limits) -> Samplin
         bad_words=tuple(TokenRun(tuple(run.tokens)) for run in sampling.bad_words),
         prompt_logprobs=sampling.prompt_logprobs if sampling.HasField("prompt_logprobs") else None,
         reasoning=_budget(sampling.reasoning) if sampling.HasField("reasoning") else None,
+        constraint=constraint_from(sampling.constraint) if sampling.HasField("constraint") else None,
     )
 
 

@@ -38,7 +38,7 @@ async def schema_bombs(one: Stranger) -> None:
 
 
 async def different_schemas(one: Stranger) -> None:
-    """Four clients, each request with a schema that nobody has sent before: nothing cached is of use."""
+    """Four clients, each request with a schema that no client has sent before, so that no cache is of use."""
 
     async def client(number: int) -> None:
         count = 0

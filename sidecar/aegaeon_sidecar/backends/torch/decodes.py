@@ -73,7 +73,8 @@ class Guided:
         penalties."""
         if self._tile is None:
             here = all(sampler is None or on_device(sampler) for sampler in self._samplers)
-            self._tile = self._chosen() if here else self._chosen_on_host()
+            with torch.inference_mode():
+                self._tile = self._chosen() if here else self._chosen_on_host()
             del self._logits
         return self._tile
 

@@ -168,7 +168,8 @@ class Compute:
                 self._reuse.begin(sequence, turn)
             if sequence.moving:
                 continue
-            tokens = min(part.left, self._chunk_tokens, sequence.length - sequence.kv_tokens)
+            prompt_is_in = bool(sequence.sampled)  # what was cached of it made this part needless
+            tokens = 0 if prompt_is_in else min(part.left, self._chunk_tokens, sequence.length - sequence.kv_tokens)
             if tokens <= 0:
                 turn.prefill.remove(part)
             elif self._grow(sequence, tokens, turn):

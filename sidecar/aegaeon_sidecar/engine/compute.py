@@ -169,8 +169,9 @@ class Compute:
                 self._reuse.begin(sequence, turn)
             if sequence.moving:
                 continue
+            prompt_is_in = bool(sequence.sampled)  # what was cached of it made this part needless
             most = self._chunk_tokens if sequence.said is None else min(self._chunk_tokens, _SCORED_TOKENS)
-            tokens = min(part.left, most, sequence.length - sequence.kv_tokens)
+            tokens = 0 if prompt_is_in else min(part.left, most, sequence.length - sequence.kv_tokens)
             if tokens <= 0:
                 turn.prefill.remove(part)
             elif self._grow(sequence, tokens, turn):

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import astuple, dataclass
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _TTFT_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30)
 _TBT_BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 4)
+
+_SECONDS = (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
+_LENGTHS = tuple(factor * 10**power for power in range(6) for factor in (1, 2, 5))
+_ENDS = (
+    ("choice_seconds", "Arrival to a choice's last token", _SECONDS),
+    ("choice_queue_seconds", "Arrival to the beginning of its prefill", _SECONDS),
+    ("choice_prefill_seconds", "From there to its first token", _SECONDS),
+    ("choice_decode_seconds", "From its first token to its last", _SECONDS),
+    ("choice_prompt_tokens", "Length of its prompt", _LENGTHS),
+    ("choice_output_tokens", "Length of its output", _LENGTHS),
+)
 
 # What stock endpoint pickers read: the model server protocol of the Gateway API Inference Extension. One series each,
 # live at every scrape, since a picker that sees none for 200 ms takes the pod for full.
@@ -25,6 +37,16 @@ vllm:kv_cache_usage_perc {kv_used:.4f}
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Of a choice that is over, seconds: as a whole, until its prefill began, its prefill, from first to last token."""
+
+    whole_s: float
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+
+
 class ModelMetrics:
     """The children of one model."""
 
@@ -38,6 +60,17 @@ class ModelMetrics:
         self.on_time = metrics.on_time.labels(model)
         self.queue_wait = metrics.queue_wait.labels(model)
         self.open_streams = metrics.open_streams.labels(model)
+        self._ended = metrics.ended
+        self._ends = [histogram.labels(model) for histogram in metrics.ends]
+        self._prompt, self._cached = (metrics.prompts.labels(model, kind) for kind in ("all", "cached"))
+
+    def finished(self, reason: str, times: Times, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
+        """A choice is over: why it stopped, what it took, and how long it was."""
+        self._ended.labels(self._model, reason).inc()
+        for child, value in zip(self._ends, (*astuple(times), prompt_tokens, output_tokens), strict=True):
+            child.observe(value)
+        self._prompt.inc(prompt_tokens)
+        self._cached.inc(cached_tokens)
 
     def token(self, *, gap_s: float, first: bool, on_time: bool) -> None:
         """One output token, `gap_s` seconds after the one before (the first: after the arrival)."""
@@ -74,6 +107,9 @@ class Metrics:
         self.requests = counter("requests", "Ended requests by outcome", ["model", "outcome"])
         billed = "Tokens billed, by tenant; kind is prompt or output"
         self.used = counter("used_tokens", billed, ["tenant", "model", "kind"])
+        self.ended = counter("choices", "Choices that are over, by why they stopped", ["model", "finish_reason"])
+        self.prompts = counter("prompt_tokens", "Tokens of prompts; kind is all, or cached", ["model", "kind"])
+        self.ends = [histogram(name, text, by_model, buckets=buckets) for name, text, buckets in _ENDS]
         refused = "Requests that were not served, by endpoint, HTTP status and code of the error"
         self.refused = counter("refused", refused, ["endpoint", "status", "code"])
         ended = "Connections that this side refused or ended, by reason"
@@ -89,6 +125,11 @@ class Metrics:
         if model not in self._models:
             self._models[model] = ModelMetrics(self, model)
         return self._models[model]
+
+    @property
+    def models(self) -> list[str]:
+        """Of the catalog, those that were asked; any thread may ask."""
+        return list(self._models)
 
     def connection_ended(self, reason: str) -> None:
         """A connection was refused or ended by this side."""

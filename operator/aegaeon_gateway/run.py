@@ -25,6 +25,7 @@ from aegaeon_gateway.rpc.link import SchedulerLink
 from aegaeon_gateway.rpc.open_requests import OpenRequests
 from aegaeon_gateway.rpc.sink import start_sink
 from aegaeon_gateway.tenancy import Buckets, Limits, Tenants, TenantsFile, connect
+from aegaeon_gateway.vllm_metrics import VllmNames
 from aegaeon_gateway.workers.pool import PoolConfig, WorkerPool
 from aegaeon_gateway.workers.supervisor import Starter, start_process
 from aegaeon_gateway.workers.wire import Limit
@@ -85,6 +86,7 @@ async def serve(config: GatewayConfig, start_workers: Starter = start_process) -
 def _gateway(config: GatewayConfig, open_: OpenRequests, buckets: Buckets, start_workers: Starter) -> Gateway:
     """The parts, connected to each other; none of them has begun."""
     metrics = Metrics()
+    metrics.registry.register(VllmNames(metrics, open_.load_by_model))
     workers = WorkerPool(_pool_config(config), start_workers)
     texts = Texts(workers, config.hub_cache, config.fetched, config.outbound)
     catalog = Catalog(on_change=texts.keep)

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from clients.taught import teach
 from stack.launch import manifests, running
 
 from aegaeon_cli.demo.stack import Stack
-from clients.taught import teach
 
 PROGRAMS = Path(__file__).parent / "programs"
 PYTHON = os.environ.get("CLIENTS_PYTHON", "")

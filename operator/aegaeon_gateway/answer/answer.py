@@ -33,6 +33,7 @@ class Answer:
     ) -> None:
         for generation in self._generations:
             self._link.close(generation)
+            generation.account()
 
     async def wait(self) -> None:
         """Until there is something to drain or an error."""

@@ -20,11 +20,13 @@ class Choice:
         "cached_tokens",
         "epoch",
         "finish",
+        "first_at",
         "fresh",
         "last_at",
         "losses",
         "number",
         "output",
+        "prefill_s",
         "submitted",
         "tokens",
     )
@@ -38,8 +40,11 @@ class Choice:
         self.finish: FinishReason.ValueType | None = None
         self.cached_tokens = 0
         """tokens of the prompt whose KV cache was reused"""
+        self.prefill_s = 0.0
+        """an engine's, up to its first token"""
         self.losses = 0
         """in a row, without a token between them"""
+        self.first_at = 0.0
         self.last_at = 0.0
         self.submitted = False
         self._early: dict[int, Token] = {}
@@ -75,6 +80,7 @@ class Choice:
     def _take(self, token: Token, now: float) -> None:
         self.fresh.append((token, now))
         self.cached_tokens = max(self.cached_tokens, token.cached_tokens)
+        self.prefill_s = self.prefill_s or token.prefill_s
         if token.finish != FINISH_REASON_ERROR:  # which carries no token
             self.tokens.append(token.token)
         if token.finish:

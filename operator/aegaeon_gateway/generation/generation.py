@@ -13,7 +13,7 @@ from aegaeon_gateway.errors import ApiError, EngineError
 from aegaeon_gateway.generation.choice import Choice
 from aegaeon_gateway.generation.output import Delta, Output
 from aegaeon_gateway.generation.request import Request
-from aegaeon_gateway.metrics import ModelMetrics
+from aegaeon_gateway.metrics import ModelMetrics, Times
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.model_pb2 import FINISH_REASON_ERROR
 
@@ -147,6 +147,18 @@ class Generation:
         before = choice.last_at if index else arrived
         self._metrics.token(gap_s=at - before, first=index == 0, on_time=at <= due)
         choice.last_at = at
+        if index == 0:
+            choice.first_at = at
+
+    def account(self) -> None:
+        """It is over, however it ended: what its choices were and took goes into the metrics."""
+        arrived, prompt = self.request.arrived, self.prompt.tokens
+        for choice in self.choices:
+            if tokens := choice.output.tokens:
+                first, last = choice.first_at, choice.last_at
+                times = Times(last - arrived, first - arrived - choice.prefill_s, choice.prefill_s, last - first)
+                reason = choice.output.finish or "abort"
+                self._metrics.finished(reason, times, prompt, choice.cached_tokens, tokens)
 
     @property
     def done(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from aegaeon_gateway.generation.generation import Generation
@@ -30,6 +31,13 @@ class OpenRequests:
         """How many wait for their first token, and how many get tokens."""
         running = sum(generation.started for generation in self._open.values())
         return len(self._open) - running, running
+
+    def load_by_model(self) -> dict[str, tuple[int, int]]:
+        """The same for each model that has any; any thread may ask."""
+        waiting, running = Counter[str](), Counter[str]()
+        for generation in self:
+            (running if generation.started else waiting)[generation.request.model] += 1
+        return {model: (waiting[model], running[model]) for model in waiting | running}
 
     def __iter__(self) -> Iterator[Generation]:
         return iter(list(self._open.values()))

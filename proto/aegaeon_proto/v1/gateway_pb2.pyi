@@ -641,6 +641,7 @@ class Token(_message.Message):
     TOP_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    PREFILL_S_FIELD_NUMBER: _builtins.int
     PROMPT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     index: _builtins.int
@@ -651,6 +652,8 @@ class Token(_message.Message):
     """set on the last one"""
     cached_tokens: _builtins.int
     """on the first one: tokens of the prompt whose KV was found, not computed"""
+    prefill_s: _builtins.float
+    """on the first one: seconds since the first step of its prefill began"""
     @_builtins.property
     def seq(self) -> _model_pb2.SeqId: ...
     @_builtins.property
@@ -670,11 +673,12 @@ class Token(_message.Message):
         top: _abc.Iterable[Global___TopLogprob] | None = ...,
         finish: _model_pb2.FinishReason.ValueType = ...,
         cached_tokens: _builtins.int = ...,
+        prefill_s: _builtins.float = ...,
         prompt: _abc.Iterable[Global___PromptLogprob] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "logprob", b"logprob", "seq", b"seq"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "cached_tokens", b"cached_tokens", "epoch", b"epoch", "finish", b"finish", "index", b"index", "logprob", b"logprob", "prompt", b"prompt", "seq", b"seq", "token", b"token", "top", b"top"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "cached_tokens", b"cached_tokens", "epoch", b"epoch", "finish", b"finish", "index", b"index", "logprob", b"logprob", "prefill_s", b"prefill_s", "prompt", b"prompt", "seq", b"seq", "token", b"token", "top", b"top"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprob: _TypeAlias = _typing.Literal["logprob"]  # noqa: Y015
     _WhichOneofArgType__logprob: _TypeAlias = _typing.Literal["_logprob", b"_logprob"]  # noqa: Y015

@@ -196,3 +196,4 @@ class Token:
     finish: Finish | None = None
     cached_tokens: int = 0
     prompt: tuple[Said, ...] = ()
+    prefill_s: float = 0.0

@@ -175,6 +175,7 @@ class Compute:
             if tokens <= 0:
                 turn.prefill.remove(part)
             elif self._grow(sequence, tokens, turn):
+                sequence.begun_s = sequence.begun_s or time.monotonic()
                 part.left -= tokens
                 if sequence.kv_tokens + tokens == sequence.length:
                     part.left = 0

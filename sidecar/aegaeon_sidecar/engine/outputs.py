@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Union
@@ -99,6 +100,8 @@ class Outputs:
         finish: Finish | None = None
         if sampled is not None:
             index = sequence.accept(sampled)
+            if index == 0:
+                sequence.prefill_s = time.monotonic() - sequence.begun_s
             finish = _finish(sequence)
             tokens.setdefault(sequence.reply_to, []).append(token_of(sequence, index, finish))
         progress.note(sequence, finish)
@@ -147,12 +150,12 @@ def _finish(sequence: Sequence) -> Finish | None:
 def token_of(sequence: Sequence, index: int, finish: Finish | None = None) -> Token:
     """Output token `index`, which was sampled here, for the gateway."""
     key, epoch, token = sequence.key, sequence.epoch, sequence.output[index]
-    cached_tokens = sequence.reused if index == 0 else 0
-    said = tuple(sequence.said or ()) if index == 0 else ()
     sampled = sequence.sampled.get(index)
-    if sampled is None:
-        return Token(key, epoch, index, token, None, (), finish, cached_tokens, said)
-    return Token(key, epoch, index, token, sampled.logprob, sampled.top, finish, cached_tokens, said)
+    logprob, top = (None, ()) if sampled is None else (sampled.logprob, sampled.top)
+    if index:
+        return Token(key, epoch, index, token, logprob, top, finish)
+    said = tuple(sequence.said or ())
+    return Token(key, epoch, index, token, logprob, top, finish, sequence.reused, said, sequence.prefill_s)
 
 
 def _error_of(sequence: Sequence) -> Token:

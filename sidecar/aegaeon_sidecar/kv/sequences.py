@@ -33,7 +33,8 @@ class Sequence:
     `said`: of the prompt's tokens from the second on, as far as they are computed; None: that is not wanted.
     `seed`: what the names of its blocks begin with, empty when they are not to be shared; `names`: of its full blocks,
     as far as they were asked for; `looked`: for what is cached of it; `reused`: tokens of the prompt found so;
-    `token_s`: seconds to compute one.
+    `token_s`: seconds to compute one. `begun_s`: when the first step of its prefill began, of the monotonic clock;
+    `prefill_s`: from then to its first token.
     """
 
     key: SeqKey
@@ -63,6 +64,8 @@ class Sequence:
     looked: bool = False
     reused: int = 0
     token_s: float = 0.0
+    begun_s: float = 0.0
+    prefill_s: float = 0.0
 
     @property
     def ready(self) -> bool:

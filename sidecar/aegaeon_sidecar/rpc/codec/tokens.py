@@ -19,6 +19,7 @@ def token_to(token: Token) -> gateway_pb2.Token:
         top=[gateway_pb2.TopLogprob(token=t, logprob=p) for t, p in token.top],
         finish=FINISHES[token.finish],
         cached_tokens=token.cached_tokens,
+        prefill_s=token.prefill_s,
         prompt=[_said_to(said) for said in token.prompt],
     )
 

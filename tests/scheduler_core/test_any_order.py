@@ -90,6 +90,14 @@ TWO_NODES_ARRIVALS = [
     Arrival(0.0, 3, 1, 1),
 ]
 IN_PARTS = "slack in parts"
+# Weights that were wanted for a group which then left: nothing of others came in behind them, for ever.
+LEFT = GAVE_WAY | {"roles": ROLES[0], "contents": 0, "delay_s": 0.02, "nodes": 1}
+LEFT_ARRIVALS = [
+    *(Arrival(0.0, 0, 1, length) for length in (1, 1, 1, 1, 1, 1, 1, 10, 7)),
+    Arrival(0.0, 2, 1, 34),
+    Arrival(1.0, 0, 1, 1),
+    *(Arrival(0.0, 1, 1, length) for length in (18, 1)),
+]
 EXAMPLES = int(os.environ.get("EXAMPLES", "400"))
 
 times = st.floats(0, 6, allow_nan=False).map(lambda x: round(x, 3))
@@ -191,6 +199,7 @@ def strike(world: World, clients: list, trouble: Trouble) -> None:
 @example(SKIPPED, SKIPPED_ARRIVALS, SKIPPED_TROUBLE, SKIPPED_FAULTS)
 @example(TWO_NODES, TWO_NODES_ARRIVALS, [], {})
 @example(ENDED, ENDED_ARRIVALS, [Trouble(1.469, "gateway", 0)], {})
+@example(LEFT, LEFT_ARRIVALS, [Trouble(2.0, "attach", 0)], {})
 def test_every_request_ends_exactly_once_and_frees_everything(policy, pool, requests, trouble, fault):
     world = play(policy, pool, requests, trouble, fault)
     for client in world.clients.values():

@@ -48,7 +48,10 @@ class Mover:
 
     def _out(self, seq: Sequence, reason: str) -> None:
         inst = seq.home
-        if inst is None or seq.copy is not None:
+        if inst is None:
+            return
+        inst.wanted.pop(seq.model.name, None)  # who stays asks for the weights again
+        if seq.copy is not None:
             return
         if seq.stage is Stage.QUEUED:
             inst.sequences.pop(seq.id, None)

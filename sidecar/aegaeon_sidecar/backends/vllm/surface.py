@@ -1,7 +1,7 @@
 """Every name of vLLM that the sidecar uses, in one place; hooks.py lists them for a check without an import.
 
 vLLM's current configuration, torch's default dtype, the class of parameters and the forward context belong to the
-process: whoever builds or runs a model holds `EXCLUSIVE`.
+process: a thread that builds or runs a model holds `EXCLUSIVE`.
 """
 
 from __future__ import annotations

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from backend_vllm.families import FAMILIES, REFUSED
+from backend_vllm.families import FAMILIES, QUANTISED, REFUSED
 from backend_vllm.reference import logits as reference_logits
 
 from aegaeon_sidecar.domain.errors import ModelError
@@ -15,6 +16,7 @@ from aegaeon_sidecar.domain.errors import ModelError
 TOKENS = [5 + 3 * j % 240 for j in range(90)]
 CUTS = ((0, 30), (30, 70), (70, 71), (71, 72), (72, 90))
 BLOCKS = [17, 3, 11]
+PAGE = Path(__file__).parents[2] / "docs/guides/vllm.md"
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +47,12 @@ def test_a_family_is_placed_by_a_plan_or_baked_as_the_documentation_says(
     layout = vllm_backend().describe(family(name), 0)
     assert (layout.bake is not None) == FAMILIES[name][2]
     assert layout.streams == (layout.bake is None)
+
+
+def test_the_documentation_lists_every_family_with_its_kind_of_image() -> None:
+    rows = re.findall(r"^\| (\w+) \| (plan|bake) \|", PAGE.read_text("utf-8"), re.MULTILINE)
+    kinds = {name: "bake" if bakes else "plan" for name, (_, _, bakes) in FAMILIES.items()}
+    assert dict(rows) == kinds | dict.fromkeys(QUANTISED, "bake")
 
 
 @pytest.mark.parametrize("name", [name for name, (_, _, bakes) in FAMILIES.items() if not bakes])

@@ -49,6 +49,7 @@ HOOKS = (
     Hook("model_executor/layers/attention_layer_base.py", "AttentionLayerBase.bind_kv_cache", ("self", "kv_cache")),
     Hook("v1/attention/backend.py", "AttentionBackend.get_builder_cls"),
     Hook("v1/attention/backend.py", "AttentionBackend.full_cls_name"),
+    Hook("v1/attention/backend.py", "AttentionBackend.get_supported_head_sizes"),
     Hook("v1/attention/backend.py", "AttentionBackend.supported_kv_cache_layouts"),
     Hook("v1/attention/backend.py", "AttentionMetadataBuilder.build", ("self", "common_prefix_len",
          "common_attn_metadata")),

@@ -26,6 +26,10 @@ def check_kind(config: Any) -> None:
     names = ", ".join(model.architectures)
     if model.is_attention_free or model.has_inner_state or model.is_hybrid:
         raise ConfigError(f"{names} keeps a state per sequence (state-space or hybrid); only paged attention is served")
+    if model.use_mla:
+        raise ConfigError(
+            f"{names} has multi-head latent attention, whose kernel for CPUs wants each layer's cache in one piece"
+        )
     if model.is_encoder_decoder:
         raise ConfigError(f"{names} has an encoder; only decoders are served")
     if model.is_multimodal_model:
@@ -43,10 +47,6 @@ def check_caches(specs: Mapping[str, Any]) -> Any:
     for name, spec in specs.items():
         if spec is None:
             raise ModelError(f"{name} shares the KV cache of another layer, which is not served")
-        if isinstance(spec, surface.MLAAttentionSpec):
-            raise ModelError(
-                f"{name} has multi-head latent attention, whose kernel for CPUs wants each layer's cache in one piece"
-            )
         other = isinstance(spec, surface.CrossAttentionSpec | surface.EncoderOnlyAttentionSpec)
         if other or not isinstance(spec, surface.AttentionSpec):
             raise ModelError(f"{name} has a {type(spec).__name__}; only decoders with paged attention are served")
@@ -55,6 +55,17 @@ def check_caches(specs: Mapping[str, Any]) -> Any:
         if (spec.page_size_bytes, spec.block_size) != (first.page_size_bytes, first.block_size):
             raise ModelError(f"{name}: its KV pages differ from those of other layers, which is not served")
     return first
+
+
+def check_heads(layer: Any, spec: Any) -> None:
+    """Raises ModelError where attention has no kernel for heads of this size, which vLLM finds at the first step."""
+    backend = layer.get_attn_backend()
+    sizes = backend.get_supported_head_sizes()
+    if sizes and spec.head_size not in sizes:
+        known = ", ".join(map(str, sizes))
+        raise ModelError(
+            f"{backend.get_name()} has no kernel for heads of {spec.head_size} features; it has for {known}"
+        )
 
 
 def reason_of(error: Exception) -> str:

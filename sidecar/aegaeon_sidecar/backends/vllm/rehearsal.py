@@ -6,6 +6,7 @@ more than place items is recognised by it, and its image has to be baked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from aegaeon_sidecar.backends.vllm.parameters import Place
-from aegaeon_sidecar.domain.errors import ModelError
+from aegaeon_sidecar.domain.errors import ModelError, WeightsError
 from aegaeon_sidecar.models.header import FLOATS, FileTensor
 from aegaeon_sidecar.models.runs import Runs, nowhere
 
@@ -120,6 +121,7 @@ def plan_of(
         for name, tensor in files.items()
     }
     _check_once(plan)
+    _check_whole(plan)
     return plan
 
 
@@ -154,6 +156,17 @@ def _check_once(plan: Mapping[str, Runs]) -> None:
     order = np.argsort(at)
     if (at[order][1:] < (at + nbytes)[order][:-1]).any():
         raise NotPlacedError("parts of a parameter are written twice")
+
+
+def _check_whole(plan: Mapping[str, Runs]) -> None:
+    """Raises WeightsError: a loader that divides tensors among ranks takes a part of one that is too large."""
+    for name, runs in plan.items():
+        placed, items = int(runs.count.sum()), math.prod(runs.shape)
+        if placed not in (0, items):
+            raise WeightsError(
+                f"{name}: shape {list(runs.shape)}, of which {placed} items are used; weights and config.json do not "
+                "belong together"
+            )
 
 
 def mean_piece_bytes(plan: Mapping[str, Runs]) -> float:

@@ -14,7 +14,7 @@ from torch import Tensor
 from aegaeon_sidecar.backends.rows import padded_linear
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.backends.vllm.parameters import Place, hollow_parameters, place_parameters
-from aegaeon_sidecar.backends.vllm.refusals import check_caches
+from aegaeon_sidecar.backends.vllm.refusals import check_caches, check_heads
 from aegaeon_sidecar.backends.vllm.rehearsal import (
     NotPlacedError,
     Rehearsal,
@@ -136,6 +136,7 @@ def _completed(config: Any, model: Any, places: list[Place], nbytes: int) -> She
         shell.block_tokens, shell.page_bytes = spec.block_size, spec.page_size_bytes
         kinds: dict[tuple[str, Any], list[str]] = {}
         for name, layer in shell.layers.items():
+            check_heads(layer, shell.specs[name])
             kinds.setdefault((layer.get_attn_backend().full_cls_name(), shell.specs[name]), []).append(name)
         for (_, kind), names in kinds.items():
             builder = shell.layers[names[0]].get_attn_backend().get_builder_cls()

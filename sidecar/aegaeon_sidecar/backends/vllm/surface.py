@@ -21,6 +21,7 @@ from vllm.config import VllmConfig, get_layers_from_vllm_config, set_current_vll
 from vllm.engine.arg_utils import EngineArgs
 from vllm.forward_context import set_forward_context
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
 from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
 from vllm.model_executor.models.registry import _SPECULATIVE_DECODING_MODELS, ModelRegistry
 from vllm.platforms import current_platform
@@ -33,7 +34,6 @@ from vllm.v1.kv_cache_interface import (
     EncoderOnlyAttentionSpec,
     KVCacheLayout,
     KVCacheTensor,
-    MLAAttentionSpec,
     create_kv_cache_views,
 )
 from vllm.v1.worker.gpu_worker import init_worker_distributed_environment
@@ -52,7 +52,6 @@ __all__ = [
     "CommonAttentionMetadata",
     "CrossAttentionSpec",
     "EncoderOnlyAttentionSpec",
-    "MLAAttentionSpec",
     "attention_layers",
     "cache_view",
     "configured",
@@ -113,6 +112,9 @@ def _building(config: Any) -> Iterator[None]:
 def initialized(config: Any) -> Any:
     """The model's modules, parameters not loaded."""
     _start_process()
+    if _table_dtypes != [config.model_config.dtype]:
+        _ROPE_DICT.clear()  # tables that models share are rounded to the dtype of whichever uses them first
+        _table_dtypes[:] = [config.model_config.dtype]
     with _building(config):
         return initialize_model(config)
 
@@ -158,6 +160,7 @@ def forward_context(config: Any, attention: dict[str, Any], slots: dict[str, Ten
 
 _imported: set[str] = set()
 _started: list[str] = []
+_table_dtypes: list[torch.dtype] = []
 
 
 def _start_process() -> None:

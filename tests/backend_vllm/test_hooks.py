@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aegaeon_sidecar.backends.vllm.hooks import HOOKS, differences, installed
+from aegaeon_sidecar.backends.vllm.hooks import HOOKS, VARIABLES, differences, installed
 
 
 def test_the_installed_vllm_has_every_hook() -> None:
@@ -24,5 +24,5 @@ def test_the_vllm_for_gpus_has_every_hook() -> None:
 def test_a_vllm_without_the_hooks_is_recognised(tmp_path: Path) -> None:
     (tmp_path / "forward_context.py").write_text("def set_forward_context(attn_metadata, vllm_config, more): ...\n")
     found = list(differences(tmp_path))
-    assert len(found) == len(HOOKS)
+    assert len(found) == len(HOOKS) + len(VARIABLES)
     assert "set_forward_context has no num_tokens, slot_mapping" in found

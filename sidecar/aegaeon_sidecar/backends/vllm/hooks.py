@@ -60,6 +60,13 @@ HOOKS = (
     Hook("forward_context.py", "set_forward_context", ("attn_metadata", "vllm_config", "num_tokens", "slot_mapping")),
 )  # fmt: skip
 
+VARIABLES = (
+    ("_custom_ops.py", "_supports_onednn"),
+    ("model_executor/layers/rotary_embedding/__init__.py", "_ROPE_DICT"),
+    ("model_executor/models/registry.py", "_SPECULATIVE_DECODING_MODELS"),
+    ("model_executor/models/registry.py", "ModelRegistry"),
+)
+
 
 def installed() -> Path | None:
     """The folder of the vLLM that is installed; None without one. Imports nothing."""
@@ -68,7 +75,10 @@ def installed() -> Path | None:
 
 
 def differences(root: Path) -> Iterator[str]:
-    """What of HOOKS the vLLM in this folder lacks, or wants to be called with other arguments."""
+    """What of HOOKS and VARIABLES the vLLM in this folder lacks, or wants to be called with other arguments."""
+    for file, name in VARIABLES:
+        if not (root / file).is_file() or name not in _assigned(ast.parse((root / file).read_text("utf-8"))):
+            yield f"{name} is not in {file}"
     for hook in HOOKS:
         path = root / hook.file
         node = _find(ast.parse(path.read_text("utf-8")), hook.name) if path.is_file() else None
@@ -80,6 +90,13 @@ def differences(root: Path) -> Iterator[str]:
         lacking = [name for name in required if name not in hook.used and name not in ("self", "cls")]
         if unknown or (lacking and hook.used):
             yield f"{hook.name} has no {', '.join(unknown)}" if unknown else f"{hook.name} wants {', '.join(lacking)}"
+
+
+def _assigned(tree: ast.Module) -> set[str]:
+    """Names of a module's variables."""
+    targets = [one.target for one in tree.body if isinstance(one, ast.AnnAssign)]
+    targets += [target for one in tree.body if isinstance(one, ast.Assign) for target in one.targets]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
 Found = ast.ClassDef | ast.FunctionDef

@@ -32,8 +32,8 @@ _NEVER = 1e9
 
 KNOBS: dict[str, dict[str, float]] = {
     _FULL: {},
-    "no preemption": {"preempt_share": _NEVER},
-    "no preemption margin": {"preempt_share": 0.0, "min_stay_s": 0.0},
+    "no preemption": {"min_stay_s": _NEVER},
+    "preemptions are not priced": {"away_margin": 0.0, "min_stay_s": 0.0},
     "company does not count": {"lone_share": 0.0},
     "late ones keep first priority": {"late_slack_s": -_NEVER},
     "no rebalancing": {"busy_util": _NEVER},

@@ -78,7 +78,7 @@ def test_a_gateway_and_the_pool_report_that_the_scheduler_is_unavailable(
         (gateway,) = on(pool, "gateway", stays)
         url = f"http://{gateway.ip}:{PORT}"
         with cut(default_layout(), goes):
-            poll("the gateway says so", lambda: health(url) == "away", 15)
+            poll("the gateway says so", lambda: health(url) == "unavailable", 15)
             poll("the pool says so", lambda: condition(pool, "SchedulerReady") == "False", 30)
         pool.wait_until_ready(_BACK_S)
         poll("it is back", lambda: health(url) == "attached", 30)

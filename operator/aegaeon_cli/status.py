@@ -19,7 +19,7 @@ async def read_status(target: str) -> PoolStatus:
 
 
 async def watch_status(target: str, interval_s: float) -> AsyncIterator[PoolStatus]:
-    """A status every `interval_s` seconds (0: one). Raises NoAnswerError when it is not there or goes away."""
+    """A status every `interval_s` seconds (0: one). Raises NoAnswerError when it is not there or breaks off."""
     async with grpc.aio.insecure_channel(target) as channel:
         call = gateway_pb2_grpc.FrontendStub(channel).Status(gateway_pb2.StatusRequest(interval_s=interval_s))
         try:

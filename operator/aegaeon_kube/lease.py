@@ -42,7 +42,9 @@ class LeaseSettings:
     period_s: float = 2.0
     over_s: float | None = None
     owner: dict[str, str] | None = None  # the Lease goes with it
-    memory: Path | None = None  # file of a pod's own: where it led before, it leads again while the API server is away
+    memory: Path | None = (
+        None  # file of a pod's own: where it led before, it leads again while the API server is unavailable
+    )
 
 
 def _microseconds() -> int:
@@ -73,7 +75,7 @@ class Leadership:
         while not await self._try():
             if self._away and (remembered := self._remembered()):
                 self._term = remembered
-                _log.warning("the API server is away: leading in the term of this pod's former life")
+                _log.warning("the API server is unavailable: leading in the term of this pod's former life")
                 break
             await asyncio.sleep(self._settings.period_s)
         _log.info("leading in term %d", self._term)
@@ -94,7 +96,7 @@ class Leadership:
 
     async def replaced(self) -> None:
         """Renew; returns when another holder is in the Lease. For leaders whose peers refuse older terms: while the API
-        server is away it is unknown who leads, and this one goes on."""
+        server is unavailable it is unknown who leads, and this one goes on."""
         while True:
             await asyncio.sleep(self._settings.period_s)
             if not await self._try() and self._holder not in ("", self._settings.holder):

@@ -37,7 +37,7 @@ def _takes_requests(pod: Json) -> bool:
 async def follow(api: ApiServer, namespace: str, pool: str, changed: Changed) -> None:
     """Tell `changed` the endpoints whenever a pod of the pool changes, until cancelled.
 
-    While the API server is away no change is seen: the last list stays, and requests go on.
+    While the API server is unavailable no change is seen: the last list stays, and requests go on.
     """
     told = ""
     while True:

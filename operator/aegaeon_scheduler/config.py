@@ -98,6 +98,8 @@ class SlackEntry(_Frozen):
 
     name: Literal["slack"] = "slack"
     quantum_steps: Count = _SLACK.quantum_steps
+    part_s: Seconds = _SLACK.part_s
+    least_part_s: Seconds = _SLACK.least_part_s
     late_slack_s: Seconds = _SLACK.late_slack_s
     pass_interval_s: Seconds = _SLACK.pass_interval_s
     pass_gap_s: Seconds = _SLACK.pass_gap_s
@@ -110,11 +112,16 @@ class SlackEntry(_Frozen):
     idle_gap: NotNegative = _SLACK.idle_gap
     urgent_share: Share = _SLACK.urgent_share
     tier_share: Share = _SLACK.tier_share
+    ease_share: Share = _SLACK.ease_share
     preempt_share: Share = _SLACK.preempt_share
+    away_margin: NotNegative = _SLACK.away_margin
+    idle_margin: NotNegative = _SLACK.idle_margin
     min_stay_s: NotNegative = _SLACK.min_stay_s
     headroom: Share = _SLACK.headroom
     relief_share: Share = _SLACK.relief_share
+    shrink_share: Share = _SLACK.shrink_share
     split_share: Share = _SLACK.split_share
+    unite_share: Share = _SLACK.unite_share
     stale_s: Seconds = _SLACK.stale_s
     busy_util: Positive = _SLACK.busy_util
     busy_slack_s: Seconds = _SLACK.busy_slack_s
@@ -179,7 +186,9 @@ class LeaseEntry(_Frozen):
     name: str = Field(min_length=1)
     holder: str = ""  # its own name there
     owner: dict[str, str] | None = None  # apiVersion, kind, name and uid: the Lease goes with it
-    memory: Path | None = None  # file of its own: where it led before, it leads again while the API server is away
+    memory: Path | None = (
+        None  # file of its own: where it led before, it leads again while the API server is unavailable
+    )
     life_s: Seconds = 6.0  # a leader that was not heard of for so long is gone
     period_s: Seconds = 1.5  # the leader renews, and others look, so often
     over_s: Seconds = 30.0  # by the clocks of both: one that was last heard of so long ago is gone at the first look

@@ -1,8 +1,8 @@
 """Each attack alone, for a few seconds: the innocent tenant beside it must not notice.
 
-`make attacks MINUTES=n` runs all of them at once. Time between tokens is measured against a quiet time of the same stack; a
-machine that does something else can only lengthen it, so the best of a few tries counts, each further one beside a quiet
-time right before it. Nothing else has a second try.
+`make attacks MINUTES=n` runs all of them at once. Time between tokens is measured against a quiet time of the same
+stack; a machine that does something else can only lengthen it, so the best of a few tries counts, each further one
+beside a quiet time right before it. Nothing else has a second try.
 """
 
 from __future__ import annotations

@@ -64,7 +64,8 @@ _TEXT_WORDS = (
 )  # fmt: skip
 _WORDS = (
     *_COMMON, "messages", "prompt", "role", "content", "type", "text", "name", "user", "assistant", "system", "tools",
-    "developer", "response_format", "logprobs", "top_logprobs", "echo", "best_of", "suffix", "tool_calls", "m",
+    "developer", "response_format", "guided_json",
+    "guided_regex", "structured_outputs", "logprobs", "top_logprobs", "echo", "best_of", "suffix", "tool_calls", "m",
 )  # fmt: skip
 
 

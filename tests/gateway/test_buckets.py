@@ -144,10 +144,10 @@ async def test_a_redis_with_password_and_tls_is_used_and_its_new_password_too(
     client.client_kill_filter(_type="normal", skipme=True)
     client.close()
     assert await two.take("k", 5, 1, 10, 60) == pytest.approx(10, abs=0.7)
-    assert not caplog.records, "it was never away"
+    assert not caplog.records, "it was never unavailable"
     untrusting = RedisBuckets(url, 30, password)  # the system's authorities do not know it
     assert await untrusting.take("k", 5, 1, 10, 60) == 0
-    assert "Redis is away" in caplog.text
+    assert "Redis is unavailable" in caplog.text
     await asyncio.gather(one.close(), two.close(), untrusting.close())
 
 
@@ -160,7 +160,7 @@ async def test_without_redis_a_gateway_limits_locally(tmp_path: Path, caplog: py
     alone = RedisBuckets(f"unix://{tmp_path}/none.sock")
     assert await alone.take("k", 10, 1, 10, 0) == 0
     assert await alone.take("k", 5, 1, 10, 60) == pytest.approx(5, abs=0.5)
-    assert [record.message.partition(" (")[0] for record in caplog.records] == ["Redis is away"]
+    assert [record.message.partition(" (")[0] for record in caplog.records] == ["Redis is unavailable"]
     await alone.close()
 
 

@@ -243,7 +243,7 @@ async def test_an_answer_that_a_client_reads_is_not_ended_by_hold(
                 peer.reply(rejected=full)
             else:
                 await peer.crash()
-                await asyncio.sleep(2 * hold_s)  # being away for longer than hold_s is the point
+                await asyncio.sleep(2 * hold_s)  # unavailable for longer than hold_s is the point
                 await peer.start()
             assert await text_of(response) == TEXT
 

@@ -52,7 +52,6 @@ REFUSED_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"stream": "yes"}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"tools": [{"type": "function"}]}, "tools"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"best_of": True}, "best_of"),
     ({"chat_template": "{{ messages }}"}, "chat_template"),
     ({"messages": []}, "messages"),

@@ -12,7 +12,7 @@ from small_world import small_world
 
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
-from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
+from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, SlackSettings, policy_settings
 from aegaeon_scheduler.core.domain import FailureKind, InstanceId, ModelName, Role
 from aegaeon_simulator.pool.world import World
 
@@ -89,6 +89,7 @@ TWO_NODES_ARRIVALS = [
     Arrival(0.0, 0, 1, 21),
     Arrival(0.0, 3, 1, 1),
 ]
+IN_PARTS = "slack in parts"
 EXAMPLES = int(os.environ.get("EXAMPLES", "400"))
 
 times = st.floats(0, 6, allow_nan=False).map(lambda x: round(x, 3))
@@ -121,8 +122,12 @@ shape = st.fixed_dictionaries(
 
 
 def config(policy: str) -> SchedulerConfig:
+    """`slack in parts`: prompts of more than some dozen tokens are computed in several turns."""
     latency = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
-    return SchedulerConfig(policy=policy_settings(policy), latency=latency)
+    if policy != IN_PARTS:
+        return SchedulerConfig(policy=policy_settings(policy), latency=latency)
+    parts = SlackSettings(part_s=0.004, least_part_s=0.001, min_stay_s=0.05)
+    return SchedulerConfig(policy=parts, latency=latency, prefill_chunk_tokens=48)
 
 
 def play(
@@ -177,7 +182,7 @@ def strike(world: World, clients: list, trouble: Trouble) -> None:
                 world.submit_again(c)
 
 
-@pytest.mark.parametrize("policy", ["paper", "slack"])
+@pytest.mark.parametrize("policy", ["paper", "slack", IN_PARTS])
 @settings(
     max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
@@ -202,7 +207,7 @@ def test_every_request_ends_exactly_once_and_frees_everything(policy, pool, requ
         assert not any(engine.state.host.used.values())
 
 
-@pytest.mark.parametrize("policy", ["paper", "slack"])
+@pytest.mark.parametrize("policy", ["paper", "slack", IN_PARTS])
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(shape, arrivals, troubles, faults)
 def test_the_same_events_give_the_same_commands(policy, pool, requests, trouble, fault):

@@ -234,3 +234,16 @@ def test_a_draining_engine_without_a_peer_keeps_its_sequences():
     w.world.run(30)
     assert w.all_finished()
     assert not w.bodies(cmd.SwapOut)
+
+
+def test_a_group_that_outgrew_its_engine_gives_up_what_is_needed_and_is_one_again_later():
+    w = Watched([Role.UNIFIED], slabs=140)
+    for i in range(12):
+        w.ask(f"r{i}", 0, 300, 150 + 10 * i, at=0.1 + 0.01 * i)
+    w.world.run(60)
+    assert w.all_finished()
+    gone = {body.seq for body in w.bodies(cmd.SwapOut)}
+    assert 0 < len(gone) < 6  # not half of them
+    back_at = next(t for t, s in w.sends if isinstance(s.body, cmd.SwapIn))
+    assert back_at < max(c.arrival + c.times[-1] for c in w.world.clients.values() if c.seq not in gone)
+    assert len(w.bodies(cmd.Load)) == 1

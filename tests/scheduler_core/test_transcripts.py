@@ -13,8 +13,8 @@ import pytest
 from scheduler_core.transcript import Transcript
 from small_world import small_world
 
-from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
-from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role
+from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, SlackSettings, policy_settings
+from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, Terms, Tier
 from aegaeon_simulator.pool.world import World
 
 FOLDER = Path(__file__).parent / "transcripts"
@@ -59,6 +59,19 @@ def lost(transcript: Transcript) -> World:
     return world
 
 
+def long_prompt(transcript: Transcript) -> World:
+    parts = SlackSettings(part_s=0.03, least_part_s=0.02, min_stay_s=0.0)
+    latency = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
+    config = SchedulerConfig(policy=parts, latency=latency, refine=False)
+    terms = {M0: Terms(Tier.BATCH), M1: Terms(Tier.INTERACTIVE)}
+    world = small_world([Role.UNIFIED], 2, 250, config=config, observe=transcript.observe, terms=terms)
+    world.request("warm", M1, 40, 2, 0.0)
+    world.request("long", M0, 3000, 4, 0.3)
+    world.request("hello", M1, 40, 4, 0.55)
+    world.run(until=5.0)
+    return world
+
+
 SCENARIOS: dict[str, tuple[str, Callable[[Transcript], World]]] = {
     "preempted": (
         "Room for one model: a long answer of m0 is preempted for m1, then resumed.",
@@ -66,6 +79,10 @@ SCENARIOS: dict[str, tuple[str, Callable[[Transcript], World]]] = {
     ),
     "side-by-side": ("Room for two models: they take turns, and neither is unloaded.", side_by_side),
     "handed-off": ("Policy paper: prefill on e0, its KV cache is adopted by e1, which decodes.", handed_off),
+    "long-prompt": (
+        "A long prompt of tier batch is computed in parts: a prompt of tier interactive waits for one of them.",
+        long_prompt,
+    ),
     "lost": ("Engine e0 dies while it decodes: the sequence is submitted again with its prefix, and e1 goes on.", lost),
 }
 

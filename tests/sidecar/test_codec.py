@@ -14,9 +14,10 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aegaeon_proto.constraints import ConstraintKind
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_sidecar.domain import catalog, commands, reports
-from aegaeon_sidecar.domain.sequences import Finish, KvHandle, Place, SamplingParams, SeqKey
+from aegaeon_sidecar.domain.sequences import Constraint, Finish, KvHandle, Place, SamplingParams, SeqKey
 from aegaeon_sidecar.rpc.codec import nouns
 from aegaeon_sidecar.rpc.codec.commands import READERS, command_from
 from aegaeon_sidecar.rpc.codec.reports import WRITERS, report_to
@@ -25,6 +26,7 @@ from aegaeon_sidecar.rpc.codec.tokens import token_to
 MESSAGES: Mapping[type, type[Message]] = {
     SeqKey: model_pb2.SeqId,
     KvHandle: engine_pb2.KvHandle,
+    Constraint: model_pb2.Constraint,
     catalog.HubSource: model_pb2.HubSource,
     catalog.S3Source: model_pb2.S3Source,
     catalog.HttpSource: model_pb2.HttpSource,
@@ -47,6 +49,7 @@ CODES: Mapping[type[Enum], Mapping[Any, int]] = {
     Place: nouns.PLACES,
     catalog.ModelPhase: nouns.PHASES,
     Finish: nouns.FINISHES,
+    ConstraintKind: nouns.CONSTRAINT_KINDS,
     reports.FailureKind: nouns.FAILURES,
     catalog.ServiceTier: nouns.TIERS,
 }
@@ -55,6 +58,7 @@ ENUMS: Mapping[type[Enum], Any] = {
     Place: engine_pb2.KvPlace,
     catalog.ModelPhase: model_pb2.ModelPhase,
     Finish: model_pb2.FinishReason,
+    ConstraintKind: model_pb2.ConstraintKind,
     reports.FailureKind: engine_pb2.FailureKind,
     catalog.ServiceTier: model_pb2.Tier,
 }

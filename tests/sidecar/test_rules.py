@@ -183,6 +183,20 @@ async def test_a_sequence_joins_at_a_token_boundary_once_its_kv_is_in(sidecar: S
     assert await sidecar.scheduler.received_tokens("late", 80) == await sidecar.scheduler.received_tokens("r", 80)
 
 
+async def test_a_part_of_a_prompt_that_is_in_does_nothing(sidecar: Sidecar) -> None:
+    link = sidecar.link
+    for name in ("r", "whole"):
+        link.send(sidecar.scheduler.open(name, "m", PROMPT, max_tokens=8))
+    await link.done(sidecar.turn("r", steps=0))
+    late = link.send(pb.Turn(model="m", prefill=[pb.PrefillPart(seq=seq("r"), tokens=4)], slabs=8))
+    await link.done(late)
+    assert len(sidecar.scheduler.output("r")) == 1
+    assert not [p for s in link.steps[late] for p in s.progress]
+    await link.done(sidecar.turn("r", steps=9, prefill=False))
+    await link.done(sidecar.turn("whole", steps=9))
+    assert await sidecar.scheduler.received_tokens("r", 8) == await sidecar.scheduler.received_tokens("whole", 8)
+
+
 async def test_amend_lets_a_sequence_leave_and_ends_a_turn(sidecar: Sidecar) -> None:
     link = sidecar.link
     for name in ("r", "s"):

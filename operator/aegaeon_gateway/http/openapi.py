@@ -96,7 +96,7 @@ def _answers() -> dict[str, Json]:
         "Completion": _completion("text_completion", _text_choice()),
         "Model": model,
         "ModelList": _object(object={"const": "list"}, data={"type": "array", "items": _ref("Model")}),
-        "Health": _object(status={"enum": ["ok", "starting"]}, scheduler={"enum": ["attached", "away"]}),
+        "Health": _object(status={"enum": ["ok", "starting"]}, scheduler={"enum": ["attached", "unavailable"]}),
     }
 
 

@@ -69,7 +69,7 @@ class _Pages:
     async def health(self, http: web.Request) -> web.Response:
         """503 until the scheduler has told which models there are and who may use them; after that 200 in any case."""
         known = self._gateway.known
-        scheduler = "attached" if self._gateway.link.connected else "away"
+        scheduler = "attached" if self._gateway.link.connected else "unavailable"
         return _json({"status": "ok" if known else "starting", "scheduler": scheduler}, status=200 if known else 503)
 
     async def metrics(self, http: web.Request) -> web.Response:

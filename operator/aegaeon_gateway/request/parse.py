@@ -17,6 +17,7 @@ _NEUTRAL_BYTES = 64  # every neutral value is shorter; what is longer is not eve
 _MESSAGES = {
     # by parameter, or by the last name of its path: where msgspec's own words say less
     "prompt": "must be a text, a list of texts, a list of token ids or a list of such lists",
+    "response_format.type": "must be text, json_object or json_schema",
     "role": "must be system, developer, user or assistant",
     "service_tier": "must be auto or default",
     "stop": "must be a text or a list of at most 16 texts",
@@ -122,7 +123,7 @@ def _as_api_error(error: str) -> InvalidRequestError:
     if place.startswith("prompt"):  # a union of lists has no one path
         place = "prompt"
     plain = message.replace(" | null", "").replace("`", "")
-    return _invalid(place, _MESSAGES.get(place.rpartition(".")[2], plain))
+    return _invalid(place, _MESSAGES.get(place, _MESSAGES.get(place.rpartition(".")[2], plain)))
 
 
 def _unknown_name(param: str) -> InvalidRequestError:

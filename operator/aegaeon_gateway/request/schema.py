@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from aegaeon_gateway.request.structured import StructuredFields
 from aegaeon_proto import sampling
 
 MAX_CHOICES = 128
@@ -23,12 +24,10 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "best_of": (None, 1),
     "function_call": (None, "none"),
     "functions": (None, []),
-    "guided_json": (None,),
     "modalities": (None, ["text"]),
     "parallel_tool_calls": (None,),
     "prediction": (None,),
     "reasoning_effort": (None,),
-    "response_format": (None, {"type": "text"}),
     "store": (None, False),
     "suffix": (None, ""),
     "tool_choice": (None, "none"),
@@ -81,7 +80,7 @@ class Message(Struct, forbid_unknown_fields=True, frozen=True):
         return self.content or ""
 
 
-class CommonRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class CommonRequest(StructuredFields, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """What both endpoints take. Ranges are OpenAI's; top_k, min_p and below are known extensions.
 
     None is what a client says that leaves a parameter out, or gives null.
@@ -124,12 +123,10 @@ class CommonRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     best_of: Raw | UnsetType = UNSET
     function_call: Raw | UnsetType = UNSET
     functions: Raw | UnsetType = UNSET
-    guided_json: Raw | UnsetType = UNSET
     modalities: Raw | UnsetType = UNSET
     parallel_tool_calls: Raw | UnsetType = UNSET
     prediction: Raw | UnsetType = UNSET
     reasoning_effort: Raw | UnsetType = UNSET
-    response_format: Raw | UnsetType = UNSET
     store: Raw | UnsetType = UNSET
     suffix: Raw | UnsetType = UNSET
     tool_choice: Raw | UnsetType = UNSET

@@ -46,8 +46,8 @@ class SchedulerLink:
     """Keeps one Serve stream alive for ever and is the only one that talks on it.
 
     `targets`: schedulers, of which one leads. `hold_s`: a request without a token and without any progress for so long,
-    while the scheduler is away or has not accepted it, is answered 503. `unusable`: the models whose tokenizer or
-    template this gateway cannot use, and why.
+    while the scheduler is unavailable or has not accepted it, is answered 503. `unusable`: the models whose tokenizer
+    or template this gateway cannot use, and why.
     """
 
     def __init__(

@@ -80,7 +80,7 @@ class PasswordFile(CredentialProvider):
         self._path = path
 
     def get_credentials(self) -> tuple[str]:
-        """Raises OSError, which counts as Redis being away."""
+        """Raises OSError, which means that Redis is unavailable."""
         return (self._path.read_text("utf-8").strip(),)
 
     async def get_credentials_async(self) -> tuple[str]:
@@ -89,13 +89,13 @@ class PasswordFile(CredentialProvider):
 
 
 class RedisBuckets:
-    """Shared by all gateways that use the same Redis. While it is away, this process counts by itself."""
+    """Shared by all gateways that use the same Redis. While it is unavailable, this process counts by itself."""
 
     def __init__(
         self, url: str, timeout_s: float = _TIMEOUT_S, password: Path | None = None, authorities: Path | None = None
     ) -> None:
-        """`timeout_s`: after that long without an answer Redis counts as away. Files: its password, and the authorities
-        to check its certificate against."""
+        """`timeout_s`: after that long without an answer Redis counts as unavailable. Files: its password, and the
+        authorities to check its certificate against."""
         options: dict[str, Any] = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
         options["retry"] = Retry(NoBackoff(), 1)  # a connection that was closed while idle is opened again
         if password is not None:
@@ -125,7 +125,7 @@ class RedisBuckets:
 
     def _say_away(self, error: Exception) -> None:
         if not self._away:
-            log.warning("Redis is away (%s): quotas count for this gateway alone meanwhile", error)
+            log.warning("Redis is unavailable (%s): quotas count for this gateway alone meanwhile", error)
         self._away = True
 
 

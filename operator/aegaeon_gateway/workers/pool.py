@@ -139,5 +139,8 @@ def _refusal(reply: Reply, limit: Limit) -> InvalidRequestError:
     if reply.stage == "rendering":
         message = f"The model's chat template takes more than {bounds} for these messages."
         return InvalidRequestError(message, param="messages", code="chat_template")
+    if reply.stage == "compiling":
+        message = f"Compiling what the output must be takes more than {bounds}; send a simpler schema or grammar."
+        return InvalidRequestError(message, code="invalid_constraint")
     message = f"Rendering and tokenizing this request takes more than {bounds}; send less."
     return InvalidRequestError(message, code="request_too_costly")

@@ -147,7 +147,7 @@ class Refused(Struct, frozen=True, tag=True):
 
 
 class Exceeded(Struct, frozen=True, tag=True):
-    """The job took more than its limit. `stage`: checking, rendering or tokenizing."""
+    """The job took more than its limit. `stage`: checking, rendering, tokenizing or compiling."""
 
     stage: str
 

@@ -12,11 +12,12 @@ from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.request.parse import parse
 from aegaeon_gateway.request.prompt import pack
 from aegaeon_gateway.request.schema import ChatRequest, CommonRequest, CompletionRequest
+from aegaeon_gateway.request.structured import Form, constraint_of, form_of
 from aegaeon_gateway.workers.bounds import BYTES_PER_TOKEN
 from aegaeon_gateway.workers.model import ModelText
 from aegaeon_gateway.workers.wire import Done, Job, Options
 from aegaeon_proto import sampling as bounds
-from aegaeon_proto.v1.model_pb2 import Limits, Sampling
+from aegaeon_proto.v1.model_pb2 import Constraint, Limits, Sampling
 
 MAX_REPEATED = 256 << 10
 """characters of echoed prompts, or tokens of returned ones, in one answer: some 10 ms of the gateway's loop"""
@@ -66,9 +67,13 @@ def run(job: Job, body: bytes, text: ModelText, stage: Callable[[str], None]) ->
     _check_repeated(request, sum(map(len, tokens)), sum(map(len, prompts)))
     _check_ids(request, text)
     packed = [pack(prompt) for prompt in tokens]
+    sampling = _sampling(request, text)
+    if (form := form_of(request)) is not None:
+        stage("compiling")
+        sampling.constraint.CopyFrom(_constraint(request, form, text))
     done = Done(
         options=_options(request),
-        sampling=_sampling(request, text).SerializeToString(),
+        sampling=sampling.SerializeToString(),
         limits=[_limits(request, context, text, len(prompt)).SerializeToString() for prompt in tokens],
         tokens=[len(prompt) for prompt in tokens],
         packed=[len(prompt) for prompt in packed],
@@ -167,6 +172,14 @@ def _sampling(request: Request, text: ModelText) -> Sampling:
     if (fault := bounds.fault(sampling)) is not None:
         raise InvalidRequestError(fault.message, param=fault.param, code="invalid_value")
     return sampling
+
+
+def _constraint(request: Request, form: Form, text: ModelText) -> Constraint:
+    """Raises InvalidRequestError."""
+    if request.ignore_eos:
+        message = f"ignore_eos: an output that {form.param} describes ends by EOS; leave one of them out"
+        raise InvalidRequestError(message, param="ignore_eos", code="invalid_value")
+    return constraint_of(form, text.eos_ids)
 
 
 def _limits(request: Request, context: Context, text: ModelText, prompt_tokens: int) -> Limits:

@@ -56,7 +56,7 @@ class SchedulerLink:
         return facts(status, slab_bytes)
 
     async def demand(self) -> bool:
-        """Wait until a request is open; False when the scheduler went away."""
+        """Wait until a request is open; False when the connection to the scheduler is lost."""
         while True:
             try:
                 await self._admin.AwaitDemand(admin_pb2.AwaitDemandRequest(), timeout=DEMAND_S)

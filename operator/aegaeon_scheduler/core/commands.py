@@ -64,7 +64,7 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class PrefillPart:
-    """Compute `tokens` more of prompt + prefix; the part that completes it samples one token."""
+    """Compute `tokens` more of prompt + prefix; the part that completes it samples a token, later ones do nothing."""
 
     seq: SeqId
     tokens: int

@@ -64,6 +64,10 @@ class SlackSettings:
     name: Literal["slack"] = "slack"
     # Decode steps of one turn: fewer cost control and changes of the running model, more cost urgency.
     quantum_steps: int = 8
+    # Seconds of one turn of a long prompt: about a quantum of decode steps, so that a newcomer waits no longer for it.
+    part_s: float = 0.1
+    # Seconds of the shortest one, where others are due soon: less does not pay for the turn.
+    least_part_s: float = 0.025
     # Seconds from now at which late sequences count as due: they are batched along, they do not drive the order.
     late_slack_s: float = 20.0
     # Seconds between two passes over the pool at most, while there is work.
@@ -88,19 +92,33 @@ class SlackSettings:
     idle_gap: float = 0.2
     # Share of TTFT that is left when a waiting group is placed even where there is no time.
     urgent_share: float = 0.5
-    # Share of TTFT by which a tier comes later than the one above it: more than preempt_share, so that it is preempted.
+    # Share of TTFT by which a tier comes later than the one above it: more than
+    # preempt_share, so that it is preempted.
     tier_share: float = 0.5
+    # Share of TTFT: while nothing waits for an engine, and no tier but the lowest of this one has a prompt that waits
+    # or less slack than this, tiers do not count for its turns: all can be in time.
+    ease_share: float = 0.2
     # Share of TTFT by which a group must be less urgent than the one that preempts it.
     preempt_share: float = 0.3
-    # Seconds that a group runs where it is before it may be preempted.
+    # Times that it takes it to leave and to come back by which it must be so as well: beside others, and where it has
+    # the engine for itself, which idles meanwhile.
+    away_margin: float = 0.5
+    idle_margin: float = 4.0
+    # Seconds that any group runs where it is before it may be preempted.
     min_stay_s: float = 0.5
     # Share of an instance's memory that placing leaves free for growth.
     headroom: float = 0.028
     # Share of that headroom that growth leaves when an instance is relieved: the high-water mark of its memory. The
     # rest is for what grows while the copies run.
     relief_share: float = 0.25
-    # Share of an instance's memory beside its weights beyond which the KV of a group that leaves is halved.
-    split_share: float = 0.7
+    # Share of an instance's memory beside its weights that a group which has outgrown it alone leaves free for growth.
+    shrink_share: float = 0.15
+    # Share of an instance's memory beside its weights beyond which the KV of a group that leaves is halved: it would
+    # fit nowhere. Halves are smaller batches, so nothing less is halved.
+    split_share: float = 1.0
+    # Share of it up to which the KV of two groups of a model may come to be one group again: less than
+    # split_share, so that it does not leave in halves at once.
+    unite_share: float = 0.85
     # Seconds after which a model without requests loses its place in host memory to one that is read from disk.
     stale_s: float = 600.0
     # An instance of this utilization, with a deadline this near (seconds), hands a group to one whose utilization is

@@ -1,87 +1,33 @@
 """Seconds of prefills, decode steps and loads (Eq. 4-6 of the paper, a batch term, a floor), per (model, device).
 
-Coefficients are configured or default, and refined from reports by recursive least squares; each fit has its R^2.
+Coefficients are configured or default, and refined from reports: see fit.py. Each fit has its R^2.
 """
 
 from __future__ import annotations
 
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig
 from aegaeon_scheduler.core.domain import ModelName
+from aegaeon_scheduler.core.fit import Fit, Usual
 
-_FORGET = 0.998  # weight of a report after one more: about 500 reports count
-_PRIOR = 10.0  # variance of the given constants against one report, in units of the scaled coefficients
-_RATE = 0.2  # weight of the newest copy in the mean rate of a link
-_TRACE_MAX = 1e4  # stops the covariance from growing while the batch never changes
-
-
-class Fit:
-    """Recursive least squares of y = w . x for three features, pure Python; `r2` over the same weights."""
-
-    __slots__ = ("count", "mean", "p", "residual", "total", "w", "weight")
-
-    def __init__(self, w: tuple[float, float, float]) -> None:
-        self.w = list(w)
-        self.p = [_PRIOR, 0.0, 0.0, _PRIOR, 0.0, _PRIOR]  # upper triangle
-        self.count = 0
-        self.weight = self.mean = self.residual = self.total = 0.0
-
-    def predict(self, x1: float, x2: float) -> float:
-        """Seconds for the features (1, x1, x2)."""
-        w = self.w
-        return w[0] + w[1] * x1 + w[2] * x2
-
-    def update(self, x1: float, x2: float, y: float) -> None:
-        """Learn from one measurement."""
-        p00, p01, p02, p11, p12, p22 = self.p
-        g0 = p00 + p01 * x1 + p02 * x2
-        g1 = p01 + p11 * x1 + p12 * x2
-        g2 = p02 + p12 * x1 + p22 * x2
-        denominator = _FORGET + g0 + g1 * x1 + g2 * x2
-        error = y - self.predict(x1, x2)
-        step = error / denominator
-        w = self.w
-        w[0] += g0 * step
-        w[1] += g1 * step
-        w[2] += g2 * step
-        scale = 1.0 / _FORGET if p00 + p11 + p22 < _TRACE_MAX else 1.0
-        inverse = 1.0 / denominator
-        self.p = [
-            (p00 - g0 * g0 * inverse) * scale,
-            (p01 - g0 * g1 * inverse) * scale,
-            (p02 - g0 * g2 * inverse) * scale,
-            (p11 - g1 * g1 * inverse) * scale,
-            (p12 - g1 * g2 * inverse) * scale,
-            (p22 - g2 * g2 * inverse) * scale,
-        ]
-        self._score(y, error)
-
-    def _score(self, y: float, error: float) -> None:
-        self.count += 1
-        self.weight = self.weight * _FORGET + 1.0
-        delta = y - self.mean
-        self.mean += delta / self.weight
-        self.total = self.total * _FORGET + delta * (y - self.mean)
-        self.residual = self.residual * _FORGET + error * error
-
-    @property
-    def r2(self) -> float:
-        """Share of the variance that one-step-ahead predictions explain; 0 before there is any."""
-        return max(0.0, 1.0 - self.residual / self.total) if self.total > 0 else 0.0
+_UNIT_TOKENS = 512  # by whose time the tokens of a part are guessed
 
 
 class Estimate:
     """One model on one device. Tokens in, seconds out. Features are scaled to about one."""
 
-    __slots__ = ("_constants", "_copies", "_kv_s_per_byte", "_load_s_per_byte", "_loads", "_prefill", "_step")
+    __slots__ = (
+        "_constants", "_copies", "_kv_s_per_byte", "_load_s_per_byte", "_loads", "_longest", "_prefill", "_step"
+    )  # fmt: skip
 
     def __init__(self, constants: LatencyConstants) -> None:
         k = constants
         self._constants = k
         self._step = Fit((k.a, k.b * 1e4, k.c * 1e1))
         self._prefill = Fit((k.p0, k.p1 * 1e3, k.p2 * 1e6))
+        self._longest = 0  # tokens of the longest prompt that was measured
         self._load_s_per_byte = 1.0 / k.load_bytes_per_s
         self._kv_s_per_byte = 1.0 / k.kv_bytes_per_s
-        self._loads = self._copies = 0
+        self._loads, self._copies = Usual(), Usual()
 
     def step_s(self, context_tokens: int, batch: int) -> float:
         """One decode step of a batch (Eq. 6 with a batch term)."""
@@ -90,10 +36,29 @@ class Estimate:
         return seconds if seconds > 1e-6 else 1e-6
 
     def prefill_s(self, tokens: int) -> float:
-        """One prompt (Eq. 5 with a floor)."""
+        """One prompt (Eq. 5 with a floor). Beyond the longest that was measured, it grows as the constants say."""
+        if not self._prefill.count:
+            return max(self._constants.floor, self._given_s(tokens))
+        if tokens <= self._longest:
+            return self._fitted_s(tokens)
+        return self._fitted_s(self._longest) * self._given_s(tokens) / max(self._given_s(self._longest), 1e-9)
+
+    def _fitted_s(self, tokens: int) -> float:
         x = tokens * 1e-3
-        floor = self._constants.floor if self._prefill.count == 0 else 1e-6
-        return max(floor, self._prefill.predict(x, x * x))
+        return max(1e-6, self._prefill.predict(1.0, x, x * x))
+
+    def _given_s(self, tokens: int) -> float:
+        k = self._constants
+        return k.p0 + k.p1 * tokens + k.p2 * tokens * tokens
+
+    def part_s(self, done: int, tokens: int) -> float:
+        """So many tokens of a prompt behind `done` others."""
+        return self.prefill_s(done + tokens) - (self.prefill_s(done) if done else 0.0)
+
+    def part_tokens(self, done: int, seconds: float) -> int:
+        """Tokens of a prompt behind `done` others that take so long."""
+        tokens = seconds / max(self.part_s(done, _UNIT_TOKENS), 1e-6) * _UNIT_TOKENS
+        return int(tokens * min(2.0, max(0.25, seconds / max(self.part_s(done, int(tokens)), 1e-6))))
 
     def load_s(self, nbytes: int) -> float:
         """Weights from the host cache (Eq. 4)."""
@@ -105,24 +70,23 @@ class Estimate:
 
     def saw_steps(self, context_tokens: int, batch: int, seconds: float) -> None:
         """A decode step of this size took so long (mean of a few)."""
-        self._step.update(context_tokens * 1e-4, batch * 1e-1, seconds)
+        self._step.update(1.0, context_tokens * 1e-4, batch * 1e-1, seconds)
 
-    def saw_prefill(self, tokens: int, seconds: float) -> None:
-        """A prefill of so many tokens took so long."""
-        x = tokens * 1e-3
-        self._prefill.update(x, x * x, seconds)
+    def saw_prefill(self, tokens: int, seconds: float, done: int = 0) -> None:
+        """So many tokens of a prompt behind `done` others took so long. The first ones pay the constant."""
+        x, before = (done + tokens) * 1e-3, done * 1e-3
+        self._prefill.update(0.0 if done else 1.0, x - before, x * x - before * before, seconds)
+        self._longest = max(self._longest, done + tokens)
 
     def saw_load(self, nbytes: int, seconds: float) -> None:
         """A load moved so many bytes."""
         if seconds > 0 and nbytes > 0:
-            self._loads += 1
-            self._load_s_per_byte += max(_RATE, 1.0 / self._loads) * (seconds / nbytes - self._load_s_per_byte)
+            self._load_s_per_byte = self._loads.saw(seconds / nbytes)
 
     def saw_kv(self, nbytes: int, seconds: float) -> None:
         """A KV copy moved so many bytes."""
         if seconds > 0 and nbytes > 0:
-            self._copies += 1
-            self._kv_s_per_byte += max(_RATE, 1.0 / self._copies) * (seconds / nbytes - self._kv_s_per_byte)
+            self._kv_s_per_byte = self._copies.saw(seconds / nbytes)
 
     def constants(self) -> LatencyConstants:
         """The constants as refined so far."""

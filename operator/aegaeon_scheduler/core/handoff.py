@@ -31,6 +31,7 @@ class HandOff:
         """Its prompt is in and its first token is out: hand it off, or decode here."""
         inst = seq.home
         assert inst is not None
+        seq.prefilled = True
         self._policy.forget(seq)
         if inst.role is Role.PREFILL:
             self._life.stage(seq, Stage.HANDOFF)
@@ -40,7 +41,8 @@ class HandOff:
             return
         self._life.stage(seq, Stage.DECODE)
         self._policy.place_decode(seq, self._pool.now)
-        self._residency.join(inst, seq)
+        if seq.copy is None:
+            self._residency.join(inst, seq)
         self._life.wake(inst)
 
     def parked(self, seq: Sequence) -> None:
@@ -89,7 +91,7 @@ class HandOff:
     def unpark(self, seq: Sequence) -> None:
         """It goes on where its KV is: no hand-over after all."""
         self._pool.parked.pop(seq.id, None)
-        self._life.stage(seq, Stage.DECODE)
+        self._life.stage(seq, Stage.DECODE if seq.prefilled else Stage.PREFILL)
 
     def adopted(self, seq: Sequence) -> None:
         """The KV is here; the source may forget it."""
@@ -100,8 +102,12 @@ class HandOff:
         seq.source = seq.handle_of = None
         seq.place = Place.DEVICE
         seq.held_until = 0.0
-        self._life.stage(seq, Stage.DECODE)
-        self._residency.join(inst, seq)
+        if seq.prefilled:
+            self._life.stage(seq, Stage.DECODE)
+            self._residency.join(inst, seq)
+        else:
+            self._life.stage(seq, Stage.PREFILL)
+            self._life.hold(seq)
         self._life.wake(inst)
 
     def place_waiting(self, model: Model) -> None:

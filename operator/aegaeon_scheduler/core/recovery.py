@@ -193,6 +193,9 @@ class Recovery:
 
     def _back_to_source(self, seq: Sequence, source: Instance) -> None:
         self._policy.forget(seq)
+        if not seq.prefilled:
+            self._life.lose(seq, "half of its prompt was to go on elsewhere", blame=0)
+            return
         seq.home, seq.source = source, None
         source.sequences[seq.id] = seq
         seq.opened, seq.open_id = True, None

@@ -128,7 +128,10 @@ class Reports:
         if event.steps and event.decode_s > 0 and event.batch:
             estimate.saw_steps(event.context_tokens, event.batch, event.decode_s / event.steps)
         if event.prefill_tokens and event.prefill_s > 0 and len(issued.prefills) == 1:
-            estimate.saw_prefill(event.prefill_tokens, event.prefill_s)
+            kv_tokens = next((p.kv_tokens for p in event.progress if p.seq == issued.prefills[0].id), 0)
+            done = kv_tokens - event.prefill_tokens
+            if done >= 0:
+                estimate.saw_prefill(event.prefill_tokens, event.prefill_s, done)
 
     def _seconds(self, inst: Instance, model: Model, event: TurnProgress) -> None:
         """Where the compute lane's time went. What the first report of another model waited is the switch to it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.commands import Amend, Close, Load, Open, PrefillPart, Turn
 from aegaeon_scheduler.core.copies import Copies
-from aegaeon_scheduler.core.domain import CommandId, Place
+from aegaeon_scheduler.core.domain import CommandId
 from aegaeon_scheduler.core.policies import Policy, Proposal
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.room import Fitted, Room
@@ -38,8 +38,8 @@ class Residency:
             if not seq.opened:
                 self.open(inst, seq, proposal.reason)
         after = self.ready_weights(inst, proposal.model, proposal.reason, fitted.unloads)
-        for seq in fitted.decode:
-            if seq.place is not Place.DEVICE and seq.copy is None:
+        for seq in (*proposal.prefill, *fitted.decode):
+            if seq.away:
                 self._copies.bring_in(inst, seq, proposal.reason, fitted.waits, fitted.tight)
         return self._turn(inst, proposal, fitted, after + fitted.waits)
 
@@ -125,10 +125,10 @@ class Residency:
 
     def _turn(self, inst: Instance, proposal: Proposal, fitted: Fitted, after: tuple[CommandId, ...]) -> Issued:
         fp, decode, steps = proposal.model.fp, fitted.decode, fitted.steps
-        blocks = self._room.growth(proposal.prefill, decode, steps, fp)
+        blocks = self._room.growth(proposal, decode, steps)
         spare = self._room.spare(proposal.prefill, decode)
         slabs = inst.book.slabs_for(fp, blocks, fitted.tight) + spare
-        parts = tuple(part for seq in proposal.prefill for part in self._parts(seq))
+        parts = tuple(part for seq in proposal.prefill for part in self._parts(seq, proposal.part_of(seq)))
         body = Turn(proposal.model.name, parts, tuple(s.id for s in decode), steps, slabs)
         turn = self._pool.issue(inst, body, proposal.reason, after, model=proposal.model)
         inst.book.grant_kv(turn, fp, blocks, fitted.tight, spare)
@@ -136,7 +136,7 @@ class Residency:
         for seq in decode:
             self._enlist(turn, seq, max(1, min(steps, seq.max_tokens - seq.output_tokens)))
         for seq in proposal.prefill:
-            self._enlist(turn, seq, seq.prompt_tokens + seq.prefix_tokens - seq.projected_kv)
+            self._enlist(turn, seq, proposal.part_of(seq))
         turn.alone = any(seq in self._pool.suspects for seq in turn.members)
         weights = inst.weights[proposal.model.name]
         turn.weights = weights
@@ -145,7 +145,6 @@ class Residency:
         inst.turns.append(turn)
         return turn
 
-    def _parts(self, seq: Sequence) -> list[PrefillPart]:
-        left = seq.prompt_tokens + seq.prefix_tokens - seq.kv_tokens
+    def _parts(self, seq: Sequence, left: int) -> list[PrefillPart]:
         chunk = self._pool.config.prefill_chunk_tokens
         return [PrefillPart(seq.id, min(chunk, left - at)) for at in range(0, left, chunk)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.commands import Unload
 from aegaeon_scheduler.core.copies import Copies
-from aegaeon_scheduler.core.domain import CommandId, Footprint, Place
+from aegaeon_scheduler.core.domain import CommandId, Place
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.policies import Policy, Proposal
 from aegaeon_scheduler.core.pool import Pool
@@ -41,8 +41,10 @@ class Room:
         self._copies = copies
         self._life = life
 
-    def growth(self, prefill: tuple[Sequence, ...], decode: list[Sequence], steps: int, fp: Footprint) -> int:
-        """Blocks by which the turn's sequences grow."""
+    def growth(self, proposal: Proposal, decode: list[Sequence], steps: int) -> int:
+        """Blocks by which the turn's sequences grow. A prompt begins where all of it fits: what of it is cached comes
+        with the first part."""
+        fp = proposal.model.fp
         per = fp.kv_block_tokens
         blocks = 0
         for seq in decode:
@@ -51,8 +53,9 @@ class Room:
                 at = seq.kv_tokens
             grow = steps if steps < left else max(1, left)
             blocks += -(-(at + grow) // per) - -(-at // per)
-        for seq in prefill:
-            blocks += blocks_for(fp, seq.prompt_tokens + seq.prefix_tokens) - blocks_for(fp, seq.projected_kv)
+        for seq in proposal.prefill:
+            grow = proposal.part_of(seq) if seq.projected_kv else seq.unissued_tokens
+            blocks += blocks_for(fp, seq.projected_kv + grow) - blocks_for(fp, seq.projected_kv)
         return blocks
 
     def spare(self, prefill: tuple[Sequence, ...], decode: list[Sequence]) -> int:
@@ -63,10 +66,10 @@ class Room:
         """Slabs that the proposal takes from the book: weights, copies in, growth."""
         fp, book = proposal.model.fp, inst.book
         load = slabs_to_load(inst, proposal.model)
-        blocks = self.growth(proposal.prefill, decode, steps, fp)
+        blocks = self.growth(proposal, decode, steps)
         slabs, arriving = 0, 0
-        for seq in decode:
-            if seq.place is not Place.DEVICE and seq.copy is None:
+        for seq in (*proposal.prefill, *decode):
+            if seq.away:
                 need = blocks_for(fp, seq.kv_tokens)
                 slabs += book.slabs_for(fp, need)
                 blocks += need if tight else 0

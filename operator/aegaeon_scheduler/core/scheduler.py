@@ -58,7 +58,7 @@ class Scheduler:
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.CatalogChanged: self._recovery.catalog,
             ev.InstanceUp: self._recovery.up,
-            ev.InstanceDown: lambda e: self._recovery.down(e.instance, "went away"),
+            ev.InstanceDown: lambda e: self._recovery.down(e.instance, "disconnected"),
             ev.InstanceDraining: self._of_instance(lambda inst, _: self._recovery.drain(inst)),
             ev.ModelReported: self._recovery.model,
             ev.HostReported: self._host,

@@ -45,6 +45,7 @@ class Model:
     asked_at: float  # seconds; its last request, or when it came
     name: ModelName = field(init=False)
     behind: float = 0.0  # seconds that a policy puts it later than its deadlines say; see slack.shares
+    tier_s: float = 0.0  # of these, those that its tier makes
     footprint: Footprint | None = None
     waiting: dict[SeqId, Sequence] = field(default_factory=dict)  # no instance has the model yet
     failed: dict[InstanceId, str] = field(default_factory=dict)
@@ -160,6 +161,7 @@ class Sequence:
     copying_out: bool = field(init=False)
     handle_of: CommandId | None = field(init=False)
     turns: list[CommandId] = field(init=False)
+    prefilled: bool = field(init=False)  # its prompt is in, and a token of it came out
     starved: bool = field(init=False)
     hungry: int = field(init=False)  # turns in a row that brought it nothing
 
@@ -189,8 +191,19 @@ class Sequence:
         self.copying_out = False
         self.handle_of = None
         self.turns = []
+        self.prefilled = False
         self.starved = False
         self.hungry = 0
+
+    @property
+    def away(self) -> bool:
+        """Its KV is on a host tier, here or where it comes from, and no copy of it is under way."""
+        return self.copy is None and (self.place is Place.HOST or self.source is not None)
+
+    @property
+    def unissued_tokens(self) -> int:
+        """Tokens of prompt and prefix that neither have their KV in nor are in an in-flight turn."""
+        return self.prompt_tokens + self.prefix_tokens - self.projected_kv
 
     def deadline(self) -> float:
         """When its next token is due, on the scheduler's clock."""

@@ -56,8 +56,8 @@ class Timers:
             at, _, seq = heappop(self._holds)
             if not self._held(seq) or seq.held_until != at:
                 continue
-            if seq.copy is not None or seq.turns:
-                self.hold(seq, now + self._pool.config.hold_s)  # something is done for it right now
+            if seq.copy is not None or seq.turns or seq.kv_tokens:
+                self.hold(seq, now + self._pool.config.hold_s)  # something is done for it, or was: that is kept
                 continue
             seq.held_until = 0.0  # queued twice at one time it is here twice
             holds.append(seq)

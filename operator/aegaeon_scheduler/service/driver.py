@@ -220,7 +220,7 @@ class Driver:
             link.send(message, kept.complete)
 
     def _reply(self, gateway: GatewayId, reply: gateway_pb2.GatewayReply) -> None:
-        # A gateway that is away submits again when it is back, so an answer that it misses is not missed.
+        # A disconnected gateway submits again when it is back, so an answer that it misses is not missed.
         if deliver := self.gateways.get(gateway):
             deliver(reply)
 

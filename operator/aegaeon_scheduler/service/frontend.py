@@ -52,7 +52,7 @@ class Line:
 
 
 class FrontendService(gateway_pb2_grpc.FrontendServicer):
-    """Servicer of `Frontend`. `grace_s`: seconds that a gateway may be away; `status` takes the picture of the pool."""
+    """Servicer of `Frontend`. `grace_s`: seconds that a gateway may be disconnected; `status` makes the pool's."""
 
     def __init__(
         self,

@@ -81,7 +81,7 @@ class ComputeLane:
         turn.steps = turn.steps if body.steps is None else body.steps
         turn.decode += [s for s in body.join if s not in turn.decode]
         turn.decode = [s for s in turn.decode if s not in body.leave]
-        turn.parts = deque(p for p in turn.parts if p.seq not in body.leave)
+        turn.parts = deque(p for p in turn.parts if p.seq not in body.leave and turn.steps)
         return True
 
     def decodes(self, seq: SeqId) -> bool:
@@ -109,8 +109,11 @@ class ComputeLane:
 
     def _part(self, turn: Running, part: cmd.PrefillPart) -> None:
         q = self._state.sequences.get(part.seq)
-        if q is None or q.closing:
+        if q is None or q.closing or q.sampled:
             self._advance()
+            return
+        if q.place is Place.HOST or q.copying is not None:
+            self._await_kv(turn, part)
             return
         fp, latency = self._state.models[q.model].footprint, self._state.models[q.model].latency
         need = -(-(q.kv + part.tokens) // fp.kv_block_tokens) - q.blocks
@@ -133,6 +136,15 @@ class ComputeLane:
             self._advance()
 
         self._state.later(seconds, done)
+
+    def _await_kv(self, turn: Running, part: cmd.PrefillPart) -> None:
+        """The part waits for the copy in that is under way or queued; without one it is passed over."""
+        q = self._state.sequences[part.seq]
+        if q.copying is not None or self._lanes.bring_in([part.seq]):
+            turn.parts.appendleft(part)
+            turn.idle_since = self._state.clock.now
+        else:
+            self._advance()
 
     # -- decode: steps between which nothing happens are one event ---------------------------------------------------
 
@@ -252,7 +264,7 @@ class ComputeLane:
         turn.changed[q.seq] = ev.Progress(q.seq, q.epoch, q.output, q.kv, finish=finish)
 
     def _produced(self, turn: Running, q: Sequence, times: list[float]) -> None:
-        first = q.output
+        first, q.sampled = q.output, True
         q.output += len(times)
         finish = Finish.STOP if q.output >= q.length else None
         self._sink(q.seq, q.epoch, first, times, finish)

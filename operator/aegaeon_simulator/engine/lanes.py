@@ -73,6 +73,6 @@ class Lanes:
                 assert isinstance(t, cmd.Turn)
                 decode = tuple(s for s in (*t.decode, *body.join) if s not in body.leave)
                 steps = t.steps if body.steps is None else body.steps
-                parts = tuple(p for p in t.prefill if p.seq not in body.leave)
+                parts = tuple(p for p in t.prefill if p.seq not in body.leave) if steps or body.steps is None else ()
                 changed = cmd.Turn(t.model, parts, decode, steps, t.slabs + body.slabs)
                 queue[i] = cmd.Send(send.instance, send.id, changed, send.after, send.reason)

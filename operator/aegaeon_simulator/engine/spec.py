@@ -71,6 +71,7 @@ class Sequence:
     copying: CommandId | None = None
     handle_of: CommandId | None = None
     closing: bool = False
+    sampled: bool = False  # a token came out here: its prompt is in
 
 
 @dataclass

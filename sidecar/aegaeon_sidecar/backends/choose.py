@@ -1,7 +1,7 @@
 """From logits to tokens, for a whole batch: penalties, bias and masks before the draw of draws.py, logprobs after it.
 
-Order: repetition penalty, frequency and presence penalty, logit bias, masked stop ids; argmax if greedy; else
-temperature, top-k, top-p, min-p, draw. Ties at a filter's edge are kept. Every row is computed as if it were alone.
+Order: repetition penalty, frequency and presence penalty, logit bias, masked stop ids, constraint; argmax if greedy;
+else temperature, top-k, top-p, min-p, draw. Ties at a filter's edge are kept. Every row is computed as if alone.
 A row's largest logit is finite or the row is refused: argmax finds NaN first, and nothing above finite is infinite.
 """
 
@@ -15,15 +15,34 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aegaeon_sidecar.backends.draws import NEVER, NO_TOKEN, likeliest, numbers, pick
-from aegaeon_sidecar.sampling import NotFinite, Sampled, SamplerState
+from aegaeon_sidecar.sampling import Chosen, Masks, NotFinite, Sampled, SamplerState
 
 
-def choose(logits: Tensor, samplers: Seq[SamplerState]) -> list[Sampled | NotFinite]:
-    """logits: float32 [len(samplers), vocab_size], one row per sampler. Reads the samplers, changes none."""
+def choose(logits: Tensor, samplers: Seq[SamplerState], masks: Masks | None = None) -> list[Chosen]:
+    """logits: float32 [len(samplers), vocab_size], one row per sampler. Reads the samplers, changes none.
+
+    `masks`: where samplers have guides.
+    """
     if all(sampler.plain for sampler in samplers):
         return [sampled_from(token) for token in likeliest(logits).tolist()]
-    tokens = _tokens(_reshaped(logits, samplers), samplers)
-    return [_with_logprobs(row, token, sampler) for row, token, sampler in zip(logits, tokens, samplers, strict=True)]
+    tokens = _tokens(masked(_reshaped(logits, samplers), masks), samplers)
+    rows = zip(logits, tokens, samplers, strict=True)
+    return refused([_with_logprobs(row, token, sampler) for row, token, sampler in rows], masks)
+
+
+def masked(logits: Tensor, masks: Masks | None) -> Tensor:
+    """The logits without what constraints do not allow; no host round trip."""
+    if masks is None:
+        return logits
+    allowed = torch.from_numpy(masks.allowed)
+    if logits.is_cuda:
+        allowed = allowed.pin_memory().to(logits.device, non_blocking=True)
+    return logits.masked_fill(~allowed, NEVER)
+
+
+def refused(chosen: Seq[Chosen], masks: Masks | None) -> list[Chosen]:
+    """What was chosen, but of rows whose constraint cannot be followed."""
+    return [masks.refused.get(row, one) if masks else one for row, one in enumerate(chosen)]
 
 
 def sampled_from(token: int) -> Sampled | NotFinite:

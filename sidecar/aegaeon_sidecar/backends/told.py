@@ -10,7 +10,7 @@ from torch import Tensor
 
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.choose import choose
-from aegaeon_sidecar.sampling import Chosen
+from aegaeon_sidecar.sampling import Chosen, Masks
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ def sampling_rows(inputs: Seq[StepInput]) -> list[int]:
     return [i for i, part in enumerate(inputs) if part.sampler is not None]
 
 
-def chosen_rows(logits: Tensor, inputs: Seq[StepInput], wanted: Seq[int]) -> list[Chosen]:
+def chosen_rows(logits: Tensor, inputs: Seq[StepInput], wanted: Seq[int], masks: Masks | None = None) -> list[Chosen]:
     """One entry for each input, as Launched.results. logits: float32 [len(wanted), vocab_size], one row for each of
-    `wanted`."""
+    `wanted`; `masks`: where samplers have guides."""
     results: list[Chosen] = [None] * len(inputs)
-    chosen = choose(logits, [part.sampler for part in inputs if part.sampler is not None])
+    chosen = choose(logits, [part.sampler for part in inputs if part.sampler is not None], masks)
     for i, sampled in zip(wanted, chosen, strict=True):
         results[i] = sampled
     return results

@@ -26,6 +26,11 @@ class Monitor:
         self.changed.wait_for(lambda: ready() or command.cancelled or self.stopping)
         return ready() and not command.cancelled and not self.stopping
 
+    def notify(self) -> None:
+        """Something changed that lanes may wait for."""
+        with self.changed:
+            self.changed.notify_all()
+
     def sleep(self, command: AnyCommand) -> bool:
         """Sleep (lock held) until something changes; False when the command was cancelled or the engine stops."""
         if not command.cancelled and not self.stopping:

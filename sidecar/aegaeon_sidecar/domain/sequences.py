@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from aegaeon_proto.constraints import ConstraintKind
+
 
 class SeqKey(NamedTuple):
     """One choice of one request."""
@@ -52,6 +54,16 @@ class KvHandle:
 
 
 @dataclass(frozen=True, slots=True)
+class Constraint:
+    """What an output as a whole must be (proto Constraint). `kind`: None of one that this version does not
+    know; `end_ids` are allowed where the output may end, and only there."""
+
+    kind: ConstraintKind | None
+    text: str
+    end_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """What a request asks of sampling; meanings are those of the wire (proto Sampling, Limits), which are vLLM's.
 
@@ -73,3 +85,4 @@ class SamplingParams:
     logprobs: int | None = None
     min_tokens: int = 0
     stop_ids: tuple[int, ...] = ()
+    constraint: Constraint | None = None

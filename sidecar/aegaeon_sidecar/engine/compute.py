@@ -23,7 +23,7 @@ from aegaeon_sidecar.engine.progress import TurnProgress
 from aegaeon_sidecar.engine.state import Queued, State
 from aegaeon_sidecar.engine.steps import Step, Steps
 from aegaeon_sidecar.engine.turn import Turn
-from aegaeon_sidecar.engine.waiting import kv_is_coming, model_is_coming
+from aegaeon_sidecar.engine.waiting import is_coming, kv_is_coming, model_is_coming
 from aegaeon_sidecar.kv.reuse import PrefixReuse
 from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.weights.models import Model
@@ -130,7 +130,7 @@ class Compute:
                 return Launch(step)
             if self._reuse.pending:
                 return Wait()
-            if not any(kv_is_coming(self._state, command, key) for key in turn.waiting()):
+            if not any(is_coming(self._state, command, key) for key in turn.waiting()):
                 return End()
             start = time.monotonic()
             self._state.monitor.sleep(command)
@@ -168,7 +168,8 @@ class Compute:
                 self._reuse.begin(sequence, turn)
             if sequence.moving:
                 continue
-            tokens = min(part.left, self._chunk_tokens, sequence.length - sequence.kv_tokens)
+            prompt_is_in = bool(sequence.sampled)  # what was cached of it made this part needless
+            tokens = 0 if prompt_is_in else min(part.left, self._chunk_tokens, sequence.length - sequence.kv_tokens)
             if tokens <= 0:
                 turn.prefill.remove(part)
             elif self._grow(sequence, tokens, turn):
@@ -204,9 +205,11 @@ class Compute:
         return step
 
     def _here(self, key: SeqKey, model: Model) -> Sequence | None:
-        """The sequence if it is this model's and no copy touches or wants it."""
+        """The sequence if it is this model's, its grammar is compiled, and no copy touches or wants it."""
         sequence = self._state.kv.sequences.get(key)
         if sequence is None or sequence.model != model.name or sequence.moving or sequence.wanted:
+            return None
+        if not sequence.ready:
             return None
         return sequence
 

@@ -20,18 +20,28 @@ from aegaeon_sidecar.engine.state import Queued, State, Work
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.memory.copier import Copier
+from aegaeon_sidecar.sampling import Guide
+from aegaeon_sidecar.sampling.grammars import Grammars, Vocabulary
 from aegaeon_sidecar.weights.fetcher import Fetcher
+from aegaeon_sidecar.weights.models import Model
 
 
 class Dispatcher:
     """Applies commands of the current attachment. Called by the event loop; never blocks for longer than the lock."""
 
     def __init__(
-        self, state: State, fetcher: Fetcher, copiers: Mapping[Lane, Copier], push: PushTokens, post: Post
+        self,
+        state: State,
+        fetcher: Fetcher,
+        copiers: Mapping[Lane, Copier],
+        grammars: Grammars,
+        push: PushTokens,
+        post: Post,
     ) -> None:
         self._state = state
         self._fetcher = fetcher
         self._copiers = copiers
+        self._grammars = grammars
         self._push = push
         self._post = post
 
@@ -95,11 +105,21 @@ class Dispatcher:
             raise StaleError(f"sequence {command.seq.request} is at epoch {held.epoch}, not {command.epoch}")
         if held is not None and command.epoch == held.epoch:
             return
-        fresh = open_sequence(command, model.layout, model.kv_seed if self._state.kv.prefix_reuse else b"")
+        seed = model.kv_seed if self._state.kv.prefix_reuse else b""
+        fresh = open_sequence(command, model.layout, seed, self._guide(command, model))
         if held is not None and _goes_on(held, fresh):
             self._resume(held, fresh)
         else:
             self._state.kv.sequences.add(fresh)
+
+    def _guide(self, command: commands.Open, model: Model) -> Guide | None:
+        constraint = command.sampling.constraint
+        if constraint is None:
+            return None
+        if model.files is None or model.layout is None:
+            raise UnknownError(f"model {command.model} is not registered here")
+        vocabulary = Vocabulary(model.files.directory, model.layout.vocab_size)
+        return self._grammars.guide(vocabulary, constraint, self._state.monitor.notify)
 
     def _resume(self, held: Sequence, fresh: Sequence) -> None:
         held.epoch, held.reply_to = fresh.epoch, fresh.reply_to

@@ -39,6 +39,7 @@ from aegaeon_sidecar.memory.leases import Lending
 from aegaeon_sidecar.memory.prefault import Prefaulter
 from aegaeon_sidecar.memory.segments import Attachments, leases_path, segment_files, segment_path
 from aegaeon_sidecar.memory.tiers import Tier
+from aegaeon_sidecar.sampling.grammars import Grammars
 from aegaeon_sidecar.weights.cache import HostCache
 from aegaeon_sidecar.weights.disk import DiskTier
 from aegaeon_sidecar.weights.fetcher import Fetcher
@@ -103,7 +104,8 @@ class Engine:
             crashed,
         )
         self._retries = Retries(self.state.table, self._fetcher.again, crashed)
-        self._dispatcher = Dispatcher(self.state, self._fetcher, self._copiers, push, self._post)
+        self._grammars = Grammars()
+        self._dispatcher = Dispatcher(self.state, self._fetcher, self._copiers, self._grammars, push, self._post)
         self._lanes = Lanes(self.state, self._switch(backend, push).carry_out, self._post, crashed)
 
     def start(self) -> None:
@@ -149,7 +151,7 @@ class Engine:
         return [reports.Heartbeat(self.state.memory()), *changed]
 
     def park(self) -> None:
-        """The scheduler has been away for longer than the lease: KV goes to the host, where it is held."""
+        """The scheduler has been unavailable for longer than the lease: KV goes to the host, where it is held."""
         with self.state.monitor.changed:
             for sequence in [s for s in self.state.kv.sequences if s.place is Place.DEVICE]:
                 swap = commands.SwapOut(sequence.key, sequence.epoch)
@@ -175,6 +177,7 @@ class Engine:
                 if item.lane in self._copiers:
                     self._copiers[item.lane].cancel(item)
             self.state.monitor.changed.notify_all()
+        self._grammars.stop()
         self._sweeper.stop()
         self._prefaulter.stop()
         fetched = self._retries.stop(timeout_s) & self._fetcher.stop(timeout_s)

@@ -10,11 +10,13 @@ from aegaeon_sidecar.domain.commands import Open
 from aegaeon_sidecar.domain.errors import InvalidError
 from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.models.placement import Layout
-from aegaeon_sidecar.sampling import SamplerState
+from aegaeon_sidecar.sampling import Guide, SamplerState
 
 
-def open_sequence(command: Open, layout: Layout, seed: bytes = b"") -> Sequence:
+def open_sequence(command: Open, layout: Layout, seed: bytes = b"", guide: Guide | None = None) -> Sequence:
     """Build the sequence that Open describes, without KV: its prompt and prefix will be prefilled or adopted.
+
+    `guide`: of its constraint, at the beginning of the output.
 
     Raises InvalidError for what cannot be computed, whatever a gateway has checked before.
     """
@@ -29,7 +31,7 @@ def open_sequence(command: Open, layout: Layout, seed: bytes = b"") -> Sequence:
         block_tokens=layout.kv_block_tokens,
         prompt=list(command.prompt),
         output=list(command.prefix),
-        sampler=_sampler(command),
+        sampler=_sampler(command, guide),
         stop_ids=frozenset(command.sampling.stop_ids),
         max_output=min(limit, room),
         reply_to=command.reply_to,
@@ -50,8 +52,8 @@ def _check(command: Open, layout: Layout) -> None:
         raise InvalidError(f"prompt: token {largest} is outside the vocabulary of {layout.vocab_size} tokens")
 
 
-def _sampler(command: Open) -> SamplerState:
+def _sampler(command: Open, guide: Guide | None) -> SamplerState:
     params = command.sampling
     if 0.0 < params.temperature < LEAST_TEMPERATURE:
         params = replace(params, temperature=LEAST_TEMPERATURE)
-    return SamplerState(params, choice=command.seq.choice, prompt=command.prompt, output=command.prefix)
+    return SamplerState(params, choice=command.seq.choice, prompt=command.prompt, output=command.prefix, guide=guide)

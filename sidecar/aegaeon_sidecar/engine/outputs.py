@@ -13,7 +13,7 @@ from aegaeon_sidecar.engine.progress import TurnProgress
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.kv.sequences import Sequence
-from aegaeon_sidecar.sampling import Chosen, NotFinite, Sampled
+from aegaeon_sidecar.sampling import Chosen, NotFinite, Refused, Sampled
 from aegaeon_sidecar.weights.models import Model
 
 log = logging.getLogger(__name__)
@@ -113,6 +113,8 @@ def _judged(model: Model, result: Result) -> Sampled | Failure | None:
         if result.token >= 0 and (result.token < size or not size):
             return result
         return Failure(FailureKind.ENGINE, f"a step of {model.name} chose token {result.token} of {size}")
+    if isinstance(result, Refused):
+        return Failure(FailureKind.INVALID, result.reason)
     if not isinstance(result, NotFinite):
         return result
     if result.asked:

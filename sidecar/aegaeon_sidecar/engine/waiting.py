@@ -16,6 +16,12 @@ def model_is_coming(state: State, turn: Queued, model: str) -> bool:
     )
 
 
+def is_coming(state: State, turn: Queued, key: SeqKey) -> bool:
+    """What this sequence lacks for a step is on its way: KV, or its compiled grammar (lock held)."""
+    sequence = state.kv.sequences.get(key)
+    return kv_is_coming(state, turn, key) or (sequence is not None and not sequence.ready)
+
+
 def kv_is_coming(state: State, turn: Queued, key: SeqKey) -> bool:
     """A SwapIn or Adopt of this sequence is queued or running and can end before the turn does (lock held)."""
     return any(

@@ -63,6 +63,11 @@ class Sequence:
     token_s: float = 0.0
 
     @property
+    def ready(self) -> bool:
+        """Its next token can be chosen: its constraint, if any, is compiled, or is known not to be possible."""
+        return self.sampler.guide is None or self.sampler.guide.ready
+
+    @property
     def length(self) -> int:
         """Prompt and output together, tokens."""
         return len(self.prompt) + len(self.output)

@@ -82,7 +82,7 @@ class Attachment:
             async with self._leaders.leader() as leader:
                 await self._attach(leader)
         except grpc.aio.AioRpcError as error:
-            log.info("scheduler %s is away (%s); trying again", leader.target, why(error, self._tls))
+            log.info("scheduler %s is unavailable (%s); trying again", leader.target, why(error, self._tls))
         except (NoLeaderError, TlsError) as error:
             log.warning("no scheduler: %s", error)
         finally:

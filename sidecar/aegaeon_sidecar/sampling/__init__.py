@@ -1,6 +1,8 @@
 """How a token is chosen. The state belongs to the sequence and moves with it; the arithmetic is the backend's."""
 
-from aegaeon_sidecar.sampling.chosen import Chosen, NotFinite, Sampled
+from aegaeon_sidecar.sampling.chosen import Chosen, NotFinite, Refused, Sampled
+from aegaeon_sidecar.sampling.guide import Guide
+from aegaeon_sidecar.sampling.masks import Masker, Masks
 from aegaeon_sidecar.sampling.state import SamplerState
 
-__all__ = ["Chosen", "NotFinite", "Sampled", "SamplerState"]
+__all__ = ["Chosen", "Guide", "Masker", "Masks", "NotFinite", "Refused", "Sampled", "SamplerState"]

@@ -23,4 +23,11 @@ class NotFinite:
     asked: bool = False
 
 
-Chosen = Union[Sampled, NotFinite, None]
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The sequence's constraint cannot be followed any further; the reason is for its client."""
+
+    reason: str
+
+
+Chosen = Union[Sampled, NotFinite, Refused, None]

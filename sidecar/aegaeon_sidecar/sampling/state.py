@@ -1,7 +1,7 @@
 """What one sequence carries from token to token so that its sampling survives any move.
 
-Nothing here is random: a draw is a hash of (seed, choice, index), and penalties are counts of tokens, so that a state
-rebuilt elsewhere from prompt and output goes on exactly where the old one stopped.
+Nothing here is random: a draw is a hash of (seed, choice, index), penalties are counts of tokens, a constraint is
+followed from the first token on. So a state rebuilt elsewhere from prompt and output goes on where the old one stopped.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aegaeon_sidecar.domain.sequences import SamplingParams
+from aegaeon_sidecar.sampling.guide import Guide
 
 _FIRST_CAPACITY = 64
 
@@ -31,7 +32,7 @@ class SamplerState:
     The holder calls `accept` once for every token that it keeps; a backend only reads.
     """
 
-    __slots__ = ("_counts", "_ids", "_places", "_used", "bias", "choice", "generated", "params", "stop_ids")
+    __slots__ = ("_counts", "_ids", "_places", "_used", "bias", "choice", "generated", "guide", "params", "stop_ids")
 
     def __init__(
         self,
@@ -40,9 +41,11 @@ class SamplerState:
         choice: int = 0,
         prompt: Iterable[int] = (),
         output: Iterable[int] = (),
+        guide: Guide | None = None,
     ) -> None:
         self.params = params = params or SamplingParams()
         self.choice = choice
+        self.guide = guide
         self.bias = _columns(params.logit_bias)
         self.stop_ids = np.array(sorted(set(params.stop_ids)), dtype=np.int64)
         self.generated = 0
@@ -66,13 +69,13 @@ class SamplerState:
 
     @property
     def stops_masked(self) -> bool:
-        """The next token may not be a stop id."""
-        return self.generated < self.params.min_tokens and self.stop_ids.size > 0
+        """The next token may not be a stop id; where there is a constraint, its mask says so."""
+        return self.guide is None and self.generated < self.params.min_tokens and self.stop_ids.size > 0
 
     @property
     def plain(self) -> bool:
         """The next token is the argmax of the raw logits and nothing else is asked for."""
-        return self.greedy and self.params.logprobs is None and not self.reshaped
+        return self.greedy and self.params.logprobs is None and not self.reshaped and self.guide is None
 
     @property
     def reshaped(self) -> bool:
@@ -82,6 +85,8 @@ class SamplerState:
     def accept(self, token: int) -> None:
         """The sequence keeps this token as its next output."""
         self.generated += 1
+        if self.guide is not None:
+            self.guide.accept(token)
         if self.penalised:
             place = self._place(token)  # first: it may put larger arrays in place
             self._counts[place] += 1.0

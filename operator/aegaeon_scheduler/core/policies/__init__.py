@@ -16,7 +16,8 @@ from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Weig
 class Proposal:
     """What an instance should run next: prompts first, then `steps` decode steps of `decode`, oldest first.
 
-    `tag` is the policy's own (the batch); sequences that become ready join an outstanding turn of equal tag.
+    `tokens`: of a prompt at most, the rest of it in later turns; 0: all of it. `tag` is the policy's own (the batch);
+    sequences that become ready join an outstanding turn of equal tag.
     """
 
     model: Model
@@ -25,6 +26,11 @@ class Proposal:
     steps: int
     reason: str
     tag: object | None = None
+    tokens: int = 0
+
+    def part_of(self, seq: Sequence) -> int:
+        """Tokens of a sequence's prompt that the turn is to compute."""
+        return min(seq.unissued_tokens, self.tokens) if self.tokens else seq.unissued_tokens
 
 
 @dataclass(slots=True)

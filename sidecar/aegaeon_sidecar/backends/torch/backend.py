@@ -5,6 +5,7 @@ Parameters and KV are views of addresses that never change; the caller ensures t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +32,13 @@ from aegaeon_sidecar.models.layout import ENGINE_DTYPES, KvShape, kv_shape, lay_
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.sharding import part_of
 from aegaeon_sidecar.models.tensors import tensor_shapes
-from aegaeon_sidecar.sampling import Chosen, SamplerState
+from aegaeon_sidecar.sampling import Chosen, Masker, SamplerState
 
 if TYPE_CHECKING:
     from aegaeon_sidecar.backends.torch.decodes import Decodes
+
+
+_MASK_THREADS = min(8, max(1, (os.cpu_count() or 2) // 2))
 
 
 @dataclass(slots=True)
@@ -89,6 +93,7 @@ class TorchBackend:
         self._wants_invariance = batch_invariant
         self._shells: dict[str, _Shell] = {}
         self._caches: dict[str, tuple[KvCache, ...]] = {}
+        self._masker = Masker(_MASK_THREADS)
 
     @property
     def row_tile(self) -> int:
@@ -150,10 +155,16 @@ class TorchBackend:
 
     def _told(self, model: str, inputs: Seq[StepInput]) -> Told:
         wanted = sampling_rows(inputs)
-        return Told(chosen_rows(self._forward(model, inputs, wanted), inputs, wanted), recorded(self._device))
+        samplers = [part.sampler for part in inputs if part.sampler is not None]
+        with self._masker.beside(samplers, self._vocab_size(model)) as masks:
+            logits = self._forward(model, inputs, wanted)
+        return Told(chosen_rows(logits, inputs, wanted, masks()), recorded(self._device))
 
     def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
-        """See Backend: where tokens stay on the device, and no rule of choosing depends on those before."""
+        """See Backend: where tokens stay on the device, and no rule of choosing depends on those before.
+
+        A constraint does, but it is applied to logits that are there already, when the tokens before them are known.
+        """
         return self._paged and len(samplers) <= FOLLOWED and all(s is None or on_device(s) for s in samplers)
 
     def step(self, model: str, inputs: Seq[StepInput]) -> list[Chosen]:
@@ -172,7 +183,7 @@ class TorchBackend:
 
         shell, caches = self._shell(model)
         if shell.decodes is None:
-            shell.decodes = Decodes(shell.decoder, caches, shell.max_model_len, self._devices)
+            shell.decodes = Decodes(shell.decoder, caches, shell.max_model_len, self._devices, self._masker)
         return shell.decodes
 
     def _forward(self, model: str, inputs: Seq[StepInput], wanted: Seq[int]) -> Tensor:
@@ -186,6 +197,9 @@ class TorchBackend:
                 cache.blocks.index_fill_(0, step.fresh, 0.0)
             given.append(Given(step.tokens, step.positions, Gathered(step, cache), step.last))
         return shell.decoder.forward(given)
+
+    def _vocab_size(self, model: str) -> int:
+        return self._shell(model)[0].decoder.spec.vocab_size
 
     def _shell(self, model: str) -> tuple[_Shell, tuple[KvCache, ...]]:
         shell = self._shells.get(model)

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from aegaeon_sidecar.backends import Launched, StepInput
-from aegaeon_sidecar.backends.choose import choose, sampled_from
+from aegaeon_sidecar.backends.choose import choose, masked, refused, sampled_from
 from aegaeon_sidecar.backends.device import recorded
 from aegaeon_sidecar.backends.draws import COLUMNS, FOLLOWED, NO_TOKEN, likeliest, numbers, on_device, pick
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.decoder import Decoder, Given
 from aegaeon_sidecar.backends.torch.paged import Paged
 from aegaeon_sidecar.domain.errors import BackendError
-from aegaeon_sidecar.sampling import Chosen, NotFinite, SamplerState
+from aegaeon_sidecar.sampling import Chosen, Masker, Masks, Sampled, SamplerState
 
 ROWS = 16  # a step's sequences, padded; a larger batch is several steps
 # Columns of a row before its block table. FOLLOWS: the row of the step before that the token comes from; -1: TOKEN.
@@ -42,6 +42,11 @@ class Tile:
     ready: torch.cuda.Event | None
     samplers: tuple[SamplerState | None, ...]
     on_host: tuple[Chosen, ...] | None
+    masks: Masks | None = None
+
+    def settled(self) -> Tile:
+        """Itself: it was chosen when it was launched."""
+        return self
 
     def results(self) -> list[Chosen]:
         """Waits for the device. One entry for each sequence."""
@@ -50,19 +55,73 @@ class Tile:
         if self.ready is not None:
             self.ready.synchronize()
         tokens: list[int] = self.tokens.tolist()
-        return [None if s is None else sampled_from(token) for s, token in zip(self.samplers, tokens, strict=True)]
+        rows = zip(self.samplers, tokens, strict=True)
+        return refused([None if s is None else sampled_from(token) for s, token in rows], self.masks)
+
+
+class Guided:
+    """A tile with constrained rows: its tokens are chosen as soon as those before them are accepted, that is when the
+    next step is launched or its own results are asked for. Its logits are computed meanwhile.
+    """
+
+    def __init__(self, logits: Tensor, samplers: tuple[SamplerState | None, ...], masker: Masker) -> None:
+        self._logits, self._samplers, self._masker = logits, samplers, masker
+        self._tile: Tile | None = None
+
+    def settled(self) -> Tile:
+        """Choose, once; the samplers have accepted every token before. No host round trip but for logprobs and
+        penalties."""
+        if self._tile is None:
+            here = all(sampler is None or on_device(sampler) for sampler in self._samplers)
+            with torch.inference_mode():
+                self._tile = self._chosen() if here else self._chosen_on_host()
+            del self._logits
+        return self._tile
+
+    def results(self) -> list[Chosen]:
+        """Waits for the device. One entry for each sequence."""
+        return self.settled().results()
+
+    def _chosen(self) -> Tile:
+        masks = self._masker.masks(self._samplers, self._logits.shape[1])
+        rules = torch.from_numpy(numbers(self._samplers, [0] * len(self._samplers)))
+        if self._logits.is_cuda:
+            rules = rules.pin_memory().to(self._logits.device, non_blocking=True)
+        return tile_of(pick(masked(self._logits, masks), rules), self._samplers, masks=masks)
+
+    def _chosen_on_host(self) -> Tile:
+        wanted = [i for i, sampler in enumerate(self._samplers) if sampler is not None]
+        samplers = [sampler for sampler in self._samplers if sampler is not None]
+        masks = self._masker.masks(samplers, self._logits.shape[1])
+        on_host: list[Chosen] = [None] * len(self._samplers)
+        for i, one in zip(wanted, choose(self._logits[wanted], samplers, masks), strict=True):
+            on_host[i] = one
+        tokens = torch.tensor([one.token if isinstance(one, Sampled) else NO_TOKEN for one in on_host])
+        return tile_of(tokens.to(self._logits.device), self._samplers, on_host=tuple(on_host))
+
+
+def tile_of(
+    chosen: Tensor,
+    samplers: tuple[SamplerState | None, ...],
+    on_host: tuple[Chosen, ...] | None = None,
+    masks: Masks | None = None,
+) -> Tile:
+    """A tile whose tokens are on their way to the host."""
+    tokens = torch.empty(len(chosen), dtype=torch.int64, pin_memory=chosen.is_cuda)
+    tokens.copy_(chosen, non_blocking=True)
+    return Tile(chosen, tokens, recorded(chosen.device), samplers, on_host, masks)
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """A step of decodes under way."""
 
-    tiles: tuple[Tile, ...]
+    tiles: tuple[Tile | Guided, ...]
 
     @property
     def chosen(self) -> Tensor:
         """int64 [sequences], on the device, without waiting for it."""
-        return torch.cat([tile.chosen for tile in self.tiles])
+        return torch.cat([tile.settled().chosen for tile in self.tiles])
 
     def results(self) -> list[Chosen]:
         """See Launched."""
@@ -76,8 +135,16 @@ class Decodes:
     rank's steps are captured on a GPU; those of several, which span devices, run eagerly, as on a CPU.
     """
 
-    def __init__(self, decoder: Decoder, caches: Seq[KvCache], max_model_len: int, devices: Seq[torch.device]) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        caches: Seq[KvCache],
+        max_model_len: int,
+        devices: Seq[torch.device],
+        masker: Masker,
+    ) -> None:
         self._decoder = decoder
+        self._masker = masker
         self._caches = caches
         self._devices = devices
         self._shape, self._capacity = caches[0].shape, caches[0].capacity
@@ -110,15 +177,15 @@ class Decodes:
         tiles = (inputs[first : first + ROWS] for first in range(0, len(inputs), ROWS))
         return torch.cat([self._forwarded(tile, drawn=False)[: len(tile)].clone() for tile in tiles])
 
-    def _tile(self, inputs: Seq[StepInput]) -> Tile:
+    def _tile(self, inputs: Seq[StepInput]) -> Tile | Guided:
         samplers = tuple(part.sampler for part in inputs)
+        if any(sampler is not None and sampler.guide is not None for sampler in samplers):
+            logits = self._forwarded(inputs, drawn=False)[: len(inputs)].clone()
+            return Guided(logits, samplers, self._masker)
         drawn = _are_drawn(samplers)
         self._forwarded(inputs, drawn)
         on_host = self._choose(samplers, drawn)
-        chosen = self._chosen[: len(inputs)].clone()
-        tokens = torch.empty(len(inputs), dtype=torch.int64, pin_memory=self._device.type == "cuda")
-        tokens.copy_(chosen, non_blocking=True)
-        return Tile(chosen, tokens, recorded(self._device), samplers, on_host)
+        return tile_of(self._chosen[: len(inputs)].clone(), samplers, on_host)
 
     def _forwarded(self, inputs: Seq[StepInput], drawn: bool) -> Tensor:
         """float32 [ROWS, vocab_size]; the next one overwrites it. `drawn`: the rules of draws are sent along."""
@@ -213,7 +280,7 @@ class Decodes:
         chosen: list[Chosen] = [None] * len(samplers)
         for i, one in zip(wanted, picked, strict=True):
             chosen[i] = one
-            self._chosen[i] = NO_TOKEN if isinstance(one, NotFinite) else one.token
+            self._chosen[i] = one.token if isinstance(one, Sampled) else NO_TOKEN
         return tuple(chosen)
 
 

@@ -33,7 +33,7 @@ from aegaeon_sidecar.models.header import FileTensor
 from aegaeon_sidecar.models.layout import ENGINE_DTYPES
 from aegaeon_sidecar.models.placement import Layout, TensorPlace
 from aegaeon_sidecar.models.runs import Runs
-from aegaeon_sidecar.sampling import SamplerState
+from aegaeon_sidecar.sampling import Masker, SamplerState
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ class VllmBackend:
         self._dtype_name, self._dtype = dtype, getattr(torch, dtype)
         self._block_tokens = block_tokens
         self._tile = row_tile(self._dtype, torch.get_num_threads()) if batch_invariant else 0
+        self._masker = Masker(torch.get_num_threads())
         self._built: dict[Path, _Built] = {}
         self._shells: dict[str, tuple[Shell, str]] = {}
         self._kv: dict[str, Tensor] = {}
@@ -154,7 +155,10 @@ class VllmBackend:
     def launch(self, model: str, inputs: Seq[StepInput], after: Launched | None = None) -> Launched:
         """See Backend. Over when it returns. Reads the samplers and changes none."""
         wanted = sampling_rows(inputs)
-        return Told(chosen_rows(self._forward(model, inputs, wanted), inputs, wanted), None)
+        samplers = [part.sampler for part in inputs if part.sampler is not None]
+        with self._masker.beside(samplers, self._vocab_size(model)) as masks:
+            logits = self._forward(model, inputs, wanted)
+        return Told(chosen_rows(logits, inputs, wanted, masks()), None)
 
     def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
         """See Backend: a CPU has nothing to overlap."""
@@ -167,6 +171,10 @@ class VllmBackend:
     def logits(self, model: str, inputs: Seq[StepInput]) -> Tensor:
         """A step without sampling: the logits after each input's last token, float32 [inputs, vocab_size]."""
         return self._forward(model, inputs, range(len(inputs)))
+
+    def _vocab_size(self, model: str) -> int:
+        shell = self._shells.get(model)
+        return 0 if shell is None else int(shell[0].config.model_config.get_vocab_size())
 
     def _forward(self, model: str, inputs: Seq[StepInput], wanted: Seq[int]) -> Tensor:
         shell = self._shells.get(model)

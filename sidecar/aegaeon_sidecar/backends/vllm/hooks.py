@@ -94,7 +94,7 @@ def differences(root: Path) -> Iterator[str]:
 
 def _assigned(tree: ast.Module) -> set[str]:
     """Names of a module's variables."""
-    targets = [one.target for one in tree.body if isinstance(one, ast.AnnAssign)]
+    targets: list[ast.expr] = [one.target for one in tree.body if isinstance(one, ast.AnnAssign)]
     targets += [target for one in tree.body if isinstance(one, ast.Assign) for target in one.targets]
     return {target.id for target in targets if isinstance(target, ast.Name)}
 

@@ -8,7 +8,7 @@ from typing import Any
 from aegaeon_proto.v1 import engine_pb2, model_pb2
 from aegaeon_sidecar.domain import commands
 from aegaeon_sidecar.domain.sequences import SamplingParams
-from aegaeon_sidecar.rpc.codec.nouns import handle_from, seq_from, seqs_from, spec_from
+from aegaeon_sidecar.rpc.codec.nouns import constraint_from, handle_from, seq_from, seqs_from, spec_from
 
 
 def _load(load: engine_pb2.Load) -> commands.Load:
@@ -63,6 +63,7 @@ def _sampling(sampling: model_pb2.Sampling, limits: model_pb2.Limits) -> Samplin
         logprobs=sampling.logprobs if sampling.HasField("logprobs") else None,
         min_tokens=limits.min_tokens,
         stop_ids=tuple(limits.stop_ids),
+        constraint=constraint_from(sampling.constraint) if sampling.HasField("constraint") else None,
     )
 
 

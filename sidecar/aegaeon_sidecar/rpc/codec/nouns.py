@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from aegaeon_proto.constraints import ConstraintKind
 from aegaeon_proto.redaction import encodable
 from aegaeon_proto.v1 import engine_pb2, model_pb2
 from aegaeon_sidecar.domain.catalog import (
@@ -19,7 +20,7 @@ from aegaeon_sidecar.domain.catalog import (
     Source,
 )
 from aegaeon_sidecar.domain.reports import FailureKind, Role
-from aegaeon_sidecar.domain.sequences import Finish, KvHandle, Place, SeqKey
+from aegaeon_sidecar.domain.sequences import Constraint, Finish, KvHandle, Place, SeqKey
 
 ROLES: Mapping[Role, engine_pb2.Role.ValueType] = {
     Role.UNIFIED: engine_pb2.ROLE_UNIFIED,
@@ -57,6 +58,13 @@ TIERS: Mapping[ServiceTier, model_pb2.Tier.ValueType] = {
     ServiceTier.BATCH: model_pb2.TIER_BATCH,
     ServiceTier.INTERACTIVE: model_pb2.TIER_INTERACTIVE,
 }
+CONSTRAINT_KINDS: Mapping[ConstraintKind | None, model_pb2.ConstraintKind.ValueType] = {
+    None: model_pb2.CONSTRAINT_KIND_UNSPECIFIED,
+    ConstraintKind.JSON_SCHEMA: model_pb2.CONSTRAINT_KIND_JSON_SCHEMA,
+    ConstraintKind.REGEX: model_pb2.CONSTRAINT_KIND_REGEX,
+    ConstraintKind.LARK: model_pb2.CONSTRAINT_KIND_LARK,
+}
+_CONSTRAINT_KIND_OF: Mapping[int, ConstraintKind | None] = {code: kind for kind, code in CONSTRAINT_KINDS.items()}
 _TIER_OF: Mapping[int, ServiceTier] = {code: tier for tier, code in TIERS.items()}
 
 
@@ -107,6 +115,11 @@ def handle_to(handle: KvHandle | None) -> engine_pb2.KvHandle | None:
         lease_slot=handle.lease_slot,
         lease_generation=handle.lease_generation,
     )
+
+
+def constraint_from(message: model_pb2.Constraint) -> Constraint:
+    """What an output must be."""
+    return Constraint(_CONSTRAINT_KIND_OF.get(message.kind), message.text, tuple(message.end_ids))
 
 
 def source_from(message: model_pb2.ModelSource) -> Source:

@@ -122,6 +122,11 @@ class Group:
             blocks += -(-length // per)
         return context, blocks
 
+    def prompts_s(self, estimates: Estimates, inst: Instance) -> float:
+        """Seconds that its prompts take on an instance."""
+        estimate = estimates.of(self.model.name, inst.device)
+        return sum(estimate.part_s(seq.projected_kv, seq.unissued_tokens) for seq in self.prompts.values())
+
     def rest(self) -> Still | None:
         """What does not change while it waits and no member joins or leaves; None while copies of it are in flight.
 
@@ -223,13 +228,13 @@ def node_of(group: Group) -> str | None:
 
 
 def may_leave(group: Group) -> bool:
-    """Whether every member can leave once its turns are over: no copy, no half-made prompt, host room for all."""
+    """Whether every member can leave once its turns are over: no copy, no prompt just begun, host room for all."""
     inst = group.inst
     if inst is None:
         return False
     blocks = 0
     for seq in group.members.values():
-        if seq.copy is not None or seq.stage is Stage.PREFILL:
+        if seq.copy is not None or (seq.stage is Stage.PREFILL and seq.place is Place.NONE):
             return False
         if seq.place is Place.DEVICE:
             blocks += kv_blocks(seq)

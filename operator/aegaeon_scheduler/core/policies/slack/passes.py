@@ -1,6 +1,7 @@
 """One pass over the pool: waiting groups are placed where there is room, else preempt the groups with the most slack.
 
-Order: empty instances that drain, relieve those that hold too much, place what waits, even out load.
+Order: empty instances that drain, relieve those that hold too much, unite groups of a model, place what
+waits, even out load.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from aegaeon_scheduler.core.policies.slack.place import place_waiting
 from aegaeon_scheduler.core.policies.slack.rebalance import rebalance
 from aegaeon_scheduler.core.policies.slack.relieve import relieve
 from aegaeon_scheduler.core.policies.slack.table import Table
+from aegaeon_scheduler.core.policies.slack.unite import unite
 from aegaeon_scheduler.core.pool import Pool
 
 
@@ -25,6 +27,7 @@ def run_pass(pool: Pool, settings: SlackSettings, table: Table, now: float) -> l
     picture = Picture(pool, settings, table, now)
     drain(picture)
     relieve(picture)
+    unite(picture)
     line = place_waiting(picture)
     rebalance(picture)
     if pool.config.admission != "none":

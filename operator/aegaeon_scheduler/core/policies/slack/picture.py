@@ -47,8 +47,8 @@ class Picture:
     def waiting(self) -> list[Waiting]:
         """Groups that wait and are at rest, by rank."""
         waiting = []
-        for group in self.table.groups.values():
-            if group.inst is None and group.model.footprint is not None:
+        for group in self.table.waiting.values():
+            if group.model.footprint is not None:
                 rest = group.rest()
                 if rest is not None:
                     waiting.append((group.order(self.now, self.settings).rank, group.number, group, rest))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, may_leave, too_small
 from aegaeon_scheduler.core.policies.slack.picture import Picture, Waiting
+from aegaeon_scheduler.core.policies.slack.price import away_s
 from aegaeon_scheduler.core.policies.slack.view import Best, View
 from aegaeon_scheduler.core.state import Instance
 
@@ -18,7 +19,7 @@ def place_waiting(picture: Picture) -> list[Waiting]:
     for rank, _, group, rest in line:
         if not free:
             break
-        if best.beyond(group, rank, rest, picture.settings.preempt_share):
+        if best.beyond(group, rank, rest):
             continue
         views = _candidates(picture, group, rest, free)
         if views and _place(picture, group, views):
@@ -113,32 +114,48 @@ def _preempt(picture: Picture, group: Group, views: list[View]) -> bool:
 
 
 def _best_victims(picture: Picture, group: Group, views: list[View]) -> tuple[View, list[Load]] | None:
-    margin_s = picture.settings.preempt_share * group.model.config.slo.ttft_s
     best: tuple[float, int, View, list[Load]] | None = None
     for view in views:
         load = picture.load_on(group, view.inst)
-        limit = load.rank + margin_s
-        victims = _victims(picture, view, load, limit) if view.most > limit else []
+        victims = _victims(picture, view, load) if view.most > load.rank else []
         if victims:
-            score = (view.util - max(x.rank for x in victims), view.inst.order)
+            score = (view.util - max(x.rank - _away_s(picture, x, load, view) for x in victims), view.inst.order)
             if best is None or score < best[:2]:
                 best = (*score, view, victims)
     return None if best is None else best[2:]
 
 
-def _victims(picture: Picture, view: View, load: Load, limit: float) -> list[Load]:
-    """Groups to evict, most slack first, until it fits; none when it would not or they are too urgent.
+def _victims(picture: Picture, view: View, load: Load) -> list[Load]:
+    """Groups to evict, most slack first, until it fits; none when it would not or that costs more than it saves.
 
     One with in-flight turns may go as well: its copies out wait for them.
     """
-    now, min_stay_s = picture.now, picture.settings.min_stay_s
     over = view.over(load)
     victims: list[Load] = []
     for x in sorted(view.loads, key=lambda x: (-x.rank, x.group.number)):
-        if x.rank <= limit or now - x.group.since < min_stay_s or not may_leave(x.group):
+        if not _pays(picture, view, x, load) or not may_leave(x.group):
             continue
         victims.append(x)
         over -= view.freed(x)
         if over <= 0 or len(victims) == len(view.loads):
             return victims
     return []
+
+
+def _pays(picture: Picture, view: View, victim: Load, load: Load) -> bool:
+    """Whether a victim has so much more slack that it can be away, and has run here for a while.
+
+    Beside other groups a switch costs the engine nothing: they run meanwhile. A tier above pays no price.
+    """
+    settings = picture.settings
+    if picture.now - victim.group.since < settings.min_stay_s:
+        return False
+    least_s = settings.preempt_share * load.group.model.config.slo.ttft_s
+    if victim.group.model.tier_s > load.group.model.tier_s:
+        return victim.rank > load.rank + least_s
+    times = settings.away_margin if len(view.loads) > 1 else settings.idle_margin
+    return victim.rank > load.rank + max(least_s, times * _away_s(picture, victim, load, view))
+
+
+def _away_s(picture: Picture, victim: Load, load: Load, view: View) -> float:
+    return away_s(picture.pool.estimates, victim, load, view.inst)

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import inf
 
-from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import Place, Role
+from aegaeon_scheduler.core.domain import Role
 from aegaeon_scheduler.core.policies import Move, Proposal
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load, due, node_of, tokens, too_small
 from aegaeon_scheduler.core.policies.slack.passes import run_pass
 from aegaeon_scheduler.core.policies.slack.reach import idle_order, past_host
 from aegaeon_scheduler.core.policies.slack.shares import Shares
 from aegaeon_scheduler.core.policies.slack.table import Table
+from aegaeon_scheduler.core.policies.slack.turns import Turns
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage, Weights
 
@@ -32,6 +32,7 @@ class SlackPolicy:
         self._estimates = pool.estimates
         self._table = Table(pool, settings)
         self._shares = Shares(pool, settings)
+        self._turns = Turns(pool, settings, self._table)
         pool.pass_at = inf
 
     def instance_up(self, inst: Instance) -> None:
@@ -92,16 +93,15 @@ class SlackPolicy:
 
     def _swamped(self, group: Group, inst: Instance) -> bool:
         """Whether its prompts alone take a good part of TTFT, as when all begin to ask for one model at once."""
-        estimate = self._estimates.of(group.model.name, inst.device)
         limit_s = self._settings.swamped_share * group.model.config.slo.ttft_s
-        return sum(estimate.prefill_s(tokens(seq)) for seq in group.prompts.values()) > limit_s
+        return group.prompts_s(self._estimates, inst) > limit_s
 
     def _floor(self, model: Model, inst: Instance) -> float:
         """Share of an instance's time that a batch of one takes."""
         return self._estimates.of(model.name, inst.device).step_s(0, 1) / max(model.config.slo.tbt_s, 1e-9)
 
     def _create(self, seq: Sequence, kind: Kind, now: float) -> Group:
-        seq.model.behind = self._shares.tier_s(seq.model)
+        seq.model.behind = seq.model.tier_s = self._shares.tier_s(seq.model)
         group = self._table.create(seq.model, kind)
         inst = self._idle_weights(group, seq, now)
         if inst is not None:
@@ -137,10 +137,10 @@ class SlackPolicy:
         return self._table.line.wait_s(key, seq.model.config.terms.tier.level, now)
 
     def place_decode(self, seq: Sequence, now: float) -> Instance | None:
-        """Stay with the group that prefilled it; after a hand-off, join the model's decode group."""
+        """Stay with the group that prefilled it, or that waits for it; after a hand-off, join a decode group."""
         home = seq.home
         if home is not None and home.role is not Role.PREFILL and seq.stage is Stage.DECODE:
-            group = self._group_here(seq, home)
+            group = self._group_leaving(seq) if seq.copying_out else self._group_here(seq, home)
         else:
             group = self._table.group(seq) or self._decode_group(seq)
         self._table.join(group, seq)
@@ -154,6 +154,12 @@ class SlackPolicy:
         group = self._table.create(seq.model, Kind.WHOLE if home.role is Role.UNIFIED else Kind.DECODES)
         self._table.place(group, home)
         return group
+
+    def _group_leaving(self, seq: Sequence) -> Group:
+        """It was preempted while the last part of its prompt ran: it waits with the others of its group."""
+        waiting = (g for g in self._table.of(seq.model) if g.inst is None and g.kind is not Kind.PROMPTS)
+        node = seq.home.node if seq.home is not None else None
+        return next((g for g in waiting if self._takes(g, node)), None) or self._table.create(seq.model, Kind.DECODES)
 
     def _decode_group(self, seq: Sequence) -> Group:
         """One whose KV is on no other node, and that can be placed on its node: it is handed off within a node."""
@@ -180,77 +186,15 @@ class SlackPolicy:
     # -- turns ------------------------------------------------------------------------------------------------------
 
     def propose(self, inst: Instance, now: float, barred: Collection[Proposal]) -> Proposal | None:
-        """The smallest key first: a prompt that fits, else a quantum of its batch."""
-        prompts = {id(proposal.tag) for proposal in barred if proposal.prefill}
-        batches = {id(proposal.tag) for proposal in barred if proposal.decode}
-        groups = [g for g in self._table.at(inst) if g.members]
-        order = sorted(((g.order(now, self._settings), g.number, g) for g in groups), key=lambda x: (x[0].rank, x[1]))
-        for (key, _), _, group in order:
-            if not group.ready():
-                self._want(inst, group)
-                continue
-            if group.since == inf:
-                group.since = now
-            proposal = None if id(group) in prompts else self._prompt(inst, group, key - now)
-            if proposal is None and id(group) not in batches:
-                proposal = self._quantum(inst, group, key - now)
-            if proposal is not None:
-                return proposal
-        if inst.turns or inst.wanted:
-            return None
-        forced = (self._forced(g, id(g) not in prompts, id(g) not in batches) for _, _, g in order)
-        return next((proposal for proposal in forced if proposal is not None), None)
-
-    def _want(self, inst: Instance, group: Group) -> None:
-        """A group whose weights were unloaded for others, or never came, gets them again."""
-        weights = inst.weights.get(group.model.name)
-        if weights is None and group.model.name not in inst.wanted:
-            inst.wanted[group.model.name] = "its group runs here"
-
-    def _prompt(self, inst: Instance, group: Group, slack_s: float) -> Proposal | None:
-        seq = next(iter(group.prompts.values()), None)
-        if seq is None:
-            return None
-        fp = group.model.fp
-        need = inst.book.slabs_for(fp, blocks_for(fp, seq.prompt_tokens + seq.prefix_tokens))
-        free = inst.book.free()
-        if need > free and need > free + sum(w.slabs for w in self._idle(inst)):
-            return None
-        return Proposal(group.model, (seq,), [], 0, f"prompt of the most urgent group, slack {slack_s:.3g} s", group)
-
-    def _quantum(self, inst: Instance, group: Group, slack_s: float) -> Proposal | None:
-        ready, away = [], []
-        for seq in group.members.values():
-            if seq.copy is None:
-                if seq.place is Place.DEVICE and seq.stage is Stage.DECODE:
-                    ready.append(seq)
-                elif seq.stage is not Stage.QUEUED and (seq.place is Place.HOST or seq.source is not None):
-                    away.append(seq)
-        if away and not inst.incoming:
-            inst.incoming.extend(sorted(away, key=due))
-        if not ready:
-            return None
-        if len(ready) > inst.max_batch:
-            ready.sort(key=due)
-        reason = f"{len(ready)} sequences of the most urgent group, slack {slack_s:.3g} s"
-        return Proposal(group.model, (), ready, self._settings.quantum_steps, reason, group)
-
-    def _forced(self, group: Group, prompts: bool, batch: bool) -> Proposal | None:
-        """Nothing on the instance can run as it is: let the most urgent group take what it needs."""
-        reason = "nothing else can run here"
-        prompt = next(iter(group.prompts.values()), None)
-        if prompt is not None and prompts:
-            return Proposal(group.model, (prompt,), [], 0, reason, group)
-        away = [s for s in group.members.values() if s.copy is None and s.stage in (Stage.DECODE, Stage.HANDOFF)]
-        if not away or not batch:
-            return None
-        return Proposal(group.model, (), sorted(away, key=due), self._settings.quantum_steps, reason, group)
+        """See Policy and turns.py."""
+        return self._turns.propose(inst, now, barred)
 
     def issued(self, inst: Instance, proposal: Proposal, turn: Issued) -> None:
         """See Policy."""
         assert isinstance(proposal.tag, Group)
         for seq in proposal.prefill:
-            proposal.tag.prompts.pop(seq.id, None)
+            if not seq.unissued_tokens:
+                proposal.tag.prompts.pop(seq.id, None)
 
     def unissued(self, inst: Instance, seq: Sequence) -> None:
         """See Policy. It comes first again."""
@@ -260,13 +204,9 @@ class SlackPolicy:
 
     # -- preemption --------------------------------------------------------------------------------------------------
 
-    def _idle(self, inst: Instance) -> list[Weights]:
-        live = {g.model.name for g in self._table.at(inst) if g.members}
-        return [w for name, w in inst.weights.items() if name not in live and w.ready and w.unload is None]
-
     def unload_order(self, inst: Instance, idle: list[Weights]) -> list[Weights]:
         """Models without a group here, least recently used first; the others keep their place."""
-        live = {g.model.name for g in self._table.at(inst) if g.members}
+        live = self._table.live(inst)
         return idle_order(self._pool, inst, [w for w in idle if w.model.name not in live])
 
     def past_host(self, inst: Instance) -> bool:

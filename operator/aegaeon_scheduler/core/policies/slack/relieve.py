@@ -11,7 +11,7 @@ from aegaeon_scheduler.core.state import Sequence, Stage
 
 
 def relieve(picture: Picture) -> None:
-    """Evict the group with the most slack; one that has outgrown its instance alone is halved."""
+    """Evict the group with the most slack; one that has outgrown its instance alone gets smaller."""
     mark = 1.0 - picture.settings.headroom * picture.settings.relief_share
     for view in picture.views:
         inst = view.inst
@@ -21,7 +21,7 @@ def relieve(picture: Picture) -> None:
         if len(view.loads) > 1:
             _evict_one(picture, view)
         elif over:
-            _halve(picture, view, view.loads[0].group)
+            _shrink(picture, view, view.loads[0].group)
 
 
 def _evict_one(picture: Picture, view: View) -> None:
@@ -31,19 +31,26 @@ def _evict_one(picture: Picture, view: View) -> None:
         picture.evict(view, victim, f"{view.inst.id} holds too much")
 
 
-def _halve(picture: Picture, view: View, group: Group) -> None:
-    """Move the members that are due last to a group of their own."""
-    leaving = _later_half(group)
+def _shrink(picture: Picture, view: View, group: Group) -> None:
+    """Move members that are due last to a group of their own, until there is room to grow; half of them at most."""
+    fp, settings = group.model.fp, picture.settings
+    room = view.size - fp.weight_slabs * view.inst.slab_bytes
+    excess = view.nbytes - view.fits + settings.shrink_share * room
+    leaving = _due_last(group, int(excess // fp.kv_block_bytes))
     blocks = sum(kv_blocks(s) for s in leaving)
     if leaving and view.inst.book.host_room(group.model.fp, blocks):
         picture.table.move(leaving, group.model, group.kind)
         picture.moves.append(Move(group.model, tuple(leaving), None, f"{group.model.name} outgrew {view.inst.id}"))
 
 
-def _later_half(group: Group) -> list[Sequence]:
-    """Half as many as there are members, of those that decode on the device and are not being copied."""
-    if len(group.members) < 2:
-        return []
+def _due_last(group: Group, blocks: int) -> list[Sequence]:
+    """So many blocks' worth of those that decode on the device, uncopied; half of the members at most."""
     members = group.members.values()
     here = [s for s in members if s.copy is None and s.stage is Stage.DECODE and s.place is Place.DEVICE]
-    return sorted(here, key=due)[-(len(group.members) // 2) :]
+    leaving: list[Sequence] = []
+    for seq in sorted(here, key=due, reverse=True)[: len(group.members) // 2]:
+        if blocks <= 0:
+            break
+        leaving.append(seq)
+        blocks -= kv_blocks(seq)
+    return leaving

@@ -42,7 +42,7 @@ class Shares:
         """At each pass: `models` are those that have groups."""
         models = list(models)
         for model in models:
-            model.behind = self.tier_s(model)
+            model.behind = model.tier_s = self.tier_s(model)
         if len({model.config.terms.weight for model in self._pool.models.values()}) > 1:
             self._count(now)
             self._weigh(models)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from math import exp, inf
 
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import InstanceId, Role, SeqId
+from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, SeqId
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
@@ -43,7 +43,7 @@ class Line:
 
 
 class Table:
-    """`groups` are all of them, by number.
+    """`groups` are all of them, by number, and `waiting` those without an instance.
 
     A model's are kept by the row, not by the name: emptied groups of a withdrawn model live on to the next pass, and
     are no groups of one that has its name by then.
@@ -53,6 +53,7 @@ class Table:
         self._pool = pool
         self._settings = settings
         self.groups: dict[int, Group] = {}
+        self.waiting: dict[int, Group] = {}
         self.line = Line()
         self._at: dict[InstanceId, list[Group]] = {}
         self._of: dict[Model, list[Group]] = {}
@@ -61,6 +62,10 @@ class Table:
     def at(self, inst: Instance) -> list[Group]:
         """Groups placed on an instance, emptied ones included until the next pass."""
         return self._at[inst.id]
+
+    def live(self, inst: Instance) -> set[ModelName]:
+        """Models with sequences in a group of the instance: their weights are no idle ones."""
+        return {group.model.name for group in self._at[inst.id] if group.members}
 
     def of(self, model: Model) -> Collection[Group]:
         """Groups of a model, placed or waiting."""
@@ -87,7 +92,7 @@ class Table:
     def create(self, model: Model, kind: Kind) -> Group:
         """An empty group that waits."""
         group = Group(model, kind, self._pool.tick())
-        self.groups[group.number] = group
+        self.groups[group.number] = self.waiting[group.number] = group
         self._of.setdefault(model, []).append(group)
         self._pool.ask_pass()
         return group
@@ -95,6 +100,7 @@ class Table:
     def place(self, group: Group, inst: Instance) -> None:
         """It is to run here."""
         group.inst, group.since, group.target, group.still = inst, inf, None, None
+        self.waiting.pop(group.number, None)
         self.at(inst).append(group)
 
     def remove(self, group: Group) -> None:
@@ -102,6 +108,7 @@ class Table:
         if group.inst is not None:
             self.at(group.inst).remove(group)
             group.inst = group.still = None
+            self.waiting[group.number] = group
             self._pool.ask_pass()
 
     def join(self, group: Group, seq: Sequence) -> None:
@@ -165,7 +172,7 @@ class Table:
         """Emptied groups go; the weights stay where they are, idle."""
         for group in [g for g in self.groups.values() if not g.members]:
             self.remove(group)
-            del self.groups[group.number]
+            del self.groups[group.number], self.waiting[group.number]
             self._of[group.model].remove(group)
             if not self._of[group.model]:
                 del self._of[group.model]

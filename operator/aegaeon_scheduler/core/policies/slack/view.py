@@ -59,6 +59,15 @@ class View:
         self.most = max(self.most, load.rank)
         self.models.add(load.group.model.name)
 
+    def join(self, load: Load, other: Load) -> None:
+        """A group comes that shares the weights, and the steps, of one that is here."""
+        load.util += other.util
+        load.nbytes += other.nbytes - other.weights
+        load.key, load.rank = min(load.key, other.key), min(load.rank, other.rank)
+        self.util += other.util
+        self.nbytes += other.nbytes - other.weights
+        self.most = max(x.rank for x in self.loads)
+
     def drop(self, load: Load) -> None:
         """A group goes."""
         self.loads.remove(load)
@@ -82,8 +91,8 @@ class Best:
         room = max((v.fits - v.nbytes for v in views), default=0.0)
         return Best(room, max((v.most for v in views), default=-inf), any(not v.loads for v in views))
 
-    def beyond(self, group: Group, rank: float, rest: Still, share: float) -> bool:
+    def beyond(self, group: Group, rank: float, rest: Still) -> bool:
         """Whether none of them can take a group that waits; quick, for most of them."""
-        fp, limit = group.model.fp, rank + share * group.model.config.slo.ttft_s
+        fp = group.model.fp
         nbytes = fp.weight_bytes + rest.blocks * fp.kv_block_bytes
-        return not self.empty and nbytes > self.room and self.most <= limit
+        return not self.empty and nbytes > self.room and self.most <= rank

@@ -1,0 +1,21 @@
+"""What it costs to preempt a group for another one: seconds of copies, and of the engine where it idles meanwhile."""
+
+from __future__ import annotations
+
+from aegaeon_scheduler.core.estimate import Estimates
+from aegaeon_scheduler.core.policies.slack.group import Load
+from aegaeon_scheduler.core.state import Instance
+
+
+def away_s(estimates: Estimates, victim: Load, comer: Load, inst: Instance) -> float:
+    """Seconds that a victim is away at least: its KV goes out, the other group comes in, and it comes back."""
+    mine = estimates.of(victim.group.model.name, inst.device)
+    return 2.0 * mine.kv_s(victim.nbytes - victim.weights) + mine.load_s(victim.weights) + in_s(estimates, comer, inst)
+
+
+def in_s(estimates: Estimates, load: Load, inst: Instance) -> float:
+    """Seconds of copies until a group that waits can run on an instance."""
+    estimate = estimates.of(load.group.model.name, inst.device)
+    weights = inst.weights.get(load.group.model.name)
+    there = weights is not None and weights.ready and weights.unload is None
+    return estimate.kv_s(load.nbytes - load.weights) + (0.0 if there else estimate.load_s(load.weights))

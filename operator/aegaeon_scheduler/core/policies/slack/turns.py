@@ -1,0 +1,169 @@
+"""What an instance runs next: of the most urgent group that is ready a prompt, or a quantum of its whole batch.
+
+A long prompt is computed in parts, each no longer than the slack of what else waits here: between them others run, and
+its KV stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import inf
+
+from aegaeon_scheduler.core.book import blocks_for
+from aegaeon_scheduler.core.config import SlackSettings
+from aegaeon_scheduler.core.domain import Place
+from aegaeon_scheduler.core.policies import Proposal
+from aegaeon_scheduler.core.policies.slack.group import Group, Order, due
+from aegaeon_scheduler.core.policies.slack.table import Table
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Instance, Sequence, Stage, Weights
+
+Ordered = list[tuple[float, Group]]
+"""groups of an instance, smallest rank first, each with the time at which its most urgent token is due"""
+
+
+class Turns:
+    """Proposes turns. What has to come first it asks for in `Instance.wanted` and `incoming`."""
+
+    def __init__(self, pool: Pool, settings: SlackSettings, table: Table) -> None:
+        self._pool = pool
+        self._settings = settings
+        self._table = table
+
+    def propose(self, inst: Instance, now: float, barred: Collection[Proposal]) -> Proposal | None:
+        """See Policy."""
+        prompts = {id(proposal.tag) for proposal in barred if proposal.prefill}
+        batches = {id(proposal.tag) for proposal in barred if proposal.decode}
+        order = self._order(inst, now)
+        for key, group in order:
+            if not group.ready():
+                self._want(inst, group)
+                continue
+            if group.since == inf:
+                group.since = now
+            prompt = None if id(group) in prompts else self._prompt(inst, group, order, now)
+            if prompt is not None and not (prompt.tokens and self._decodes_first(group, prompt, now)):
+                return prompt
+            batch = None if id(group) in batches else self._quantum(inst, group, key - now)
+            if batch is not None or prompt is not None:
+                return batch or prompt
+        if inst.turns or inst.wanted:
+            return None
+        forced = (self._forced(g, id(g) not in prompts, id(g) not in batches) for _, g in order)
+        return next((proposal for proposal in forced if proposal is not None), None)
+
+    def _order(self, inst: Instance, now: float) -> Ordered:
+        found = [(g.order(now, self._settings), g) for g in self._table.at(inst) if g.members]
+        if len({g.model.tier_s for _, g in found}) > 1:
+            found = self._eased(found, now)
+        found.sort(key=lambda x: (x[0].rank, x[1].number))
+        return [(order.key, group) for order, group in found]
+
+    def _eased(self, found: list[tuple[Order, Group]], now: float) -> list[tuple[Order, Group]]:
+        """Tiers do not count while all above the lowest one here have time: it would be late for nothing."""
+        lowest = max(group.model.config.terms.tier.level for _, group in found)
+        above = [g for _, g in found if g.model.config.terms.tier.level < lowest]
+        if self._table.waiting or any(self._pressed(g, now) for g in above):
+            return found
+        return [(Order(o.key, o.rank - g.model.tier_s), g) for o, g in found]
+
+    def _pressed(self, group: Group, now: float) -> bool:
+        """Whether its tier has to stand up for it: a prompt waits, little slack is left, or some of it is late."""
+        key, in_time = group.urgency(now, self._settings.late_slack_s)
+        little_s = self._settings.ease_share * group.model.config.slo.ttft_s
+        return bool(group.prompts) or key - now < little_s or in_time < len(group.members)
+
+    def _want(self, inst: Instance, group: Group) -> None:
+        """A group whose weights were unloaded for others, or never came, gets them again."""
+        weights = inst.weights.get(group.model.name)
+        if weights is None and group.model.name not in inst.wanted:
+            inst.wanted[group.model.name] = "its group runs here"
+
+    # -- prompts ----------------------------------------------------------------------------------------------------
+
+    def _prompt(self, inst: Instance, group: Group, order: Ordered, now: float) -> Proposal | None:
+        """Its first prompt that can run, or the part of it that is next."""
+        seq = self._first(inst, group)
+        if seq is None:
+            return None
+        tokens = self._part(inst, group, seq, order, now)
+        if not self._fits(inst, group, seq, tokens):
+            return None
+        slack_s = order[0][0] - now
+        what = f"{tokens} tokens of a long prompt" if tokens else "prompt"
+        return Proposal(
+            group.model, (seq,), [], 0, f"{what} of the most urgent group, slack {slack_s:.3g} s", group, tokens
+        )
+
+    def _first(self, inst: Instance, group: Group) -> Sequence | None:
+        """First come first served, of those whose KV is here; what was preempted half-made is brought back."""
+        for seq in group.prompts.values():
+            if seq.away and not inst.incoming:
+                inst.incoming.append(seq)
+            if seq.copy is None and not seq.away:
+                return seq
+        return None
+
+    def _part(self, inst: Instance, group: Group, seq: Sequence, order: Ordered, now: float) -> int:
+        """Tokens of a prompt to compute next; 0: all that is left."""
+        settings, done, left = self._settings, seq.projected_kv, seq.unissued_tokens
+        estimate = self._pool.estimates.of(group.model.name, inst.device)
+        if estimate.part_s(done, left) <= settings.part_s:
+            return 0
+        others = (key for key, other in order if other is not group and other.ready())
+        slack_s = min(others, default=inf) - now - settings.part_s  # the turn before it may be as long
+        seconds = min(max(slack_s, settings.least_part_s), settings.part_s)
+        chunk = self._pool.config.prefill_chunk_tokens
+        tokens = max(chunk, estimate.part_tokens(done, seconds) // chunk * chunk)
+        return tokens if tokens < left else 0
+
+    def _fits(self, inst: Instance, group: Group, seq: Sequence, tokens: int) -> bool:
+        """Whether there is room. A part behind another one of its prompt makes none: that one still holds a grant."""
+        fp, done = group.model.fp, seq.projected_kv
+        grow = tokens if done and tokens else seq.unissued_tokens
+        need = inst.book.slabs_for(fp, blocks_for(fp, done + grow) - blocks_for(fp, done))
+        free = inst.book.free()
+        if need <= free or seq.turns:
+            return need <= free
+        return need <= free + sum(w.slabs for w in self._idle(inst))
+
+    def _idle(self, inst: Instance) -> list[Weights]:
+        live = self._table.live(inst)
+        return [w for name, w in inst.weights.items() if name not in live and w.ready and w.unload is None]
+
+    def _decodes_first(self, group: Group, prompt: Proposal, now: float) -> bool:
+        """Whether a part of a long prompt would make late what its own group decodes, and that is due before."""
+        dues = (due(seq) for seq in group.members.values() if seq.stage is Stage.DECODE)
+        soonest = min((at for at in dues if at >= now), default=inf)
+        return soonest < min(due(prompt.prefill[0]), now + 2 * self._settings.part_s)
+
+    # -- decode -----------------------------------------------------------------------------------------------------
+
+    def _quantum(self, inst: Instance, group: Group, slack_s: float) -> Proposal | None:
+        ready, away = [], []
+        for seq in group.members.values():
+            if seq.copy is None:
+                if seq.place is Place.DEVICE and seq.stage is Stage.DECODE:
+                    ready.append(seq)
+                elif seq.stage is not Stage.QUEUED and (seq.place is Place.HOST or seq.source is not None):
+                    away.append(seq)
+        if away and not inst.incoming:
+            inst.incoming.extend(sorted(away, key=due))
+        if not ready:
+            return None
+        if len(ready) > inst.max_batch:
+            ready.sort(key=due)
+        reason = f"{len(ready)} sequences of the most urgent group, slack {slack_s:.3g} s"
+        return Proposal(group.model, (), ready, self._settings.quantum_steps, reason, group)
+
+    def _forced(self, group: Group, prompts: bool, batch: bool) -> Proposal | None:
+        """Nothing on the instance can run as it is: let the most urgent group take what it needs."""
+        reason = "nothing else can run here"
+        prompt = next((seq for seq in group.prompts.values() if seq.copy is None), None)
+        if prompt is not None and prompts:
+            tokens = min(prompt.unissued_tokens, self._pool.config.prefill_chunk_tokens)
+            return Proposal(group.model, (prompt,), [], 0, reason, group, tokens)
+        away = [s for s in group.members.values() if s.copy is None and s.stage in (Stage.DECODE, Stage.HANDOFF)]
+        if not away or not batch:
+            return None
+        return Proposal(group.model, (), sorted(away, key=due), self._settings.quantum_steps, reason, group)

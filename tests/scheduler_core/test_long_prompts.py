@@ -1,0 +1,90 @@
+"""Long prompts under policy slack: computed in parts between which others run, and no token of them twice."""
+
+from __future__ import annotations
+
+from scheduler_core.test_slack import Watched
+
+from aegaeon_scheduler.core import commands as cmd
+from aegaeon_scheduler.core.domain import ModelName, Role, Terms, Tier
+
+LONG = 4000
+SHORT_PARTS = {"part_s": 0.03, "least_part_s": 0.02}
+
+
+def parts(w: Watched, name: str) -> list[int]:
+    """Tokens of a request's prompt that each turn was to compute."""
+    turns = (sum(p.tokens for p in body.prefill if p.seq.request == name) for body in w.bodies(cmd.Turn))
+    return [tokens for tokens in turns if tokens]
+
+
+def test_a_long_prompt_is_computed_in_parts_and_no_token_of_it_twice():
+    w = Watched([Role.UNIFIED], SHORT_PARTS, slabs=450)
+    w.ask("talk", 0, 50, 200)
+    w.ask("long", 1, LONG, 20, at=0.8)
+    w.world.run(30)
+    assert w.all_finished()
+    assert sum(parts(w, "long")) == LONG
+    assert len(parts(w, "long")) > 2
+    assert w.world.attainment().token == 1.0
+
+
+def test_its_own_models_requests_decode_between_the_parts_as_well_and_all_are_in_time():
+    w = Watched([Role.UNIFIED], SHORT_PARTS | {"part_s": 0.02}, slabs=450)
+    w.ask("talk", 0, 50, 200)
+    for i in range(10):
+        w.ask(f"long{i}", 0, LONG, 20, at=0.8)
+    w.world.run(30)
+    assert w.all_finished()
+    assert all(sum(parts(w, f"long{i}")) == LONG for i in range(10))
+    assert w.world.attainment().token == 1.0
+
+
+def test_an_interactive_prompt_waits_for_a_part_of_a_batch_prompt_alone():
+    terms = {ModelName("m0"): Terms(Tier.INTERACTIVE), ModelName("m1"): Terms(Tier.BATCH)}
+    w = Watched([Role.UNIFIED], SHORT_PARTS, slabs=450, terms=terms)
+    w.ask("warm", 0, 50, 2)
+    for i in range(5):
+        w.ask(f"long{i}", 1, LONG, 5, at=0.5)
+    hello = w.ask("hello", 0, 50, 5, at=0.9)
+    w.world.run(30)
+    assert w.all_finished()
+    assert hello.times[0] < 4 * 0.03
+
+
+def test_a_prompt_that_is_preempted_half_made_goes_on_where_it_was():
+    """Room for one model: the prompt's KV leaves for the host and comes back, and no token is computed again."""
+    terms = {ModelName("m0"): Terms(Tier.BATCH), ModelName("m1"): Terms(Tier.INTERACTIVE)}
+    at_once = {"min_stay_s": 0.0, "away_margin": 0.0}
+    w = Watched([Role.UNIFIED], {"part_s": 0.01, "least_part_s": 0.01} | at_once, slabs=150, terms=terms)
+    w.ask("long", 0, LONG - 400, 20, at=0.1)
+    w.ask("urgent", 1, 50, 40, at=0.32)
+    w.world.run(60)
+    assert w.all_finished()
+    out, back = (
+        next(i for i, (_, s) in enumerate(w.sends) if isinstance(s.body, kind)) for kind in (cmd.SwapOut, cmd.SwapIn)
+    )
+    computed = [sum(p.tokens for p in s.body.prefill) for _, s in w.sends[:out] if isinstance(s.body, cmd.Turn)]
+    assert 0 < sum(computed) < LONG - 400
+    assert out < back
+    assert sum(parts(w, "long")) == LONG - 400
+
+
+def test_a_half_made_prompt_is_adopted_by_another_engine():
+    w = Watched([Role.UNIFIED, Role.UNIFIED], SHORT_PARTS, slabs=150)
+    w.ask("long", 0, LONG - 400, 20, at=0.1)
+    w.world.run(0.34)
+    home = next(s.instance for _, s in w.sends if isinstance(s.body, cmd.Turn))
+    assert 0 < sum(parts(w, "long")) < LONG - 400
+    w.world.drain(home)
+    w.world.run(30)
+    assert w.all_finished()
+    assert w.bodies(cmd.Adopt)
+    assert sum(parts(w, "long")) == LONG - 400
+
+
+def test_two_half_made_prompts_that_do_not_fit_together_both_end():
+    w = Watched([Role.UNIFIED], SHORT_PARTS, slabs=160)
+    for i in range(3):
+        w.ask(f"long{i}", 0, LONG - 100, 20, at=0.1)
+    w.world.run(60)
+    assert w.all_finished()

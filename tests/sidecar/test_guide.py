@@ -1,0 +1,141 @@
+"""Guides and masks: what a constrained sequence may choose next, wherever and however its guide was made."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from aegaeon_proto.constraints import ConstraintKind
+from aegaeon_sidecar.domain.sequences import Constraint, SamplingParams
+from aegaeon_sidecar.sampling import Guide, Masker, SamplerState
+from aegaeon_sidecar.sampling.grammars import Grammars, Vocabulary
+
+EOS, SIZE = 2, 400  # the model has more logits than its tokenizer has tokens
+YES_OR_NO = Constraint(ConstraintKind.REGEX, "(yes|no)+", (EOS,))
+
+
+class World:
+    """A tokenizer's folder, and what compiles for it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.vocabulary = Vocabulary(directory, SIZE)
+        self.grammars = Grammars()
+        self.masker = Masker(2)
+        self.tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+
+    def guide(self, constraint: Constraint = YES_OR_NO) -> Guide:
+        return self.grammars.guide(self.vocabulary, constraint, lambda: None)
+
+    def sampler(self, output: str = "", params: SamplingParams | None = None) -> SamplerState:
+        params = params or SamplingParams(stop_ids=(EOS,), constraint=YES_OR_NO)
+        assert params.constraint is not None
+        return SamplerState(params, output=self.ids(output), guide=self.guide(params.constraint))
+
+    def ids(self, text: str) -> list[int]:
+        found: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return found
+
+    def allowed(self, *samplers: SamplerState | None) -> list[set[int]]:
+        masks = self.masker.masks(samplers, SIZE)
+        assert masks is not None
+        assert not masks.refused
+        return [set(np.flatnonzero(row).tolist()) for row in masks.allowed]
+
+
+@pytest.fixture
+def world(tiny_models: dict[str, Path]) -> World:
+    return World(tiny_models["llama"])
+
+
+def test_only_what_continues_the_output_is_allowed_and_the_end_where_it_may_end(world: World) -> None:
+    first, middle, complete = world.allowed(world.sampler(), world.sampler("y"), world.sampler("yes"))
+    assert {world.tokenizer.id_to_token(token)[0] for token in first} == {"y", "n"}
+    assert {world.tokenizer.id_to_token(token)[0] for token in middle} == {"e"}
+    assert complete == first | {EOS}
+
+
+def test_rows_without_constraint_may_choose_anything(world: World) -> None:
+    free, none, _ = world.allowed(SamplerState(), None, world.sampler())
+    assert free == none == set(range(SIZE))
+    assert world.masker.masks([SamplerState(), None], SIZE) is None
+
+
+def test_a_guide_made_of_the_output_stands_where_the_one_does_that_saw_every_token(world: World) -> None:
+    followed = world.sampler()
+    for count, token in enumerate(world.ids("yesnoyes")):
+        world.allowed(followed)
+        followed.accept(token)
+        rebuilt = SamplerState(followed.params, output=world.ids("yesnoyes")[: count + 1], guide=world.guide())
+        assert world.allowed(rebuilt) == world.allowed(followed)
+
+
+def test_no_stop_id_is_allowed_before_min_tokens_unless_the_constraint_allows_nothing_else(world: World) -> None:
+    params = SamplingParams(stop_ids=(EOS,), min_tokens=50, constraint=YES_OR_NO)
+    assert EOS not in world.allowed(world.sampler("yes", params))[0]
+    once = replace(params, constraint=replace(YES_OR_NO, text="yes|no"))
+    assert world.allowed(world.sampler("yes", once)) == [{EOS}]
+
+
+def test_every_end_id_ends(world: World) -> None:
+    params = SamplingParams(stop_ids=(EOS, 5), constraint=replace(YES_OR_NO, text="yes", end_ids=(EOS, 5)))
+    assert world.allowed(world.sampler("yes", params)) == [{EOS, 5}]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "why"),
+    [
+        (replace(YES_OR_NO, text="("), "unclosed group"),
+        (replace(YES_OR_NO, kind=None), "kind"),
+        (Constraint(ConstraintKind.JSON_SCHEMA, "[", (EOS,)), "EOF"),
+        (Constraint(ConstraintKind.JSON_SCHEMA, json.dumps({"not": {}}), (EOS,)), "not"),
+        (replace(YES_OR_NO, end_ids=(SIZE,)), "token"),
+    ],
+)
+def test_a_constraint_that_cannot_be_compiled_refuses_its_own_row(
+    world: World, constraint: Constraint, why: str
+) -> None:
+    bad = world.sampler("", SamplingParams(constraint=constraint))
+    masks = world.masker.masks([world.sampler(), bad], SIZE)
+    assert masks is not None
+    assert list(masks.refused) == [1]
+    assert why in masks.refused[1].reason
+    assert masks.allowed[1].all()
+    assert not masks.allowed[0].all()
+
+
+def test_an_output_that_the_constraint_does_not_allow_refuses_its_row(world: World) -> None:
+    masks = world.masker.masks([world.sampler("maybe")], SIZE)
+    assert masks is not None
+    assert list(masks.refused) == [0]
+
+
+def test_a_model_without_tokenizer_refuses_constraints(tmp_path: Path) -> None:
+    guide = Grammars().guide(Vocabulary(tmp_path, SIZE), YES_OR_NO, lambda: None)
+    masks = Masker(1).masks([SamplerState(guide=guide)], SIZE)
+    assert masks is not None
+    assert "tokenizer.json" in masks.refused[0].reason
+
+
+def test_a_tokenizer_file_that_makes_no_sense_refuses_constraints(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "BPE", "vocab": {"a": 7}, "merges": []}}')
+    guide = Grammars().guide(Vocabulary(tmp_path, 3), YES_OR_NO, lambda: None)
+    masks = Masker(1).masks([SamplerState(guide=guide)], 3)
+    assert masks is not None
+    assert masks.refused
+
+
+def test_a_tokenizer_that_changed_is_read_again(world: World, tmp_path: Path) -> None:
+    source = (world.vocabulary.directory / "tokenizer.json").read_text()
+    (tmp_path / "tokenizer.json").write_text(source)
+    copy = Vocabulary(tmp_path, SIZE)
+    before = SamplerState(guide=world.grammars.guide(copy, YES_OR_NO, lambda: None))
+    assert world.masker.masks([before], SIZE) is not None
+    (tmp_path / "tokenizer.json").write_text("{}")
+    after = world.masker.masks([SamplerState(guide=world.grammars.guide(copy, YES_OR_NO, lambda: None))], SIZE)
+    assert after is not None
+    assert after.refused

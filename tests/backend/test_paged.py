@@ -12,10 +12,10 @@ import torch
 from conftest import NAN_TOKEN
 
 from aegaeon_sidecar.backends import StepInput
+from aegaeon_sidecar.backends.choose import choose
+from aegaeon_sidecar.backends.draws import numbers, on_device, pick
 from aegaeon_sidecar.backends.torch.cache import KvCache
-from aegaeon_sidecar.backends.torch.choose import choose
 from aegaeon_sidecar.backends.torch.decodes import ROWS
-from aegaeon_sidecar.backends.torch.draws import numbers, on_device, pick
 from aegaeon_sidecar.backends.torch.paged import Paged
 from aegaeon_sidecar.domain.errors import BackendError
 from aegaeon_sidecar.domain.sequences import SamplingParams

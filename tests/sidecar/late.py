@@ -11,8 +11,8 @@ from copy import copy
 from dataclasses import dataclass, replace
 
 from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.backends.draws import on_device
 from aegaeon_sidecar.backends.torch import TorchBackend
-from aegaeon_sidecar.backends.torch.draws import on_device
 from aegaeon_sidecar.domain.errors import BackendError
 from aegaeon_sidecar.sampling import Chosen, NotFinite, SamplerState
 

@@ -80,7 +80,7 @@ async def _demo(options: Options, console: Console) -> bool:
     began = time.monotonic()
     async with Stack(options.manifests, options.models, options.port) as stack:
         console.print(f"ready in {time.monotonic() - began:.1f} s at {stack.state.url}/v1")
-        traffic, status = await _talk(stack, options, console)
+        traffic, status = await _talk(stack, pool, options, console)
     console.print(table(results(traffic.exchanges, status, objectives(pool))))
     good = _judge(traffic, pool)
     for left in stack.leftovers:
@@ -90,8 +90,9 @@ async def _demo(options: Options, console: Console) -> bool:
     return good and not stack.leftovers
 
 
-async def _talk(stack: Stack, options: Options, console: Console) -> tuple[Traffic, PoolStatus]:
-    known = questions(options.models)
+async def _talk(stack: Stack, pool: Pool, options: Options, console: Console) -> tuple[Traffic, PoolStatus]:
+    served = {model.name for model in pool.models}
+    known = {name: asked for name, asked in questions(options.models).items() if name in served}
     if not known:
         raise StackError(f"{options.models}: these models were not made by `aegaeon models make`")
     traffic = Traffic(stack.state.url)

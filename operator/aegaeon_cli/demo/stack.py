@@ -24,7 +24,7 @@ from aegaeon_cli.demo.processes import Process, alive, command_line, descendants
 from aegaeon_operator.errors import RunnerError
 from aegaeon_operator.podrunner import RunState, find_run, tethered
 
-START_S = 60.0
+START_S = 180.0  # engines that import vLLM take a minute on a busy machine
 STOP_S = 20.0
 _POLL_S = 0.05
 _ENTRY = "from aegaeon_cli.main import main; main()"

@@ -88,6 +88,10 @@ _OVERLAP = (
 )
 
 
+_ONE_DEVICE = "accelerator.count must be 1 with backend vllm; backend torch shares a model among several accelerators"
+_ON_CPU = "accelerator.device must be cpu with backend vllm; backend torch computes on GPUs"
+
+
 class GpuPoolSpec(Strict):
     """Engines, their memory, and how they are shared."""
 
@@ -116,9 +120,15 @@ class GpuPoolSpec(Strict):
             "self.memory.disk.path.endsWith('/') ? self.memory.disk.path : self.memory.disk.path + '/'))",
             _OVERLAP,
         ),
+        ("self.backend != 'vllm' || self.accelerator.count == 1", _ONE_DEVICE),
+        ("self.backend != 'vllm' || self.accelerator.device == 'cpu'", _ON_CPU),
     )
 
-    backend: Literal["torch"] = Field(default="torch", description="What executes models.")
+    backend: Literal["torch", "vllm"] = Field(
+        default="torch",
+        description="What executes models: `torch` four dense architectures on CPUs and GPUs; `vllm` those of vLLM "
+        "with paged attention, quantised ones among them, on CPUs. It has to be installed beside the sidecar.",
+    )
     accelerator: Accelerator = Field(default=Accelerator(), description="What an engine runs on.")
     engines: Replicas | None = Field(default=None, description="Engines that both prefill and decode.")
     prefill: Replicas | None = Field(default=None, description="Engines that prefill only; needs `decode`.")
@@ -187,6 +197,14 @@ class GpuPoolSpec(Strict):
                 f"memory.hostKv {format_quantity(memory.host_kv)} holds no slab of {format_quantity(memory.slab_size)} "
                 f"for each of {count} accelerators; raise hostKv or lower slabSize"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _accelerator_of_backend(self) -> Self:
+        if self.backend == "vllm" and self.accelerator.count > 1:
+            raise ValueError(_ONE_DEVICE)
+        if self.backend == "vllm" and self.accelerator.device != "cpu":
+            raise ValueError(_ON_CPU)
         return self
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from pathlib import Path
 from aegaeon_sidecar.domain.errors import WeightsError
 from aegaeon_sidecar.models.config import DecoderSpec
 from aegaeon_sidecar.models.documents import MOST_INDEX_BYTES, read_document
-from aegaeon_sidecar.models.header import FileTensor, read_header
+from aegaeon_sidecar.models.header import FILE_DTYPES, FileTensor, read_header
 from aegaeon_sidecar.models.tensors import may_ignore, tensor_shapes
 
 SINGLE = "model.safetensors"
@@ -24,6 +24,11 @@ _SHARD = re.compile(r"[\w.-]+\.safetensors")
 
 def find_tensors(directory: Path, spec: DecoderSpec) -> dict[str, FileTensor]:
     """Where every tensor of `spec` is, in memory order. Raises WeightsError; reads headers only."""
+    return _match(directory, spec, read_tensors(directory))
+
+
+def read_tensors(directory: Path) -> dict[str, FileTensor]:
+    """All tensors of a directory's weight files. Raises WeightsError; reads headers only."""
     found: dict[str, FileTensor] = {}
     for path, promised in _shards(directory).items():
         tensors = read_header(path)
@@ -32,7 +37,7 @@ def find_tensors(directory: Path, spec: DecoderSpec) -> dict[str, FileTensor]:
             if tensor.name in found:
                 raise WeightsError(f"{path}: {tensor.name}: is in {found[tensor.name].file.name} as well")
             found[tensor.name] = tensor
-    return _match(directory, spec, found)
+    return found
 
 
 def _shards(directory: Path) -> dict[Path, set[str] | None]:
@@ -83,6 +88,11 @@ def _match(directory: Path, spec: DecoderSpec, found: dict[str, FileTensor]) -> 
         raise WeightsError(f"{directory}: {len(missing)} tensors are missing, the first is {missing[0]}; {_AGAINST}")
     for name, shape in wanted.items():
         tensor = found[name]
+        if tensor.dtype not in FILE_DTYPES.values():
+            raise WeightsError(
+                f"{tensor.file}: {name}: dtype is {tensor.dtype}; allowed: {', '.join(FILE_DTYPES.values())}; "
+                "quantised weights need backend vllm"
+            )
         if tensor.shape != shape:
             raise WeightsError(f"{tensor.file}: {name}: shape {list(tensor.shape)}, must be {list(shape)}; {_AGAINST}")
     for name, tensor in found.items():

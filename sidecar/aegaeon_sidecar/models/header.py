@@ -13,7 +13,22 @@ from typing import Any
 from aegaeon_sidecar.domain.errors import WeightsError
 from aegaeon_sidecar.models.documents import open_regular
 
-ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
+ITEM_BYTES = FLOATS | {  # what safetensors knows of whole bytes
+    "F64": 8,
+    "I64": 8,
+    "U64": 8,
+    "I32": 4,
+    "U32": 4,
+    "I16": 2,
+    "U16": 2,
+    "I8": 1,
+    "U8": 1,
+    "BOOL": 1,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "F8_E8M0": 1,
+}
 FILE_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
 MAX_RANK = 8

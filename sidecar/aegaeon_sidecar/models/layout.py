@@ -93,4 +93,5 @@ def lay_out(directory: Path, max_model_len: int, dtype: str, block_tokens: int, 
         files=tuple(sorted({tensor.file for tensor in tensors.values()})),
         ranks=ranks,
         vocab_size=spec.vocab_size,
+        dtype=dtype,
     )

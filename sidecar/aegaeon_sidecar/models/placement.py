@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+from aegaeon_sidecar.models.runs import Ints, Runs
+
+Bake = Callable[[int], None]
+
+
+class Placement(Protocol):
+    """Where the items of one tensor of the files go in an image. `raw`: as they are, whatever the image's dtype."""
+
+    @property
+    def raw(self) -> bool: ...
+
+    def pieces(self, first: int, last: int, item: int) -> tuple[Ints, Ints, Ints]:
+        """Items [first, last) of the file: where each piece begins and ends, and its byte of an image of such items."""
+        ...
+
+    def covered(self, items: int, item: int) -> tuple[Ints, Ints]:
+        """The image's bytes that a tensor of so many items is written to: where each piece begins, and its length."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +43,10 @@ class Layout:
     `files`: those that hold the weights, in order. `vocab_size`: token ids are below it; 0 where that is not known.
     Where an engine has several ranks, everything is as each of them has it: a part of the weights, at the same places,
     and a part of every block.
+
+    `dtype`: of floating-point weights. `plan`: where each tensor of the files goes, None: by the names in `tensors`.
+    `bake` writes the image into an open file where its bytes are not those of the files: the plan places nothing then.
+    `made_by`: what else the bytes of the image depend on.
     """
 
     weight_bytes: int
@@ -33,8 +58,17 @@ class Layout:
     files: tuple[Path, ...]
     ranks: int = 1
     vocab_size: int = 0
+    dtype: str = "float32"
+    plan: Mapping[str, Runs] | None = None
+    bake: Bake | None = None
+    made_by: str = ""
 
     @property
     def image_bytes(self) -> int:
         """In an image all ranks' parts follow each other."""
         return self.ranks * self.weight_bytes
+
+    @property
+    def streams(self) -> bool:
+        """Whether a load can read the files straight into slabs; else it goes through an image in the host cache."""
+        return self.ranks == 1 and self.bake is None

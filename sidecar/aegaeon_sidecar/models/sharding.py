@@ -12,13 +12,11 @@ from enum import Enum
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from aegaeon_sidecar.domain.errors import ConfigError
 from aegaeon_sidecar.models.config import DecoderSpec
+from aegaeon_sidecar.models.runs import Ints
 from aegaeon_sidecar.models.tensors import EMBEDDING, HEAD, Shape
-
-Ints = NDArray[np.int64]
 
 
 class Split(Enum):
@@ -91,6 +89,16 @@ class Deal:
             return Deal(offset, split, shape[-1] // ranks, ranks, stride)
         return Deal(offset, split, math.prod(shape), ranks, stride)
 
+    @property
+    def raw(self) -> bool:
+        """See Placement: floating-point weights are converted to the engine's dtype."""
+        return False
+
+    def covered(self, items: int, item: int) -> tuple[Ints, Ints]:
+        """See Placement."""
+        held = np.array([self.held(rank, items) for rank in range(self.ranks)])
+        return self.offset + np.arange(self.ranks) * self.stride, held * item
+
     def held(self, rank: int, items: int) -> int:
         """How many of the tensor's items are in this rank's part, whose others are zeros."""
         if self.split is Split.COLUMNS:
@@ -100,7 +108,7 @@ class Deal:
         return items if self.split is Split.WHOLE or rank == 0 else 0
 
     def pieces(self, first: int, last: int, item: int) -> tuple[Ints, Ints, Ints]:
-        """Items [first, last) of the file: where each piece begins and ends, and its byte of an image of such items."""
+        """See Placement."""
         if self.split in (Split.WHOLE, Split.FIRST):
             rank = np.arange(self.ranks if self.split is Split.WHOLE else 1)
             begin, end, at = np.full_like(rank, first), np.full_like(rank, last), np.full_like(rank, first)

@@ -16,14 +16,16 @@ from pathlib import Path
 from aegaeon_sidecar.domain.errors import FilesChangedError, UnreadableError, WeightsError
 from aegaeon_sidecar.models.config import read_spec
 from aegaeon_sidecar.models.documents import MOST_CONFIG_BYTES, read_document
-from aegaeon_sidecar.models.files import find_tensors
+from aegaeon_sidecar.models.files import find_tensors, read_tensors
 from aegaeon_sidecar.models.header import FileTensor
-from aegaeon_sidecar.models.layout import ENGINE_DTYPES, KvShape
-from aegaeon_sidecar.models.placement import Layout
+from aegaeon_sidecar.models.layout import ENGINE_DTYPES
+from aegaeon_sidecar.models.placement import Layout, Placement
+from aegaeon_sidecar.models.runs import Runs
 from aegaeon_sidecar.models.sharding import Deal
 from aegaeon_sidecar.models.states import SETTLED_NS, Descriptors, FileState, opened, states_of
 
 CONFIG = "config.json"
+_CHANGED = "the files changed since the model was laid out; describe it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class WeightFiles:
     directory: Path
     layout: Layout
     states: tuple[FileState, ...]
-    places: Mapping[FileTensor, Deal]
+    places: Mapping[FileTensor, Placement]
     config: str
     identity: str
 
@@ -69,13 +71,15 @@ def look(directory: Path, layout: Layout) -> WeightFiles:
         config = sha256(read_document(directory / CONFIG, MOST_CONFIG_BYTES)).hexdigest()
         with opened(paths) as again:  # what was read by its name is what was compared
             _check(states, again, " just now; try again when it is complete")
-    named = repr((states[1:], layout.tensors, layout.ranks, dtype_of(layout)))
+    named = repr((states[1:], layout.tensors, layout.ranks, layout.dtype, *_made(layout, config)))
     return WeightFiles(directory, layout, states, places, config, sha256(named.encode()).hexdigest()[:32])
 
 
-def dtype_of(layout: Layout) -> str:
-    """What the engine computes in."""
-    return KvShape.parse(layout.kv_shape).dtype
+def _made(layout: Layout, config: str) -> tuple[object, ...]:
+    """What an image depends on beside the files' bytes and the names of their tensors."""
+    if layout.plan is None:
+        return ()
+    return (layout.made_by, config, sorted(layout.plan.items())) if layout.bake else (sorted(layout.plan.items()),)
 
 
 def _check(states: tuple[FileState, ...], files: Descriptors, when: str) -> None:
@@ -89,17 +93,33 @@ def _watched(directory: Path, layout: Layout) -> tuple[Path, ...]:
     return (directory / CONFIG, *layout.files)
 
 
-def _places(directory: Path, layout: Layout) -> dict[FileTensor, Deal]:
+def _places(directory: Path, layout: Layout) -> dict[FileTensor, Placement]:
+    to = _placed_by_name(directory, layout) if layout.plan is None else _placed_by_plan(directory, layout.plan)
+    return dict(sorted(to.items(), key=lambda entry: (entry[0].file, entry[0].offset)))
+
+
+def _placed_by_plan(directory: Path, plan: Mapping[str, Runs]) -> dict[FileTensor, Placement]:
+    found = read_tensors(directory)
+    for name in plan.keys() | found.keys():
+        tensor, runs = found.get(name), plan.get(name)
+        if tensor is None or runs is None or (tensor.shape, tensor.dtype) != (runs.shape, runs.dtype):
+            raise WeightsError(f"{name}: {_CHANGED}")
+    return {tensor: plan[name] for name, tensor in found.items()}
+
+
+def _placed_by_name(directory: Path, layout: Layout) -> dict[FileTensor, Placement]:
     found = find_tensors(directory, read_spec(directory))
-    item = ENGINE_DTYPES[dtype_of(layout)]
-    to: dict[FileTensor, Deal] = {}
+    item = ENGINE_DTYPES[layout.dtype]
+    to: dict[FileTensor, Placement] = {}
     for place in layout.tensors:
         tensor = found.get(place.name)
-        if tensor is not None:
-            to[tensor] = Deal.of(place.name, tensor.shape, place.offset, layout.ranks, layout.weight_bytes)
-        if tensor is None or to[tensor].held(0, tensor.items) != place.nbytes // item:
-            raise WeightsError(f"{place.name}: the files changed since the model was laid out; describe it again")
-    return dict(sorted(to.items(), key=lambda entry: (entry[0].file, entry[0].offset)))
+        if tensor is None:
+            raise WeightsError(f"{place.name}: {_CHANGED}")
+        deal = Deal.of(place.name, tensor.shape, place.offset, layout.ranks, layout.weight_bytes)
+        if deal.held(0, tensor.items) != place.nbytes // item:
+            raise WeightsError(f"{place.name}: {_CHANGED}")
+        to[tensor] = deal
+    return to
 
 
 def _await_stable_times(states: tuple[FileState, ...]) -> None:

@@ -218,9 +218,9 @@ class Fetcher:
     def _check_fits(self, layout: Layout) -> None:
         """Beside the weights a slab for KV blocks must be left, or no step could ever run. Raises ModelError.
 
-        The weights of several ranks come by way of the host cache.
+        The weights of several ranks, and those that are baked, come by way of the host cache.
         """
-        if layout.ranks > 1 and layout.image_bytes > self._cache.budget_bytes:
+        if not layout.streams and layout.image_bytes > self._cache.budget_bytes:
             raise ModelError(
                 f"the weights for {layout.ranks} accelerators have {layout.image_bytes} bytes, and the host cache, by "
                 f"way of which they come, {self._cache.budget_bytes}; raise host_cache_bytes"

@@ -46,11 +46,11 @@ class Images:
     def image(self, command: AnyCommand, model: Model, past_host: bool) -> Image | None:
         """What is to be copied to the slabs, pinned. None: nothing, `stream` reads the files into them.
 
-        They are not read into the slabs of several ranks: what the host cache lacks is brought into it first. With
+        Where files are not read into slabs (Layout.streams) what the host cache lacks is brought into it first. With
         `past_host` nothing is evicted that the catalog names. Raises EngineError, CancelledError.
         """
         image, files = self._pinned(model), _files(model)
-        if image is not None or files.layout.ranks == 1:
+        if image is not None or files.layout.streams:
             return image
         with self._reading(model):
             found = self._cache.obtain(

@@ -20,8 +20,8 @@ import torch
 from aegaeon_cli.bench.spans import Span
 from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
 from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.backends.told import Told
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
-from aegaeon_sidecar.backends.torch.backend import Told
 from aegaeon_sidecar.config import SidecarConfig
 from aegaeon_sidecar.domain import commands
 from aegaeon_sidecar.domain.catalog import DirectorySource, ModelPhase, ModelSpec, ModelState

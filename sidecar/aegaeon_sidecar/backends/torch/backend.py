@@ -17,14 +17,14 @@ from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native.arrays import DeviceBytes
 from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.backends.device import drained_on_error, open_devices, recorded
+from aegaeon_sidecar.backends.draws import FOLLOWED, on_device
+from aegaeon_sidecar.backends.rows import row_tile
+from aegaeon_sidecar.backends.told import Told, chosen_rows, wanted_rows
 from aegaeon_sidecar.backends.torch.attention import Gathered
 from aegaeon_sidecar.backends.torch.cache import KvCache
-from aegaeon_sidecar.backends.torch.choose import choose, score
 from aegaeon_sidecar.backends.torch.decoder import Decoder, Given, Part
-from aegaeon_sidecar.backends.torch.device import drained_on_error, open_devices, recorded
-from aegaeon_sidecar.backends.torch.draws import FOLLOWED, on_device
 from aegaeon_sidecar.backends.torch.parameters import Parameters
-from aegaeon_sidecar.backends.torch.rows import row_tile
 from aegaeon_sidecar.backends.torch.step_layout import LayoutBuilder
 from aegaeon_sidecar.domain.errors import BackendError
 from aegaeon_sidecar.models.config import DecoderSpec, read_spec
@@ -32,7 +32,7 @@ from aegaeon_sidecar.models.layout import ENGINE_DTYPES, KvShape, kv_shape, lay_
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.sharding import part_of
 from aegaeon_sidecar.models.tensors import tensor_shapes
-from aegaeon_sidecar.sampling import Chosen, Masker, SamplerState, Scored
+from aegaeon_sidecar.sampling import Chosen, Masker, SamplerState
 
 if TYPE_CHECKING:
     from aegaeon_sidecar.backends.torch.decodes import Decodes
@@ -50,24 +50,6 @@ class _Shell:
     shape: KvShape
     max_model_len: int
     decodes: Decodes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """A step whose tokens were known when it was launched. `over`: behind its kernels; None when they were waited for.
-
-    A chunk of a prompt chooses no token, so on a GPU nothing else tells that its weights and blocks are still in use.
-    It is the first rank's: whatever reads weights or writes blocks on another one is for a part of a sum made there.
-    """
-
-    sampled: list[Chosen]
-    over: torch.cuda.Event | None
-
-    def results(self) -> list[Chosen]:
-        """See Launched."""
-        if self.over is not None:
-            self.over.synchronize()
-        return self.sampled
 
 
 def configure_threads(threads: int) -> None:
@@ -172,28 +154,11 @@ class TorchBackend:
             return self._told(model, inputs)
 
     def _told(self, model: str, inputs: Seq[StepInput]) -> Told:
-        if any(part.scored is not None for part in inputs):
-            return Told([self._scored(model, inputs)], recorded(self._device))
-        wanted = [i for i, part in enumerate(inputs) if part.sampler is not None]
+        wanted = wanted_rows(inputs)
         samplers = [part.sampler for part in inputs if part.sampler is not None]
-        results: list[Chosen] = [None] * len(inputs)
         with self._masker.beside(samplers, self._vocab_size(model)) as masks:
             logits = self._forward(model, inputs, wanted)
-        chosen = choose(logits, samplers, masks())
-        for i, sampled in zip(wanted, chosen, strict=True):
-            results[i] = sampled
-        return Told(results, recorded(self._device))
-
-    def _scored(self, model: str, inputs: Seq[StepInput]) -> Scored:
-        """The logits of every row are needed, so that there is one input alone. Raises BackendError."""
-        part = inputs[0]
-        if len(inputs) != 1 or part.scored is None or len(part.scored) > len(part.tokens):
-            raise BackendError("a prompt whose tokens are scored is a step of its own")
-        samplers = [] if part.sampler is None else [part.sampler]
-        with self._masker.beside(samplers, self._vocab_size(model)) as masks:
-            logits = self._forward(model, inputs, None)
-        said = score(logits[: len(part.scored)], part.scored, part.likeliest)
-        return Scored(said, choose(logits[-1:], samplers, masks())[0] if samplers else None)
+        return Told(chosen_rows(logits, inputs, masks()), recorded(self._device))
 
     def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
         """See Backend: where tokens stay on the device, and no rule of choosing depends on those before.

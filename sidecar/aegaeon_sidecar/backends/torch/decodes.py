@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.backends.choose import choose, masked, refused, sampled_from
+from aegaeon_sidecar.backends.device import recorded
+from aegaeon_sidecar.backends.draws import COLUMNS, FOLLOWED, NO_TOKEN, likeliest, numbers, on_device, pick
 from aegaeon_sidecar.backends.torch.cache import KvCache
-from aegaeon_sidecar.backends.torch.choose import choose, masked, refused, sampled_from
 from aegaeon_sidecar.backends.torch.decoder import Decoder, Given
-from aegaeon_sidecar.backends.torch.device import recorded
-from aegaeon_sidecar.backends.torch.draws import COLUMNS, FOLLOWED, NO_TOKEN, likeliest, numbers, on_device, pick
 from aegaeon_sidecar.backends.torch.paged import Paged
 from aegaeon_sidecar.domain.errors import BackendError
 from aegaeon_sidecar.sampling import Chosen, Masker, Masks, Sampled, SamplerState

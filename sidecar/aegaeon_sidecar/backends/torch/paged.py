@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from aegaeon_sidecar.backends.device import on
 from aegaeon_sidecar.backends.torch.cache import KvCache
-from aegaeon_sidecar.backends.torch.device import on
 from aegaeon_sidecar.backends.torch.step_layout import Window
 
 SPLIT_TOKENS = 256  # of one program; a context of 4096 tokens keeps 16 of them busy

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from aegaeon_sidecar.backends.torch.rows import padded_linear
+from aegaeon_sidecar.backends.rows import padded_linear
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.tensors import Shape
 

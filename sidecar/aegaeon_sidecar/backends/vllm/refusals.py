@@ -1,0 +1,76 @@
+"""Which of vLLM's models are refused, each with the reason: those whose state is more than paged KV blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aegaeon_sidecar.backends.vllm import surface
+from aegaeon_sidecar.domain.errors import ConfigError, ModelError
+from aegaeon_sidecar.models.fields import Fields
+
+
+def read_architectures(directory: Path) -> list[str]:
+    """Of config.json. Raises ConfigError."""
+    config = Fields.load(directory / "config.json")
+    names = config.value("architectures")
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise config.wrong("architectures", "a list of names that vLLM knows")
+    return names
+
+
+def check_kind(config: Any) -> None:
+    """Raises ConfigError."""
+    model = config.model_config
+    names = ", ".join(model.architectures)
+    if model.is_attention_free or model.has_inner_state or model.is_hybrid:
+        raise ConfigError(f"{names} keeps a state per sequence (state-space or hybrid); only paged attention is served")
+    if model.use_mla:
+        raise ConfigError(
+            f"{names} has multi-head latent attention, whose kernel for CPUs wants each layer's cache in one piece"
+        )
+    if model.is_encoder_decoder:
+        raise ConfigError(f"{names} has an encoder; only decoders are served")
+    if model.is_multimodal_model:
+        raise ConfigError(f"{names} takes images or sound; only text is served")
+    if surface.SPECULATIVE.intersection(model.architectures):
+        raise ConfigError(f"{names} drafts tokens for another model; speculative decoding is not served")
+    if model.runner_type != "generate":
+        raise ConfigError(f"{names} is a {model.runner_type} model; only models that generate text are served")
+
+
+def check_caches(specs: Mapping[str, Any]) -> Any:
+    """The kind of cache of all layers. Raises ModelError unless every one has pages of the same size."""
+    if not specs:
+        raise ModelError("it has no attention layer, so there is no KV cache to keep")
+    for name, spec in specs.items():
+        if spec is None:
+            raise ModelError(f"{name} shares the KV cache of another layer, which is not served")
+        other = isinstance(spec, surface.CrossAttentionSpec | surface.EncoderOnlyAttentionSpec)
+        if other or not isinstance(spec, surface.AttentionSpec):
+            raise ModelError(f"{name} has a {type(spec).__name__}; only decoders with paged attention are served")
+    first = next(iter(specs.values()))
+    for name, spec in specs.items():
+        if (spec.page_size_bytes, spec.block_size) != (first.page_size_bytes, first.block_size):
+            raise ModelError(f"{name}: its KV pages differ from those of other layers, which is not served")
+    return first
+
+
+def check_heads(layer: Any, spec: Any) -> None:
+    """Raises ModelError where attention has no kernel for heads of this size, which vLLM finds at the first step."""
+    backend = layer.get_attn_backend()
+    sizes = backend.get_supported_head_sizes()
+    if sizes and spec.head_size not in sizes:
+        known = ", ".join(map(str, sizes))
+        raise ModelError(
+            f"{backend.get_name()} has no kernel for heads of {spec.head_size} features; it has for {known}"
+        )
+
+
+def reason_of(error: Exception) -> str:
+    """One sentence for what vLLM raised about a model's files."""
+    said = " ".join(str(error).split())
+    if "trust_remote_code" in said or "custom code" in said:
+        return "config.json asks for code of the model's own (auto_map), which is never run"
+    return f"vLLM {surface.VERSION} does not serve it: {type(error).__name__}: {said:.300}"

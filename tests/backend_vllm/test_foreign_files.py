@@ -1,0 +1,74 @@
+"""A model that vLLM cannot serve fails alone, with one sentence, and the backend goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aegaeon_sidecar.backends import StepInput
+from aegaeon_sidecar.backends.vllm import open_backend
+from aegaeon_sidecar.domain.errors import BackendError, ModelError
+
+
+def changed(directory: Path, target: Path, **fields: Any) -> Path:
+    shutil.copytree(directory, target)
+    config = json.loads((target / "config.json").read_text())
+    kept = {key: value for key, value in (config | fields).items() if value is not None}
+    (target / "config.json").write_text(json.dumps(kept))
+    return target
+
+
+OWN_CODE = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        (OWN_CODE, "code of the model's own"),
+        ({"architectures": ["MineForCausalLM"]}, "MineForCausalLM"),
+        ({"architectures": None}, "architectures is missing"),
+        ({"architectures": "LlamaForCausalLM"}, "a list of names"),
+        ({"num_key_value_heads": 1}, "do not belong together"),
+        ({"hidden_size": 96}, "does not serve it"),
+        ({"num_hidden_layers": 5}, "is not in the files"),
+        ({"head_dim": 16, "num_attention_heads": 8, "num_key_value_heads": 4}, "heads of 16 features"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32}}, "does not serve it"),
+        ({"quantization_config": {"quant_method": "unheard"}}, "does not serve it"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused_and_the_next_model_is_served(
+    fields: dict[str, Any], reason: str, family: Any, vllm_backend: Any, rig: Any, tmp_path: Path
+) -> None:
+    backend = vllm_backend()
+    with pytest.raises(ModelError, match=reason) as refused:
+        backend.describe(changed(family("llama"), tmp_path / "changed", **fields), 0)
+    assert "\n" not in str(refused.value)
+    assert rig(backend, family("qwen3")).logits([5, 6, 7], 0, [1]).isfinite().all()
+
+
+def test_a_length_beyond_the_model_is_refused(family: Any, vllm_backend: Any) -> None:
+    with pytest.raises(ModelError, match="does not serve it"):
+        vllm_backend().describe(family("llama"), 1 << 20)
+
+
+def test_a_step_that_vllm_cannot_compute_is_an_error_of_the_backend(family: Any, vllm_backend: Any, rig: Any) -> None:
+    model = rig(vllm_backend(), family("llama"))
+    import numpy as np
+
+    short = StepInput([5] * 40, 0, np.array([1], dtype=np.int32), None)
+    with pytest.raises(BackendError, match="a block table has 1 blocks, 2 are needed"):
+        model.backend.logits("llama", [short])
+    with pytest.raises(BackendError, match="not registered"):
+        model.backend.logits("mistral", [short])
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks", "reason"), [("cpu", 2, "on one device"), ("cuda:0", 1, "computes on CPUs")]
+)
+def test_devices_that_the_backend_does_not_have_are_refused(device: str, ranks: int, reason: str) -> None:
+    with pytest.raises(BackendError, match=reason):
+        open_backend(device=device, ranks=ranks, dtype="float32")

@@ -20,8 +20,9 @@ from typing import Any
 
 from attacks.target import Target
 from google.protobuf.json_format import MessageToDict
-from stack.pods import KEY, Pods, free_port, spec
+from stack.pods import KEY, Pods, spec
 
+from aegaeon_cli.demo.stack import free_port
 from aegaeon_proto.v1 import admin_pb2, gateway_pb2, model_pb2
 
 STRANGER = "sk-stranger"

@@ -121,6 +121,11 @@ def _text_file(name: str, documents: list[Any], words: tuple[str, ...]) -> Calla
             for file, content in _TEXT_FILES.items():
                 (home / file).write_text(json.dumps(content))
             load(home).render([{"role": "user", "content": "imports"}])  # which no input's time limit is to count
+            config = home / "tokenizer_config.json"
+            config.write_text("{}")
+            with contextlib.suppress(TokenizerError):
+                load(home)  # nor those of another class of tokenizers, torch among them
+            config.write_text(json.dumps(_TEXT_FILES[config.name]))
 
             def one(data: bytes) -> None:
                 (home / name).write_bytes(json_input(data, documents, words))

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from operator_objects import KEY, gpu_pool, model_pool, observed
-from stack.pods import free_port
 
+from aegaeon_cli.demo.stack import free_port
 from aegaeon_kube.errors import KubeError
 from aegaeon_operator.kube import certificates
 from aegaeon_operator.kube.client import Cluster

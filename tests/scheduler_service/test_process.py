@@ -16,8 +16,8 @@ from typing import Any
 import aiohttp
 import grpc
 import pytest
-from stack.pods import free_port
 
+from aegaeon_cli.demo.stack import free_port
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.core.log import replay
 

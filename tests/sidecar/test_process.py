@@ -12,8 +12,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 from sidecar.rig import Link, Rig, config, outside, seq, spec
-from stack.pods import free_port
 
+from aegaeon_cli.demo.stack import free_port
 from aegaeon_proto.v1 import engine_pb2 as pb
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -22,6 +21,7 @@ import aiohttp
 import openai
 from google.protobuf.json_format import MessageToDict
 
+from aegaeon_cli.demo.stack import free_port
 from aegaeon_operator.pki import Pair, issue, make_authority
 from aegaeon_proto.channels import open_channel
 from aegaeon_proto.roles import Role
@@ -32,12 +32,6 @@ KEY = "sk-red"
 LOOPBACK = "127.0.0.1"
 _FILES = ("ca.crt", "tls.crt", "tls.key")
 MEMORY = {"device_bytes": 8 << 20, "slab_bytes": 64 << 10, "host_kv_bytes": 32 << 20, "host_cache_bytes": 64 << 20}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def spec(name: str, directory: Path, **fields: Any) -> model_pb2.ModelSpec:

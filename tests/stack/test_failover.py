@@ -14,9 +14,10 @@ import aiohttp
 import openai
 import pytest
 from stack.network import Leases, OtherNode, Relay, kubeconfig, other_node
-from stack.pods import KEY, MEMORY, Pods, free_port
+from stack.pods import KEY, MEMORY, Pods
 from stack.traffic import PROMPTS, stream
 
+from aegaeon_cli.demo.stack import free_port
 from aegaeon_kube.lease import TERM
 from aegaeon_proto.leaders import ANSWER_S, ASK_EVERY_S
 

@@ -7,7 +7,9 @@ end can be distinguished from other runs of this user. Demo, benchmarks and test
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -27,6 +29,7 @@ from aegaeon_operator.podrunner import RunState, find_run, tethered
 START_S = 180.0  # engines that import vLLM take a minute on a busy machine
 STOP_S = 20.0
 _POLL_S = 0.05
+_PORTS = range(15000, 32000)  # below net.ipv4.ip_local_port_range, 32768 unless it was changed
 _ENTRY = "from aegaeon_cli.main import main; main()"
 
 
@@ -200,7 +203,10 @@ class Stack:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that is free at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback interface that is free at this moment, and none that the kernel gives to clients: one of
+    them could have it before it is bound. Raises StackError when none is found."""
+    for port in random.SystemRandom().sample(_PORTS, 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise StackError(f"no free port was found between {_PORTS.start} and {_PORTS.stop}")

@@ -46,6 +46,8 @@ def _check(command: Open, layout: Layout) -> None:
         raise InvalidError(found.message)
     if len(stop_ids) > MAX_STOP_IDS:
         raise InvalidError(f"stop_token_ids: {len(stop_ids)} tokens are more than {MAX_STOP_IDS}")
+    if any(not run.tokens for run in command.sampling.bad_words):
+        raise InvalidError("bad_words: one of them has no tokens")
     if not command.prompt:
         raise InvalidError("prompt: it is empty")
     likeliest = command.sampling.prompt_logprobs

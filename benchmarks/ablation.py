@@ -21,10 +21,10 @@ from aegaeon_scheduler.core.policies.slack.group import Group, Load, Order
 from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
 from aegaeon_scheduler.core.policies.slack.view import View
 from aegaeon_scheduler.core.state import Instance, Sequence
-from aegaeon_simulator import production
 from aegaeon_simulator.figures.catalog import panels
 from aegaeon_simulator.figures.points import run_of as figure_run
 from aegaeon_simulator.parallel import processes
+from aegaeon_simulator.pool import production
 from aegaeon_simulator.run import Run, simulate
 
 _FULL = "all rules"

@@ -161,7 +161,9 @@ class Peer(FrontendServicer):
             return
         tokens = [token for choice in submit.choices for token in self.tokens_of(submit, choice)]
         if self.lose_after:
-            await self.push(tokens[: self.lose_after.pop(0)])
+            if some := tokens[: self.lose_after.pop(0)]:
+                await self.push(some)
+                await self.changed.wait_for(lambda: self._number in self.acks)  # a loss may overtake its tokens
             for choice in submit.choices:
                 seq = model_pb2.SeqId(request=submit.request, choice=choice.choice)
                 lost = pb.Lost(seq=seq, epoch=choice.epoch, reason="the test says so", blameless=self.blameless)

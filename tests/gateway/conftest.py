@@ -162,8 +162,8 @@ class Peer(FrontendServicer):
         tokens = [token for choice in submit.choices for token in self.tokens_of(submit, choice)]
         if self.lose_after:
             if some := tokens[: self.lose_after.pop(0)]:
-                await self.push(some)
-                await self.changed.wait_for(lambda: self._number in self.acks)  # a loss may overtake its tokens
+                await self.push(some)  # over another stream than the loss, which may overtake them
+                await self.changed.wait_for(lambda: max(self.acks, default=0) >= self._number)
             for choice in submit.choices:
                 seq = model_pb2.SeqId(request=submit.request, choice=choice.choice)
                 lost = pb.Lost(seq=seq, epoch=choice.epoch, reason="the test says so", blameless=self.blameless)

@@ -190,7 +190,7 @@ async def test_a_part_of_a_prompt_that_is_in_does_nothing(sidecar: Sidecar) -> N
     await link.done(sidecar.turn("r", steps=0))
     late = link.send(pb.Turn(model="m", prefill=[pb.PrefillPart(seq=seq("r"), tokens=4)], slabs=8))
     await link.done(late)
-    assert len(sidecar.scheduler.output("r")) == 1
+    assert len(await sidecar.scheduler.received_tokens("r", 1)) == 1
     assert not [p for s in link.steps[late] for p in s.progress]
     await link.done(sidecar.turn("r", steps=9, prefill=False))
     await link.done(sidecar.turn("whole", steps=9))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from pathlib import Path
 
+import openai
 import pytest
 from stack.launch import CONTEXT
 
 from aegaeon_cli.demo.stack import Stack
 
 LOG_CHARACTERS = 6000
+PATIENCE_S = 120  # for one answer, on a machine that is busy with much else
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +20,14 @@ def four_models(make_model: Callable[..., Path]) -> dict[str, Path]:
     """One directory per architecture with room for long answers."""
     names = ("llama", "mistral", "qwen2", "qwen3")
     return {name: make_model(name, max_position_embeddings=CONTEXT) for name in names}
+
+
+@pytest.fixture
+async def client(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
+    """An OpenAI client of the test's `stack`, which tries nothing twice."""
+    url = f"{stack.state.url}/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=PATIENCE_S) as made:
+        yield made
 
 
 @pytest.hookimpl(wrapper=True)

@@ -77,13 +77,6 @@ async def api(stack: Stack) -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-@pytest.fixture
-async def client(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
-    url = f"{stack.state.url}/v1"
-    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=PATIENCE_S) as made:
-        yield made
-
-
 async def state_of(api: aiohttp.ClientSession, model: str = MODEL) -> dict[str, Any]:
     async with api.get(f"/v1/models/{model}") as answer:
         found: dict[str, Any] = (await answer.json())["aegaeon"]

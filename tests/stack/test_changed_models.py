@@ -27,12 +27,6 @@ def stack(four_models: dict[str, Path]) -> Iterator[Stack]:
         yield up
 
 
-@pytest.fixture
-async def client(stack: Stack) -> Any:
-    async with openai.AsyncOpenAI(base_url=f"{stack.state.url}/v1", api_key="none", max_retries=0, timeout=120) as api:
-        yield api
-
-
 def served(four_models: dict[str, Path], files: str, max_model_len: int = 0) -> str:
     """`qwen3` with the files of another model, or with a shorter context."""
     text = manifests({"llama": four_models["llama"], "qwen3": four_models[files]}, engines=2)

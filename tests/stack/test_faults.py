@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from stack.launch import manifests, running
 from stack.traffic import PROMPTS, stream, until_empty
@@ -29,12 +28,6 @@ def policy(request: pytest.FixtureRequest) -> str:
 def stack(four_models: dict[str, Path], policy: str) -> Iterator[Stack]:
     with running(manifests(four_models, **ROLES[policy], device="2Mi", policy=policy)) as up:
         yield up
-
-
-@pytest.fixture
-async def client(stack: Stack) -> Any:
-    async with openai.AsyncOpenAI(base_url=f"{stack.state.url}/v1", api_key="none", max_retries=0, timeout=90) as api:
-        yield api
 
 
 JOBS = [(model, prompt) for model in ("llama", "mistral", "qwen2", "qwen3") for prompt in PROMPTS]

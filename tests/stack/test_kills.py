@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from stack.launch import manifests, running
 from stack.traffic import PROMPTS, stream, until_empty
@@ -30,12 +29,6 @@ GIVEN_UP_S = 2.6  # longer than the scheduler believes in a silent sidecar
 def stack(four_models: dict[str, Path]) -> Iterator[Stack]:
     with running(manifests(four_models, prefill=2, decode=2, device="2Mi", policy="paper")) as up:
         yield up
-
-
-@pytest.fixture
-async def client(stack: Stack) -> Any:
-    async with openai.AsyncOpenAI(base_url=f"{stack.state.url}/v1", api_key="none", max_retries=0, timeout=120) as api:
-        yield api
 
 
 async def strike(stack: Stack, chance: random.Random) -> None:

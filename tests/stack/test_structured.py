@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from stack.launch import manifests, running
 from stack.traffic import until_empty
@@ -38,12 +37,6 @@ JOBS: list[Job] = [(model, seed) for model in MODELS for seed in range(3)]
 def stack(four_models: dict[str, Path]) -> Iterator[Stack]:
     with running(manifests(four_models, prefill=1, decode=2, device="2Mi", policy="paper")) as up:
         yield up
-
-
-@pytest.fixture
-async def client(stack: Stack) -> Any:
-    async with openai.AsyncOpenAI(base_url=f"{stack.state.url}/v1", api_key="none", max_retries=0, timeout=90) as api:
-        yield api
 
 
 def asked(job: Job) -> dict[str, Any]:

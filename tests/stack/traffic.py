@@ -11,7 +11,7 @@ import grpc
 from aegaeon_cli.demo.stack import Stack
 from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
 
-TOKENS = 200
+TOKENS = 200  # of an answer: kills and cuts come within its first ones, while all streams run
 PROMPTS = ("The quick brown fox", "Tokens are scheduled one by one", "def step(batch):")
 
 

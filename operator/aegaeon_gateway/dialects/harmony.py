@@ -7,10 +7,11 @@ to=functions.NAME<|constrain|>json<|message|>{...}<|call|>; the answer is on the
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from aegaeon_gateway.dialects import calls
 from aegaeon_gateway.dialects.pieces import Pieces
-from aegaeon_gateway.text.marks import first_mark, possible_mark
+from aegaeon_gateway.text.marks import Unread
 
 _HEADER_ENDS = ("<|message|>",)
 _BODY_ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>")
@@ -24,7 +25,7 @@ class HarmonyReader:
     """Implements Reader. The prompt ends with `<|start|>assistant`: the text begins in a header."""
 
     def __init__(self) -> None:
-        self._buffer = ""
+        self._unread = Unread()
         self._header: str | None = ""  # as far as it is known; None inside a message
         self._channel = "final"
         self._recipient = ""
@@ -33,30 +34,25 @@ class HarmonyReader:
 
     def feed(self, text: str) -> Pieces:
         """See Reader."""
-        self._buffer += text
-        while True:
-            ends = _BODY_ENDS if self._header is None else _HEADER_ENDS
-            found = first_mark(self._buffer, ends)
-            if found is None:
-                break
-            at, mark = found
-            before, self._buffer = self._buffer[:at], self._buffer[at + len(mark) :]
+        self._unread.add(text)
+        while (part := self._unread.to_mark(self._watched())) is not None:
+            before, mark = part
             self._text(before)
             self._cross(mark)
-        keep = possible_mark(self._buffer, ends)
-        text, self._buffer = self._buffer[: len(self._buffer) - keep], self._buffer[len(self._buffer) - keep :]
-        self._text(text)
+        self._text(self._unread.certain(self._watched()))
         return self._taken()
 
     def flush(self) -> Pieces:
         """See Reader. A header without a message is what the model said."""
-        rest, self._buffer = self._buffer, ""
-        self._text(rest)
+        self._text(self._unread.rest())
         if self._header:
             self._out.content += self._header
         elif self._header is None:
             self._end_of_message()
         return self._taken()
+
+    def _watched(self) -> Sequence[str]:
+        return _BODY_ENDS if self._header is None else _HEADER_ENDS
 
     def _cross(self, mark: str) -> None:
         if self._header is None:

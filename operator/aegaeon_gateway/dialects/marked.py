@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from aegaeon_gateway.dialects.pieces import Call, Pieces
-from aegaeon_gateway.text.marks import first_mark, possible_mark
+from aegaeon_gateway.text.marks import Unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class MarkedReader:
         self._region = reasoning if inside else None
         self._at_start = not inside
         self._after_mark = inside
-        self._buffer = ""  # may still be the beginning of a mark
+        self._unread = Unread()
         self._newlines = ""  # behind the text so far: dropped where a mark follows
         self._raw: list[str] = []  # of a region of calls, with what came right before it
         self._body: list[str] = []
@@ -61,23 +61,19 @@ class MarkedReader:
 
     def feed(self, text: str) -> Pieces:
         """See Reader."""
-        self._buffer += text
+        self._unread.add(text)
         if self._at_start and self._bare is not None and not self._begun():
             return self._taken()
-        while (found := first_mark(self._buffer, watched := self._watched())) is not None:
-            at, mark = found
-            before, self._buffer = self._buffer[:at], self._buffer[at + len(mark) :]
+        while (part := self._unread.to_mark(self._watched())) is not None:
+            before, mark = part
             self._text(before)
             self._cross(mark)
-        keep = possible_mark(self._buffer, watched)
-        text, self._buffer = self._buffer[: len(self._buffer) - keep], self._buffer[len(self._buffer) - keep :]
-        self._text(text)
+        self._text(self._unread.certain(self._watched()))
         return self._taken()
 
     def flush(self) -> Pieces:
         """See Reader."""
-        rest, self._buffer = self._buffer, ""
-        self._text(rest)
+        self._text(self._unread.rest())
         if (region := self._region) is not None and region.read is not None:
             self._end_of_calls(region, "")
         self._write(self._newlines)
@@ -86,7 +82,7 @@ class MarkedReader:
 
     def _begun(self) -> bool:
         """Whether it is known how the text begins."""
-        first = self._buffer.lstrip()[:1]
+        first = self._unread.text.lstrip()[:1]
         if first == "{":
             self._region, self._after_mark = self._bare, False
         self._at_start = not first

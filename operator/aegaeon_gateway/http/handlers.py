@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from aiohttp import web
 
@@ -42,19 +44,9 @@ class Answerer:
     async def detokenize(self, http: web.Request) -> web.Response:
         return await self._at_once(http, "detokenize")
 
-    async def _at_once(self, http: web.Request, endpoint: Endpoint) -> web.Response:
-        """What a worker answers alone."""
-        arrived = time.monotonic()
-        client = Client(http[TENANT], self._gateway.tenants.current())
-        with self._gateway.intake.request(client.owner, shared=client.shared) as holding:
-            body = await read_body(http, self._preparation.most_bytes(client, endpoint), holding)
-            name = await self._preparation.model_of(client, body)
-            received = Received(http[REQUEST_ID], endpoint, client, name, arrived, body)
-            answer = await self._preparation.answer(received, await self._preparation.ready(name))
-        return web.Response(body=answer, content_type="application/json")
-
-    async def _serve(self, http: web.Request, endpoint: Endpoint) -> web.StreamResponse:
-        """From the body to the end of the answer, once more when the model changes before any of the answer is out."""
+    @asynccontextmanager
+    async def _received(self, http: web.Request, endpoint: Endpoint) -> AsyncIterator[tuple[Received, Holding]]:
+        """A request that is open to its end, its body read and its model known; the body is kept by it alone."""
         arrived = time.monotonic()
         client = Client(http[TENANT], self._gateway.tenants.current())
         with self._gateway.intake.request(client.owner, shared=client.shared) as holding:
@@ -62,8 +54,19 @@ class Answerer:
             name = await self._preparation.model_of(client, body)
             received = Received(http[REQUEST_ID], endpoint, client, name, arrived, body)
             del body
+            yield received, holding
+
+    async def _at_once(self, http: web.Request, endpoint: Endpoint) -> web.Response:
+        """What a worker answers alone."""
+        async with self._received(http, endpoint) as (received, _):
+            answer = await self._preparation.answer(received, await self._preparation.ready(received.model))
+        return web.Response(body=answer, content_type="application/json")
+
+    async def _serve(self, http: web.Request, endpoint: Endpoint) -> web.StreamResponse:
+        """From the body to the end of the answer, once more when the model changes before any of the answer is out."""
+        async with self._received(http, endpoint) as (received, holding):
             while True:
-                model = await self._preparation.ready(name)
+                model = await self._preparation.ready(received.model)
                 try:
                     return await self._served(http, received, model, holding)
                 except ApiError as error:

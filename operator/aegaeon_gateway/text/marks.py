@@ -27,3 +27,36 @@ def possible_mark(text: str, marks: Sequence[str]) -> int:
         if any(mark.startswith(tail) for mark in marks):
             return length
     return 0
+
+
+class Unread:
+    """Text that has come and is not read yet. Which marks count may change with each one that is read."""
+
+    __slots__ = ("text",)
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def add(self, text: str) -> None:
+        """The next part of the stream."""
+        self.text += text
+
+    def to_mark(self, marks: Sequence[str]) -> tuple[str, str] | None:
+        """Take the text before the first complete mark, and the mark; None when there is none."""
+        found = first_mark(self.text, marks)
+        if found is None:
+            return None
+        at, mark = found
+        before, self.text = self.text[:at], self.text[at + len(mark) :]
+        return before, mark
+
+    def certain(self, marks: Sequence[str]) -> str:
+        """Take what cannot become a part of a mark any more."""
+        end = len(self.text) - possible_mark(self.text, marks)
+        certain, self.text = self.text[:end], self.text[end:]
+        return certain
+
+    def rest(self) -> str:
+        """Take all: the stream has ended."""
+        rest, self.text = self.text, ""
+        return rest

@@ -14,16 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from benchmarks.random_qwen3 import MODEL, hold, save
 from benchmarks.report import Row, report
 from numpy.typing import NDArray
-from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.utils.logging import disable_progress_bar
 
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
-from aegaeon_sidecar.models.weight_files import look
-from aegaeon_sidecar.weights.fill import fill
-from aegaeon_sidecar.weights.ring import StageRing
 
 BATCH = 8
 STEPS = 24
@@ -35,36 +31,13 @@ LENGTHS = [40 + 29 * i for i in range(BATCH)]
 Forward = Callable[[Sequence[StepInput]], torch.Tensor]
 
 
-def save_model(directory: Path) -> None:
-    """A random Qwen3 of 8 layers."""
-    config = AutoConfig.for_model(
-        "qwen3",
-        hidden_size=512,
-        intermediate_size=1536,
-        num_hidden_layers=8,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        head_dim=64,
-        vocab_size=VOCAB,
-        max_position_embeddings=BLOCKS * 16,
-        initializer_range=0.05,
-    )
-    torch.manual_seed(0)
-    disable_progress_bar()
-    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(directory)
-
-
 def prefilled(directory: Path, batch_invariant: bool) -> TorchBackend:
     """An engine that holds BATCH sequences of different lengths."""
     engine = TorchBackend(batch_invariant=batch_invariant)
-    layout = engine.describe(directory, 0)
-    weights = np.empty(layout.weight_bytes, dtype=np.uint8)
-    engine.register("model", directory, layout, weights)
-    fill(look(directory, layout), [weights], StageRing())
-    engine.bind_kv(layout.kv_shape, np.zeros(BATCH * BLOCKS * layout.kv_block_bytes, dtype=np.uint8))
+    hold(engine, directory, BATCH * BLOCKS)
     generator = np.random.default_rng(1)
     for i, length in enumerate(LENGTHS):
-        engine.logits("model", [StepInput(generator.integers(0, VOCAB, length).tolist(), 0, table(i), None)])
+        engine.logits(MODEL, [StepInput(generator.integers(0, VOCAB, length).tolist(), 0, table(i), None)])
     return engine
 
 
@@ -76,9 +49,9 @@ def ways(directory: Path) -> dict[str, Forward]:
     """Three ways to run a batch."""
     plain, invariant = prefilled(directory, batch_invariant=False), prefilled(directory, batch_invariant=True)
     return {
-        "plain": lambda inputs: plain.logits("model", inputs),
-        "row by row": lambda inputs: torch.cat([plain.logits("model", [part]) for part in inputs]),
-        "invariant": lambda inputs: invariant.logits("model", inputs),
+        "plain": lambda inputs: plain.logits(MODEL, inputs),
+        "row by row": lambda inputs: torch.cat([plain.logits(MODEL, [part]) for part in inputs]),
+        "invariant": lambda inputs: invariant.logits(MODEL, inputs),
     }
 
 
@@ -118,7 +91,7 @@ def measure(name: str, way: Forward) -> list[Row]:
 def main() -> bool:
     configure_threads(1)
     with tempfile.TemporaryDirectory() as directory:
-        save_model(Path(directory))
+        save(Path(directory), vocab_size=VOCAB, max_position_embeddings=BLOCKS * 16, initializer_range=0.05)
         rows = [row for name, way in ways(Path(directory)).items() for row in measure(name, way)]
     return report("batch_invariance", rows)
 

@@ -14,20 +14,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from benchmarks.random_qwen3 import MODEL, hold, save
 from benchmarks.report import Row, report
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.utils.logging import disable_progress_bar
 
 from aegaeon_proto.constraints import ConstraintKind
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
 from aegaeon_sidecar.domain.sequences import Constraint, SamplingParams
-from aegaeon_sidecar.models.weight_files import look
 from aegaeon_sidecar.sampling import Masker, Sampled, SamplerState
 from aegaeon_sidecar.sampling.grammars import Grammars, Vocabulary
-from aegaeon_sidecar.weights.fill import fill
-from aegaeon_sidecar.weights.ring import StageRing
 
 BATCH, STEPS, PROMPT, BLOCKS, EOS = 16, 160, 24, 16, 0
 VOCAB = 32_000
@@ -45,20 +41,7 @@ CONSTRAINT = Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(SCHEMA), (EOS,))
 
 def save_model(directory: Path) -> None:
     """A random Qwen3, and a byte-level BPE tokenizer of as many tokens as the corpus gives."""
-    config = AutoConfig.for_model(
-        "qwen3",
-        hidden_size=512,
-        intermediate_size=1536,
-        num_hidden_layers=8,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        head_dim=64,
-        vocab_size=VOCAB,
-        max_position_embeddings=BLOCKS * 16,
-        tie_word_embeddings=True,
-    )
-    disable_progress_bar()
-    AutoModelForCausalLM.from_config(config).save_pretrained(directory)
+    save(directory, vocab_size=VOCAB, max_position_embeddings=BLOCKS * 16, tie_word_embeddings=True)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -75,15 +58,11 @@ class Batch:
 
     def __init__(self, directory: Path, grammars: Grammars) -> None:
         self.engine = TorchBackend()
-        layout = self.engine.describe(directory, 0)
-        weights = np.empty(layout.weight_bytes, dtype=np.uint8)
-        self.engine.register("m", directory, layout, weights)
-        fill(look(directory, layout), [weights], StageRing())
-        self.engine.bind_kv(layout.kv_shape, np.zeros(BATCH * BLOCKS * layout.kv_block_bytes, dtype=np.uint8))
+        layout = hold(self.engine, directory, BATCH * BLOCKS)
         self._vocabulary, self._grammars = Vocabulary(directory, layout.vocab_size), grammars
         self.tables = [np.arange(i * BLOCKS, (i + 1) * BLOCKS, dtype=np.int32) for i in range(BATCH)]
         for i, table in enumerate(self.tables):
-            self.engine.logits("m", [StepInput([i + 7] * PROMPT, 0, table, None)])
+            self.engine.logits(MODEL, [StepInput([i + 7] * PROMPT, 0, table, None)])
 
     def samplers(self, *, constrained: bool) -> list[SamplerState]:
         """Of seeded draws."""
@@ -105,7 +84,7 @@ def step(batch: Batch, samplers: list[SamplerState], tokens: list[int], at: int)
         for token, table, sampler in zip(tokens, batch.tables, samplers, strict=True)
     ]
     begin = time.perf_counter()
-    chosen = batch.engine.step("m", inputs)
+    chosen = batch.engine.step(MODEL, inputs)
     seconds = time.perf_counter() - begin
     for row, (one, sampler) in enumerate(zip(chosen, samplers, strict=True)):
         assert isinstance(one, Sampled), one

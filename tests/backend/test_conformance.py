@@ -18,13 +18,9 @@ from tokenizers import Tokenizer
 from aegaeon_gateway.request.structured import StructuredFields, form_of
 from aegaeon_proto.constraints import fault
 from aegaeon_sidecar.backends import StepInput
-from aegaeon_sidecar.backends.torch import TorchBackend
 from aegaeon_sidecar.domain.sequences import Constraint, SamplingParams
-from aegaeon_sidecar.models.weight_files import look
 from aegaeon_sidecar.sampling import Sampled, SamplerState
 from aegaeon_sidecar.sampling.grammars import Grammars, Vocabulary
-from aegaeon_sidecar.weights.fill import fill
-from aegaeon_sidecar.weights.ring import StageRing
 
 EOS, BATCH, BLOCKS, LONGEST, LEAST = 2, 16, 16, 240, 500
 PROMPT = [5, 17, 23]
@@ -53,14 +49,10 @@ class Row:
 class Writer:
     """A tiny random model that writes outputs, sixteen at a time, each under a schema of its own."""
 
-    def __init__(self, directory: Path) -> None:
-        self.engine = TorchBackend()
-        layout = self.engine.describe(directory, 0)
-        weights = np.empty(layout.weight_bytes, dtype=np.uint8)
-        self.engine.register("m", directory, layout, weights)
-        fill(look(directory, layout), [weights], StageRing())
-        self.engine.bind_kv(layout.kv_shape, np.zeros(BATCH * BLOCKS * layout.kv_block_bytes, dtype=np.uint8))
-        self.vocabulary = Vocabulary(directory, layout.vocab_size)
+    def __init__(self, rig: Any, directory: Path) -> None:
+        self._rig = rig(directory, kv_blocks=BATCH * BLOCKS)
+        self._engine = self._rig.backend
+        self.vocabulary = Vocabulary(directory, self._rig.layout.vocab_size)
         self.grammars = Grammars()
         self.tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
 
@@ -81,12 +73,12 @@ class Writer:
     def _step(self, rows: list[Row]) -> None:
         fresh = [row for row in rows if not row.output]
         for row in fresh:
-            self._take(row, self.engine.step("m", [StepInput(PROMPT, 0, row.blocks, row.sampler)])[0])
+            self._take(row, self._engine.step("model", [StepInput(PROMPT, 0, row.blocks, row.sampler)])[0])
         going = [row for row in rows if row not in fresh]
         parts = [
             StepInput(row.output[-1:], len(PROMPT) + len(row.output) - 1, row.blocks, row.sampler) for row in going
         ]
-        for row, chosen in zip(going, self.engine.step("m", parts) if parts else [], strict=True):
+        for row, chosen in zip(going, self._engine.step("model", parts) if parts else [], strict=True):
             self._take(row, chosen)
 
     @staticmethod
@@ -120,8 +112,8 @@ def checked(writer: Writer, asked: Sequence[Asked], seeds: int) -> tuple[int, se
 
 
 @pytest.fixture(scope="module")
-def writer(tiny_models: dict[str, Path]) -> Writer:
-    return Writer(tiny_models["llama"])
+def writer(rig: Any, tiny_models: dict[str, Path]) -> Writer:
+    return Writer(rig, tiny_models["llama"])
 
 
 def followed(schemas: Sequence[Schema]) -> list[Asked]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before torch or triton is imported: kernels run on the CPU
+
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator

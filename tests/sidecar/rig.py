@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ import grpc
 from aegaeon_proto.v1 import engine_pb2 as pb
 from aegaeon_proto.v1 import engine_pb2_grpc, gateway_pb2, gateway_pb2_grpc
 from aegaeon_proto.v1 import model_pb2 as mpb
-from aegaeon_sidecar.backends import Backend
+from aegaeon_sidecar.backends import Backend, Launched, StepInput
 from aegaeon_sidecar.backends.torch import TorchBackend
 from aegaeon_sidecar.config import SidecarConfig
 from aegaeon_sidecar.engine.engine import Engine
@@ -57,6 +57,18 @@ def seq(name: str, choice: int = 0) -> mpb.SeqId:
 
 def spec(name: str, directory: Path, max_model_len: int = 0) -> mpb.ModelSpec:
     return mpb.ModelSpec(name=name, source=mpb.ModelSource(directory=str(directory)), max_model_len=max_model_len)
+
+
+class Counted(TorchBackend):
+    """`ahead`: for each step its inputs that began with tokens which the host did not know."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.ahead: list[int] = []
+
+    def launch(self, model: str, inputs: Sequence[StepInput], after: Launched | None = None) -> Launched:
+        self.ahead.append(sum(part.follows is not None for part in inputs))
+        return super().launch(model, inputs, after)
 
 
 @dataclass

@@ -71,7 +71,7 @@ def lark_of(grammar: str) -> str:
     """A grammar of GBNF, which other servers take as well, or of Lark, as Lark. Raises ValueError."""
     try:
         return str(any_to_lark(grammar))
-    except Exception as error:  # the library raises Exception itself
+    except Exception as error:  # llguidance raises Exception itself for what it cannot read
         raise ValueError(f"neither GBNF nor Lark: {error}") from error
 
 

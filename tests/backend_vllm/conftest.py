@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from backend_vllm.families import FAMILIES, REFUSED, quantise, save
 from numpy.typing import NDArray
-from sidecar.conftest import folder, one_thread, scheduler  # noqa: F401
+from sidecar.conftest import folder, one_thread, scheduler  # noqa: F401  # fixtures of these tests too
 
 from aegaeon_sidecar.backends import Backend, StepInput
 from aegaeon_sidecar.models.placement import Layout

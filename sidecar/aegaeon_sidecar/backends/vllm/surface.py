@@ -16,7 +16,7 @@ import torch
 import vllm._custom_ops as custom_ops
 import vllm.model_executor.layers.utils as layer_utils
 from torch import Tensor
-from vllm import __version__ as VERSION  # noqa: N812
+from vllm import __version__ as VERSION  # noqa: N812  # a constant, as PLATFORM is
 from vllm.config import VllmConfig, get_layers_from_vllm_config, set_current_vllm_config
 from vllm.engine.arg_utils import EngineArgs
 from vllm.forward_context import set_forward_context

@@ -77,6 +77,7 @@ def _table(inputs: Seq[StepInput], ends: NDArray[np.int32], block_tokens: int) -
 def forward(shell: Shell, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Tensor:
     """float32 [len(wanted), vocab_size]: the logits after the last token of each input of `wanted`; None: after every
     token of all inputs."""
+    torch.get_num_threads()  # OpenMP's number is a thread's own; torch gives it this thread's when it is first asked
     batch = Batch.of(inputs, shell.block_tokens)
     _zero_new_blocks(shell, inputs)
     common = batch.metadata()

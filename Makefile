@@ -74,7 +74,7 @@ test: $(STAMP) redis-server ## the tests on WORKERS; random ones with the same e
 	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" $(addprefix --ignore=,$(STACKS))
 # One worker: each would import all of vLLM.
 test-vllm: $(VLLM_STAMP) ## the tests that need vLLM, in its environment
-	$(VLLM_PY) -m pytest -q -m "not slow and not gpu" tests/backend_vllm
+	$(VLLM_PY) -m pytest -q -m "not slow and not gpu" tests/backend_vllm tests/stack/test_vllm.py
 # The source of the build for GPUs, which runs on no machine without one.
 VLLM_CUDA := $(CACHE)/vllm-cuda-$(shell sha256sum < containers/vllm-cuda.lock | cut -c1-16)
 $(VLLM_CUDA)/.installed: | $(BIN)/uv

@@ -249,6 +249,12 @@ bench: models ## every figure beside its limit; JSON in benchmarks/results
 	  echo "== exactness"; $(PY) -m benchmarks.exactness --switches $(SWITCHES) --models $(MODELS) || missed="$$missed exactness"; \
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
 
+.PHONY: bench-vllm
+bench-vllm: $(VLLM_STAMP) models ## with vLLM: an engine beside vLLM's own, and SWITCHES forced switches of each of two pools
+	@missed=; $(VLLM_PY) -m benchmarks.vllm_engine || missed=" vllm_engine"; \
+	  PYTHONPATH=tests:. $(VLLM_PY) -m benchmarks.vllm_switches --switches $(SWITCHES) --models $(MODELS) || missed="$$missed vllm_switches"; \
+	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
+
 .PHONY: truth oracle
 truth: models ## the same trace through the real stack and the simulator; needs a machine that does nothing else
 	$(PY) -m benchmarks.truth --models $(MODELS)

@@ -104,7 +104,7 @@ class Failures:
                 del inst.weights[model.name]
             return
         weights.unload = None
-        if not known:
+        if not known or kind is None:  # it was skipped, behind a turn that failed: the weights are not to blame
             return
         failures = inst.failures[model.name] = inst.failures.get(model.name, 0) + 1
         if failures > self._pool.config.max_failures:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native.arrays import DeviceBytes
+from aegaeon_proto.pooling import Task
 from aegaeon_sidecar.backends import Launched, StepInput
 from aegaeon_sidecar.backends.rows import row_tile
 from aegaeon_sidecar.backends.told import Told, chosen_rows, wanted_rows
@@ -66,8 +67,10 @@ class VllmBackend:
         self._shells: dict[str, tuple[Shell, str]] = {}
         self._kv: dict[str, Tensor] = {}
 
-    def describe(self, directory: Path, max_model_len: int) -> Layout:
+    def describe(self, directory: Path, max_model_len: int, task: str = "") -> Layout:
         """See Backend. Builds the shell: what a model needs is known to vLLM's classes alone. Raises ModelError."""
+        if task not in ("", Task.GENERATE.value):
+            raise ModelError(f"{task} is not served by this backend; use backend torch")
         files = read_tensors(directory)
         check_known(files)
         with surface.EXCLUSIVE:

@@ -141,7 +141,8 @@ def _embedding() -> Json:
 
 def _ranking() -> Json:
     document = _object(text=_STRING, multi_modal={"type": "null"})
-    result = _object(index=_COUNT, document=document, relevance_score={"type": "number"})
+    result = _object(index=_COUNT, relevance_score={"type": "number"})
+    result["properties"]["document"] = document
     usage = _object(prompt_tokens=_COUNT, total_tokens=_COUNT)
     return _object(id=_STRING, model=_STRING, usage=usage, results={"type": "array", "items": result})
 

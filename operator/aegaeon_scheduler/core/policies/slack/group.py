@@ -16,7 +16,7 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Place, Role, SeqId
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
+from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 
 class Kind(Enum):
@@ -228,19 +228,23 @@ def node_of(group: Group) -> str | None:
     if group.inst is not None:
         return group.inst.node
     members = group.members.values()
-    bound = (s.home.node for s in members if s.home is not None and (s.place is not Place.NONE or s.source is not None))
-    return next(bound, None)
+    return next((s.home.node for s in members if s.home is not None and _has_kv(s)), None)
+
+
+def _has_kv(seq: Sequence) -> bool:
+    """Whether it has KV, or will have when what is under way has ended."""
+    return seq.place is not Place.NONE or seq.source is not None or seq.copy is not None
 
 
 def may_leave(group: Group) -> bool:
-    """Whether every member can leave once its turns are over: no copy, no prompt just begun, host room for all."""
+    """Whether every member can leave once its turns are over: no copy under way, host room for all."""
     inst = group.inst
     if inst is None:
         return False
     blocks = 0
     for seq in group.members.values():
-        if seq.copy is not None or (seq.stage is Stage.PREFILL and seq.place is Place.NONE):
+        if seq.copy is not None:
             return False
-        if seq.place is Place.DEVICE:
+        if seq.place is Place.DEVICE or seq.turns:
             blocks += kv_blocks(seq)
     return not blocks or inst.book.host_room(group.model.fp, blocks)

@@ -61,4 +61,5 @@ class Admission:
         if not self._pool.config.start_s:
             return False
         roles = {inst.role for inst in self._pool.instances.values() if inst.has(seq.model)}
-        return Role.UNIFIED not in roles and not roles >= {Role.PREFILL, Role.DECODE}
+        needed = {Role.PREFILL} if seq.model.pools else {Role.PREFILL, Role.DECODE}
+        return Role.UNIFIED not in roles and not roles >= needed

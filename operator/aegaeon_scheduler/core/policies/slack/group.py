@@ -94,7 +94,8 @@ class Group:
         slo = self.model.config.slo
         ttft_s, tbt_s = slo.ttft_s, slo.tbt_s
         best, late = inf, 0
-        for seq in self.members.values():
+        members = self.prompts if self.model.pools else self.members  # what ends with its prompt is due no more
+        for seq in members.values():
             made = seq.projected_kv - seq.prompt_tokens
             output = made + 1 if made >= seq.prefix_tokens and seq.projected_kv else seq.output_tokens
             due = seq.arrival + ttft_s + output * tbt_s
@@ -102,7 +103,7 @@ class Group:
                 late += 1
             elif due < best:
                 best = due
-        return (min(best, now + late_s) if late else best), len(self.members) - late
+        return (min(best, now + late_s) if late else best), len(members) - late
 
     def order(self, now: float, settings: SlackSettings) -> Order:
         """Its key, and its rank: the key, later by what its model is behind, and the fewer share its steps in time."""
@@ -181,6 +182,7 @@ def kv_blocks(seq: Sequence) -> int:
 class Load:
     """What a group asks of an instance: share of its time (`util`), bytes, when it is due (`key`), and its `rank`.
 
+    Of a model that pools, the share is that of what its prompts may take; it has no steps.
     `weights` of its `nbytes` are weights, the others KV.
     """
 
@@ -201,9 +203,12 @@ class Load:
         """Measure a group as if on this instance."""
         fp = group.model.fp
         context, blocks = group.size()
-        step_s = estimates.of(group.model.name, inst.device).step_s(context, len(group.members))
         slo = group.model.config.slo
-        util = step_s / max(slo.tbt_s, 1e-9)
+        if fp.pools:
+            util = group.prompts_s(estimates, inst) / max(slo.ttft_s, 1e-9)
+        else:
+            step_s = estimates.of(group.model.name, inst.device).step_s(context, len(group.members))
+            util = step_s / max(slo.tbt_s, 1e-9)
         key, rank = group.order(now, settings)
         weights = fp.weight_slabs * inst.slab_bytes
         return Load(group, key, rank, util, weights + blocks * fp.kv_block_bytes, weights)

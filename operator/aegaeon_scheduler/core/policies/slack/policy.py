@@ -100,6 +100,8 @@ class SlackPolicy:
 
     def _floor(self, model: Model, inst: Instance) -> float:
         """Share of an instance's time that a batch of one takes."""
+        if model.pools:
+            return 0.0
         return self._estimates.of(model.name, inst.device).step_s(0, 1) / max(model.config.slo.tbt_s, 1e-9)
 
     def _create(self, seq: Sequence, kind: Kind, now: float) -> Group:

@@ -266,6 +266,11 @@ class PaperPolicy:
         """See Policy. The host cache is inclusive: what was loaded last is in it."""
         return False
 
+    def wants(self, inst: Instance, model: Model) -> bool:
+        """See Policy."""
+        state = self._of(inst)
+        return any(work.model is model for work in (*state.queue.groups, *state.work.batches))
+
     def preemption_order(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
         """Most slack first; prompts that wait for their first decode turn last."""
         return sorted(sequences, key=lambda s: (s.stage is Stage.PREFILL, -s.deadline(), s.order))

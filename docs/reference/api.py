@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from aegaeon_gateway.http.openapi import description
+from aegaeon_gateway.request.anthropic_schema import CountRequest, MessagesRequest
 from aegaeon_gateway.request.parameters import NO_EFFECT, REFUSED
+from aegaeon_gateway.request.parse import KNOWN
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
 
 HERE = Path(__file__).parent
@@ -22,6 +24,14 @@ OpenAI's, at `http://HOST:PORT/v1`; `GET /openapi.json` describes requests and a
 of chats and completions, all of [vLLM](https://docs.vllm.ai)'s server among them. A parameter works, has no effect
 because none is called for, or is refused: with 400, which names it. What is null, or asks for nothing, is accepted
 everywhere. Unknown names are refused.
+"""
+
+MESSAGES = """
+## Messages
+
+Anthropic's API, [translated](../guides/other-apis.md) into chats. Its clients send their key as `x-api-key`, which
+every endpoint takes as well as `Authorization: Bearer KEY`. Errors have Anthropic's form. `count_tokens` takes what is
+not marked ².
 """
 
 
@@ -47,6 +57,8 @@ def page() -> Iterator[str]:
         neutral = ", ".join(f"`{json.dumps(value)}`" for value in refused.allowed)
         yield f"| {marked(name)} | {neutral} | {refused.reason} |"
     yield "\n¹ vLLM's server does not know it."
+    yield MESSAGES
+    yield from other(MessagesRequest, schemas, without=CountRequest, marked_as="²")
 
 
 def working(schemas: dict[str, Schema]) -> Iterator[str]:
@@ -60,6 +72,22 @@ def working(schemas: dict[str, Schema]) -> Iterator[str]:
     for name, meanings in sorted(rows.items()):
         for meaning, of in meanings.items():
             yield f"| {marked(name)} | {'both' if len(of) == 2 else of[0]} | {meaning} |"
+
+
+def other(kind: Any, schemas: dict[str, Schema], *, without: Any = None, marked_as: str = "") -> Iterator[str]:
+    """One table of an endpoint's own: what works, what has no effect, what is refused."""
+    common = without.__struct_encode_fields__ if without else kind.__struct_encode_fields__
+    yield "| parameter | type | |\n|---|---|---|"
+    properties = schemas[kind.__name__]["properties"]
+    for name in kind.__struct_encode_fields__:
+        field = properties[name]
+        mark = "" if name in common else f" {marked_as}"
+        yield f"| `{name}`{mark} | {type_of(field, schemas)} | {field.get('description', '')} |"
+    for name, entry in KNOWN[kind].no_effect.items():
+        yield f"| `{name}` | {type_of(properties[name], schemas)} | no effect: {entry.reason} |"
+    for name, refused in KNOWN[kind].refused.items():
+        neutral = ", ".join(f"`{json.dumps(value)}`" for value in refused.allowed)
+        yield f"| `{name}` | {neutral} | else refused: {refused.reason} |"
 
 
 def marked(name: str) -> str:

@@ -62,7 +62,7 @@ _TEXT_WORDS = (
     "id", "Split", "Regex", "pattern", "Sequence", "Metaspace", "Replace", "Unigram", "WordPiece", "WordLevel",
     "<s>", "lo",
 )  # fmt: skip
-_WORDS = (
+WORDS = (
     *_COMMON, "messages", "prompt", "role", "content", "type", "text", "name", "user", "assistant", "system", "tools",
     "developer", "response_format", "guided_json",
     "guided_regex", "structured_outputs", "logprobs", "top_logprobs", "echo", "best_of", "suffix", "tool_calls", "m",
@@ -79,19 +79,19 @@ def _body(documents: list[dict[str, Any]], kind: str) -> Callable[[], AbstractCo
 
         def one(data: bytes) -> None:
             try:
-                parsed = parse.parse(request, json_input(data, documents, _WORDS))
+                parsed = parse.parse(request, json_input(data, documents, WORDS))
             except ApiError as error:
                 json.dumps(error.body()).encode()
                 assert 400 <= error.status < 500, error
                 return
-            _check_bounds(parsed)
+            check_bounds(parsed)
 
         yield one
 
     return open_
 
 
-def _check_bounds(parsed: Any) -> None:
+def check_bounds(parsed: Any) -> None:
     """What an engine computes with is finite and within the bounds that are documented; None: the model's own."""
     bounds = {
         "temperature": (0, 2),

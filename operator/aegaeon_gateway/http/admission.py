@@ -59,5 +59,5 @@ def check_body(body: bytes | bytearray, length: int, endpoint: Endpoint) -> None
             f"The body has {len(body)} bytes, but this model's maximum context length is {length} tokens, for which "
             f"{most} bytes are allowed; send less."
         )
-        param = {"chat": "messages", "detokenize": "tokens"}.get(endpoint, "prompt")
+        param = {"completions": "prompt", "tokenize": "prompt", "detokenize": "tokens"}.get(endpoint, "messages")
         raise PromptTooLongError(message, param=param, code="context_length_exceeded")

@@ -1,9 +1,9 @@
-"""The two completion endpoints: prepare the request, submit it, and write the answer as it comes."""
+"""The endpoints that generate: prepare the request, submit it, and write the answer as it comes."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from aiohttp import web
@@ -11,6 +11,7 @@ from aiohttp import web
 from aegaeon_gateway.answer.answer import Answer
 from aegaeon_gateway.answer.chat import ChatRenderer
 from aegaeon_gateway.answer.completions import CompletionRenderer
+from aegaeon_gateway.answer.messages import MessagesRenderer
 from aegaeon_gateway.answer.render import Renderer
 from aegaeon_gateway.errors import ApiError
 from aegaeon_gateway.generation.request import Request
@@ -24,9 +25,15 @@ from aegaeon_gateway.metrics import ModelMetrics
 from aegaeon_gateway.workers.wire import Endpoint
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
+_RENDERERS: dict[Endpoint, Callable[[Request], Renderer]] = {
+    "chat": ChatRenderer,
+    "completions": CompletionRenderer,
+    "messages": MessagesRenderer,
+}
+
 
 class Answerer:
-    """Handlers of POST /v1/chat/completions and /v1/completions, /tokenize and /detokenize."""
+    """Handlers of every POST: answers of models, and what workers answer alone."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -37,6 +44,12 @@ class Answerer:
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
         return await self._serve(http, "completions")
+
+    async def messages(self, http: web.Request) -> web.StreamResponse:
+        return await self._serve(http, "messages")
+
+    async def count_tokens(self, http: web.Request) -> web.Response:
+        return await self._at_once(http, "count_tokens")
 
     async def tokenize(self, http: web.Request) -> web.Response:
         return await self._at_once(http, "tokenize")
@@ -79,8 +92,7 @@ class Answerer:
         """By the model as it is. Raises ApiError, which may be of no more than that the name stands for another one."""
         request = await self._preparation.request(received, model)
         holding.hold(request.prompt_tokens * TOKEN_BYTES)
-        renderer = ChatRenderer(request) if received.endpoint == "chat" else CompletionRenderer(request)
-        return await self._answer(http, request, renderer, holding)
+        return await self._answer(http, request, _RENDERERS[received.endpoint](request), holding)
 
     async def _answer(
         self, http: web.Request, request: Request, renderer: Renderer, holding: Holding
@@ -120,5 +132,4 @@ class Answerer:
         """The answer as it comes, comments while it does not, and how it ended."""
         catalog, model = self._gateway.catalog, request.model
         with Silence(self._gateway.config.keepalive_s, answer.wake) as silence:
-            usage = request.options.include_usage
-            return await stream(http, answer, renderer, silence, lambda: catalog.starting(model), usage=usage)
+            return await stream(http, answer, renderer, silence, lambda: catalog.starting(model))

@@ -24,7 +24,7 @@ from aegaeon_gateway.request.parse import model_of
 from aegaeon_gateway.workers.wire import Endpoint, Job
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
-_PREFIXES: dict[Endpoint, str] = {"chat": "chatcmpl", "completions": "cmpl"}
+_PREFIXES: dict[Endpoint, str] = {"chat": "chatcmpl-", "completions": "cmpl-", "messages": "msg_"}
 _KEPT_BYTES = 16384  # of a body while it is answered: should its model change at this moment, the prompt is made anew
 
 
@@ -45,7 +45,7 @@ class Received:
         """Of its next submission. Each has its own: what engines still say of the former one is not of the answer."""
         self.tries += 1
         again = f".{self.tries}" if self.tries > 1 else ""
-        return f"{_PREFIXES[self.endpoint]}-{self.id}{again}"
+        return f"{_PREFIXES[self.endpoint]}{self.id}{again}"
 
     def prepared(self) -> None:
         """A large body is not kept beside the prompt that was made of it."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from aiohttp import web
 
 from aegaeon_gateway.answer.answer import Answer
-from aegaeon_gateway.answer.render import DONE, Renderer, error_event
+from aegaeon_gateway.answer.render import Renderer
 from aegaeon_gateway.generation.output import Delta
 from aegaeon_gateway.http.intake import Holding
 from aegaeon_gateway.http.silence import COMMENT, Silence
@@ -43,8 +43,6 @@ async def stream(
     renderer: Renderer,
     silence: Silence,
     starting: Callable[[], bool],
-    *,
-    usage: bool,
 ) -> tuple[web.StreamResponse, str]:
     """Write events as tokens come, and say how it ended; what came together is one write.
 
@@ -55,7 +53,7 @@ async def stream(
     while not outcome:
         await answer.wait()
         events = [renderer.chunk(delta) async for delta in _in_turns(answer.drain())]
-        last, outcome = _end(answer, renderer, usage=usage)
+        last, outcome = _end(answer, renderer)
         if answer.error is not None and outcome != "ok" and not response.prepared:
             raise answer.error
         if events and not opened:
@@ -70,12 +68,12 @@ async def stream(
     return response, outcome
 
 
-def _end(answer: Answer, renderer: Renderer, *, usage: bool) -> tuple[bytes, str]:
+def _end(answer: Answer, renderer: Renderer) -> tuple[bytes, str]:
     """The last events of a stream and how it ended; both empty while it goes on."""
     if answer.done:
-        return (renderer.usage(answer.usage) if usage else b"") + DONE, "ok"
+        return renderer.ending(answer.usage), "ok"
     if answer.error is not None:
-        return error_event(answer.error), answer.error.outcome
+        return renderer.failure(answer.error), answer.error.outcome
     return b"", ""
 
 

@@ -15,6 +15,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from aegaeon_gateway.answer.messages import error_body
 from aegaeon_gateway.errors import ApiError, EngineError, overloaded
 from aegaeon_gateway.http.gateway import REQUEST_ID, TENANT, Gateway
 from aegaeon_gateway.http.handlers import Answerer
@@ -40,6 +41,8 @@ def make_app(gateway: Gateway, refusals: Refusals) -> web.Application:
     app.on_response_prepare.append(_name_request)
     app.router.add_post("/v1/chat/completions", answerer.chat)
     app.router.add_post("/v1/completions", answerer.completions)
+    app.router.add_post("/v1/messages", answerer.messages)
+    app.router.add_post("/v1/messages/count_tokens", answerer.count_tokens)
     app.router.add_post("/tokenize", answerer.tokenize)
     app.router.add_post("/detokenize", answerer.detokenize)
     app.router.add_get("/v1/models", pages.models)
@@ -152,7 +155,7 @@ def _shaped(refusals: Refusals) -> Middleware:
             request=request[REQUEST_ID],
             client_id=client_id,
         )
-        return respond(refused)
+        return respond(refused, error_body(refused) if request.path.startswith("/v1/messages") else None)
 
     return shape
 
@@ -173,13 +176,19 @@ def _endpoint(request: web.Request) -> str:
     return resource.canonical if resource else "unknown"
 
 
+def _credential(request: web.Request) -> str:
+    """The Authorization header, or what Anthropic's clients send in its place."""
+    key = request.headers.get("X-Api-Key", "")
+    return request.headers.get("Authorization", "") or (f"Bearer {key}" if key else "")
+
+
 def _identifier(gateway: Gateway) -> Middleware:
     """A client of what models are asked for is authenticated before anything else is looked at."""
 
     @web.middleware
     async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path.startswith("/v1/") or request.path in _OF_MODELS:
-            request[TENANT] = gateway.tenants.current().identify(request.headers.get("Authorization", ""))
+            request[TENANT] = gateway.tenants.current().identify(_credential(request))
         return await handler(request)
 
     return identify

@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from aegaeon_gateway.errors import InvalidRequestError
-from aegaeon_gateway.request.parameters import REFUSED
+from aegaeon_gateway.request.anthropic_schema import MESSAGES, CountRequest, MessagesRequest
+from aegaeon_gateway.request.parameters import COMPLETIONS, Known
 from aegaeon_gateway.request.schema import MAX_CHOICES, ChatRequest, CommonRequest, CompletionRequest, accepted
 from aegaeon_gateway.request.texts import DetokenizeRequest, TokenizeRequest
 
@@ -19,6 +20,7 @@ _MESSAGES = {
     "response_format.type": "must be text, json_object or json_schema",
     "role": "must be system, developer, user, assistant or tool",
     "service_tier": "must be auto or default",
+    "stop_sequences": "must be a list of at most 16 texts",
     "stop": "must be a text or a list of at most 16 texts",
     "content.type": "must be text; other kinds of content are not served",
     "tools.type": "must be function; other kinds of tools are not served",
@@ -30,10 +32,17 @@ class _ModelOnly(Struct):
 
 
 RequestT = TypeVar("RequestT", ChatRequest, CompletionRequest)
+StructT = TypeVar("StructT", bound=Struct)
 AloneT = TypeVar("AloneT", TokenizeRequest, DetokenizeRequest)
+KNOWN: dict[type[Struct], Known] = {
+    ChatRequest: COMPLETIONS,
+    CompletionRequest: COMPLETIONS,
+    MessagesRequest: MESSAGES,
+    CountRequest: MESSAGES,
+}
+"""requests by their type, with what they may name beside its fields"""
 _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
-    ChatRequest: msgspec.json.Decoder(accepted(ChatRequest)),
-    CompletionRequest: msgspec.json.Decoder(accepted(CompletionRequest)),
+    **{kind: msgspec.json.Decoder(accepted(kind, known)) for kind, known in KNOWN.items()},
     **{kind: msgspec.json.Decoder(kind) for kind in (TokenizeRequest, DetokenizeRequest, _ModelOnly)},
 }
 _INDEX = re.compile(r"\[\d+\]")
@@ -50,16 +59,27 @@ def model_of(body: bytes | bytearray) -> str:
 
 def parse(kind: type[RequestT], body: bytes | bytearray) -> RequestT:
     """Check a request body. Raises InvalidRequestError naming the parameter."""
-    request: RequestT = _decode(kind, body)
-    for name, refused in REFUSED.items():
+    request = decoded(kind, body)
+    check(request)
+    return request
+
+
+def decoded(kind: type[StructT], body: bytes | bytearray) -> StructT:
+    """A body of KNOWN by its types, without what is refused. Raises InvalidRequestError naming the parameter."""
+    request: StructT = _decode(kind, body)
+    for name, refused in KNOWN[kind].refused.items():
         if isinstance(value := getattr(request, name), Raw):
             refused.check(name, bytes(value))
+    return request
+
+
+def check(request: ChatRequest | CompletionRequest) -> None:
+    """What types cannot say. Raises InvalidRequestError naming the parameter."""
     _check_common(request)
     if isinstance(request, ChatRequest):
         _check_chat(request)
     else:
         _check_completion(request)
-    return request
 
 
 def parse_alone(kind: type[AloneT], body: bytes | bytearray) -> AloneT:

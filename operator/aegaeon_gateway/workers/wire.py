@@ -20,7 +20,7 @@ LONGEST_BYTES = 256 << 20
 """of a head or a tail; a peer that sends more is not ours"""
 
 
-Endpoint = Literal["chat", "completions", "tokenize", "detokenize"]
+Endpoint = Literal["chat", "completions", "messages", "count_tokens", "tokenize", "detokenize"]
 
 
 class Limit(Struct, frozen=True):

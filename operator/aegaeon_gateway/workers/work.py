@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from aegaeon_gateway.dialects.families import Dialect
 from aegaeon_gateway.errors import InvalidRequestError
+from aegaeon_gateway.request.bodies import chat_of_body, named
 from aegaeon_gateway.request.parse import parse
 from aegaeon_gateway.request.prompt import pack
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
@@ -14,7 +15,7 @@ from aegaeon_gateway.workers.model import ModelText
 from aegaeon_gateway.workers.prompts import Context, Prompts, Request, prompts_of
 from aegaeon_gateway.workers.sampling import limits_of, prompt_logprob_count, sampling_of
 from aegaeon_gateway.workers.spoken import budget_of, constrained, dialect_of
-from aegaeon_gateway.workers.texts import detokenize, tokenize
+from aegaeon_gateway.workers.texts import count, detokenize, tokenize
 from aegaeon_gateway.workers.wire import Answered, Done, Job, Options
 from aegaeon_proto.sampling import MAX_PROMPT_LOGPROBS
 from aegaeon_proto.v1.model_pb2 import Constraint
@@ -31,11 +32,16 @@ def run(job: Job, body: bytes, text: ModelText, stage: Callable[[str], None]) ->
             return Answered(), tokenize(job, body, text, stage)
         case "detokenize":
             return Answered(), detokenize(job, body, text, stage)
-    return _prepared(job, body, text, stage)
+        case "count_tokens":
+            return Answered(), count(job, body, text, stage)
+    if job.endpoint == "completions":
+        return _prepared(parse(CompletionRequest, body), job, text, stage)
+    chat = chat_of_body(job.endpoint, body)
+    with named(job.endpoint):
+        return _prepared(chat, job, text, stage)
 
 
-def _prepared(job: Job, body: bytes, text: ModelText, stage: Callable[[str], None]) -> tuple[Done, bytes]:
-    request = parse(ChatRequest, body) if job.endpoint == "chat" else parse(CompletionRequest, body)
+def _prepared(request: Request, job: Job, text: ModelText, stage: Callable[[str], None]) -> tuple[Done, bytes]:
     if request.model != job.model:
         raise InvalidRequestError("The body names two models.", param="model", code="invalid_value")
     dialect, form = dialect_of(request, job, text), constrained(request)

@@ -11,6 +11,7 @@ from aegaeon_gateway.http.openapi import description
 from aegaeon_gateway.request.anthropic_schema import CountRequest, MessagesRequest
 from aegaeon_gateway.request.parameters import NO_EFFECT, REFUSED
 from aegaeon_gateway.request.parse import KNOWN
+from aegaeon_gateway.request.responses_schema import ResponsesRequest
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
 
 HERE = Path(__file__).parent
@@ -26,6 +27,12 @@ because none is called for, or is refused: with 400, which names it. What is nul
 everywhere. Unknown names are refused.
 """
 
+RESPONSES = """
+## Responses
+
+OpenAI's newer API, [translated](../guides/other-apis.md#responses) into chats. `GET` and `DELETE` are of responses that
+are kept.
+"""
 MESSAGES = """
 ## Messages
 
@@ -57,6 +64,8 @@ def page() -> Iterator[str]:
         neutral = ", ".join(f"`{json.dumps(value)}`" for value in refused.allowed)
         yield f"| {marked(name)} | {neutral} | {refused.reason} |"
     yield "\n¹ vLLM's server does not know it."
+    yield RESPONSES
+    yield from other(ResponsesRequest, schemas)
     yield MESSAGES
     yield from other(MessagesRequest, schemas, without=CountRequest, marked_as="²")
 

@@ -33,6 +33,29 @@ MESSAGES = [
     },
 ]  # fmt: skip
 
+_FUNCTION = {"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True}
+RESPONSES = [
+    {"model": "m", "input": "Hello"},
+    {
+        "model": "m", "instructions": "Be brief.", "previous_response_id": "resp_1", "store": True,
+        "metadata": {"a": "b"}, "max_output_tokens": 9, "temperature": 0.7, "top_p": 0.9, "top_k": 5, "seed": 7,
+        "stop": ["a"], "stream": True, "tools": [_FUNCTION], "tool_choice": {"type": "function", "name": "f"},
+        "parallel_tool_calls": False, "reasoning": {"effort": "low", "summary": "auto"}, "top_logprobs": 2,
+        "include": ["message.output_text.logprobs"], "truncation": "disabled",
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}},
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "Hello"}]},
+            {"type": "reasoning", "id": "1", "summary": [], "content": [{"type": "reasoning_text", "text": "t"}]},
+            {"type": "message", "role": "assistant", "id": "2", "status": "completed", "content": [
+                {"type": "output_text", "text": "x", "annotations": [], "logprobs": []},
+                {"type": "refusal", "refusal": "no"},
+            ]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "y"},
+        ],
+    },
+]  # fmt: skip
+
 
 def _translated(documents: list[dict[str, Any]], endpoint: str) -> Callable[[], AbstractContextManager[One]]:
     """A body of another API, as far as what its chat's template gets."""
@@ -40,23 +63,29 @@ def _translated(documents: list[dict[str, Any]], endpoint: str) -> Callable[[], 
     @contextmanager
     def open_() -> Iterator[One]:
         from aegaeon_gateway.errors import ApiError
-        from aegaeon_gateway.request.bodies import chat_of_body
+        from aegaeon_gateway.request.bodies import asked
+        from aegaeon_gateway.request.parse import items_of_history
 
         words = (*WORDS, *(word for document in documents for word in document), "input", "id")
 
         def one(data: bytes) -> None:
             try:
-                chat = chat_of_body(endpoint, json_input(data, documents, words))
+                made = asked(endpoint, json_input(data, documents, words))
             except ApiError as error:
                 json.dumps(error.body()).encode()
                 assert 400 <= error.status < 500, error
                 return
-            check_bounds(chat)
-            assert all(type(message.for_template()["content"]) is str for message in chat.messages)
+            check_bounds(made.chat)
+            if made.conversation:
+                items_of_history(made.conversation)
+            assert all(type(message.for_template()["content"]) is str for message in made.chat.messages)
 
         yield one
 
     return open_
 
 
-TARGETS = (Target("http_messages", _translated(MESSAGES, "messages"), ("aegaeon_gateway",)),)
+TARGETS = (
+    Target("http_messages", _translated(MESSAGES, "messages"), ("aegaeon_gateway",)),
+    Target("http_responses", _translated(RESPONSES, "responses"), ("aegaeon_gateway",)),
+)

@@ -52,12 +52,13 @@ def body_bytes(length: int, endpoint: Endpoint) -> int:
     return _SLACK_BYTES + length * BYTES_PER_TOKEN * (MAX_CHOICES if endpoint == "completions" else 1)
 
 
-def check_body(body: bytes | bytearray, length: int, endpoint: Endpoint) -> None:
+def check_body(size: int, length: int, endpoint: Endpoint) -> None:
     """Raises PromptTooLongError before anything of the body is looked at but its model."""
-    if len(body) > (most := body_bytes(length, endpoint)):
+    if size > (most := body_bytes(length, endpoint)):
         message = (
-            f"The body has {len(body)} bytes, but this model's maximum context length is {length} tokens, for which "
+            f"The body has {size} bytes, but this model's maximum context length is {length} tokens, for which "
             f"{most} bytes are allowed; send less."
         )
-        param = {"completions": "prompt", "tokenize": "prompt", "detokenize": "tokens"}.get(endpoint, "messages")
+        params = {"completions": "prompt", "tokenize": "prompt", "detokenize": "tokens", "responses": "input"}
+        param = params.get(endpoint, "messages")
         raise PromptTooLongError(message, param=param, code="context_length_exceeded")

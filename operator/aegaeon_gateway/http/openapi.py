@@ -10,9 +10,10 @@ from functools import cache
 
 import msgspec
 
-from aegaeon_gateway.http import openapi_messages
+from aegaeon_gateway.http import openapi_messages, openapi_responses
 from aegaeon_gateway.http.openapi_shapes import COUNT, IDS, STRING, Json, fields, nullable
 from aegaeon_gateway.request.parse import KNOWN
+from aegaeon_gateway.request.responses_schema import ResponsesRequest
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest, accepted
 from aegaeon_gateway.request.texts import DetokenizeRequest, TokenizeRequest
 
@@ -41,10 +42,15 @@ _ERRORS = {
 @cache
 def description() -> bytes:
     """The document of GET /openapi.json."""
-    schemas = _requests() | _answers() | openapi_messages.answers()
+    schemas = _requests() | _answers() | openapi_messages.answers() | openapi_responses.answers()
     completions = {"requestBody": _body("CompletionRequest"), "responses": _completion_answers("Completion")}
     chat = {"requestBody": _body("ChatRequest"), "responses": _completion_answers("ChatCompletion")}
     model_id = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    response_id = {**model_id, "schema": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,128}$"}}
+    responses = {
+        "requestBody": _body("ResponsesRequest"),
+        "responses": _completion_answers("Response", "named by their `type`"),
+    }
     paths = {
         "/v1/chat/completions": {"post": _operation("createChatCompletion", "Answer a chat.", chat)},
         "/v1/completions": {"post": _operation("createCompletion", "Continue texts.", completions)},
@@ -57,6 +63,17 @@ def description() -> bytes:
         },
         "/v1/messages/count_tokens": {
             "post": _operation("countTokens", "The length of a message's prompt.", _messages("Count", whole=False)),
+        },
+        "/v1/responses": {
+            "post": _operation("createResponse", "Answer a chat, as OpenAI's Responses API.", responses),
+        },
+        "/v1/responses/{id}": {
+            "get": _operation(
+                "getResponse", "A response that is kept.", {"parameters": [response_id], **_get("Response")}
+            ),
+            "delete": _operation(
+                "deleteResponse", "Keep it no longer.", {"parameters": [response_id], **_get("DeletedResponse")}
+            ),
         },
         "/tokenize": {"post": _operation("tokenize", "The tokens of a text, or of a chat.", _posted("Tokenize"))},
         "/detokenize": {"post": _operation("detokenize", "The text of tokens.", _posted("Detokenize"))},
@@ -81,7 +98,7 @@ def _requests() -> dict[str, Json]:
     for kind, known in KNOWN.items():
         properties = schemas[kind.__name__]["properties"]
         properties |= {name: {"enum": list(refused.allowed)} for name, refused in known.refused.items()}
-    for kind in (ChatRequest, CompletionRequest):
+    for kind in (ChatRequest, CompletionRequest, ResponsesRequest):
         properties = schemas[kind.__name__]["properties"]
         properties["logit_bias"]["anyOf"][0]["propertyNames"] = {"pattern": "^[0-9]{1,9}$"}
         properties["seed"]["anyOf"][0] |= {"minimum": -(2**63), "exclusiveMaximum": 2**64}

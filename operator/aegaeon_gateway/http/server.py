@@ -19,6 +19,7 @@ from aegaeon_gateway.answer.messages import error_body
 from aegaeon_gateway.errors import ApiError, EngineError, overloaded
 from aegaeon_gateway.http.gateway import REQUEST_ID, TENANT, Gateway
 from aegaeon_gateway.http.handlers import Answerer
+from aegaeon_gateway.http.kept import KeptResponses
 from aegaeon_gateway.http.openapi import description
 from aegaeon_gateway.http.refusals import Refusals, drop_frames, malformed, of_aiohttp, respond
 from aegaeon_gateway.http.request_rules import request_rules
@@ -29,13 +30,14 @@ log = logging.getLogger(__name__)
 
 _CLIENT_ID: web.RequestKey[str | None] = web.RequestKey("client_id", str)
 _OF_MODELS = {"/tokenize", "/detokenize"}
+_RESPONSE_ID = r"{id:[\w.-]{1,128}}"
 _ACCEPTED_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 def make_app(gateway: Gateway, refusals: Refusals) -> web.Application:
     """The application with all routes."""
     answerer = Answerer(gateway)
-    pages = _Pages(gateway)
+    pages, kept = _Pages(gateway), KeptResponses(gateway)
     middlewares = [_shaped(refusals), request_rules(gateway.config), _identifier(gateway)]
     app = web.Application(middlewares=middlewares)
     app.on_response_prepare.append(_name_request)
@@ -43,6 +45,9 @@ def make_app(gateway: Gateway, refusals: Refusals) -> web.Application:
     app.router.add_post("/v1/completions", answerer.completions)
     app.router.add_post("/v1/messages", answerer.messages)
     app.router.add_post("/v1/messages/count_tokens", answerer.count_tokens)
+    app.router.add_post("/v1/responses", answerer.responses)
+    app.router.add_get(f"/v1/responses/{_RESPONSE_ID}", kept.get)
+    app.router.add_delete(f"/v1/responses/{_RESPONSE_ID}", kept.delete)
     app.router.add_post("/tokenize", answerer.tokenize)
     app.router.add_post("/detokenize", answerer.detokenize)
     app.router.add_get("/v1/models", pages.models)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.request.anthropic_schema import MESSAGES, CountRequest, MessagesRequest
 from aegaeon_gateway.request.parameters import COMPLETIONS, Known
+from aegaeon_gateway.request.responses_items import Item
+from aegaeon_gateway.request.responses_schema import RESPONSES, ResponsesRequest
 from aegaeon_gateway.request.schema import MAX_CHOICES, ChatRequest, CommonRequest, CompletionRequest, accepted
 from aegaeon_gateway.request.texts import DetokenizeRequest, TokenizeRequest
 
@@ -22,13 +25,17 @@ _MESSAGES = {
     "service_tier": "must be auto or default",
     "stop_sequences": "must be a list of at most 16 texts",
     "stop": "must be a text or a list of at most 16 texts",
+    "input.content.type": "must be a kind of text; other kinds of content are not served",
+    "input.type": "must be message, function_call, function_call_output or reasoning",
+    "encrypted_content": "cannot be read here; send reasoning as it came",
     "content.type": "must be text; other kinds of content are not served",
     "tools.type": "must be function; other kinds of tools are not served",
 }
 
 
-class _ModelOnly(Struct):
+class _Named(Struct):
     model: str
+    previous_response_id: Raw | UnsetType = UNSET
 
 
 RequestT = TypeVar("RequestT", ChatRequest, CompletionRequest)
@@ -39,22 +46,38 @@ KNOWN: dict[type[Struct], Known] = {
     CompletionRequest: COMPLETIONS,
     MessagesRequest: MESSAGES,
     CountRequest: MESSAGES,
+    ResponsesRequest: RESPONSES,
 }
 """requests by their type, with what they may name beside its fields"""
-_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
+_DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {
     **{kind: msgspec.json.Decoder(accepted(kind, known)) for kind, known in KNOWN.items()},
-    **{kind: msgspec.json.Decoder(kind) for kind in (TokenizeRequest, DetokenizeRequest, _ModelOnly)},
+    list[Item]: msgspec.json.Decoder(list[Item]),
+    **{kind: msgspec.json.Decoder(kind) for kind in (TokenizeRequest, DetokenizeRequest, _Named)},
 }
+LONGEST_ID = 128
+"""characters of the id of a response"""
+_QUOTED_ID = re.compile(rb'"[A-Za-z0-9_.-]+"')
 _INDEX = re.compile(r"\[\d+\]")
 _PLACE = re.compile(r"(?s)(.*?)(?: - at `(?:key in )?\$(.*)`)?")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
 
 
-def model_of(body: bytes | bytearray) -> str:
-    """The model that a body names, everything else skipped over (some ns a byte). Raises InvalidRequestError."""
-    model: str = _decode(_ModelOnly, body).model
-    return model
+def names_of(body: bytes | bytearray) -> tuple[str, str]:
+    """The model that a body names, and the response that it goes on with or "": all else is skipped over.
+
+    Costs some ns a byte. Raises InvalidRequestError.
+    """
+    named = _decode(_Named, body)
+    previous = named.previous_response_id
+    text = bytes(previous) if isinstance(previous, Raw) and len(bytes(previous)) <= LONGEST_ID + 2 else b""
+    return named.model, text.decode()[1:-1] if _QUOTED_ID.fullmatch(text) else ""
+
+
+def items_of_history(history: bytes) -> list[Item]:
+    """The items of a conversation that was kept."""
+    items: list[Item] = _DECODERS[list[Item]].decode(history)
+    return items
 
 
 def parse(kind: type[RequestT], body: bytes | bytearray) -> RequestT:
@@ -153,7 +176,16 @@ def _as_api_error(error: str) -> InvalidRequestError:
         place = "prompt"
     plain = message.replace(" | null", "").replace("`", "")
     names = _INDEX.sub("", place).split(".")
-    return _invalid(place, _MESSAGES.get(names[-1]) or _MESSAGES.get(".".join(names[-2:]), plain))
+    return _invalid(place, _message(names) or plain)
+
+
+def _message(names: Sequence[str]) -> str | None:
+    """By the whole path, its last name, or its last two."""
+    return next((found for key in _keys(names) if (found := _MESSAGES.get(key))), None)
+
+
+def _keys(names: Sequence[str]) -> tuple[str, ...]:
+    return ".".join(names), names[-1], ".".join(names[-2:])
 
 
 def _unknown_name(param: str) -> InvalidRequestError:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import orjson
 
 from aegaeon_gateway.errors import InvalidRequestError
-from aegaeon_gateway.request.bodies import chat_of_body, named
+from aegaeon_gateway.request.bodies import asked, named
 from aegaeon_gateway.request.parse import parse_alone
 from aegaeon_gateway.request.texts import DetokenizeRequest, TokenizeRequest
 from aegaeon_gateway.workers.model import ModelText
@@ -46,7 +46,7 @@ def detokenize(job: Job, body: bytes, text: ModelText, stage: Stage) -> bytes:
 
 def count(job: Job, body: bytes, text: ModelText, stage: Stage) -> bytes:
     """How many tokens the prompt of a message has. Raises InvalidRequestError."""
-    request = chat_of_body(job.endpoint, body)
+    request = asked(job.endpoint, body).chat
     with named(job.endpoint):
         dialect = dialect_of(request, job, text)
         prompts = prompts_of(request, dialect, text, Context(job.length or text.max_positions), stage)

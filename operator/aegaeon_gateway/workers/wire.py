@@ -20,7 +20,7 @@ LONGEST_BYTES = 256 << 20
 """of a head or a tail; a peer that sends more is not ours"""
 
 
-Endpoint = Literal["chat", "completions", "messages", "count_tokens", "tokenize", "detokenize"]
+Endpoint = Literal["chat", "completions", "messages", "count_tokens", "responses", "tokenize", "detokenize"]
 
 
 class Limit(Struct, frozen=True):
@@ -87,13 +87,14 @@ class Failed(Struct, frozen=True, tag=True):
 
 
 class Peek(Struct, frozen=True, tag=True):
-    """Which model does the body (the tail) name?"""
+    """Which model, and which response, does the body (the tail) name?"""
 
 
 class Job(Struct, frozen=True, tag=True):
     """Make a request of the body (the tail). `length`: tokens of prompt and output that are served, 0: not known.
 
-    `calls`, `reasoning`: dialects that the model's manifest names; empty: what its chat template shows.
+    `calls`, `reasoning`: dialects that the model's manifest names; empty: what its chat template shows. `history`: so
+    many bytes at the beginning of the tail are not of the body, but the conversation that it goes on with.
     """
 
     key: bytes
@@ -102,6 +103,7 @@ class Job(Struct, frozen=True, tag=True):
     length: int
     calls: str = ""
     reasoning: str = ""
+    history: int = 0
 
 
 # ---- worker -> gateway -----------------------------------------------------------------------------------------------
@@ -114,9 +116,10 @@ class Ready(Struct, frozen=True, tag=True):
 
 
 class Peeked(Struct, frozen=True, tag=True):
-    """The model that the body names."""
+    """The model that the body names, and the response that it goes on with, or ""."""
 
     model: str
+    previous: str = ""
 
 
 class Options(Struct, frozen=True):
@@ -155,7 +158,8 @@ class Done(Struct, frozen=True, tag=True):
     """A request that may be submitted. The tail holds all prompts' token ids as `prompt.pack` gives them.
 
     `tokens` and `packed` say how many ids, and how many bytes of the tail, each prompt has; `sampling` and
-    `limits` (one for each prompt) are protobuf messages; `prompts` are texts, for echo alone.
+    `limits` (one for each prompt) are protobuf messages; `prompts` are texts, for echo alone; `said` and `conversation`
+    of a response are JSON: what it repeats of its request, and all items before its output, where it is to be kept.
     """
 
     options: Options
@@ -164,6 +168,8 @@ class Done(Struct, frozen=True, tag=True):
     tokens: list[int]
     packed: list[int]
     prompts: list[str]
+    said: bytes = b""
+    conversation: bytes = b""
 
 
 class Answered(Struct, frozen=True, tag=True):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import structs
+
 from aegaeon_gateway.dialects.families import Dialect
 from aegaeon_gateway.errors import InvalidRequestError
-from aegaeon_gateway.request.bodies import chat_of_body, named
+from aegaeon_gateway.request.bodies import asked, named
 from aegaeon_gateway.request.parse import parse
 from aegaeon_gateway.request.prompt import pack
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
@@ -36,9 +38,10 @@ def run(job: Job, body: bytes, text: ModelText, stage: Callable[[str], None]) ->
             return Answered(), count(job, body, text, stage)
     if job.endpoint == "completions":
         return _prepared(parse(CompletionRequest, body), job, text, stage)
-    chat = chat_of_body(job.endpoint, body)
+    made = asked(job.endpoint, body, job.history)
     with named(job.endpoint):
-        return _prepared(chat, job, text, stage)
+        done, tail = _prepared(made.chat, job, text, stage)
+    return structs.replace(done, said=made.said, conversation=made.conversation), tail
 
 
 def _prepared(request: Request, job: Job, text: ModelText, stage: Callable[[str], None]) -> tuple[Done, bytes]:

@@ -13,6 +13,7 @@ import msgspec
 from aegaeon_gateway.http import openapi_messages, openapi_responses
 from aegaeon_gateway.http.openapi_shapes import COUNT, IDS, STRING, Json, fields, nullable
 from aegaeon_gateway.request.parse import KNOWN
+from aegaeon_gateway.request.pooled import EmbeddingRequest, RerankRequest, ScoreRequest
 from aegaeon_gateway.request.responses_schema import ResponsesRequest
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest, accepted
 from aegaeon_gateway.request.texts import DetokenizeRequest, TokenizeRequest
@@ -51,7 +52,14 @@ def description() -> bytes:
         "requestBody": _body("ResponsesRequest"),
         "responses": _completion_answers("Response", "named by their `type`"),
     }
+    ranked = _operation("rerank", "Documents, the most relevant for a query first.", _posted("Rerank"))
+    scored = _operation("score", "How relevant documents are.", _posted("Score"))
     paths = {
+        "/v1/embeddings": {"post": _operation("createEmbedding", "Embed texts.", _posted("Embedding"))},
+        "/rerank": {"post": ranked},
+        "/v1/rerank": {"post": {**ranked, "operationId": "rerankV1"}},
+        "/score": {"post": scored},
+        "/v1/score": {"post": {**scored, "operationId": "scoreV1"}},
         "/v1/chat/completions": {"post": _operation("createChatCompletion", "Answer a chat.", chat)},
         "/v1/completions": {"post": _operation("createCompletion", "Continue texts.", completions)},
         "/v1/models": {"get": _operation("listModels", "The models that the key may use.", _get("ModelList"))},
@@ -93,7 +101,7 @@ def description() -> bytes:
 def _requests() -> dict[str, Json]:
     """The schemas of request bodies and what they name, with what their types cannot say."""
     kinds = [accepted(kind, known) for kind, known in KNOWN.items()]
-    every = [*kinds, TokenizeRequest, DetokenizeRequest]
+    every = [*kinds, TokenizeRequest, DetokenizeRequest, EmbeddingRequest, RerankRequest, ScoreRequest]
     _, schemas = msgspec.json.schema_components(every, ref_template=_COMPONENTS + "{name}")
     for kind, known in KNOWN.items():
         properties = schemas[kind.__name__]["properties"]
@@ -113,7 +121,7 @@ def _answers() -> dict[str, Json]:
         prompt_tokens_details=fields(cached_tokens=COUNT),
     )
     error = fields(message=STRING, type=STRING, param=nullable(STRING), code=nullable(STRING))
-    state = fields(phase=STRING, reason=STRING)
+    state = fields(phase=STRING, reason=STRING, task=nullable(STRING))
     model = fields(
         id=STRING, object={"const": "model"}, created=COUNT, owned_by=STRING, root=STRING,
         parent={"type": "null"}, max_model_len=nullable(COUNT), aegaeon=state,
@@ -127,11 +135,36 @@ def _answers() -> dict[str, Json]:
             count=COUNT, max_model_len=COUNT, tokens=IDS, token_strs=nullable({"type": "array", "items": STRING})
         ),
         "DetokenizeAnswer": fields(prompt=STRING),
+        "EmbeddingAnswer": _listed(_embedding()),
+        "ScoreAnswer": _listed(fields(index=COUNT, object={"const": "score"}, score={"type": "number"})),
+        "RerankAnswer": _ranking(),
         "Version": fields(version=STRING),
         "Model": model,
         "ModelList": fields(object={"const": "list"}, data={"type": "array", "items": _ref("Model")}),
         "Health": fields(status={"enum": ["ok", "starting"]}, scheduler={"enum": ["attached", "unavailable"]}),
     }
+
+
+def _listed(entry: Json) -> Json:
+    usage = fields(
+        prompt_tokens=COUNT, completion_tokens=COUNT, total_tokens=COUNT, prompt_tokens_details={"type": "null"}
+    )
+    data: Json = {"type": "array", "items": entry}
+    return fields(
+        object={"const": "list"}, id=STRING, created=COUNT, model=STRING, data=data, usage=usage
+    )  # fmt: skip
+
+
+def _embedding() -> Json:
+    numbers: Json = {"anyOf": [{"type": "array", "items": {"type": "number"}}, STRING]}
+    return fields(object={"const": "embedding"}, index=COUNT, embedding=numbers)
+
+
+def _ranking() -> Json:
+    document = fields(text=STRING, multi_modal={"type": "null"})
+    result = fields(index=COUNT, document=document, relevance_score={"type": "number"})
+    usage = fields(prompt_tokens=COUNT, total_tokens=COUNT)
+    return fields(id=STRING, model=STRING, usage=usage, results={"type": "array", "items": result})
 
 
 def _completion(kind: str, choice: Json) -> Json:

@@ -24,7 +24,15 @@ from aegaeon_gateway.request.parse import names_of
 from aegaeon_gateway.workers.wire import Endpoint, Job
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
-_PREFIXES: dict[Endpoint, str] = {"chat": "chatcmpl-", "completions": "cmpl-", "messages": "msg_", "responses": "resp_"}
+_PREFIXES: dict[Endpoint, str] = {
+    "chat": "chatcmpl-",
+    "completions": "cmpl-",
+    "messages": "msg_",
+    "responses": "resp_",
+    "embeddings": "embd-",
+    "rerank": "rerank-",
+    "score": "score-",
+}
 _KEPT_BYTES = 16384  # of a body while it is answered: should its model change at this moment, the prompt is made anew
 
 
@@ -108,8 +116,18 @@ class Preparation:
         text = await self._text(model, received.arrived + self._gateway.config.hold_s)
         length, spec = served_length(model) or text.max_positions, model.spec
         check_body(len(body) + len(received.history), length, received.endpoint)
-        dialects = (spec.tool_calls, spec.reasoning)
-        return text, Job(text.key, received.endpoint, received.model, length, *dialects, len(received.history))
+        job = Job(
+            key=text.key,
+            endpoint=received.endpoint,
+            model=received.model,
+            length=length,
+            calls=spec.tool_calls,
+            reasoning=spec.reasoning,
+            task=spec.task,
+            matryoshka=spec.matryoshka,
+            history=len(received.history),
+        )
+        return text, job
 
     async def is_another(self, model: ModelStatus, error: ApiError) -> bool:
         """Whether the name stands for another model by now; where the scheduler says so, its catalog is on its way."""

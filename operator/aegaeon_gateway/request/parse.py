@@ -12,6 +12,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.request.anthropic_schema import MESSAGES, CountRequest, MessagesRequest
 from aegaeon_gateway.request.parameters import COMPLETIONS, Known
+from aegaeon_gateway.request.pooled import MAX_INPUTS, EmbeddingRequest, RerankRequest, ScoreRequest
 from aegaeon_gateway.request.responses_items import Item
 from aegaeon_gateway.request.responses_schema import RESPONSES, ResponsesRequest
 from aegaeon_gateway.request.schema import MAX_CHOICES, ChatRequest, CommonRequest, CompletionRequest, accepted
@@ -19,6 +20,7 @@ from aegaeon_gateway.request.texts import DetokenizeRequest, TokenizeRequest
 
 _MESSAGES = {
     # by parameter, or by the last names of its path: where msgspec's own words say less
+    "input": "must be a text, a list of texts, a list of token ids or a list of such lists, none of them empty",
     "prompt": "must be a text, a list of texts, a list of token ids or a list of such lists",
     "response_format.type": "must be text, json_object or json_schema",
     "role": "must be system, developer, user, assistant or tool",
@@ -40,7 +42,8 @@ class _Named(Struct):
 
 RequestT = TypeVar("RequestT", ChatRequest, CompletionRequest)
 StructT = TypeVar("StructT", bound=Struct)
-AloneT = TypeVar("AloneT", TokenizeRequest, DetokenizeRequest)
+AloneT = TypeVar("AloneT", TokenizeRequest, DetokenizeRequest, RerankRequest, ScoreRequest)
+_ALONE = (TokenizeRequest, DetokenizeRequest, EmbeddingRequest, RerankRequest, ScoreRequest, _Named)
 KNOWN: dict[type[Struct], Known] = {
     ChatRequest: COMPLETIONS,
     CompletionRequest: COMPLETIONS,
@@ -52,8 +55,9 @@ KNOWN: dict[type[Struct], Known] = {
 _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {
     **{kind: msgspec.json.Decoder(accepted(kind, known)) for kind, known in KNOWN.items()},
     list[Item]: msgspec.json.Decoder(list[Item]),
-    **{kind: msgspec.json.Decoder(kind) for kind in (TokenizeRequest, DetokenizeRequest, _Named)},
+    **{kind: msgspec.json.Decoder(kind) for kind in _ALONE},
 }
+_OF_LISTS: dict[Any, str] = {CompletionRequest: "prompt", EmbeddingRequest: "input"}
 LONGEST_ID = 128
 """characters of the id of a response"""
 _QUOTED_ID = re.compile(rb'"[A-Za-z0-9_.-]+"')
@@ -111,11 +115,21 @@ def parse_alone(kind: type[AloneT], body: bytes | bytearray) -> AloneT:
     return request
 
 
+def parse_embedding(body: bytes | bytearray) -> EmbeddingRequest:
+    """The same of a body of /v1/embeddings."""
+    request: EmbeddingRequest = _decode(EmbeddingRequest, body)
+    if isinstance(request.input, list) and len(set(map(type, request.input))) != 1:
+        raise _invalid("input", _MESSAGES["input"])
+    if len(request.prompts) > MAX_INPUTS:
+        raise _invalid("input", f"{len(request.prompts)} prompts are more than {MAX_INPUTS}")
+    return request
+
+
 def _decode(kind: type[Struct], body: bytes | bytearray) -> Any:
     try:
         return _DECODERS[kind].decode(body)
     except msgspec.ValidationError as error:
-        raise _as_api_error(str(error)) from error
+        raise _as_api_error(str(error), _OF_LISTS.get(kind)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"The body is not valid JSON: {error}", code="invalid_json") from error
     except RecursionError as error:
@@ -160,7 +174,7 @@ def _invalid(param: str, message: str) -> InvalidRequestError:
     return InvalidRequestError(f"{param}: {message}", param=param, code="invalid_value")
 
 
-def _as_api_error(error: str) -> InvalidRequestError:
+def _as_api_error(error: str, lists: str | None) -> InvalidRequestError:
     """msgspec says "Expected `str`, got `int` - at `$.messages[0].role`"; clients get the parts."""
     match = _PLACE.fullmatch(error)
     message, place = (match[1], match[2] or "") if match else (error, "")
@@ -172,8 +186,8 @@ def _as_api_error(error: str) -> InvalidRequestError:
         return InvalidRequestError(f"{param} is missing", param=param, code="missing_parameter")
     if not place:
         return InvalidRequestError("The body must be a JSON object", code="invalid_json")
-    if _INDEX.sub("", place) == "prompt":  # a union of lists has no one path
-        place = "prompt"
+    if lists is not None and _INDEX.sub("", place) == lists:  # a union of lists has no one path
+        return _invalid(lists, _MESSAGES[lists])
     plain = message.replace(" | null", "").replace("`", "")
     names = _INDEX.sub("", place).split(".")
     return _invalid(place, _message(names) or plain)
@@ -181,11 +195,8 @@ def _as_api_error(error: str) -> InvalidRequestError:
 
 def _message(names: Sequence[str]) -> str | None:
     """By the whole path, its last name, or its last two."""
-    return next((found for key in _keys(names) if (found := _MESSAGES.get(key))), None)
-
-
-def _keys(names: Sequence[str]) -> tuple[str, ...]:
-    return ".".join(names), names[-1], ".".join(names[-2:])
+    keys = (".".join(names), names[-1], ".".join(names[-2:]))
+    return next((found for key in keys if key not in _OF_LISTS.values() and (found := _MESSAGES.get(key))), None)
 
 
 def _unknown_name(param: str) -> InvalidRequestError:

@@ -14,28 +14,36 @@ from aegaeon_gateway.request.prompt import pack
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
 from aegaeon_gateway.request.structured import Form, constraint_of
 from aegaeon_gateway.workers.model import ModelText
+from aegaeon_gateway.workers.pooled import embed, score
 from aegaeon_gateway.workers.prompts import Context, Prompts, Request, prompts_of
 from aegaeon_gateway.workers.sampling import limits_of, prompt_logprob_count, sampling_of
 from aegaeon_gateway.workers.spoken import budget_of, constrained, dialect_of
 from aegaeon_gateway.workers.texts import count, detokenize, tokenize
-from aegaeon_gateway.workers.wire import Answered, Done, Job, Options
+from aegaeon_gateway.workers.wire import Answered, Done, Endpoint, Job, Options
+from aegaeon_proto.pooling import Task
 from aegaeon_proto.sampling import MAX_PROMPT_LOGPROBS
 from aegaeon_proto.v1.model_pb2 import Constraint
 
 MAX_REPEATED = 256 << 10
 """characters of echoed prompts, or tokens of returned ones, in one answer: some 10 ms of the gateway's loop"""
 
+_ALONE: dict[Endpoint, Callable[[Job, bytes, ModelText, Callable[[str], None]], bytes]] = {
+    "tokenize": tokenize,
+    "detokenize": detokenize,
+    "count_tokens": count,
+}
+
 
 def run(job: Job, body: bytes, text: ModelText, stage: Callable[[str], None]) -> tuple[Done | Answered, bytes]:
     """Parse, render, tokenize, check; tells `stage` what comes next. Raises InvalidRequestError."""
     stage("checking")
+    if (alone := _ALONE.get(job.endpoint)) is not None:
+        return Answered(), alone(job, body, text, stage)
     match job.endpoint:
-        case "tokenize":
-            return Answered(), tokenize(job, body, text, stage)
-        case "detokenize":
-            return Answered(), detokenize(job, body, text, stage)
-        case "count_tokens":
-            return Answered(), count(job, body, text, stage)
+        case "embeddings":
+            return embed(job, body, text, stage)
+        case "rerank" | "score":
+            return score(job, body, text, stage)
     if job.endpoint == "completions":
         return _prepared(parse(CompletionRequest, body), job, text, stage)
     made = asked(job.endpoint, body, job.history)
@@ -47,6 +55,7 @@ def run(job: Job, body: bytes, text: ModelText, stage: Callable[[str], None]) ->
 def _prepared(request: Request, job: Job, text: ModelText, stage: Callable[[str], None]) -> tuple[Done, bytes]:
     if request.model != job.model:
         raise InvalidRequestError("The body names two models.", param="model", code="invalid_value")
+    _check_generates(job, text)
     dialect, form = dialect_of(request, job, text), constrained(request)
     context = Context(job.length or text.max_positions)
     prompts = prompts_of(request, dialect, text, context, stage)
@@ -69,6 +78,15 @@ def _prepared(request: Request, job: Job, text: ModelText, stage: Callable[[str]
         prompts=prompts.texts,
     )
     return done, b"".join(packed)
+
+
+def _check_generates(job: Job, text: ModelText) -> None:
+    """Raises InvalidRequestError."""
+    task = text.purpose(job).task
+    if task is not Task.GENERATE:
+        use = "embeddings; use /v1/embeddings" if task is Task.EMBED else "scores; use /v1/rerank or /score"
+        message = f"The model {job.model!r} generates no text. It makes {use}."
+        raise InvalidRequestError(message, param="model", code="unsupported_model")
 
 
 def _constraint(request: Request, form: Form, text: ModelText) -> Constraint:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from aegaeon_proto.pooling import Task
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.backends.vllm.shell import Shell
@@ -75,8 +76,8 @@ def _table(inputs: Seq[StepInput], ends: NDArray[np.int32], block_tokens: int) -
 
 
 def forward(shell: Shell, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Tensor:
-    """float32 [len(wanted), vocab_size]: the logits after the last token of each input of `wanted`; None: after every
-    token of all inputs."""
+    """float32 [len(wanted), outputs]: what the model gives after the last token of each input of `wanted`; None: after
+    every token of all inputs."""
     batch = Batch.of(inputs, shell.block_tokens)
     _zero_new_blocks(shell, inputs)
     common = batch.metadata()
@@ -93,8 +94,18 @@ def forward(shell: Shell, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Te
         )
         if wanted is not None:
             hidden = hidden[torch.from_numpy(batch.starts[1:].astype(np.int64) - 1)[list(wanted)]]
-        logits: Tensor = shell.model.compute_logits(hidden)
-    return logits.float()
+        return _output(shell, hidden).float()
+
+
+def _output(shell: Shell, hidden: Tensor) -> Tensor:
+    """Logits, or what the model's purpose asks for: the hidden state, a classifier's logit."""
+    if shell.purpose.task is Task.EMBED:
+        return hidden
+    model = shell.model
+    outputs: Tensor = (
+        model.score(hidden.to(model.score.weight.dtype)) if shell.purpose.classifies else model.compute_logits(hidden)
+    )
+    return outputs
 
 
 def _zero_new_blocks(shell: Shell, inputs: Seq[StepInput]) -> None:

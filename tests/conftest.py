@@ -82,7 +82,7 @@ def _model(architecture: str, dtype: str, seed: int, overrides: dict[str, Any]) 
         "eos_token_id": 2,
         "pad_token_id": 0,
         "initializer_range": 0.2,  # the usual 0.02 gives nearly flat logits, and flat logits hide mistakes
-        **SHAPES[architecture],
+        **SHAPES.get(architecture, {}),
         **overrides,
     }
     config = AutoConfig.for_model(architecture, **settings)

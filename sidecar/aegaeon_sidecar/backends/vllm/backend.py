@@ -103,8 +103,7 @@ class VllmBackend:
         return _Built(shell, plan, image)
 
     def _padded(self, shell: Shell) -> Shell:
-        if self._tile:
-            pad_rows(shell, self._tile)
+        pad_rows(shell, self._tile or 1)
         return shell
 
     def _layout(self, built: _Built, files: Mapping[str, FileTensor]) -> Layout:

@@ -13,6 +13,17 @@ from aegaeon_proto.v1.model_pb2 import Limits, ModelSpec, Sampling
 
 
 @dataclass(frozen=True, slots=True)
+class Marks:
+    """By which a request is found in the log, and in its trace (W3C traceparent; empty: it is not traced)."""
+
+    log_id: str = "-"
+    traceparent: str = ""
+
+
+UNMARKED = Marks()
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """Each of `prompts` has one of `limits` and `options.n` choices. `texts`: the prompts as text, for echo alone.
 
@@ -29,6 +40,7 @@ class Request:
     limits: Sequence[Limits]
     texts: Sequence[str]
     arrived: float
+    marks: Marks = UNMARKED
 
     @property
     def model(self) -> str:
@@ -43,7 +55,9 @@ class Request:
         return f"{self.id}-{number}" if len(self.prompts) > 1 else self.id
 
 
-def request_of(id_: str, spec: ModelSpec, vocabulary: Vocabulary, done: tuple[Done, bytes], arrived: float) -> Request:
+def request_of(
+    id_: str, spec: ModelSpec, vocabulary: Vocabulary, done: tuple[Done, bytes], arrived: float, marks: Marks = UNMARKED
+) -> Request:
     """What a worker made of a body. Raises ValueError when the parts of its message do not fit each other."""
     message, tail = done
     prompts = _cut(tail, message)
@@ -51,7 +65,7 @@ def request_of(id_: str, spec: ModelSpec, vocabulary: Vocabulary, done: tuple[Do
         raise ValueError(f"{len(message.limits)} limits came of {len(prompts)} prompts")
     sampling = Sampling.FromString(message.sampling)
     limits = [Limits.FromString(each) for each in message.limits]
-    return Request(id_, spec, vocabulary, message.options, sampling, prompts, limits, message.prompts, arrived)
+    return Request(id_, spec, vocabulary, message.options, sampling, prompts, limits, message.prompts, arrived, marks)
 
 
 def _cut(tail: bytes, message: Done) -> list[Prompt]:

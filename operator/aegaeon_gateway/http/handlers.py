@@ -15,9 +15,11 @@ from aegaeon_gateway.answer.render import Renderer
 from aegaeon_gateway.errors import ApiError
 from aegaeon_gateway.generation.request import Request
 from aegaeon_gateway.http.admission import Client
-from aegaeon_gateway.http.gateway import REQUEST_ID, TENANT, Gateway
+from aegaeon_gateway.http.event_stream import EventStream
+from aegaeon_gateway.http.gateway import TENANT, Gateway
 from aegaeon_gateway.http.intake import TOKEN_BYTES, Holding, read_body
 from aegaeon_gateway.http.preparation import Preparation, Received
+from aegaeon_gateway.http.record import RECORD
 from aegaeon_gateway.http.responses import stream, whole
 from aegaeon_gateway.http.silence import Silence
 from aegaeon_gateway.metrics import ModelMetrics
@@ -52,7 +54,9 @@ class Answerer:
         with self._gateway.intake.request(client.owner, shared=client.shared) as holding:
             body = await read_body(http, self._preparation.most_bytes(client, endpoint), holding)
             name = await self._preparation.model_of(client, body)
-            received = Received(http[REQUEST_ID], endpoint, client, name, arrived, body)
+            record = http[RECORD]
+            record.model, record.tenant = name, client.tenant.name
+            received = Received(record.id, endpoint, client, name, arrived, body, record.marks)
             del body
             yield received, holding
 
@@ -63,62 +67,80 @@ class Answerer:
         return web.Response(body=answer, content_type="application/json")
 
     async def _serve(self, http: web.Request, endpoint: Endpoint) -> web.StreamResponse:
-        """From the body to the end of the answer, once more when the model changes before any of the answer is out."""
+        """From the body to the end of the answer. Raises ApiError while no status is out."""
         async with self._received(http, endpoint) as (received, holding):
-            while True:
-                model = await self._preparation.ready(received.model)
-                try:
-                    return await self._served(http, received, model, holding)
-                except ApiError as error:
-                    if received.body is None or not await self._preparation.is_another(model, error):
-                        raise
+            events = EventStream(http)
+            try:
+                return await self._tried(http, received, holding, events)
+            except ApiError as error:
+                if not events.opened:
+                    raise
+                return await events.fail(error)
+
+    async def _tried(
+        self, http: web.Request, received: Received, holding: Holding, events: EventStream
+    ) -> web.StreamResponse:
+        """Once more when the model changes before any of the answer is out. Raises ApiError, before the first event."""
+        while True:
+            model = await self._preparation.ready(received.model)
+            try:
+                return await self._served(http, received, model, holding, events)
+            except ApiError as error:
+                if received.body is None or not await self._preparation.is_another(model, error):
+                    raise
 
     async def _served(
-        self, http: web.Request, received: Received, model: ModelStatus, holding: Holding
+        self, http: web.Request, received: Received, model: ModelStatus, holding: Holding, events: EventStream
     ) -> web.StreamResponse:
         """By the model as it is. Raises ApiError, which may be of no more than that the name stands for another one."""
-        request = await self._preparation.request(received, model)
+        with http[RECORD].part("prepare"):
+            request = await self._preparation.request(received, model)
         holding.hold(request.prompt_tokens * TOKEN_BYTES)
         renderer = ChatRenderer(request) if received.endpoint == "chat" else CompletionRenderer(request)
-        return await self._answer(http, request, renderer, holding)
+        return await self._answer(http, request, renderer, holding, events)
 
     async def _answer(
-        self, http: web.Request, request: Request, renderer: Renderer, holding: Holding
+        self, http: web.Request, request: Request, renderer: Renderer, holding: Holding, events: EventStream
     ) -> web.StreamResponse:
         metrics = self._gateway.metrics.of(request.model)
+        http[RECORD].asked(request)
         outcome = "cancelled"
         try:
             with metrics.open_streams.track_inprogress():
-                response, outcome = await self._metered(http, request, renderer, holding, metrics)
+                response, outcome = await self._metered(http, request, renderer, holding, events, metrics)
         except ApiError as error:
             outcome = error.outcome
             raise
         finally:
             metrics.ended(outcome)
+            http[RECORD].outcome = outcome
         return response
 
     async def _metered(
-        self, http: web.Request, request: Request, renderer: Renderer, holding: Holding, metrics: ModelMetrics
+        self,
+        http: web.Request,
+        request: Request,
+        renderer: Renderer,
+        holding: Holding,
+        events: EventStream,
+        metrics: ModelMetrics,
     ) -> tuple[web.StreamResponse, str]:
         """Within the quotas; what was generated is charged however it ended."""
-        tenant, model, limits = http[TENANT], request.model, self._gateway.limits
+        tenant, model, limits, record = http[TENANT], request.model, self._gateway.limits, http[RECORD]
         quota = self._gateway.tenants.current().quota_of(model)
-        await limits.admit(tenant, model, quota, request.prompt_tokens)
+        await limits.admit(tenant, model, quota, request.prompt_tokens, record.headers)
         async with Answer(request, self._gateway.link, metrics) as answer:
             try:
                 if not request.options.stream:
                     return await whole(answer, renderer, holding), "ok"
-                return await self._streamed(http, answer, request, renderer)
+                return events.response, await self._streamed(answer, request, renderer, events)
             finally:
+                record.answered(answer)
                 usage = answer.usage
                 metrics.used(tenant.name, usage["prompt_tokens"], usage["completion_tokens"])
                 await limits.charge(tenant, model, quota, usage["completion_tokens"])
 
-    async def _streamed(
-        self, http: web.Request, answer: Answer, request: Request, renderer: Renderer
-    ) -> tuple[web.StreamResponse, str]:
-        """The answer as it comes, comments while it does not, and how it ended."""
-        catalog, model = self._gateway.catalog, request.model
+    async def _streamed(self, answer: Answer, request: Request, renderer: Renderer, events: EventStream) -> str:
+        """The answer as it comes, comments while it does not; returns how it ended."""
         with Silence(self._gateway.config.keepalive_s, answer.wake) as silence:
-            usage = request.options.include_usage
-            return await stream(http, answer, renderer, silence, lambda: catalog.starting(model), usage=usage)
+            return await stream(events, answer, renderer, silence, usage=request.options.include_usage)

@@ -59,7 +59,7 @@ class Tracing:
 
 
 def _provider(settings: TracingSettings, attributes: Mapping[str, str]) -> TracerProvider:
-    """Sends batches from a thread of its own; a receiver that is away costs spans, never requests.
+    """Sends batches from a thread of its own; an unavailable receiver costs spans, never requests.
 
     The SDK is imported where traces are on alone: 6 MB and 0.15 s.
     """

@@ -1,4 +1,4 @@
-"""What a client is told of its request besides the answer: ids, where the time went, what is left of its quota."""
+"""What a client receives besides the answer: ids, where the time went, what is left of its quota."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ async def test_tokens_say_how_long_they_waited_for_weights_and_for_turns(sidecar
     await sidecar.scheduler.received_tokens("fresh", 5)
     tokens = [sidecar.scheduler.tokens["fresh", 0][index] for index in range(5)]
     waited, took = tokens[0].load_s, time.monotonic() - began
-    assert 0.15 <= waited < took
+    assert 0.1 < waited < took
     assert [token.load_s for token in tokens[1:]] == [0.0] * 4
-    assert 0.1 <= tokens[3].stall_s < took - waited
+    assert 0.05 < tokens[3].stall_s < took - waited
     assert [token.stall_s for token in tokens if token is not tokens[3]] == [0.0] * 4

@@ -15,12 +15,15 @@ from aegaeon_gateway.generation.output import Usage
 from aegaeon_gateway.generation.request import Request
 from aegaeon_gateway.generation.timing import Timing
 
+_OPERATIONS = {"chatcmpl": "chat", "cmpl": "text_completion", "embd": "embeddings"}
+
 
 def describe(span: Span, request: Request) -> None:
     """What is asked of which model."""
     if not span.is_recording():
         return
-    operation = "chat" if request.id.startswith("chatcmpl") else "text_completion"
+    kind = request.id.partition("-")[0]
+    operation = _OPERATIONS.get(kind, kind)
     sampling = request.sampling
     span.update_name(f"{operation} {request.model}")
     span.set_attributes(

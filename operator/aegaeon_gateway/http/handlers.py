@@ -1,10 +1,11 @@
-"""The two completion endpoints: prepare the request, submit it, and write the answer as it comes."""
+"""The endpoints that models answer: prepare the request, submit it, and write the answer as it comes."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 from aiohttp import web
 
@@ -18,6 +19,7 @@ from aegaeon_gateway.http.admission import Client
 from aegaeon_gateway.http.event_stream import EventStream
 from aegaeon_gateway.http.gateway import TENANT, Gateway
 from aegaeon_gateway.http.intake import TOKEN_BYTES, Holding, read_body
+from aegaeon_gateway.http.pooled import Pooler
 from aegaeon_gateway.http.preparation import Preparation, Received
 from aegaeon_gateway.http.record import RECORD
 from aegaeon_gateway.http.responses import stream, whole
@@ -26,19 +28,32 @@ from aegaeon_gateway.metrics import ModelMetrics
 from aegaeon_gateway.workers.wire import Endpoint
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
+Served = Callable[[web.Request, Received, ModelStatus, Holding], Awaitable[web.StreamResponse]]
+
 
 class Answerer:
-    """Handlers of POST /v1/chat/completions and /v1/completions, /tokenize and /detokenize."""
+    """Handlers of POST /v1/chat/completions and /v1/completions, /v1/embeddings, /rerank and /score, /tokenize and
+    /detokenize."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._preparation = Preparation(gateway)
+        self._pooler = Pooler(gateway, self._preparation)
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
-        return await self._serve(http, "chat")
+        return await self._text(http, "chat")
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
-        return await self._serve(http, "completions")
+        return await self._text(http, "completions")
+
+    async def embeddings(self, http: web.Request) -> web.StreamResponse:
+        return await self._serve(http, "embeddings", self._pooler.serve)
+
+    async def rerank(self, http: web.Request) -> web.StreamResponse:
+        return await self._serve(http, "rerank", self._pooler.serve)
+
+    async def score(self, http: web.Request) -> web.StreamResponse:
+        return await self._serve(http, "score", self._pooler.serve)
 
     async def tokenize(self, http: web.Request) -> web.Response:
         return await self._at_once(http, "tokenize")
@@ -66,31 +81,29 @@ class Answerer:
             answer = await self._preparation.answer(received, await self._preparation.ready(received.model))
         return web.Response(body=answer, content_type="application/json")
 
-    async def _serve(self, http: web.Request, endpoint: Endpoint) -> web.StreamResponse:
-        """From the body to the end of the answer. Raises ApiError while no status is out."""
-        async with self._received(http, endpoint) as (received, holding):
-            events = EventStream(http)
-            try:
-                return await self._tried(http, received, holding, events)
-            except ApiError as error:
-                if not events.opened:
-                    raise
-                return await events.fail(error)
+    async def _text(self, http: web.Request, endpoint: Endpoint) -> web.StreamResponse:
+        """What may be a stream. Raises ApiError while no status is out."""
+        events = EventStream(http)
+        try:
+            return await self._serve(http, endpoint, partial(self._served, events))
+        except ApiError as error:
+            if not events.opened:
+                raise
+            return await events.fail(error)
 
-    async def _tried(
-        self, http: web.Request, received: Received, holding: Holding, events: EventStream
-    ) -> web.StreamResponse:
-        """Once more when the model changes before any of the answer is out. Raises ApiError, before the first event."""
-        while True:
-            model = await self._preparation.ready(received.model)
-            try:
-                return await self._served(http, received, model, holding, events)
-            except ApiError as error:
-                if received.body is None or not await self._preparation.is_another(model, error):
-                    raise
+    async def _serve(self, http: web.Request, endpoint: Endpoint, served: Served) -> web.StreamResponse:
+        """From the body to the end of the answer, once more when the model changes before any of the answer is out."""
+        async with self._received(http, endpoint) as (received, holding):
+            while True:
+                model = await self._preparation.ready(received.model)
+                try:
+                    return await served(http, received, model, holding)
+                except ApiError as error:
+                    if received.body is None or not await self._preparation.is_another(model, error):
+                        raise
 
     async def _served(
-        self, http: web.Request, received: Received, model: ModelStatus, holding: Holding, events: EventStream
+        self, events: EventStream, http: web.Request, received: Received, model: ModelStatus, holding: Holding
     ) -> web.StreamResponse:
         """By the model as it is. Raises ApiError, which may be of no more than that the name stands for another one."""
         with http[RECORD].part("prepare"):

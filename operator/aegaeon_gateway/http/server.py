@@ -29,7 +29,7 @@ from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
 log = logging.getLogger(__name__)
 
-_OF_MODELS = {"/tokenize", "/detokenize"}
+_OF_MODELS = {"/tokenize", "/detokenize", "/rerank", "/score"}
 _REFUSED = 400  # from there on; `refusals` logs these
 _CLIENT_LEFT = 499  # as nginx writes into its log; no client receives it
 
@@ -45,6 +45,10 @@ def make_app(gateway: Gateway, refusals: Refusals, access_log: AccessLog) -> web
     app.on_response_prepare.append(_headers(cors))
     app.router.add_post("/v1/chat/completions", answerer.chat)
     app.router.add_post("/v1/completions", answerer.completions)
+    app.router.add_post("/v1/embeddings", answerer.embeddings)
+    for prefix in ("", "/v1"):
+        app.router.add_post(f"{prefix}/rerank", answerer.rerank)
+        app.router.add_post(f"{prefix}/score", answerer.score)
     app.router.add_post("/tokenize", answerer.tokenize)
     app.router.add_post("/detokenize", answerer.detokenize)
     app.router.add_get("/v1/models", pages.models)
@@ -112,6 +116,7 @@ class _Pages:
             "aegaeon": {
                 "phase": "failed" if unusable else phase_name(model),
                 "reason": unusable or model.reason,
+                "task": model.spec.task or model.footprint.task or None,
             },
         }
 

@@ -35,7 +35,7 @@ class Places:
             self._timer = None
 
     def forget(self, gateway: GatewayId) -> None:
-        """It attached anew, so it is told all of them again."""
+        """It attached anew, so it receives all of them again."""
         self._told = {one: places for one, places in self._told.items() if one != gateway}
 
     def _set(self) -> None:

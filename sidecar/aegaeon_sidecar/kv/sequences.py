@@ -15,7 +15,7 @@ from itertools import chain
 
 from aegaeon_native import Event
 from aegaeon_sidecar.domain.errors import StaleError, UnknownError
-from aegaeon_sidecar.domain.sequences import Place, Said, SeqKey
+from aegaeon_sidecar.domain.sequences import Place, PoolingParams, Said, SeqKey
 from aegaeon_sidecar.memory.eviction import Blocks
 from aegaeon_sidecar.memory.leases import Lending
 from aegaeon_sidecar.memory.prefix import Name, name_block
@@ -37,6 +37,7 @@ class Sequence:
     `token_s`: seconds to compute one. `begun_s`: when the first step of its prefill began, of the monotonic clock;
     `prefill_s`: from then to its first token; `load_s`: what it waited for its model's weights before. `turn`: that of
     its newest step; `idle_since_s`: when that ended, or it was opened; `stall_s`: from there to the next turn's first.
+    `pooling`: what is wanted instead of text; its KV is needed while the prompt is computed, and never afterwards.
     """
 
     key: SeqKey
@@ -72,6 +73,7 @@ class Sequence:
     turn: object = None
     idle_since_s: float = field(default_factory=time.monotonic)
     stall_s: float = 0.0
+    pooling: PoolingParams | None = None
 
     @property
     def ready(self) -> bool:

@@ -99,7 +99,6 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
     first, *others = (scheduler_target(key, component) for component in SCHEDULERS)
     targets: Json = {"scheduler": first, "standbys": others}
     device = "cpu" if spec.accelerator.device == "cpu" else "cuda:0"  # the first that the pod was given
-    settings = gateway_settings(spec)
     found: dict[str, Json] = {
         "scheduler": {
             **scheduler_settings(key.name, spec, ()),
@@ -115,7 +114,7 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
             },
         },
         "gateway": {
-            **settings,
+            **gateway_settings(spec),
             "name": "gateway",
             "listen": f"0.0.0.0:{GATEWAY_PORT}",
             **targets,
@@ -126,7 +125,10 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
             "withdraw_s": WITHDRAW_S,
             "drain_s": GATEWAY_DRAIN_S,
             "tenants_by_scheduler": True,
-            "http": {**settings["http"], "trusted_proxies": list(spec.gateway.trusted_proxies)},
+            "http": {
+                "cors_origins": list(spec.gateway.cors_origins),
+                "trusted_proxies": list(spec.gateway.trusted_proxies),
+            },
             **_redis(platform),
         },
     }

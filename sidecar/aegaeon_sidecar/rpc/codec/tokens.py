@@ -23,6 +23,7 @@ def token_to(token: Token) -> gateway_pb2.Token:
         load_s=token.load_s,
         stall_s=token.stall_s,
         prompt=[_said_to(said) for said in token.prompt],
+        pooled=token.pooled,
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from aiohttp import web
 
-from aegaeon_gateway.answer.render import error_event
+from aegaeon_gateway.answer.render import event
 from aegaeon_gateway.errors import ApiError
 
 _HEADERS = {
@@ -21,6 +23,8 @@ class EventStream:
         self._http = http
         self.response = web.StreamResponse(headers=_HEADERS)
         self.begun = False
+        self.failure: Callable[[ApiError], bytes] = lambda error: event(error.body())
+        """makes the event of an error"""
 
     @property
     def opened(self) -> bool:
@@ -48,6 +52,6 @@ class EventStream:
 
     async def fail(self, error: ApiError) -> web.StreamResponse:
         """End a stream that is opened with an error."""
-        await self.write(error_event(error))
+        await self.write(self.failure(error))
         await self.end()
         return self.response

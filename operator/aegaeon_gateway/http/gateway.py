@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from aegaeon_gateway.config import GatewayConfig
+from aegaeon_gateway.conversations import Conversations
 from aegaeon_gateway.http.intake import Intake
 from aegaeon_gateway.metrics import Metrics
 from aegaeon_gateway.models.catalog import Catalog
@@ -33,6 +34,7 @@ class Gateway:
     tenants: Tenants
     limits: Limits
     tracing: Tracing
+    conversations: Conversations
     started: int  # unix seconds
 
     @property

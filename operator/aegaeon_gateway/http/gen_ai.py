@@ -6,6 +6,7 @@ Counts and parameters alone: nothing of a prompt or an answer is recorded. What 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -15,14 +16,14 @@ from aegaeon_gateway.generation.output import Usage
 from aegaeon_gateway.generation.request import Request
 from aegaeon_gateway.generation.timing import Timing
 
-_OPERATIONS = {"chatcmpl": "chat", "cmpl": "text_completion", "embd": "embeddings"}
+_OPERATIONS = {"chatcmpl": "chat", "cmpl": "text_completion", "embd": "embeddings", "msg": "chat", "resp": "chat"}
 
 
 def describe(span: Span, request: Request) -> None:
     """What is asked of which model."""
     if not span.is_recording():
         return
-    kind = request.id.partition("-")[0]
+    kind = re.split("[-_]", request.id, maxsplit=1)[0]
     operation = _OPERATIONS.get(kind, kind)
     sampling = request.sampling
     span.update_name(f"{operation} {request.model}")

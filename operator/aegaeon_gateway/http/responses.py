@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 from aiohttp import web
 
 from aegaeon_gateway.answer.answer import Answer
-from aegaeon_gateway.answer.render import DONE, Renderer, error_event
-from aegaeon_gateway.generation.output import Delta
+from aegaeon_gateway.answer.render import Renderer
+from aegaeon_gateway.generation.output import Delta, Usage
 from aegaeon_gateway.http.event_stream import EventStream
 from aegaeon_gateway.http.intake import Holding
 from aegaeon_gateway.http.silence import Silence, waiting
 
+Complete = Callable[[Usage], Awaitable[None]]
+"""awaited when an answer is complete, before its client knows"""
 _DELTAS_IN_TURN = 16
 
 
-async def whole(answer: Answer, renderer: Renderer, holding: Holding) -> web.Response:
+async def whole(answer: Answer, renderer: Renderer, holding: Holding, complete: Complete) -> web.Response:
     """Collect everything, answer once. Raises the answer's ApiError, UnavailableError when it is too much to hold."""
     prompt = holding.size
     while not answer.done:
@@ -26,6 +28,7 @@ async def whole(answer: Answer, renderer: Renderer, holding: Holding) -> web.Res
             holding.hold(prompt + renderer.keep(delta))
         if answer.error is not None:
             raise answer.error
+    await complete(answer.usage)
     pieces = []
     for piece in renderer.pieces(answer.usage):
         pieces.append(piece)
@@ -34,24 +37,29 @@ async def whole(answer: Answer, renderer: Renderer, holding: Holding) -> web.Res
     return web.Response(body=b"".join(pieces), content_type="application/json", headers=headers)
 
 
-async def stream(events: EventStream, answer: Answer, renderer: Renderer, silence: Silence, *, usage: bool) -> str:
+async def stream(events: EventStream, answer: Answer, renderer: Renderer, silence: Silence, complete: Complete) -> str:
     """Write events as tokens come, and say how it ended; what came together is one write.
 
     The status line is sent as soon as the scheduler has taken the request, so that no proxy gives it up; earlier where
     that takes long. A refusal before it has its own status and is raised, as is one before the first event: the caller
     may try again. A later error is an event.
     """
-    outcome = ""
+    outcome, opened = "", False
     while not outcome:
         await answer.wait()
-        made = [renderer.chunk(delta) async for delta in _in_turns(answer.drain())]
-        last, outcome = _end(answer, renderer, usage=usage)
+        made = []
+        async for delta in _in_turns(answer.drain()):
+            if not opened:
+                made.append(renderer.opening())
+                opened = True
+            made.append(renderer.chunk(delta))
+        last, outcome = _end(answer, renderer)
+        if outcome == "ok":
+            await complete(answer.usage)
         if answer.error is not None and outcome != "ok" and not events.begun:
             raise answer.error
         if answer.accepted:
             await events.open()
-        if made and not events.begun:
-            made.insert(0, renderer.opening())
         if data := b"".join((*made, last)):
             await events.write(data)
             silence.wrote()
@@ -62,16 +70,15 @@ async def stream(events: EventStream, answer: Answer, renderer: Renderer, silenc
     return outcome
 
 
-def _end(answer: Answer, renderer: Renderer, *, usage: bool) -> tuple[bytes, str]:
+def _end(answer: Answer, renderer: Renderer) -> tuple[bytes, str]:
     """The last events of a stream and how it ended; both empty while it goes on.
 
     Headers were sent before it was known where the time would go, so that comes as a comment.
     """
     if answer.done:
-        timing = f": Server-Timing: {answer.timing.header}\n\n".encode()
-        return (renderer.usage(answer.usage) if usage else b"") + timing + DONE, "ok"
+        return f": Server-Timing: {answer.timing.header}\n\n".encode() + renderer.ending(answer.usage), "ok"
     if answer.error is not None:
-        return error_event(answer.error), answer.error.outcome
+        return renderer.failure(answer.error), answer.error.outcome
     return b"", ""
 
 

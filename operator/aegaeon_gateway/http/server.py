@@ -13,11 +13,13 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from aegaeon_gateway.answer.messages import error_body
 from aegaeon_gateway.errors import ApiError, EngineError, overloaded
 from aegaeon_gateway.http.access_log import AccessLog
 from aegaeon_gateway.http.cors import Cors
 from aegaeon_gateway.http.gateway import TENANT, Gateway
 from aegaeon_gateway.http.handlers import Answerer
+from aegaeon_gateway.http.kept import KeptResponses
 from aegaeon_gateway.http.openapi import description
 from aegaeon_gateway.http.record import RECORD, Record
 from aegaeon_gateway.http.refusals import Refusals, drop_frames, malformed, of_aiohttp, respond
@@ -32,19 +34,25 @@ log = logging.getLogger(__name__)
 _OF_MODELS = {"/tokenize", "/detokenize", "/rerank", "/score"}
 _REFUSED = 400  # from there on; `refusals` logs these
 _CLIENT_LEFT = 499  # as nginx writes into its log; no client receives it
+_RESPONSE_ID = r"{id:[\w.-]{1,128}}"
 
 
 def make_app(gateway: Gateway, refusals: Refusals, access_log: AccessLog) -> web.Application:
     """The application with all routes."""
     cors = Cors(gateway.config.http.cors_origins)
     answerer = Answerer(gateway)
-    pages = _Pages(gateway)
+    pages, kept = _Pages(gateway), KeptResponses(gateway)
     rules = request_rules(gateway.config, cors)
     middlewares = [_recorded(gateway, access_log), _shaped(refusals), rules, cors.preflight, _identifier(gateway)]
     app = web.Application(middlewares=middlewares)
     app.on_response_prepare.append(_headers(cors))
     app.router.add_post("/v1/chat/completions", answerer.chat)
     app.router.add_post("/v1/completions", answerer.completions)
+    app.router.add_post("/v1/messages", answerer.messages)
+    app.router.add_post("/v1/messages/count_tokens", answerer.count_tokens)
+    app.router.add_post("/v1/responses", answerer.responses)
+    app.router.add_get(f"/v1/responses/{_RESPONSE_ID}", kept.get)
+    app.router.add_delete(f"/v1/responses/{_RESPONSE_ID}", kept.delete)
     app.router.add_post("/v1/embeddings", answerer.embeddings)
     for prefix in ("", "/v1"):
         app.router.add_post(f"{prefix}/rerank", answerer.rerank)
@@ -178,7 +186,7 @@ def _shaped(refusals: Refusals) -> Middleware:
             refused = EngineError(f"The gateway failed on this request ({record.id}); its log says why.")
         record.outcome = refused.outcome
         refusals.refused(refused, endpoint=record.endpoint, address=record.address)
-        return respond(refused)
+        return respond(refused, error_body(refused) if request.path.startswith("/v1/messages") else None)
 
     return shape
 
@@ -193,13 +201,19 @@ def _as_api_error(request: web.Request, error: ApiError | web.HTTPException | we
             return malformed(error)
 
 
+def _credential(request: web.Request) -> str:
+    """The Authorization header, or what Anthropic's clients send in its place."""
+    key = request.headers.get("X-Api-Key", "")
+    return request.headers.get("Authorization", "") or (f"Bearer {key}" if key else "")
+
+
 def _identifier(gateway: Gateway) -> Middleware:
     """A client of what models are asked for is authenticated before anything else is looked at."""
 
     @web.middleware
     async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path.startswith("/v1/") or request.path in _OF_MODELS:
-            request[TENANT] = gateway.tenants.current().identify(request.headers.get("Authorization", ""))
+            request[TENANT] = gateway.tenants.current().identify(_credential(request))
         return await handler(request)
 
     return identify

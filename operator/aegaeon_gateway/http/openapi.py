@@ -163,7 +163,8 @@ def _embedding() -> Json:
 
 def _ranking() -> Json:
     document = fields(text=STRING, multi_modal={"type": "null"})
-    result = fields(index=COUNT, document=document, relevance_score={"type": "number"})
+    result = fields(index=COUNT, relevance_score={"type": "number"})
+    result["properties"]["document"] = document
     usage = fields(prompt_tokens=COUNT, total_tokens=COUNT)
     return fields(id=STRING, model=STRING, usage=usage, results={"type": "array", "items": result})
 

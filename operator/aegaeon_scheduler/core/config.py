@@ -123,7 +123,7 @@ class SlackSettings:
     # the time soon: with less left, what is preempted does not come back in time.
     soon_ttfts: float = 1.2
     soon_share: float = 0.62
-    # It rises by so much a second while nobody comes late, falls by so much for each request that does and engine, and
+    # It rises by so much a second while no request comes late, falls by so much for each that does and engine, and
     # stays within these: how little slack is enough depends on how many groups take turns on an engine.
     soon_rise: float = 0.004
     soon_fall: float = 0.06

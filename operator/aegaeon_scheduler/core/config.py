@@ -53,8 +53,8 @@ class PaperSettings:
     resident_quota_s: float = 0.1
     # Shortest turn, seconds, where loads are so quick that the formula gives less: it outlasts the control round trip.
     min_quota_s: float = 0.02
-    # Steps of one turn at most: bounds the KV growth that is granted ahead.
-    max_turn_steps: int = 256
+    # Steps of one turn at most: bounds the KV growth that is granted ahead. `q_max_s` is reached with steps of 2 ms.
+    max_turn_steps: int = 2048
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Gate:
         self._demand.measure(need for need in found if need is not None)
 
     def _learn(self, now: float) -> None:
-        """Requests that were admitted and are late now show that too much was; where none is late, more may be."""
+        """Requests that came late say that too much is admitted; where none does, more may be."""
         settings, engines = self._settings, len(self._pool.instances)
         groups = self._table.groups.values()
         late = sum(len(group.members) - group.urgency(now, 0.0)[1] for group in groups)

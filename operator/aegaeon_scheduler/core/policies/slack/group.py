@@ -103,7 +103,7 @@ class Group:
                 late += 1
             elif due < best:
                 best = due
-        return (min(best, now + late_s) if late else best), len(members) - late
+        return (min(best, now + late_s) if late else best), len(self.members) - late
 
     def order(self, now: float, settings: SlackSettings) -> Order:
         """Its key, and its rank: the key, later by what its model is behind, and the fewer share its steps in time."""

@@ -78,6 +78,8 @@ def forward(shell: Shell, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Te
     """float32 [len(wanted), vocab_size]: the logits after the last token of each input of `wanted`; None: after every
     token of all inputs."""
     batch = Batch.of(inputs, shell.block_tokens)
+    if shell.adapters is not None:
+        shell.adapters.select(inputs)
     _zero_new_blocks(shell, inputs)
     common = batch.metadata()
     attention: dict[str, Any] = {}

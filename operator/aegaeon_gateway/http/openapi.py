@@ -95,7 +95,7 @@ def _answers() -> dict[str, Json]:
     state = _object(phase=_STRING, reason=_STRING)
     model = _object(
         id=_STRING, object={"const": "model"}, created=_COUNT, owned_by=_STRING, root=_STRING,
-        parent={"type": "null"}, max_model_len=_or_null(_COUNT), aegaeon=state,
+        parent=_or_null(_STRING), max_model_len=_or_null(_COUNT), aegaeon=state,
     )  # fmt: skip
     return {
         "Error": _object(error=error),

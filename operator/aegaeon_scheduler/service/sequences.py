@@ -40,6 +40,7 @@ class OpenSequence:
         body.sampling.CopyFrom(self.submit.sampling)
         body.limits.CopyFrom(self.submit.limits)
         body.reply_to = self.origin.sink
+        body.adapter, body.adapter_identity = self.submit.adapter, self.submit.adapter_identity
 
 
 class SequenceBook:

@@ -75,7 +75,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """At once: a sequence. `sampling` holds what Sampling and Limits say but `max_tokens`; 0 of them: no limit."""
+    """At once: a sequence. `sampling` holds what Sampling and Limits say but `max_tokens`; 0 of them: no limit.
+
+    `adapter`: of the model, empty: none; of `adapter_identity` alone.
+    """
 
     seq: SeqKey
     epoch: int
@@ -85,6 +88,8 @@ class Open:
     sampling: SamplingParams
     max_tokens: int
     reply_to: str
+    adapter: str = ""
+    adapter_identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from aegaeon_sidecar.backends import AdapterLimits, AdapterWeights, StepInput
-from aegaeon_sidecar.backends.rows import padded_linear
+from aegaeon_sidecar.backends.rows import low_rank_shapes, padded_linear, row_tile
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.domain.errors import BackendError, ConfigError, ModelError, WeightsError
 from aegaeon_sidecar.models.adapters import lay_out_adapter, read_adapter
@@ -33,7 +33,8 @@ _OTHER_BASE = "it is an adapter of another base model"
 class Rows:
     """What vLLM's layers call for their low-rank products. `groups`: slots, and the rows of a step that each computes.
 
-    Products are padded as those of the layers themselves (rows.py), so that no row depends on the rest of its batch.
+    Products are padded to `tile` rows (backends/rows.py), so that no row depends on the rest of its batch. They are of
+    float32, as vLLM's are: in 16 bits, narrow matrices have kernels that no number of rows makes the same.
     """
 
     tile: int
@@ -50,10 +51,10 @@ class Rows:
     ) -> None:
         """Add to y [rows, outer], in place. Stacks: [slots, 1, rank, inner] and [slots, 1, outer of a slice, rank]."""
         for slot, rows in self.groups:
-            part, start = x[rows], 0
+            part, start = x[rows].float(), 0
             for a, b, width in zip(lora_a_stacked, lora_b_stacked, output_slices, strict=True):
-                low = padded_linear(part, a[slot, 0], None, self.tile)
-                y[rows, start : start + width] += padded_linear(low, b[slot, 0], None, self.tile)
+                low = padded_linear(part, a[slot, 0].float(), None, self.tile)
+                y[rows, start : start + width] += padded_linear(low, b[slot, 0].float(), None, self.tile).to(y.dtype)
                 start += width
 
 
@@ -73,7 +74,7 @@ class Adapters:
         self._model, self._limits, self._dtype = model, limits, dtype
         self._settings = surface.adapter_settings(config, limits.max_rank, limits.slots)
         self._manager = surface.wrapped(config, model, self._settings)
-        self._rows = Rows(tile or 1)
+        self._rows = Rows(_tile(limits.max_rank) if tile else 1)
         self._slots: OrderedDict[str, int] = OrderedDict()  # vLLM's number of each adapter, by its key; oldest first
         self._next = 1
         for module in self._manager.modules.values():
@@ -188,6 +189,10 @@ class Adapters:
             self._manager.remove_adapter(number)
             raise
         self._slots[weights.key] = number
+
+
+def _tile(rank: int) -> int:
+    return row_tile(torch.float32, torch.get_num_threads(), low_rank_shapes(rank)) or 1
 
 
 def _settings(directory: Path) -> bytes:

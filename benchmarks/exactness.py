@@ -93,7 +93,7 @@ async def compare_seeded(client: Client, deck: Deck, width: int, count: int) -> 
     return list(zip(alone, loaded, strict=True))
 
 
-def judge(outputs: Sequence[Output], models: dict[str, Path]) -> list[tuple[Output, Verdict]]:
+def judge(outputs: Sequence[Output], models: dict[str, Path], tie: float = TIE) -> list[tuple[Output, Verdict]]:
     """Every output that has tokens against transformers; equal ones are computed once."""
     known: dict[tuple[Any, ...], Verdict] = {}
     verdicts = []
@@ -102,7 +102,7 @@ def judge(outputs: Sequence[Output], models: dict[str, Path]) -> list[tuple[Outp
         tokens = with_end(output.tokens, output.finish_reason, eos_id(directory))
         key = (request.model, request.prompt, tuple(tokens))
         if key not in known:
-            known[key] = verify(directory, request.prompt, tokens)
+            known[key] = verify(directory, request.prompt, tokens, tie)
         verdicts.append((output, known[key]))
     return verdicts
 

@@ -70,7 +70,7 @@ class SourceEntry(_Frozen):
 
 
 class AdapterEntry(_Frozen):
-    """A low-rank adapter of a model: a folder with adapter_config.json and adapter_model.safetensors."""
+    """A low-rank adapter of a model."""
 
     name: str = Field(min_length=1)
     source: SourceEntry
@@ -89,6 +89,8 @@ class ModelEntry(_Frozen):
     tool_calls: str = ""  # a dialect that gateways read; empty: what the chat template shows
     reasoning: str = ""  # the same of its reasoning
     adapters: tuple[AdapterEntry, ...] = ()
+    task: Literal["", "generate", "embed", "score"] = ""  # what it is for; empty: what its files show
+    matryoshka: bool = False  # its embeddings may be cut to fewer dimensions, whatever its files say
 
 
 class PaperEntry(_Frozen):

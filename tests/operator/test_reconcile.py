@@ -33,6 +33,8 @@ MODEL = {
     "tool_calls": "",
     "reasoning": "",
     "adapters": [],
+    "task": "",
+    "matryoshka": False,
 }
 
 

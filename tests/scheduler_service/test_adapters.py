@@ -49,7 +49,7 @@ async def report(sidecar: Any, spec: model_pb2.ModelSpec, **adapters: tuple[int,
 
 
 def opening(event: Any) -> list[commands.Command]:
-    """The engine is told of what was submitted."""
+    """The engine gets what was submitted."""
     body = commands.Open(event.seq, event.epoch, event.model)
     return [
         commands.Accept(event.gateway, event.seq),

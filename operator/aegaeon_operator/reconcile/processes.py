@@ -51,6 +51,8 @@ def model_entry(model: ServedModel) -> Json:
         "tool_calls": model.tool_calls or "",
         "reasoning": model.reasoning or "",
         "adapters": [{"name": one.name, "source": source_entry(one.source)} for one in model.adapters],
+        "task": model.task or "",
+        "matryoshka": model.matryoshka,
     }
 
 

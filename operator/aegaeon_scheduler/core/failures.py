@@ -78,7 +78,9 @@ class Failures:
         weights.shared.broken = True
         if inst.weights.get(model.name) is weights:
             del inst.weights[model.name]
-        if kind is None:
+        if kind is FailureKind.CANCELLED:
+            self._pool.ask_pass()
+        if kind is None or kind is FailureKind.CANCELLED:
             return
         failures = inst.failures[model.name] = inst.failures.get(model.name, 0) + 1
         if failures > self._pool.config.max_failures:
@@ -104,7 +106,7 @@ class Failures:
                 del inst.weights[model.name]
             return
         weights.unload = None
-        if not known:
+        if not known or kind is None:  # it was skipped, behind a turn that failed: the weights are not to blame
             return
         failures = inst.failures[model.name] = inst.failures.get(model.name, 0) + 1
         if failures > self._pool.config.max_failures:
@@ -127,7 +129,8 @@ class Failures:
         if retry and seq.failures <= self._pool.config.max_failures:
             self._retry_copy(inst, seq)
         else:
-            self._life.lose(seq, f"copy failed on {inst.id}: {reason}")
+            blame = 1 if seq.kv_tokens else 0  # preempted with its first part, which got no memory: it never ran
+            self._life.lose(seq, f"copy failed on {inst.id}: {reason}", blame)
 
     def _retry_copy(self, inst: Instance, seq: Sequence) -> None:
         """Copies in are issued again with the next turn; a hand-off waits for the next report."""

@@ -70,6 +70,11 @@ class Model:
         assert self.footprint is not None
         return self.footprint
 
+    @property
+    def pools(self) -> bool:
+        """It generates nothing, as far as is known: what an instance says of it."""
+        return self.footprint is not None and self.footprint.pools
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class SharedWeights:
@@ -117,6 +122,7 @@ class Issued(Grant):
     seq: Sequence | None
     members: dict[SeqId, Sequence] = field(default_factory=dict)
     prefills: tuple[Sequence, ...] = ()
+    cancelled: bool = False
     alone: bool = False  # a suspect's: nothing joins it, and nothing is queued behind it
     steps: int = 0
     steps_done: int = 0

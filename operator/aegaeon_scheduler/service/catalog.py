@@ -42,6 +42,8 @@ def spec_of(entry: ModelEntry) -> model_pb2.ModelSpec:
             adapters=[
                 model_pb2.AdapterSpec(name=adapter.name, source=_source(adapter.source)) for adapter in entry.adapters
             ],
+            task=entry.task,
+            matryoshka=entry.matryoshka,
         )
     )
 

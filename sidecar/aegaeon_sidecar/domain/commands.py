@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from aegaeon_sidecar.domain.catalog import ModelSpec
-from aegaeon_sidecar.domain.sequences import KvHandle, SamplingParams, SeqKey
+from aegaeon_sidecar.domain.sequences import KvHandle, PoolingParams, SamplingParams, SeqKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ class Open:
     """At once: a sequence. `sampling` holds what Sampling and Limits say but `max_tokens`; 0 of them: no limit.
 
     `adapter`: of the model, empty: none; of `adapter_identity` alone.
+    `pooling`: None where text is generated.
     """
 
     seq: SeqKey
@@ -90,6 +91,7 @@ class Open:
     reply_to: str
     adapter: str = ""
     adapter_identity: str = ""
+    pooling: PoolingParams | None = None
 
 
 @dataclass(frozen=True, slots=True)

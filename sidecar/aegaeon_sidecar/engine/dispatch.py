@@ -162,8 +162,10 @@ class Dispatcher:
 
 def _goes_on(held: Sequence, fresh: Sequence) -> bool:
     """The same sequence with at least the client's prefix: determinism promises it, it is checked all the same."""
+    if held.model != fresh.model or held.prompt != fresh.prompt or held.pooling != fresh.pooling:
+        return False
     same = fresh.adapter is None if held.adapter is None else held.adapter.is_same(fresh.adapter)
-    return same and held.model == fresh.model and held.prompt == fresh.prompt and held.holds(fresh.output)
+    return same and held.holds(fresh.output)
 
 
 def _adapter(command: commands.Open, model: Model) -> Adapter | None:

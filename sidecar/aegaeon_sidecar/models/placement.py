@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from aegaeon_proto.pooling import Task
 from aegaeon_sidecar.models.runs import Ints, Runs
 
 Bake = Callable[[int], None]
@@ -48,8 +49,8 @@ class Layout:
 
     `dtype`: of floating-point weights. `plan`: where each tensor of the files goes, None: by the names in `tensors`.
     `bake` writes the image into an open file where its bytes are not those of the files: the plan places nothing then.
-    `made_by`: what else the bytes of the image depend on. `config`: the file that says what the tensors are for; of an
-    adapter, which has no KV cache, ADAPTER_CONFIG.
+    `made_by`: what else the bytes of the image depend on. `task`: what the model is for. `config`: the file that says
+    what the tensors are for; of an adapter, which has no KV cache, ADAPTER_CONFIG.
     """
 
     weight_bytes: int
@@ -66,11 +67,17 @@ class Layout:
     bake: Bake | None = None
     made_by: str = ""
     config: str = CONFIG
+    task: Task = Task.GENERATE
 
     @property
     def image_bytes(self) -> int:
         """In an image all ranks' parts follow each other."""
         return self.ranks * self.weight_bytes
+
+    @property
+    def pools(self) -> bool:
+        """It generates nothing."""
+        return self.task is not Task.GENERATE
 
     @property
     def streams(self) -> bool:

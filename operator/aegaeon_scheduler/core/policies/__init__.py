@@ -63,8 +63,8 @@ class Policy(Protocol):
         """Queue a sequence for prefill on an instance that has its model; None: nowhere yet."""
         ...
 
-    def wait_s(self, seq: Sequence, now: float) -> float:
-        """About how long a new sequence would wait for an engine, seconds; 0 where that is not known."""
+    def too_much(self, seq: Sequence, now: float) -> str | None:
+        """Why a new sequence would be late, or make others late; None: it is taken, and counts from here on."""
         ...
 
     def place_decode(self, seq: Sequence, now: float) -> Instance | None:
@@ -100,6 +100,10 @@ class Policy(Protocol):
 
     def past_host(self, inst: Instance) -> bool:
         """Whether weights that a load reads from disk must not take the place of others in host memory."""
+        ...
+
+    def wants(self, inst: Instance, model: Model) -> bool:
+        """Whether a model's load is still of use where it was ordered."""
         ...
 
     def preemption_order(self, inst: Instance, sequences: list[Sequence], now: float) -> Iterable[Sequence]:

@@ -11,6 +11,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from aegaeon_proto.pooling import Purpose
 from aegaeon_sidecar.backends.rows import padded_linear
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.backends.vllm.adapters import Adapters
@@ -33,8 +34,8 @@ LEAST_PIECE_BYTES = 64  # below it a load would spend its time on pieces: a load
 class Shell:
     """`groups`: layers of one kind of attention, by name, and what makes their kernels' metadata.
 
-    `page_bytes`: of one layer in one block; `capacity`: blocks of the memory that is bound.
-    `adapters`: None before it has its first.
+    `page_bytes`: of one layer in one block; `capacity`: blocks of the memory that is bound; `purpose` says which head
+    the model has; `adapters`: None before it has its first.
     """
 
     config: Any
@@ -49,6 +50,7 @@ class Shell:
     capacity: int = 0
     blocks: Tensor | None = None
     adapters: Adapters | None = None
+    purpose: Purpose = surface.GENERATES
 
     @property
     def block_bytes(self) -> int:

@@ -165,6 +165,8 @@ def spec_from(message: model_pb2.ModelSpec) -> ModelSpec:
         weight=message.weight,
         tool_calls=message.tool_calls,
         reasoning=message.reasoning,
+        task=message.task,
+        matryoshka=message.matryoshka,
         identity=message.identity,
         adapters=tuple(AdapterSpec(one.name, source_from(one.source), one.identity) for one in message.adapters),
     )
@@ -182,6 +184,8 @@ def spec_to(spec: ModelSpec) -> model_pb2.ModelSpec:
         weight=spec.weight,
         tool_calls=spec.tool_calls,
         reasoning=spec.reasoning,
+        task=spec.task,
+        matryoshka=spec.matryoshka,
         identity=spec.identity,
         adapters=[_adapter_to(adapter) for adapter in spec.adapters],
     )
@@ -223,4 +227,5 @@ def _footprint_to(footprint: Footprint | None) -> model_pb2.Footprint | None:
         kv_block_tokens=footprint.kv_block_tokens,
         max_model_len=footprint.max_model_len,
         content=footprint.content,
+        task=footprint.task,
     )

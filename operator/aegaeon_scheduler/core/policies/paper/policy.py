@@ -121,9 +121,9 @@ class PaperPolicy:
 
     # -- Algorithm 2 ------------------------------------------------------------------------------------------------
 
-    def wait_s(self, seq: Sequence, now: float) -> float:
+    def too_much(self, seq: Sequence, now: float) -> str | None:
         """See Policy. What is queued is in the order of arrival and bounded by time alone."""
-        return 0.0
+        return None
 
     def place_decode(self, seq: Sequence, now: float) -> Instance | None:
         """A batch of its model with room on the least loaded instance, else a new batch on the least loaded one."""
@@ -265,6 +265,11 @@ class PaperPolicy:
     def past_host(self, inst: Instance) -> bool:
         """See Policy. The host cache is inclusive: what was loaded last is in it."""
         return False
+
+    def wants(self, inst: Instance, model: Model) -> bool:
+        """See Policy."""
+        state = self._of(inst)
+        return any(work.model is model for work in (*state.queue.groups, *state.work.batches))
 
     def preemption_order(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
         """Most slack first; prompts that wait for their first decode turn last."""

@@ -16,7 +16,7 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Place, Role, SeqId
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
+from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 
 class Kind(Enum):
@@ -94,7 +94,8 @@ class Group:
         slo = self.model.config.slo
         ttft_s, tbt_s = slo.ttft_s, slo.tbt_s
         best, late = inf, 0
-        for seq in self.members.values():
+        members = self.prompts if self.model.pools else self.members  # what ends with its prompt is due no more
+        for seq in members.values():
             made = seq.projected_kv - seq.prompt_tokens
             output = made + 1 if made >= seq.prefix_tokens and seq.projected_kv else seq.output_tokens
             due = seq.arrival + ttft_s + output * tbt_s
@@ -102,7 +103,7 @@ class Group:
                 late += 1
             elif due < best:
                 best = due
-        return (min(best, now + late_s) if late else best), len(self.members) - late
+        return (min(best, now + late_s) if late else best), len(members) - late
 
     def order(self, now: float, settings: SlackSettings) -> Order:
         """Its key, and its rank: the key, later by what its model is behind, and the fewer share its steps in time."""
@@ -181,6 +182,7 @@ def kv_blocks(seq: Sequence) -> int:
 class Load:
     """What a group asks of an instance: share of its time (`util`), bytes, when it is due (`key`), and its `rank`.
 
+    Of a model that pools, the share is that of what its prompts may take; it has no steps.
     `weights` of its `nbytes` are weights, the others KV.
     """
 
@@ -201,9 +203,12 @@ class Load:
         """Measure a group as if on this instance."""
         fp = group.model.fp
         context, blocks = group.size()
-        step_s = estimates.of(group.model.name, inst.device).step_s(context, len(group.members))
         slo = group.model.config.slo
-        util = step_s / max(slo.tbt_s, 1e-9)
+        if fp.pools:
+            util = group.prompts_s(estimates, inst) / max(slo.ttft_s, 1e-9)
+        else:
+            step_s = estimates.of(group.model.name, inst.device).step_s(context, len(group.members))
+            util = step_s / max(slo.tbt_s, 1e-9)
         key, rank = group.order(now, settings)
         weights = fp.weight_slabs * inst.slab_bytes
         return Load(group, key, rank, util, weights + blocks * fp.kv_block_bytes, weights)
@@ -223,19 +228,23 @@ def node_of(group: Group) -> str | None:
     if group.inst is not None:
         return group.inst.node
     members = group.members.values()
-    bound = (s.home.node for s in members if s.home is not None and (s.place is not Place.NONE or s.source is not None))
-    return next(bound, None)
+    return next((s.home.node for s in members if s.home is not None and _has_kv(s)), None)
+
+
+def _has_kv(seq: Sequence) -> bool:
+    """Whether it has KV, or will have when what is under way has ended."""
+    return seq.place is not Place.NONE or seq.source is not None or seq.copy is not None
 
 
 def may_leave(group: Group) -> bool:
-    """Whether every member can leave once its turns are over: no copy, no prompt just begun, host room for all."""
+    """Whether every member can leave once its turns are over: no copy under way, host room for all."""
     inst = group.inst
     if inst is None:
         return False
     blocks = 0
     for seq in group.members.values():
-        if seq.copy is not None or (seq.stage is Stage.PREFILL and seq.place is Place.NONE):
+        if seq.copy is not None:
             return False
-        if seq.place is Place.DEVICE:
+        if seq.place is Place.DEVICE or seq.turns:
             blocks += kv_blocks(seq)
     return not blocks or inst.book.host_room(group.model.fp, blocks)

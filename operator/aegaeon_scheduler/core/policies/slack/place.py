@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, may_leave, too_small
-from aegaeon_scheduler.core.policies.slack.picture import Picture, Waiting
+from aegaeon_scheduler.core.policies.slack.picture import Picture
 from aegaeon_scheduler.core.policies.slack.price import absence_s
 from aegaeon_scheduler.core.policies.slack.view import Best, View
 from aegaeon_scheduler.core.state import Instance
 
 
-def place_waiting(picture: Picture) -> list[Waiting]:
-    """Place what can be placed; the groups that waited before, none when no instance was free."""
+def place_waiting(picture: Picture) -> None:
+    """Place what can be placed."""
     free = [v for v in picture.views if v.free]
     if not free:
-        return []
+        return
     best = Best.of(free)
-    line = picture.waiting()
-    for rank, _, group, rest in line:
+    for rank, _, group, rest in picture.waiting():
         if not free:
             break
         if best.beyond(group, rank, rest):
@@ -25,7 +24,6 @@ def place_waiting(picture: Picture) -> list[Waiting]:
         if views and _place(picture, group, views):
             free = [v for v in free if v.free]
             best = Best.of(free)
-    return line
 
 
 def _place(picture: Picture, group: Group, views: list[View]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import chain
 
 from aegaeon_scheduler.core.config import PaperSettings
 from aegaeon_scheduler.core.domain import InstanceId, Role, SeqId
@@ -269,7 +270,8 @@ class PaperPolicy:
     def wants(self, inst: Instance, model: Model) -> bool:
         """See Policy."""
         state = self._of(inst)
-        return any(work.model is model for work in (*state.queue.groups, *state.work.batches))
+        queued, batched = (group.model for group in state.queue.groups), (batch.model for batch in state.work.batches)
+        return any(one is model for one in chain(queued, batched))
 
     def preemption_order(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
         """Most slack first; prompts that wait for their first decode turn last."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from aegaeon_gateway.config import GatewayConfig, load_config
 from aegaeon_gateway.errors import ConfigError
 from aegaeon_gateway.log_limit import LineLimit
+from aegaeon_gateway.request_id import LOG_FORMAT, RequestIdFilter
 from aegaeon_gateway.run import run
 from aegaeon_proto.channels import TlsError
 
@@ -35,9 +36,8 @@ def main() -> int:
     given = {key: value for key, value in vars(parser.parse_args()).items() if value is not None}
     handler = logging.StreamHandler()
     handler.addFilter(LineLimit())
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[handler]
-    )
+    handler.addFilter(RequestIdFilter())
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, handlers=[handler])
     try:
         asyncio.run(_until_signal(load_config(given.pop("config"), given)))
     except (ConfigError, TlsError, OSError, RuntimeError) as error:

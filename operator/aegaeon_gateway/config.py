@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import Any
 from aegaeon_gateway.errors import ConfigError
 from aegaeon_proto.outbound.client import Outbound
 from aegaeon_proto.outbound.policy import EntryError, Policy
+from aegaeon_proto.tracing import TracingSettings
 
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.\-]*://[^/?#\s]+")
 _TYPES: dict[str, tuple[type, ...]] = {
     "name": (str,),
     "listen": (str,),
@@ -46,6 +49,9 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "responses_bytes": (int,),
     "responses_memory_bytes": (int,),
     "metrics_listen": (str, type(None)),
+    "access_log": (bool,),
+    "otlp_endpoint": (str, type(None)),
+    "trace_ratio": (int, float),
     "http": (dict,),
 }
 
@@ -78,6 +84,8 @@ class HttpLimits:
     """seconds in which a client that does not keep up must take the 64 KiB that are buffered for it"""
     allowed_hosts: tuple[str, ...] = ()
     """names, besides localhost, under which a gateway that listens on a loopback address serves"""
+    cors_origins: tuple[str, ...] = ()
+    """origins of web pages whose scripts may use the gateway from a browser, https://chat.example.com; "*": any"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +152,12 @@ class GatewayConfig:
     """of all tenants, where they are kept in memory"""
     metrics_listen: str | None = None
     """host:port or unix:PATH of GET /healthz, /readyz and /metrics; None: nowhere"""
+    access_log: bool = False
+    """a JSON object on standard output for each request"""
+    otlp_endpoint: str | None = None
+    """URL of an OpenTelemetry collector that takes OTLP over gRPC, http://HOST:4317; None: nothing is traced"""
+    trace_ratio: float = 1.0
+    """of requests without a trace context, 0 to 1; of the others those are traced whose client says so"""
     http: HttpLimits = HttpLimits()
     """bounds on what clients' connections may take"""
 
@@ -151,6 +165,11 @@ class GatewayConfig:
     def outbound(self) -> Outbound:
         """Requests to sources of models."""
         return Outbound(Policy(self.allowed_sources), ambient=self.ambient_credentials)
+
+    @property
+    def tracing(self) -> TracingSettings | None:
+        """Raises ValueError."""
+        return TracingSettings(self.otlp_endpoint, self.trace_ratio) if self.otlp_endpoint is not None else None
 
     @property
     def tls_folder(self) -> Path | None:
@@ -201,13 +220,22 @@ def _checked(data: dict[str, Any]) -> GatewayConfig:
         "allowed_sources": _allowed(data.get("allowed_sources", [])),
         "standbys": _texts("standbys", data.get("standbys", [])),
     }
-    return GatewayConfig(**{**data, **own})
+    config = GatewayConfig(**{**data, **own})
+    _check_tracing(config)
+    return config
 
 
 def _texts(key: str, entries: list[Any]) -> tuple[str, ...]:
     if not all(isinstance(entry, str) for entry in entries):
         raise ConfigError(f"key {key!r} must be a list of text")
     return tuple(entries)
+
+
+def _check_tracing(config: GatewayConfig) -> None:
+    try:
+        _ = config.tracing
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _allowed(entries: list[Any]) -> tuple[str, ...]:
@@ -246,4 +274,7 @@ def _http_limits(data: dict[str, Any]) -> HttpLimits:
             ipaddress.ip_network(network)
     except ValueError as error:
         raise ConfigError(f"key 'http.trusted_proxies': {error}") from error
+    for origin in checked.get("cors_origins", ()):
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            raise ConfigError(f"key 'http.cors_origins': {origin!r} is no origin, such as https://chat.example.com")
     return HttpLimits(**checked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,6 +14,7 @@ from aiohttp import web
 
 from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.conversations import Bounds, Conversations, MemoryConversations, RedisConversations
+from aegaeon_gateway.http.access_log import AccessLog
 from aegaeon_gateway.http.connections import Connections
 from aegaeon_gateway.http.gateway import Gateway
 from aegaeon_gateway.http.intake import Intake
@@ -32,6 +34,7 @@ from aegaeon_gateway.workers.pool import PoolConfig, WorkerPool
 from aegaeon_gateway.workers.supervisor import Starter, start_process
 from aegaeon_gateway.workers.wire import Limit
 from aegaeon_proto.pages import Pages
+from aegaeon_proto.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +77,7 @@ async def serve(config: GatewayConfig, start_workers: Starter = start_process) -
     gateway = _gateway(config, open_, buckets, start_workers)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(buckets.close)
+        stack.push_async_callback(gateway.tracing.close)
         stack.push_async_callback(gateway.conversations.close)
         stack.push_async_callback(gateway.workers.stop)
         stack.push_async_callback(gateway.texts.stop)
@@ -114,7 +118,8 @@ def _gateway(config: GatewayConfig, open_: OpenRequests, buckets: Buckets, start
     limits = Limits(buckets, config.hold_s)
     intake = Intake(config.max_open_requests, config.request_memory_bytes)
     kept, now = _conversations(config), int(time.time())
-    return Gateway(config, catalog, texts, workers, intake, link, metrics, tenants, limits, kept, now)
+    tracing = Tracing(config.tracing, "aegaeon-gateway", config.name)
+    return Gateway(config, catalog, texts, workers, intake, link, metrics, tenants, limits, tracing, kept, now)
 
 
 def _conversations(config: GatewayConfig) -> Conversations:
@@ -135,7 +140,8 @@ def _pool_config(config: GatewayConfig) -> PoolConfig:
 async def _http(config: GatewayConfig, gateway: Gateway, shutdown: GracefulShutdown) -> AsyncIterator[int]:
     """Serve HTTP; yields the port. At the end connections are drained; what is left then is cut."""
     refusals = Refusals(gateway.metrics)
-    app, connections = make_app(gateway, refusals), Connections(config.http, gateway.metrics, refusals)
+    app = make_app(gateway, refusals, AccessLog(_write_out if config.access_log else None))
+    connections = Connections(config.http, gateway.metrics, refusals)
     shutdown.attach(app)
     connections.attach(app)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=CUT_S)
@@ -178,6 +184,11 @@ async def _pages(config: GatewayConfig, gateway: Gateway, shutdown: GracefulShut
         yield
     finally:
         await pages.stop()
+
+
+def _write_out(line: bytes) -> None:
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

@@ -227,6 +227,7 @@ class SchedulerConfig(_Frozen):
     prefill_chunk_tokens: int = Field(default=512, ge=1)  # prompt tokens of one prefill part
     admission: Literal["none", "feasible"] = "none"  # feasible: refuse at once what would be served too late
     metrics_listen: str | None = Field(default=None, pattern=r"^.+:\d+$")  # "host:port" of GET /metrics
+    otlp_endpoint: str | None = Field(default=None, pattern="^https?://.")  # spans of requests that gateways trace
 
     @model_validator(mode="after")
     def _names_once(self) -> SchedulerConfig:

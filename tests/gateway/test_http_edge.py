@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from gateway.test_connections import BODY, TEXT, answer, post
 from aegaeon_gateway.errors import HttpError
 from aegaeon_gateway.http.refusals import drop_frames
 from aegaeon_gateway.log_limit import BURST_LINES, LINES_PER_S, LineLimit
+from aegaeon_gateway.request_id import LOG_FORMAT, RequestIdFilter
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -154,19 +156,19 @@ async def test_log_lines_contain_both_ids_and_nothing_else_of_the_client(
     pool: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    for given, logged in (("mine-1", "mine-1"), ("a b", "-"), ("x" * 200, "-"), ("ü", "-")):
+    caplog.handler.addFilter(RequestIdFilter())
+    caplog.handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    for given, logged in (("mine-1", " (client's mine-1)"), ("a b", ""), ("x" * 200, ""), ("ü", "")):
         caplog.clear()
         request = post(json.dumps({"model": "evil", "prompt": "evil"}).encode(), f"X-Request-Id: {given}")
         await pool.raw(request, half_close=True)
-        [line] = [one.getMessage() for one in caplog.records if one.name == "aegaeon_gateway.http.refusals"]
-        assert f"(client's {logged})" in line
-        assert len(line.split()[0]) == 32
+        [line] = [line for line in caplog.text.splitlines() if "aegaeon_gateway.http.refusals" in line]
+        assert re.search(rf" \[[0-9a-f]{{32}}{re.escape(logged)}\]: from ", line)
         assert "evil" not in line
     caplog.clear()
     _, body, _ = await pool.post(COMPLETIONS, json.loads(BODY), headers={"X-Request-Id": "mine-2"})
-    [line] = [one.getMessage() for one in caplog.records if one.name == "aegaeon_gateway.http.server"]
-    assert body["id"].removeprefix("cmpl-") in line
-    assert "(client's mine-2)" in line
+    [line] = [line for line in caplog.text.splitlines() if "aegaeon_gateway.http.server" in line]
+    assert f"[{body['id'].removeprefix('cmpl-')} (client's mine-2)]: /v1/completions 200 after" in line
 
 
 def test_log_lines_above_the_rate_are_dropped_and_counted() -> None:

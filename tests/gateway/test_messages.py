@@ -42,7 +42,7 @@ async def ask(pool: Any, **body: Any) -> dict[str, Any]:
 async def events(pool: Any, **body: Any) -> list[tuple[str, Any]]:
     async with pool.http.post(f"{pool.url}/v1/messages", json={**ASKED, "stream": True, **body}) as response:
         assert response.status == 200, await response.text()
-        parts = (await response.text()).strip().split("\n\n")
+        parts = [part for part in (await response.text()).strip().split("\n\n") if not part.startswith(": ")]
     return [(part.split("\n")[0].removeprefix("event: "), json.loads(part.split("\ndata: ")[1])) for part in parts]
 
 

@@ -1,4 +1,4 @@
-"""Streams that wait for an engine to start: comments keep them open; refusals elsewhere have their status."""
+"""Streams that wait: status and headers at once, comments with the place in the queue, what comes late is an event."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from tests.gateway.test_requests import starting
 from tokenizers import Tokenizer
 
 from aegaeon_gateway.config import GatewayConfig
-from aegaeon_gateway.http.silence import COMMENT, Silence
+from aegaeon_gateway.http.silence import Silence
 from aegaeon_gateway.run import serve
 from aegaeon_gateway.workers.supervisor import Starter
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
 
 CHAT = {"model": "tiny", "messages": [HI], "stream": True}
+COMMENT = b": waiting for an engine\n\n"
 
 
 @pytest.fixture
@@ -79,16 +80,39 @@ async def test_an_error_after_a_comment_is_an_event_of_the_stream(quick: Pool) -
     assert b"no engine came" in rest
 
 
-async def test_a_stream_whose_model_is_on_an_engine_has_no_status_before_its_first_token(quick: Pool) -> None:
-    asked = asyncio.create_task(quick.http.post(f"{quick.url}/v1/chat/completions", json=CHAT))
-    await quick.peer.until(lambda: bool(quick.peer.submits))
-    await asyncio.wait([asked], timeout=0.3)
-    assert not asked.done()
-    request = quick.peer.submits[-1].request
-    quick.peer.reply(rejected=pb.Rejected(request=request, code=pb.REJECT_CODE_OVERLOADED, reason="full"))
-    response: Any = await asked
-    assert response.status == 503
-    response.release()
+async def test_a_stream_has_its_status_as_soon_as_the_scheduler_has_taken_it(pool: Any) -> None:
+    pool.peer.serve_tokens = False
+    async with asyncio.timeout(5), pool.http.post(f"{pool.url}/v1/chat/completions", json=CHAT) as response:
+        assert response.status == 200  # no comment is due for 10 s
+        assert response.headers["X-Request-Id"]
+        await answer(pool.peer)
+        assert (await response.content.read()).endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_refusal_before_that_has_its_own_status(pool: Any) -> None:
+    pool.peer.reject = [pb.Rejected(code=pb.REJECT_CODE_OVERLOADED, reason="full", retry_after_s=3)]
+    async with pool.http.post(f"{pool.url}/v1/chat/completions", json=CHAT) as response:
+        assert response.status == 503
+        assert response.headers["Retry-After"] == "3"
+
+
+async def test_a_stream_that_no_scheduler_takes_gets_its_status_with_the_first_comment(quick: Pool) -> None:
+    quick.peer.silent = True
+    async with asyncio.timeout(5), quick.http.post(f"{quick.url}/v1/chat/completions", json=CHAT) as response:
+        assert response.status == 200
+        assert await response.content.readuntil(b"\n\n") == COMMENT
+
+
+async def test_comments_say_the_place_in_the_queue(quick: Pool) -> None:
+    async with quick.http.post(f"{quick.url}/v1/chat/completions", json=CHAT) as response:
+        await quick.peer.until(lambda: bool(quick.peer.submits))
+        place = pb.Place(request=quick.peer.submits[-1].request, place=3)
+        quick.peer.reply(places=pb.Places(places=[pb.Place(request="another's", place=1), place]))
+        while (comment := await response.content.readuntil(b"\n\n")) == COMMENT:
+            pass
+        assert comment == b": waiting for an engine, place 3 in the queue\n\n"
+        await answer(quick.peer)
+        assert (await response.content.read()).endswith(b"data: [DONE]\n\n")
 
 
 async def test_a_stream_that_stalls_gets_comments(quick: Pool) -> None:

@@ -144,7 +144,7 @@ async def test_tenants_from_the_scheduler_replace_the_file_and_may_change_while_
         peer.publish(peer.models)
         await pool.served.catalog.changed()
         assert (await pool.chat(model="other"))[0] == 200
-        assert await pool.served.limits.buckets.take("model other:requests", 60, 1, 60, 0) > 0
+        assert (await pool.served.limits.buckets.take("model other:requests", 60, 1, 60, 0)).wait_s > 0
         assert (await pool.post("/v1/chat/completions", body))[0] == 401
 
 
@@ -207,6 +207,10 @@ async def test_requests_above_the_rate_limit_wait_and_then_get_429(
         assert refusal["error"]["code"] == "rate_limit_exceeded"
         assert refusal["error"]["type"] == "requests"
         assert 15 <= int(headers["Retry-After"]) <= 20
+        assert [said["x-ratelimit-remaining-requests"] for _, _, said in answers] == ["2", "1", "0", "0"]
+        assert headers["x-ratelimit-limit-requests"] == "3"
+        assert 58 < float(headers["x-ratelimit-reset-requests"].removesuffix("s")) <= 60
+        assert "x-ratelimit-limit-tokens" not in headers, "there is no such quota"
         other = {"model": "other", "messages": [HI]}
         assert (await pool.post("/v1/chat/completions", other, **key("sk-blue")))[0] == 200
 
@@ -216,8 +220,11 @@ async def test_a_short_wait_for_the_rate_limit_delays_the_request(gateways: Call
     async with gateways(write(tmp_path, [RED], model_quotas={"tiny": quota})) as pool:
         limits = pool.served.limits
         await limits.buckets.take("model tiny:requests", 600, 10, 600, 0)
-        status, _, _ = await pool.post("/v1/chat/completions", {"model": "tiny", "messages": [HI]}, **key("sk-red"))
+        status, _, headers = await pool.post(
+            "/v1/chat/completions", {"model": "tiny", "messages": [HI]}, **key("sk-red")
+        )
         assert status == 200
+        assert not [name for name in headers if name.startswith("x-ratelimit")], "what others ask of a model is theirs"
 
 
 async def test_output_is_charged_to_the_token_rate_limit(gateways: Callable[..., Any], tmp_path: Path) -> None:

@@ -67,6 +67,8 @@ TABLE: dict[str, Rule] = {
     "gpupools.allowedNamespaces[]": Rule.OBJECT,
     "gpupools.allowedSources[]": Rule.SERVER,
     "gpupools.gateway.trustedProxies[]": Rule.NETWORK,
+    "gpupools.gateway.corsOrigins[]": Rule.WORD,
+    "gpupools.tracing.endpoint": Rule.URL,
     "gpupools.gateway.endpointPicker.service.name": Rule.OBJECT,
     "gpupools.gateway.endpointPicker.allowedFrom[].namespace": Rule.OBJECT,
     "gpupools.gateway.endpointPicker.allowedFrom[].podLabels{}": Rule.WORD,
@@ -317,6 +319,8 @@ def test_default_values_serve() -> None:
         ("gpupools.memory.disk.path", "/srv/müll/"),
         ("gpupools.allowedSources[]", "*.example.com"),
         ("gpupools.gateway.trustedProxies[]", "fd00::/8"),
+        ("gpupools.gateway.corsOrigins[]", "https://chat.example.com:8443"),
+        ("gpupools.tracing.endpoint", "http://collector.observability:4317"),
         ("modelpools.gateway.hostnames[]", "models.example"),
     ):
         assert accepted(*objects(path, value))[0], path

@@ -137,6 +137,8 @@ def test_the_gateways_configuration_has_its_listen_address() -> None:
         "metrics_listen": "unix:/run/aegaeon/q/metrics.sock",
         "allowed_sources": ["0.0.0.0/0", "::/0"],
         "ambient_credentials": True,
+        "access_log": False,
+        "http": {"cors_origins": []},
         "hold_s": 30.0,
         "tenants": "/run/aegaeon/q/tenants.json",
     }

@@ -98,6 +98,10 @@ SETTINGS: dict[str, tuple[Any, set[str], Json]] = {
     "gateway.endpointPicker.allowedFrom": ([{"cidr": "10.0.0.0/8"}], {"manifests"}, PICKER),
     **{f"gateway.endpointPicker.limits.{name}": (7, {"manifests"}, PICKER) for name in PICKER_LIMITS},
     "gateway.trustedProxies": (["10.0.0.0/8"], {"gateway"}, {}),
+    "gateway.corsOrigins": (["https://chat.example.com"], {"gateway"}, {}),
+    "gateway.accessLog": (True, {"gateway"}, {}),
+    "tracing.endpoint": ("http://collector:4317", {"gateway", "scheduler"}, {}),
+    "tracing.percent": (25, {"gateway"}, {"tracing": {"endpoint": "http://collector:4317"}}),
     "images.control": ("registry/control:2", {"manifests"}, {}),
     "images.engine": ("registry/engine:2", {"manifests"}, {}),
     "images.pullPolicy": ("Always", {"manifests"}, {}),
@@ -164,7 +168,8 @@ def processes(manifests: dict[ChildKey, Json], folder: Path) -> dict[str, Any]:
         file = folder / name
         file.write_text(entry(config, name), "utf-8")
         if name == "scheduler.json":
-            read["core"] = core_config(read_scheduler_config(file, holder="test"))
+            read["scheduler"] = read_scheduler_config(file, holder="test")
+            read["core"] = core_config(read["scheduler"])
         elif name == "gateway.json":
             read["gateway"] = read_gateway_config(file)
         elif name != "standby.json":  # the scheduler's once more

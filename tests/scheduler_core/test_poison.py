@@ -7,7 +7,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from scheduler_core.test_any_order import Arrival, arrivals, config, shape
+from scheduler_core.test_any_order import Arrival, arrivals, ask, config, shape
 from small_world import small_world
 
 from aegaeon_scheduler.core import commands as cmd
@@ -37,10 +37,7 @@ class Poisoned:
         self.alone: list[bool] = []
         self.world: World | None = None
         self.world = small_world(**pool, config=config(policy), fault=self._fault, observe=self._observe)
-        self.clients = [
-            self.world.request(f"r{i}", ModelName(f"m{r.model}"), r.prompt, r.length, r.at)
-            for i, r in enumerate(requests)
-        ]
+        self.clients = ask(self.world, requests, pool.get("pooling", 0))
         self.world.run(until=300.0)
         self.world.run(until=self.world.clock.now + 70, idle=False)
 

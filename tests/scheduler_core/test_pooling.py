@@ -56,7 +56,7 @@ def test_a_prompt_that_is_computed_drives_the_order_no_more() -> None:
     group.members[seq.id] = group.prompts[seq.id] = seq
     assert group.urgency(5.5, 1.0) == (7.0, 1)
     del group.prompts[seq.id]  # it is in a turn
-    assert group.urgency(5.5, 1.0) == (inf, 0)
+    assert group.urgency(5.5, 1.0) == (inf, 1)
 
 
 @pytest.mark.parametrize("policy", ["slack", "paper"])
@@ -70,6 +70,23 @@ def test_prompts_are_not_handed_off(policy: str) -> None:
     assert not w.bodies(cmd.SwapOut)
     assert not w.bodies(cmd.Adopt)
     assert {s.instance for _, s in w.sends if isinstance(s.body, cmd.Turn)} == {"e0"}
+
+
+@pytest.mark.parametrize("roles", [[Role.UNIFIED], [Role.PREFILL, Role.DECODE]])
+def test_admission_judges_prompts_alone(roles: list[Role]) -> None:
+    """Some thousand prompts a second would be late; as many as an engine computes are taken, and are in time."""
+    w = Watched(roles, slabs=450, pooling=1, admission="feasible")
+    calm = [embed(w, f"calm{i}", 100, at=0.1 + 0.05 * i) for i in range(100)]
+    w.world.run(20)
+    assert all(client.finished for client in calm)
+    flood = [embed(w, f"flood{i}", 2000, at=20 + 0.001 * i) for i in range(3000)]
+    w.world.run(100)
+    refused = [client for client in flood if client.rejected is not None]
+    assert refused
+    assert {client.rejected.code for client in refused if client.rejected} == {RejectCode.OVERLOADED}
+    taken = [client for client in flood if client.rejected is None]
+    assert taken
+    assert sum(client.times[0] <= 2.0 for client in taken) > 0.9 * len(taken)
 
 
 @pytest.mark.parametrize(("tokens", "taken"), [(4096, True), (4097, False)])

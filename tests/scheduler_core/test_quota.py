@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aegaeon_scheduler.core.config import PaperSettings
 from aegaeon_scheduler.core.policies.paper import quotas
 from aegaeon_scheduler.core.policies.paper.quota import steps_of
 
@@ -50,3 +51,10 @@ def test_tighter_deadlines_and_slower_steps_get_longer_turns(batches, switch_s):
     order = sorted(range(len(n)), key=lambda i: n[i])
     for a, b in pairwise(order):
         assert lengths[a] >= lengths[b] * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("step_s", [0.002, 0.00838, 0.01278])
+def test_the_limit_of_steps_lets_a_turn_last_for_q_max(step_s):
+    settings = PaperSettings()
+    steps = steps_of(settings.q_max_s, step_s, settings.max_turn_steps)
+    assert steps * step_s == pytest.approx(settings.q_max_s, rel=0.01)

@@ -254,3 +254,14 @@ def test_seconds_of_the_compute_lane_are_busy_switching_or_stalled_by_engine_and
     seen = brain.core.snapshot(1.0)
     for told in (*seen.instances, *seen.models):
         assert (told.busy_s, told.switch_s, told.stall_s) == (1.0, 0.5, 0.125)
+
+
+def test_places_are_by_arrival_among_those_that_wait_for_the_same():
+    brain = Brain()
+    waiting = [replace(submitted(name), arrival=arrival) for name, arrival in (("b", 2.0), ("a", 1.0), ("c", 3.0))]
+    brain.all(*waiting)  # there is no engine
+    assert {seq.request: place for seq, place in brain.core.places(before=2.5).items()} == {"a": 1, "b": 2}
+    brain.on(ev.Cancelled(SeqId("a", 0)))
+    assert {seq.request: place for seq, place in brain.core.places(before=9.0).items()} == {"b": 1, "c": 2}
+    brain.all(up(), CACHED)  # which takes them both
+    assert brain.core.places(before=9.0) == {}

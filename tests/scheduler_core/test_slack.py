@@ -16,12 +16,14 @@ from aegaeon_simulator.pool.world import World
 class Watched:
     """A small world under policy slack, and every Send that its core gave, with its time."""
 
-    def __init__(self, roles: list[Role], knobs: dict | None = None, c: float = 1e-4, **options) -> None:
+    def __init__(
+        self, roles: list[Role], knobs: dict | None = None, c: float = 1e-4, admission: str = "none", **options
+    ) -> None:
         self.sends: list[tuple[float, cmd.Send]] = []
         asked = dict(knobs or {})
         policy = replace(policy_settings(asked.pop("name", "slack")), **asked)
         latency = LatencyConstants(c=c, load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
-        config = SchedulerConfig(policy=policy, latency=latency, hold_s=1e9, refine=False)
+        config = SchedulerConfig(policy=policy, latency=latency, hold_s=1e9, refine=False, admission=admission)
         self.world: World = small_world(roles, observe=self._see, config=config, **options)
 
     def _see(self, now, event, commands) -> None:

@@ -22,6 +22,7 @@ import pytest
 from aegaeon_proto.v1 import admin_pb2_grpc, engine_pb2, engine_pb2_grpc, gateway_pb2, gateway_pb2_grpc, model_pb2
 from aegaeon_scheduler.config import SchedulerConfig
 from aegaeon_scheduler.core import commands, events
+from aegaeon_scheduler.core.domain import SeqId
 from aegaeon_scheduler.core.snapshot import Snapshot
 from aegaeon_scheduler.service.server import Service
 
@@ -39,6 +40,7 @@ class ScriptedBrain:
         self.received: list[events.Event] = []
         self.times: list[float] = []
         self.full = 0.0
+        self.queued: dict[SeqId, int] = {}
         self.script: dict[type, Callable[[Any], list[commands.Command]]] = {}
         self._news = asyncio.Condition()
         self._tellers: set[asyncio.Task[None]] = set()
@@ -66,6 +68,9 @@ class ScriptedBrain:
 
     def kv_used(self) -> float:
         return self.full
+
+    def places(self, before: float) -> dict[SeqId, int]:
+        return self.queued
 
     def all_of(self, kind: type) -> list[Any]:
         return [event for event in self.received if isinstance(event, kind)]

@@ -331,3 +331,22 @@ async def test_gateways_receive_changes_of_the_pools_load(serve: Any, brain: Any
         brain.full = 0.75
         for peer in (gateway, later):
             assert (await peer.next("load")).kv_used == 0.75
+
+
+async def test_a_gateway_is_told_the_places_of_its_requests_when_they_change(
+    serve: Any, brain: Any, submit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aegaeon_scheduler.service.places.EVERY_S", 0.02)
+    brain.script[events.Submitted] = accept
+    async with serve(brain) as stack:
+        gateway, other = await stack.gateway(), await stack.gateway(name="other")
+        await gateway.send(submit=submit(choices=[gateway_pb2.Choice(choice=at, epoch=1) for at in (0, 1)]))
+        await other.send(submit=submit(request="r2"))
+        await gateway.next("accepted")
+        await other.next("accepted")
+        brain.queued = {SEQ: 4, SeqId("r1", 1): 5, SeqId("r2", 0): 2, SeqId("gone", 0): 1}
+        assert [(one.request, one.place) for one in (await gateway.next("places")).places] == [("r1", 5)]
+        assert [(one.request, one.place) for one in (await other.next("places")).places] == [("r2", 2)]
+        brain.queued = {SEQ: 4, SeqId("r2", 0): 1}
+        assert [(one.request, one.place) for one in (await gateway.next("places")).places] == [("r1", 4)]
+        assert [(one.request, one.place) for one in (await other.next("places")).places] == [("r2", 1)]

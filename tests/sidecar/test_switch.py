@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,3 +129,25 @@ async def test_a_turn_whose_swap_ins_are_all_late_waits_for_the_first_and_report
     await link.done(turn)
     assert not any(copy not in link.outcomes for copy in into[:1])
     assert sum(step.wait_s for step in link.steps[turn]) > 0
+
+
+async def test_tokens_say_how_long_they_waited_for_weights_and_for_turns(sidecar: Sidecar) -> None:
+    link, began = sidecar.link, time.monotonic()
+    link.send(sidecar.scheduler.open("fresh", B, PROMPT, max_tokens=60))
+    with held_up(sidecar, Lane.WEIGHTS):
+        coming = load(sidecar)
+        first = pb.Turn(model=B, prefill=[pb.PrefillPart(seq=seq("fresh"), tokens=99)], steps=2, decode=[seq("fresh")])
+        first.slabs = 8
+        turn = link.send(first, after=[coming])
+        await asyncio.sleep(0.15)
+    await link.done(turn)
+    await asyncio.sleep(0.1)
+    again = pb.Turn(model=B, decode=[seq("fresh")], steps=2, slabs=8)
+    await link.done(link.send(again))
+    await sidecar.scheduler.received_tokens("fresh", 5)
+    tokens = [sidecar.scheduler.tokens["fresh", 0][index] for index in range(5)]
+    waited, took = tokens[0].load_s, time.monotonic() - began
+    assert 0.1 < waited < took
+    assert [token.load_s for token in tokens[1:]] == [0.0] * 4
+    assert 0.05 < tokens[3].stall_s < took - waited
+    assert [token.stall_s for token in tokens if token is not tokens[3]] == [0.0] * 4

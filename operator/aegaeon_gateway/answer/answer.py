@@ -10,6 +10,7 @@ from aegaeon_gateway.errors import ApiError
 from aegaeon_gateway.generation.generation import Generation
 from aegaeon_gateway.generation.output import Delta, Usage
 from aegaeon_gateway.generation.request import Request
+from aegaeon_gateway.generation.timing import Timing, longest
 from aegaeon_gateway.metrics import ModelMetrics
 from aegaeon_gateway.rpc.link import SchedulerLink
 
@@ -52,6 +53,27 @@ class Answer:
                 if choice.output.stopped_here and delta.finish and choice.finish is None:
                     self._link.cancel(generation, [choice])
                 yield delta
+
+    @property
+    def accepted(self) -> bool:
+        """The scheduler has all of it in its queue, or had."""
+        return all(generation.accepted or generation.started for generation in self._generations)
+
+    @property
+    def place(self) -> int:
+        """In the queue, of what is last there; 0 when nothing is, or nothing is known of it."""
+        return max(0 if generation.started else generation.place for generation in self._generations)
+
+    @property
+    def timing(self) -> Timing:
+        """What took how long so far, the longest of its choices."""
+        return longest(timing for generation in self._generations for timing in generation.timings)
+
+    @property
+    def finishes(self) -> list[str]:
+        """Why the choices that are over ended."""
+        finishes = (choice.output.finish for generation in self._generations for choice in generation.choices)
+        return [finish for finish in finishes if finish is not None]
 
     @property
     def error(self) -> ApiError | None:

@@ -23,10 +23,12 @@ class Choice:
         "first_at",
         "fresh",
         "last_at",
+        "load_s",
         "losses",
         "number",
         "output",
         "prefill_s",
+        "stall_s",
         "submitted",
         "tokens",
     )
@@ -42,6 +44,10 @@ class Choice:
         """tokens of the prompt whose KV cache was reused"""
         self.prefill_s = 0.0
         """an engine's, up to its first token"""
+        self.load_s = 0.0
+        """it waited for its model's weights, before that"""
+        self.stall_s = 0.0
+        """it waited for its model's next turns, after that"""
         self.losses = 0
         """in a row, without a token between them"""
         self.first_at = 0.0
@@ -81,6 +87,8 @@ class Choice:
         self.fresh.append((token, now))
         self.cached_tokens = max(self.cached_tokens, token.cached_tokens)
         self.prefill_s = self.prefill_s or token.prefill_s
+        self.load_s = self.load_s or token.load_s
+        self.stall_s += token.stall_s
         if token.finish != FINISH_REASON_ERROR:  # which carries no token
             self.tokens.append(token.token)
         if token.finish:

@@ -13,6 +13,7 @@ from aegaeon_gateway.errors import ApiError, EngineError
 from aegaeon_gateway.generation.choice import Choice
 from aegaeon_gateway.generation.output import Delta, Output
 from aegaeon_gateway.generation.request import Request
+from aegaeon_gateway.generation.timing import Timing
 from aegaeon_gateway.metrics import ModelMetrics, Times
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.model_pb2 import FINISH_REASON_ERROR
@@ -35,6 +36,8 @@ class Generation:
         ]
         self.progress_at = request.arrived
         self.accepted = False
+        self.place = 0
+        """in the queue, from 1 on; 0 while nothing is known of it"""
         self.error: ApiError | None = None
         self.retry_at: float | None = None
         self.gives_up_at: float | None = None
@@ -72,6 +75,7 @@ class Generation:
             submit.pooling.SetInParent()
             submit.pooling.logits_of.extend(request.options.pooled.logits_of)
         submit.age_s = now - request.arrived
+        submit.traceparent = request.marks.traceparent
         return message
 
     def accept(self, now: float) -> None:
@@ -80,6 +84,7 @@ class Generation:
             self._metrics.queue_wait.observe(now - self.request.arrived)
         self.accepted = True
         self.progress_at = now
+        self._wake.set()
 
     def retry(self, now: float, delay_s: float) -> None:
         """The scheduler has no room for it at this moment: submit it again in a while. That it answered is progress."""
@@ -152,6 +157,15 @@ class Generation:
         choice.last_at = at
         if index == 0:
             choice.first_at = at
+
+    @property
+    def timings(self) -> Iterator[Timing]:
+        """Of the choices that have a token."""
+        arrived = self.request.arrived
+        for choice in self.choices:
+            if choice.output.tokens:
+                first_s, whole_s = choice.first_at - arrived, choice.last_at - arrived
+                yield Timing.of(first_s, whole_s, choice.load_s, choice.prefill_s, choice.stall_s)
 
     def account(self) -> None:
         """It is over, however it ended: what its choices were and took goes into the metrics."""

@@ -13,6 +13,17 @@ from aegaeon_proto.v1.model_pb2 import Limits, ModelSpec, Sampling
 
 
 @dataclass(frozen=True, slots=True)
+class Marks:
+    """By which a request is found in the log, and in its trace (W3C traceparent; empty: it is not traced)."""
+
+    log_id: str = "-"
+    traceparent: str = ""
+
+
+UNMARKED = Marks()
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """Each of `prompts` has one of `limits` and `options.n` choices. `texts`: what the answer repeats.
 
@@ -31,6 +42,7 @@ class Request:
     arrived: float
     said: bytes = b""
     conversation: bytes = b""
+    marks: Marks = UNMARKED
 
     @property
     def model(self) -> str:
@@ -45,7 +57,9 @@ class Request:
         return f"{self.id}-{number}" if len(self.prompts) > 1 else self.id
 
 
-def request_of(id_: str, spec: ModelSpec, vocabulary: Vocabulary, done: tuple[Done, bytes], arrived: float) -> Request:
+def request_of(
+    id_: str, spec: ModelSpec, vocabulary: Vocabulary, done: tuple[Done, bytes], arrived: float, marks: Marks = UNMARKED
+) -> Request:
     """What a worker made of a body. Raises ValueError when the parts of its message do not fit each other."""
     message, tail = done
     prompts = _cut(tail, message)
@@ -54,7 +68,9 @@ def request_of(id_: str, spec: ModelSpec, vocabulary: Vocabulary, done: tuple[Do
     sampling = Sampling.FromString(message.sampling)
     limits = [Limits.FromString(each) for each in message.limits]
     kept = (message.said, message.conversation)
-    return Request(id_, spec, vocabulary, message.options, sampling, prompts, limits, message.prompts, arrived, *kept)
+    return Request(
+        id_, spec, vocabulary, message.options, sampling, prompts, limits, message.prompts, arrived, *kept, marks
+    )
 
 
 def _cut(tail: bytes, message: Done) -> list[Prompt]:

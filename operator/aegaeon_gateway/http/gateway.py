@@ -15,8 +15,8 @@ from aegaeon_gateway.models.texts import Texts
 from aegaeon_gateway.rpc.link import SchedulerLink
 from aegaeon_gateway.tenancy import Limits, Tenant, Tenants
 from aegaeon_gateway.workers.pool import WorkerPool
+from aegaeon_proto.tracing import Tracing
 
-REQUEST_ID = web.RequestKey("id", str)
 TENANT = web.RequestKey("tenant", Tenant)
 
 
@@ -33,6 +33,7 @@ class Gateway:
     metrics: Metrics
     tenants: Tenants
     limits: Limits
+    tracing: Tracing
     conversations: Conversations
     started: int  # unix seconds
 

@@ -19,11 +19,13 @@ from aegaeon_gateway.errors import ApiError
 from aegaeon_gateway.generation.output import Usage
 from aegaeon_gateway.generation.request import Request
 from aegaeon_gateway.http.admission import Client
-from aegaeon_gateway.http.gateway import REQUEST_ID, TENANT, Gateway
+from aegaeon_gateway.http.event_stream import EventStream
+from aegaeon_gateway.http.gateway import TENANT, Gateway
 from aegaeon_gateway.http.intake import TOKEN_BYTES, Holding, read_body
 from aegaeon_gateway.http.kept import KeptResponses
 from aegaeon_gateway.http.pooled import Pooler
 from aegaeon_gateway.http.preparation import Preparation, Received
+from aegaeon_gateway.http.record import RECORD
 from aegaeon_gateway.http.responses import Complete, stream, whole
 from aegaeon_gateway.http.silence import Silence
 from aegaeon_gateway.metrics import ModelMetrics
@@ -50,10 +52,10 @@ class Answerer:
         self._pooler = Pooler(gateway, self._preparation)
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
-        return await self._serve(http, "chat", self._served)
+        return await self._text(http, "chat")
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
-        return await self._serve(http, "completions", self._served)
+        return await self._text(http, "completions")
 
     async def embeddings(self, http: web.Request) -> web.StreamResponse:
         return await self._serve(http, "embeddings", self._pooler.serve)
@@ -65,10 +67,10 @@ class Answerer:
         return await self._serve(http, "score", self._pooler.serve)
 
     async def messages(self, http: web.Request) -> web.StreamResponse:
-        return await self._serve(http, "messages", self._served)
+        return await self._text(http, "messages")
 
     async def responses(self, http: web.Request) -> web.StreamResponse:
-        return await self._serve(http, "responses", self._served)
+        return await self._text(http, "responses")
 
     async def count_tokens(self, http: web.Request) -> web.Response:
         return await self._at_once(http, "count_tokens")
@@ -87,11 +89,13 @@ class Answerer:
         with self._gateway.intake.request(client.owner, shared=client.shared) as holding:
             body = await read_body(http, self._preparation.most_bytes(client, endpoint), holding)
             name, previous = await self._preparation.names_of(client, body)
+            record = http[RECORD]
+            record.model, record.tenant = name, client.tenant.name
             history = b""
             if previous and endpoint == "responses":
                 history = await self._kept.conversation(client.tenant, previous)
                 holding.hold(len(body) + len(history))
-            received = Received(http[REQUEST_ID], endpoint, client, name, arrived, body, history)
+            received = Received(record.id, endpoint, client, name, arrived, body, record.marks, history)
             del body, history
             yield received, holding
 
@@ -100,6 +104,16 @@ class Answerer:
         async with self._received(http, endpoint) as (received, _):
             answer = await self._preparation.answer(received, await self._preparation.ready(received.model))
         return web.Response(body=answer, content_type="application/json")
+
+    async def _text(self, http: web.Request, endpoint: Endpoint) -> web.StreamResponse:
+        """What may be a stream. Raises ApiError while no status is out."""
+        events = EventStream(http)
+        try:
+            return await self._serve(http, endpoint, partial(self._served, events))
+        except ApiError as error:
+            if not events.opened:
+                raise
+            return await events.fail(error)
 
     async def _serve(self, http: web.Request, endpoint: Endpoint, served: Served) -> web.StreamResponse:
         """From the body to the end of the answer, once more when the model changes before any of the answer is out."""
@@ -113,53 +127,62 @@ class Answerer:
                         raise
 
     async def _served(
-        self, http: web.Request, received: Received, model: ModelStatus, holding: Holding
+        self, events: EventStream, http: web.Request, received: Received, model: ModelStatus, holding: Holding
     ) -> web.StreamResponse:
         """By the model as it is. Raises ApiError, which may be of no more than that the name stands for another one."""
-        request = await self._preparation.request(received, model)
+        with http[RECORD].part("prepare"):
+            request = await self._preparation.request(received, model)
         holding.hold(request.prompt_tokens * TOKEN_BYTES + len(request.conversation))
-        return await self._answer(http, request, _RENDERERS[received.endpoint](request), holding)
+        renderer = _RENDERERS[received.endpoint](request)
+        events.failure = renderer.failure
+        return await self._answer(http, request, renderer, holding, events)
 
     async def _answer(
-        self, http: web.Request, request: Request, renderer: Renderer, holding: Holding
+        self, http: web.Request, request: Request, renderer: Renderer, holding: Holding, events: EventStream
     ) -> web.StreamResponse:
         metrics = self._gateway.metrics.of(request.model)
+        http[RECORD].asked(request)
         outcome = "cancelled"
         try:
             with metrics.open_streams.track_inprogress():
-                response, outcome = await self._metered(http, request, renderer, holding, metrics)
+                response, outcome = await self._metered(http, request, renderer, holding, events, metrics)
         except ApiError as error:
             outcome = error.outcome
             raise
         finally:
             metrics.ended(outcome)
+            http[RECORD].outcome = outcome
         return response
 
     async def _metered(
-        self, http: web.Request, request: Request, renderer: Renderer, holding: Holding, metrics: ModelMetrics
+        self,
+        http: web.Request,
+        request: Request,
+        renderer: Renderer,
+        holding: Holding,
+        events: EventStream,
+        metrics: ModelMetrics,
     ) -> tuple[web.StreamResponse, str]:
         """Within the quotas; what was generated is charged however it ended."""
-        tenant, model, limits = http[TENANT], request.model, self._gateway.limits
+        tenant, model, limits, record = http[TENANT], request.model, self._gateway.limits, http[RECORD]
         quota = self._gateway.tenants.current().quota_of(model)
-        await limits.admit(tenant, model, quota, request.prompt_tokens)
+        await limits.admit(tenant, model, quota, request.prompt_tokens, record.headers)
         complete = partial(self._complete, tenant, request, renderer)
         async with Answer(request, self._gateway.link, metrics) as answer:
             try:
                 if not request.options.stream:
                     return await whole(answer, renderer, holding, complete), "ok"
-                return await self._streamed(http, answer, renderer, complete)
+                return events.response, await self._streamed(answer, renderer, events, complete)
             finally:
+                record.answered(answer)
                 usage = answer.usage
                 metrics.used(tenant.name, usage["prompt_tokens"], usage["completion_tokens"])
                 await limits.charge(tenant, model, quota, usage["completion_tokens"])
 
-    async def _streamed(
-        self, http: web.Request, answer: Answer, renderer: Renderer, complete: Complete
-    ) -> tuple[web.StreamResponse, str]:
-        """The answer as it comes, comments while it does not, and how it ended."""
-        catalog, model = self._gateway.catalog, answer.model
+    async def _streamed(self, answer: Answer, renderer: Renderer, events: EventStream, complete: Complete) -> str:
+        """The answer as it comes, comments while it does not; returns how it ended."""
         with Silence(self._gateway.config.keepalive_s, answer.wake) as silence:
-            return await stream(http, answer, renderer, silence, lambda: catalog.starting(model), complete)
+            return await stream(events, answer, renderer, silence, complete)
 
     async def _complete(self, tenant: Tenant, request: Request, renderer: Renderer, usage: Usage) -> None:
         """A response is kept before its client can name it."""

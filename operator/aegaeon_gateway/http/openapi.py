@@ -119,6 +119,7 @@ def _answers() -> dict[str, Json]:
         completion_tokens=COUNT,
         total_tokens=COUNT,
         prompt_tokens_details=fields(cached_tokens=COUNT),
+        completion_tokens_details=fields(reasoning_tokens=COUNT),
     )
     error = fields(message=STRING, type=STRING, param=nullable(STRING), code=nullable(STRING))
     state = fields(phase=STRING, reason=STRING, task=nullable(STRING))

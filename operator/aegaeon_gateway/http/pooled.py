@@ -10,6 +10,7 @@ from aegaeon_gateway.generation.request import Request
 from aegaeon_gateway.http.gateway import TENANT, Gateway
 from aegaeon_gateway.http.intake import TOKEN_BYTES, Holding
 from aegaeon_gateway.http.preparation import Preparation, Received
+from aegaeon_gateway.http.record import RECORD
 from aegaeon_gateway.metrics import ModelMetrics
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
@@ -27,7 +28,10 @@ class Pooler:
         self, http: web.Request, received: Received, model: ModelStatus, holding: Holding
     ) -> web.StreamResponse:
         """By the model as it is. Raises ApiError, which may be of no more than that the name stands for another one."""
-        request = await self._preparation.request(received, model)
+        record = http[RECORD]
+        with record.part("prepare"):
+            request = await self._preparation.request(received, model)
+        record.asked(request)
         holding.hold(request.prompt_tokens * TOKEN_BYTES)
         metrics = self._gateway.metrics.of(request.model)
         outcome = "cancelled"
@@ -42,13 +46,14 @@ class Pooler:
             raise
         finally:
             metrics.ended(outcome)
+            record.outcome = outcome
         return web.Response(body=body, content_type="application/json")
 
     async def _metered(self, http: web.Request, request: Request, metrics: ModelMetrics) -> list[Vector]:
         """Within the quotas; what was computed is billed however it ended."""
         tenant, model = http[TENANT], request.model
         quota = self._gateway.tenants.current().quota_of(model)
-        await self._gateway.limits.admit(tenant, model, quota, request.prompt_tokens)
+        await self._gateway.limits.admit(tenant, model, quota, request.prompt_tokens, http[RECORD].headers)
         async with Pooling(request, self._gateway.link, metrics) as pooling:
             try:
                 return await pooling.results()

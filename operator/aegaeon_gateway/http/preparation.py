@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from aegaeon_gateway.errors import ApiError, ModelChangedError, TokenizerError, model_failed, overloaded
-from aegaeon_gateway.generation.request import Request, request_of
+from aegaeon_gateway.generation.request import Marks, Request, request_of
 from aegaeon_gateway.http.admission import (
     PEEK_BYTES,
     UNKNOWN_BODY_BYTES,
@@ -47,6 +47,7 @@ class Received:
     model: str
     arrived: float
     body: bytearray | None
+    marks: Marks
     history: bytes = b""
     tries: int = 0
 
@@ -101,7 +102,7 @@ class Preparation:
             self._gateway.metrics.of(received.model).ended(error.outcome)
             raise
         received.prepared()
-        return request_of(received.next_id(), model.spec, text.vocabulary, done, received.arrived)
+        return request_of(received.next_id(), model.spec, text.vocabulary, done, received.arrived, received.marks)
 
     async def answer(self, received: Received, model: ModelStatus) -> bytes:
         """The body of an answer that needs no engine. Raises ApiError."""

@@ -26,13 +26,11 @@ class Refusals:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
-    def refused(
-        self, error: ApiError, *, endpoint: str, address: str, request: str = "-", client_id: str | None = None
-    ) -> None:
-        """`endpoint` is one of this program's own names; `request` our id, `client_id` the client's, if it is sound."""
+    def refused(self, error: ApiError, *, endpoint: str, address: str) -> None:
+        """`endpoint` is one of this program's own names."""
         code = error.code or "none"
         self._metrics.refused.labels(endpoint, str(error.status), code).inc()
-        log.info("%s (client's %s) from %s: %s %d %s", request, client_id or "-", address, endpoint, error.status, code)
+        log.info("from %s: %s %d %s", address, endpoint, error.status, code)
 
 
 def drop_frames(error: BaseException) -> None:

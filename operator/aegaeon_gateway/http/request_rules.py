@@ -1,7 +1,7 @@
 """What a request must be before anybody reads its body: JSON, as it is, from a program and not from a web page.
 
 A web page may make its visitor's browser send a POST of a few simple content types anywhere, and reach a server on
-localhost under a name of its own (DNS rebinding). Both end here; no Access-Control header is ever sent.
+localhost under a name of its own (DNS rebinding). Both end here, but for pages of origins that cors.py allows.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from yarl import URL
 
 from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.errors import BodyTooLargeError, HttpError
+from aegaeon_gateway.http.cors import Cors
 
 _HINT = "send the JSON as it is with Content-Type: application/json"
 
 
-def request_rules(config: GatewayConfig) -> Middleware:
+def request_rules(config: GatewayConfig, cors: Cors) -> Middleware:
     """The middleware that raises HttpError or BodyTooLargeError."""
     local = _is_local(config.address[0])
     names = frozenset(name.lower() for name in config.http.allowed_hosts)
@@ -29,7 +30,7 @@ def request_rules(config: GatewayConfig) -> Middleware:
         if request.version not in (HttpVersion10, HttpVersion11):
             raise HttpError("Only HTTP/1.1 and HTTP/1.0 are spoken here.", status=505, code="http_version")
         if local:
-            _check_names(request, names)
+            _check_names(request, names, cors)
         if request.method == "POST" and request.match_info.http_exception is None:
             _check_body(request, config.max_body_bytes)
         return await handler(request)
@@ -50,15 +51,15 @@ def _check_body(request: web.Request, max_body_bytes: int) -> None:
         raise BodyTooLargeError(max_body_bytes)
 
 
-def _check_names(request: web.Request, names: Collection[str]) -> None:
+def _check_names(request: web.Request, names: Collection[str], cors: Cors) -> None:
     """Under which name the client reached this machine, and whose page it is."""
     host = request.headers.get("Host", "")
     if host and not _is_known(f"//{host}", names):
         message = "This gateway listens on localhost and is not known by this name (http.allowed_hosts)."
         raise HttpError(message, status=403, code="unknown_host")
     origin = request.headers.get("Origin")
-    if origin is not None and not _is_known(origin, names):
-        message = "Pages of other sites may not use this gateway (http.allowed_hosts)."
+    if origin is not None and not _is_known(origin, names) and not cors.allows(origin):
+        message = "Pages of other sites may not use this gateway (http.allowed_hosts, http.cors_origins)."
         raise HttpError(message, status=403, code="foreign_origin")
 
 

@@ -10,17 +10,13 @@ from aiohttp import web
 from aegaeon_gateway.answer.answer import Answer
 from aegaeon_gateway.answer.render import Renderer
 from aegaeon_gateway.generation.output import Delta, Usage
+from aegaeon_gateway.http.event_stream import EventStream
 from aegaeon_gateway.http.intake import Holding
-from aegaeon_gateway.http.silence import COMMENT, Silence
+from aegaeon_gateway.http.silence import Silence, waiting
 
 Complete = Callable[[Usage], Awaitable[None]]
 """awaited when an answer is complete, before its client knows"""
 _DELTAS_IN_TURN = 16
-_STREAM_HEADERS = {
-    "Content-Type": "text/event-stream; charset=utf-8",
-    "Cache-Control": "no-cache, no-transform",
-    "X-Accel-Buffering": "no",  # proxies that know it do not collect the stream
-}
 
 
 async def whole(answer: Answer, renderer: Renderer, holding: Holding, complete: Complete) -> web.Response:
@@ -37,59 +33,53 @@ async def whole(answer: Answer, renderer: Renderer, holding: Holding, complete: 
     for piece in renderer.pieces(answer.usage):
         pieces.append(piece)
         await asyncio.sleep(0)  # between two choices streams go on
-    return web.Response(body=b"".join(pieces), content_type="application/json")
+    headers = {"Server-Timing": answer.timing.header}
+    return web.Response(body=b"".join(pieces), content_type="application/json", headers=headers)
 
 
-async def stream(
-    http: web.Request,
-    answer: Answer,
-    renderer: Renderer,
-    silence: Silence,
-    starting: Callable[[], bool],
-    complete: Complete,
-) -> tuple[web.StreamResponse, str]:
+async def stream(events: EventStream, answer: Answer, renderer: Renderer, silence: Silence, complete: Complete) -> str:
     """Write events as tokens come, and say how it ended; what came together is one write.
 
-    The status line is sent with the first token, so that a refusal before it has its own status; where an engine is
-    being started, with the first comment, since that takes longer than proxies wait. A later error is an event.
+    The status line is sent as soon as the scheduler has taken the request, so that no proxy gives it up; earlier where
+    that takes long. A refusal before it has its own status and is raised, as is one before the first event: the caller
+    may try again. A later error is an event.
     """
-    response, opened, outcome = web.StreamResponse(headers=_STREAM_HEADERS), False, ""
+    outcome, opened = "", False
     while not outcome:
         await answer.wait()
-        events = []
+        made = []
         async for delta in _in_turns(answer.drain()):
             if not opened:
-                events.append(renderer.opening())
+                made.append(renderer.opening())
                 opened = True
-            events.append(renderer.chunk(delta))
+            made.append(renderer.chunk(delta))
         last, outcome = _end(answer, renderer)
         if outcome == "ok":
             await complete(answer.usage)
-        if answer.error is not None and outcome != "ok" and not response.prepared:
+        if answer.error is not None and outcome != "ok" and not events.begun:
             raise answer.error
-        if not events and not last and silence.due and (response.prepared or starting()):
-            last = COMMENT
-        if data := b"".join((*events, last)):
-            await _write(http, response, data)
+        if answer.accepted:
+            await events.open()
+        if data := b"".join((*made, last)):
+            await events.write(data)
             silence.wrote()
-    await response.write_eof()
-    return response, outcome
+        elif silence.due:
+            await events.comment(waiting(answer.place))
+            silence.wrote()
+    await events.end()
+    return outcome
 
 
 def _end(answer: Answer, renderer: Renderer) -> tuple[bytes, str]:
-    """The last events of a stream and how it ended; both empty while it goes on."""
+    """The last events of a stream and how it ended; both empty while it goes on.
+
+    Headers were sent before it was known where the time would go, so that comes as a comment.
+    """
     if answer.done:
-        return renderer.ending(answer.usage), "ok"
+        return f": Server-Timing: {answer.timing.header}\n\n".encode() + renderer.ending(answer.usage), "ok"
     if answer.error is not None:
         return renderer.failure(answer.error), answer.error.outcome
     return b"", ""
-
-
-async def _write(http: web.Request, response: web.StreamResponse, data: bytes) -> None:
-    """The status line goes out with the first bytes."""
-    if not response.prepared:
-        await response.prepare(http)
-    await response.write(data)
 
 
 async def _in_turns(deltas: Iterator[Delta]) -> AsyncIterator[Delta]:

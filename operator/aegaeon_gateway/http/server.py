@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-import time
-import uuid
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -17,30 +15,37 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from aegaeon_gateway.answer.messages import error_body
 from aegaeon_gateway.errors import ApiError, EngineError, overloaded
-from aegaeon_gateway.http.gateway import REQUEST_ID, TENANT, Gateway
+from aegaeon_gateway.http.access_log import AccessLog
+from aegaeon_gateway.http.cors import Cors
+from aegaeon_gateway.http.gateway import TENANT, Gateway
 from aegaeon_gateway.http.handlers import Answerer
 from aegaeon_gateway.http.kept import KeptResponses
 from aegaeon_gateway.http.openapi import description
+from aegaeon_gateway.http.record import RECORD, Record
 from aegaeon_gateway.http.refusals import Refusals, drop_frames, malformed, of_aiohttp, respond
 from aegaeon_gateway.http.request_rules import request_rules
+from aegaeon_gateway.http.traces import traced
 from aegaeon_gateway.models.catalog import phase_name, served_length
+from aegaeon_gateway.request_id import logged_as
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
 log = logging.getLogger(__name__)
 
-_CLIENT_ID: web.RequestKey[str | None] = web.RequestKey("client_id", str)
 _OF_MODELS = {"/tokenize", "/detokenize", "/rerank", "/score"}
+_REFUSED = 400  # from there on; `refusals` logs these
+_CLIENT_LEFT = 499  # as nginx writes into its log; no client receives it
 _RESPONSE_ID = r"{id:[\w.-]{1,128}}"
-_ACCEPTED_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
-def make_app(gateway: Gateway, refusals: Refusals) -> web.Application:
+def make_app(gateway: Gateway, refusals: Refusals, access_log: AccessLog) -> web.Application:
     """The application with all routes."""
+    cors = Cors(gateway.config.http.cors_origins)
     answerer = Answerer(gateway)
     pages, kept = _Pages(gateway), KeptResponses(gateway)
-    middlewares = [_shaped(refusals), request_rules(gateway.config), _identifier(gateway)]
+    rules = request_rules(gateway.config, cors)
+    middlewares = [_recorded(gateway, access_log), _shaped(refusals), rules, cors.preflight, _identifier(gateway)]
     app = web.Application(middlewares=middlewares)
-    app.on_response_prepare.append(_name_request)
+    app.on_response_prepare.append(_headers(cors))
     app.router.add_post("/v1/chat/completions", answerer.chat)
     app.router.add_post("/v1/completions", answerer.completions)
     app.router.add_post("/v1/messages", answerer.messages)
@@ -128,43 +133,59 @@ def _json(data: Any, *, status: int = 200) -> web.Response:
     return web.Response(body=orjson.dumps(data), status=status, content_type="application/json")
 
 
-async def _name_request(http: web.Request, response: web.StreamResponse) -> None:
-    response.headers["Server"] = "aegaeon"
-    response.headers["X-Request-Id"] = http.get(_CLIENT_ID) or http.get(REQUEST_ID, "")
+def _headers(cors: Cors) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    """What every answer has, refusals as well."""
+
+    async def add(http: web.Request, response: web.StreamResponse) -> None:
+        response.headers["Server"] = "aegaeon"
+        response.headers.update(cors.headers(http.headers.get("Origin")))
+        if (record := http.get(RECORD)) is not None:
+            response.headers.update(record.headers)
+
+    return add
+
+
+def _recorded(gateway: Gateway, access_log: AccessLog) -> Middleware:
+    """Every request has an id, in its log lines, its span and the access log."""
+
+    @web.middleware
+    async def record(request: web.Request, handler: Handler) -> web.StreamResponse:
+        record = request[RECORD] = Record.of(request)
+        with logged_as(record.log_id), traced(gateway.tracing.tracer, request, record):
+            try:
+                response = await handler(request)
+                record.status, record.outcome = response.status, record.outcome or "ok"
+                if request.method == "POST" and response.status < _REFUSED:
+                    log.info("%s %d after %.3f s", record.endpoint, response.status, record.seconds)
+                return response
+            except (asyncio.CancelledError, ConnectionError):
+                record.status, record.outcome = _CLIENT_LEFT, "cancelled"
+                log.info("%s, the client left", record.endpoint)
+                raise
+            finally:
+                access_log.add(record)
+
+    return record
 
 
 def _shaped(refusals: Refusals) -> Middleware:
-    """Every request gets an id, and whatever goes wrong an answer of one shape and a line of log."""
+    """Whatever goes wrong has an answer of one shape and a line of log."""
 
     @web.middleware
     async def shape(request: web.Request, handler: Handler) -> web.StreamResponse:
-        began = time.monotonic()
-        request[REQUEST_ID] = uuid.uuid4().hex
-        claimed = request.headers.get("X-Request-Id", "")
-        request[_CLIENT_ID] = client_id = claimed if _ACCEPTED_ID.fullmatch(claimed) else None
-        ids = f"{request[REQUEST_ID]} (client's {client_id or '-'})"
+        record = request[RECORD]
         try:
-            response = await handler(request)
-            if request.method == "POST":
-                seconds = time.monotonic() - began
-                log.info("%s: %s %d after %.3f s", ids, _endpoint(request), response.status, seconds)
-            return response
+            return await handler(request)
         except (asyncio.CancelledError, ConnectionError):
-            log.info("%s: %s, the client left", ids, _endpoint(request))
             raise
         except (ApiError, web.HTTPException, web.RequestPayloadError) as error:
             refused = _as_api_error(request, error)
             drop_frames(error)
         except Exception:  # whatever it is, its client gets an answer and the log the traceback
-            log.exception("%s: a fault of the gateway", ids)
-            refused = EngineError(f"The gateway failed on this request ({request[REQUEST_ID]}); its log says why.")
-        refusals.refused(
-            refused,
-            endpoint=_endpoint(request),
-            address=request.remote or "",
-            request=request[REQUEST_ID],
-            client_id=client_id,
-        )
+            log.exception("a fault of the gateway")
+            refused = EngineError(f"The gateway failed on this request ({record.id}); its log says why.")
+        record.outcome = refused.outcome
+        refusals.refused(refused, endpoint=record.endpoint, address=record.address)
         return respond(refused, error_body(refused) if request.path.startswith("/v1/messages") else None)
 
     return shape
@@ -178,12 +199,6 @@ def _as_api_error(request: web.Request, error: ApiError | web.HTTPException | we
             return of_aiohttp(error, f"{request.method} {request.path}")
         case _:
             return malformed(error)
-
-
-def _endpoint(request: web.Request) -> str:
-    """The route as it is written here, never what the client wrote."""
-    resource = request.match_info.route.resource
-    return resource.canonical if resource else "unknown"
 
 
 def _credential(request: web.Request) -> str:

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable
 from types import TracebackType
 
-COMMENT = b": waiting for an engine\n\n"
-"""of server-sent events; clients skip it"""
+
+def waiting(place: int) -> str:
+    """What a stream says that says nothing else; `place` in the queue, 0: in none, or not known."""
+    return f"waiting for an engine, place {place} in the queue" if place else "waiting for an engine"
 
 
 class Silence:

@@ -73,8 +73,3 @@ class Catalog:
         if model.phase == ModelPhase.MODEL_PHASE_FAILED:
             raise model_failed(name, model.reason)
         return not model.wait
-
-    def starting(self, name: str) -> bool:
-        """Whether no engine has the model yet, or any more."""
-        model = self.find(name)
-        return model is not None and model.phase != ModelPhase.MODEL_PHASE_CACHED

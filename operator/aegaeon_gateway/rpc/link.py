@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import grpc
@@ -23,6 +23,7 @@ from aegaeon_gateway.generation.choice import Choice
 from aegaeon_gateway.generation.generation import Generation
 from aegaeon_gateway.metrics import Metrics
 from aegaeon_gateway.models.catalog import Catalog
+from aegaeon_gateway.request_id import logged_as
 from aegaeon_gateway.rpc.open_requests import OpenRequests
 from aegaeon_gateway.rpc.outbox import Outbox
 from aegaeon_gateway.tenancy import Tenants
@@ -182,6 +183,8 @@ class SchedulerLink:
             self._tenants.take(reply.tenants)
         elif kind == "load":
             self._metrics.kv_used = reply.load.kv_used
+        elif kind == "places":
+            self._on_places(reply.places.places)
         elif kind == "accepted" and (generation := self._open.get(reply.accepted.request)):
             generation.accept(time.monotonic())
         elif kind == "rejected" and (generation := self._open.get(reply.rejected.request)):
@@ -189,8 +192,14 @@ class SchedulerLink:
         elif kind == "lost" and (generation := self._open.get(reply.lost.seq.request)):
             self._on_lost(generation, reply.lost)
 
+    def _on_places(self, places: Iterable[pb.Place]) -> None:
+        for place in places:
+            if (generation := self._open.get(place.request)) is not None:
+                generation.place = place.place
+
     def _on_lost(self, generation: Generation, lost: pb.Lost) -> None:
-        log.warning("%s choice %d lost: %s", generation.id, lost.seq.choice, lost.reason)
+        with logged_as(generation.request.marks.log_id):
+            log.warning("%s choice %d lost: %s", generation.id, lost.seq.choice, lost.reason)
         if (choice := generation.lose(lost.seq.choice, lost.epoch, lost.blameless)) is not None:
             self._submit(generation, [choice])
 

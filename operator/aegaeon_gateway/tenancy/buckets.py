@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from redis.exceptions import RedisError
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 _PREFIX = "aegaeon:bucket:"
 _TIMEOUT_S = 0.25
-# KEYS[1]; ARGV: amount, rate per second, size, longest wait (all numbers). Returns the wait, in seconds as text.
+# KEYS[1]; ARGV: amount, rate per second, size, longest wait (all numbers). Returns Taken, each as text.
 _TAKE = """
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1e6
@@ -31,15 +31,22 @@ local full, wait = from + amount / rate, math.max(from - now + (amount - size) /
 if wait <= longest then
   redis.call('SET', KEYS[1], string.format('%.6f', full), 'PX', math.ceil((full - now) * 1000) + 1000)
 end
-return string.format('%.6f', wait)
+return {string.format('%.6f', wait), string.format('%.6f', (wait <= longest and full or from) - now)}
 """
+
+
+class Taken(NamedTuple):
+    """Seconds: to wait for what was asked for, and until the bucket is full again."""
+
+    wait_s: float
+    full_s: float
 
 
 class Buckets(Protocol):
     """Buckets by key, made full at their first use."""
 
-    async def take(self, key: str, amount: float, rate: float, size: float, longest_s: float) -> float:
-        """Take `amount` from a bucket of `size` that fills at `rate` per second; returns the seconds to wait for it.
+    async def take(self, key: str, amount: float, rate: float, size: float, longest_s: float) -> Taken:
+        """Take `amount` from a bucket of `size` that fills at `rate` per second.
 
         A wait beyond `longest_s` means that nothing was taken.
         """
@@ -57,14 +64,15 @@ class MemoryBuckets:
         self._clock = clock
         self._full: dict[str, float] = {}
 
-    async def take(self, key: str, amount: float, rate: float, size: float, longest_s: float) -> float:
+    async def take(self, key: str, amount: float, rate: float, size: float, longest_s: float) -> Taken:
         """See Buckets."""
         now = self._clock()
         start = max(self._full.get(key, now), now)
         wait = max(start - now + (amount - size) / rate, 0.0)  # exactly 0 for what a full bucket holds
+        full = start
         if wait <= longest_s:
-            self._full[key] = start + amount / rate
-        return wait
+            full = self._full[key] = start + amount / rate
+        return Taken(wait, full - now)
 
     async def close(self) -> None:
         """See Buckets."""
@@ -83,17 +91,17 @@ class RedisBuckets:
         self._alone = MemoryBuckets()
         self._away = False
 
-    async def take(self, key: str, amount: float, rate: float, size: float, longest_s: float) -> float:
+    async def take(self, key: str, amount: float, rate: float, size: float, longest_s: float) -> Taken:
         """See Buckets."""
         try:
-            wait = await self._take(keys=[_PREFIX + key], args=[amount, rate, size, min(longest_s, 1e9)])
+            taken = await self._take(keys=[_PREFIX + key], args=[amount, rate, size, min(longest_s, 1e9)])
         except (RedisError, OSError) as error:
             self._say_away(error)
             return await self._alone.take(key, amount, rate, size, longest_s)
         if self._away:
             log.info("Redis is back: quotas count for all gateways together")
             self._away = False
-        return float(wait)
+        return Taken(*map(float, taken))
 
     async def close(self) -> None:
         """See Buckets."""

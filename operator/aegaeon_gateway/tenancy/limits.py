@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from math import inf
+from collections.abc import Iterator, MutableMapping
+from math import floor, inf
 
 from aegaeon_gateway.errors import RateLimitedError
 from aegaeon_gateway.tenancy.buckets import Buckets
 from aegaeon_gateway.tenancy.model import Quota, Tenant
 
 _MINUTE_S = 60.0
+_ROUNDING = 1e-6  # a bucket of 10 from which 1 was taken has 8.999999999
 
 
 class Limits:
@@ -21,12 +22,18 @@ class Limits:
         self.buckets = buckets
         self._longest_s = longest_s
 
-    async def admit(self, tenant: Tenant, model: str, model_quota: Quota, prompt_tokens: int) -> None:
-        """Take one request and its prompt, waiting for both. Raises RateLimitedError when that would take too long."""
+    async def admit(
+        self, tenant: Tenant, model: str, model_quota: Quota, prompt_tokens: int, headers: MutableMapping[str, str]
+    ) -> None:
+        """Take one request and its prompt, waiting for both. Raises RateLimitedError when that would take too long.
+
+        What is left of the tenant's own quotas is put into `headers`; a model's say how much others ask of it.
+        """
         wait = 0.0
         for who, quota in _quotas(tenant, model, model_quota):
-            wait = max(wait, await self._take(who, "requests", quota.requests_per_minute, 1))
-            wait = max(wait, await self._take(who, "tokens", quota.tokens_per_minute, prompt_tokens))
+            told = headers if who != _of_model(model) else {}
+            wait = max(wait, await self._take(who, "requests", quota.requests_per_minute, 1, told))
+            wait = max(wait, await self._take(who, "tokens", quota.tokens_per_minute, prompt_tokens, told))
         if wait > 0:
             await asyncio.sleep(wait)  # the quota's own pace
 
@@ -37,12 +44,18 @@ class Limits:
                 rate = quota.tokens_per_minute / _MINUTE_S
                 await self.buckets.take(f"{who}:tokens", output_tokens, rate, quota.tokens_per_minute, inf)
 
-    async def _take(self, who: str, what: str, per_minute: float | None, amount: float) -> float:
+    async def _take(
+        self, who: str, what: str, per_minute: float | None, amount: float, headers: MutableMapping[str, str]
+    ) -> float:
         if per_minute is None:
             return 0.0
         # A prompt larger than a minute's worth would never fit; it takes the whole minute instead.
         amount = min(amount, per_minute)
-        wait = await self.buckets.take(f"{who}:{what}", amount, per_minute / _MINUTE_S, per_minute, self._longest_s)
+        rate = per_minute / _MINUTE_S
+        wait, full_s = await self.buckets.take(f"{who}:{what}", amount, rate, per_minute, self._longest_s)
+        headers[f"x-ratelimit-limit-{what}"] = f"{per_minute:.0f}"
+        headers[f"x-ratelimit-remaining-{what}"] = str(floor(max(per_minute - full_s * rate, 0.0) + _ROUNDING))
+        headers[f"x-ratelimit-reset-{what}"] = f"{full_s:.3f}s"
         if wait > self._longest_s:
             raise RateLimitedError(who, what, per_minute, wait - self._longest_s)
         return wait
@@ -51,4 +64,8 @@ class Limits:
 def _quotas(tenant: Tenant, model: str, model_quota: Quota) -> Iterator[tuple[str, Quota]]:
     if not tenant.anonymous:
         yield f"tenant {tenant.name}", tenant.quota
-    yield f"model {model}", model_quota
+    yield _of_model(model), model_quota
+
+
+def _of_model(model: str) -> str:
+    return f"model {model}"

@@ -28,6 +28,7 @@ def scheduler_settings(name: str, spec: GpuPoolSpec, models: Iterable[ServedMode
         "start_s": spec.hold_start_s,
         "admission": scheduling.admission,
         "prefill_chunk_tokens": spec.tuning.prefill_chunk_tokens,
+        **({"otlp_endpoint": spec.tracing.endpoint} if spec.tracing else {}),
     }
 
 
@@ -106,6 +107,9 @@ def gateway_settings(spec: GpuPoolSpec) -> Json:
         "max_body_bytes": _MAX_BODY_BYTES,
         "hold_s": spec.scheduling.hold,
         "allowed_sources": list(spec.allowed_sources),
+        "access_log": spec.gateway.access_log,
+        "http": {"cors_origins": list(spec.gateway.cors_origins)},
+        **({"otlp_endpoint": spec.tracing.endpoint, "trace_ratio": spec.tracing.percent / 100} if spec.tracing else {}),
     }
 
 

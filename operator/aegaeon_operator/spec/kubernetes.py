@@ -16,6 +16,7 @@ from aegaeon_operator.spec.cel import VALIDATIONS, field_rules, rules
 QUALIFIED = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 AMOUNT = r"^[0-9]{1,15}(\.[0-9]{1,9})?(m|[EPTGMK]i|[kMGTPE])?$"
 _HOSTNAME = r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+_ORIGIN = r"^(\*|https?://[A-Za-z0-9.\-]+(:[0-9]{1,5})?)$"
 _HEADER = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"
 
 _NAMESPACE = r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$"
@@ -25,6 +26,7 @@ _CIDR_SAID = "must be a network such as 10.0.0.0/8 or fd00::/8, without bits bey
 QualifiedName = Annotated[str, Field(min_length=1, max_length=253, pattern=QUALIFIED)]
 NamespaceOrAll = Annotated[str, Field(min_length=1, max_length=63, pattern=_NAMESPACE)]
 _Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:/@]*$")]
+_Origin = Annotated[str, Field(min_length=1, max_length=253, pattern=_ORIGIN)]
 _Text = Annotated[str, Field(max_length=1024)]
 
 
@@ -225,6 +227,14 @@ class GatewayPods(Strict):
         default=(),
         description="Networks of proxies in front, for example of a Gateway's pods: their connections are not counted "
         "by address (else 1024 each) and may be idle for as long as proxies keep theirs.",
+    )
+    cors_origins: Annotated[tuple[_Origin, ...], Field(max_length=64)] = Field(
+        default=(),
+        description="Origins of web pages whose scripts may use the API from a browser, https://chat.example.com for "
+        'example; "*": any. Left out: none.',
+    )
+    access_log: bool = Field(
+        default=False, description="A JSON object on standard output for each request, without prompts and answers."
     )
 
 

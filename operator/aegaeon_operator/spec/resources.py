@@ -32,6 +32,7 @@ from aegaeon_operator.spec.model_pool import ModelPool, Quota, ServedModel, Tena
 from aegaeon_operator.spec.quantity import format_quantity
 from aegaeon_operator.spec.replicas import Replicas
 from aegaeon_operator.spec.sources import Source
+from aegaeon_operator.spec.tracing import Tracing
 from aegaeon_operator.spec.volumes import Volumes
 from aegaeon_proto.outbound.policy import ENTRY_PATTERN, parse_entry
 
@@ -155,7 +156,8 @@ class GpuPoolSpec(Strict):
         "address; with `aegaeon up` any. A host named in full may be at a private address; loopback and link-local "
         "addresses need a network. Models of the hub need `huggingface.co` and `*.hf.co`.",
     )
-    gateway: GatewayPods = Field(default=GatewayPods(), description="On Kubernetes: the pods of the OpenAI API.")
+    gateway: GatewayPods = Field(default=GatewayPods(), description="The OpenAI API, and on Kubernetes its pods.")
+    tracing: Tracing | None = Field(default=None, description="Traces of requests; left out: none.")
     images: PoolImages = Field(default=PoolImages(), description="On Kubernetes: images of the pool's pods.")
     pod_template: PodTemplate = Field(default=PodTemplate(), description="On Kubernetes: laid over the engines' pods.")
     control_pod_template: PodTemplate = Field(

@@ -14,7 +14,7 @@ from aegaeon_scheduler.core.commands import Command
 from aegaeon_scheduler.core.config import PaperSettings, SchedulerConfig
 from aegaeon_scheduler.core.conservation import check
 from aegaeon_scheduler.core.copies import Copies
-from aegaeon_scheduler.core.domain import RejectCode
+from aegaeon_scheduler.core.domain import RejectCode, SeqId
 from aegaeon_scheduler.core.failures import Failures
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
@@ -27,7 +27,7 @@ from aegaeon_scheduler.core.recovery import Recovery
 from aegaeon_scheduler.core.reports import Reports
 from aegaeon_scheduler.core.residency import Residency
 from aegaeon_scheduler.core.room import Room
-from aegaeon_scheduler.core.snapshot import Snapshot, kv_used, snapshot
+from aegaeon_scheduler.core.snapshot import Snapshot, kv_used, places, snapshot
 from aegaeon_scheduler.core.state import Instance
 from aegaeon_scheduler.core.suspects import isolate
 from aegaeon_scheduler.core.timers import Timers
@@ -101,6 +101,10 @@ class Scheduler:
     def kv_used(self) -> float:
         """How full the pool is: see snapshot.kv_used."""
         return kv_used(self._pool)
+
+    def places(self, before: float) -> dict[SeqId, int]:
+        """Places in queues: see snapshot.places."""
+        return places(self._pool, before)
 
     def check(self) -> None:
         """Raises ConservationError when the tables contradict each other."""

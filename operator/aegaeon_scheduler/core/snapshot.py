@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from aegaeon_scheduler.core.domain import InstanceId, Memory, ModelName, Phase, Place, Role, SeqId
@@ -112,6 +113,20 @@ def kv_used(pool: Pool) -> float:
         room += (inst.slabs - weights) * inst.slab_bytes
         used += sum(m.used_blocks * block_bytes.get(shape, 0) for shape, m in inst.book.memory.shapes.items())
     return min(1.0, used / room) if room > 0 else float(bool(used))
+
+
+def places(pool: Pool, before: float) -> dict[SeqId, int]:
+    """The place of each sequence that is queued and arrived `before` (scheduler's clock, seconds), by arrival: among
+    those that wait for the same instance, or, where none has the model yet, for the same model. 1 is the first."""
+    ahead: Counter[object] = Counter()
+    found = {}
+    queued = (seq for seq in pool.sequences.values() if seq.stage is Stage.QUEUED)
+    for seq in sorted(queued, key=lambda seq: seq.arrival):
+        queue = seq.home or seq.model
+        ahead[queue] += 1
+        if seq.arrival < before:
+            found[seq.id] = ahead[queue]
+    return found
 
 
 def _instance(inst: Instance) -> InstanceView:

@@ -37,6 +37,9 @@ class Brain(Protocol):
     def kv_used(self) -> float:
         """Share of the device memory for sequences that they have, 0 to 1."""
 
+    def places(self, before: float) -> dict[SeqId, int]:
+        """Places in their queues of the sequences that arrived before (seconds of the clock)."""
+
 
 class Link(Protocol):
     """The way to a sidecar."""
@@ -134,10 +137,19 @@ class Driver:
         # All at once: when the first choice is refused, the cancels of the others must come after their submission.
         self.handle(*codec.submitted(origin.gateway, submit, self.clock()))
 
+    def places(self, waited_s: float) -> dict[GatewayId, dict[str, int]]:
+        """By gateway, the place of each request that has waited for longer: that of its last choice."""
+        found: dict[GatewayId, dict[str, int]] = {}
+        for seq, place in self._brain.places(self.clock() - waited_s).items():
+            if (kept := self.sequences.get(seq)) is not None:
+                of = found.setdefault(kept.origin.gateway, {})
+                of[seq.request] = max(place, of.get(seq.request, 0))
+        return found
+
     def refuse(self, origin: Origin, submit: gateway_pb2.Submit, code: RejectCode, reason: str) -> None:
         """A request that does not reach the core."""
         verdict = commands.Reject(origin.gateway, SeqId(submit.request, 0), code, reason)
-        self._reply(origin.gateway, codec.rejected(submit.request, verdict))
+        self.tell(origin.gateway, codec.rejected(submit.request, verdict))
 
     def cancel(self, gateway: GatewayId, request: str, choices: Iterable[int]) -> None:
         """The reader of these choices (none named: of all) has left. What is another gateway's goes on."""
@@ -219,7 +231,8 @@ class Driver:
         else:
             link.send(message, kept.complete)
 
-    def _reply(self, gateway: GatewayId, reply: gateway_pb2.GatewayReply) -> None:
+    def tell(self, gateway: GatewayId, reply: gateway_pb2.GatewayReply) -> None:
+        """Say something to a gateway."""
         # A disconnected gateway submits again when it is back, so an answer that it misses is not missed.
         if deliver := self.gateways.get(gateway):
             deliver(reply)
@@ -230,7 +243,7 @@ class Driver:
             return
         kept.queued = True
         if all(other.queued for other in self.sequences.of_request(accept.seq.request).values()):
-            self._reply(accept.gateway, codec.accepted(accept.seq.request))
+            self.tell(accept.gateway, codec.accepted(accept.seq.request))
 
     def _reject(self, reject: commands.Reject) -> None:
         """The first refused choice ends its request: gateways answer for requests, not for choices."""
@@ -248,13 +261,13 @@ class Driver:
         for sibling, other in self.sequences.of_request(reject.seq.request).items():
             other.refused = True
             self._pending.append(events.Cancelled(sibling))
-        self._reply(reject.gateway, codec.rejected(reject.seq.request, reject))
+        self.tell(reject.gateway, codec.rejected(reject.seq.request, reject))
 
     def _lost(self, lost: commands.SequenceLost) -> None:
         if not lost.blameless:
             _log.warning("%s choice %d was lost: %s", lost.seq.request, lost.seq.choice, lost.reason)
         self.handles.ended(lost.seq)
-        self._reply(lost.gateway, codec.lost(lost))
+        self.tell(lost.gateway, codec.lost(lost))
 
     def _ended(self, ended: commands.SequenceEnded) -> None:
         self.sequences.drop(ended.seq, ended.epoch)

@@ -21,6 +21,7 @@ from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.leadership import refuse_streams
 from aegaeon_scheduler.service.mismatched import Mismatched
 from aegaeon_scheduler.service.outbox import Outbox
+from aegaeon_scheduler.service.places import Places
 from aegaeon_scheduler.service.sequences import Origin
 from aegaeon_scheduler.service.stream import converse
 from aegaeon_scheduler.service.texts import TextStates
@@ -70,6 +71,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         self._status = status
         self._kv_used = kv_used
         self._told_load = 0.0
+        self._places = Places(driver.places, driver.tell)
         self._load_timer: asyncio.TimerHandle | None = None
         self._lines: dict[GatewayId, Line] = {}
         self._numbers = count(1)
@@ -152,6 +154,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         """End every stream once what waits for it is written."""
         self._stopped.set()
         self._mismatched.stop()
+        self._places.stop()
         if self._announcement is not None:
             self._announcement.cancel()
         if self._load_timer is not None:
@@ -188,6 +191,8 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         self._lines[gateway] = line
         self._mismatched.forget(gateway)
         self._texts.forget(gateway)
+        self._places.forget(gateway)
+        self._places.start()
         self._driver.gateways[gateway] = line.outbox.put
         line.outbox.put(gateway_pb2.GatewayReply(catalog=self._catalog.status()))
         if self._tenants is not None:
@@ -237,6 +242,8 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         self._mismatched.forget(gateway)
         self._texts.forget(gateway)
         self._driver.gateway_down(gateway)
+        if not self._lines:
+            self._places.stop()
 
     def _later(self, seconds: float, call: Callable[..., None], *arguments: object) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, call, *arguments)

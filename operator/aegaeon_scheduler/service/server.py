@@ -11,8 +11,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from aegaeon_proto.channels import TlsError
 from aegaeon_proto.pages import Pages
 from aegaeon_proto.servers import add_port, make_server
+from aegaeon_proto.tracing import Tracing, TracingSettings
 from aegaeon_proto.v1 import admin_pb2_grpc, engine_pb2_grpc, gateway_pb2_grpc, leadership_pb2_grpc
 from aegaeon_scheduler.config import SchedulerConfig
+from aegaeon_scheduler.core.domain import SeqId
 from aegaeon_scheduler.errors import ListenError
 from aegaeon_scheduler.service.admin import AdminService
 from aegaeon_scheduler.service.catalog import Catalog
@@ -25,6 +27,7 @@ from aegaeon_scheduler.service.metrics import EventMetrics, PoolMetrics
 from aegaeon_scheduler.service.mismatched import Mismatched
 from aegaeon_scheduler.service.status import StatusView
 from aegaeon_scheduler.service.tenants import configured
+from aegaeon_scheduler.service.tracing import RequestSpans
 
 # What is still queued for a peer may be written within this time; the process is to end within 2 s of SIGTERM.
 _DRAIN_S = 0.5
@@ -48,7 +51,11 @@ class Service:
         self.crashed = asyncio.Event()
         self._config = config
         self._registry = CollectorRegistry()
-        watchers = (EventMetrics(self._registry), *observers)
+        watchers: list[Observer] = [EventMetrics(self._registry), *observers]
+        traced = TracingSettings(config.otlp_endpoint) if config.otlp_endpoint else None
+        self._tracing = Tracing(traced, "aegaeon-scheduler", config.pool)
+        if traced is not None:
+            watchers.append(RequestSpans(self._tracing.tracer, clock, self._traceparent_of))
         self.driver = Driver(brain, clock, watchers, self.crashed.set)
         self.leadership = LeadershipService(self.driver)
         self.catalog = Catalog(config.models, self._announce)
@@ -113,10 +120,15 @@ class Service:
         await asyncio.gather(*(server.stop(_DRAIN_S) for _, _, server in self._servers))
         if self._pages:
             await self._pages.stop()
+        await self._tracing.close()
 
     async def _render(self) -> bytes:
         """In the loop, as what a scrape reads is touched there alone."""
         return generate_latest(self._registry)
+
+    def _traceparent_of(self, seq: SeqId) -> str:
+        kept = self.driver.sequences.get(seq)
+        return kept.submit.traceparent if kept is not None else ""
 
     def _announce(self) -> None:
         self.frontend.announce()

@@ -157,6 +157,7 @@ class Submit(_message.Message):
     AGE_S_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
     POOLING_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     ADAPTER_FIELD_NUMBER: _builtins.int
     ADAPTER_IDENTITY_FIELD_NUMBER: _builtins.int
     request: _builtins.str
@@ -165,6 +166,8 @@ class Submit(_message.Message):
     """seconds since the request arrived at the gateway"""
     identity: _builtins.str
     """of the ModelSpec that the prompt was made with; empty: of a version without"""
+    traceparent: _builtins.str
+    """W3C trace context of the request's span at the gateway; empty: it is not traced"""
     adapter: _builtins.str
     """Of `model`. Gateways name an adapter as the model; the scheduler puts its base there, and it here."""
     adapter_identity: _builtins.str
@@ -194,12 +197,13 @@ class Submit(_message.Message):
         age_s: _builtins.float = ...,
         identity: _builtins.str = ...,
         pooling: _model_pb2.Pooling | None = ...,
+        traceparent: _builtins.str = ...,
         adapter: _builtins.str = ...,
         adapter_identity: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "pooling", b"pooling", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_identity", b"adapter_identity", "age_s", b"age_s", "choices", b"choices", "identity", b"identity", "limits", b"limits", "model", b"model", "pooling", b"pooling", "prompt", b"prompt", "request", b"request", "sampling", b"sampling"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_identity", b"adapter_identity", "age_s", b"age_s", "choices", b"choices", "identity", b"identity", "limits", b"limits", "model", b"model", "pooling", b"pooling", "prompt", b"prompt", "request", b"request", "sampling", b"sampling", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -267,6 +271,7 @@ class GatewayReply(_message.Message):
     LOST_FIELD_NUMBER: _builtins.int
     TENANTS_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
+    PLACES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def catalog(self) -> Global___CatalogStatus: ...
     @_builtins.property
@@ -279,6 +284,8 @@ class GatewayReply(_message.Message):
     def tenants(self) -> Global___Tenants: ...
     @_builtins.property
     def load(self) -> Global___PoolLoad: ...
+    @_builtins.property
+    def places(self) -> Global___Places: ...
     def __init__(
         self,
         *,
@@ -288,16 +295,62 @@ class GatewayReply(_message.Message):
         lost: Global___Lost | None = ...,
         tenants: Global___Tenants | None = ...,
         load: Global___PoolLoad | None = ...,
+        places: Global___Places | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "body", b"body", "catalog", b"catalog", "load", b"load", "lost", b"lost", "rejected", b"rejected", "tenants", b"tenants"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "body", b"body", "catalog", b"catalog", "load", b"load", "lost", b"lost", "places", b"places", "rejected", b"rejected", "tenants", b"tenants"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "body", b"body", "catalog", b"catalog", "load", b"load", "lost", b"lost", "rejected", b"rejected", "tenants", b"tenants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "body", b"body", "catalog", b"catalog", "load", b"load", "lost", b"lost", "places", b"places", "rejected", b"rejected", "tenants", b"tenants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["catalog", "accepted", "rejected", "lost", "tenants", "load"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["catalog", "accepted", "rejected", "lost", "tenants", "load", "places"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___GatewayReply: _TypeAlias = GatewayReply  # noqa: Y015
+
+@_typing.final
+class Places(_message.Message):
+    """Requests that have waited for a while, sent when their places changed and at most once a second."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def places(self) -> _containers.RepeatedCompositeFieldContainer[Global___Place]: ...
+    def __init__(
+        self,
+        *,
+        places: _abc.Iterable[Global___Place] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["places", b"places"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Places: _TypeAlias = Places  # noqa: Y015
+
+@_typing.final
+class Place(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    request: _builtins.str
+    place: _builtins.int
+    """by arrival, among those that wait for the same engine, or for any to have the model; 1 is the first"""
+    def __init__(
+        self,
+        *,
+        request: _builtins.str = ...,
+        place: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["place", b"place", "request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Place: _TypeAlias = Place  # noqa: Y015
 
 @_typing.final
 class Quota(_message.Message):
@@ -659,6 +712,8 @@ class Token(_message.Message):
     FINISH_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     PREFILL_S_FIELD_NUMBER: _builtins.int
+    LOAD_S_FIELD_NUMBER: _builtins.int
+    STALL_S_FIELD_NUMBER: _builtins.int
     PROMPT_FIELD_NUMBER: _builtins.int
     POOLED_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
@@ -672,6 +727,10 @@ class Token(_message.Message):
     """on the first one: tokens of the prompt whose KV was found, not computed"""
     prefill_s: _builtins.float
     """on the first one: seconds since the first step of its prefill began"""
+    load_s: _builtins.float
+    """on the first one: seconds that it waited for its model's weights before that"""
+    stall_s: _builtins.float
+    """on the first one of a later turn: seconds without a step since the token before"""
     pooled: _builtins.bytes
     """of a request with Pooling, on its only one: float32, little-endian, neither normalised nor squashed"""
     @_builtins.property
@@ -694,12 +753,14 @@ class Token(_message.Message):
         finish: _model_pb2.FinishReason.ValueType = ...,
         cached_tokens: _builtins.int = ...,
         prefill_s: _builtins.float = ...,
+        load_s: _builtins.float = ...,
+        stall_s: _builtins.float = ...,
         prompt: _abc.Iterable[Global___PromptLogprob] | None = ...,
         pooled: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "logprob", b"logprob", "seq", b"seq"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "cached_tokens", b"cached_tokens", "epoch", b"epoch", "finish", b"finish", "index", b"index", "logprob", b"logprob", "pooled", b"pooled", "prefill_s", b"prefill_s", "prompt", b"prompt", "seq", b"seq", "token", b"token", "top", b"top"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "cached_tokens", b"cached_tokens", "epoch", b"epoch", "finish", b"finish", "index", b"index", "load_s", b"load_s", "logprob", b"logprob", "pooled", b"pooled", "prefill_s", b"prefill_s", "prompt", b"prompt", "seq", b"seq", "stall_s", b"stall_s", "token", b"token", "top", b"top"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprob: _TypeAlias = _typing.Literal["logprob"]  # noqa: Y015
     _WhichOneofArgType__logprob: _TypeAlias = _typing.Literal["_logprob", b"_logprob"]  # noqa: Y015

@@ -200,4 +200,6 @@ class Token:
     cached_tokens: int = 0
     prompt: tuple[Said, ...] = ()
     prefill_s: float = 0.0
+    load_s: float = 0.0
+    stall_s: float = 0.0
     pooled: bytes = b""

@@ -175,7 +175,8 @@ class Compute:
             if tokens <= 0:
                 turn.prefill.remove(part)
             elif self._grow(sequence, tokens, turn):
-                sequence.begun_s = sequence.begun_s or time.monotonic()
+                if sequence.turn is not turn:
+                    sequence.enter(turn, model.loaded_s, time.monotonic())
                 part.left -= tokens
                 if sequence.kv_tokens + tokens == sequence.length:
                     part.left = 0
@@ -194,6 +195,8 @@ class Compute:
             if sequence is None or not _has_next(sequence):
                 continue
             if self._grow(sequence, sequence.busy + 1, turn):
+                if sequence.turn is not turn:
+                    sequence.enter(turn, model.loaded_s, time.monotonic())
                 batch.append(sequence)
             elif not sequence.busy:  # else it is reported when its step is over
                 turn.drop(key)

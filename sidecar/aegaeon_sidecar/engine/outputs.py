@@ -98,17 +98,19 @@ class Outputs:
     ) -> None:
         before = sequence.full_blocks
         sequence.kv_tokens += computed
+        sequence.idle_since_s = time.monotonic()
         self._kv.sequences.publish(self._kv.device, sequence, before)
         finish: Finish | None = None
         if judged is not None:
             if not sequence.output:
-                sequence.prefill_s = time.monotonic() - sequence.begun_s
+                sequence.prefill_s = sequence.idle_since_s - sequence.begun_s
             index = sequence.accept(judged if isinstance(judged, Sampled) else Sampled(NO_TEXT))
             finish = _finish(sequence)
             token = token_of(sequence, index, finish)
             if isinstance(judged, Pooled):
                 token.pooled = judged.values.astype("<f4").tobytes()
             tokens.setdefault(sequence.reply_to, []).append(token)
+            sequence.stall_s = 0.0
         progress.note(sequence, finish)
         if finish is not None:
             turn.drop(sequence.key)
@@ -159,9 +161,10 @@ def token_of(sequence: Sequence, index: int, finish: Finish | None = None) -> To
     sampled = sequence.sampled.get(index)
     logprob, top = (None, ()) if sampled is None else (sampled.logprob, sampled.top)
     if index:
-        return Token(key, epoch, index, token, logprob, top, finish)
+        return Token(key, epoch, index, token, logprob, top, finish, stall_s=sequence.stall_s)
     said = tuple(sequence.said or ())
-    return Token(key, epoch, index, token, logprob, top, finish, sequence.reused, said, sequence.prefill_s)
+    times = sequence.prefill_s, sequence.load_s
+    return Token(key, epoch, index, token, logprob, top, finish, sequence.reused, said, *times)
 
 
 def _error_of(sequence: Sequence) -> Token:

@@ -212,6 +212,7 @@ class Switch:
             if command.cancelled or model.forgotten:
                 raise CancelledError(f"the load of {model.name} was cancelled")
             model.moving, model.resident, model.misses = False, True, 0
+            model.loaded_s = time.monotonic()
             self._state.update_pins()
 
     def _swap_in(self, command: Queued, swap: SwapIn) -> Outcome:

@@ -6,6 +6,7 @@ at once or when the step or copy that still touches them is over (rule 3 of docs
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
@@ -53,7 +54,8 @@ class Sequence:
     `seed`: what the names of its blocks begin with, empty when they are not to be shared; `names`: of its full blocks,
     as far as they were asked for; `looked`: for what is cached of it; `reused`: tokens of the prompt found so;
     `token_s`: seconds to compute one. `begun_s`: when the first step of its prefill began, of the monotonic clock;
-    `prefill_s`: from then to its first token.
+    `prefill_s`: from then to its first token; `load_s`: what it waited for its model's weights before. `turn`: that of
+    its newest step; `idle_since_s`: when that ended, or it was opened; `stall_s`: from there to the next turn's first.
     `pooling`: what is wanted instead of text; its KV is needed while the prompt is computed, and never afterwards.
     """
 
@@ -87,6 +89,10 @@ class Sequence:
     token_s: float = 0.0
     begun_s: float = 0.0
     prefill_s: float = 0.0
+    load_s: float = 0.0
+    turn: object = None
+    idle_since_s: float = field(default_factory=time.monotonic)
+    stall_s: float = 0.0
     pooling: PoolingParams | None = None
 
     @property
@@ -95,6 +101,14 @@ class Sequence:
         if self.adapter is not None and not self.adapter.ready:
             return False
         return self.sampler.guide is None or self.sampler.guide.ready
+
+    def enter(self, turn: object, loaded_s: float, now: float) -> None:
+        """Its first step in a turn begins `now`; the weights of its model came in at `loaded_s` (monotonic clock)."""
+        self.turn = turn
+        self.stall_s = now - self.idle_since_s
+        if not self.begun_s:
+            self.begun_s = now
+            self.load_s = max(min(loaded_s, now) - self.idle_since_s, 0.0)
 
     @property
     def length(self) -> int:

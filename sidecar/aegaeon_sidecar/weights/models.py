@@ -65,8 +65,9 @@ class Model:
     `image`: None while they are not on the host, and to be pinned before it is read; `pinned`: it is.
     `resident`: its weights are in; `moving`: they come or go just now; `weights`: their slabs, now or the last time;
     `shown`: slabs that its range is mapped to, its own or not any more;
-    `users`: steps that read its weights; `leaving`: no further step may; `map_s`, `copy_s`: seconds of its last load;
-    `adapters`: by name, of the catalog; they are known to sidecars once the model is registered.
+    `users`: steps that read its weights; `leaving`: no further step may; `map_s`, `copy_s`: seconds of its last load,
+    `loaded_s`: when that ended (time.monotonic());
+    `adapters`: by name, of the catalog; sidecars know of them once the model is registered.
     `kv_seed`: what names of its KV blocks begin with; `token_s`: seconds to compute a token of a prompt.
     """
 
@@ -95,6 +96,7 @@ class Model:
     leaving: bool = False
     map_s: float = 0.0
     copy_s: float = 0.0
+    loaded_s: float = 0.0
     forgotten: bool = False
     kv_seed: bytes = b""
     token_s: float = 0.0

@@ -137,7 +137,10 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
             "withdraw_s": WITHDRAW_S,
             "drain_s": GATEWAY_DRAIN_S,
             "tenants_by_scheduler": True,
-            "http": {"trusted_proxies": list(spec.gateway.trusted_proxies)},
+            "http": {
+                "cors_origins": list(spec.gateway.cors_origins),
+                "trusted_proxies": list(spec.gateway.trusted_proxies),
+            },
             **_redis(platform),
         },
     }

@@ -20,6 +20,8 @@ def token_to(token: Token) -> gateway_pb2.Token:
         finish=FINISHES[token.finish],
         cached_tokens=token.cached_tokens,
         prefill_s=token.prefill_s,
+        load_s=token.load_s,
+        stall_s=token.stall_s,
         prompt=[_said_to(said) for said in token.prompt],
         pooled=token.pooled,
     )

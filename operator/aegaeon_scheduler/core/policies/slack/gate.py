@@ -3,6 +3,7 @@
 What is admitted may need a share of the engines' time soon, and no more than all of it in the long run. A request is
 judged by what it adds: one that joins a batch costs little, one that begins a group costs all of its steps. So near
 the limit those that begin a group are refused first. Lengths of answers are those seen so far, never those to come.
+A model that generates nothing has no steps: its prompts are all that it needs.
 """
 
 from __future__ import annotations
@@ -52,14 +53,15 @@ class Gate:
             return None  # late members ride along
         estimates, slo, model = self._pool.estimates, group.model.config.slo, group.model
         estimate = estimates.of(model.name, inst.device)
-        step_s = _step_s(estimate, group.size()[0], len(group.members), inst)
+        step_s = 0.0 if model.pools else _step_s(estimate, group.size()[0], len(group.members), inst)
         copies_s = 0.0 if group.ready() else estimate.load_s(model.fp.weight_bytes) + estimate.kv_s(_kv_bytes(group))
         prompts_s, level = group.prompts_s(estimates, inst), model.config.terms.tier.level
         return Need(level, step_s, slo.tbt_s, key - now, alive, answer_tokens(model), prompts_s, copies_s)
 
     def too_much(self, seq: Sequence, group: Group | None, now: float) -> str | None:
         """Why a new sequence is refused, or None: it is counted from here on. `group` is the one that it would join."""
-        able = [i for i in self._pool.instances.values() if i.has(seq.model) and i.role is not Role.PREFILL]
+        other = Role.DECODE if seq.model.pools else Role.PREFILL  # whose time it does not take
+        able = [i for i in self._pool.instances.values() if i.has(seq.model) and i.role is not other]
         if seq.model.footprint is None or not able:
             return None
         inst = able[0] if group is None or group.inst is None else group.inst
@@ -108,9 +110,10 @@ class _Cost:
         alive, had_s = (0, 0.0) if before is None else (before.alive, before.step_s)
         self.ttft_s = slo.ttft_s
         self.prompt_s = estimate.prefill_s(length)
-        self.step_s = _step_s(estimate, context + length, batch + 1, inst)
+        self.step_s = 0.0 if model.pools else _step_s(estimate, context + length, batch + 1, inst)
         lasting_s = self.step_s * lives(answer, alive + 1) - had_s * lives(answer, alive)
-        self.share = (self.prompt_s + lasting_s) / (answer * estimate.step_s(0, 1))
+        alone_s = self.prompt_s if model.pools else answer * estimate.step_s(0, 1)
+        self.share = (self.prompt_s + lasting_s) / alone_s
         copies_s = 0.0 if group is not None else estimate.load_s(model.fp.weight_bytes)
         self.need = Need(level, self.step_s - had_s, slo.tbt_s, slo.ttft_s, 1, answer, self.prompt_s, copies_s)
 

@@ -16,7 +16,7 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Place, Role, SeqId
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Model, Sequence
+from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
 
 
 class Kind(Enum):
@@ -103,7 +103,7 @@ class Group:
                 late += 1
             elif due < best:
                 best = due
-        return (min(best, now + late_s) if late else best), len(members) - late
+        return (min(best, now + late_s) if late else best), len(self.members) - late
 
     def order(self, now: float, settings: SlackSettings) -> Order:
         """Its key, and its rank: the key, later by what its model is behind, and the fewer share its steps in time."""
@@ -236,14 +236,19 @@ def _has_kv(seq: Sequence) -> bool:
     return seq.place is not Place.NONE or seq.source is not None or seq.copy is not None
 
 
-def may_leave(group: Group) -> bool:
-    """Whether every member can leave once its turns are over: no copy under way, host room for all."""
+def may_leave(group: Group, begun: bool = False) -> bool:
+    """Whether every member can leave once its turns are over: no copy under way, host room for all.
+
+    With `begun` also one with a prompt just begun. Between equals that one stays: a group that has paid for its place
+    works off its prompts, else under overload all take turns and come late.
+    """
     inst = group.inst
     if inst is None:
         return False
     blocks = 0
     for seq in group.members.values():
-        if seq.copy is not None:
+        first = seq.stage is Stage.PREFILL and seq.place is Place.NONE
+        if seq.copy is not None or (first and not begun):
             return False
         if seq.place is Place.DEVICE or seq.turns:
             blocks += kv_blocks(seq)

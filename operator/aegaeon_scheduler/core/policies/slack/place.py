@@ -131,7 +131,8 @@ def _victims(picture: Picture, view: View, load: Load) -> list[Load]:
     over = view.over(load)
     victims: list[Load] = []
     for x in sorted(view.loads, key=lambda x: (-x.rank, x.group.number)):
-        if not _pays(picture, view, x, load) or not may_leave(x.group):
+        above = x.group.model.tier_s > load.group.model.tier_s
+        if not _pays(picture, view, x, load) or not may_leave(x.group, begun=above):
             continue
         victims.append(x)
         over -= view.freed(x)

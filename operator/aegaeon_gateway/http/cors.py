@@ -1,0 +1,72 @@
+"""Cross-origin resource sharing: which web pages' scripts may use the gateway from a browser. None, unless configured.
+
+Keys are sent by scripts in a header and never by browsers on their own, so credentials are not allowed, and a page can
+do no more than its own key allows; a model that is open to every client is open to every page of an allowed origin.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+_MAX_AGE_S = 600
+_FIELD_NAMES = re.compile(r"[A-Za-z0-9_\-, ]{1,2048}")
+_EXPOSED = ", ".join(
+    (
+        "X-Request-Id",
+        "Retry-After",
+        "Server-Timing",
+        *(f"x-ratelimit-{part}-{what}" for part in ("limit", "remaining", "reset") for what in ("requests", "tokens")),
+    )
+)
+
+
+class Cors:
+    """`origins`: as browsers send them, `https://chat.example.com`; "*": any."""
+
+    def __init__(self, origins: Collection[str]) -> None:
+        self._origins = frozenset(origin.lower() for origin in origins)
+
+    def allows(self, origin: str | None) -> bool:
+        """Whether scripts of pages from there may read answers."""
+        return origin is not None and ("*" in self._origins or origin.lower() in self._origins)
+
+    def headers(self, origin: str | None) -> dict[str, str]:
+        """What every answer says to a page of this origin; other origins, and none, get only what caches need."""
+        found = {"Vary": "Origin"} if self._origins and "*" not in self._origins else {}
+        if origin is not None and self.allows(origin):
+            found["Access-Control-Allow-Origin"] = found["Timing-Allow-Origin"] = origin
+            found["Access-Control-Expose-Headers"] = _EXPOSED
+        return found
+
+    @property
+    def preflight(self) -> Middleware:
+        """Answers the question that browsers ask before the request itself; one of another origin gets 405."""
+
+        @web.middleware
+        async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+            known = request.match_info.http_exception
+            if request.method != "OPTIONS" or not self.allows(request.headers.get("Origin")):
+                return await handler(request)
+            if (
+                not isinstance(known, web.HTTPMethodNotAllowed)
+                or "Access-Control-Request-Method" not in request.headers
+            ):
+                return await handler(request)
+            return web.Response(status=204, headers=_allowed(request, known.allowed_methods))
+
+        return answer
+
+
+def _allowed(request: web.Request, methods: Collection[str]) -> dict[str, str]:
+    """Any header may be sent: clients have their own, and none of them gives more rights than the key."""
+    found = {"Access-Control-Allow-Methods": ", ".join(sorted(methods)), "Access-Control-Max-Age": str(_MAX_AGE_S)}
+    asked = request.headers.get("Access-Control-Request-Headers", "")
+    if _FIELD_NAMES.fullmatch(asked):
+        found["Access-Control-Allow-Headers"] = asked
+    if request.headers.get("Access-Control-Request-Private-Network") == "true":
+        found["Access-Control-Allow-Private-Network"] = "true"
+    return found

@@ -250,6 +250,13 @@ def of_references() -> Iterator[State]:
         (POOL, model_pool("red", models=[{"name": "llama", "source": {"hostPath": "/etc/llama"}}])),
         models={},
     )
+    poet = {"name": "poet", "source": {"hostPath": "poet"}}
+    with_poet = {"name": "llama", "source": {"hostPath": "llama"}, "adapters": [poet]}
+    yield State(
+        "A model has adapters, and the GpuPool has no room for them",
+        (POOL, model_pool("red", models=[with_poet])),
+        models={"llama": SERVED},
+    )
     yield State(
         "A model needs a disk tier",
         (POOL, model_pool("red", models=[{"name": "llama", "source": {"s3": {"bucket": "models"}}}])),

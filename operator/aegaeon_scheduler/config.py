@@ -69,6 +69,13 @@ class SourceEntry(_Frozen):
         return self
 
 
+class AdapterEntry(_Frozen):
+    """A low-rank adapter of a model."""
+
+    name: str = Field(min_length=1)
+    source: SourceEntry
+
+
 class ModelEntry(_Frozen):
     """A model of the catalog and its objective: token k is on time at arrival + ttft_s + k * tbt_s."""
 
@@ -81,6 +88,7 @@ class ModelEntry(_Frozen):
     weight: int = Field(default=1, ge=1, le=100)  # among models of the tier
     tool_calls: str = ""  # a dialect that gateways read; empty: what the chat template shows
     reasoning: str = ""  # the same of its reasoning
+    adapters: tuple[AdapterEntry, ...] = ()
     task: Literal["", "generate", "embed", "score"] = ""  # what it is for; empty: what its files show
     matryoshka: bool = False  # its embeddings may be cut to fewer dimensions, whatever its files say
 
@@ -223,7 +231,7 @@ class SchedulerConfig(_Frozen):
 
     @model_validator(mode="after")
     def _names_once(self) -> SchedulerConfig:
-        names = [model.name for model in self.models]
+        names = [name for model in self.models for name in (model.name, *(one.name for one in model.adapters))]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"models: {', '.join(twice)} listed more than once; served names must be unique")

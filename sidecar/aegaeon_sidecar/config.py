@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import from_json
 
 from aegaeon_proto.outbound.client import Outbound
 from aegaeon_proto.outbound.limits import Limits
 from aegaeon_proto.outbound.policy import Policy
+from aegaeon_sidecar.backends import AdapterLimits
 from aegaeon_sidecar.domain.errors import SettingsError
 from aegaeon_sidecar.weights.ring import CHUNK_BYTES, DEPTH
 
@@ -66,6 +67,18 @@ class SourceSettings(_Settings):
         return Outbound(Policy(self.allowed), limits, self.ambient_credentials)
 
 
+class AdapterSettings(_Settings):
+    """What is reserved for adapters, beside the slabs."""
+
+    max_rank: Literal[8, 16, 32, 64, 128, 256, 320, 512] = Field(default=16, description="largest rank of one")
+    max_loaded: int = Field(default=4, ge=1, description="of one model on the device, and in one step")
+    device_bytes: int = Field(gt=0, description="of memory.device_bytes, for those of all models")
+
+    @property
+    def limits(self) -> AdapterLimits:
+        return AdapterLimits(self.max_rank, self.max_loaded, self.device_bytes)
+
+
 class SidecarConfig(_Settings):
     """Everything a sidecar is configured with. Seconds, bytes and tokens as the names say."""
 
@@ -82,6 +95,7 @@ class SidecarConfig(_Settings):
     ranks: int = Field(default=1, ge=1, le=8, description="devices that share every model: `device` and those after it")
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     memory: MemorySettings
+    adapters: AdapterSettings | None = Field(default=None, description="None: there are none")
     disk: DiskSettings = Field(default_factory=DiskSettings)
     sources: SourceSettings = Field(default_factory=SourceSettings)
     segments: Path = Field(description="folder on a tmpfs, shared by the sidecars of the node")
@@ -95,6 +109,18 @@ class SidecarConfig(_Settings):
     )
     heartbeat_s: float = Field(default=0.5, gt=0, description="the scheduler misses it after a few of these")
     hub_cache: Path | None = Field(default=None, description="the hub's without a disk tier; None: its default")
+
+    @property
+    def slab_count(self) -> int:
+        """Of the device tier of each rank: what is reserved for adapters is not cut into slabs."""
+        reserved = 0 if self.adapters is None else self.adapters.device_bytes
+        return (self.memory.device_bytes - reserved) // self.memory.slab_bytes
+
+    @model_validator(mode="after")
+    def _adapters_leave_room(self) -> Self:
+        if self.adapters is not None and self.slab_count < 1:
+            raise ValueError("adapters.device_bytes leaves no slab of memory.device_bytes")
+        return self
 
 
 def read_config(path: Path, given: Mapping[str, str] = MappingProxyType({})) -> SidecarConfig:

@@ -59,7 +59,8 @@ def _backend(config: SidecarConfig) -> Backend:
     if config.backend == "vllm":
         from aegaeon_sidecar.backends.vllm import open_backend
 
-        return open_backend(device=config.device, ranks=config.ranks, dtype=config.dtype)
+        limits = None if config.adapters is None else config.adapters.limits
+        return open_backend(device=config.device, ranks=config.ranks, dtype=config.dtype, adapters=limits)
     return TorchBackend(device=config.device, ranks=config.ranks, dtype=config.dtype)
 
 

@@ -14,7 +14,7 @@ from backend_vllm.families import FAMILIES, REFUSED, quantise, save
 from numpy.typing import NDArray
 from sidecar.conftest import folder, one_thread, scheduler  # noqa: F401  # fixtures of these tests too
 
-from aegaeon_sidecar.backends import Backend, StepInput
+from aegaeon_sidecar.backends import AdapterLimits, Backend, StepInput
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.models.weight_files import look
 from aegaeon_sidecar.weights.fill import fill
@@ -38,12 +38,12 @@ Open = Callable[..., Any]
 
 @pytest.fixture(scope="session")
 def vllm_backend() -> Open:
-    """vllm_backend(dtype="float32") -> a backend; vLLM is imported at the first one."""
+    """vllm_backend(dtype="float32", adapters=None) -> a backend; vLLM is imported at the first one."""
 
-    def opened(dtype: str = "float32") -> Backend:
+    def opened(dtype: str = "float32", adapters: AdapterLimits | None = None) -> Backend:
         from aegaeon_sidecar.backends.vllm import open_backend
 
-        return open_backend(device="cpu", ranks=1, dtype=dtype)
+        return open_backend(device="cpu", ranks=1, dtype=dtype, adapters=adapters)
 
     return opened
 

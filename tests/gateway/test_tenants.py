@@ -22,6 +22,7 @@ from aegaeon_gateway.tenancy import TenantsFile
 from aegaeon_gateway.tenancy.model import digest
 from aegaeon_gateway.workers.supervisor import Starter
 from aegaeon_proto.v1 import gateway_pb2 as pb
+from aegaeon_proto.v1 import model_pb2
 
 RED = {"name": "red", "models": ["tiny"], "key_files": ["red.key"]}
 BLUE = {"name": "blue", "models": ["other"], "key_sha256": [digest("sk-blue")]}
@@ -75,6 +76,33 @@ async def test_each_tenant_reaches_its_own_models_and_sees_no_others(
             assert [model["id"] for model in (await response.json())["data"]] == ["other"]
         async with pool.http.get(pool.url + "/v1/models/tiny", **key("sk-blue")) as response:
             assert response.status == 404
+
+
+async def test_an_adapter_is_granted_alone_and_submitted_by_its_own_name(
+    gateways: Callable[..., Any], peer: Peer, tmp_path: Path
+) -> None:
+    base = peer.models[0]
+    poet, broken = pb.ModelStatus(), pb.ModelStatus()
+    for status, name in ((poet, "poet"), (broken, "broken")):
+        status.CopyFrom(base)
+        status.spec.name, status.spec.identity, status.parent = name, f"of-{name}", "tiny"
+    broken.phase, broken.reason = model_pb2.MODEL_PHASE_FAILED, "broken: its rank is 64"
+    async with gateways(write(tmp_path, [{**RED, "models": ["poet", "broken"]}])) as pool:
+        peer.publish([base, poet, broken])
+        await pool.until_models(lambda models: "poet" in models)
+        async with pool.http.get(pool.url + "/v1/models", **key("sk-red")) as response:
+            listed = {model["id"]: model for model in (await response.json())["data"]}
+        assert {name: (one["parent"], one["root"]) for name, one in listed.items()} == {
+            "poet": ("tiny", "tiny"),
+            "broken": ("tiny", "tiny"),
+        }
+        broken_state = listed["broken"]["aegaeon"]
+        assert (broken_state["phase"], broken_state["reason"]) == ("failed", "broken: its rank is 64")
+        for name, expected in (("poet", 200), ("broken", 503), ("tiny", 404)):
+            body = {"model": name, "messages": [HI]}
+            status, answer, _ = await pool.post("/v1/chat/completions", body, **key("sk-red"))
+            assert status == expected, answer
+        assert [(one.model, one.identity) for one in peer.submits] == [("poet", "of-poet")]
 
 
 async def test_tokens_of_a_model_are_for_its_tenants_alone(gateways: Callable[..., Any], tmp_path: Path) -> None:

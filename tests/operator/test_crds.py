@@ -74,6 +74,7 @@ def test_models_and_conditions_are_merged_by_their_keys() -> None:
     assert keys == {
         "gpupools.status.conditions": ["type"],
         "modelpools.spec.models": ["name"],
+        "modelpools.spec.models[].adapters": ["name"],
         "modelpools.spec.tenants": ["name"],
         "modelpools.status.conditions": ["type"],
         "modelpools.status.models": ["name"],

@@ -44,6 +44,22 @@ _POD = {
     "runtimeClassName": Rule.OBJECT,
 }
 _SOURCE = "modelpools.models[].source"
+_SOURCES = (_SOURCE, "modelpools.models[].adapters[].source")
+_OF_SOURCE = {
+    "hostPath": Rule.MODELS,
+    "huggingFace.repository": Rule.REMOTE,
+    "huggingFace.revision": Rule.REMOTE,
+    "s3.bucket": Rule.REMOTE,
+    "s3.prefix": Rule.REMOTE,
+    "s3.endpoint": Rule.URL,
+    "http.url": Rule.URL,
+    **{f"{kind}.credentialsFile": Rule.MACHINE for kind in ("huggingFace", "s3", "http")},
+    **{
+        f"{kind}.credentialsSecretRef.{part}": Rule.SECRET
+        for kind in ("huggingFace", "s3", "http")
+        for part in ("name", "key")
+    },
+}
 TABLE: dict[str, Rule] = {
     "gpupools.accelerator.device": Rule.WORD,
     "gpupools.accelerator.resourceName": Rule.WORD,
@@ -67,19 +83,8 @@ TABLE: dict[str, Rule] = {
     "modelpools.gpuPoolRef.name": Rule.OBJECT,
     "modelpools.gpuPoolRef.namespace": Rule.OBJECT,
     "modelpools.models[].name": Rule.WORD,
-    f"{_SOURCE}.hostPath": Rule.MODELS,
-    f"{_SOURCE}.huggingFace.repository": Rule.REMOTE,
-    f"{_SOURCE}.huggingFace.revision": Rule.REMOTE,
-    f"{_SOURCE}.s3.bucket": Rule.REMOTE,
-    f"{_SOURCE}.s3.prefix": Rule.REMOTE,
-    f"{_SOURCE}.s3.endpoint": Rule.URL,
-    f"{_SOURCE}.http.url": Rule.URL,
-    **{f"{_SOURCE}.{kind}.credentialsFile": Rule.MACHINE for kind in ("huggingFace", "s3", "http")},
-    **{
-        f"{_SOURCE}.{kind}.credentialsSecretRef.{part}": Rule.SECRET
-        for kind in ("huggingFace", "s3", "http")
-        for part in ("name", "key")
-    },
+    "modelpools.models[].adapters[].name": Rule.WORD,
+    **{f"{source}.{name}": rule for source in _SOURCES for name, rule in _OF_SOURCE.items()},
     "modelpools.tenants[].name": Rule.WORD,
     "modelpools.tenants[].keyFile": Rule.MACHINE,
     "modelpools.tenants[].keySecretRef.name": Rule.SECRET,
@@ -161,6 +166,7 @@ NODES_OWN = (
 
 SIBLINGS: dict[str, Json] = {
     "source": {},
+    "adapters": {"name": "poet"},
     "huggingFace": {"repository": "org/one"},
     "s3": {"bucket": "models"},
     "http": {"url": "https://models.example/one"},
@@ -205,7 +211,7 @@ def objects(path: str, value: str) -> tuple[Json, Json]:
     plural, *names = path.split(".")
     tenant = {"name": "red", "keySecretRef": {"name": "keys", "key": "red"}}
     pools = {
-        "gpupools": gpu_pool(memory=MEMORY | {"disk": {"path": "/cache"}}),
+        "gpupools": gpu_pool(backend="vllm", adapters={"memory": "1Mi"}, memory=MEMORY | {"disk": {"path": "/cache"}}),
         "modelpools": model_pool("red", "one", tenants=[tenant], gateway={"parentRefs": [{"name": "public"}]}),
     }
     inner = pools[plural]["spec"]
@@ -302,7 +308,8 @@ def test_namespaces_with_equal_secret_names_each_get_their_own() -> None:
 
 def test_default_values_serve() -> None:
     """The frame of the cases above: what they are refused for is the value alone."""
-    assert accepted(*objects(f"{_SOURCE}.hostPath", "one"))[0]
+    for source in _SOURCES:
+        assert accepted(*objects(f"{source}.hostPath", "one"))[0]
     for path, value in (
         (f"{_SOURCE}.http.url", "https://models.example/a"),
         (f"{_SOURCE}.s3.endpoint", "https://store.example"),

@@ -32,6 +32,7 @@ MODEL = {
     "weight": 1,
     "tool_calls": "",
     "reasoning": "",
+    "adapters": [],
     "task": "",
     "matryoshka": False,
 }
@@ -108,6 +109,7 @@ def test_a_sidecars_configuration_has_role_memory_and_scheduler_address() -> Non
             "stage_depth": 4,
             "prefix_reuse": True,
         },
+        "adapters": None,
         "disk": {},
         "sources": {"allowed": ["0.0.0.0/0", "::/0"], "ambient_credentials": True},
         "segments": "/dev/shm/q",

@@ -31,6 +31,7 @@ CUDA: Json = {"accelerator": {"device": "cuda:0", "resourceName": "nvidia.com/gp
 DISK: Json = {"memory": {"disk": {"path": "/var/lib/models"}}}
 PICKER: Json = {"gateway": {"endpointPicker": {}}}
 PICKER_SERVICE: Json = {"gateway": {"endpointPicker": {"service": {"name": "theirs"}}}}
+ADAPTERS: Json = {"backend": "vllm", "adapters": {"memory": "1Mi"}}
 PAPER: Json = {"scheduling": {"policy": "paper"}}
 # On one machine alone (`aegaeon up`): a cluster has a port of its own for metrics.
 LOCAL = {"scheduling.metricsPort"}
@@ -72,6 +73,9 @@ SETTINGS: dict[str, tuple[Any, set[str], Json]] = {
     "memory.stage.chunk": ("1Mi", {"engine"}, {}),
     "memory.stage.depth": (7, {"engine"}, {}),
     "memory.prefixReuse": (False, {"engine"}, {}),
+    "adapters.maxRank": (32, {"engine"}, ADAPTERS),
+    "adapters.maxLoaded": (8, {"engine"}, ADAPTERS),
+    "adapters.memory": ("2Mi", {"engine"}, ADAPTERS),
     "scheduling.policy": ("paper", {"core"}, {}),
     "scheduling.qMax": ("2s", {"core"}, PAPER),
     "scheduling.maxGroupSize": (5, {"core"}, PAPER),

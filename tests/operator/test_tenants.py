@@ -61,7 +61,7 @@ def test_a_quota_of_a_model_counts_without_tenants(tmp_path: Path) -> None:
 def test_tenants_that_contradict_each_other_or_the_models_are_refused(tmp_path: Path) -> None:
     wrong = problems(tmp_path, GPU, SECOND.rstrip() + BLUE)
     assert [one.partition("spec.")[2] for one in wrong] == [
-        "tenants[0].models: tenant 'blue' is granted 'llama', no model of this ModelPool; known: other"
+        "tenants[0].models: tenant 'blue' is granted 'llama', no model or adapter of this ModelPool; known: other"
     ]
     other_key = RED.replace("red.key", "other.key")
     (twice,) = problems(tmp_path, GPU, ONE_MODEL.rstrip() + RED, SECOND.rstrip() + other_key)

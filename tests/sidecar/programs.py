@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ from aegaeon_sidecar.backends.torch import TorchBackend
 from aegaeon_sidecar.engine.engine import Engine
 
 LENGTH = 24
+CACHED = mpb.MODEL_PHASE_CACHED
+Adapters = Mapping[str, Mapping[str, Path]]  # by model and by name
+NONE: Adapters = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class Story:
     on_host: bool = False
     has_kv: bool = False
     left: int = 0
+    adapter: str = ""
     ended: bool = False
     handle: pb.KvHandle | None = None
 
@@ -169,11 +173,13 @@ class Script:
 
     def open(self, story: Story) -> pb.Open:
         sampling = story.sampling
-        return self.scheduler.open(story.name, story.model, story.prompt, max_tokens=LENGTH, sampling=sampling)
+        given = {"max_tokens": LENGTH, "sampling": sampling, "adapter": story.adapter}
+        return self.scheduler.open(story.name, story.model, story.prompt, **given)
 
 
-def stories(rng: random.Random, models: list[str], count: int) -> Iterator[Story]:
-    """Some prompts begin alike, as those of one system prompt or of several choices of one request do."""
+def stories(rng: random.Random, models: list[str], count: int, adapters: Adapters = NONE) -> Iterator[Story]:
+    """Some prompts begin alike, as those of one system prompt or of several choices of one request do: also those of
+    different adapters of a model, and of the model without."""
     heads = {model: [rng.randrange(3, 384) for _ in range(32)] for model in models}
     for number in range(count):
         sampling = mpb.Sampling(top_p=1, repetition_penalty=1)
@@ -186,13 +192,22 @@ def stories(rng: random.Random, models: list[str], count: int) -> Iterator[Story
         model = models[number % len(models)]
         head = heads[model][: rng.choice((0, 16, 32))]
         prompt = head + [rng.randrange(3, 384) for _ in range(rng.randint(2, 30 if not head else 5))]
-        yield Story(f"r{number}", model, prompt, sampling, left=len(prompt))
+        names = ["", *adapters.get(model, ())]
+        adapter = names[number // len(models) % len(names)]
+        yield Story(f"r{number}", model, prompt, sampling, left=len(prompt), adapter=adapter)
 
 
 async def alone(scheduler: Rig, link: Link, story: Story, slabs: int) -> list[int]:
     """The output of a sequence that has the sidecar for itself."""
     link.send(
-        scheduler.open(f"alone-{story.name}", story.model, story.prompt, max_tokens=LENGTH, sampling=story.sampling)
+        scheduler.open(
+            f"alone-{story.name}",
+            story.model,
+            story.prompt,
+            max_tokens=LENGTH,
+            sampling=story.sampling,
+            adapter=story.adapter,
+        )
     )
     load = link.send(pb.Load(model=story.model, slabs=slabs))
     name = seq(f"alone-{story.name}")
@@ -210,12 +225,13 @@ def assert_empty(engine: Engine) -> None:
     assert len(engine.state.kv.sequences) == 0
 
 
-async def serving(scheduler: Rig, name: str, models: dict[str, Path]) -> Link:
+async def serving(scheduler: Rig, name: str, models: dict[str, Path], adapters: Adapters = NONE) -> Link:
     """The sidecar of this name, once it has all models in its host cache."""
     link = await scheduler.link(name)
-    link.send(pb.Catalog(models=[spec(model, path) for model, path in models.items()]))
+    link.send(pb.Catalog(models=[spec(model, path, adapters=adapters.get(model)) for model, path in models.items()]))
     await link.until(lambda: len(link.models) == len(models))
     await link.cached(*models)
+    await link.until(lambda: all(len(link.adapters(model, CACHED)) == len(some) for model, some in adapters.items()))
     return link
 
 
@@ -227,19 +243,20 @@ async def run_identically(
     first: Backend,
     second: Backend,
     machine: Machine = CPU,
+    adapters: Adapters = NONE,
 ) -> int:
     """A seeded program on two sidecars; each of its sequences alone on a third, of the machine's own backend.
 
     Returns how many tokens of prompts were found on the devices.
     """
     rng = random.Random(seed)
-    conversations = list(stories(rng, sorted(models), 16))
+    conversations = list(stories(rng, sorted(models), 16, adapters))
     async with inside(machine.settings(folder, "alone", prefix_reuse=False), machine.backend()):
-        link = await serving(scheduler, "alone", models)
+        link = await serving(scheduler, "alone", models, adapters)
         expected = [await alone(scheduler, link, story, machine.slabs) for story in conversations]
     here, there = machine.settings(folder, "a"), machine.settings(folder, "b")
     async with inside(here, first) as a, inside(there, second) as b:
-        links = {name: await serving(scheduler, name, models) for name in ("a", "b")}
+        links = {name: await serving(scheduler, name, models, adapters) for name in ("a", "b")}
         script = Script(scheduler, links, rng, conversations, machine)
         coming = list(enumerate(conversations))
         while any(not story.ended for story in conversations):

@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,8 +55,14 @@ def seq(name: str, choice: int = 0) -> mpb.SeqId:
     return mpb.SeqId(request=name, choice=choice)
 
 
-def spec(name: str, directory: Path, max_model_len: int = 0) -> mpb.ModelSpec:
-    return mpb.ModelSpec(name=name, source=mpb.ModelSource(directory=str(directory)), max_model_len=max_model_len)
+def spec(
+    name: str, directory: Path, max_model_len: int = 0, adapters: Mapping[str, Path] | None = None
+) -> mpb.ModelSpec:
+    source = mpb.ModelSource(directory=str(directory))
+    some = [
+        mpb.AdapterSpec(name=one, source=mpb.ModelSource(directory=str(at))) for one, at in (adapters or {}).items()
+    ]
+    return mpb.ModelSpec(name=name, source=source, max_model_len=max_model_len, adapters=some)
 
 
 class Counted(TorchBackend):
@@ -122,6 +128,11 @@ class Link:
         """Until these models are in the host cache; a failed one is an error."""
         await self.until(lambda: all(self.models[m].phase != mpb.MODEL_PHASE_FETCHING for m in models))
         assert all(self.models[m].phase == mpb.MODEL_PHASE_CACHED for m in models), self.models
+
+    def adapters(self, model: str, phase: mpb.ModelPhase.ValueType) -> dict[str, str]:
+        """The reasons of those of a model's adapters that are in this phase, by name."""
+        state = self.models.get(model, mpb.ModelState())
+        return {one.adapter: one.reason for one in state.adapters if one.phase == phase}
 
     async def hear(self, report: pb.Report) -> None:
         kind = report.WhichOneof("body")

@@ -46,6 +46,8 @@ MESSAGES: Mapping[type, type[Message]] = {
     catalog.S3Source: model_pb2.S3Source,
     catalog.HttpSource: model_pb2.HttpSource,
     catalog.ModelSpec: model_pb2.ModelSpec,
+    catalog.AdapterSpec: model_pb2.AdapterSpec,
+    catalog.AdapterState: model_pb2.AdapterState,
     catalog.Footprint: model_pb2.Footprint,
     catalog.ModelState: model_pb2.ModelState,
     commands.PrefillPart: engine_pb2.PrefillPart,

@@ -25,7 +25,7 @@ from aegaeon_sidecar.domain.catalog import HttpSource
 from aegaeon_sidecar.domain.errors import DiskFullError, FillCancelledError, SourceError
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.disk import DiskTier, Stored
-from aegaeon_sidecar.weights.remote import parse_sums
+from aegaeon_sidecar.weights.remote import ADAPTER_FILES, parse_sums
 from aegaeon_sidecar.weights.sources import Sources
 
 FETCHER = """
@@ -346,6 +346,27 @@ def test_without_a_disk_tier_a_remote_model_is_refused() -> None:
     source = HttpSource("http://127.0.0.1:9/m")
     with pytest.raises(SourceError, match=r"source\.http needs a place on disk; set disk\.folder"):
         Sources(None, None, outbound()).locate(source, lambda done, total: None, lambda: False)
+
+
+def test_an_adapter_on_a_web_server_has_a_folder_of_its_own_beside_a_model_at_the_same_address(
+    web: Server, folder: Path
+) -> None:
+    adapter = {"adapter_config.json": b"{}", "adapter_model.safetensors": b"weights"}
+    web.files |= adapter
+    sources = Sources(None, quick_tier(folder), outbound())
+    found = [
+        sources.locate(HttpSource(web.address), lambda done, total: None, lambda: False, names)
+        for names in (ADAPTER_FILES, ())
+    ]
+    for located, files in zip(found, (adapter, FILES), strict=True):
+        assert located.stored is not None
+        assert contents(located.stored) == files
+        located.stored.close()
+    del web.files["adapter_model.safetensors"]
+    with pytest.raises(SourceError, match=r"has no adapter_model\.safetensors; check the address"):
+        sources.locate(
+            HttpSource(f"{web.address}/"), lambda done, total: None, lambda: False, ("adapter_model.safetensors",)
+        )
 
 
 def test_checksum_files_are_parsed_as_sha256sum_writes_them() -> None:

@@ -125,7 +125,7 @@ def _answers() -> dict[str, Json]:
     state = fields(phase=STRING, reason=STRING, task=nullable(STRING))
     model = fields(
         id=STRING, object={"const": "model"}, created=COUNT, owned_by=STRING, root=STRING,
-        parent={"type": "null"}, max_model_len=nullable(COUNT), aegaeon=state,
+        parent=nullable(STRING), max_model_len=nullable(COUNT), aegaeon=state,
     )  # fmt: skip
     return {
         "Error": fields(error=error),

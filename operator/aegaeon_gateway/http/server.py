@@ -112,14 +112,14 @@ class _Pages:
     def _model(self, model: ModelStatus) -> dict[str, Any]:
         source = model.spec.source
         unusable = self._gateway.texts.failure(source)
-        root = source.hub.repository if source.WhichOneof("kind") == "hub" else model.spec.name
+        root = source.hub.repository if source.WhichOneof("kind") == "hub" else model.parent or model.spec.name
         return {
             "id": model.spec.name,
             "object": "model",
             "created": self._gateway.started,
             "owned_by": "aegaeon",
             "root": root,
-            "parent": None,
+            "parent": model.parent or None,
             "max_model_len": served_length(model) or None,
             "aegaeon": {
                 "phase": "failed" if unusable else phase_name(model),

@@ -78,12 +78,14 @@ def _too_little(pool: Pool, settings: LocalSettings, machine: Machine) -> list[s
 
 
 def missing_models(pool: Pool) -> list[str]:
-    """A sentence for every model whose folder is not there."""
+    """A sentence for every model and adapter whose folder is not there."""
+    places = [(f"model {model.name}", model.source) for model in pool.models]
+    places += [(f"adapter {one.name}", one.source) for model in pool.models for one in model.adapters]
     return [
-        f"model {model.name}: the folder {model.source.host_path} does not exist; make the quickstart's models with "
+        f"{what}: the folder {source.host_path} does not exist; make the quickstart's models with "
         f"`aegaeon models make`, or put right its source.hostPath"
-        for model in pool.models
-        if model.source.host_path is not None and not Path(model.source.host_path).is_dir()
+        for what, source in places
+        if source.host_path is not None and not Path(source.host_path).is_dir()
     ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aegaeon_operator.reconcile.pods import Json
-from aegaeon_operator.spec.engines import Scheduling
+from aegaeon_operator.spec.engines import AdapterRoom, Scheduling
 from aegaeon_operator.spec.resources import GpuPoolSpec, Quota, ServedModel, Source
 
 _MAX_BODY_BYTES = 16 << 20
@@ -51,6 +51,7 @@ def model_entry(model: ServedModel) -> Json:
         "weight": model.weight,
         "tool_calls": model.tool_calls or "",
         "reasoning": model.reasoning or "",
+        "adapters": [{"name": one.name, "source": source_entry(one.source)} for one in model.adapters],
         "task": model.task or "",
         "matryoshka": model.matryoshka,
     }
@@ -84,6 +85,7 @@ def sidecar_settings(role: str, spec: GpuPoolSpec) -> Json:
             "stage_depth": memory.stage.depth,
             "prefix_reuse": memory.prefix_reuse,
         },
+        "adapters": adapter_entry(spec.adapters) if spec.adapters else None,
         "disk": {"folder": memory.disk.path, "budget_bytes": memory.disk.size} if memory.disk else {},
         "sources": {"allowed": list(spec.allowed_sources)},
         "threads": tuning.threads,
@@ -92,6 +94,11 @@ def sidecar_settings(role: str, spec: GpuPoolSpec) -> Json:
         "lease_s": tuning.lease,
         "heartbeat_s": _HEARTBEAT_S,
     }
+
+
+def adapter_entry(room: AdapterRoom) -> Json:
+    """What is reserved for adapters."""
+    return {"max_rank": room.max_rank, "max_loaded": room.max_loaded, "device_bytes": room.memory}
 
 
 def gateway_settings(spec: GpuPoolSpec) -> Json:

@@ -18,7 +18,9 @@ def tenants_file(pool: Pool) -> Json | None:
         for claim in claims(namespace, model_pool, ""):
             tenants.setdefault(claim.known_as, claim.tenant)
             granted.setdefault(claim.known_as, []).extend(claim.tenant.models or claim.models)
-    open_models = [model.name for one in pool.model_pools if not one.spec.tenants for model in one.spec.models]
+    open_models = [
+        name for one in pool.model_pools if not one.spec.tenants for model in one.spec.models for name in model.names
+    ]
     quotas = {model.name: quota_entry(model.quota) for model in pool.models if model.quota != Quota()}
     if not tenants and not quotas:
         return None

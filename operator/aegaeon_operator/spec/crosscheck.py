@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from aegaeon_operator.spec.resources import GpuPool, ModelPool
+from aegaeon_operator.spec.resources import GpuPool, ModelPool, Source
 from aegaeon_operator.spec.tenancy import claims, contradictions
 
 Kind = TypeVar("Kind", GpuPool, ModelPool)
@@ -47,6 +47,7 @@ def cross_check(gpu_pools: list[Placed[GpuPool]], model_pools: list[Placed[Model
             problems.append(f"{gpu_pool}: no ModelPool refers to it; add one with gpuPoolRef.name: {name}")
         problems += [*_served_twice(attached), *_other_port(attached), *_tenants(gpu_pool.value, attached)]
         problems += [*_without_disk(gpu_pool, attached), *_for_kubernetes(gpu_pool, attached)]
+        problems += _without_room(gpu_pool, attached)
     return problems
 
 
@@ -87,12 +88,27 @@ def _for_kubernetes(gpu_pool: Placed[GpuPool], model_pools: list[Placed[ModelPoo
         for index, tenant in enumerate(placed.value.spec.tenants):
             if tenant.key_secret_ref:
                 yield f"{placed}: spec.tenants[{index}].keySecretRef: there are no Secrets here; give keyFile"
-        for index, model in enumerate(placed.value.spec.models):
-            guarded = model.source.guarded
+        for place, source in _sources(placed.value):
+            guarded = source.guarded
             if guarded and guarded.credentials_secret_ref:
+                yield f"{placed}: {place}: credentialsSecretRef: there are no Secrets here; give credentialsFile"
+
+
+def _sources(pool: ModelPool) -> Iterator[tuple[str, Source]]:
+    """Of its models and of their adapters, each with the field that says it."""
+    for index, model in enumerate(pool.spec.models):
+        yield f"spec.models[{index}].source", model.source
+        for number, adapter in enumerate(model.adapters):
+            yield f"spec.models[{index}].adapters[{number}].source", adapter.source
+
+
+def _without_room(gpu_pool: Placed[GpuPool], model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
+    for placed in model_pools if gpu_pool.value.spec.adapters is None else ():
+        for index, model in enumerate(placed.value.spec.models):
+            if model.adapters:
                 yield (
-                    f"{placed}: spec.models[{index}].source: credentialsSecretRef: there are no Secrets here; "
-                    "give credentialsFile"
+                    f"{placed}: spec.models[{index}].adapters: {gpu_pool} has no spec.adapters, which needs backend "
+                    "vllm; add it with memory for them, or remove these"
                 )
 
 
@@ -108,10 +124,13 @@ def _served_twice(model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
     first: dict[str, str] = {}
     for placed in model_pools:
         for index, model in enumerate(placed.value.spec.models):
-            here = f"{placed}: spec.models[{index}].name"
-            other = first.setdefault(model.name, here)
-            if other != here:
-                yield f"{here}: '{model.name}' is served already by {other}; rename one of them"
+            places = [f"spec.models[{index}].name"]
+            places += [f"spec.models[{index}].adapters[{number}].name" for number in range(len(model.adapters))]
+            for name, place in zip(model.names, places, strict=True):
+                here = f"{placed}: {place}"
+                other = first.setdefault(name, here)
+                if other != here:
+                    yield f"{here}: '{name}' is served already by {other}; rename one of them"
 
 
 def _other_port(model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
@@ -132,9 +151,8 @@ def _tenants(gpu_pool: GpuPool, model_pools: list[Placed[ModelPool]]) -> Iterato
 
 def _without_disk(gpu_pool: Placed[GpuPool], model_pools: list[Placed[ModelPool]]) -> Iterator[str]:
     for placed in model_pools if gpu_pool.value.spec.memory.disk is None else ():
-        for index, model in enumerate(placed.value.spec.models):
-            if model.source.needs_disk:
+        for place, source in _sources(placed.value):
+            if source.needs_disk:
                 yield (
-                    f"{placed}: spec.models[{index}].source: is kept on disk, but {gpu_pool} has no spec.memory.disk; "
-                    "add one with a path"
+                    f"{placed}: {place}: is kept on disk, but {gpu_pool} has no spec.memory.disk; add one with a path"
                 )

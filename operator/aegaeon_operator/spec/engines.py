@@ -54,6 +54,21 @@ class ModelDisk(Strict):
     )
 
 
+class AdapterRoom(Strict):
+    """What each engine reserves for adapters (LoRA)."""
+
+    max_rank: Literal[8, 16, 32, 64, 128, 256, 320, 512] = Field(
+        default=16, description="Largest rank of an adapter; every place for one takes memory for this rank."
+    )
+    max_loaded: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=4,
+        description="Adapters of one model on the device; more take turns. One step computes as many different ones.",
+    )
+    memory: PositiveQuantity = Field(
+        description="Device memory for the adapters of all models, part of memory.deviceBytes."
+    )
+
+
 class Stage(Strict):
     """The ring of buffers between files and memory, two of them in each engine."""
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -18,11 +18,12 @@ from pydantic import ValidationError
 from aegaeon_operator.errors import ManifestError
 from aegaeon_operator.spec.crosscheck import Origin, Placed, cross_check
 from aegaeon_operator.spec.explain import explain
-from aegaeon_operator.spec.resources import API_VERSION, GpuPool, ModelPool, ServedModel
+from aegaeon_operator.spec.resources import API_VERSION, GpuPool, ModelPool, ServedModel, Source
 
 MAX_NODES = 200_000
 """values in one document, an anchor's counted wherever it is used: some lines of anchors can stand for billions"""
 
+AnySource = TypeVar("AnySource", bound=Source)
 _KINDS: dict[str, type[GpuPool] | type[ModelPool]] = {"GpuPool": GpuPool, "ModelPool": ModelPool}
 
 
@@ -170,8 +171,12 @@ def _absolute_path(given: str, base: Path) -> str:
 
 
 def _absolute_model(model: ServedModel, manifest_folder: Path, models_folder: Path) -> ServedModel:
-    given = model.source.host_path
-    if given is None:
-        return model
-    path = _absolute_path(given, manifest_folder if given.startswith(("./", "../")) else models_folder)
-    return model.model_copy(update={"source": model.source.model_copy(update={"host_path": path})})
+    def absolute(source: AnySource) -> AnySource:
+        given = source.host_path
+        if given is None:
+            return source
+        path = _absolute_path(given, manifest_folder if given.startswith(("./", "../")) else models_folder)
+        return source.model_copy(update={"host_path": path})
+
+    adapters = tuple(one.model_copy(update={"source": absolute(one.source)}) for one in model.adapters)
+    return model.model_copy(update={"source": absolute(model.source), "adapters": adapters})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from aegaeon_operator.spec.base import (
     UNCHANGED,
@@ -20,135 +20,17 @@ from aegaeon_operator.spec.base import (
 )
 from aegaeon_operator.spec.cel import field_rules, list_map, rules
 from aegaeon_operator.spec.kubernetes import Access
-from aegaeon_proto.outbound.errors import RefusedError
-from aegaeon_proto.outbound.urls import OPTIONAL_SOURCE_PATTERN, SOURCE_PATTERN, check_source
+from aegaeon_operator.spec.sources import AdapterSource, Source
 
 # A path of a pod would name what others own there, so only `aegaeon up`, which does not ask an API server, takes one.
-_SECRETS_ALONE = field_rules(("size(self) == 0", "is for `aegaeon up`; on Kubernetes give credentialsSecretRef"))
 _KEYS_ALONE = field_rules(("size(self) == 0", "is for `aegaeon up`; on Kubernetes give keySecretRef"))
-_INSIDE = field_rules(
-    (
-        "!self.matches('(^|/)[.][.](/|$)') && !self.startsWith('~')",
-        "on Kubernetes must be a folder inside the GpuPool's volumes.models.path, without `..` or `~`",
-    )
-)
-CredentialsFile = Annotated[str, Field(max_length=4096, pattern=r"^(/.*)?$", json_schema_extra=_SECRETS_ALONE)]
 
 
-def _address(value: str) -> str:
-    """What a pattern cannot say of a URL: ports and IPv6 addresses that are none."""
-    try:
-        return check_source(value) if value else value
-    except RefusedError as error:
-        raise ValueError(str(error)) from None
+class Adapter(Strict):
+    """A low-rank adapter (LoRA) of a model, served under a name of its own."""
 
-
-Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[!-~]+$")]
-Revision = Annotated[str, Field(max_length=200, pattern=r"^[!-~]*$")]
-Folder = Annotated[str, Field(max_length=2048, pattern=SOURCE_PATTERN), AfterValidator(_address)]
-Endpoint = Annotated[str, Field(max_length=2048, pattern=OPTIONAL_SOURCE_PATTERN), AfterValidator(_address)]
-
-
-class Guarded(Strict):
-    """A source that may want credentials."""
-
-    model_config = rules(
-        (
-            "!(has(self.credentialsSecretRef) && has(self.credentialsFile) && size(self.credentialsFile) > 0)",
-            "give credentialsFile or credentialsSecretRef, not both",
-        ),
-    )
-
-    credentials_file: CredentialsFile = Field(default="", description="A file on the machine that holds them.")
-    credentials_secret_ref: SecretRef | None = Field(
-        default=None, description="On Kubernetes: what the file would hold, as an entry of a Secret beside it."
-    )
-
-    @model_validator(mode="after")
-    def _one_place(self) -> Self:
-        if self.credentials_file and self.credentials_secret_ref:
-            raise ValueError("give credentialsFile or credentialsSecretRef, not both")
-        return self
-
-
-class HuggingFace(Guarded):
-    """A model on the Hugging Face hub."""
-
-    repository: Name = Field(description="For example Qwen/Qwen3-0.6B.")
-    revision: Revision = Field(default="", description="Branch, tag or commit; empty means the default branch.")
-    credentials_file: CredentialsFile = Field(
-        default="",
-        description="A file on the machine that holds an access token, for models that want one. Left out: on "
-        "Kubernetes none is sent, with `aegaeon up` the environment's, as for any client of the hub.",
-    )
-
-
-class S3(Guarded):
-    """A prefix in an S3-compatible store."""
-
-    bucket: Name = Field(description="Name of the bucket.")
-    prefix: Annotated[str, Field(max_length=1024)] = Field(
-        default="", description="The folder in it that holds config.json and the safetensors files."
-    )
-    endpoint: Endpoint = Field(default="", description="URL of the store; left out: AWS.")
-    credentials_file: CredentialsFile = Field(
-        default="",
-        description="An AWS credentials file on the machine, where a Secret is mounted, for example; its profile "
-        "`default` is used. Left out: on Kubernetes requests are anonymous, with `aegaeon up` the environment counts, "
-        "as for any AWS client.",
-    )
-
-
-class Http(Guarded):
-    """A folder on a web server, with SHA256SUMS to check its files against, if it has them."""
-
-    url: Folder = Field(
-        description="URL of the folder, in ASCII (xn-- for hosts, percent-encoded paths), without user and query."
-    )
-    credentials_file: CredentialsFile = Field(
-        default="",
-        description="A file on the machine, where a Secret is mounted, for example, that holds a bearer token. "
-        "Left out: none is sent.",
-    )
-
-
-class Source(Strict):
-    """Where a model's config.json and safetensors files are. Exactly one of the fields."""
-
-    model_config = rules(
-        (
-            "[has(self.hostPath), has(self.huggingFace), has(self.s3), has(self.http)].exists_one(x, x)",
-            "give exactly one of hostPath, huggingFace, s3, http",
-        ),
-    )
-
-    host_path: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
-        default=None,
-        json_schema_extra=_INSIDE,
-        description="Folder on the machine. An absolute path or `~/...` is taken as it is; `./...` and `../...` "
-        "start at the manifest's own folder; anything else is inside the models folder (`aegaeon up --models`). On "
-        "Kubernetes: a folder inside the GpuPool's volumes.models.path.",
-    )
-    hugging_face: HuggingFace | None = Field(default=None, description="A model on the Hugging Face hub.")
-    s3: S3 | None = Field(default=None, description="A model in an S3-compatible store.")
-    http: Http | None = Field(default=None, description="A model on a web server.")
-
-    @property
-    def guarded(self) -> Guarded | None:
-        """The source, where it may want credentials."""
-        return self.hugging_face or self.s3 or self.http
-
-    @property
-    def needs_disk(self) -> bool:
-        """Whether it is kept in the pool's disk tier."""
-        return self.s3 is not None or self.http is not None
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        given = [self.host_path, self.hugging_face, self.s3, self.http]
-        if sum(source is not None for source in given) != 1:
-            raise ValueError("give exactly one of hostPath, huggingFace, s3, http")
-        return self
+    name: ServedName = Field(description="Name that clients give in `model`; unique in the GpuPool.")
+    source: AdapterSource = Field(description="Where its files are; new requests are served with those of another one.")
 
 
 class Slo(Strict):
@@ -167,6 +49,7 @@ class Quota(Strict):
     )
 
 
+_MOST_NAMES = 512
 Granted = Annotated[str, Field(min_length=1, max_length=200)]  # checked against the models themselves
 
 
@@ -190,7 +73,7 @@ class Tenant(Strict):
         "the ModelPool; read again when it changes.",
     )
     models: Annotated[tuple[Granted, ...], Field(min_length=1, max_length=512)] | None = Field(
-        default=None, description="Models of this ModelPool that it may use; left out: all of them."
+        default=None, description="Models and adapters of this ModelPool that it may use; left out: all of them."
     )
     quota: Quota = Field(default=Quota(), description="How much it may ask for, over all its models.")
 
@@ -237,6 +120,17 @@ class ServedModel(Strict):
         description="Its embeddings may be cut to fewer `dimensions`, though its config.json does not say so.",
     )
     quota: Quota = Field(default=Quota(), description="How much all clients together may ask of it.")
+    adapters: Annotated[tuple[Adapter, ...], Field(max_length=32)] = Field(
+        default=(),
+        description="Adapters that are served with its weights, with its objective and limits; the GpuPool needs "
+        "`adapters`. Which of them are on the device changes with what is asked.",
+        json_schema_extra=list_map("name"),
+    )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its own and its adapters'."""
+        return self.name, *(adapter.name for adapter in self.adapters)
 
 
 class PoolRef(Strict):
@@ -262,6 +156,12 @@ class ModelPoolSpec(Strict):
         json_schema_extra=list_map("name"),
     )
     gateway: Access = Field(default=Access(), description="How the models are reached.")
+
+    @model_validator(mode="after")
+    def _not_too_many(self) -> Self:
+        if (count := sum(len(model.names) for model in self.models)) > _MOST_NAMES:
+            raise ValueError(f"models and adapters together are {count}; {_MOST_NAMES} are the most of a ModelPool")
+        return self
 
 
 class ModelPool(Strict):

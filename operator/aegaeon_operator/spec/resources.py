@@ -20,7 +20,7 @@ from aegaeon_operator.spec.base import (
     Strict,
 )
 from aegaeon_operator.spec.cel import field_rules, rules
-from aegaeon_operator.spec.engines import Accelerator, EngineTuning, PoolMemory, Scheduling
+from aegaeon_operator.spec.engines import Accelerator, AdapterRoom, EngineTuning, PoolMemory, Scheduling
 from aegaeon_operator.spec.kubernetes import (
     Autoscaling,
     GatewayPods,
@@ -28,9 +28,10 @@ from aegaeon_operator.spec.kubernetes import (
     PodTemplate,
     PoolImages,
 )
-from aegaeon_operator.spec.model_pool import ModelPool, Quota, ServedModel, Source, Tenant
+from aegaeon_operator.spec.model_pool import ModelPool, Quota, ServedModel, Tenant
 from aegaeon_operator.spec.quantity import format_quantity
 from aegaeon_operator.spec.replicas import Replicas
+from aegaeon_operator.spec.sources import Source
 from aegaeon_operator.spec.tracing import Tracing
 from aegaeon_operator.spec.volumes import Volumes
 from aegaeon_proto.outbound.policy import ENTRY_PATTERN, parse_entry
@@ -93,6 +94,9 @@ _ONE_DEVICE = "accelerator.count must be 1 with backend vllm; backend torch shar
 _ON_CPU = "accelerator.device must be cpu with backend vllm; backend torch computes on GPUs"
 
 
+_NO_ADAPTERS = "adapters need backend vllm; backend torch computes models without them"
+
+
 class GpuPoolSpec(Strict):
     """Engines, their memory, and how they are shared."""
 
@@ -123,6 +127,7 @@ class GpuPoolSpec(Strict):
         ),
         ("self.backend != 'vllm' || self.accelerator.count == 1", _ONE_DEVICE),
         ("self.backend != 'vllm' || self.accelerator.device == 'cpu'", _ON_CPU),
+        ("self.backend == 'vllm' || !has(self.adapters)", _NO_ADAPTERS),
     )
 
     backend: Literal["torch", "vllm"] = Field(
@@ -135,6 +140,9 @@ class GpuPoolSpec(Strict):
     prefill: Replicas | None = Field(default=None, description="Engines that prefill only; needs `decode`.")
     decode: Replicas | None = Field(default=None, description="Engines that decode only; needs `prefill`.")
     memory: PoolMemory = Field(description="Memory of each engine.")
+    adapters: AdapterRoom | None = Field(
+        default=None, description="Room for adapters (LoRA); left out: there are none."
+    )
     scheduling: Scheduling = Field(default=Scheduling(), description="How engines are shared.")
     tuning: EngineTuning = Field(default=EngineTuning(), description="Knobs of one engine process.")
     allowed_namespaces: Annotated[tuple[NamespaceOrAll, ...], Field(max_length=64)] = Field(
@@ -207,6 +215,18 @@ class GpuPoolSpec(Strict):
             raise ValueError(_ONE_DEVICE)
         if self.backend == "vllm" and self.accelerator.device != "cpu":
             raise ValueError(_ON_CPU)
+        if self.backend != "vllm" and self.adapters is not None:
+            raise ValueError(_NO_ADAPTERS)
+        return self
+
+    @model_validator(mode="after")
+    def _adapters_leave_slabs(self) -> Self:
+        memory, room = self.memory, self.adapters
+        if room is not None and memory.device_bytes - room.memory < memory.slab_size:
+            raise ValueError(
+                f"adapters.memory {format_quantity(room.memory)} leaves no slab of memory.deviceBytes "
+                f"{format_quantity(memory.device_bytes)}; raise deviceBytes"
+            )
         return self
 
     @model_validator(mode="after")

@@ -44,6 +44,9 @@ class ModelState(Strict):
         "Failed: see reason."
     )
     reason: Annotated[str, Field(max_length=1024)] = Field(default="", description="Why it failed.")
+    parent: Annotated[str, Field(max_length=200)] | None = Field(
+        default=None, description="Of an adapter: the model whose weights it is served with."
+    )
     queued: Annotated[int, Field(ge=0)] = Field(default=0, description="Requests that wait.")
     running: Annotated[int, Field(ge=0)] = Field(default=0, description="Requests that are being answered.")
     attainment: Annotated[int, Field(ge=0, le=100)] | None = Field(
@@ -95,5 +98,5 @@ class ModelPoolStatus(Strict):
         default="", description="How many of its models can be served at once, for example 3/4."
     )
     models: Annotated[tuple[ModelState, ...], Field(max_length=512)] = Field(
-        default=(), description="Its models.", json_schema_extra=list_map("name")
+        default=(), description="Its models and their adapters.", json_schema_extra=list_map("name")
     )

@@ -41,7 +41,7 @@ class Problem:
 def claims(namespace: str, pool: ModelPool, label: str) -> Iterator[Claim]:
     """Of a ModelPool, for a GpuPool in a namespace: tenants of other namespaces are distinguished by theirs."""
     own = pool.metadata.namespace
-    models = tuple(model.name for model in pool.spec.models)
+    models = tuple(name for model in pool.spec.models for name in model.names)
     for index, tenant in enumerate(pool.spec.tenants):
         known_as = tenant.name if own == namespace else f"{own}/{tenant.name}"
         yield Claim(label, f"spec.tenants[{index}]", known_as, tenant, models)
@@ -54,7 +54,8 @@ def contradictions(found: Sequence[Claim]) -> Iterator[Problem]:
         for name in claim.tenant.models or ():
             if name not in claim.models:
                 known = ", ".join(sorted(claim.models))
-                text = f"tenant '{claim.tenant.name}' is granted '{name}', no model of this ModelPool; known: {known}"
+                what = f"'{name}', no model or adapter of this ModelPool"
+                text = f"tenant '{claim.tenant.name}' is granted {what}; known: {known}"
                 yield Problem(claim, "GrantUnknown", f"{claim.place}.models", text)
         other = first.setdefault(claim.known_as, claim)
         if other is claim:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.config import ModelEntry, SourceEntry
 from aegaeon_scheduler.core.domain import InstanceId, ModelConfig, ModelName, Slo, Terms, Tier
 from aegaeon_scheduler.core.events import CatalogChanged
-from aegaeon_scheduler.service.identity import identified
+from aegaeon_scheduler.service.identity import identified, with_adapter
 
 # A model that is cached anywhere can be served, one being fetched may be soon; failed is what failed everywhere.
 _RANK = {
@@ -39,6 +39,9 @@ def spec_of(entry: ModelEntry) -> model_pb2.ModelSpec:
             weight=entry.weight,
             tool_calls=entry.tool_calls,
             reasoning=entry.reasoning,
+            adapters=[
+                model_pb2.AdapterSpec(name=adapter.name, source=_source(adapter.source)) for adapter in entry.adapters
+            ],
             task=entry.task,
             matryoshka=entry.matryoshka,
         )
@@ -66,7 +69,8 @@ class Catalog:
 
     A model that is `withdrawing` is gone for gateways; core and sidecars have it until its requests have ended. What a
     name is about to stand for is `staged`: sidecars alone know of it, under a name of its own. While the name is
-    `held`, gateways see that one, and that it is on its way.
+    `held`, gateways see that one, and that it is on its way. An adapter is a name of its own to gateways, as a model
+    is; requests for it are its base's, with the adapter's name beside (`resolved`).
     """
 
     def __init__(self, models: Iterable[ModelEntry], changed: Callable[[], None]) -> None:
@@ -101,6 +105,7 @@ class Catalog:
         staged = model_pb2.ModelSpec()
         staged.CopyFrom(spec)
         staged.name = f"{spec.name}~{spec.identity}"
+        del staged.adapters[:]  # they are prepared when the name stands for their base
         self.unstage(spec.name)
         self._staged[spec.name] = staged
         self._states[staged.name] = {}
@@ -156,10 +161,33 @@ class Catalog:
         """Whether the model is in the catalog; states of a withdrawn one are of no interest."""
         return model in self._specs
 
+    def base_of(self, name: str) -> str:
+        """The model of whose sequences those of this name are; the name itself where it is no adapter's."""
+        return next((base for base, adapter in self._adapters() if adapter.name == name), name)
+
+    def knows(self, name: str) -> bool:
+        """Whether it is a model or an adapter, withdrawing or not."""
+        return self.base_of(name) in self._specs
+
     def means(self, name: str, identity: str) -> bool:
         """Whether the name stands for this, as far as both sides know; false for a name that is not in the catalog."""
         spec = self._specs.get(name)
-        return spec is not None and identity in ("", spec.identity)
+        known = None if spec is None else spec.identity
+        for base, adapter in self._adapters():
+            if adapter.name == name:
+                known = with_adapter(self._specs[base].identity, adapter.identity)
+        return known is not None and identity in ("", known)
+
+    def resolved(self, submit: gateway_pb2.Submit) -> gateway_pb2.Submit:
+        """The same; of an adapter, as its base's with the adapter beside."""
+        for base, adapter in self._adapters():
+            if adapter.name == submit.model:
+                submit.model, submit.identity = base, self._specs[base].identity
+                submit.adapter, submit.adapter_identity = adapter.name, adapter.identity
+        return submit
+
+    def _adapters(self) -> Iterator[tuple[str, model_pb2.AdapterSpec]]:
+        return ((name, adapter) for name, spec in self._specs.items() for adapter in spec.adapters)
 
     def report(self, instance: InstanceId, state: model_pb2.ModelState) -> bool:
         """A sidecar's newest word on a model; whether it is one that is served, and not what its name stood for."""
@@ -182,7 +210,10 @@ class Catalog:
 
     def status(self) -> gateway_pb2.CatalogStatus:
         """Every model that takes requests with the best of its states."""
-        return gateway_pb2.CatalogStatus(models=[self.model(n) for n in self._specs if n not in self._withdrawing])
+        serving = [name for name in self._specs if name not in self._withdrawing]
+        models = [self.model(name) for name in serving]
+        adapters = [self._adapter(name, adapter) for name in serving for adapter in self._specs[name].adapters]
+        return gateway_pb2.CatalogStatus(models=[*models, *adapters])
 
     def model(self, name: str) -> gateway_pb2.ModelStatus:
         """One model; without a phase when no sidecar has spoken of it. `name` must be in the catalog.
@@ -210,6 +241,27 @@ class Catalog:
             remaining_s=best.remaining_s,
             wait=best.phase == model_pb2.MODEL_PHASE_FETCHING,
         )
+
+    def _adapter(self, name: str, adapter: model_pb2.AdapterSpec) -> gateway_pb2.ModelStatus:
+        """An adapter as gateways see it: its base under another name, with the best of the adapter's own states."""
+        status = self.model(name)
+        status.parent, status.spec.name = name, adapter.name
+        status.spec.identity = with_adapter(self._specs[name].identity, adapter.identity)
+        del status.spec.adapters[:]
+        length = status.footprint.max_model_len
+        status.ClearField("footprint")
+        if name in self._held:
+            status.wait = True  # what it is computed with then is not known to engines yet
+        if status.phase != model_pb2.MODEL_PHASE_CACHED:
+            return status
+        states = [state for state in self._states[name].values() if state.phase == model_pb2.MODEL_PHASE_CACHED]
+        said = [one for state in states for one in state.adapters if one.identity == adapter.identity]
+        said = [one for one in said if one.adapter == adapter.name]
+        best = max(said, key=lambda one: _RANK.get(one.phase, 0), default=model_pb2.AdapterState())
+        status.phase, status.reason = best.phase or model_pb2.MODEL_PHASE_FETCHING, best.reason
+        status.footprint.max_model_len = length
+        status.wait = status.phase == model_pb2.MODEL_PHASE_FETCHING
+        return status
 
     def fetching(self) -> list[model_pb2.ModelState]:
         """The models on their way to a host cache, one state for each: the furthest."""

@@ -134,7 +134,28 @@ def _checked(models: Iterable[model_pb2.ModelSpec]) -> tuple[dict[str, model_pb2
         else:
             spec.weight = spec.weight or 1
             specs[spec.name] = identified(spec)
-    return {name: spec for name, spec in specs.items() if name not in refused}, refused
+    specs = {name: spec for name, spec in specs.items() if name not in refused}
+    return specs, refused | _without_wrong_adapters(specs)
+
+
+def _without_wrong_adapters(specs: dict[str, model_pb2.ModelSpec]) -> dict[str, str]:
+    """Take adapters that make no sense off their models; why, by names of their own."""
+    taken, refused = set(specs), dict[str, str]()
+    for spec in specs.values():
+        kept = []
+        for adapter in spec.adapters:
+            if adapter.name in taken or not adapter.name:
+                refused[f"{spec.name}/{adapter.name}"] = f"adapter {adapter.name} of {spec.name}: its name is taken"
+            elif adapter.source.WhichOneof("kind") is None:
+                refused[adapter.name] = f"adapter {adapter.name}: has no source that this version knows"
+            else:
+                kept.append(adapter)
+                taken.add(adapter.name)
+        if len(kept) != len(spec.adapters):
+            sound = model_pb2.ModelSpec(adapters=kept)
+            del spec.adapters[:]
+            spec.adapters.extend(sound.adapters)
+    return refused
 
 
 def _problem(spec: model_pb2.ModelSpec) -> str:

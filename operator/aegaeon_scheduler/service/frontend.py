@@ -220,13 +220,14 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
 
     def _submit(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
         """A model that is withdrawing answers what it was asked before, lost and submitted again or not."""
-        if submit.model in self._catalog.withdrawing and not self._driver.sequences.of_request(submit.request):
+        base = self._catalog.base_of(submit.model)
+        if base in self._catalog.withdrawing and not self._driver.sequences.of_request(submit.request):
             reason = f"{submit.model} was withdrawn from the catalog"
             self._driver.refuse(origin, submit, RejectCode.UNKNOWN_MODEL, reason)
         elif self._mismatched.is_one(submit):
             self._mismatched.take(origin, submit)
         else:
-            self._driver.submit(origin, submit)
+            self._driver.submit(origin, self._catalog.resolved(submit))
 
     def _broke(self, line: Line) -> None:
         gateway = line.origin.gateway

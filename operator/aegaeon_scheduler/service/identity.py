@@ -13,8 +13,10 @@ _HEX = 16
 
 
 def identified(spec: model_pb2.ModelSpec) -> model_pb2.ModelSpec:
-    """The same spec with its identity."""
+    """The same spec with its identity, and its adapters with theirs."""
     spec.identity = identity_of(spec)
+    for adapter in spec.adapters:
+        adapter.identity = identity_of(model_pb2.ModelSpec(source=adapter.source))
     return spec
 
 
@@ -30,10 +32,17 @@ def identity_of(spec: model_pb2.ModelSpec) -> str:
     return hashlib.sha256(computed.SerializeToString(deterministic=True)).hexdigest()[:_HEX]
 
 
+def with_adapter(model: str, adapter: str) -> str:
+    """The identity of what a model computes with an adapter, of both identities."""
+    return hashlib.sha256(f"{model} {adapter}".encode()).hexdigest()[:_HEX]
+
+
 def objectives_of(spec: model_pb2.ModelSpec, other: model_pb2.ModelSpec) -> model_pb2.ModelSpec:
-    """What `spec` computes, with the objectives and terms of `other`."""
+    """What `spec` computes, by itself and with its adapters, with the objectives and terms of `other`."""
     found = model_pb2.ModelSpec()
     found.CopyFrom(other)
     found.source.CopyFrom(spec.source)
     found.max_model_len, found.task, found.identity = spec.max_model_len, spec.task, spec.identity
+    del found.adapters[:]
+    found.adapters.extend(spec.adapters)
     return found

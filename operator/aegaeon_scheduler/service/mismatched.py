@@ -32,7 +32,7 @@ class Mismatched:
 
     def is_one(self, submit: gateway_pb2.Submit) -> bool:
         """Whether the name is served and stands for another model than the prompt is of."""
-        return submit.model in self._catalog.specs and not self._catalog.means(submit.model, submit.identity)
+        return self._catalog.knows(submit.model) and not self._catalog.means(submit.model, submit.identity)
 
     def take(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
         """Let it wait, or refuse it."""
@@ -63,7 +63,7 @@ class Mismatched:
 
     def _judge(self, origin: Origin, submit: gateway_pb2.Submit) -> None:
         if not self.is_one(submit):
-            self._driver.submit(origin, submit)
+            self._driver.submit(origin, self._catalog.resolved(submit))
         elif self._rolls.reattach_grace_over and not self._is_coming(submit):
             reason = f"{submit.model} stands for another model than it did"
             self._driver.refuse(origin, submit, RejectCode.CHANGED, reason)

@@ -42,6 +42,7 @@ class OpenSequence:
         if self.submit.HasField("pooling"):
             body.pooling.CopyFrom(self.submit.pooling)
         body.reply_to = self.origin.sink
+        body.adapter, body.adapter_identity = self.submit.adapter, self.submit.adapter_identity
 
 
 class SequenceBook:

@@ -389,10 +389,16 @@ class Open(_message.Message):
     LIMITS_FIELD_NUMBER: _builtins.int
     REPLY_TO_FIELD_NUMBER: _builtins.int
     POOLING_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    ADAPTER_IDENTITY_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     model: _builtins.str
     reply_to: _builtins.str
     """gRPC target of the gateway's TokenSink"""
+    adapter: _builtins.str
+    """of the model; empty: none"""
+    adapter_identity: _builtins.str
+    """of the AdapterSpec that is meant; another one under this name is not used"""
     @_builtins.property
     def seq(self) -> _model_pb2.SeqId: ...
     @_builtins.property
@@ -421,10 +427,12 @@ class Open(_message.Message):
         limits: _model_pb2.Limits | None = ...,
         reply_to: _builtins.str = ...,
         pooling: _model_pb2.Pooling | None = ...,
+        adapter: _builtins.str = ...,
+        adapter_identity: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "pooling", b"pooling", "sampling", b"sampling", "seq", b"seq"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "limits", b"limits", "model", b"model", "pooling", b"pooling", "prefix", b"prefix", "prompt", b"prompt", "reply_to", b"reply_to", "sampling", b"sampling", "seq", b"seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_identity", b"adapter_identity", "epoch", b"epoch", "limits", b"limits", "model", b"model", "pooling", b"pooling", "prefix", b"prefix", "prompt", b"prompt", "reply_to", b"reply_to", "sampling", b"sampling", "seq", b"seq"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -158,6 +158,8 @@ class Submit(_message.Message):
     IDENTITY_FIELD_NUMBER: _builtins.int
     POOLING_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    ADAPTER_IDENTITY_FIELD_NUMBER: _builtins.int
     request: _builtins.str
     model: _builtins.str
     age_s: _builtins.float
@@ -166,6 +168,9 @@ class Submit(_message.Message):
     """of the ModelSpec that the prompt was made with; empty: of a version without"""
     traceparent: _builtins.str
     """W3C trace context of the request's span at the gateway; empty: it is not traced"""
+    adapter: _builtins.str
+    """Of `model`. Gateways name an adapter as the model; the scheduler puts its base there, and it here."""
+    adapter_identity: _builtins.str
     @_builtins.property
     def prompt(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -193,10 +198,12 @@ class Submit(_message.Message):
         identity: _builtins.str = ...,
         pooling: _model_pb2.Pooling | None = ...,
         traceparent: _builtins.str = ...,
+        adapter: _builtins.str = ...,
+        adapter_identity: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "pooling", b"pooling", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_s", b"age_s", "choices", b"choices", "identity", b"identity", "limits", b"limits", "model", b"model", "pooling", b"pooling", "prompt", b"prompt", "request", b"request", "sampling", b"sampling", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_identity", b"adapter_identity", "age_s", b"age_s", "choices", b"choices", "identity", b"identity", "limits", b"limits", "model", b"model", "pooling", b"pooling", "prompt", b"prompt", "request", b"request", "sampling", b"sampling", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -501,6 +508,7 @@ class ModelStatus(_message.Message):
     BYTES_PER_S_FIELD_NUMBER: _builtins.int
     REMAINING_S_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
+    PARENT_FIELD_NUMBER: _builtins.int
     phase: _model_pb2.ModelPhase.ValueType
     """the best over all sidecars"""
     reason: _builtins.str
@@ -510,6 +518,8 @@ class ModelStatus(_message.Message):
     remaining_s: _builtins.float
     wait: _builtins.bool
     """new requests wait in gateways, unread: an engine is about to have it"""
+    parent: _builtins.str
+    """of an adapter, the model whose weights it is computed with; spec is that one's, with"""
     @_builtins.property
     def spec(self) -> _model_pb2.ModelSpec: ...
     @_builtins.property
@@ -526,10 +536,11 @@ class ModelStatus(_message.Message):
         bytes_per_s: _builtins.float = ...,
         remaining_s: _builtins.float = ...,
         wait: _builtins.bool = ...,
+        parent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["footprint", b"footprint", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "parent", b"parent", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

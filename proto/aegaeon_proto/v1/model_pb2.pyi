@@ -260,6 +260,36 @@ class ModelSource(_message.Message):
 Global___ModelSource: _TypeAlias = ModelSource  # noqa: Y015
 
 @_typing.final
+class AdapterSpec(_message.Message):
+    """A low-rank adapter (LoRA) of a model: a folder with adapter_config.json and adapter_model.safetensors."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """the served name, unique in a pool as a model's is"""
+    identity: _builtins.str
+    """of what is computed under the name: a hash of the source, made by the scheduler"""
+    @_builtins.property
+    def source(self) -> Global___ModelSource: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        source: Global___ModelSource | None = ...,
+        identity: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "name", b"name", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdapterSpec: _TypeAlias = AdapterSpec  # noqa: Y015
+
+@_typing.final
 class ModelSpec(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -275,6 +305,7 @@ class ModelSpec(_message.Message):
     REASONING_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     MATRYOSHKA_FIELD_NUMBER: _builtins.int
+    ADAPTERS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """the served name, unique in a pool"""
     max_model_len: _builtins.int
@@ -299,6 +330,10 @@ class ModelSpec(_message.Message):
     """for gateways: its embeddings may be cut to fewer dimensions, whatever its files say"""
     @_builtins.property
     def source(self) -> Global___ModelSource: ...
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdapterSpec]:
+        """what else is served with the weights of this one, which identity leaves out"""
+
     def __init__(
         self,
         *,
@@ -314,10 +349,11 @@ class ModelSpec(_message.Message):
         reasoning: _builtins.str = ...,
         task: _builtins.str = ...,
         matryoshka: _builtins.bool = ...,
+        adapters: _abc.Iterable[Global___AdapterSpec] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "matryoshka", b"matryoshka", "max_model_len", b"max_model_len", "name", b"name", "reasoning", b"reasoning", "source", b"source", "task", b"task", "tbt_s", b"tbt_s", "tier", b"tier", "tool_calls", b"tool_calls", "ttft_s", b"ttft_s", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "identity", b"identity", "matryoshka", b"matryoshka", "max_model_len", b"max_model_len", "name", b"name", "reasoning", b"reasoning", "source", b"source", "task", b"task", "tbt_s", b"tbt_s", "tier", b"tier", "tool_calls", b"tool_calls", "ttft_s", b"ttft_s", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -386,6 +422,7 @@ class ModelState(_message.Message):
     BYTES_PER_S_FIELD_NUMBER: _builtins.int
     REMAINING_S_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
+    ADAPTERS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     phase: Global___ModelPhase.ValueType
     reason: _builtins.str
@@ -403,6 +440,10 @@ class ModelState(_message.Message):
     def footprint(self) -> Global___Footprint:
         """for CACHED"""
 
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdapterState]:
+        """of a model that is cached"""
+
     def __init__(
         self,
         *,
@@ -415,14 +456,47 @@ class ModelState(_message.Message):
         bytes_per_s: _builtins.float = ...,
         remaining_s: _builtins.float = ...,
         identity: _builtins.str = ...,
+        adapters: _abc.Iterable[Global___AdapterState] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["footprint", b"footprint"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "identity", b"identity", "model", b"model", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "footprint", b"footprint", "identity", b"identity", "model", b"model", "phase", b"phase", "reason", b"reason", "remaining_s", b"remaining_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ModelState: _TypeAlias = ModelState  # noqa: Y015
+
+@_typing.final
+class AdapterState(_message.Message):
+    """An adapter on one sidecar. CACHED: its sequences may be opened; they may also while it is FETCHING, and wait."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    adapter: _builtins.str
+    phase: Global___ModelPhase.ValueType
+    reason: _builtins.str
+    """for FAILED"""
+    identity: _builtins.str
+    """of the AdapterSpec that it is about"""
+    def __init__(
+        self,
+        *,
+        adapter: _builtins.str = ...,
+        phase: Global___ModelPhase.ValueType = ...,
+        reason: _builtins.str = ...,
+        identity: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "identity", b"identity", "phase", b"phase", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdapterState: _TypeAlias = AdapterState  # noqa: Y015
 
 @_typing.final
 class Sampling(_message.Message):

@@ -17,6 +17,27 @@ from aegaeon_sidecar.sampling import Chosen, SamplerState
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterLimits:
+    """What an engine reserves for adapters. `slots`: adapters of one model that a step computes with, and that are on
+    the device; `nbytes`: of all models' slots together, each of which has room for a rank of `max_rank`."""
+
+    max_rank: int
+    slots: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterWeights:
+    """An adapter in host memory. `key`: of the bytes and the settings; `settings`: its adapter_config.json; `image`:
+    laid out as described, not changed and not freed while a step is launched."""
+
+    key: str
+    layout: Layout
+    settings: bytes
+    image: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
 class StepInput:
     """One sequence's part of a step.
 
@@ -24,6 +45,7 @@ class StepInput:
     `blocks`: its block table, long enough for position + len(tokens); `sampler` set when a token is to be sampled.
     `follows`: the token (`tokens` is empty then) is the one that the step launched before chooses for its input of this
     number; only after a step that `may_follow` allows to be followed. `sampler` does not know of that token yet.
+    `adapter`: of the model, None: the model as it is.
     `scored`: tokens of the prompt, each of which follows one of `tokens`: what the model says of them is wanted, and of
     `likeliest` tokens beside each. Such an input is a step of its own; its result is Scored.
     `pooling`: set instead of `sampler` where what the model makes of the prompt is wanted; the result is Pooled.
@@ -36,6 +58,7 @@ class StepInput:
     follows: int | None = None
     scored: Seq[int] | None = None
     likeliest: int = 0
+    adapter: AdapterWeights | None = None
     pooling: PoolingParams | None = None
 
 
@@ -73,6 +96,13 @@ class Backend(Protocol):
         """Build the model's shell once: parameters are views of `weights` (uint8, the model's range), for ever.
 
         `weights`, as `blocks` below: one for each rank.
+        """
+        ...
+
+    def describe_adapter(self, model: str, directory: Path) -> Layout:
+        """Read the settings and the header of an adapter, and say how its image is laid out.
+
+        Raises ModelError where it does not fit the model, which is registered, or where there are no adapters.
         """
         ...
 

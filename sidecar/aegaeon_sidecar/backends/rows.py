@@ -19,21 +19,30 @@ from torch.nn.functional import linear, pad
 
 TILES = (1, 2, 4, 8, 16)
 PROBED_ROWS = 48
-PROBED_SHAPES = ((64, 96), (100, 50), (256, 1024), (1024, 512))  # inner and outer size
+Shapes = tuple[tuple[int, int], ...]  # inner and outer size of each
+PROBED_SHAPES: Shapes = ((64, 96), (100, 50), (256, 1024), (1024, 512))
 FEW_ROWS = 64  # above it the inputs are the larger part, and turning the result round is no longer cheap
 
 Product = Callable[[Tensor, Tensor], Tensor]
 
 
 @lru_cache
-def row_tile(dtype: torch.dtype, threads: int) -> int:
-    """The multiple to pad batches to, for products on this CPU with so many threads; 0 when none was found."""
+def row_tile(dtype: torch.dtype, threads: int, shapes: Shapes = PROBED_SHAPES) -> int:
+    """The multiple to pad batches to, for products on this CPU with so many threads; 0 when none was found.
+
+    `shapes`: of weights that are tried. Narrow ones have kernels of their own.
+    """
     generator = torch.Generator().manual_seed(0)
     for tile in TILES:
-        probes = (torch.randn(PROBED_ROWS + outer, inner, generator=generator) for inner, outer in PROBED_SHAPES)
+        probes = (torch.randn(PROBED_ROWS + outer, inner, generator=generator) for inner, outer in shapes)
         if all(_steady(probe.to(dtype), tile) for probe in probes):
             return tile
     return 0
+
+
+def low_rank_shapes(rank: int) -> Shapes:
+    """Of the two products of an adapter, for layers of some sizes."""
+    return tuple(shape for size in (128, 256, 512, 1024, 4096) for shape in ((size, rank), (rank, size)))
 
 
 def padded_linear(x: Tensor, weight: Tensor, bias: Tensor | None, tile: int) -> Tensor:

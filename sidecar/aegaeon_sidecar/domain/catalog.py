@@ -54,6 +54,15 @@ class ServiceTier(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterSpec:
+    """A low-rank adapter of a model. `identity`: of what is computed under the name."""
+
+    name: str
+    source: Source
+    identity: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A model as the scheduler tells of it. `max_model_len` 0: what config.json says; `weight` 0 means 1.
 
@@ -71,6 +80,7 @@ class ModelSpec:
     identity: str = ""
     tool_calls: str = ""
     reasoning: str = ""
+    adapters: tuple[AdapterSpec, ...] = ()
     task: str = ""
     matryoshka: bool = False
 
@@ -100,6 +110,16 @@ class Footprint:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterState:
+    """How far an adapter is."""
+
+    adapter: str
+    phase: ModelPhase
+    reason: str = ""
+    identity: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelState:
     """A report: how far a model is. `footprint` when it is cached; bytes, rate and time to go while it is fetched."""
 
@@ -112,3 +132,4 @@ class ModelState:
     bytes_per_s: float = 0.0
     remaining_s: float = 0.0
     identity: str = ""
+    adapters: tuple[AdapterState, ...] = ()

@@ -77,6 +77,7 @@ class Turn:
 class Open:
     """At once: a sequence. `sampling` holds what Sampling and Limits say but `max_tokens`; 0 of them: no limit.
 
+    `adapter`: of the model, empty: none; of `adapter_identity` alone.
     `pooling`: None where text is generated.
     """
 
@@ -88,6 +89,8 @@ class Open:
     sampling: SamplingParams
     max_tokens: int
     reply_to: str
+    adapter: str = ""
+    adapter_identity: str = ""
     pooling: PoolingParams | None = None
 
 

@@ -20,10 +20,11 @@ from aegaeon_sidecar.engine.state import Queued, State, Work
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.kv.sequences import Sequence
 from aegaeon_sidecar.memory.copier import Copier
+from aegaeon_sidecar.memory.prefix import seed_with
 from aegaeon_sidecar.sampling import Guide
 from aegaeon_sidecar.sampling.grammars import Grammars, Vocabulary
 from aegaeon_sidecar.weights.fetcher import Fetcher
-from aegaeon_sidecar.weights.models import Model
+from aegaeon_sidecar.weights.models import Adapter, Model
 
 
 class Dispatcher:
@@ -105,12 +106,15 @@ class Dispatcher:
             raise StaleError(f"sequence {command.seq.request} is at epoch {held.epoch}, not {command.epoch}")
         if held is not None and command.epoch == held.epoch:
             return
-        seed = model.kv_seed if self._state.kv.prefix_reuse else b""
-        fresh = open_sequence(command, model.layout, seed, self._guide(command, model))
+        adapter = _adapter(command, model)
+        seed = _seed(model, adapter) if self._state.kv.prefix_reuse else b""
+        fresh = open_sequence(command, model.layout, seed, self._guide(command, model), adapter)
         if held is not None and _goes_on(held, fresh):
             self._resume(held, fresh)
         else:
             self._state.kv.sequences.add(fresh)
+        if adapter is not None:
+            self._fetcher.adapters.update()
 
     def _guide(self, command: commands.Open, model: Model) -> Guide | None:
         constraint = command.sampling.constraint
@@ -158,5 +162,25 @@ class Dispatcher:
 
 def _goes_on(held: Sequence, fresh: Sequence) -> bool:
     """The same sequence with at least the client's prefix: determinism promises it, it is checked all the same."""
-    same = held.model == fresh.model and held.prompt == fresh.prompt and held.pooling == fresh.pooling
+    if held.model != fresh.model or held.prompt != fresh.prompt or held.pooling != fresh.pooling:
+        return False
+    same = fresh.adapter is None if held.adapter is None else held.adapter.is_same(fresh.adapter)
     return same and held.holds(fresh.output)
+
+
+def _adapter(command: commands.Open, model: Model) -> Adapter | None:
+    """Raises UnknownError."""
+    if not command.adapter:
+        return None
+    adapter = model.adapters.get(command.adapter)
+    if adapter is None or adapter.phase is ModelPhase.FAILED or adapter.spec.identity != command.adapter_identity:
+        why = "not in the catalog" if adapter is None else adapter.reason or "another one has its name"
+        raise UnknownError(f"adapter {command.adapter} of {model.name} is not served here ({why})")
+    return adapter
+
+
+def _seed(model: Model, adapter: Adapter | None) -> bytes:
+    """Empty where blocks are not to be shared: before the adapter's bytes are known."""
+    if adapter is None or not model.kv_seed:
+        return model.kv_seed
+    return seed_with(model.kv_seed, adapter.seed) if adapter.seed else b""

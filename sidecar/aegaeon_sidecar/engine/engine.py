@@ -193,6 +193,8 @@ class Engine:
             copier.close()
         for model in self.state.table.all:
             model.let_go()
+        for adapter in self.state.table.adapters:
+            adapter.let_go()
         self._attachments.close()
         self._events.close()
         self.state.kv.device.close()
@@ -205,6 +207,7 @@ class Engine:
         self._cache.unlock_evicted()
         with self.state.monitor.changed:
             self.state.kv.sequences.reclaim_loans()
+            self._fetcher.adapters.update()
 
     def _post(self, command: Queued, report: reports.Report) -> None:
         self._outbox.post(report, command.owner)
@@ -247,7 +250,7 @@ def _state(config: SidecarConfig, segment: Path, lending: Lending, gpus: Gpus) -
     memory = config.memory
     slab_bytes, ranks = memory.slab_bytes, config.ranks
     files, host_slabs = segment_files(segment, ranks), memory.host_kv_bytes // ranks // slab_bytes
-    device = Tier("device", device_pool(gpus, config.instance, slab_bytes, memory.device_bytes // slab_bytes))
+    device = Tier("device", device_pool(gpus, config.instance, slab_bytes, config.slab_count))
     host = Tier("host", host_pool(gpus, files, slab_bytes, host_slabs))
     monitor, sequences = Monitor(), SequenceTable(device, host, lending)
     return State(monitor, KvMemory(monitor, device, host, sequences, memory.prefix_reuse), ModelTable(monitor))

@@ -8,12 +8,18 @@ from itertools import chain
 from aegaeon_proto.sampling import LEAST_TEMPERATURE, MAX_PROMPT_LOGPROBS, MAX_STOP_IDS, fault
 from aegaeon_sidecar.domain.commands import Open
 from aegaeon_sidecar.domain.errors import InvalidError
-from aegaeon_sidecar.kv.sequences import Sequence
+from aegaeon_sidecar.kv.sequences import Sequence, UsedAdapter
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.sampling import Guide, SamplerState
 
 
-def open_sequence(command: Open, layout: Layout, seed: bytes = b"", guide: Guide | None = None) -> Sequence:
+def open_sequence(
+    command: Open,
+    layout: Layout,
+    seed: bytes = b"",
+    guide: Guide | None = None,
+    adapter: UsedAdapter | None = None,
+) -> Sequence:
     """Build the sequence that Open describes, without KV: its prompt and prefix will be prefilled or adopted.
 
     `guide`: of its constraint, at the beginning of the output.
@@ -39,6 +45,7 @@ def open_sequence(command: Open, layout: Layout, seed: bytes = b"", guide: Guide
         reply_to=command.reply_to,
         said=None if command.sampling.prompt_logprobs is None or command.prefix else [],
         seed=seed,
+        adapter=adapter,
         pooling=command.pooling,
     )
 

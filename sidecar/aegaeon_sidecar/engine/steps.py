@@ -81,8 +81,8 @@ class Steps:
         self._under_way.append(step)
         rows = {} if before is None else {sequence: row for row, sequence in enumerate(before.sequences)}
         after = None if before is None else before.launched[0]
-        inputs = [_input(sequence, step.tokens, rows.get(sequence)) for sequence in step.sequences]
         try:
+            inputs = [_input(sequence, step.tokens, rows.get(sequence)) for sequence in step.sequences]
             for some in self._parts(inputs):
                 step.launched.append(self._backend.launch(step.model.name, some, after))
         except _STEP_ERRORS as error:
@@ -159,8 +159,9 @@ class Steps:
 
 def _input(sequence: Sequence, tokens: int, row: int | None) -> StepInput:
     """`row`: the sequence's own in the step before, which is under way; None where it had no part in it."""
+    adapter = None if sequence.adapter is None else sequence.adapter.weights()
     if row is not None:
-        return StepInput((), sequence.kv_tokens + 1, sequence.blocks, sequence.sampler, follows=row)
+        return StepInput((), sequence.kv_tokens + 1, sequence.blocks, sequence.sampler, follows=row, adapter=adapter)
     last = sequence.kv_tokens + tokens == sequence.length
     if sequence.pooling is not None:
         pooling = sequence.pooling if last else None
@@ -169,5 +170,11 @@ def _input(sequence: Sequence, tokens: int, row: int | None) -> StepInput:
     scored = sequence.to_score(tokens) if sequence.kv_tokens < len(sequence.prompt) else None
     likeliest = sequence.sampler.params.prompt_logprobs or 0
     return StepInput(
-        sequence.tokens(tokens), sequence.kv_tokens, sequence.blocks, sampler, scored=scored, likeliest=likeliest
+        sequence.tokens(tokens),
+        sequence.kv_tokens,
+        sequence.blocks,
+        sampler,
+        scored=scored,
+        likeliest=likeliest,
+        adapter=adapter,
     )

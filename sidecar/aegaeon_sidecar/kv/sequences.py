@@ -12,8 +12,10 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from typing import Protocol
 
 from aegaeon_native import Event
+from aegaeon_sidecar.backends import AdapterWeights
 from aegaeon_sidecar.domain.errors import StaleError, UnknownError
 from aegaeon_sidecar.domain.sequences import Place, PoolingParams, Said, SeqKey
 from aegaeon_sidecar.memory.eviction import Blocks
@@ -23,6 +25,23 @@ from aegaeon_sidecar.memory.tiers import NO_BLOCKS, Owned, Tier
 from aegaeon_sidecar.sampling import Sampled, SamplerState
 
 
+class UsedAdapter(Protocol):
+    """An adapter as its sequences know it."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether `weights` says something: it is here, or it will not come."""
+        ...
+
+    def weights(self) -> AdapterWeights:
+        """For a step. Raises BackendError."""
+        ...
+
+    def is_same(self, other: object) -> bool:
+        """Whether sequences of one may go on with the other."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """A sequence's tokens, sampler and blocks.
@@ -30,7 +49,7 @@ class Sequence:
     `kv_tokens` tokens of prompt + output have their KV in; a decode step needs all but the last one. `sampled` holds
     what was sampled here, by output index, so that it can be sent again. `busy`: steps under way, which touch its
     blocks; `moving`: a copy does; `wanted`: copies that wait for steps; `closed`: to be freed when neither does.
-    `lease`: by which other sidecars may read its host blocks.
+    `lease`: by which other sidecars may read its host blocks. `adapter`: of its model, if any.
     `said`: of the prompt's tokens from the second on, as far as they are computed; None: that is not wanted.
     `seed`: what the names of its blocks begin with, empty when they are not to be shared; `names`: of its full blocks,
     as far as they were asked for; `looked`: for what is cached of it; `reused`: tokens of the prompt found so;
@@ -51,6 +70,7 @@ class Sequence:
     stop_ids: frozenset[int]
     max_output: int
     reply_to: str
+    adapter: UsedAdapter | None = None
     place: Place = Place.NONE
     kv_tokens: int = 0
     blocks: Blocks = field(default_factory=lambda: NO_BLOCKS)
@@ -77,7 +97,9 @@ class Sequence:
 
     @property
     def ready(self) -> bool:
-        """Its next token can be chosen: its constraint, if any, is compiled, or is known not to be possible."""
+        """Its next token can be chosen: its adapter and its compiled constraint, if any, are here, or will not be."""
+        if self.adapter is not None and not self.adapter.ready:
+            return False
         return self.sampler.guide is None or self.sampler.guide.ready
 
     def enter(self, turn: object, loaded_s: float, now: float) -> None:
@@ -231,6 +253,12 @@ class SequenceTable:
 
     def _release(self, tier: Tier, sequence: Sequence, blocks: Blocks, published: int) -> None:
         tier.release(sequence.kv_shape, blocks, published, sequence.token_s * sequence.block_tokens)
+
+    def adapters(self) -> set[object]:
+        """Those that sequences use, also closed ones of which a step is under way."""
+        return {
+            sequence.adapter for sequence in chain(self._open.values(), self._dying) if sequence.adapter is not None
+        }
 
     def replies_to(self, target: str) -> bool:
         """Whether a sequence still answers to this gateway. May be asked without the lock."""

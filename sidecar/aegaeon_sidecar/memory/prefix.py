@@ -31,6 +31,11 @@ def seed_of(content: str, config: bytes) -> Name:
     return blake2b(config, key=bytes.fromhex(content)[:64] or urandom(16), digest_size=_NAME_BYTES).digest()
 
 
+def seed_with(model: Name, adapter: Name) -> Name:
+    """What the names of blocks begin with that were computed with an adapter; of both seeds."""
+    return blake2b(model, key=adapter, digest_size=_NAME_BYTES).digest()
+
+
 class PrefixIndex:
     """The published blocks of a pool, and what each is worth. Guarded by the engine's lock."""
 

@@ -11,6 +11,8 @@ from aegaeon_proto.pooling import Task
 from aegaeon_sidecar.models.runs import Ints, Runs
 
 Bake = Callable[[int], None]
+CONFIG = "config.json"
+ADAPTER_CONFIG = "adapter_config.json"
 
 
 class Placement(Protocol):
@@ -47,7 +49,8 @@ class Layout:
 
     `dtype`: of floating-point weights. `plan`: where each tensor of the files goes, None: by the names in `tensors`.
     `bake` writes the image into an open file where its bytes are not those of the files: the plan places nothing then.
-    `made_by`: what else the bytes of the image depend on. `task`: what the model is for.
+    `made_by`: what else the bytes of the image depend on. `task`: what the model is for. `config`: the file that says
+    what the tensors are for; of an adapter, which has no KV cache, ADAPTER_CONFIG.
     """
 
     weight_bytes: int
@@ -63,6 +66,7 @@ class Layout:
     plan: Mapping[str, Runs] | None = None
     bake: Bake | None = None
     made_by: str = ""
+    config: str = CONFIG
     task: Task = Task.GENERATE
 
     @property

@@ -14,24 +14,24 @@ from hashlib import sha256
 from pathlib import Path
 
 from aegaeon_sidecar.domain.errors import FilesChangedError, UnreadableError, WeightsError
+from aegaeon_sidecar.models.adapters import read_adapter
 from aegaeon_sidecar.models.config import read_spec
 from aegaeon_sidecar.models.documents import MOST_CONFIG_BYTES, read_document
 from aegaeon_sidecar.models.files import find_tensors, read_tensors
 from aegaeon_sidecar.models.header import FileTensor
 from aegaeon_sidecar.models.layout import ENGINE_DTYPES
-from aegaeon_sidecar.models.placement import Layout, Placement
+from aegaeon_sidecar.models.placement import CONFIG, Layout, Placement
 from aegaeon_sidecar.models.runs import Runs
 from aegaeon_sidecar.models.sharding import Deal
 from aegaeon_sidecar.models.states import SETTLED_NS, Descriptors, FileState, opened, states_of
 
-CONFIG = "config.json"
 _CHANGED = "the files changed since the model was laid out; describe it again"
 
 
 @dataclass(frozen=True, slots=True)
 class WeightFiles:
-    """`states` are those of config.json and the weight files, in order; `places`: every tensor in the order of the
-    files' bytes, and where it goes in the image; `config`: hash of config.json.
+    """`states` are those of `layout.config` and the weight files, in order; `places`: every tensor in the order of the
+    files' bytes, and where it goes in the image; `config`: hash of `layout.config`.
 
     `identity`: a name for the weight files as they are and for what is made of them, 32 hex digits.
     """
@@ -68,7 +68,7 @@ def look(directory: Path, layout: Layout) -> WeightFiles:
     with opened(paths) as files:
         _await_stable_times(states_of(files))
         states, places = states_of(files), _places(directory, layout)
-        config = sha256(read_document(directory / CONFIG, MOST_CONFIG_BYTES)).hexdigest()
+        config = sha256(read_document(directory / layout.config, MOST_CONFIG_BYTES)).hexdigest()
         with opened(paths) as again:  # what was read by its name is what was compared
             _check(states, again, " just now; try again when it is complete")
     named = repr((states[1:], layout.tensors, layout.ranks, layout.dtype, *_made(layout, config)))
@@ -90,16 +90,23 @@ def _check(states: tuple[FileState, ...], files: Descriptors, when: str) -> None
 
 
 def _watched(directory: Path, layout: Layout) -> tuple[Path, ...]:
-    return (directory / CONFIG, *layout.files)
+    return (directory / layout.config, *layout.files)
 
 
 def _places(directory: Path, layout: Layout) -> dict[FileTensor, Placement]:
-    to = _placed_by_name(directory, layout) if layout.plan is None else _placed_by_plan(directory, layout.plan)
+    to = (
+        _placed_by_name(directory, layout)
+        if layout.plan is None
+        else _placed_by_plan(_tensors(directory, layout), layout.plan)
+    )
     return dict(sorted(to.items(), key=lambda entry: (entry[0].file, entry[0].offset)))
 
 
-def _placed_by_plan(directory: Path, plan: Mapping[str, Runs]) -> dict[FileTensor, Placement]:
-    found = read_tensors(directory)
+def _tensors(directory: Path, layout: Layout) -> dict[str, FileTensor]:
+    return read_tensors(directory) if layout.config == CONFIG else read_adapter(directory)
+
+
+def _placed_by_plan(found: Mapping[str, FileTensor], plan: Mapping[str, Runs]) -> dict[FileTensor, Placement]:
     for name in plan.keys() | found.keys():
         tensor, runs = found.get(name), plan.get(name)
         if tensor is None or runs is None or (tensor.shape, tensor.dtype) != (runs.shape, runs.dtype):

@@ -6,7 +6,7 @@ a source passes through: it is a defect and ends the process, as elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from aegaeon_proto.credentials import CredentialsError
@@ -50,15 +50,19 @@ def _final() -> Iterator[None]:
 class Guarded:
     """A Remote that raises nothing but what Remote says. `make` makes the one behind it.
 
-    `key` tells apart what was fetched with other credentials: who has none must not find it on this machine's disk.
+    `key` tells apart what was fetched with other credentials: who has none must not find it on this machine's disk. And
+    which of the files of a folder were asked for (`names`), where these are not all.
     """
 
-    def __init__(self, name: str, client: Client, credentials_file: str, make: Callable[[], Remote]) -> None:
+    def __init__(
+        self, name: str, client: Client, credentials_file: str, make: Callable[[], Remote], names: Sequence[str] = ()
+    ) -> None:
         self._client = client
         with _final(), boundary(name):
             self._remote = make()
         self.address = self._remote.address
         self.key = f"{self.address}\0{credentials_file}" if credentials_file else self.address
+        self.key += "".join(f"\0\0{one}" for one in names)
 
     def files(self) -> list[RemoteFile]:
         """See Remote."""

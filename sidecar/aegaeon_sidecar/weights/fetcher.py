@@ -15,20 +15,21 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from aegaeon_native import NativeError, Range
+from aegaeon_native import Range
 from aegaeon_proto.outbound.slots import Slots
-from aegaeon_proto.redaction import sentence
 from aegaeon_sidecar.backends import Backend
 from aegaeon_sidecar.domain.catalog import DirectorySource, ModelPhase, ModelSpec
-from aegaeon_sidecar.domain.errors import CacheFullError, FillCancelledError, ModelError, SidecarError
+from aegaeon_sidecar.domain.errors import CacheFullError, FillCancelledError, ModelError
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.memory.prefix import seed_of
 from aegaeon_sidecar.models.documents import MOST_CONFIG_BYTES, read_document
 from aegaeon_sidecar.models.placement import Layout
-from aegaeon_sidecar.models.weight_files import CONFIG, WeightFiles, look
+from aegaeon_sidecar.models.weight_files import WeightFiles, look
+from aegaeon_sidecar.weights.adapters import Adapters
 from aegaeon_sidecar.weights.cache import HostCache
+from aegaeon_sidecar.weights.faults import MODEL_ERRORS, understood
 from aegaeon_sidecar.weights.fill import fill
-from aegaeon_sidecar.weights.models import Model, Served
+from aegaeon_sidecar.weights.models import Adapter, Model, Served
 from aegaeon_sidecar.weights.phases import Phases
 from aegaeon_sidecar.weights.ring import NO_FILE, StageRing
 from aegaeon_sidecar.weights.shared_weights import drop
@@ -41,7 +42,6 @@ Jobs = queue.SimpleQueue[Callable[[], None] | None]  # None: the end
 
 _REPORT_EVERY_S = 0.25
 _LOG_EVERY_S = 5.0
-_MODEL_ERRORS = (SidecarError, NativeError, OSError, MemoryError)  # with sentences that can be a model's reason
 
 
 class Fetcher:
@@ -71,6 +71,8 @@ class Fetcher:
         self._jobs: Jobs = queue.SimpleQueue()
         self._far = Slots("fetcher")
         self._thread = threading.Thread(target=self._run, name="fetcher", daemon=True)
+        places = table, backend, cache, ring, sources, phases
+        self.adapters = Adapters(*places, self._jobs.put, self._submit, kv.sequences.adapters)
 
     def start(self) -> None:
         self._thread.start()
@@ -96,6 +98,7 @@ class Fetcher:
                 self._withdraw(model)
                 continue
             model.spec = spec
+            self.adapters.follow(model, retry)
             if retry:  # what the scheduler thinks of it may have to be put right
                 self._phases.tell(model)
         for name, spec in wanted.items():
@@ -103,8 +106,11 @@ class Fetcher:
                 self._begin(Model(spec))
         self._update_pins()
 
-    def again(self, model: Model) -> None:
-        """Try a failed model (engine's lock held). It counts as failed until it can be served as it was."""
+    def again(self, model: Model | Adapter) -> None:
+        """Try a failed one (engine's lock held). It counts as failed until it can be served as it was."""
+        if isinstance(model, Adapter):
+            self.adapters.again(model)
+            return
         self._withdraw(model)
         self._begin(Model(model.spec, model.phase, model.reason, trying=True, served=model.served))
 
@@ -115,10 +121,14 @@ class Fetcher:
         if isinstance(source, DirectorySource):
             self._jobs.put(job)
         else:
-            self._far.submit(slot_of(source), partial(self._guarded, job))
+            self._submit(slot_of(source), job)
+
+    def _submit(self, slot: str, job: Callable[[], None]) -> None:
+        self._far.submit(slot, partial(self._guarded, job))
 
     def _withdraw(self, model: Model) -> None:
         model.forgotten = True
+        self.adapters.leave(model)
         del self._table.models[model.name]
         for sequence in [s for s in self._kv.sequences if s.model == model.name]:
             self._kv.sequences.remove(sequence.key)
@@ -155,7 +165,7 @@ class Fetcher:
             return
         with self._told(model):
             with located.reading() as directory:
-                with _understood():
+                with understood():
                     layout = self._backend.describe(directory, model.spec.max_model_len, model.spec.task)
                     files = look(directory, layout)
                 model.check(files)
@@ -164,6 +174,8 @@ class Fetcher:
                 note = self._cache_weights(model, files)
             self._register(model, files)
             self._phases.cached(model, note)
+            with self._table.monitor.changed:
+                self.adapters.follow(model)
 
     @contextmanager
     def _told(self, model: Model) -> Iterator[None]:
@@ -172,7 +184,7 @@ class Fetcher:
             yield
         except FillCancelledError:
             model.let_go()
-        except _MODEL_ERRORS as error:
+        except MODEL_ERRORS as error:
             self._phases.failed(model, error)
             model.let_go()
 
@@ -238,8 +250,8 @@ class Fetcher:
         slabs = -(-layout.weight_bytes // pool.slab_bytes)
         weights = Range(pool, slabs)
         parts = [weights.dlpack(0, layout.weight_bytes, rank) for rank in range(pool.ranks)]
-        with _understood():
-            seed = seed_of(model.content, read_document(directory / CONFIG, MOST_CONFIG_BYTES))
+        with understood():
+            seed = seed_of(model.content, read_document(directory / layout.config, MOST_CONFIG_BYTES))
             self._backend.register(model.name, directory, layout, *parts)
         with self._table.monitor.changed:
             known = self._kv.device.has_shape(layout.kv_shape)
@@ -265,20 +277,10 @@ class Fetcher:
                 drop(self._kv.device, model)
                 model.resident = False
             self._table.withdrawn.remove(model)
+            self.adapters.update()
         if model.range is not None:
             self._backend.forget(model.name)
         model.let_go()
-
-
-@contextmanager
-def _understood() -> Iterator[None]:
-    """Numbers in a model's files may make the backend raise anything, which is that model's trouble alone."""
-    try:
-        yield
-    except _MODEL_ERRORS:
-        raise
-    except Exception as error:  # a tenant's numbers: what a list of types lacks would end the engine
-        raise ModelError(f"its files are not understood: {sentence(error)}") from error
 
 
 def _same(one: ModelSpec, other: ModelSpec) -> bool:

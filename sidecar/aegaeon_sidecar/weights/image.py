@@ -8,9 +8,11 @@ import mmap
 import os
 import threading
 import time
+from ctypes import c_ubyte
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aegaeon_native import CudaDevice, NativeError
 from aegaeon_native.leases import try_lock
@@ -35,6 +37,11 @@ class Image:
     def address(self) -> int:
         """Where it is mapped in this process."""
         return np.frombuffer(self._map, dtype=np.uint8).ctypes.data
+
+    @property
+    def bytes(self) -> NDArray[np.uint8]:
+        """A view of them, to be used while it is pinned; it does not keep the map."""
+        return np.ctypeslib.as_array((c_ubyte * self.nbytes).from_address(self.address))
 
     def pin(self) -> bool:
         """Keep it from eviction and make it the newest; False when it has been evicted: `close` it then.

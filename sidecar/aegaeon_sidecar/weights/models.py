@@ -6,10 +6,11 @@ import time
 from dataclasses import dataclass, field
 
 from aegaeon_native import Range, SlabPool
-from aegaeon_sidecar.domain.catalog import Footprint, ModelPhase, ModelSpec, ModelState
-from aegaeon_sidecar.domain.errors import OtherWeightsError
+from aegaeon_sidecar.backends import AdapterWeights
+from aegaeon_sidecar.domain.catalog import AdapterSpec, AdapterState, Footprint, ModelPhase, ModelSpec, ModelState
+from aegaeon_sidecar.domain.errors import BackendError, OtherWeightsError
 from aegaeon_sidecar.models.placement import Layout
-from aegaeon_sidecar.models.weight_files import CONFIG, WeightFiles
+from aegaeon_sidecar.models.weight_files import WeightFiles
 from aegaeon_sidecar.weights.image import Image
 from aegaeon_sidecar.weights.pace import Pace
 from aegaeon_sidecar.weights.sources import Located
@@ -38,7 +39,7 @@ class SharedWeights:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a name stands for while it is served: hashes of the weights, "" while not known, and of config.json."""
+    """What a name stands for while it is served: hashes of the weights, "" while not known, and of its settings."""
 
     content: str
     config: str
@@ -46,7 +47,7 @@ class Served:
     def check(self, files: WeightFiles, content: str = "") -> None:
         """Raises OtherWeightsError when the files, of this content if it is known, are not what was served."""
         if files.config != self.config:
-            raise OtherWeightsError(f"{CONFIG}: is not what was served")
+            raise OtherWeightsError(f"{files.layout.config}: is not what was served")
         if content and self.content and content != self.content:
             names = [file.name for file in files.layout.files]
             which = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
@@ -66,6 +67,7 @@ class Model:
     `shown`: slabs that its range is mapped to, its own or not any more;
     `users`: steps that read its weights; `leaving`: no further step may; `map_s`, `copy_s`: seconds of its last load,
     `loaded_s`: when that ended (time.monotonic());
+    `adapters`: by name, of the catalog; sidecars know of them once the model is registered.
     `kv_seed`: what names of its KV blocks begin with; `token_s`: seconds to compute a token of a prompt.
     """
 
@@ -98,6 +100,7 @@ class Model:
     forgotten: bool = False
     kv_seed: bytes = b""
     token_s: float = 0.0
+    adapters: dict[str, Adapter] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -138,6 +141,7 @@ class Model:
             remaining_s=self.pace.remaining_s,
             footprint=self._footprint(),
             identity=self.spec.identity,
+            adapters=tuple(adapter.told() for adapter in self.adapters.values()),
         )
 
     def _footprint(self) -> Footprint | None:
@@ -153,3 +157,73 @@ class Model:
             content=self.content,
             task=self.layout.task.value,
         )
+
+
+@dataclass(slots=True, eq=False)
+class Adapter:
+    """An adapter of a model in the catalog. Guarded by the engine's lock, as Model is, whose fields it has.
+
+    `pinned`: sequences use its image; `coming`: it is being brought to the host cache; `forgotten`:
+    it has left the catalog; `settings`: its adapter_config.json; `seed`: of its bytes and settings, b"" while unknown.
+    """
+
+    spec: AdapterSpec
+    base: Model
+    phase: ModelPhase = ModelPhase.FETCHING
+    reason: str = ""
+    transient: bool = False
+    trying: bool = False
+    served: Served | None = None
+    located: Located | None = None
+    files: WeightFiles | None = None
+    settings: bytes = b""
+    seed: bytes = b""
+    image: Image | None = None
+    pinned: bool = False
+    coming: bool = False
+    forgotten: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def ready(self) -> bool:
+        """A step with it may be launched: its image is here to stay, or it is known that it does not come."""
+        return self.pinned or not self.coming
+
+    def is_same(self, other: object) -> bool:
+        """Whether sequences of one may go on with the other."""
+        return isinstance(other, Adapter) and self.spec == other.spec
+
+    def weights(self) -> AdapterWeights:
+        """For a step. Raises BackendError when it is not here."""
+        if not self.pinned or self.image is None or self.files is None:
+            raise BackendError(f"adapter {self.name} is not here: {self.reason or 'its image was evicted'}")
+        return AdapterWeights(self.seed.hex(), self.files.layout, self.settings, self.image.bytes)
+
+    def check(self, files: WeightFiles, content: str = "") -> None:
+        """See Model.check."""
+        if self.served is not None:
+            self.served.check(files, content)
+
+    def drop_image(self) -> None:
+        """See Model.drop_image."""
+        if self.image is not None:
+            self.image.close()
+        self.image, self.pinned = None, False
+
+    def let_go(self) -> None:
+        """See Model.let_go."""
+        self.drop_image()
+        if self.located is not None and self.located.stored is not None:
+            self.located.stored.close()
+        self.located = None
+
+    def told(self) -> AdapterState:
+        """Its part of the report on its base."""
+        return AdapterState(self.name, self.phase, self.reason, self.spec.identity)
+
+    def state(self) -> ModelState:
+        """The report on it."""
+        return self.base.state()

@@ -18,7 +18,7 @@ from aegaeon_sidecar.domain.catalog import (
     Source,
 )
 from aegaeon_sidecar.domain.errors import ModelError, OtherWeightsError, SidecarError, UnreadableError
-from aegaeon_sidecar.weights.models import Model
+from aegaeon_sidecar.weights.models import Adapter, Model
 from aegaeon_sidecar.weights.table import ModelTable
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Phases:
         self._report = report
         self._hidden = {str(folder): hidden[folder] for folder in sorted(hidden, key=lambda folder: -len(str(folder)))}
 
-    def tell(self, model: Model) -> None:
+    def tell(self, model: Model | Adapter) -> None:
         """Report it as it is. Under the lock: else what follows it under its name might be reported before it."""
         with self._table.monitor.changed:
             if not model.forgotten:
@@ -52,7 +52,7 @@ class Phases:
                 model.pace.note(model.layout.weight_bytes, model.layout.weight_bytes)
         self.tell(model)
 
-    def failed(self, model: Model, error: Exception) -> None:
+    def failed(self, model: Model | Adapter, error: Exception) -> None:
         """It cannot be served. Requests that wait for it are refused at once, because the scheduler is notified."""
         log.warning("model %s cannot be served: %s", model.name, _said(error))
         reason = self._reason(model, error)
@@ -72,14 +72,14 @@ class Phases:
         if enough:
             self.failed(model, error)
 
-    def _reason(self, model: Model, error: Exception) -> str:
+    def _reason(self, model: Model | Adapter, error: Exception) -> str:
         text = self._public(model, _said(error))
         if model.served is None or not isinstance(error, ModelError):
             return f"{model.name}: {text}"
         before = "" if isinstance(error, UnreadableError) else _CHANGED
         return f"{model.name}: {before}{text}{_PUT_BACK if isinstance(error, OtherWeightsError) else _MEND}"
 
-    def _public(self, model: Model, text: str) -> str:
+    def _public(self, model: Model | Adapter, text: str) -> str:
         """With names of files, and the source as the catalog has it, in place of where they lie on this machine."""
         if model.located is not None:
             directory = str(model.located.directory)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -19,10 +20,13 @@ from aegaeon_proto.outbound.urls import check_source
 from aegaeon_proto.pooling import MODULES, POOLING
 from aegaeon_sidecar.domain.catalog import HttpSource
 from aegaeon_sidecar.domain.errors import SourceError
+from aegaeon_sidecar.models.adapters import ADAPTER_WEIGHTS
 from aegaeon_sidecar.models.documents import MOST_INDEX_BYTES
 from aegaeon_sidecar.models.files import INDEX, SINGLE
+from aegaeon_sidecar.models.placement import ADAPTER_CONFIG, CONFIG
 
 MOST_FILES = 1000
+ADAPTER_FILES = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
 _PLAIN = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 MOST_SUMS_BYTES = 1 << 20
 SUMS = "SHA256SUMS"
@@ -95,16 +99,18 @@ class Remote(Protocol):
 
 
 class HttpRemote:
-    """A folder on a web server. It lists nothing, so the model's own index says which files there must be."""
+    """A folder on a web server. It lists nothing: `names` are the files that there must be, and without them those of a
+    model, of which its own index says which they are."""
 
-    def __init__(self, source: HttpSource, client: Client) -> None:
+    def __init__(self, source: HttpSource, client: Client, names: Seq[str] = ()) -> None:
         self.address = check_source(source.url).rstrip("/")
         self._client = client
+        self._names = names
         self._token = token_of(source.credentials_file)
 
     def files(self) -> list[RemoteFile]:
         """See Remote."""
-        names = ["config.json", *self._weights(), *_OPTIONAL]
+        names = [*self._names] or [CONFIG, *self._weights(), *_OPTIONAL]
         check_count(self.address, len(names))
         found = [file for name in names if (file := self._look(name)) is not None]
         missing = set(names) - {file.name for file in found} - set(_OPTIONAL)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from aegaeon_sidecar.domain.catalog import DirectorySource, ModelPhase
 from aegaeon_sidecar.models.states import FileState
-from aegaeon_sidecar.weights.models import Model
+from aegaeon_sidecar.weights.models import Adapter, Model
 from aegaeon_sidecar.weights.table import ModelTable
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,9 @@ class Retries:
     """A thread that watches the failed models. `again` is called for one that is to be tried, lock held; `crashed` when
     a defect ends the thread."""
 
-    def __init__(self, table: ModelTable, again: Callable[[Model], None], crashed: Callable[[], None]) -> None:
+    def __init__(
+        self, table: ModelTable, again: Callable[[Model | Adapter], None], crashed: Callable[[], None]
+    ) -> None:
         self._table = table
         self._again = again
         self._crashed = crashed
@@ -99,7 +101,8 @@ class Retries:
 
     def _round(self, now_s: float) -> None:
         with self._table.monitor.changed:
-            failed = [model for model in self._table.models.values() if model.phase == ModelPhase.FAILED]
+            known: list[Model | Adapter] = [*self._table.models.values(), *self._table.adapters]
+            failed = [one for one in known if one.phase == ModelPhase.FAILED and not one.forgotten]
         for model in failed:
             if not model.trying:
                 self._look_after(model, now_s)
@@ -108,7 +111,7 @@ class Retries:
         for name in [name for name, tries in self._tries.items() if now_s - tries.failed_s > _CALM_S]:
             del self._tries[name]
 
-    def _look_after(self, model: Model, now_s: float) -> None:
+    def _look_after(self, model: Model | Adapter, now_s: float) -> None:
         source = model.spec.source
         far = not isinstance(source, DirectorySource)
         tries = self._tries.setdefault(model.name, Tries(far, _jitter))
@@ -118,7 +121,7 @@ class Retries:
         if not tries.due(now_s, state, transient=model.transient):
             return
         with self._table.monitor.changed:
-            if self._table.models.get(model.name) is model and not self._table.monitor.stopping:
+            if not model.forgotten and not self._table.monitor.stopping:
                 tries.begin()
                 log.info("model %s is tried again, time %d", model.name, tries.count)
                 self._again(model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,12 +53,17 @@ class Sources:
         self._disk = disk
         self._outbound = outbound
 
-    def locate(self, source: Source, progress: Progress, cancelled: Callable[[], bool]) -> Located:
-        """Fetch what is not on this machine yet. Raises SourceError, DiskFullError, FillCancelledError."""
+    def locate(
+        self, source: Source, progress: Progress, cancelled: Callable[[], bool], names: Seq[str] = ()
+    ) -> Located:
+        """Fetch what is not on this machine yet: a model, or files of these `names`, which a web server cannot list.
+
+        Raises SourceError, DiskFullError, FillCancelledError.
+        """
         if isinstance(source, DirectorySource):
             return Located(_directory(source.directory, source.root))
         if self._disk is not None:
-            remote = remote_of(source, self._outbound.client(cancelled), self._outbound.ambient)
+            remote = remote_of(source, self._outbound.client(cancelled), self._outbound.ambient, names)
             stored = self._disk.obtain(remote, progress, cancelled)
             return Located(stored.directory, stored)
         if isinstance(source, HubSource) and self._outbound.ambient:
@@ -78,7 +84,9 @@ def slot_of(source: HubSource | S3Source | HttpSource) -> str:
             return http_slot(url)
 
 
-def remote_of(source: HubSource | S3Source | HttpSource, client: Client, ambient: bool) -> Guarded:
+def remote_of(
+    source: HubSource | S3Source | HttpSource, client: Client, ambient: bool, names: Seq[str] = ()
+) -> Guarded:
     """What is behind a source from afar. Raises SourceError."""
     file = source.credentials_file
     match source:
@@ -88,7 +96,7 @@ def remote_of(source: HubSource | S3Source | HttpSource, client: Client, ambient
         case S3Source():
             return Guarded(plainly(f"s3:{source.bucket}"), client, file, lambda: S3Remote(source, client, ambient))
         case HttpSource():
-            return Guarded("source.http.url", client, file, lambda: HttpRemote(source, client))
+            return Guarded("source.http.url", client, file, lambda: HttpRemote(source, client, names), names)
 
 
 def _directory(given: str, root: str) -> Path:

@@ -55,7 +55,7 @@ class TimedBackend:
 
     def __init__(self, timed: Backend) -> None:
         self._timed = timed
-        self.describe, self.register = timed.describe, timed.register
+        self.describe, self.describe_adapter, self.register = timed.describe, timed.describe_adapter, timed.register
         self.bind_kv, self.forget, self.may_follow = timed.bind_kv, timed.forget, timed.may_follow
         self.steps: list[Span] = []
 

@@ -7,24 +7,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import PurePosixPath
+from typing import TypeVar
 
 from aegaeon_operator.reconcile.cluster.facts import Json, Live, Observed, Refusal
 from aegaeon_operator.reconcile.cluster.names import CREDENTIALS
 from aegaeon_operator.reconcile.processes import quota_entry
 from aegaeon_operator.spec.base import SecretRef
 from aegaeon_operator.spec.crosscheck import allows
-from aegaeon_operator.spec.model_pool import Guarded
+from aegaeon_operator.spec.model_pool import Adapter
 from aegaeon_operator.spec.resources import GpuPool, ModelPool, Quota, ServedModel, Source
+from aegaeon_operator.spec.sources import Guarded
 from aegaeon_operator.spec.tenancy import Claim, Problem, claims, contradictions, hashes_of, shared_keys
 
 _LONGEST_ENTRY = 253
+Named = TypeVar("Named", ServedModel, Adapter)
 
 
 @dataclass(slots=True)
 class Attached:
-    """What is served. `refused`: by ModelPool (uid) why not, or why not all; `failed`: by ModelPool and model."""
+    """What is served. `names`: who has each, model or adapter. `refused`: by ModelPool (uid) why not, or why not all;
+    `failed`: by ModelPool and name."""
 
     models: dict[str, tuple[Live[ModelPool], ServedModel]] = field(default_factory=dict)
+    names: dict[str, Live[ModelPool]] = field(default_factory=dict)
     refused: dict[str, Refusal] = field(default_factory=dict)
     failed: dict[tuple[str, str], str] = field(default_factory=dict)
     credentials: dict[str, str] = field(default_factory=dict)
@@ -73,25 +78,36 @@ def _refusal(observed: Observed, pool: Live[ModelPool]) -> Refusal | None:
 def _take(observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], found: Attached) -> None:
     assert pool.value is not None
     for model in pool.value.spec.models:
-        holder = found.models.get(model.name)
-        if holder:
-            other = f"{holder[0].namespace}/{holder[0].name}"
-            problem: Refusal | None = Refusal(
-                "NameConflict", f"{model.name} is served by ModelPool {other}, which is older; rename it"
-            )
-            usable = None
-        else:
-            usable, problem = _usable(observed, gpu_pool, pool, model, found)
-        if problem:
-            found.refuse(pool.uid, problem)
-            found.failed[pool.uid, model.name] = problem.message
-        elif usable:
-            found.models[model.name] = (pool, usable)
+        usable = _taken(observed, gpu_pool, pool, model, found)
+        if usable is not None:
+            some = [_taken(observed, gpu_pool, pool, adapter, found) for adapter in model.adapters]
+            adapters = tuple(one for one in some if one is not None)
+            found.models[model.name] = (pool, usable.model_copy(update={"adapters": adapters}))
+
+
+def _taken(observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], one: Named, found: Attached) -> Named | None:
+    """The model or adapter with paths as pods have them, or None, and why not is noted."""
+    holder = found.names.get(one.name)
+    usable, problem = None, None
+    if holder:
+        other = f"{holder.namespace}/{holder.name}"
+        text = f"{one.name} is served by ModelPool {other}, which is older; rename it"
+        problem = Refusal("NameConflict", text if holder is not pool else f"{one.name} is given twice; rename one")
+    elif isinstance(one, Adapter) and gpu_pool.spec.adapters is None:
+        problem = Refusal("AdaptersNotServed", f"{one.name}: the GpuPool has no spec.adapters, with backend vllm")
+    else:
+        usable, problem = _usable(observed, gpu_pool, pool, one, found)
+    if problem:
+        found.refuse(pool.uid, problem)
+        found.failed[pool.uid, one.name] = problem.message
+    else:
+        found.names[one.name] = pool
+    return usable
 
 
 def _usable(
-    observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], model: ServedModel, found: Attached
-) -> tuple[ServedModel | None, Refusal | None]:
+    observed: Observed, gpu_pool: GpuPool, pool: Live[ModelPool], model: Named, found: Attached
+) -> tuple[Named | None, Refusal | None]:
     """The model with paths as pods have them, or why not."""
     source = model.source
     if source.needs_disk and gpu_pool.spec.memory.disk is None:
@@ -112,8 +128,8 @@ def _usable(
 
 
 def _guarded(
-    observed: Observed, pool: Live[ModelPool], model: ServedModel, guarded: Guarded, found: Attached
-) -> tuple[ServedModel | None, Refusal | None]:
+    observed: Observed, pool: Live[ModelPool], model: Named, guarded: Guarded, found: Attached
+) -> tuple[Named | None, Refusal | None]:
     """The model with the credentials that its own namespace has for it, as a file of the pods."""
     if guarded.credentials_file:  # it would name files of the pods, other tenants' credentials among them
         text = f"{model.name}: credentialsFile is for `aegaeon up`; give credentialsSecretRef"
@@ -141,7 +157,7 @@ def _file_name(namespace: str, ref: SecretRef) -> str:
     return name if len(name) <= _LONGEST_ENTRY else hashlib.sha256(name.encode()).hexdigest()
 
 
-def _with_source(model: ServedModel, source: Source) -> ServedModel:
+def _with_source(model: Named, source: Source) -> Named:
     return model.model_copy(update={"source": source})
 
 
@@ -171,9 +187,9 @@ def secrets_of(pool: ModelPool) -> Iterator[SecretRef]:
         if tenant.key_secret_ref:
             yield tenant.key_secret_ref
     for model in pool.spec.models:
-        guarded = model.source.guarded
-        if guarded and guarded.credentials_secret_ref:
-            yield guarded.credentials_secret_ref
+        for source in (model.source, *(adapter.source for adapter in model.adapters)):
+            if source.guarded and source.guarded.credentials_secret_ref:
+                yield source.guarded.credentials_secret_ref
 
 
 def _tenants(observed: Observed, found: Attached) -> Json:
@@ -181,7 +197,7 @@ def _tenants(observed: Observed, found: Attached) -> Json:
     tenants: dict[str, Json] = {}
     open_models: list[str] = []
     for pool, claimed in _claimed(observed, found):
-        mine = [name for name, (owner, _) in found.models.items() if owner.uid == pool.uid]
+        mine = [name for name, owner in found.names.items() if owner.uid == pool.uid]
         if pool.value and not pool.value.spec.tenants:
             open_models += mine
         for claim, hashes in claimed if mine else ():

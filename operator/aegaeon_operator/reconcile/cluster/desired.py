@@ -35,8 +35,14 @@ from aegaeon_operator.reconcile.cluster.picker import picker
 from aegaeon_operator.reconcile.cluster.pods import ENGINE_DRAIN_S, GATEWAY_DRAIN_S, WITHDRAW_S
 from aegaeon_operator.reconcile.cluster.routes import routes
 from aegaeon_operator.reconcile.cluster.workloads import workloads
-from aegaeon_operator.reconcile.processes import gateway_settings, model_entry, scheduler_settings, sidecar_settings
-from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ServedModel
+from aegaeon_operator.reconcile.processes import (
+    gateway_settings,
+    model_entry,
+    scheduler_settings,
+    sidecar_settings,
+    source_entry,
+)
+from aegaeon_operator.spec.resources import GpuPool, GpuPoolSpec, ServedModel, Source
 
 # Made where decisions are carried out, since they are random: decided things never name them as leftovers.
 _NOT_DECIDED = ("ca", *sorted({certificates(role) for role in CERTIFICATES.values()}))
@@ -85,9 +91,15 @@ def desired(observed: Observed) -> Desired:
 def _model(spec: GpuPoolSpec, model: ServedModel) -> Json:
     """A model of the catalog; files of the nodes stay within the folder that the GpuPool gives to models."""
     entry = model_entry(model)
-    if model.source.host_path is not None and spec.volumes.models is not None:
-        entry["source"] = {"directory": model.source.host_path, "root": spec.volumes.models.path}
+    entry["source"] = _within(spec, model.source)
+    entry["adapters"] = [{"name": one.name, "source": _within(spec, one.source)} for one in model.adapters]
     return entry
+
+
+def _within(spec: GpuPoolSpec, source: Source) -> Json:
+    if source.host_path is not None and spec.volumes.models is not None:
+        return {"directory": source.host_path, "root": spec.volumes.models.path}
+    return source_entry(source)
 
 
 def _serves(attached: Attached, uid: str) -> bool:

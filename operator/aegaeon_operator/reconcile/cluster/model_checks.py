@@ -35,13 +35,18 @@ class Served:
         return cls(observed, wanted, pool, mine, failures)
 
     def facts(self) -> dict[str, ModelFacts]:
-        """What the scheduler knows of each model, by name."""
+        """What the scheduler knows of each model and adapter, by name."""
         known = self.observed.scheduler.models if self.observed.scheduler else {}
-        return {model.name: known.get(model.name, ModelFacts()) for model in self.models}
+        return {name: known.get(name, ModelFacts()) for name in self.names}
 
     def said(self, said: Mapping[str, str]) -> str:
         """What the scheduler says of these models and of no others."""
-        return "; ".join(f"{model.name}: {said[model.name]}" for model in self.models if model.name in said)
+        return "; ".join(f"{name}: {said[name]}" for name in self.names if name in said)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of its models and their adapters."""
+        return tuple(name for model in self.models for name in model.names)
 
 
 def accepted(served: Served) -> Condition:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import Json, Live, ModelFacts, Observed
-from aegaeon_operator.spec.resources import ModelPool, ServedModel
+from aegaeon_operator.spec.resources import ModelPool
 
 
 def model_states(observed: Observed, wanted: Desired, pool: Live[ModelPool]) -> list[Json]:
@@ -12,25 +12,25 @@ def model_states(observed: Observed, wanted: Desired, pool: Live[ModelPool]) -> 
     facts = observed.scheduler.models if observed.scheduler else {}
     found: list[Json] = []
     for model in pool.value.spec.models if pool.value else ():
-        why = wanted.attached.failed.get((pool.uid, model.name), "")
-        if why or pool.uid != _owner(wanted, model.name):
-            refusal = wanted.attached.refused.get(pool.uid)
-            reason = why or (refusal.message if refusal else "")
-            found.append({"name": model.name, "state": "Failed", "reason": reason[:1024], "queued": 0, "running": 0})
-        else:
-            found.append(_state(model, facts.get(model.name, ModelFacts())))
+        for name in model.names:
+            one = _refused(wanted, pool, name) or _state(name, facts.get(name, ModelFacts()))
+            found.append(one if name == model.name else one | {"parent": model.name})
     return sorted(found, key=lambda one: str(one["name"]))
 
 
-def _owner(wanted: Desired, model: str) -> str:
-    owner = wanted.attached.models.get(model)
-    return owner[0].uid if owner else ""
+def _refused(wanted: Desired, pool: Live[ModelPool], name: str) -> Json | None:
+    why, owner = wanted.attached.failed.get((pool.uid, name), ""), wanted.attached.names.get(name)
+    if not why and owner is not None and owner.uid == pool.uid:
+        return None
+    refusal = wanted.attached.refused.get(pool.uid)
+    reason = why or (refusal.message if refusal else "")
+    return {"name": name, "state": "Failed", "reason": reason[:1024], "queued": 0, "running": 0}
 
 
-def _state(model: ServedModel, facts: ModelFacts) -> Json:
+def _state(name: str, facts: ModelFacts) -> Json:
     state = "Failed" if facts.phase == "failed" else "Cached" if facts.phase == "cached" else "Cold"
     found: Json = {
-        "name": model.name,
+        "name": name,
         "state": "Resident" if facts.resident else state,
         "reason": facts.reason[:1024],
         "queued": facts.queued,

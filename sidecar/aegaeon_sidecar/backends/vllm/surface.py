@@ -6,8 +6,9 @@ process: a thread that builds or runs a model holds `EXCLUSIVE`.
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,18 @@ import vllm._custom_ops as custom_ops
 import vllm.model_executor.layers.utils as layer_utils
 from torch import Tensor
 from vllm import __version__ as VERSION  # noqa: N812  # a constant, as PLATFORM is
-from vllm.config import VllmConfig, get_layers_from_vllm_config, set_current_vllm_config
+from vllm.config import LoRAConfig, VllmConfig, get_layers_from_vllm_config, set_current_vllm_config
 from vllm.engine.arg_utils import EngineArgs
 from vllm.forward_context import set_forward_context
+from vllm.lora.lora_model import LoRAModel
+from vllm.lora.model_manager import LoRAModelManager
+from vllm.lora.peft_helper import PEFTHelper
+from vllm.lora.utils import parse_fine_tuned_lora_name
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
 from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
+from vllm.model_executor.models.interfaces import supports_lora
 from vllm.model_executor.models.registry import _SPECULATIVE_DECODING_MODELS, ModelRegistry
 from vllm.platforms import current_platform
 from vllm.utils.network_utils import get_distributed_init_method, get_open_port
@@ -39,6 +46,7 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.worker.gpu_worker import init_worker_distributed_environment
 
 from aegaeon_proto.pooling import Purpose, Task
+from aegaeon_sidecar.domain.errors import ModelError
 
 EXCLUSIVE = threading.RLock()
 GENERATES = Purpose(Task.GENERATE)
@@ -56,13 +64,19 @@ __all__ = [
     "CommonAttentionMetadata",
     "CrossAttentionSpec",
     "EncoderOnlyAttentionSpec",
+    "adapter_helper",
+    "adapter_module",
+    "adapter_settings",
     "attention_layers",
     "cache_view",
     "configured",
+    "fill_slot",
     "forward_context",
     "initialized",
     "new_config",
     "processed",
+    "renames",
+    "wrapped",
 ]
 
 
@@ -171,6 +185,73 @@ def forward_context(config: Any, attention: dict[str, Any], slots: dict[str, Ten
     """Attention layers find in it, by their names, what their kernels need."""
     with set_forward_context(attention, config, num_tokens=tokens, slot_mapping=slots):
         yield
+
+
+# ---- adapters ------------------------------------------------------------------------------------------------------
+
+
+def adapter_settings(config: Any, max_rank: int, slots: int) -> Any:
+    """A LoRAConfig, for adapters in the model's own dtype."""
+    bounds: Any = {"max_lora_rank": max_rank, "max_loras": slots, "max_cpu_loras": slots}
+    settings = LoRAConfig(**bounds)
+    settings.verify_with_model_config(config.model_config)
+    return settings
+
+
+def wrapped(config: Any, model: Any, settings: Any) -> Any:
+    """vLLM's manager of the model's adapters; it has put layers with slots in the place of the linear ones.
+
+    Raises ModelError where it has none for them; nothing has changed then.
+    """
+    name = type(model).__name__
+    if not supports_lora(model):
+        raise ModelError(f"vLLM {VERSION} has no adapters for {name}")
+    linear = (path for path, module in model.named_modules() if isinstance(module, LinearBase))
+    settings.target_modules = sorted({path.rpartition(".")[2] for path in linear})
+    with _building(config):
+        return LoRAModelManager(
+            model, 1, 8, config.model_config.get_vocab_size(), settings, torch.device("cpu"), config
+        )
+
+
+def renames(model: Any) -> Any:
+    """How names of the files' tensors become names of the model's layers; None: they are the same."""
+    mapper = getattr(model, "hf_to_vllm_mapper", None)
+    return None if mapper is None else mapper.get_rename_mapper()
+
+
+def adapter_module(name: str, mapper: Any) -> tuple[str, bool]:
+    """The layer of an adapter's tensor, and whether it is the first of its two matrices. Raises ValueError."""
+    module, is_a = parse_fine_tuned_lora_name(name, mapper)
+    return str(module), bool(is_a)
+
+
+def adapter_helper(document: bytes, settings: Any) -> Any:
+    """What vLLM makes of adapter_config.json. Raises ValueError for what it does not compute, or cannot with slots of
+    this rank, and whatever values of other types make it raise."""
+    fields = json.loads(document)
+    if not isinstance(fields, dict):
+        raise ValueError("is no JSON object")
+    helper = PEFTHelper.from_dict(fields)
+    helper.validate_legal(settings)
+    return helper
+
+
+def fill_slot(manager: Any, number: int, tensors: Mapping[str, Tensor], helper: Any, settings: Any) -> None:
+    """Copy an adapter's tensors, which are scaled, into a free slot. `number`: vLLM's name of it from here on."""
+    model = manager.model
+    loaded = LoRAModel.from_lora_tensors(
+        number,
+        dict(tensors),
+        helper,
+        device="cpu",
+        dtype=settings.lora_dtype,
+        weights_mapper=renames(model),
+        skip_prefixes=getattr(model, "lora_skip_prefixes", None),
+    )
+    manager.add_adapter(loaded)
+    manager.activate_adapter(number)
+    loaded.loras.clear()  # the slot has them
 
 
 _imported: set[str] = set()

@@ -46,6 +46,8 @@ def _open(opened: engine_pb2.Open) -> commands.Open:
         sampling=_sampling(opened.sampling, opened.limits),
         max_tokens=opened.limits.max_tokens,
         reply_to=opened.reply_to,
+        adapter=opened.adapter,
+        adapter_identity=opened.adapter_identity,
         pooling=PoolingParams(tuple(opened.pooling.logits_of)) if opened.HasField("pooling") else None,
     )
 

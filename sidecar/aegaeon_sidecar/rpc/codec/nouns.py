@@ -8,6 +8,8 @@ from aegaeon_proto.constraints import ConstraintKind
 from aegaeon_proto.redaction import encodable
 from aegaeon_proto.v1 import engine_pb2, model_pb2
 from aegaeon_sidecar.domain.catalog import (
+    AdapterSpec,
+    AdapterState,
     DirectorySource,
     Footprint,
     HttpSource,
@@ -166,6 +168,7 @@ def spec_from(message: model_pb2.ModelSpec) -> ModelSpec:
         task=message.task,
         matryoshka=message.matryoshka,
         identity=message.identity,
+        adapters=tuple(AdapterSpec(one.name, source_from(one.source), one.identity) for one in message.adapters),
     )
 
 
@@ -184,7 +187,12 @@ def spec_to(spec: ModelSpec) -> model_pb2.ModelSpec:
         task=spec.task,
         matryoshka=spec.matryoshka,
         identity=spec.identity,
+        adapters=[_adapter_to(adapter) for adapter in spec.adapters],
     )
+
+
+def _adapter_to(spec: AdapterSpec) -> model_pb2.AdapterSpec:
+    return model_pb2.AdapterSpec(name=spec.name, source=source_to(spec.source), identity=spec.identity)
 
 
 def state_to(state: ModelState) -> model_pb2.ModelState:
@@ -199,7 +207,13 @@ def state_to(state: ModelState) -> model_pb2.ModelState:
         bytes_per_s=state.bytes_per_s,
         remaining_s=state.remaining_s,
         identity=state.identity,
+        adapters=[_adapter_state_to(adapter) for adapter in state.adapters],
     )
+
+
+def _adapter_state_to(state: AdapterState) -> model_pb2.AdapterState:
+    phase, reason = PHASES[state.phase], encodable(state.reason)
+    return model_pb2.AdapterState(adapter=state.adapter, phase=phase, reason=reason, identity=state.identity)
 
 
 def _footprint_to(footprint: Footprint | None) -> model_pb2.Footprint | None:

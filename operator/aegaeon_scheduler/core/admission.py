@@ -63,5 +63,5 @@ class Admission:
         """Whether nothing serves its model, and an engine is started for what waits."""
         if not self._pool.config.start_s:
             return False
-        roles = {inst.role for inst in self._pool.instances.values() if inst.has(seq.model)}
+        roles = self._pool.fleet.of(seq.model).roles
         return Role.UNIFIED not in roles and not roles >= {Role.PREFILL, Role.DECODE}

@@ -10,6 +10,7 @@ from aegaeon_scheduler.core.book import blocks_for, least_slabs, slabs_of
 from aegaeon_scheduler.core.commands import Accept, Amend, Close, Reject, SequenceEnded, SequenceLost
 from aegaeon_scheduler.core.domain import POISONED, Footprint, Phase, RejectCode, Role
 from aegaeon_scheduler.core.events import Submitted
+from aegaeon_scheduler.core.fleet import Make
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage
@@ -65,7 +66,7 @@ class Life:
                 RejectCode.TOO_LONG,
                 f"{tokens - 1} tokens do not fit {seq.model.name}, which takes {fp.max_model_len}",
             )
-        able = [i for i in self._pool.instances.values() if i.cached(seq.model)]
+        able = self._pool.fleet.of(seq.model).makes
         prefill, decode = ([i for i in able if i.role is not role] for role in (Role.DECODE, Role.PREFILL))
         if any(some and not any(_fits(i, fp, tokens) for i in some) for some in (prefill, decode)):
             way = ", or no host tier on the way to a decode engine" if any(i.role is Role.PREFILL for i in able) else ""
@@ -246,7 +247,7 @@ class Life:
             seq.model.running += by
 
 
-def _fits(inst: Instance, fp: Footprint, tokens: int) -> bool:
+def _fits(inst: Make, fp: Footprint, tokens: int) -> bool:
     """Whether an empty instance holds a sequence of this length, and can hand it off if that is its role."""
     if inst.role is Role.PREFILL and slabs_of(fp, blocks_for(fp, tokens), inst.slab_bytes) > inst.host_slabs:
         return False

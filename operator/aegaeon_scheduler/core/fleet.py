@@ -32,7 +32,7 @@ class Places(NamedTuple):
 
 
 class Fleet:
-    """Owner of what was found. Whoever changes what an instance or a model says of itself tells it."""
+    """Owner of what was found. The code that changes what is known of an instance or a model tells it."""
 
     def __init__(self, instances: Mapping[InstanceId, Instance]) -> None:
         self._instances = instances

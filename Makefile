@@ -74,7 +74,7 @@ test: $(STAMP) redis-server ## the tests on WORKERS; random ones with the same e
 	$(BIN)/pytest -q --hypothesis-profile=ci -n $(WORKERS) -m "not slow and not gpu" $(addprefix --ignore=,$(STACKS))
 # One worker: each would import all of vLLM.
 test-vllm: $(VLLM_STAMP) ## the tests that need vLLM, in its environment
-	$(VLLM_PY) -m pytest -q -m "not slow and not gpu" tests/backend_vllm
+	$(VLLM_PY) -m pytest -q -m "not slow and not gpu" tests/backend_vllm tests/stack/test_vllm.py
 # The source of the build for GPUs, which runs on no machine without one.
 VLLM_CUDA := $(CACHE)/vllm-cuda-$(shell sha256sum < containers/vllm-cuda.lock | cut -c1-16)
 $(VLLM_CUDA)/.installed: | $(BIN)/uv
@@ -247,6 +247,12 @@ BENCHES := slabs slab_sizes copies core size simulator plan switch cache load en
 bench: models ## every figure beside its limit; JSON in benchmarks/results
 	@missed=; for b in $(BENCHES); do echo "== $$b"; $(PY) -m benchmarks.$$b || missed="$$missed $$b"; done; \
 	  echo "== exactness"; $(PY) -m benchmarks.exactness --switches $(SWITCHES) --models $(MODELS) || missed="$$missed exactness"; \
+	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
+
+.PHONY: bench-vllm
+bench-vllm: $(VLLM_STAMP) models ## with vLLM: an engine beside vLLM's own, and SWITCHES forced switches of each of two pools
+	@missed=; $(VLLM_PY) -m benchmarks.vllm_engine || missed=" vllm_engine"; \
+	  PYTHONPATH=tests:. $(VLLM_PY) -m benchmarks.vllm_switches --switches $(SWITCHES) --models $(MODELS) || missed="$$missed vllm_switches"; \
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
 
 .PHONY: truth oracle

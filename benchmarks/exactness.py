@@ -93,7 +93,7 @@ async def compare_seeded(client: Client, deck: Deck, width: int, count: int) -> 
     return list(zip(alone, loaded, strict=True))
 
 
-def judge(outputs: Sequence[Output], models: dict[str, Path]) -> list[tuple[Output, Verdict]]:
+def judge(outputs: Sequence[Output], models: dict[str, Path], tie: float = TIE) -> list[tuple[Output, Verdict]]:
     """Every output that has tokens against transformers; equal ones are computed once."""
     known: dict[tuple[Any, ...], Verdict] = {}
     verdicts = []
@@ -102,12 +102,18 @@ def judge(outputs: Sequence[Output], models: dict[str, Path]) -> list[tuple[Outp
         tokens = with_end(output.tokens, output.finish_reason, eos_id(directory))
         key = (request.model, request.prompt, tuple(tokens))
         if key not in known:
-            known[key] = verify(directory, request.prompt, tokens)
+            known[key] = verify(directory, request.prompt, tokens, tie)
         verdicts.append((output, known[key]))
     return verdicts
 
 
-def rows(wanted: int, switched: int, outputs: Sequence[Output], verdicts: list[tuple[Output, Verdict]]) -> list[Row]:
+def rows(
+    wanted: int,
+    switched: int,
+    outputs: Sequence[Output],
+    verdicts: list[tuple[Output, Verdict]],
+    tie: float = TIE,
+) -> list[Row]:
     """The figures of the greedy part; prints what differs."""
     for output, verdict in verdicts:
         if not verdict.identical:
@@ -121,7 +127,7 @@ def rows(wanted: int, switched: int, outputs: Sequence[Output], verdicts: list[t
         Row("requests that failed", sum(bool(output.error) for output in outputs), "requests", 0, "<="),
         Row("outputs not identical to transformers", sum(not v.identical for _, v in verdicts), "outputs", 0, "<="),
         Row("positions checked", sum(v.positions for _, v in verdicts), "tokens"),
-        Row(f"ties closer than {TIE:g}", sum(v.ties for _, v in verdicts), "tokens"),
+        Row(f"ties closer than {tie:g}", sum(v.ties for _, v in verdicts), "tokens"),
     ]
 
 

@@ -5,6 +5,7 @@ torch and transformers are imported only when a test asks for a model.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -81,7 +82,7 @@ def _model(architecture: str, dtype: str, seed: int, overrides: dict[str, Any]) 
         "eos_token_id": 2,
         "pad_token_id": 0,
         "initializer_range": 0.2,  # the usual 0.02 gives nearly flat logits, and flat logits hide mistakes
-        **SHAPES[architecture],
+        **SHAPES.get(architecture, {}),
         **overrides,
     }
     config = AutoConfig.for_model(architecture, **settings)
@@ -136,6 +137,61 @@ def nan_model(make_model: ModelFactory, tmp_path_factory: pytest.TempPathFactory
     tensors = load_file(directory / "model.safetensors")
     tensors["model.embed_tokens.weight"][NAN_TOKEN] = float("nan")
     tensors["lm_head.weight"][[NAN_TOKEN, FATAL_TOKEN]] = 0.0
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    return directory
+
+
+def _copy(source: Path, directory: Path, **config: Any) -> Path:
+    """A model's files in another folder, with these fields of config.json."""
+    for file in source.iterdir():
+        (directory / file.name).write_bytes(file.read_bytes())
+    path = directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **config}))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def embedder(make_model: ModelFactory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Qwen3 as sentence-transformers saves an embedder: the last token's hidden state, normalised."""
+    directory = _copy(make_model("qwen3"), tmp_path_factory.mktemp("embedder"), is_matryoshka=True)
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
+    (directory / "modules.json").write_text(json.dumps(modules))
+    (directory / "1_Pooling").mkdir()
+    pooling = {"pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": False, "include_prompt": True}
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def headless(embedder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedder saved as the decoder alone."""
+    from safetensors.torch import load_file, save_file
+
+    directory = tmp_path_factory.mktemp("headless")
+    (directory / "1_Pooling").mkdir()
+    for file in (path for path in embedder.rglob("*") if path.is_file()):
+        (directory / file.relative_to(embedder)).write_bytes(file.read_bytes())
+    config = json.loads((embedder / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "architectures": ["Qwen3Model"]}))
+    tensors = load_file(embedder / "model.safetensors")
+    inner = {name.removeprefix("model."): tensor for name, tensor in tensors.items() if name != "lm_head.weight"}
+    save_file(inner, directory / "model.safetensors", metadata={"format": "pt"})
+    return directory
+
+
+@pytest.fixture(scope="session")
+def reranker(make_model: ModelFactory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Qwen3 that tells how relevant a document is: a classifier with one label."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    labels = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    architecture = ["Qwen3ForSequenceClassification"]
+    directory = _copy(make_model("qwen3"), tmp_path_factory.mktemp("reranker"), architectures=architecture, **labels)
+    tensors = load_file(directory / "model.safetensors")
+    tensors.pop("lm_head.weight", None)
+    tensors["score.weight"] = torch.randn(1, 64, generator=torch.Generator().manual_seed(3)) * 0.2
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     return directory
 

@@ -17,11 +17,15 @@ BLOCK_TOKENS = 16
 
 
 def served(
-    weight_slabs: int = 100, block_bytes: int = SLAB_BYTES // 8, shape: str = "shape", content: str = ""
+    weight_slabs: int = 100,
+    block_bytes: int = SLAB_BYTES // 8,
+    shape: str = "shape",
+    content: str = "",
+    pools: bool = False,
 ) -> Served:
     """A model that loads in 0.2 s and decodes a step in 10 ms; a block holds 16 tokens."""
     weight_bytes = weight_slabs * SLAB_BYTES
-    footprint = Footprint(weight_bytes, weight_slabs, KvShape(shape), block_bytes, BLOCK_TOKENS, 4096, content)
+    footprint = Footprint(weight_bytes, weight_slabs, KvShape(shape), block_bytes, BLOCK_TOKENS, 4096, content, pools)
     return Served(footprint, LatencyConstants(load_bytes_per_s=weight_bytes / 0.2, kv_bytes_per_s=4e9))
 
 
@@ -41,17 +45,22 @@ def small_world(
     fault: Callable[[cmd.Send], FailureKind | None] = lambda send: None,
     observe: Callable[[float, ev.Event, list[cmd.Command]], None] = lambda now, event, commands: None,
     terms: Mapping[ModelName, Terms] = MappingProxyType({}),
+    pooling: int = 0,
 ) -> World:
     """A world of `models` models (m0, m1, ...) and one engine per role (e0, e1, ...), on `nodes` nodes in turn.
 
     With `contents` they are so many models under several names, in turn; with 0 nothing is known of their content.
+    The first `pooling` models generate nothing: their requests end with the prompt.
     The memory of a node holds the weights of `host_models` models, or of all with 0; its disk takes 1 s for each.
     """
     block_bytes = SLAB_BYTES // 8 + (1 << 14) * odd_blocks
     pool = {}
     for i in range(models):
         content = f"content{i % contents}" if contents else ""
-        pool[ModelName(f"m{i}")] = (served(100, block_bytes, f"shape{i % shapes}", content), Slo(2.0, 0.1))
+        pool[ModelName(f"m{i}")] = (
+            served(100, block_bytes, f"shape{i % shapes}", content, pools=i < pooling),
+            Slo(2.0, 0.1),
+        )
     specs = [
         EngineSpec(
             InstanceId(f"e{i}"),

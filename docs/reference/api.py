@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from aegaeon_gateway.http.openapi import description
 from aegaeon_gateway.request.parameters import NO_EFFECT, REFUSED
+from aegaeon_gateway.request.pooled import EmbeddingRequest, RerankRequest, ScoreRequest
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
 
 HERE = Path(__file__).parent
 Schema = dict[str, Any]
+COMPLETIONS = {ChatRequest: "chats", CompletionRequest: "completions"}
+POOLED = {EmbeddingRequest: "embeddings", RerankRequest: "reranking", ScoreRequest: "scores"}
 
 VLLM = frozenset(line for line in (HERE / "vllm_parameters.txt").read_text().splitlines() if not line.startswith("#"))
 INTRODUCTION = """
@@ -23,6 +28,14 @@ of chats and completions, all of [vLLM](https://docs.vllm.ai)'s server among the
 because none is called for, or is refused: with 400, which names it. What is null, or asks for nothing, is accepted
 everywhere. Unknown names are refused.
 """
+
+OF_PROMPTS = """
+## Embeddings, reranking and scores
+
+Of [models that generate no text](../guides/embeddings.md); parameters and answers are those of vLLM's server. Where
+only some values are named, others are refused.
+"""
+_ELSEWHERE = {name for kind in POOLED for name in kind.__struct_encode_fields__}  # of these endpoints of vLLM's server
 
 
 def main() -> None:
@@ -39,31 +52,33 @@ def page() -> Iterator[str]:
         for method, operation in methods.items():
             yield f"| `{method.upper()} {path}` | {operation['summary']} |"
     yield "\n## What works\n\n| parameter | of | type | |\n|---|---|---|---|"
-    yield from working(schemas)
+    yield from working(schemas, COMPLETIONS)
     yield "\n## What has no effect by design\n\n| parameter | why |\n|---|---|"
     yield from (f"| {marked(name)} | {entry.reason} |" for name, entry in sorted(NO_EFFECT.items()))
     yield "\n## What is refused\n\n| parameter | unless it is | why |\n|---|---|---|"
     for name, refused in sorted(REFUSED.items()):
         neutral = ", ".join(f"`{json.dumps(value)}`" for value in refused.allowed)
         yield f"| {marked(name)} | {neutral} | {refused.reason} |"
-    yield "\n¹ vLLM's server does not know it."
+    yield f"\n¹ vLLM's server does not know it.\n{OF_PROMPTS}\n| parameter | of | type | |\n|---|---|---|---|"
+    yield from working(schemas, POOLED)
 
 
-def working(schemas: dict[str, Schema]) -> Iterator[str]:
-    """A row for each parameter that has an effect, two where the endpoints differ in it."""
+def working(schemas: dict[str, Schema], kinds: Mapping[type[Struct], str]) -> Iterator[str]:
+    """A row for each parameter that has an effect, more where the endpoints differ in it."""
     rows: dict[str, dict[str, list[str]]] = {}
-    for kind, of in ((ChatRequest, "chats"), (CompletionRequest, "completions")):
+    for kind, of in kinds.items():
         for name in kind.__struct_encode_fields__:
             field = schemas[kind.__name__]["properties"][name]
             meaning = f"{type_of(field, schemas)} | {field.get('description', '')}"
             rows.setdefault(name, {}).setdefault(meaning, []).append(of)
+    every = "both" if len(kinds) == 2 else "all"
     for name, meanings in sorted(rows.items()):
         for meaning, of in meanings.items():
-            yield f"| {marked(name)} | {'both' if len(of) == 2 else of[0]} | {meaning} |"
+            yield f"| {marked(name)} | {every if len(of) == len(kinds) else ', '.join(of)} | {meaning} |"
 
 
 def marked(name: str) -> str:
-    return f"`{name}`" if name == "model" or name in VLLM else f"`{name}` ¹"
+    return f"`{name}`" if name in VLLM or name in _ELSEWHERE else f"`{name}` ¹"
 
 
 def type_of(field: Schema, schemas: dict[str, Schema]) -> str:

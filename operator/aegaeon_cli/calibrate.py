@@ -90,7 +90,8 @@ def _calibrate(pool: Pool, model: ServedModel, rounds: int) -> _Calibrated:
     assert model.source.host_path is not None  # `_measurable` has seen to it
     directory = Path(model.source.host_path)
     try:
-        measured = measure(directory, spec.accelerator.dtype, model.max_model_len or 0, Grid(rounds=rounds))
+        grid, length = Grid(rounds=rounds), model.max_model_len or 0
+        measured = measure(directory, spec.accelerator.dtype, length, grid, model.task or "")
         copies = measure_copies(directory, measured.layout, spec.memory.slab_size, rounds)
     except SidecarError as error:
         raise BadFileError(f"model {model.name}: {error}") from error

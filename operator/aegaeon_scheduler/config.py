@@ -81,6 +81,8 @@ class ModelEntry(_Frozen):
     weight: int = Field(default=1, ge=1, le=100)  # among models of the tier
     tool_calls: str = ""  # a dialect that gateways read; empty: what the chat template shows
     reasoning: str = ""  # the same of its reasoning
+    task: Literal["", "generate", "embed", "score"] = ""  # what it is for; empty: what its files show
+    matryoshka: bool = False  # its embeddings may be cut to fewer dimensions, whatever its files say
 
 
 class PaperEntry(_Frozen):

@@ -21,12 +21,14 @@ class Attack:
 
     `computes`: it asks engines for work as any client may, within its quota. Their time is shared by deadlines, so a
     stream that is ahead of its own may stall for a while; what must hold is that no token is later than it.
+    `occupies`: its requests keep a worker process of the gateway busy up to their time limit.
     """
 
     name: str
     run: Run
     models: Write | None = None
     computes: bool = False
+    occupies: bool = False
 
 
 _ALL = (
@@ -60,10 +62,10 @@ _ALL = (
     Attack("pipelining", on_connections.pipelining),
     Attack("pages", on_connections.pages),
     Attack("metrics-ports", on_connections.metrics_ports),
-    Attack("template-gigabyte", on_models.ask_hostile, on_models.big_template_models),
-    Attack("template-loops", on_models.ask_hostile, on_models.looping_template_models),
-    Attack("tokenizer-backtracks", on_models.ask_hostile, on_models.backtracking_tokenizer_models),
-    Attack("tokenizer-huge", on_models.ask_hostile, on_models.big_tokenizer_models),
+    Attack("template-gigabyte", on_models.ask_hostile, on_models.big_template_models, occupies=True),
+    Attack("template-loops", on_models.ask_hostile, on_models.looping_template_models, occupies=True),
+    Attack("tokenizer-backtracks", on_models.ask_hostile, on_models.backtracking_tokenizer_models, occupies=True),
+    Attack("tokenizer-huge", on_models.ask_hostile, on_models.big_tokenizer_models, occupies=True),
     Attack("odd-text-files", on_models.ask_hostile, on_models.odd_texts_models),
     Attack("bad-weights", on_models.ask_hostile, on_models.bad_weights_models),
     Attack("changing-files", on_models.change_files, on_models.changing_models),

@@ -26,10 +26,10 @@ from aegaeon_sidecar.weights.ring import StageRing
 class Rig:
     """`kv_blocks` blocks full of NaN at first: whatever is read before it is written shows."""
 
-    def __init__(self, directory: Path, kv_blocks: int = 64, **options: Any) -> None:
+    def __init__(self, directory: Path, kv_blocks: int = 64, task: str = "", **options: Any) -> None:
         self.directory = directory
         self.backend = TorchBackend(**options)
-        self.layout = self.backend.describe(directory, 0)
+        self.layout = self.backend.describe(directory, 0, task)
         self.weights: NDArray[np.uint8] = np.empty(self.layout.image_bytes, dtype=np.uint8)
         starts = [rank * self.layout.weight_bytes for rank in range(self.layout.ranks)]
         parts = [self.weights[start : start + self.layout.weight_bytes] for start in starts]

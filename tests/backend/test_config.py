@@ -93,6 +93,7 @@ REFUSED = [
     ({"rope_parameters": {"rope_type": "linear"}}, "rope_parameters.factor is missing", "a finite number"),
     ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor", "1.0"),
     ({"rope_parameters": []}, "rope_parameters", "an object"),
+    ({"is_causal": False}, "is_causal", "true"),
     ({"rope_parameters": None, "rope_scaling": {"type": "su"}}, "rope_scaling.type", "yarn"),
 ]
 

@@ -70,9 +70,9 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 class Rig:
     """One model in plain buffers. `kv_blocks` blocks full of NaN: whatever is read before it is written shows."""
 
-    def __init__(self, backend: Any, directory: Path, scratch: Path, kv_blocks: int = 24) -> None:
+    def __init__(self, backend: Any, directory: Path, scratch: Path, kv_blocks: int = 24, task: str = "") -> None:
         self.backend, self.name = backend, directory.name
-        self.layout: Layout = backend.describe(directory, 0)
+        self.layout: Layout = backend.describe(directory, 0, task)
         self.image = self._image(directory, scratch / f"{self.name}.image")
         self.weights: NDArray[np.uint8] = np.full(self.layout.image_bytes, 255, dtype=np.uint8)
         backend.register(self.name, directory, self.layout, self.weights)
@@ -103,5 +103,5 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Callable[..., Rig]:
-    """rig(backend, directory) -> the model, its weights loaded."""
-    return lambda backend, directory: Rig(backend, directory, tmp_path)
+    """rig(backend, directory, task="embed") -> the model, its weights loaded."""
+    return lambda backend, directory, task="": Rig(backend, directory, tmp_path, task=task)

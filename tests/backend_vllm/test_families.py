@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,22 @@ def test_an_image_by_plan_has_the_bytes_of_a_real_load(name: str, family: Any, v
         config = surface.new_config(directory, read_architectures(directory), "float32", 32, 0)
         shell, _ = baked(config, read_tensors(directory))
     assert (image_of(shell).numpy() == model.image).all()
+
+
+def test_a_thread_that_computes_for_the_first_time_has_as_many_threads_as_torch(
+    family: Any, vllm_backend: Any, rig: Any
+) -> None:
+    import torch
+
+    model = rig(vllm_backend(), family("llama"))
+    expected, before = model.logits(TOKENS[:30], 0, BLOCKS), torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        with ThreadPoolExecutor(1) as fresh:
+            computed = fresh.submit(model.logits, TOKENS[:30], 0, BLOCKS).result()
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(computed, expected)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -100,7 +100,7 @@ def test_real_models_are_measured_and_simulated_with_what_came_out(
     assert result.output.count("R^2") == 16  # four fits of each model
     assert result.output.count("not measured: ") == 3
     written = json.loads(output.read_text("utf-8"))
-    assert written["side_by_side"] > 0.5  # about 2 at most, unless other load takes the processors meanwhile
+    assert written["side_by_side"] > 0.5  # about 2 at most on one path
     assert [entry["model"] for entry in written["constants"]] == ["llama", "mistral", "qwen2", "qwen3"]
     assert all(entry["load_bytes_per_s"] > 1e8 for entry in written["constants"])
     assert all(0 < entry["floor"] < 10 for entry in written["constants"])

@@ -35,8 +35,8 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def stack(taught: Path) -> Iterator[Stack]:
-    with running(manifests({"taught": taught}, engines=1)) as stack:
+def stack(taught: Path, embedder: Path) -> Iterator[Stack]:
+    with running(manifests({"taught": taught, "embed": embedder}, engines=1)) as stack:
         yield stack
 
 

@@ -34,6 +34,15 @@ COMPLETIONS = [
     {**_COMMON, "prompt": [[1, 2], [3]], "echo": True},
     {"model": "m", "prompt": [1, 2, 3], "best_of": 1, "suffix": None},
 ]
+EMBEDDINGS = [
+    {"model": "m", "input": "Hello"},
+    {"model": "m", "input": [[1, 2], [3]], "encoding_format": "base64", "dimensions": 8, "user": "u", "priority": 0},
+    {"model": "m", "input": ["a", "b"], "truncate_prompt_tokens": -1, "truncation_side": "left", "padding": None},
+]
+SCORES = [
+    {"model": "m", "text_1": "a", "text_2": ["b", "c"], "use_activation": False, "instruction": "i"},
+    {"model": "m", "queries": ["a"], "documents": ["b"], "max_tokens_per_doc": 3, "chat_template_kwargs": {"a": 1}},
+]
 _LETTERS = {piece: number + 2 for number, piece in enumerate((*"abcdefghijklmnopqrstuvwxyzHĠ<>|{}", "lo"))}
 _TEXT_FILES: dict[str, Any] = {
     "generation_config.json": {
@@ -62,6 +71,7 @@ _TEXT_WORDS = (
     "id", "Split", "Regex", "pattern", "Sequence", "Metaspace", "Replace", "Unigram", "WordPiece", "WordLevel",
     "<s>", "lo",
 )  # fmt: skip
+_POOLED_WORDS = tuple(sorted({"items", "data_1", "m"}.union(*EMBEDDINGS, *SCORES)))
 _WORDS = (
     *_COMMON, "messages", "prompt", "role", "content", "type", "text", "name", "user", "assistant", "system", "tools",
     "developer", "response_format", "guided_json",
@@ -89,6 +99,28 @@ def _body(documents: list[dict[str, Any]], kind: str) -> Callable[[], AbstractCo
         yield one
 
     return open_
+
+
+@contextmanager
+def _pooled() -> Iterator[One]:
+    from aegaeon_gateway.errors import ApiError
+    from aegaeon_gateway.request import parse, pooled
+
+    def one(data: bytes) -> None:
+        try:
+            embeds = parse.parse_embedding(json_input(data, EMBEDDINGS, _POOLED_WORDS))
+            assert 1 <= len(embeds.prompts) <= pooled.MAX_INPUTS
+        except ApiError as error:
+            assert 400 <= error.status < 500, error
+        try:
+            scores = parse.parse_alone(pooled.ScoreRequest, json_input(data, SCORES, _POOLED_WORDS))
+            assert all(query and document for query, document in pooled.pairs_of(scores))
+        except ApiError as error:
+            assert 400 <= error.status < 500, error
+        except ValueError as error:
+            assert len(str(error)) < 200, error
+
+    yield one
 
 
 def _check_bounds(parsed: Any) -> None:
@@ -227,6 +259,7 @@ def _tokens() -> Iterator[One]:
 
 TARGETS = (
     Target("http_chat", _body(CHATS, "ChatRequest"), ("aegaeon_gateway",)),
+    Target("http_pooled", _pooled, ("aegaeon_gateway",)),
     Target("http_completions", _body(COMPLETIONS, "CompletionRequest"), ("aegaeon_gateway",)),
     *(
         Target(name.removesuffix(".json"), _text_file(name, [_TEXT_FILES[name]], _TEXT_WORDS), ("aegaeon_gateway",))

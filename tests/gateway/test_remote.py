@@ -46,6 +46,12 @@ async def test_the_small_files_are_fetched_once_and_the_weights_never(web: Serve
     assert (len(web.asked), web.sent("model.safetensors")) == (asked, 0)
 
 
+async def test_what_says_how_a_model_pools_is_fetched_in_its_own_folder(web: Server, tmp_path: Path) -> None:
+    web.files["1_Pooling/config.json"] = b'{"pooling_mode_lasttoken": true}'
+    directory = await directories(tmp_path).get(http(web.address))
+    assert (directory / "1_Pooling" / "config.json").read_bytes() == web.files["1_Pooling/config.json"]
+
+
 async def test_a_directory_that_is_a_link_to_itself_is_refused_with_a_sentence(tmp_path: Path) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to("loop")

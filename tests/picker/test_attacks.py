@@ -19,6 +19,7 @@ from picker.hostile import ATTACKS, PROCESS, body_request, connect
 pytestmark = pytest.mark.slow  # runs without anything beside it: how long calls of others take is compared
 
 ATTACK_S = 1.0
+AT_ONCE = 3
 PATIENCE_S = 60.0
 GROWTH_BYTES = 160 << 20  # 128 MiB may be buffered; no single address gets near it
 SLOWER = 20.0  # times a quiet call, which leaves room for a machine that does other things
@@ -67,9 +68,9 @@ class Victim:
         return int(status.split("VmRSS:")[1].split()[0]) << 10
 
     async def metric(self, name: str) -> float:
-        """The sum of its lines that contain `name`."""
+        """The sum of its samples that contain `name`, but for the times at which they were created."""
         async with self.session.get(f"http://127.0.0.1:{self.metrics_port}/metrics") as response:
-            lines = (await response.text()).splitlines()
+            lines = [line for line in (await response.text()).splitlines() if "_created" not in line]
         return sum(float(line.split()[-1]) for line in lines if name in line and not line.startswith("#"))
 
     async def until(self, holds: Callable[[float], bool], name: str) -> None:
@@ -149,6 +150,18 @@ async def attacked(of: Victim, innocent: Innocent, *names: str) -> float:
     return statistics.median(await calls)
 
 
+def groups() -> list[list[str]]:
+    """All attacks, AT_ONCE at most in a group and each of it counted by another reason."""
+    made: list[list[str]] = []
+    for name in ATTACKS:
+        kind = REASONS.get(name, name)
+        fitting = (g for g in made if len(g) < AT_ONCE and kind not in [REASONS.get(other, other) for other in g])
+        if (group := next(fitting, None)) is None:
+            made.append(group := [])
+        group.append(name)
+    return made
+
+
 async def test_no_attack_ends_or_delays_the_calls_of_others_and_each_is_counted_by_its_reason() -> None:
     """One process for all of them, so that what they leave behind adds up."""
     options = ("--max-streams-per-connection", "300")  # so that a second is enough to open too many
@@ -156,12 +169,17 @@ async def test_no_attack_ends_or_delays_the_calls_of_others_and_each_is_counted_
         innocent = Innocent(channel)
         quiet_s = await measured(innocent, 0.5)
         before = of.rss_bytes()
-        for name in ATTACKS:
-            took_s = await attacked(of, innocent, name)
-            assert took_s <= SLOWER * quiet_s + SLOWER_S, name
-            assert of.rss_bytes() - before < GROWTH_BYTES, name
-            if name in REASONS:
-                assert await of.metric(f'reason="{REASONS[name]}"') > 0, name
+        for names in groups():
+            counted = {name: await of.metric(f'reason="{REASONS[name]}"') for name in names if name in REASONS}
+            took_s = await attacked(of, innocent, *names)
+            if took_s > SLOWER * quiet_s + SLOWER_S:  # of two processors: each alone must leave others theirs
+                for name in names:
+                    assert await attacked(of, innocent, name) <= SLOWER * quiet_s + SLOWER_S, name
+            assert of.rss_bytes() - before < GROWTH_BYTES, names
+            for name, times in counted.items():
+                async with asyncio.timeout(PATIENCE_S):  # a second may be too short for an attacker on a busy machine
+                    while await of.metric(f'reason="{REASONS[name]}"') <= times:
+                        await attacked(of, innocent, name)
         assert await of.metric("aegaeon_picker_buffered_bytes") == 0
         assert await of.metric('reason="failed"') == 0
 

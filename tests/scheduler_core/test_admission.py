@@ -11,20 +11,22 @@ from small_world import small_world
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, SlackSettings
-from aegaeon_scheduler.core.domain import ModelName, RejectCode, Role
+from aegaeon_scheduler.core.domain import ModelName, RejectCode, Role, Slo, Terms, Tier
 from aegaeon_scheduler.core.errors import ConfigError
-from aegaeon_scheduler.core.policies.slack.table import Line
+from aegaeon_scheduler.core.policies.slack.demand import Demand, Need, lives
 from aegaeon_scheduler.core.scheduler import Scheduler
+from aegaeon_scheduler.core.slo import attainment
+from aegaeon_simulator.pool.client import Client
 from aegaeon_simulator.pool.world import World
 
+LATENCY = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
 FEASIBLE = SchedulerConfig(admission="feasible", bound_ttft=1.5)
 
 
 def crowded(admission: str) -> World:
     """One engine with room for one model, eight models that all want it at once and go on wanting it."""
     policy = SlackSettings()
-    latency = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
-    config = SchedulerConfig(policy=policy, latency=latency, hold_s=1e9, admission=admission, refine=False)
+    config = SchedulerConfig(policy=policy, latency=LATENCY, hold_s=1e9, admission=admission, refine=False)
     world = small_world([Role.UNIFIED], models=8, slabs=130, config=config)
     for i in range(160):
         world.request(f"r{i}", ModelName(f"m{i % 8}"), 50, 40, at=0.1 * i)
@@ -113,29 +115,85 @@ def test_an_unknown_kind_of_admission_is_refused_by_name():
         Scheduler(SchedulerConfig(admission="maybe"))
 
 
-def test_the_queue_is_assumed_to_move_at_its_recent_rate():
-    line = Line()
-    assert line.wait_s(25.0, 0, 0.0) == 0.0
-    for i in range(300):
-        line.passed([(0, due) for due in (100.0, 200.0, 300.0, 400.0)], i % 2, now=0.1 * i)
-    assert line.wait_s(250.0, 0, 30.0) == pytest.approx(2 / 5.0, rel=0.1)
-    assert line.wait_s(50.0, 0, 30.0) == 0.0
+def need(level: int = 0, slack_s: float = 2.0, prompts_s: float = 0.0) -> Need:
+    """A group of two whose step takes a tenth of TBT."""
+    return Need(level, step_s=0.01, tbt_s=0.1, slack_s=slack_s, alive=2, tokens=100.0, prompts_s=prompts_s)
 
 
-def test_late_requests_do_not_delay_others():
-    line = Line()
-    line.passed([(0, 1.0), (0, 2.0), (0, 9.0)], 5, now=5.0)
-    assert line.wait_s(8.0, 0, 5.0) == 0.0
+def test_a_group_needs_nothing_before_its_slack_is_used_up_and_then_a_step_each_tbt():
+    assert need(slack_s=5.0, prompts_s=0.2).within(4.0) == 0.2
+    assert need(slack_s=1.0).within(2.0) == pytest.approx(0.01 * 10, rel=0.02)
 
 
-def test_a_new_pool_is_assumed_fast():
-    line = Line()
-    line.passed([(0, 10.0), (0, 11.0), (0, 12.0)], 1, now=0.5)
-    assert line.wait_s(13.0, 0, 0.5) < 1.0
+def test_more_members_live_longer_and_none_longer_than_what_is_due():
+    assert lives(100.0, 1) == pytest.approx(100.0)
+    assert lives(100.0, 2) == pytest.approx(150.0)
+    assert lives(100.0, 8, due=10.0) <= 10.0
 
 
-def test_a_tier_waits_for_those_above_it_and_for_none_below():
-    line = Line()
-    line.passed([(-1, 9.0), (0, 7.0), (1, 6.0)], 0, now=5.0)
-    waits = [line.wait_s(8.0, level, 5.0) for level in (-1, 0, 1)]
-    assert waits[0] == 0.0 < waits[1] < waits[2]
+def test_what_is_admitted_between_two_passes_counts_at_once_and_the_next_pass_begins_anew():
+    demand = Demand()
+    demand.measure([need(), need(level=1)])
+    before = demand.within(0, 10.0)
+    demand.add(need())
+    assert demand.within(0, 10.0) == pytest.approx(2 * before)
+    demand.measure([need()])
+    assert demand.within(0, 10.0) == pytest.approx(before)
+
+
+def test_a_tier_counts_the_needs_of_those_above_it_and_of_none_below():
+    demand = Demand()
+    demand.measure([need(level) for level in (-1, 0, 1)])
+    assert [demand.within(level, 10.0) / need().within(10.0) for level in (-1, 0, 1)] == pytest.approx([1, 2, 3])
+
+
+def flooded(rate: float, models: int, engines: int = 2, terms: dict[ModelName, Terms] | None = None) -> World:
+    """For ten seconds, so many requests a second of models that fit on the engines together."""
+    config = SchedulerConfig(latency=LATENCY, hold_s=1e9, admission="feasible", refine=False)
+    world = small_world([Role.UNIFIED] * engines, models=models, slabs=900, config=config, terms=terms or {})
+    for i in range(int(10 * rate)):
+        world.request(f"r{i}", ModelName(f"m{i % models}"), 400, 40, at=i / rate)
+    world.run(100)
+    return world
+
+
+def refusals(world: World) -> list[Client]:
+    return [client for client in world.clients.values() if client.rejected]
+
+
+def at_once(client: Client) -> bool:
+    return client.rejected_at <= client.arrival + 0.1
+
+
+def on_time(clients: list[Client]) -> float:
+    return attainment((c.times, Slo(2.0, 0.1), c.length) for c in clients).token
+
+
+@pytest.mark.parametrize("models", [1, 4])
+def test_a_flood_is_refused_at_once_and_those_admitted_are_on_time(models):
+    world = flooded(100.0, models)
+    refused = refusals(world)
+    assert 0.2 < len(refused) / len(world.clients) < 0.9
+    assert sum(map(at_once, refused)) >= 0.9 * len(refused)
+    assert on_time([c for c in world.clients.values() if not (c.rejected and at_once(c))]) >= 0.95
+
+
+def test_nothing_is_refused_where_there_is_time_for_all():
+    assert not refusals(flooded(20.0, 4))
+
+
+def test_many_models_asked_at_one_moment_are_admitted_no_further_than_engines_last():
+    config = SchedulerConfig(latency=LATENCY, hold_s=1e9, admission="feasible", refine=False)
+    world = small_world([Role.UNIFIED] * 2, models=60, slabs=1800, host_slabs=4000, config=config)
+    for i in range(60):
+        world.request(f"r{i}", ModelName(f"m{i}"), 50, 200, at=0.5 + 1e-4 * i)
+    world.run(200)
+    assert 10 < len(refusals(world)) < 55
+    assert all(map(at_once, refusals(world)))
+
+
+def test_a_lower_tier_is_refused_first():
+    terms = {ModelName("m0"): Terms(Tier.INTERACTIVE)}
+    world = flooded(50.0, 5, engines=1, terms=terms)
+    by_model = [sum(c.model == f"m{i}" for c in refusals(world)) for i in range(5)]
+    assert by_model[0] < 0.5 * min(by_model[1:])

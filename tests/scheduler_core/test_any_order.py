@@ -125,6 +125,7 @@ shape = st.fixed_dictionaries(
         "contents": st.sampled_from([0, 1, 2]),
         "delay_s": st.sampled_from([0.0, 0.0005, 0.02]),
         "nodes": st.sampled_from([1, 2]),
+        "pooling": st.sampled_from([0, 1]),
     }
 ).map(paired)
 
@@ -160,13 +161,18 @@ def play(
 
     world = small_world(**pool, config=config(policy), fault=inject, observe=observe)
     made.append(world)
-    clients = [
-        world.request(f"r{i}", ModelName(f"m{r.model}"), r.prompt, r.length, r.at) for i, r in enumerate(requests)
-    ]
+    clients = ask(world, requests, pool.get("pooling", 0))
     for t in trouble:
         world.clock.at(t.at, lambda t=t: strike(world, clients, t))
     world.run(until=150.0)
     return world
+
+
+def ask(world: World, requests: list[Arrival], pooling: int) -> list:
+    """Those of the first `pooling` models, which generate nothing, end with their prompt."""
+    lengths = [(1, 1) if r.model < pooling else (r.length, 1 << 20) for r in requests]
+    asked = enumerate(zip(requests, lengths, strict=True))
+    return [world.request(f"r{i}", ModelName(f"m{r.model}"), r.prompt, n, r.at, most) for i, (r, (n, most)) in asked]
 
 
 def strike(world: World, clients: list, trouble: Trouble) -> None:
@@ -225,8 +231,7 @@ def test_the_same_events_give_the_same_commands(policy, pool, requests, trouble,
         world = small_world(
             **pool, config=config(policy), observe=lambda now, event, commands: seen.append((now, event, commands))
         )
-        for i, r in enumerate(requests):
-            world.request(f"r{i}", ModelName(f"m{r.model}"), r.prompt, r.length, r.at)
+        ask(world, requests, pool["pooling"])
         world.run(until=60.0)
         return seen
 

@@ -88,3 +88,15 @@ def test_two_half_made_prompts_that_do_not_fit_together_both_end():
         w.ask(f"long{i}", 0, LONG - 100, 20, at=0.1)
     w.world.run(60)
     assert w.all_finished()
+
+
+def test_a_model_with_prompt_after_prompt_is_preempted_between_two_of_them():
+    """Room for one model: its queue of prompts takes seconds, and there is one on the lane at any time."""
+    terms = {ModelName("m0"): Terms(Tier.BATCH), ModelName("m1"): Terms(Tier.INTERACTIVE)}
+    w = Watched([Role.UNIFIED], {}, slabs=250, host_slabs=4000, terms=terms)
+    for i in range(200):
+        w.ask(f"batch{i}", 0, 300, 5, at=0.1)
+    urgent = w.ask("urgent", 1, 50, 40, at=0.5)
+    w.world.run(100)
+    assert w.all_finished()
+    assert urgent.times[0] < 1.0

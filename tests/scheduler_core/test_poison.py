@@ -134,6 +134,13 @@ def test_progress_resets_the_failure_count_of_a_sequence(policy):
     assert len(client.times) == 600
 
 
+def test_weights_whose_unload_was_skipped_behind_failed_turns_are_unloaded_later():
+    """Four turns in a row fail, each with an unload of the same weights behind it that never runs."""
+    pool = ROOMY | {"roles": [Role.UNIFIED], "slabs": 160}
+    requests = [Arrival(0.7, 1, 1, 1), Arrival(0.0, 0, 1, 21), Arrival(0.0, 1, 1, 1), Arrival(0.0, 0, 1, 1)]
+    check(Poisoned("paper", pool, requests, {0, 2, 3}, "fail", at_decode=False))
+
+
 def end_with_error(engine: Engine, seq: SeqId, kind: FailureKind) -> None:
     """As a sidecar does: the sequence is gone, its turn goes on, and the next report says why."""
     turn, q = engine.compute.turn, engine.state.sequences[seq]

@@ -46,14 +46,14 @@ def test_under_overload_the_upper_tier_is_on_time_and_the_lower_one_is_late():
     alike, _ = pool([], [7.0] * 4)
     assert tokens_on_time(alike, MODELS[0]) < 0.5  # with nothing said of who matters, some model is late
     world, _ = pool([Terms(Tier.INTERACTIVE)], [7.0] * 4)
-    assert tokens_on_time(world, MODELS[0]) >= 0.98
+    assert tokens_on_time(world, MODELS[0]) >= 0.99
     assert tokens_on_time(world, *MODELS[1:]) < 0.9
 
 
 def test_each_tier_is_late_before_the_one_above():
     terms = [Terms(Tier.INTERACTIVE), Terms(), Terms(Tier.BATCH), Terms(Tier.BATCH)]
     world, _ = pool(terms, [6.0] * 4)
-    assert min(tokens_on_time(world, name) for name in MODELS[:2]) >= 0.98
+    assert min(tokens_on_time(world, name) for name in MODELS[:2]) >= 0.99
     assert tokens_on_time(world, *MODELS[2:]) < 0.9
 
 
@@ -73,9 +73,9 @@ def test_engine_time_is_shared_by_weight_and_no_model_starves():
     alike, _ = pool([], [9.0] * 4)
     weighted, _ = pool([Terms(), Terms(), Terms(weight=3), Terms()], [9.0] * 4)
     had, got = ([decoded_until(world, name, 40.0) for name in MODELS] for world in (alike, weighted))
-    assert min(had) < 0.15 * max(had)
+    assert min(had) < 0.35 * max(had)
     assert got[2] == max(got) > 1.2 * sorted(got)[-2]
-    assert min(got) > 0.15 * max(got)
+    assert min(got) > 0.35 * max(got)
 
 
 def test_a_model_withdrawn_and_added_again_starts_with_no_debt():

@@ -45,7 +45,7 @@ seconds = st.floats(0, 1e6)
 seqs = st.builds(SeqId, names, counts)
 shapes = st.dictionaries(names, st.builds(ShapeMemory, counts, counts), max_size=3)
 memories = st.builds(Memory, counts, counts, shapes, shapes)
-footprints = st.builds(Footprint, counts, counts, names, counts, counts, counts, names)
+footprints = st.builds(Footprint, counts, counts, names, counts, counts, counts, names, st.booleans())
 held = st.builds(Held, seqs, counts, names, counts, counts, counts, st.sampled_from(Place))
 
 
@@ -85,7 +85,8 @@ def wire_progress(progress: events.Progress) -> engine_pb2.SeqProgress:
 def wire_footprint(footprint: Footprint | None) -> model_pb2.Footprint | None:
     if footprint is None:
         return None
-    return model_pb2.Footprint(**{name: getattr(footprint, name) for name in Footprint.__slots__})
+    given = {name: getattr(footprint, name) for name in Footprint.__slots__ if name != "pools"}
+    return model_pb2.Footprint(**given, task="embed" if footprint.pools else "generate")
 
 
 def report_of(event: Any) -> engine_pb2.Report:

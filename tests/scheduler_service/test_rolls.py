@@ -78,8 +78,8 @@ async def says(sidecar: Any, model: model_pb2.ModelSpec, phase: Any = CACHED, re
 async def shown(gateway: Any, phase: Any, directory: str) -> None:
     """Until a gateway sees tiny-a so."""
     while True:
-        model = (await gateway.next("catalog")).models[0]
-        if (model.phase, model.spec.source.directory) == (phase, directory):
+        models = (await gateway.next("catalog")).models
+        if [(model.phase, model.spec.source.directory) for model in models] == [(phase, directory)]:
             return
 
 

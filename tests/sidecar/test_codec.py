@@ -22,6 +22,7 @@ from aegaeon_sidecar.domain.sequences import (
     Finish,
     KvHandle,
     Place,
+    PoolingParams,
     ReasoningBudget,
     Said,
     SamplingParams,
@@ -40,6 +41,7 @@ MESSAGES: Mapping[type, type[Message]] = {
     ReasoningBudget: model_pb2.ReasoningBudget,
     Said: gateway_pb2.PromptLogprob,
     Constraint: model_pb2.Constraint,
+    PoolingParams: model_pb2.Pooling,
     catalog.HubSource: model_pb2.HubSource,
     catalog.S3Source: model_pb2.S3Source,
     catalog.HttpSource: model_pb2.HttpSource,
@@ -83,6 +85,7 @@ PLAIN = {
     str: st.text(string.ascii_letters + "-/é", max_size=8),
     int: st.integers(0, 2**32 - 1),
     bool: st.booleans(),
+    bytes: st.binary(max_size=8),
     float: st.floats(-(2.0**40), 2.0**40, width=32),
 }
 

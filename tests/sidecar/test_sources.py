@@ -77,6 +77,16 @@ def test_a_folder_on_a_web_server_is_fetched_once_and_then_found(web: Server, fo
     again.close()
 
 
+def test_what_says_how_a_model_pools_is_fetched_in_its_own_folder(web: Server, folder: Path) -> None:
+    web.files |= {"modules.json": b"[]", "1_Pooling/config.json": b'{"pooling_mode_lasttoken": true}'}
+    stored = obtain(quick_tier(folder), http(web))
+    pooling = stored.directory / "1_Pooling" / "config.json"
+    assert pooling.read_bytes() == web.files["1_Pooling/config.json"]
+    assert [path.name for path in pooling.parent.iterdir()] == ["config.json"]
+    assert (stored.directory / "modules.json").exists()
+    stored.close()
+
+
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, len(WEIGHTS) - 1), max_size=4), ranges=st.booleans())
 def test_a_download_interrupted_at_any_byte_resumes_there(

@@ -90,7 +90,9 @@ class Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self) -> None:
-        folder, _, name = self.path.partition("?")[0].rpartition("/")
+        _, root, rest = self.path.partition("?")[0].partition("/models/")
+        model, _, name = rest.partition("/")
+        folder = root + model
         if self.folder.hanging and folder.endswith(self.folder.hanging):
             self.folder.released.wait()
         self.folder.tokens.append((self.path, self.headers.get("Authorization")))

@@ -24,6 +24,7 @@ def manifests(
     device: str = "16Mi",
     host_kv: str = "32Mi",
     host_cache: str = "64Mi",
+    backend: str = "torch",
     **scheduling: Any,
 ) -> str:
     """A GpuPool and a ModelPool for these model directories."""
@@ -33,7 +34,7 @@ def manifests(
     memory = {"deviceBytes": device, "slabSize": "64Ki", "hostModelCache": host_cache, "hostKv": host_kv}
     pool = {
         **_head("GpuPool"),
-        "spec": {**roles, "memory": memory, "scheduling": {"qMax": "200ms", **scheduling}},
+        "spec": {**roles, "backend": backend, "memory": memory, "scheduling": {"qMax": "200ms", **scheduling}},
     }
     served = [
         {"name": name, "source": {"hostPath": str(path)}, "slo": {"ttft": "5s", "tbt": "200ms"}}

@@ -15,9 +15,11 @@ TOKENS = 200  # of an answer: kills and cuts come within its first ones, while a
 PROMPTS = ("The quick brown fox", "Tokens are scheduled one by one", "def step(batch):")
 
 
-async def stream(client: Any, model: str, prompt: str, on_token: Callable[[], None] = lambda: None) -> str:
+async def stream(
+    client: Any, model: str, prompt: str, on_token: Callable[[], None] = lambda: None, tokens: int = TOKENS
+) -> str:
     answer = await client.completions.create(
-        model=model, prompt=prompt, max_tokens=TOKENS, temperature=0, stream=True, extra_body={"ignore_eos": True}
+        model=model, prompt=prompt, max_tokens=tokens, temperature=0, stream=True, extra_body={"ignore_eos": True}
     )
     pieces = []
     async for chunk in answer:

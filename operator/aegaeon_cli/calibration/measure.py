@@ -38,12 +38,15 @@ class Measured:
     step: list[tuple[int, int, float]] = field(default_factory=list)
 
 
-def measure(directory: Path, dtype: str, max_model_len: int, grid: Grid) -> Measured:
-    """Time one model over the grid, as far as its length goes. Raises the sidecar's ModelError for a bad directory."""
+def measure(directory: Path, dtype: str, max_model_len: int, grid: Grid, task: str = "") -> Measured:
+    """Time one model over the grid, as far as its length goes. Raises the sidecar's ModelError for a bad directory.
+
+    `task`: what it is for; "": what its files show. Of one that generates nothing a step is a prompt's next token.
+    """
     from aegaeon_sidecar.backends.torch import TorchBackend
 
     backend = TorchBackend(dtype=dtype)
-    layout = backend.describe(directory, max_model_len)
+    layout = backend.describe(directory, max_model_len, task)
     bench = _Bench(backend, layout, directory, _blocks_needed(layout, grid))
     measured = Measured(layout)
     for tokens in _within(grid.prompts, layout.max_model_len):
@@ -64,6 +67,7 @@ class _Bench:
 
         self._backend = backend
         self._block_tokens = layout.kv_block_tokens
+        self._pools = layout.pools
         self._weights = np.zeros(layout.weight_bytes, np.uint8)
         fill(look(directory, layout), [self._weights], StageRing(), hashed=False)
         backend.register("model", directory, layout, self._weights)
@@ -77,12 +81,14 @@ class _Bench:
 
     def _inputs(self, batch: int, tokens: int, position: int) -> Iterator[StepInput]:
         from aegaeon_sidecar.backends import StepInput
+        from aegaeon_sidecar.domain.sequences import PoolingParams
         from aegaeon_sidecar.sampling import SamplerState
 
         each = -(-(position + tokens) // self._block_tokens)
         for index in range(batch):
             blocks = np.arange(index * each, (index + 1) * each, dtype=np.int32)
-            yield StepInput([_TOKEN] * tokens, position, blocks, SamplerState())
+            sampler, pooling = (None, PoolingParams()) if self._pools else (SamplerState(), None)
+            yield StepInput([_TOKEN] * tokens, position, blocks, sampler, pooling=pooling)
 
 
 def _blocks_needed(layout: Layout, grid: Grid) -> int:

@@ -68,6 +68,9 @@ class Generation:
         submit.model, submit.identity = request.spec.name, request.spec.identity
         submit.sampling.CopyFrom(request.sampling)
         submit.limits.CopyFrom(self.limits)
+        if request.options.pooled is not None:
+            submit.pooling.SetInParent()
+            submit.pooling.logits_of.extend(request.options.pooled.logits_of)
         submit.age_s = now - request.arrived
         return message
 
@@ -138,7 +141,7 @@ class Generation:
         for token, at in fresh:
             before = output.tokens
             output.feed(token)
-            if output.tokens > before:
+            if output.tokens > before or token.pooled:
                 self._score(choice, before, at)
 
     def _score(self, choice: Choice, index: int, at: float) -> None:
@@ -154,7 +157,8 @@ class Generation:
         """It is over, however it ended: what its choices were and took goes into the metrics."""
         arrived, prompt = self.request.arrived, self.prompt.tokens
         for choice in self.choices:
-            if tokens := choice.output.tokens:
+            tokens = choice.output.tokens
+            if tokens or choice.first_at:
                 first, last = choice.first_at, choice.last_at
                 times = Times(last - arrived, first - arrived - choice.prefill_s, choice.prefill_s, last - first)
                 reason = choice.output.finish or "abort"

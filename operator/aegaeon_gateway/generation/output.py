@@ -50,7 +50,7 @@ class Delta:
 
     `stop_reason`: the stop string or stop token of the client that ended it; `prompt`: logprobs of the prompt's tokens
     from the second on, on the first delta; `total`: output tokens of the choice so far; `calls_before`: calls of the
-    choice before these.
+    choice before these; `pooled`: float32, little-endian, where no text was wanted.
     """
 
     index: int
@@ -64,6 +64,7 @@ class Delta:
     stop_reason: str | int | None = None
     prompt: list[PromptLogprob] | None = None
     total: int = 0
+    pooled: bytes = b""
 
 
 class Output:
@@ -119,7 +120,8 @@ class Output:
         if options.prompt_logprobs and token.index == 0:
             delta.prompt = list(token.prompt)
         if options.silent:
-            self._end("length")
+            delta.pooled = token.pooled
+            self._end("stop" if token.pooled else "length")
             return
         self.tokens += 1
         delta.tokens.append(token.token)

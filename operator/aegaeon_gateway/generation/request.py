@@ -14,7 +14,7 @@ from aegaeon_proto.v1.model_pb2 import Limits, ModelSpec, Sampling
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Each of `prompts` has one of `limits` and `options.n` choices. `texts`: the prompts as text, for echo alone.
+    """Each of `prompts` has one of `limits` and `options.n` choices. `texts`: what the answer repeats.
 
     `spec` is of the model that the prompts were made for: token k is due `ttft_s + k * tbt_s` seconds after `arrived`
     (time.monotonic()).

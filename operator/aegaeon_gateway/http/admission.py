@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aegaeon_gateway.errors import PromptTooLongError, UnauthorizedError
+from aegaeon_gateway.request.pooled import MAX_INPUTS
 from aegaeon_gateway.request.schema import MAX_CHOICES
 from aegaeon_gateway.tenancy import Directory, Tenant
 from aegaeon_gateway.workers.bounds import BYTES_PER_TOKEN
@@ -16,6 +17,21 @@ _SLACK_BYTES = 64 << 10
 """for what is in a body beside the prompt"""
 UNKNOWN_BODY_BYTES = 1 << 40
 """where no length is known only the configured limit counts"""
+
+
+_PROMPTS: dict[Endpoint, int] = {
+    "completions": MAX_CHOICES,
+    "embeddings": MAX_INPUTS,
+    "rerank": MAX_INPUTS,
+    "score": 2 * MAX_INPUTS,
+}
+_PARAMS: dict[Endpoint, str] = {
+    "chat": "messages",
+    "detokenize": "tokens",
+    "embeddings": "input",
+    "rerank": "documents",
+    "score": "documents",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +62,10 @@ class Client:
 
 
 def body_bytes(length: int, endpoint: Endpoint) -> int:
-    """What a body for a model of `length` tokens may have; a completion's may have many prompts."""
+    """What a body for a model of `length` tokens may have; some endpoints take many prompts."""
     if not length:
         return UNKNOWN_BODY_BYTES
-    return _SLACK_BYTES + length * BYTES_PER_TOKEN * (MAX_CHOICES if endpoint == "completions" else 1)
+    return _SLACK_BYTES + length * BYTES_PER_TOKEN * _PROMPTS.get(endpoint, 1)
 
 
 def check_body(body: bytes | bytearray, length: int, endpoint: Endpoint) -> None:
@@ -59,5 +75,5 @@ def check_body(body: bytes | bytearray, length: int, endpoint: Endpoint) -> None
             f"The body has {len(body)} bytes, but this model's maximum context length is {length} tokens, for which "
             f"{most} bytes are allowed; send less."
         )
-        param = {"chat": "messages", "detokenize": "tokens"}.get(endpoint, "prompt")
+        param = _PARAMS.get(endpoint, "prompt")
         raise PromptTooLongError(message, param=param, code="context_length_exceeded")

@@ -1,9 +1,9 @@
-"""The two completion endpoints: prepare the request, submit it, and write the answer as it comes."""
+"""The endpoints that models answer: prepare the request, submit it, and write the answer as it comes."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from aiohttp import web
@@ -17,6 +17,7 @@ from aegaeon_gateway.generation.request import Request
 from aegaeon_gateway.http.admission import Client
 from aegaeon_gateway.http.gateway import REQUEST_ID, TENANT, Gateway
 from aegaeon_gateway.http.intake import TOKEN_BYTES, Holding, read_body
+from aegaeon_gateway.http.pooled import Pooler
 from aegaeon_gateway.http.preparation import Preparation, Received
 from aegaeon_gateway.http.responses import stream, whole
 from aegaeon_gateway.http.silence import Silence
@@ -24,19 +25,32 @@ from aegaeon_gateway.metrics import ModelMetrics
 from aegaeon_gateway.workers.wire import Endpoint
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
+Served = Callable[[web.Request, Received, ModelStatus, Holding], Awaitable[web.StreamResponse]]
+
 
 class Answerer:
-    """Handlers of POST /v1/chat/completions and /v1/completions, /tokenize and /detokenize."""
+    """Handlers of POST /v1/chat/completions and /v1/completions, /v1/embeddings, /rerank and /score, /tokenize and
+    /detokenize."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._preparation = Preparation(gateway)
+        self._pooler = Pooler(gateway, self._preparation)
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
-        return await self._serve(http, "chat")
+        return await self._serve(http, "chat", self._served)
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
-        return await self._serve(http, "completions")
+        return await self._serve(http, "completions", self._served)
+
+    async def embeddings(self, http: web.Request) -> web.StreamResponse:
+        return await self._serve(http, "embeddings", self._pooler.serve)
+
+    async def rerank(self, http: web.Request) -> web.StreamResponse:
+        return await self._serve(http, "rerank", self._pooler.serve)
+
+    async def score(self, http: web.Request) -> web.StreamResponse:
+        return await self._serve(http, "score", self._pooler.serve)
 
     async def tokenize(self, http: web.Request) -> web.Response:
         return await self._at_once(http, "tokenize")
@@ -62,13 +76,13 @@ class Answerer:
             answer = await self._preparation.answer(received, await self._preparation.ready(received.model))
         return web.Response(body=answer, content_type="application/json")
 
-    async def _serve(self, http: web.Request, endpoint: Endpoint) -> web.StreamResponse:
+    async def _serve(self, http: web.Request, endpoint: Endpoint, served: Served) -> web.StreamResponse:
         """From the body to the end of the answer, once more when the model changes before any of the answer is out."""
         async with self._received(http, endpoint) as (received, holding):
             while True:
                 model = await self._preparation.ready(received.model)
                 try:
-                    return await self._served(http, received, model, holding)
+                    return await served(http, received, model, holding)
                 except ApiError as error:
                     if received.body is None or not await self._preparation.is_another(model, error):
                         raise

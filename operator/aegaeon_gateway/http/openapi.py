@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from aegaeon_gateway.request.parameters import REFUSED
+from aegaeon_gateway.request.pooled import EmbeddingRequest, RerankRequest, ScoreRequest
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest, accepted
 from aegaeon_gateway.request.texts import DetokenizeRequest, TokenizeRequest
 
@@ -49,7 +50,14 @@ def description() -> bytes:
     completions = {"requestBody": _body("CompletionRequest"), "responses": _completion_answers("Completion")}
     chat = {"requestBody": _body("ChatRequest"), "responses": _completion_answers("ChatCompletion")}
     model_id = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    ranked = _operation("rerank", "Documents, the most relevant for a query first.", _posted("Rerank"))
+    scored = _operation("score", "How relevant documents are.", _posted("Score"))
     paths = {
+        "/v1/embeddings": {"post": _operation("createEmbedding", "Embed texts.", _posted("Embedding"))},
+        "/rerank": {"post": ranked},
+        "/v1/rerank": {"post": {**ranked, "operationId": "rerankV1"}},
+        "/score": {"post": scored},
+        "/v1/score": {"post": {**scored, "operationId": "scoreV1"}},
         "/v1/chat/completions": {"post": _operation("createChatCompletion", "Answer a chat.", chat)},
         "/v1/completions": {"post": _operation("createCompletion", "Continue texts.", completions)},
         "/v1/models": {"get": _operation("listModels", "The models that the key may use.", _get("ModelList"))},
@@ -74,7 +82,7 @@ def description() -> bytes:
 def _requests() -> dict[str, Json]:
     """The schemas of both request bodies and what they name, with what their types cannot say."""
     kinds = [accepted(kind) for kind in (ChatRequest, CompletionRequest)]
-    every = [*kinds, TokenizeRequest, DetokenizeRequest]
+    every = [*kinds, TokenizeRequest, DetokenizeRequest, EmbeddingRequest, RerankRequest, ScoreRequest]
     _, schemas = msgspec.json.schema_components(every, ref_template=_COMPONENTS + "{name}")
     for kind in kinds:
         properties = schemas[kind.__name__]["properties"]
@@ -92,7 +100,7 @@ def _answers() -> dict[str, Json]:
         prompt_tokens_details=_object(cached_tokens=_COUNT),
     )
     error = _object(message=_STRING, type=_STRING, param=_or_null(_STRING), code=_or_null(_STRING))
-    state = _object(phase=_STRING, reason=_STRING)
+    state = _object(phase=_STRING, reason=_STRING, task=_or_null(_STRING))
     model = _object(
         id=_STRING, object={"const": "model"}, created=_COUNT, owned_by=_STRING, root=_STRING,
         parent={"type": "null"}, max_model_len=_or_null(_COUNT), aegaeon=state,
@@ -106,11 +114,36 @@ def _answers() -> dict[str, Json]:
             count=_COUNT, max_model_len=_COUNT, tokens=_IDS, token_strs=_or_null({"type": "array", "items": _STRING})
         ),
         "DetokenizeAnswer": _object(prompt=_STRING),
+        "EmbeddingAnswer": _listed(_embedding()),
+        "ScoreAnswer": _listed(_object(index=_COUNT, object={"const": "score"}, score={"type": "number"})),
+        "RerankAnswer": _ranking(),
         "Version": _object(version=_STRING),
         "Model": model,
         "ModelList": _object(object={"const": "list"}, data={"type": "array", "items": _ref("Model")}),
         "Health": _object(status={"enum": ["ok", "starting"]}, scheduler={"enum": ["attached", "unavailable"]}),
     }
+
+
+def _listed(entry: Json) -> Json:
+    usage = _object(
+        prompt_tokens=_COUNT, completion_tokens=_COUNT, total_tokens=_COUNT, prompt_tokens_details={"type": "null"}
+    )
+    data: Json = {"type": "array", "items": entry}
+    return _object(
+        object={"const": "list"}, id=_STRING, created=_COUNT, model=_STRING, data=data, usage=usage
+    )  # fmt: skip
+
+
+def _embedding() -> Json:
+    numbers: Json = {"anyOf": [{"type": "array", "items": {"type": "number"}}, _STRING]}
+    return _object(object={"const": "embedding"}, index=_COUNT, embedding=numbers)
+
+
+def _ranking() -> Json:
+    document = _object(text=_STRING, multi_modal={"type": "null"})
+    result = _object(index=_COUNT, document=document, relevance_score={"type": "number"})
+    usage = _object(prompt_tokens=_COUNT, total_tokens=_COUNT)
+    return _object(id=_STRING, model=_STRING, usage=usage, results={"type": "array", "items": result})
 
 
 def _completion(kind: str, choice: Json) -> Json:

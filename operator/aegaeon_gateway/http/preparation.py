@@ -24,7 +24,13 @@ from aegaeon_gateway.request.parse import model_of
 from aegaeon_gateway.workers.wire import Endpoint, Job
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
-_PREFIXES: dict[Endpoint, str] = {"chat": "chatcmpl", "completions": "cmpl"}
+_PREFIXES: dict[Endpoint, str] = {
+    "chat": "chatcmpl",
+    "completions": "cmpl",
+    "embeddings": "embd",
+    "rerank": "rerank",
+    "score": "score",
+}
 _KEPT_BYTES = 16384  # of a body while it is answered: should its model change at this moment, the prompt is made anew
 
 
@@ -106,7 +112,17 @@ class Preparation:
         text = await self._text(model, received.arrived + self._gateway.config.hold_s)
         length, spec = served_length(model) or text.max_positions, model.spec
         check_body(body, length, received.endpoint)
-        return text, Job(text.key, received.endpoint, received.model, length, spec.tool_calls, spec.reasoning)
+        job = Job(
+            key=text.key,
+            endpoint=received.endpoint,
+            model=received.model,
+            length=length,
+            calls=spec.tool_calls,
+            reasoning=spec.reasoning,
+            task=spec.task,
+            matryoshka=spec.matryoshka,
+        )
+        return text, job
 
     async def is_another(self, model: ModelStatus, error: ApiError) -> bool:
         """Whether the name stands for another model by now; where the scheduler says so, its catalog is on its way."""

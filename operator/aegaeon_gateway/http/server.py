@@ -27,7 +27,7 @@ from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 log = logging.getLogger(__name__)
 
 _CLIENT_ID: web.RequestKey[str | None] = web.RequestKey("client_id", str)
-_OF_MODELS = {"/tokenize", "/detokenize"}
+_OF_MODELS = {"/tokenize", "/detokenize", "/rerank", "/score"}
 _ACCEPTED_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -40,6 +40,10 @@ def make_app(gateway: Gateway, refusals: Refusals) -> web.Application:
     app.on_response_prepare.append(_name_request)
     app.router.add_post("/v1/chat/completions", answerer.chat)
     app.router.add_post("/v1/completions", answerer.completions)
+    app.router.add_post("/v1/embeddings", answerer.embeddings)
+    for prefix in ("", "/v1"):
+        app.router.add_post(f"{prefix}/rerank", answerer.rerank)
+        app.router.add_post(f"{prefix}/score", answerer.score)
     app.router.add_post("/tokenize", answerer.tokenize)
     app.router.add_post("/detokenize", answerer.detokenize)
     app.router.add_get("/v1/models", pages.models)
@@ -107,6 +111,7 @@ class _Pages:
             "aegaeon": {
                 "phase": "failed" if unusable else phase_name(model),
                 "reason": unusable or model.reason,
+                "task": model.spec.task or model.footprint.task or None,
             },
         }
 

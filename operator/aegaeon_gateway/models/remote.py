@@ -24,11 +24,14 @@ from aegaeon_proto.outbound.errors import OutboundError
 from aegaeon_proto.outbound.slots import Slots, http_slot, hub_slot, s3_slot
 from aegaeon_proto.outbound.store import read_whole, s3_client
 from aegaeon_proto.outbound.urls import HUB_FILES_HOSTS, check_source
+from aegaeon_proto.pooling import MODULES, POOLING
 from aegaeon_proto.redaction import sentence
 from aegaeon_proto.v1.model_pb2 import HttpSource, HubSource, ModelSource, S3Source
 
 _NAMES = (
     "config.json",
+    MODULES,
+    POOLING,
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -124,6 +127,7 @@ def _fill(part: Path, get: Get) -> None:
         data = get(name, min(left, FILE_BYTES.get(name, OTHER_FILE_BYTES)))
         if data is not None:
             left -= len(data)
+            (part / name).parent.mkdir(exist_ok=True)
             (part / name).write_bytes(data)
 
 

@@ -10,11 +10,13 @@ from msgspec import Raw, Struct
 
 from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.request.parameters import REFUSED
+from aegaeon_gateway.request.pooled import MAX_INPUTS, EmbeddingRequest, RerankRequest, ScoreRequest
 from aegaeon_gateway.request.schema import MAX_CHOICES, ChatRequest, CommonRequest, CompletionRequest, accepted
 from aegaeon_gateway.request.texts import DetokenizeRequest, TokenizeRequest
 
 _MESSAGES = {
     # by parameter, or by the last names of its path: where msgspec's own words say less
+    "input": "must be a text, a list of texts, a list of token ids or a list of such lists, none of them empty",
     "prompt": "must be a text, a list of texts, a list of token ids or a list of such lists",
     "response_format.type": "must be text, json_object or json_schema",
     "role": "must be system, developer, user, assistant or tool",
@@ -30,11 +32,12 @@ class _ModelOnly(Struct):
 
 
 RequestT = TypeVar("RequestT", ChatRequest, CompletionRequest)
-AloneT = TypeVar("AloneT", TokenizeRequest, DetokenizeRequest)
+AloneT = TypeVar("AloneT", TokenizeRequest, DetokenizeRequest, RerankRequest, ScoreRequest)
+_ALONE = (TokenizeRequest, DetokenizeRequest, EmbeddingRequest, RerankRequest, ScoreRequest, _ModelOnly)
 _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
     ChatRequest: msgspec.json.Decoder(accepted(ChatRequest)),
     CompletionRequest: msgspec.json.Decoder(accepted(CompletionRequest)),
-    **{kind: msgspec.json.Decoder(kind) for kind in (TokenizeRequest, DetokenizeRequest, _ModelOnly)},
+    **{kind: msgspec.json.Decoder(kind) for kind in _ALONE},
 }
 _INDEX = re.compile(r"\[\d+\]")
 _PLACE = re.compile(r"(?s)(.*?)(?: - at `(?:key in )?\$(.*)`)?")
@@ -65,6 +68,16 @@ def parse(kind: type[RequestT], body: bytes | bytearray) -> RequestT:
 def parse_alone(kind: type[AloneT], body: bytes | bytearray) -> AloneT:
     """The same of a body that its types say everything of."""
     request: AloneT = _decode(kind, body)
+    return request
+
+
+def parse_embedding(body: bytes | bytearray) -> EmbeddingRequest:
+    """The same of a body of /v1/embeddings."""
+    request: EmbeddingRequest = _decode(EmbeddingRequest, body)
+    if isinstance(request.input, list) and len(set(map(type, request.input))) != 1:
+        raise _invalid("input", _MESSAGES["input"])
+    if len(request.prompts) > MAX_INPUTS:
+        raise _invalid("input", f"{len(request.prompts)} prompts are more than {MAX_INPUTS}")
     return request
 
 
@@ -129,8 +142,8 @@ def _as_api_error(error: str) -> InvalidRequestError:
         return InvalidRequestError(f"{param} is missing", param=param, code="missing_parameter")
     if not place:
         return InvalidRequestError("The body must be a JSON object", code="invalid_json")
-    if _INDEX.sub("", place) == "prompt":  # a union of lists has no one path
-        place = "prompt"
+    if (whole := _INDEX.sub("", place)) in ("prompt", "input"):  # a union of lists has no one path
+        place = whole
     plain = message.replace(" | null", "").replace("`", "")
     names = _INDEX.sub("", place).split(".")
     return _invalid(place, _MESSAGES.get(names[-1]) or _MESSAGES.get(".".join(names[-2:]), plain))

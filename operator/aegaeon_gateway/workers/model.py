@@ -14,7 +14,8 @@ from aegaeon_gateway.dialects.families import detected
 from aegaeon_gateway.errors import InvalidRequestError, TokenizerError
 from aegaeon_gateway.text.decoders import stages_of
 from aegaeon_gateway.workers.bounds import check_added, check_decoder, check_files, check_vocabulary
-from aegaeon_gateway.workers.wire import Loaded
+from aegaeon_gateway.workers.wire import Job, Loaded
+from aegaeon_proto.pooling import PoolingError, Purpose, purpose_of, read_documents
 from aegaeon_proto.sampling import DEFAULTS, MAX_STOP_IDS
 
 if TYPE_CHECKING:
@@ -48,6 +49,20 @@ class ModelText:
         self.defaults = _sampling_defaults(directory)
         self._template = _template_of(tokenizer)
         self.dialect = detected(self._template)
+        self.has_score_template = all(self._names_role(role) for role in ("query", "document"))
+        self._documents = read_documents(directory)
+        self.hidden_size = _positive(_json(directory / "config.json"), "hidden_size")
+
+    def purpose(self, job: Job) -> Purpose:
+        """What it is for. Raises InvalidRequestError for what is not served."""
+        try:
+            return purpose_of(self._documents, job.task)
+        except PoolingError as error:
+            message = f"The model {job.model!r} cannot be used: {error}"
+            raise InvalidRequestError(message, param="model", code="unsupported_model") from error
+
+    def _names_role(self, role: str) -> bool:
+        return f"'{role}'" in self._template or f'"{role}"' in self._template
 
     def knows(self, variable: str) -> bool:
         """Whether the chat template mentions a variable."""
@@ -96,6 +111,17 @@ class ModelText:
         """Token ids of `text`; `special`: with what the tokenizer puts around a text (BOS)."""
         return array("I", self._backend.encode(text, add_special_tokens=special).ids)
 
+    def encode_pair(self, first: str, second: str) -> array[int]:
+        """Two texts as the tokenizer joins them."""
+        return array("I", self._backend.encode(first, second).ids)
+
+    def cut(self, text: str, tokens: int | None) -> str:
+        """The beginning of a text, so many tokens of it; none or 0: all of it."""
+        if not tokens:
+            return text
+        offsets = self._backend.encode(text, add_special_tokens=False).offsets
+        return text if len(offsets) <= tokens else text[: offsets[tokens - 1][1]]
+
     def name(self, token: int) -> str:
         """A token as the vocabulary spells it."""
         return str(self._backend.id_to_token(token) or "")
@@ -135,6 +161,8 @@ def load(directory: Path) -> ModelText:
         return ModelText(_tokenizer(directory), directory)
     except (MemoryError, TokenizerError):
         raise
+    except PoolingError as error:
+        raise TokenizerError(str(error)) from error
     except Exception as error:  # untrusted files: tokenizers raises Exception itself, and large numbers overflow
         raise TokenizerError(f"the tokenizer cannot be loaded: {str(error)[:500]}") from error
 
@@ -209,7 +237,11 @@ def _sampling_defaults(directory: Path) -> dict[str, float]:
 
 def _positions(directory: Path) -> int:
     """Tokens that config.json allows; 0 when it does not say."""
-    value = _json(directory / "config.json").get("max_position_embeddings")
+    return _positive(_json(directory / "config.json"), "max_position_embeddings")
+
+
+def _positive(config: Mapping[str, Any], name: str) -> int:
+    value = config.get(name)
     return value if _is_int(value) and 0 < value < 2**31 else 0
 
 

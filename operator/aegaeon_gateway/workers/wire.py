@@ -20,7 +20,7 @@ LONGEST_BYTES = 256 << 20
 """of a head or a tail; a peer that sends more is not ours"""
 
 
-Endpoint = Literal["chat", "completions", "tokenize", "detokenize"]
+Endpoint = Literal["chat", "completions", "tokenize", "detokenize", "embeddings", "rerank", "score"]
 
 
 class Limit(Struct, frozen=True):
@@ -93,7 +93,8 @@ class Peek(Struct, frozen=True, tag=True):
 class Job(Struct, frozen=True, tag=True):
     """Make a request of the body (the tail). `length`: tokens of prompt and output that are served, 0: not known.
 
-    `calls`, `reasoning`: dialects that the model's manifest names; empty: what its chat template shows.
+    Of the model's manifest: `calls`, `reasoning`, names of dialects, empty: what its chat template shows; `task`, what
+    it is for, empty: what its files show; `matryoshka`: its embeddings may be cut.
     """
 
     key: bytes
@@ -102,6 +103,8 @@ class Job(Struct, frozen=True, tag=True):
     length: int
     calls: str = ""
     reasoning: str = ""
+    task: str = ""
+    matryoshka: bool = False
 
 
 # ---- worker -> gateway -----------------------------------------------------------------------------------------------
@@ -119,12 +122,30 @@ class Peeked(Struct, frozen=True, tag=True):
     model: str
 
 
+class Pooled(Struct, frozen=True):
+    """How what a model makes of the prompts becomes an answer; `logits_of` is for engines.
+
+    `normalize`: embeddings get length 1; `dimensions`: only the first so many, 0: all; `base64`: they are written so.
+    `sigmoid`: of a score, or of the difference of the first logit from the second where there are two.
+    `pairs`: numbers of prompts whose embeddings are compared, by their cosine; `top_n`: scores that come back, 0: all.
+    """
+
+    logits_of: tuple[int, ...] = ()
+    normalize: bool = False
+    dimensions: int = 0
+    base64: bool = False
+    sigmoid: bool = False
+    pairs: tuple[tuple[int, int], ...] = ()
+    top_n: int = 0
+
+
 class Options(Struct, frozen=True):
     """What the gateway itself has to know of a request; fields are those of request/schema.py.
 
     `silent`: no output was asked for, and that one token which an engine makes all the same is not shown;
     `prompt_logprobs`: engines send them; `prompt_logprob_count`: so many are shown of each, None without the parameter;
-    `calls`, `reasoning`: names of dialects by which the text is read; `tools`: names of those that may be called.
+    `calls`, `reasoning`: names of dialects by which the text is read; `tools`: names of those that may be called;
+    `pooled`: no text is wanted.
     """
 
     n: int = 1
@@ -149,13 +170,15 @@ class Options(Struct, frozen=True):
     tools: tuple[str, ...] = ()
     parallel_calls: bool = True
     show_reasoning: bool = True
+    pooled: Pooled | None = None
 
 
 class Done(Struct, frozen=True, tag=True):
     """A request that may be submitted. The tail holds all prompts' token ids as `prompt.pack` gives them.
 
     `tokens` and `packed` say how many ids, and how many bytes of the tail, each prompt has; `sampling` and
-    `limits` (one for each prompt) are protobuf messages; `prompts` are texts, for echo alone.
+    `limits` (one for each prompt) are protobuf messages; `prompts` are texts that the
+    answer repeats.
     """
 
     options: Options

@@ -11,11 +11,13 @@ from aegaeon_gateway.request.prompt import pack
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
 from aegaeon_gateway.request.structured import Form, constraint_of
 from aegaeon_gateway.workers.model import ModelText
+from aegaeon_gateway.workers.pooled import embed, score
 from aegaeon_gateway.workers.prompts import Context, Prompts, Request, prompts_of
 from aegaeon_gateway.workers.sampling import limits_of, prompt_logprob_count, sampling_of
 from aegaeon_gateway.workers.spoken import budget_of, constrained, dialect_of
 from aegaeon_gateway.workers.texts import detokenize, tokenize
 from aegaeon_gateway.workers.wire import Answered, Done, Job, Options
+from aegaeon_proto.pooling import Task
 from aegaeon_proto.sampling import MAX_PROMPT_LOGPROBS
 from aegaeon_proto.v1.model_pb2 import Constraint
 
@@ -31,6 +33,10 @@ def run(job: Job, body: bytes, text: ModelText, stage: Callable[[str], None]) ->
             return Answered(), tokenize(job, body, text, stage)
         case "detokenize":
             return Answered(), detokenize(job, body, text, stage)
+        case "embeddings":
+            return embed(job, body, text, stage)
+        case "rerank" | "score":
+            return score(job, body, text, stage)
     return _prepared(job, body, text, stage)
 
 
@@ -38,6 +44,7 @@ def _prepared(job: Job, body: bytes, text: ModelText, stage: Callable[[str], Non
     request = parse(ChatRequest, body) if job.endpoint == "chat" else parse(CompletionRequest, body)
     if request.model != job.model:
         raise InvalidRequestError("The body names two models.", param="model", code="invalid_value")
+    _check_generates(job, text)
     dialect, form = dialect_of(request, job, text), constrained(request)
     context = Context(job.length or text.max_positions)
     prompts = prompts_of(request, dialect, text, context, stage)
@@ -60,6 +67,15 @@ def _prepared(job: Job, body: bytes, text: ModelText, stage: Callable[[str], Non
         prompts=prompts.texts,
     )
     return done, b"".join(packed)
+
+
+def _check_generates(job: Job, text: ModelText) -> None:
+    """Raises InvalidRequestError."""
+    task = text.purpose(job).task
+    if task is not Task.GENERATE:
+        use = "embeddings; use /v1/embeddings" if task is Task.EMBED else "scores; use /v1/rerank or /score"
+        message = f"The model {job.model!r} generates no text. It makes {use}."
+        raise InvalidRequestError(message, param="model", code="unsupported_model")
 
 
 def _constraint(request: Request, form: Form, text: ModelText) -> Constraint:

@@ -50,6 +50,8 @@ def model_entry(model: ServedModel) -> Json:
         "weight": model.weight,
         "tool_calls": model.tool_calls or "",
         "reasoning": model.reasoning or "",
+        "task": model.task or "",
+        "matryoshka": model.matryoshka,
     }
 
 

@@ -226,6 +226,16 @@ class ServedModel(Strict):
     reasoning: Literal["think", "mistral", "seed", "kimi", "harmony", "none"] | None = Field(
         default=None, description="How it marks its reasoning; left out: what its chat template shows."
     )
+    task: Literal["generate", "embed", "score"] | None = Field(
+        default=None,
+        description="What it is for: to generate text, to embed texts, or to score documents for a query; left out: "
+        "what its files show (`modules.json` of sentence-transformers, a classifier's architecture). Another one is "
+        "prepared beside it, then takes its name.",
+    )
+    matryoshka: bool = Field(
+        default=False,
+        description="Its embeddings may be cut to fewer `dimensions`, though its config.json does not say so.",
+    )
     quota: Quota = Field(default=Quota(), description="How much all clients together may ask of it.")
 
 

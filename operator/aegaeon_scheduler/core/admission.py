@@ -1,6 +1,6 @@
 """Admission control: rejects requests that would be served too late, so that the client can retry early.
 
-It uses known quantities: the queue ahead, and how fast waiting models were placed lately; never output lengths.
+The policy judges by known quantities: what is admitted, and how long answers lasted so far; never by lengths to come.
 While an engine starts for a model that is not loaded yet, its requests are held for `start_s`.
 """
 
@@ -31,11 +31,8 @@ class Admission:
         """Why a new request is not to be taken, or None. What a client has tokens of goes on."""
         if not self._bounds or seq.prefix_tokens or self._starting(seq):
             return None
-        left_s = seq.arrival + seq.model.config.slo.ttft_s - self._pool.now
-        wait_s = self._policy.wait_s(seq, self._pool.now)
-        if wait_s <= left_s:
-            return None
-        return RejectCode.OVERLOADED, f"{seq.model.name} would have to wait {wait_s:.1f} s for an engine; try again"
+        why = self._policy.too_much(seq, self._pool.now)
+        return None if why is None else (RejectCode.OVERLOADED, why)
 
     def until(self, seq: Sequence) -> float:
         """How long a sequence may wait: `hold_s`, or what bounds the time to a first token. Scheduler's clock.
@@ -64,4 +61,5 @@ class Admission:
         if not self._pool.config.start_s:
             return False
         roles = self._pool.fleet.of(seq.model).roles
-        return Role.UNIFIED not in roles and not roles >= {Role.PREFILL, Role.DECODE}
+        needed = {Role.PREFILL} if seq.model.pools else {Role.PREFILL, Role.DECODE}
+        return Role.UNIFIED not in roles and not roles >= needed

@@ -119,6 +119,23 @@ class SlackSettings:
     # Share of it up to which the KV of two groups of a model may come to be one group again: less than
     # split_share, so that it does not leave in halves at once.
     unite_share: float = 0.85
+    # Admission, as shares of the engines' time and multiples of TTFT. What is admitted needs no more than this share of
+    # the time soon: with less left, what is preempted does not come back in time.
+    soon_ttfts: float = 1.2
+    soon_share: float = 0.62
+    # It rises by so much a second while no request comes late, falls by so much for each request that does and engine,
+    # and stays within these: how little slack is enough depends on how many groups take turns on an engine.
+    soon_rise: float = 0.004
+    soon_fall: float = 0.06
+    soon_least: float = 0.5
+    soon_most: float = 0.85
+    # By this much less for a request that begins a group: it costs some times as much as one that joins a batch.
+    group_price: float = 0.15
+    # Nor more than this in the long run: many that come at once have no need soon.
+    later_ttfts: float = 2.5
+    later_share: float = 0.95
+    # Share of the links' time within TTFT that loads of what waits take, beyond which no group begins.
+    link_share: float = 0.6
     # Seconds after which a model without requests loses its place in host memory to one that is read from disk.
     stale_s: float = 600.0
     # An instance of this utilization, with a deadline this near (seconds), hands a group to one whose utilization is

@@ -120,7 +120,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What one model takes on an engine."""
+    """What one model takes on an engine. `pools`: it generates nothing, a sequence ends with its prompt."""
 
     weight_bytes: int
     weight_slabs: int
@@ -129,6 +129,7 @@ class Footprint:
     kv_block_tokens: int
     max_model_len: int
     content: str = ""
+    pools: bool = False
 
 
 @dataclass(frozen=True, slots=True)

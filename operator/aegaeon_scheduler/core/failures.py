@@ -105,7 +105,7 @@ class Failures:
                 hide(inst, model.name)
             return
         weights.unload = None
-        if not known:
+        if not known or kind is None:  # it was skipped, behind a turn that failed: the weights are not to blame
             return
         failures = inst.failures[model.name] = inst.failures.get(model.name, 0) + 1
         if failures > self._pool.config.max_failures:
@@ -128,7 +128,8 @@ class Failures:
         if retry and seq.failures <= self._pool.config.max_failures:
             self._retry_copy(inst, seq)
         else:
-            self._life.lose(seq, f"copy failed on {inst.id}: {reason}")
+            blame = 1 if seq.kv_tokens else 0  # preempted with its first part, which got no memory: it never ran
+            self._life.lose(seq, f"copy failed on {inst.id}: {reason}", blame)
 
     def _retry_copy(self, inst: Instance, seq: Sequence) -> None:
         """Copies in are issued again with the next turn; a hand-off waits for the next report."""

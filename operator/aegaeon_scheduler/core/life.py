@@ -58,19 +58,19 @@ class Life:
 
     def unfit(self, seq: Sequence) -> tuple[RejectCode, str] | None:
         """Why no instance can ever run the sequence as it stands, or None."""
-        fp, tokens = seq.model.footprint, seq.prompt_tokens + seq.prefix_tokens + 1
+        fp, given = seq.model.footprint, seq.prompt_tokens + seq.prefix_tokens
         if fp is None:
             return None
+        tokens = given if fp.pools else given + 1
         if tokens > fp.max_model_len:
-            return (
-                RejectCode.TOO_LONG,
-                f"{tokens - 1} tokens do not fit {seq.model.name}, which takes {fp.max_model_len}",
-            )
+            return RejectCode.TOO_LONG, f"{given} tokens do not fit {seq.model.name}, which takes {fp.max_model_len}"
         able = self._pool.fleet.of(seq.model).makes
-        prefill, decode = ([i for i in able if i.role is not role] for role in (Role.DECODE, Role.PREFILL))
-        if any(some and not any(_fits(i, fp, tokens) for i in some) for some in (prefill, decode)):
-            way = ", or no host tier on the way to a decode engine" if any(i.role is Role.PREFILL for i in able) else ""
-            return RejectCode.TOO_LONG, f"{tokens - 1} tokens and the weights of {seq.model.name} fit no engine{way}"
+        without = (Role.DECODE,) if fp.pools else (Role.DECODE, Role.PREFILL)
+        needed = ([i for i in able if i.role is not role] for role in without)
+        if any(some and not any(_fits(i, fp, tokens) for i in some) for some in needed):
+            handed = not fp.pools and any(i.role is Role.PREFILL for i in able)
+            way = ", or no host tier on the way to a decode engine" if handed else ""
+            return RejectCode.TOO_LONG, f"{given} tokens and the weights of {seq.model.name} fit no engine{way}"
         return None
 
     def queue(self, seq: Sequence) -> None:
@@ -249,6 +249,7 @@ class Life:
 
 def _fits(inst: Make, fp: Footprint, tokens: int) -> bool:
     """Whether an empty instance holds a sequence of this length, and can hand it off if that is its role."""
-    if inst.role is Role.PREFILL and slabs_of(fp, blocks_for(fp, tokens), inst.slab_bytes) > inst.host_slabs:
+    handed = inst.role is Role.PREFILL and not fp.pools
+    if handed and slabs_of(fp, blocks_for(fp, tokens), inst.slab_bytes) > inst.host_slabs:
         return False
     return least_slabs(fp, tokens, inst.slab_bytes) <= inst.slabs

@@ -59,7 +59,7 @@ class Mover:
             seq.model.waiting[seq.id] = seq
         elif seq.source is not None:
             self._handoff.take_back(seq, reason)
-        elif seq.place is Place.DEVICE:
+        elif seq.place is Place.DEVICE or seq.turns:
             self._copies.swap_out(inst, seq, reason, tuple(seq.turns))
 
     def _to(self, seq: Sequence, inst: Instance, reason: str) -> None:

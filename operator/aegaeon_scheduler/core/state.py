@@ -72,6 +72,11 @@ class Model:
         assert self.footprint is not None
         return self.footprint
 
+    @property
+    def pools(self) -> bool:
+        """It generates nothing, as far as is known: what an instance says of it."""
+        return self.footprint is not None and self.footprint.pools
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class SharedWeights:

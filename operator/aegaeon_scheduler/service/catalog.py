@@ -39,6 +39,8 @@ def spec_of(entry: ModelEntry) -> model_pb2.ModelSpec:
             weight=entry.weight,
             tool_calls=entry.tool_calls,
             reasoning=entry.reasoning,
+            task=entry.task,
+            matryoshka=entry.matryoshka,
         )
     )
 

@@ -19,8 +19,11 @@ def identified(spec: model_pb2.ModelSpec) -> model_pb2.ModelSpec:
 
 
 def identity_of(spec: model_pb2.ModelSpec) -> str:
-    """A hash of the source and of max_model_len. Objectives may change while a model is served, and credentials too."""
-    computed = model_pb2.ModelSpec(source=spec.source, max_model_len=spec.max_model_len)
+    """A hash of the source, of max_model_len and of the task.
+
+    Objectives may change while a model is served, and credentials too.
+    """
+    computed = model_pb2.ModelSpec(source=spec.source, max_model_len=spec.max_model_len, task=spec.task)
     kind = computed.source.WhichOneof("kind")
     if kind in ("hub", "s3", "http"):
         getattr(computed.source, kind).credentials_file = ""
@@ -32,5 +35,5 @@ def objectives_of(spec: model_pb2.ModelSpec, other: model_pb2.ModelSpec) -> mode
     found = model_pb2.ModelSpec()
     found.CopyFrom(other)
     found.source.CopyFrom(spec.source)
-    found.max_model_len, found.identity = spec.max_model_len, spec.identity
+    found.max_model_len, found.task, found.identity = spec.max_model_len, spec.task, spec.identity
     return found

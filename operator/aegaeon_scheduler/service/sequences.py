@@ -39,6 +39,8 @@ class OpenSequence:
         body.prefix.extend(self.choice.prefix)
         body.sampling.CopyFrom(self.submit.sampling)
         body.limits.CopyFrom(self.submit.limits)
+        if self.submit.HasField("pooling"):
+            body.pooling.CopyFrom(self.submit.pooling)
         body.reply_to = self.origin.sink
 
 

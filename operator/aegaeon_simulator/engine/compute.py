@@ -52,6 +52,8 @@ class ComputeLane:
         """Run a turn whose commands before it are done."""
         if body.model not in self._state.resident:
             raise WireViolationError(f"a turn of {body.model} starts without its weights")
+        if body.decode and self._state.models[body.model].footprint.pools:
+            raise WireViolationError(f"a turn of {body.model}, which generates nothing, has decode steps")
         self.turn = Running(send.id, body, body.steps, body.slabs, list(body.decode), deque(body.prefill))
         waited = self._state.usage.unblock(self._state.clock.now)
         if self._last_model not in (None, body.model):

@@ -119,7 +119,7 @@ class CopyLanes:
         q = self._known(send, body.seq, body.epoch)
         if q is None:
             return False
-        if q.place is Place.NONE and q.epoch > 1:  # it ended as its gateway reconnected: opened again, it has no KV yet
+        if q.place is Place.NONE:  # its first part got no memory, or it ended as its gateway reconnected and opened it
             self._completion.fail(send, FailureKind.UNKNOWN, f"{body.seq} has no KV cache to move")
             return False
         if q.place is not Place.DEVICE:

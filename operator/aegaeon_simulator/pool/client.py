@@ -25,6 +25,7 @@ class Client:
     finished: bool = False
     cancelled: bool = False
     rejected: cmd.Reject | None = None
+    rejected_at: float = 0.0
 
     @property
     def open(self) -> bool:

@@ -47,7 +47,8 @@ def simulate_production(
 
 
 def _request(model: int, client: Client) -> Request:
-    return Request(model, client.length, client.arrival, client.times, client.rejected is not None)
+    refused_s = client.rejected_at - client.arrival if client.rejected is not None else None
+    return Request(model, client.length, client.arrival, client.times, refused_s)
 
 
 def _run(world: World, workload: Workload, settings: Settings, progress: Callable[[float], None]) -> None:

@@ -256,7 +256,8 @@ class World:
         elif isinstance(command, cmd.Accept):
             self.clients[command.seq].accepted += 1
         elif isinstance(command, cmd.Reject):
-            self.clients[command.seq].rejected = command
+            client = self.clients[command.seq]
+            client.rejected, client.rejected_at = command, self.clock.now
         elif isinstance(command, cmd.SequenceEnded):
             self.clients[command.seq].ends += 1
 

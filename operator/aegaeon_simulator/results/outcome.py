@@ -18,13 +18,18 @@ _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 @dataclass(slots=True)
 class Served:
-    """One request. `times`: seconds from its arrival to each token; `length` tokens were due."""
+    """One request: seconds from its arrival to each token (`length` were due), or to its refusal (`refused_s`)."""
 
     model: int
     length: int
     arrival_s: float
     times: list[float] = field(default_factory=list)
-    refused: bool = False
+    refused_s: float | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether it was answered with a refusal."""
+        return self.refused_s is not None
 
     @property
     def finished(self) -> bool:

@@ -388,6 +388,7 @@ class Open(_message.Message):
     SAMPLING_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
     REPLY_TO_FIELD_NUMBER: _builtins.int
+    POOLING_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     model: _builtins.str
     reply_to: _builtins.str
@@ -404,6 +405,10 @@ class Open(_message.Message):
     def sampling(self) -> _model_pb2.Sampling: ...
     @_builtins.property
     def limits(self) -> _model_pb2.Limits: ...
+    @_builtins.property
+    def pooling(self) -> _model_pb2.Pooling:
+        """absent: text is generated"""
+
     def __init__(
         self,
         *,
@@ -415,10 +420,11 @@ class Open(_message.Message):
         sampling: _model_pb2.Sampling | None = ...,
         limits: _model_pb2.Limits | None = ...,
         reply_to: _builtins.str = ...,
+        pooling: _model_pb2.Pooling | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "sampling", b"sampling", "seq", b"seq"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "pooling", b"pooling", "sampling", b"sampling", "seq", b"seq"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "limits", b"limits", "model", b"model", "prefix", b"prefix", "prompt", b"prompt", "reply_to", b"reply_to", "sampling", b"sampling", "seq", b"seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "limits", b"limits", "model", b"model", "pooling", b"pooling", "prefix", b"prefix", "prompt", b"prompt", "reply_to", b"reply_to", "sampling", b"sampling", "seq", b"seq"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -156,6 +156,7 @@ class Submit(_message.Message):
     LIMITS_FIELD_NUMBER: _builtins.int
     AGE_S_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
+    POOLING_FIELD_NUMBER: _builtins.int
     request: _builtins.str
     model: _builtins.str
     age_s: _builtins.float
@@ -172,6 +173,10 @@ class Submit(_message.Message):
     def sampling(self) -> _model_pb2.Sampling: ...
     @_builtins.property
     def limits(self) -> _model_pb2.Limits: ...
+    @_builtins.property
+    def pooling(self) -> _model_pb2.Pooling:
+        """absent: text is generated"""
+
     def __init__(
         self,
         *,
@@ -183,10 +188,11 @@ class Submit(_message.Message):
         limits: _model_pb2.Limits | None = ...,
         age_s: _builtins.float = ...,
         identity: _builtins.str = ...,
+        pooling: _model_pb2.Pooling | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "pooling", b"pooling", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_s", b"age_s", "choices", b"choices", "identity", b"identity", "limits", b"limits", "model", b"model", "prompt", b"prompt", "request", b"request", "sampling", b"sampling"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_s", b"age_s", "choices", b"choices", "identity", b"identity", "limits", b"limits", "model", b"model", "pooling", b"pooling", "prompt", b"prompt", "request", b"request", "sampling", b"sampling"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -643,6 +649,7 @@ class Token(_message.Message):
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     PREFILL_S_FIELD_NUMBER: _builtins.int
     PROMPT_FIELD_NUMBER: _builtins.int
+    POOLED_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     index: _builtins.int
     """0 is the first output token"""
@@ -654,6 +661,8 @@ class Token(_message.Message):
     """on the first one: tokens of the prompt whose KV was found, not computed"""
     prefill_s: _builtins.float
     """on the first one: seconds since the first step of its prefill began"""
+    pooled: _builtins.bytes
+    """of a request with Pooling, on its only one: float32, little-endian, neither normalised nor squashed"""
     @_builtins.property
     def seq(self) -> _model_pb2.SeqId: ...
     @_builtins.property
@@ -675,10 +684,11 @@ class Token(_message.Message):
         cached_tokens: _builtins.int = ...,
         prefill_s: _builtins.float = ...,
         prompt: _abc.Iterable[Global___PromptLogprob] | None = ...,
+        pooled: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "logprob", b"logprob", "seq", b"seq"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "cached_tokens", b"cached_tokens", "epoch", b"epoch", "finish", b"finish", "index", b"index", "logprob", b"logprob", "prefill_s", b"prefill_s", "prompt", b"prompt", "seq", b"seq", "token", b"token", "top", b"top"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "cached_tokens", b"cached_tokens", "epoch", b"epoch", "finish", b"finish", "index", b"index", "logprob", b"logprob", "pooled", b"pooled", "prefill_s", b"prefill_s", "prompt", b"prompt", "seq", b"seq", "token", b"token", "top", b"top"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprob: _TypeAlias = _typing.Literal["logprob"]  # noqa: Y015
     _WhichOneofArgType__logprob: _TypeAlias = _typing.Literal["_logprob", b"_logprob"]  # noqa: Y015

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61\x65gaeon_proto/v1/model.proto\x12\naegaeon.v1\"(\n\x05SeqId\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\x0e\n\x06\x63hoice\x18\x02 \x01(\r\"K\n\tHubSource\x12\x12\n\nrepository\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x18\n\x10\x63redentials_file\x18\x03 \x01(\t\"V\n\x08S3Source\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\t\x12\x0e\n\x06prefix\x18\x02 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x03 \x01(\t\x12\x18\n\x10\x63redentials_file\x18\x04 \x01(\t\"3\n\nHttpSource\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x18\n\x10\x63redentials_file\x18\x02 \x01(\t\"\xaa\x01\n\x0bModelSource\x12\x13\n\tdirectory\x18\x01 \x01(\tH\x00\x12$\n\x03hub\x18\x02 \x01(\x0b\x32\x15.aegaeon.v1.HubSourceH\x00\x12\"\n\x02s3\x18\x03 \x01(\x0b\x32\x14.aegaeon.v1.S3SourceH\x00\x12&\n\x04http\x18\x04 \x01(\x0b\x32\x16.aegaeon.v1.HttpSourceH\x00\x12\x0c\n\x04root\x18\x05 \x01(\tB\x06\n\x04kind\"\xe1\x01\n\tModelSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x06source\x18\x02 \x01(\x0b\x32\x17.aegaeon.v1.ModelSource\x12\x15\n\rmax_model_len\x18\x03 \x01(\r\x12\x0e\n\x06ttft_s\x18\x04 \x01(\x01\x12\r\n\x05tbt_s\x18\x05 \x01(\x01\x12\x1e\n\x04tier\x18\x06 \x01(\x0e\x32\x10.aegaeon.v1.Tier\x12\x0e\n\x06weight\x18\x07 \x01(\r\x12\x10\n\x08identity\x18\x08 \x01(\t\x12\x12\n\ntool_calls\x18\t \x01(\t\x12\x11\n\treasoning\x18\n \x01(\t\"\xa2\x01\n\tFootprint\x12\x14\n\x0cweight_bytes\x18\x01 \x01(\x04\x12\x14\n\x0cweight_slabs\x18\x02 \x01(\r\x12\x10\n\x08kv_shape\x18\x03 \x01(\t\x12\x16\n\x0ekv_block_bytes\x18\x04 \x01(\x04\x12\x17\n\x0fkv_block_tokens\x18\x05 \x01(\r\x12\x15\n\rmax_model_len\x18\x06 \x01(\r\x12\x0f\n\x07\x63ontent\x18\x07 \x01(\t\"\xe1\x01\n\nModelState\x12\r\n\x05model\x18\x01 \x01(\t\x12%\n\x05phase\x18\x02 \x01(\x0e\x32\x16.aegaeon.v1.ModelPhase\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12(\n\tfootprint\x18\x04 \x01(\x0b\x32\x15.aegaeon.v1.Footprint\x12\x12\n\nbytes_done\x18\x05 \x01(\x04\x12\x13\n\x0b\x62ytes_total\x18\x06 \x01(\x04\x12\x13\n\x0b\x62ytes_per_s\x18\x07 \x01(\x01\x12\x13\n\x0bremaining_s\x18\x08 \x01(\x01\x12\x10\n\x08identity\x18\t \x01(\t\"\x86\x04\n\x08Sampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_p\x18\x02 \x01(\x02\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x18\n\x10presence_penalty\x18\x05 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x06 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x07 \x01(\x02\x12\x0c\n\x04seed\x18\x08 \x01(\x04\x12\x37\n\nlogit_bias\x18\t \x03(\x0b\x32#.aegaeon.v1.Sampling.LogitBiasEntry\x12\x15\n\x08logprobs\x18\n \x01(\rH\x00\x88\x01\x01\x12*\n\nconstraint\x18\x0b \x01(\x0b\x32\x16.aegaeon.v1.Constraint\x12\x13\n\x0b\x61llowed_ids\x18\x15 \x03(\r\x12\'\n\tbad_words\x18\x16 \x03(\x0b\x32\x14.aegaeon.v1.TokenRun\x12\x1c\n\x0fprompt_logprobs\x18\x17 \x01(\rH\x01\x88\x01\x01\x12.\n\treasoning\x18\x18 \x01(\x0b\x32\x1b.aegaeon.v1.ReasoningBudget\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"U\n\nConstraint\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.aegaeon.v1.ConstraintKind\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0f\n\x07\x65nd_ids\x18\x03 \x03(\r\"\x7f\n\x0fReasoningBudget\x12\x0e\n\x06tokens\x18\x01 \x01(\r\x12%\n\x07opening\x18\x02 \x01(\x0b\x32\x14.aegaeon.v1.TokenRun\x12%\n\x07\x63losing\x18\x03 \x01(\x0b\x32\x14.aegaeon.v1.TokenRun\x12\x0e\n\x06inside\x18\x04 \x01(\x08\"\x1a\n\x08TokenRun\x12\x0e\n\x06tokens\x18\x01 \x03(\r\"B\n\x06Limits\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x10\n\x08stop_ids\x18\x02 \x03(\r\x12\x12\n\nmin_tokens\x18\x03 \x01(\r*?\n\x04Tier\x12\x11\n\rTIER_STANDARD\x10\x00\x12\x0e\n\nTIER_BATCH\x10\x01\x12\x14\n\x10TIER_INTERACTIVE\x10\x02*s\n\nModelPhase\x12\x1b\n\x17MODEL_PHASE_UNSPECIFIED\x10\x00\x12\x18\n\x14MODEL_PHASE_FETCHING\x10\x01\x12\x16\n\x12MODEL_PHASE_CACHED\x10\x02\x12\x16\n\x12MODEL_PHASE_FAILED\x10\x03*\x87\x01\n\x0e\x43onstraintKind\x12\x1f\n\x1b\x43ONSTRAINT_KIND_UNSPECIFIED\x10\x00\x12\x1f\n\x1b\x43ONSTRAINT_KIND_JSON_SCHEMA\x10\x01\x12\x19\n\x15\x43ONSTRAINT_KIND_REGEX\x10\x02\x12\x18\n\x14\x43ONSTRAINT_KIND_LARK\x10\x03*x\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61\x65gaeon_proto/v1/model.proto\x12\naegaeon.v1\"(\n\x05SeqId\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\x0e\n\x06\x63hoice\x18\x02 \x01(\r\"K\n\tHubSource\x12\x12\n\nrepository\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x18\n\x10\x63redentials_file\x18\x03 \x01(\t\"V\n\x08S3Source\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\t\x12\x0e\n\x06prefix\x18\x02 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x03 \x01(\t\x12\x18\n\x10\x63redentials_file\x18\x04 \x01(\t\"3\n\nHttpSource\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x18\n\x10\x63redentials_file\x18\x02 \x01(\t\"\xaa\x01\n\x0bModelSource\x12\x13\n\tdirectory\x18\x01 \x01(\tH\x00\x12$\n\x03hub\x18\x02 \x01(\x0b\x32\x15.aegaeon.v1.HubSourceH\x00\x12\"\n\x02s3\x18\x03 \x01(\x0b\x32\x14.aegaeon.v1.S3SourceH\x00\x12&\n\x04http\x18\x04 \x01(\x0b\x32\x16.aegaeon.v1.HttpSourceH\x00\x12\x0c\n\x04root\x18\x05 \x01(\tB\x06\n\x04kind\"\x83\x02\n\tModelSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x06source\x18\x02 \x01(\x0b\x32\x17.aegaeon.v1.ModelSource\x12\x15\n\rmax_model_len\x18\x03 \x01(\r\x12\x0e\n\x06ttft_s\x18\x04 \x01(\x01\x12\r\n\x05tbt_s\x18\x05 \x01(\x01\x12\x1e\n\x04tier\x18\x06 \x01(\x0e\x32\x10.aegaeon.v1.Tier\x12\x0e\n\x06weight\x18\x07 \x01(\r\x12\x10\n\x08identity\x18\x08 \x01(\t\x12\x12\n\ntool_calls\x18\t \x01(\t\x12\x11\n\treasoning\x18\n \x01(\t\x12\x0c\n\x04task\x18\x0b \x01(\t\x12\x12\n\nmatryoshka\x18\x0c \x01(\x08\"\xb0\x01\n\tFootprint\x12\x14\n\x0cweight_bytes\x18\x01 \x01(\x04\x12\x14\n\x0cweight_slabs\x18\x02 \x01(\r\x12\x10\n\x08kv_shape\x18\x03 \x01(\t\x12\x16\n\x0ekv_block_bytes\x18\x04 \x01(\x04\x12\x17\n\x0fkv_block_tokens\x18\x05 \x01(\r\x12\x15\n\rmax_model_len\x18\x06 \x01(\r\x12\x0f\n\x07\x63ontent\x18\x07 \x01(\t\x12\x0c\n\x04task\x18\x08 \x01(\t\"\xe1\x01\n\nModelState\x12\r\n\x05model\x18\x01 \x01(\t\x12%\n\x05phase\x18\x02 \x01(\x0e\x32\x16.aegaeon.v1.ModelPhase\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12(\n\tfootprint\x18\x04 \x01(\x0b\x32\x15.aegaeon.v1.Footprint\x12\x12\n\nbytes_done\x18\x05 \x01(\x04\x12\x13\n\x0b\x62ytes_total\x18\x06 \x01(\x04\x12\x13\n\x0b\x62ytes_per_s\x18\x07 \x01(\x01\x12\x13\n\x0bremaining_s\x18\x08 \x01(\x01\x12\x10\n\x08identity\x18\t \x01(\t\"\x86\x04\n\x08Sampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_p\x18\x02 \x01(\x02\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x18\n\x10presence_penalty\x18\x05 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x06 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x07 \x01(\x02\x12\x0c\n\x04seed\x18\x08 \x01(\x04\x12\x37\n\nlogit_bias\x18\t \x03(\x0b\x32#.aegaeon.v1.Sampling.LogitBiasEntry\x12\x15\n\x08logprobs\x18\n \x01(\rH\x00\x88\x01\x01\x12*\n\nconstraint\x18\x0b \x01(\x0b\x32\x16.aegaeon.v1.Constraint\x12\x13\n\x0b\x61llowed_ids\x18\x15 \x03(\r\x12\'\n\tbad_words\x18\x16 \x03(\x0b\x32\x14.aegaeon.v1.TokenRun\x12\x1c\n\x0fprompt_logprobs\x18\x17 \x01(\rH\x01\x88\x01\x01\x12.\n\treasoning\x18\x18 \x01(\x0b\x32\x1b.aegaeon.v1.ReasoningBudget\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"U\n\nConstraint\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.aegaeon.v1.ConstraintKind\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0f\n\x07\x65nd_ids\x18\x03 \x03(\r\"\x7f\n\x0fReasoningBudget\x12\x0e\n\x06tokens\x18\x01 \x01(\r\x12%\n\x07opening\x18\x02 \x01(\x0b\x32\x14.aegaeon.v1.TokenRun\x12%\n\x07\x63losing\x18\x03 \x01(\x0b\x32\x14.aegaeon.v1.TokenRun\x12\x0e\n\x06inside\x18\x04 \x01(\x08\"\x1a\n\x08TokenRun\x12\x0e\n\x06tokens\x18\x01 \x03(\r\"\x1c\n\x07Pooling\x12\x11\n\tlogits_of\x18\x01 \x03(\r\"B\n\x06Limits\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x10\n\x08stop_ids\x18\x02 \x03(\r\x12\x12\n\nmin_tokens\x18\x03 \x01(\r*?\n\x04Tier\x12\x11\n\rTIER_STANDARD\x10\x00\x12\x0e\n\nTIER_BATCH\x10\x01\x12\x14\n\x10TIER_INTERACTIVE\x10\x02*s\n\nModelPhase\x12\x1b\n\x17MODEL_PHASE_UNSPECIFIED\x10\x00\x12\x18\n\x14MODEL_PHASE_FETCHING\x10\x01\x12\x16\n\x12MODEL_PHASE_CACHED\x10\x02\x12\x16\n\x12MODEL_PHASE_FAILED\x10\x03*\x87\x01\n\x0e\x43onstraintKind\x12\x1f\n\x1b\x43ONSTRAINT_KIND_UNSPECIFIED\x10\x00\x12\x1f\n\x1b\x43ONSTRAINT_KIND_JSON_SCHEMA\x10\x01\x12\x19\n\x15\x43ONSTRAINT_KIND_REGEX\x10\x02\x12\x18\n\x14\x43ONSTRAINT_KIND_LARK\x10\x03*x\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,14 +33,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLING_LOGITBIASENTRY']._loaded_options = None
   _globals['_SAMPLING_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_TIER']._serialized_start=1931
-  _globals['_TIER']._serialized_end=1994
-  _globals['_MODELPHASE']._serialized_start=1996
-  _globals['_MODELPHASE']._serialized_end=2111
-  _globals['_CONSTRAINTKIND']._serialized_start=2114
-  _globals['_CONSTRAINTKIND']._serialized_end=2249
-  _globals['_FINISHREASON']._serialized_start=2251
-  _globals['_FINISHREASON']._serialized_end=2371
+  _globals['_TIER']._serialized_start=2009
+  _globals['_TIER']._serialized_end=2072
+  _globals['_MODELPHASE']._serialized_start=2074
+  _globals['_MODELPHASE']._serialized_end=2189
+  _globals['_CONSTRAINTKIND']._serialized_start=2192
+  _globals['_CONSTRAINTKIND']._serialized_end=2327
+  _globals['_FINISHREASON']._serialized_start=2329
+  _globals['_FINISHREASON']._serialized_end=2449
   _globals['_SEQID']._serialized_start=44
   _globals['_SEQID']._serialized_end=84
   _globals['_HUBSOURCE']._serialized_start=86
@@ -52,21 +52,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MODELSOURCE']._serialized_start=305
   _globals['_MODELSOURCE']._serialized_end=475
   _globals['_MODELSPEC']._serialized_start=478
-  _globals['_MODELSPEC']._serialized_end=703
-  _globals['_FOOTPRINT']._serialized_start=706
-  _globals['_FOOTPRINT']._serialized_end=868
-  _globals['_MODELSTATE']._serialized_start=871
-  _globals['_MODELSTATE']._serialized_end=1096
-  _globals['_SAMPLING']._serialized_start=1099
-  _globals['_SAMPLING']._serialized_end=1617
-  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_start=1536
-  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_end=1584
-  _globals['_CONSTRAINT']._serialized_start=1619
-  _globals['_CONSTRAINT']._serialized_end=1704
-  _globals['_REASONINGBUDGET']._serialized_start=1706
-  _globals['_REASONINGBUDGET']._serialized_end=1833
-  _globals['_TOKENRUN']._serialized_start=1835
-  _globals['_TOKENRUN']._serialized_end=1861
-  _globals['_LIMITS']._serialized_start=1863
-  _globals['_LIMITS']._serialized_end=1929
+  _globals['_MODELSPEC']._serialized_end=737
+  _globals['_FOOTPRINT']._serialized_start=740
+  _globals['_FOOTPRINT']._serialized_end=916
+  _globals['_MODELSTATE']._serialized_start=919
+  _globals['_MODELSTATE']._serialized_end=1144
+  _globals['_SAMPLING']._serialized_start=1147
+  _globals['_SAMPLING']._serialized_end=1665
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_start=1584
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_end=1632
+  _globals['_CONSTRAINT']._serialized_start=1667
+  _globals['_CONSTRAINT']._serialized_end=1752
+  _globals['_REASONINGBUDGET']._serialized_start=1754
+  _globals['_REASONINGBUDGET']._serialized_end=1881
+  _globals['_TOKENRUN']._serialized_start=1883
+  _globals['_TOKENRUN']._serialized_end=1909
+  _globals['_POOLING']._serialized_start=1911
+  _globals['_POOLING']._serialized_end=1939
+  _globals['_LIMITS']._serialized_start=1941
+  _globals['_LIMITS']._serialized_end=2007
 # @@protoc_insertion_point(module_scope)

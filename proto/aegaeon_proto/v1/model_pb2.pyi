@@ -273,6 +273,8 @@ class ModelSpec(_message.Message):
     IDENTITY_FIELD_NUMBER: _builtins.int
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
     REASONING_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    MATRYOSHKA_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """the served name, unique in a pool"""
     max_model_len: _builtins.int
@@ -285,12 +287,16 @@ class ModelSpec(_message.Message):
     weight: _builtins.int
     """share of the engines' time among models of a tier when not all can be in time; 0 means 1"""
     identity: _builtins.str
-    """Of what is computed under the name: a hash of the source (not of who may read it) and of max_model_len, made by the
-    scheduler. What was made with one identity is never gone on with under another. Empty: of a version without.
+    """Of what is computed under the name: a hash of the source (not of who may read it), of max_model_len and of the task,
+    made by the scheduler. What was made with one identity is never gone on with under another. Empty: of a version without.
     """
     tool_calls: _builtins.str
     """How gateways read its answers: names of dialects. Empty: what its chat template shows."""
     reasoning: _builtins.str
+    task: _builtins.str
+    """What it is for: generate, embed or score. Empty: what its files show (aegaeon_proto.pooling)."""
+    matryoshka: _builtins.bool
+    """for gateways: its embeddings may be cut to fewer dimensions, whatever its files say"""
     @_builtins.property
     def source(self) -> Global___ModelSource: ...
     def __init__(
@@ -306,10 +312,12 @@ class ModelSpec(_message.Message):
         identity: _builtins.str = ...,
         tool_calls: _builtins.str = ...,
         reasoning: _builtins.str = ...,
+        task: _builtins.str = ...,
+        matryoshka: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "max_model_len", b"max_model_len", "name", b"name", "reasoning", b"reasoning", "source", b"source", "tbt_s", b"tbt_s", "tier", b"tier", "tool_calls", b"tool_calls", "ttft_s", b"ttft_s", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "matryoshka", b"matryoshka", "max_model_len", b"max_model_len", "name", b"name", "reasoning", b"reasoning", "source", b"source", "task", b"task", "tbt_s", b"tbt_s", "tier", b"tier", "tool_calls", b"tool_calls", "ttft_s", b"ttft_s", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -328,6 +336,7 @@ class Footprint(_message.Message):
     KV_BLOCK_TOKENS_FIELD_NUMBER: _builtins.int
     MAX_MODEL_LEN_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
     weight_bytes: _builtins.int
     weight_slabs: _builtins.int
     """slabs that a Load maps"""
@@ -340,6 +349,8 @@ class Footprint(_message.Message):
     """tokens; what the engine will really serve"""
     content: _builtins.str
     """hash of the weights: equal content may share slabs; empty while they were never read whole"""
+    task: _builtins.str
+    """what it is for, as in ModelSpec; empty: of a version without, so it generates"""
     def __init__(
         self,
         *,
@@ -350,10 +361,11 @@ class Footprint(_message.Message):
         kv_block_tokens: _builtins.int = ...,
         max_model_len: _builtins.int = ...,
         content: _builtins.str = ...,
+        task: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "kv_block_bytes", b"kv_block_bytes", "kv_block_tokens", b"kv_block_tokens", "kv_shape", b"kv_shape", "max_model_len", b"max_model_len", "weight_bytes", b"weight_bytes", "weight_slabs", b"weight_slabs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "kv_block_bytes", b"kv_block_bytes", "kv_block_tokens", b"kv_block_tokens", "kv_shape", b"kv_shape", "max_model_len", b"max_model_len", "task", b"task", "weight_bytes", b"weight_bytes", "weight_slabs", b"weight_slabs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -600,6 +612,31 @@ class TokenRun(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TokenRun: _TypeAlias = TokenRun  # noqa: Y015
+
+@_typing.final
+class Pooling(_message.Message):
+    """Of a request that wants no text: what the model makes of the prompt, as its last token shows it. The output is one Token
+    with `pooled`. `logits_of`: the logits of these tokens behind the prompt; empty: what the model's own head gives, or the
+    hidden state where it has none.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOGITS_OF_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def logits_of(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        logits_of: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logits_of", b"logits_of"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Pooling: _TypeAlias = Pooling  # noqa: Y015
 
 @_typing.final
 class Limits(_message.Message):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aegaeon_native.arrays import DeviceBytes
+from aegaeon_sidecar.domain.sequences import PoolingParams
 from aegaeon_sidecar.models.placement import Layout
 from aegaeon_sidecar.sampling import Chosen, SamplerState
 
@@ -25,6 +26,7 @@ class StepInput:
     number; only after a step that `may_follow` allows to be followed. `sampler` does not know of that token yet.
     `scored`: tokens of the prompt, each of which follows one of `tokens`: what the model says of them is wanted, and of
     `likeliest` tokens beside each. Such an input is a step of its own; its result is Scored.
+    `pooling`: set instead of `sampler` where what the model makes of the prompt is wanted; the result is Pooled.
     """
 
     tokens: Seq[int]
@@ -34,6 +36,7 @@ class StepInput:
     follows: int | None = None
     scored: Seq[int] | None = None
     likeliest: int = 0
+    pooling: PoolingParams | None = None
 
 
 class Launched(Protocol):
@@ -56,8 +59,10 @@ class Backend(Protocol):
     which must not block.
     """
 
-    def describe(self, directory: Path, max_model_len: int) -> Layout:
+    def describe(self, directory: Path, max_model_len: int, task: str = "") -> Layout:
         """Read config.json and the safetensors headers of `directory` and say what the model needs.
+
+        `task`: what it is for; "": what its files show.
 
         Raises ModelError (missing or unsupported config, missing or truncated shards, wrong shapes, pickled weights)
         before a byte is copied anywhere. `max_model_len` 0 means the model's own.

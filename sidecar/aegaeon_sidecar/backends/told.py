@@ -11,7 +11,8 @@ from torch import Tensor
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.choose import choose, score
 from aegaeon_sidecar.domain.errors import BackendError
-from aegaeon_sidecar.sampling import Chosen, Masks, Scored
+from aegaeon_sidecar.domain.sequences import PoolingParams
+from aegaeon_sidecar.sampling import Chosen, Masks, NotFinite, Pooled, Scored
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +34,43 @@ class Told:
 
 
 def wanted_rows(inputs: Seq[StepInput]) -> list[int] | None:
-    """The inputs of which a token is to be sampled, behind their last token; None: the logits behind every token of the
+    """The inputs of which something is wanted, behind their last token; None: the logits behind every token of the
     only input, whose prompt is scored. Raises BackendError when it is not alone."""
     if all(part.scored is None for part in inputs):
-        return [i for i, part in enumerate(inputs) if part.sampler is not None]
+        return [i for i, part in enumerate(inputs) if part.sampler is not None or part.pooling is not None]
     if len(inputs) != 1 or len(inputs[0].scored or ()) > len(inputs[0].tokens):
         raise BackendError("a prompt whose tokens are scored is a step of its own")
     return None
 
 
 def chosen_rows(logits: Tensor, inputs: Seq[StepInput], masks: Masks | None = None) -> list[Chosen]:
-    """One entry for each input, as Launched.results. logits: float32 [rows of `wanted_rows`, vocab_size].
+    """One entry for each input, as Launched.results. logits: float32 [rows of `wanted_rows`, outputs].
 
     `masks`: where samplers have guides.
     """
+    if any(part.pooling is not None for part in inputs):
+        return _pooled_rows(logits, inputs)
     samplers = [part.sampler for part in inputs if part.sampler is not None]
     if inputs and (scored := inputs[0].scored) is not None:
         said = score(logits[: len(scored)], scored, inputs[0].likeliest)
         return [Scored(said, choose(logits[-1:], samplers, masks)[0] if samplers else None)]
     chosen = iter(choose(logits, samplers, masks))
     return [None if part.sampler is None else next(chosen) for part in inputs]
+
+
+def _pooled_rows(outputs: Tensor, inputs: Seq[StepInput]) -> list[Chosen]:
+    """Raises BackendError where text is wanted beside it: one model does not do both."""
+    rows = iter(outputs)
+    pooled: list[Chosen] = []
+    for part in inputs:
+        if part.sampler is not None:
+            raise BackendError("a step either samples or pools")
+        pooled.append(None if part.pooling is None else _pooled(next(rows), part.pooling))
+    return pooled
+
+
+def _pooled(row: Tensor, pooling: PoolingParams) -> Pooled | NotFinite:
+    values = row[list(pooling.logits_of)] if pooling.logits_of else row
+    if not bool(values.isfinite().all()):
+        return NotFinite()
+    return Pooled(values.cpu().numpy().copy())

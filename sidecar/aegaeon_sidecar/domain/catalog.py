@@ -57,8 +57,8 @@ class ServiceTier(Enum):
 class ModelSpec:
     """A model as the scheduler tells of it. `max_model_len` 0: what config.json says; `weight` 0 means 1.
 
-    `identity`: of what is computed under the name; empty: of a scheduler without. `tool_calls`, `reasoning`: for
-    gateways.
+    `identity`: of what is computed under the name; empty: of a scheduler without. `tool_calls`, `reasoning`,
+    `matryoshka`: for gateways. `task`: what it is for; empty: what its files show.
     """
 
     name: str
@@ -71,6 +71,8 @@ class ModelSpec:
     identity: str = ""
     tool_calls: str = ""
     reasoning: str = ""
+    task: str = ""
+    matryoshka: bool = False
 
 
 class ModelPhase(Enum):
@@ -83,7 +85,9 @@ class ModelPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What one model takes on this engine. `content`: hash of the weights, empty while they were never read whole."""
+    """What one model takes on this engine. `content`: hash of the weights, empty while they were never read whole.
+
+    `task`: what it is for."""
 
     weight_bytes: int
     weight_slabs: int
@@ -92,6 +96,7 @@ class Footprint:
     kv_block_tokens: int
     max_model_len: int
     content: str
+    task: str = ""
 
 
 @dataclass(frozen=True, slots=True)

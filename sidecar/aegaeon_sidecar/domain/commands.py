@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from aegaeon_sidecar.domain.catalog import ModelSpec
-from aegaeon_sidecar.domain.sequences import KvHandle, SamplingParams, SeqKey
+from aegaeon_sidecar.domain.sequences import KvHandle, PoolingParams, SamplingParams, SeqKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """At once: a sequence. `sampling` holds what Sampling and Limits say but `max_tokens`; 0 of them: no limit."""
+    """At once: a sequence. `sampling` holds what Sampling and Limits say but `max_tokens`; 0 of them: no limit.
+
+    `pooling`: None where text is generated.
+    """
 
     seq: SeqKey
     epoch: int
@@ -85,6 +88,7 @@ class Open:
     sampling: SamplingParams
     max_tokens: int
     reply_to: str
+    pooling: PoolingParams | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,10 @@ Report = Union[Hello, Done, StepDone, Failed, Skipped, Heartbeat, ModelState, Ho
 
 @dataclass(slots=True)
 class Token:
-    """Output token `index` of a sequence, for its gateway. `top`: (token id, logprob), likeliest first."""
+    """Output token `index` of a sequence, for its gateway. `top`: (token id, logprob), likeliest first.
+
+    `pooled`: float32, little-endian, of a sequence without text.
+    """
 
     seq: SeqKey
     epoch: int
@@ -197,3 +200,4 @@ class Token:
     cached_tokens: int = 0
     prompt: tuple[Said, ...] = ()
     prefill_s: float = 0.0
+    pooled: bytes = b""

@@ -91,6 +91,14 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolingParams:
+    """No text is wanted (proto Pooling). `logits_of`: those of these tokens behind the prompt; empty: what the model's
+    own head gives, or its hidden state."""
+
+    logits_of: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """What a request asks of sampling; meanings are those of the wire (proto Sampling, Limits), which are vLLM's.
 

@@ -158,4 +158,5 @@ class Dispatcher:
 
 def _goes_on(held: Sequence, fresh: Sequence) -> bool:
     """The same sequence with at least the client's prefix: determinism promises it, it is checked all the same."""
-    return held.model == fresh.model and held.prompt == fresh.prompt and held.holds(fresh.output)
+    same = held.model == fresh.model and held.prompt == fresh.prompt and held.pooling == fresh.pooling
+    return same and held.holds(fresh.output)

@@ -21,6 +21,8 @@ def open_sequence(command: Open, layout: Layout, seed: bytes = b"", guide: Guide
     Raises InvalidError for what cannot be computed, whatever a gateway has checked before.
     """
     _check(command, layout)
+    if command.pooling is not None:
+        seed = b""  # nothing of it is kept for others
     room = max(layout.max_model_len - len(command.prompt), 0)
     limit = command.max_tokens or room
     return Sequence(
@@ -37,6 +39,7 @@ def open_sequence(command: Open, layout: Layout, seed: bytes = b"", guide: Guide
         reply_to=command.reply_to,
         said=None if command.sampling.prompt_logprobs is None or command.prefix else [],
         seed=seed,
+        pooling=command.pooling,
     )
 
 
@@ -50,12 +53,27 @@ def _check(command: Open, layout: Layout) -> None:
         raise InvalidError("bad_words: one of them has no tokens")
     if not command.prompt:
         raise InvalidError("prompt: it is empty")
+    _check_pooling(command, layout)
     likeliest = command.sampling.prompt_logprobs
     if likeliest is not None and (count := len(command.prompt) * (1 + likeliest)) > MAX_PROMPT_LOGPROBS:
         raise InvalidError(f"prompt_logprobs: {count} are more than {MAX_PROMPT_LOGPROBS}")
     largest = max(chain(command.prompt, command.prefix))
     if layout.vocab_size and largest >= layout.vocab_size:
         raise InvalidError(f"prompt: token {largest} is outside the vocabulary of {layout.vocab_size} tokens")
+
+
+def _check_pooling(command: Open, layout: Layout) -> None:
+    """A gateway reads the same files, but perhaps not at the same time."""
+    if command.pooling is None:
+        if layout.pools:
+            raise InvalidError(f"model: {command.model} is for {layout.task.value}, and generates no text")
+        return
+    if not layout.pools:
+        raise InvalidError(f"model: {command.model} generates text; it makes neither embeddings nor scores")
+    if len(command.prompt) > layout.max_model_len:
+        raise InvalidError(f"prompt: {len(command.prompt)} tokens are more than {layout.max_model_len}")
+    if layout.vocab_size and max(command.pooling.logits_of, default=0) >= layout.vocab_size:
+        raise InvalidError(f"pooling: a token is outside the vocabulary of {layout.vocab_size} tokens")
 
 
 def _sampler(command: Open, guide: Guide | None) -> SamplerState:

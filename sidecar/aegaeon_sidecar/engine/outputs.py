@@ -14,11 +14,12 @@ from aegaeon_sidecar.engine.progress import TurnProgress
 from aegaeon_sidecar.engine.turn import Turn
 from aegaeon_sidecar.kv.memory import KvMemory
 from aegaeon_sidecar.kv.sequences import Sequence
-from aegaeon_sidecar.sampling import Chosen, NotFinite, Picked, Refused, Sampled, Scored
+from aegaeon_sidecar.sampling import Chosen, NotFinite, Picked, Pooled, Refused, Sampled, Scored
 from aegaeon_sidecar.weights.models import Model
 
 log = logging.getLogger(__name__)
 
+NO_TEXT = 0  # the token in place of text
 PushTokens = Callable[[str, list[Token]], None]
 
 
@@ -30,7 +31,8 @@ class Failure:
     reason: str
 
 
-Kept = Union[Picked, Failure]
+Kept = Union[Picked, Pooled, Failure]
+Judged = Union[Sampled, Pooled, Failure, None]
 Result = Union[Chosen, Failure]
 
 
@@ -89,7 +91,7 @@ class Outputs:
         self,
         sequence: Sequence,
         computed: int,
-        sampled: Sampled | None,
+        judged: Sampled | Pooled | None,
         turn: Turn,
         progress: TurnProgress,
         tokens: dict[str, list[Token]],
@@ -98,12 +100,15 @@ class Outputs:
         sequence.kv_tokens += computed
         self._kv.sequences.publish(self._kv.device, sequence, before)
         finish: Finish | None = None
-        if sampled is not None:
-            index = sequence.accept(sampled)
-            if index == 0:
+        if judged is not None:
+            if not sequence.output:
                 sequence.prefill_s = time.monotonic() - sequence.begun_s
+            index = sequence.accept(judged if isinstance(judged, Sampled) else Sampled(NO_TEXT))
             finish = _finish(sequence)
-            tokens.setdefault(sequence.reply_to, []).append(token_of(sequence, index, finish))
+            token = token_of(sequence, index, finish)
+            if isinstance(judged, Pooled):
+                token.pooled = judged.values.astype("<f4").tobytes()
+            tokens.setdefault(sequence.reply_to, []).append(token)
         progress.note(sequence, finish)
         if finish is not None:
             turn.drop(sequence.key)
@@ -122,7 +127,7 @@ def _kept(sequence: Sequence, result: Result) -> Kept:
     return Failure(FailureKind.ENGINE, "a part of the prompt was computed elsewhere, and its logprobs are not here")
 
 
-def _judged(model: Model, result: Kept) -> Sampled | Failure | None:
+def _judged(model: Model, result: Kept) -> Judged:
     """What counts of a result: no id goes into a prompt or to a client that is not in the vocabulary."""
     if isinstance(result, Sampled):
         size = model.layout.vocab_size if model.layout is not None else 0
@@ -136,11 +141,12 @@ def _judged(model: Model, result: Kept) -> Sampled | Failure | None:
     if result.asked:
         reason = "the logits are not finite with the penalties, logit_bias and min_tokens that were asked for"
         return Failure(FailureKind.INVALID, reason)
-    return Failure(FailureKind.NOT_FINITE, f"the logits that {model.name} computed are not finite")
+    what = "outputs" if model.layout is not None and model.layout.pools else "logits"
+    return Failure(FailureKind.NOT_FINITE, f"the {what} that {model.name} computed are not finite")
 
 
 def _finish(sequence: Sequence) -> Finish | None:
-    if sequence.output[-1] in sequence.stop_ids:
+    if sequence.pooling is not None or sequence.output[-1] in sequence.stop_ids:
         return Finish.STOP
     if len(sequence.output) >= sequence.max_output:
         return Finish.LENGTH

@@ -162,6 +162,9 @@ def _input(sequence: Sequence, tokens: int, row: int | None) -> StepInput:
     if row is not None:
         return StepInput((), sequence.kv_tokens + 1, sequence.blocks, sequence.sampler, follows=row)
     last = sequence.kv_tokens + tokens == sequence.length
+    if sequence.pooling is not None:
+        pooling = sequence.pooling if last else None
+        return StepInput(sequence.tokens(tokens), sequence.kv_tokens, sequence.blocks, None, pooling=pooling)
     sampler = sequence.sampler if last else None
     scored = sequence.to_score(tokens) if sequence.kv_tokens < len(sequence.prompt) else None
     likeliest = sequence.sampler.params.prompt_logprobs or 0

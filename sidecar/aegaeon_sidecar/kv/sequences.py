@@ -14,7 +14,7 @@ from itertools import chain
 
 from aegaeon_native import Event
 from aegaeon_sidecar.domain.errors import StaleError, UnknownError
-from aegaeon_sidecar.domain.sequences import Place, Said, SeqKey
+from aegaeon_sidecar.domain.sequences import Place, PoolingParams, Said, SeqKey
 from aegaeon_sidecar.memory.eviction import Blocks
 from aegaeon_sidecar.memory.leases import Lending
 from aegaeon_sidecar.memory.prefix import Name, name_block
@@ -35,6 +35,7 @@ class Sequence:
     as far as they were asked for; `looked`: for what is cached of it; `reused`: tokens of the prompt found so;
     `token_s`: seconds to compute one. `begun_s`: when the first step of its prefill began, of the monotonic clock;
     `prefill_s`: from then to its first token.
+    `pooling`: what is wanted instead of text; its KV is needed while the prompt is computed, and never afterwards.
     """
 
     key: SeqKey
@@ -66,6 +67,7 @@ class Sequence:
     token_s: float = 0.0
     begun_s: float = 0.0
     prefill_s: float = 0.0
+    pooling: PoolingParams | None = None
 
     @property
     def ready(self) -> bool:

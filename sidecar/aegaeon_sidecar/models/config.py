@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from aegaeon_proto.pooling import PoolingError, Purpose, Task, read_purpose
 from aegaeon_sidecar.domain.errors import ConfigError
 from aegaeon_sidecar.models.fields import Fields
 from aegaeon_sidecar.models.rope import Rope, read_rope
@@ -35,11 +36,16 @@ ARCHITECTURES = {
     "Qwen2ForCausalLM": Architecture(qkv_bias=True, output_bias=False, window="layered"),
     "Qwen3ForCausalLM": Architecture(qk_norm=True, window="layered", head_dim=128),
 }
+_GENERATES = "ForCausalLM"
+_WITHOUT_HEAD = ("ForSequenceClassification", "Model")  # the same decoder with a classifier's head, and with none
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """A decoder-only transformer. `windows`: for each layer, how many tokens attention reaches back; None: all."""
+    """A decoder-only transformer. `windows`: for each layer, how many tokens attention reaches back; None: all.
+
+    `purpose` says which head it has: its vocabulary's, a classifier's, or none.
+    """
 
     architecture: str
     vocab_size: int
@@ -58,14 +64,31 @@ class DecoderSpec:
     rope: Rope
     windows: tuple[int | None, ...]
     max_positions: int
+    purpose: Purpose
+
+    @property
+    def embeds(self) -> bool:
+        """Its output is the hidden state behind the last norm."""
+        return self.purpose.task is Task.EMBED
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that it gives of a token: logits, a score, or the hidden state."""
+        if self.embeds:
+            return self.hidden_size
+        return 1 if self.purpose.classifies else self.vocab_size
 
 
-def read_spec(directory: Path) -> DecoderSpec:
-    """Read `directory`/config.json. Raises ConfigError naming file, field and what is allowed."""
+def read_spec(directory: Path, task: str = "") -> DecoderSpec:
+    """Read `directory`/config.json, and what says of its purpose more than `task`, if anything.
+
+    Raises ConfigError naming file, field and what is allowed.
+    """
     if not directory.is_dir():
         raise ConfigError(f"{directory}: not a directory; give the folder that holds config.json and *.safetensors")
     config = Fields.load(directory / "config.json")
-    name, architecture = _architecture(config)
+    purpose = _purpose(directory, task)
+    name, architecture = _architecture(config, purpose)
     _refuse_what_changes_the_output(config)
     heads, kv_heads, head_dim = _heads(config, name, architecture)
     layers = config.integer("num_hidden_layers", maximum=4096)
@@ -89,6 +112,7 @@ def read_spec(directory: Path) -> DecoderSpec:
         rope=read_rope(config, max_positions),
         windows=_windows(config, architecture, layers),
         max_positions=max_positions,
+        purpose=purpose,
     )
 
 
@@ -107,15 +131,33 @@ def serve_length(spec: DecoderSpec, directory: Path, max_model_len: int) -> int:
     return length
 
 
-def _architecture(config: Fields) -> tuple[str, Architecture]:
+def _purpose(directory: Path, task: str) -> Purpose:
+    try:
+        return read_purpose(directory, task)
+    except PoolingError as error:
+        raise ConfigError(f"{directory}/{error}") from error
+
+
+def _architecture(config: Fields, purpose: Purpose) -> tuple[str, Architecture]:
     names = config.value("architectures")
     name = names[0] if isinstance(names, list) and len(names) == 1 else None
+    if isinstance(name, str) and purpose.pools:
+        name = _with_head(name)
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise config.wrong("architectures", "a list of one of " + ", ".join(ARCHITECTURES))
     return name, ARCHITECTURES[name]
 
 
+def _with_head(name: str) -> str:
+    for suffix in _WITHOUT_HEAD:
+        if name.endswith(suffix):
+            return name.removesuffix(suffix) + _GENERATES
+    return name
+
+
 def _refuse_what_changes_the_output(config: Fields) -> None:
+    if config.value("is_causal") not in (None, True):
+        raise config.wrong("is_causal", "true; encoders that attend in both directions are not served")
     if config.value("hidden_act") not in (None, "silu"):
         raise config.wrong("hidden_act", "silu")
     if "quantization_config" in config:

@@ -13,7 +13,7 @@ from aegaeon_sidecar.domain.errors import WeightsError
 from aegaeon_sidecar.models.config import DecoderSpec
 from aegaeon_sidecar.models.documents import MOST_INDEX_BYTES, read_document
 from aegaeon_sidecar.models.header import FILE_DTYPES, FileTensor, read_header
-from aegaeon_sidecar.models.tensors import may_ignore, tensor_shapes
+from aegaeon_sidecar.models.tensors import canonical, may_ignore, tensor_shapes
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -24,7 +24,10 @@ _SHARD = re.compile(r"[\w.-]+\.safetensors")
 
 def find_tensors(directory: Path, spec: DecoderSpec) -> dict[str, FileTensor]:
     """Where every tensor of `spec` is, in memory order. Raises WeightsError; reads headers only."""
-    return _match(directory, spec, read_tensors(directory))
+    found = read_tensors(directory)
+    if spec.purpose.pools and not any(name.startswith("model.") for name in found):
+        found = {canonical(name): tensor for name, tensor in found.items()}
+    return _match(directory, spec, found)
 
 
 def read_tensors(directory: Path) -> dict[str, FileTensor]:

@@ -71,12 +71,14 @@ def place_tensors(spec: DecoderSpec, dtype: str) -> tuple[TensorPlace, ...]:
     return tuple(places)
 
 
-def lay_out(directory: Path, max_model_len: int, dtype: str, block_tokens: int, ranks: int = 1) -> Layout:
+def lay_out(
+    directory: Path, max_model_len: int, dtype: str, block_tokens: int, ranks: int = 1, task: str = ""
+) -> Layout:
     """Read and check a model directory and lay it out for an engine of so many ranks that computes in `dtype`.
 
     Raises ModelError. Reads config.json and the headers, no byte of the weights.
     """
-    spec = read_spec(directory)
+    spec = read_spec(directory, task)
     length = serve_length(spec, directory, max_model_len)
     tensors = find_tensors(directory, spec)
     part = part_of(spec, ranks, directory)
@@ -94,4 +96,5 @@ def lay_out(directory: Path, max_model_len: int, dtype: str, block_tokens: int, 
         ranks=ranks,
         vocab_size=spec.vocab_size,
         dtype=dtype,
+        task=spec.purpose.task,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from aegaeon_proto.pooling import Task
 from aegaeon_sidecar.models.runs import Ints, Runs
 
 Bake = Callable[[int], None]
@@ -46,7 +47,7 @@ class Layout:
 
     `dtype`: of floating-point weights. `plan`: where each tensor of the files goes, None: by the names in `tensors`.
     `bake` writes the image into an open file where its bytes are not those of the files: the plan places nothing then.
-    `made_by`: what else the bytes of the image depend on.
+    `made_by`: what else the bytes of the image depend on. `task`: what the model is for.
     """
 
     weight_bytes: int
@@ -62,11 +63,17 @@ class Layout:
     plan: Mapping[str, Runs] | None = None
     bake: Bake | None = None
     made_by: str = ""
+    task: Task = Task.GENERATE
 
     @property
     def image_bytes(self) -> int:
         """In an image all ranks' parts follow each other."""
         return self.ranks * self.weight_bytes
+
+    @property
+    def pools(self) -> bool:
+        """It generates nothing."""
+        return self.task is not Task.GENERATE
 
     @property
     def streams(self) -> bool:

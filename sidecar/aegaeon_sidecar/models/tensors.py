@@ -12,6 +12,7 @@ from aegaeon_sidecar.models.config import DecoderSpec
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
+SCORE = "score.weight"
 IGNORED_SUFFIXES = (".rotary_emb.inv_freq",)  # buffers that old checkpoints carry; computed from config.json
 
 Shape = tuple[int, ...]
@@ -28,14 +29,30 @@ def tensor_shapes(spec: DecoderSpec) -> dict[str, Shape]:
     for layer in range(spec.layers):
         shapes.update((layer_name(layer, part), shape) for part, shape in _layer(spec))
     shapes[FINAL_NORM] = (spec.hidden_size,)
-    if not spec.tied_embeddings:
+    if spec.purpose.classifies:
+        shapes[SCORE] = (spec.outputs, spec.hidden_size)
+    elif not spec.tied_embeddings and not spec.embeds:
         shapes[HEAD] = (spec.vocab_size, spec.hidden_size)
     return shapes
 
 
+def head_of(spec: DecoderSpec) -> str | None:
+    """The tensor that makes the output of the last hidden state; None: that is the output."""
+    if spec.embeds:
+        return None
+    if spec.purpose.classifies:
+        return SCORE
+    return EMBEDDING if spec.tied_embeddings else HEAD
+
+
+def canonical(name: str) -> str:
+    """A decoder that was saved without its head has names that begin inside of it."""
+    return name if name.startswith("model.") or name in (HEAD, SCORE) else f"model.{name}"
+
+
 def may_ignore(spec: DecoderSpec, name: str) -> bool:
     """A tensor in the files that the decoder rightly does not use."""
-    return name.endswith(IGNORED_SUFFIXES) or (name == HEAD and spec.tied_embeddings)
+    return name.endswith(IGNORED_SUFFIXES) or (name == HEAD and head_of(spec) != HEAD)
 
 
 def _layer(spec: DecoderSpec) -> Iterator[tuple[str, Shape]]:

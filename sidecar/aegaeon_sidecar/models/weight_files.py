@@ -108,7 +108,7 @@ def _placed_by_plan(directory: Path, plan: Mapping[str, Runs]) -> dict[FileTenso
 
 
 def _placed_by_name(directory: Path, layout: Layout) -> dict[FileTensor, Placement]:
-    found = find_tensors(directory, read_spec(directory))
+    found = find_tensors(directory, read_spec(directory, layout.task.value))
     item = ENGINE_DTYPES[layout.dtype]
     to: dict[FileTensor, Placement] = {}
     for place in layout.tensors:

@@ -26,6 +26,7 @@ from aegaeon_sidecar.rpc.codec.tokens import token_to
 log = logging.getLogger(__name__)
 
 _BATCH_TOKENS = 1024
+_BATCH_POOLED_BYTES = 1 << 20  # of embeddings, which are much larger than tokens
 Call = grpc.aio.StreamStreamCall[pb.TokenBatch, pb.TokenAck]
 
 
@@ -177,7 +178,9 @@ class _Sink:
         self.filled.clear()
         self.woken = False
         tokens: list[pb.Token] = []
-        while self.fresh and len(tokens) < _BATCH_TOKENS:
+        pooled = 0
+        while self.fresh and len(tokens) < _BATCH_TOKENS and pooled < _BATCH_POOLED_BYTES:
             tokens += map(token_to, self.fresh[0])
+            pooled += sum(len(token.pooled) for token in self.fresh[0])
             self.fresh.popleft()  # only now: what cannot be encoded is not lost
         return pb.TokenBatch(instance=self._instance, tokens=tokens) if tokens else None

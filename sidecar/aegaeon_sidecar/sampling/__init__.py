@@ -1,8 +1,20 @@
 """How a token is chosen. The state belongs to the sequence and moves with it; the arithmetic is the backend's."""
 
-from aegaeon_sidecar.sampling.chosen import Chosen, NotFinite, Picked, Refused, Sampled, Scored
+from aegaeon_sidecar.sampling.chosen import Chosen, NotFinite, Picked, Pooled, Refused, Sampled, Scored
 from aegaeon_sidecar.sampling.guide import Guide
 from aegaeon_sidecar.sampling.masks import Masker, Masks
 from aegaeon_sidecar.sampling.state import SamplerState
 
-__all__ = ["Chosen", "Guide", "Masker", "Masks", "NotFinite", "Picked", "Refused", "Sampled", "SamplerState", "Scored"]
+__all__ = [
+    "Chosen",
+    "Guide",
+    "Masker",
+    "Masks",
+    "NotFinite",
+    "Picked",
+    "Pooled",
+    "Refused",
+    "Sampled",
+    "SamplerState",
+    "Scored",
+]

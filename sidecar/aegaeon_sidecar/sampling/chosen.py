@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
+import numpy as np
+from numpy.typing import NDArray
+
 from aegaeon_sidecar.domain.sequences import Said
 
 
@@ -32,6 +35,13 @@ class Refused:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Pooled:
+    """What the model makes of a prompt, float32 [numbers]."""
+
+    values: NDArray[np.float32]
+
+
 Picked = Union[Sampled, NotFinite, Refused, None]
 
 
@@ -43,4 +53,4 @@ class Scored:
     chosen: Picked
 
 
-Chosen = Union[Picked, Scored]
+Chosen = Union[Picked, Scored, Pooled]

@@ -89,6 +89,7 @@ class Download:
             self._untold_bytes += nbytes if file.nbytes < 0 else 0
             self._advance(nbytes)
             return
+        part.parent.mkdir(exist_ok=True)  # of a name with a folder
         with part.open("ab+", buffering=0) as target:
             check = self._bring(file, target, sleep)
             os.fsync(target.fileno())

@@ -156,7 +156,7 @@ class Fetcher:
         with self._told(model):
             with located.reading() as directory:
                 with _understood():
-                    layout = self._backend.describe(directory, model.spec.max_model_len)
+                    layout = self._backend.describe(directory, model.spec.max_model_len, model.spec.task)
                     files = look(directory, layout)
                 model.check(files)
             self._check_fits(layout)
@@ -285,4 +285,4 @@ def _same(one: ModelSpec, other: ModelSpec) -> bool:
     """Whether both specs fetch and serve the same model; objectives and fetch credentials may differ."""
     if one.identity and other.identity:
         return one.identity == other.identity
-    return one.source == other.source and one.max_model_len == other.max_model_len
+    return (one.source, one.max_model_len, one.task) == (other.source, other.max_model_len, other.task)

@@ -26,6 +26,7 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError 
 from aegaeon_proto.credentials import token_of
 from aegaeon_proto.outbound.client import Client
 from aegaeon_proto.outbound.urls import HUB_FILES_HOSTS
+from aegaeon_proto.pooling import POOLING
 from aegaeon_proto.redaction import sentence
 from aegaeon_sidecar.domain.catalog import HubSource
 from aegaeon_sidecar.domain.errors import SourceError
@@ -39,7 +40,7 @@ from aegaeon_sidecar.weights.remote import (
     plainly,
 )
 
-_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
+_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt", POOLING)
 _MOST_LIST_BYTES = 64 << 20  # of an answer that lists files
 
 
@@ -123,7 +124,7 @@ def _answers(name: str, status: int) -> str:
 
 def _is_wanted(name: str) -> bool:
     plain = name.isascii() and name.isprintable() and "/" not in name and name[:1] != "." and len(name) <= 200
-    return plain and any(fnmatchcase(name, pattern) for pattern in _PATTERNS)
+    return name == POOLING or (plain and any(fnmatchcase(name, pattern) for pattern in _PATTERNS))
 
 
 def _file(entry: dict[str, Any]) -> RemoteFile:

@@ -149,4 +149,5 @@ class Model:
             kv_block_tokens=self.layout.kv_block_tokens,
             max_model_len=self.layout.max_model_len,
             content=self.content,
+            task=self.layout.task.value,
         )

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from aegaeon_proto.credentials import token_of
 from aegaeon_proto.outbound.client import Answer, Client
 from aegaeon_proto.outbound.urls import check_source
+from aegaeon_proto.pooling import MODULES, POOLING
 from aegaeon_sidecar.domain.catalog import HttpSource
 from aegaeon_sidecar.domain.errors import SourceError
 from aegaeon_sidecar.models.documents import MOST_INDEX_BYTES
@@ -26,6 +27,8 @@ _PLAIN = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 MOST_SUMS_BYTES = 1 << 20
 SUMS = "SHA256SUMS"
 _OPTIONAL = (
+    MODULES,
+    POOLING,
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -37,7 +40,9 @@ _OPTIONAL = (
     "merges.txt",
 )
 # Names that begin with a dot are the disk tier's own.
-WANTED = re.compile(r"(?!\.)[\w.-]{1,200}\.(json|safetensors|jinja|model|txt)|SHA256SUMS", re.ASCII)
+WANTED = re.compile(
+    r"(?!\.)[\w.-]{1,200}\.(json|safetensors|jinja|model|txt)|SHA256SUMS|" + re.escape(POOLING), re.ASCII
+)
 _NAME = re.compile(r"(?!\.)[\w.-]{1,200}\.safetensors", re.ASCII)
 
 

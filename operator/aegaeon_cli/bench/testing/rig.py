@@ -19,7 +19,7 @@ import torch
 
 from aegaeon_cli.bench.spans import Span
 from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
-from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.backends import Backend, Launched, StepInput
 from aegaeon_sidecar.backends.told import Told
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
 from aegaeon_sidecar.config import SidecarConfig
@@ -50,20 +50,23 @@ class UnderWay:
         return results
 
 
-class TimedBackend(TorchBackend):
-    """Notes every forward pass, from its launch to its end, so that what is left of a turn is ours."""
+class TimedBackend:
+    """A backend of which every forward pass is noted, from its launch to its end: what is left of a turn is ours."""
 
-    def __init__(self, device: str, dtype: str) -> None:
-        super().__init__(device=device, dtype=dtype)
+    def __init__(self, timed: Backend) -> None:
+        self._timed = timed
+        self.describe, self.register = timed.describe, timed.register
+        self.bind_kv, self.forget, self.may_follow = timed.bind_kv, timed.forget, timed.may_follow
         self.steps: list[Span] = []
 
     def launch(self, model: str, inputs: Sequence[StepInput], after: Launched | None = None) -> Launched:
+        """See Backend."""
         begin = time.monotonic()
 
         def note() -> None:
             self.steps.append(Span("compute", "step", model, begin, time.monotonic()))
 
-        launched = super().launch(model, inputs, after.launched if isinstance(after, UnderWay) else after)
+        launched = self._timed.launch(model, inputs, after.launched if isinstance(after, UnderWay) else after)
         if not isinstance(launched, Told) or launched.over is not None:
             return UnderWay(launched, note)
         note()
@@ -176,10 +179,12 @@ async def one_engine(
     prefix_reuse: bool = False,
     device: str = "cpu",
     dtype: str = "float32",
+    backend: Backend | None = None,
+    max_batch: int = 8,
 ) -> AsyncIterator[OneEngine]:
     """An engine on one thread of torch, its files in `folder`, and a gateway for its tokens.
 
-    Without `prefix_reuse` every copy is made.
+    Without `prefix_reuse` every copy is made. `backend`: instead of torch on `device`.
     """
     configure_threads(1)
     memory = {
@@ -197,7 +202,7 @@ async def one_engine(
         "segments": str(folder),
         "device": device,
     }
-    config = SidecarConfig.model_validate(place | {"memory": memory})
+    config = SidecarConfig.model_validate(place | {"memory": memory, "max_batch": max_batch})
     loop = asyncio.get_running_loop()
     target = f"unix:{folder}/gateway.sock"
     gateway = await asyncio.create_subprocess_exec(
@@ -205,13 +210,14 @@ async def one_engine(
     )
     assert gateway.stdout is not None
     await gateway.stdout.readline()
-    outbox, backend, sinks = TimedOutbox(loop), TimedBackend(device, dtype), Sinks("bench", loop, lambda target: True)
-    engine = Engine(config, "life", backend, outbox, sinks.push, lambda: None)
+    timed = TimedBackend(backend or TorchBackend(device=device, dtype=dtype))
+    outbox, sinks = TimedOutbox(loop), Sinks("bench", loop, lambda target: True)
+    engine = Engine(config, "life", timed, outbox, sinks.push, lambda: None)
     engine.start()
     await asyncio.to_thread(engine.await_memory)
     engine.hello(1)
     try:
-        yield OneEngine(engine, backend, outbox, target)
+        yield OneEngine(engine, timed, outbox, target)
     finally:
         await asyncio.to_thread(engine.stop, 5.0)
         await sinks.close()

@@ -63,8 +63,8 @@ class Policy(Protocol):
         """Queue a sequence for prefill on an instance that has its model; None: nowhere yet."""
         ...
 
-    def wait_s(self, seq: Sequence, now: float) -> float:
-        """About how long a new sequence would wait for an engine, seconds; 0 where that is not known."""
+    def too_much(self, seq: Sequence, now: float) -> str | None:
+        """Why a new sequence would be late, or make others late; None: it is taken, and counts from here on."""
         ...
 
     def place_decode(self, seq: Sequence, now: float) -> Instance | None:

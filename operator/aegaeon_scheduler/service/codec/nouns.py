@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import TypeVar
 
+from aegaeon_proto.pooling import Task
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.core.domain import (
     FailureKind,
@@ -68,6 +69,8 @@ REJECTS: Mapping[RejectCode, gateway_pb2.RejectCode.ValueType] = {
     RejectCode.INVALID: gateway_pb2.REJECT_CODE_INVALID,
     RejectCode.CHANGED: gateway_pb2.REJECT_CODE_CHANGED,
 }
+
+_POOLING = {Task.EMBED.value, Task.SCORE.value}
 
 E = TypeVar("E", bound=Enum)
 
@@ -144,6 +147,7 @@ def footprint_from(message: model_pb2.Footprint) -> Footprint:
         kv_block_tokens=message.kv_block_tokens,
         max_model_len=message.max_model_len,
         content=message.content,
+        pools=message.task in _POOLING,
     )
 
 

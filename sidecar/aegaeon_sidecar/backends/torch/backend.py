@@ -63,7 +63,7 @@ class TorchBackend:
     Not thread-safe for one model; different models may step from different threads. With the same batch composition
     (tokens, positions) a step gives bitwise the same logits, wherever the blocks lie. With `batch_invariant` (default)
     also whatever the rest of the batch is, if the matrix library allows it on this machine (see `rows`); that costs
-    nothing from 4 sequences on and up to three times a matrix-vector product for one alone.
+    nothing from 2 sequences on and up to twice a matrix-vector product for one alone.
 
     `paged`: decodes run at one fixed shape over the blocks where they lie (see `decodes`), which is how a GPU's are
     batch-invariant, and may be launched before the tokens of the step before are known to the host; None: on a GPU.
@@ -102,13 +102,13 @@ class TorchBackend:
             return 1  # decodes have one shape, and a prefill is one sequence's
         return row_tile(self._dtype, torch.get_num_threads()) if self._wants_invariance else 0
 
-    def describe(self, directory: Path, max_model_len: int) -> Layout:
+    def describe(self, directory: Path, max_model_len: int, task: str = "") -> Layout:
         """See Backend."""
-        return lay_out(directory, max_model_len, self._dtype_name, self._block_tokens, len(self._devices))
+        return lay_out(directory, max_model_len, self._dtype_name, self._block_tokens, len(self._devices), task)
 
     def register(self, model: str, directory: Path, layout: Layout, *weights: DeviceBytes) -> None:
         """See Backend. Touches no byte of `weights`. Raises BackendError when layout and directory disagree."""
-        spec = read_spec(directory)
+        spec = read_spec(directory, layout.task.value)
         part = part_of(spec, len(self._devices), directory)
         shape = kv_shape(part, self._dtype_name, self._block_tokens)
         if layout.tensors != place_tensors(part, self._dtype_name) or layout.kv_shape != shape.key:
@@ -149,7 +149,7 @@ class TorchBackend:
         if after is None and any(part.follows is not None for part in inputs):
             raise BackendError("an input follows a step that was not launched")
         with torch.inference_mode(), drained_on_error(self._devices):
-            if self._paged and _are_decodes(inputs):
+            if self._decodes_paged(model, inputs):
                 return self._decodes(model).launch(inputs, after)
             return self._told(model, inputs)
 
@@ -172,11 +172,15 @@ class TorchBackend:
         return self.launch(model, inputs).results()
 
     def logits(self, model: str, inputs: Seq[StepInput]) -> Tensor:
-        """A step without sampling: the logits after each input's last token, float32 [inputs, vocab_size]."""
+        """A step without sampling: the output after each input's last token, float32 [inputs, outputs]."""
         with torch.inference_mode():
-            if self._paged and inputs and _are_decodes(inputs):
+            if inputs and self._decodes_paged(model, inputs):
                 return self._decodes(model).logits(inputs)
             return self._forward(model, inputs, range(len(inputs)))
+
+    def _decodes_paged(self, model: str, inputs: Seq[StepInput]) -> bool:
+        """A prompt of one token is no decode where the model generates nothing."""
+        return self._paged and _are_decodes(inputs) and not self._shell(model)[0].decoder.spec.purpose.pools
 
     def _decodes(self, model: str) -> Decodes:
         from aegaeon_sidecar.backends.torch.decodes import Decodes
@@ -190,7 +194,7 @@ class TorchBackend:
         """`wanted`: of these inputs the logits behind the last token; None: of the only input those behind each."""
         shell, caches = self._shell(model)
         if not inputs:
-            return torch.empty(0, shell.decoder.spec.vocab_size)
+            return torch.empty(0, shell.decoder.spec.outputs)
         given = []
         for builder, cache in zip(shell.builders, caches, strict=True):
             step = builder.build(inputs, wanted or (), cache.capacity)

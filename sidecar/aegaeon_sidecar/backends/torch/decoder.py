@@ -17,7 +17,7 @@ from aegaeon_sidecar.backends.torch.attention import Attention
 from aegaeon_sidecar.backends.torch.parameters import Parameters
 from aegaeon_sidecar.backends.torch.rope import Rotary, rotate
 from aegaeon_sidecar.models.config import DecoderSpec
-from aegaeon_sidecar.models.tensors import EMBEDDING, FINAL_NORM, HEAD, layer_name
+from aegaeon_sidecar.models.tensors import EMBEDDING, FINAL_NORM, head_of, layer_name
 
 Angles = tuple[Tensor, Tensor]
 
@@ -46,7 +46,9 @@ class Decoder:
         self._parts = parts
 
     def forward(self, given: Seq[Given]) -> Tensor:
-        """Logits float32 [rows of `last`, vocab_size], on the first rank's device. `given`: one for each rank.
+        """Float32 [rows of `last`, outputs], on the first rank's device: logits, unless the model's purpose is another.
+
+        `given`: one for each rank.
 
         Writes the step's keys and values by way of `attention`.
         """
@@ -60,8 +62,8 @@ class Decoder:
             hidden = _everywhere(hidden[0] + _sum(attended), given)
             fed = [layer.feed(mine) for layer, mine in zip(layers, hidden, strict=True)]
             hidden = _everywhere(hidden[0] + _sum(fed), given)
-        logits = [part.logits(mine, step.last) for (part, step), mine in zip(ranks, hidden, strict=True)]
-        return _side_by_side(logits)[:, : self.spec.vocab_size].float()
+        outputs = [part.output(mine, step.last) for (part, step), mine in zip(ranks, hidden, strict=True)]
+        return _side_by_side(outputs)[:, : self.spec.outputs].float()
 
 
 def _sum(parts: list[Tensor]) -> Tensor:
@@ -77,11 +79,11 @@ def _everywhere(whole: Tensor, given: Seq[Given]) -> list[Tensor]:
     return [whole.to(step.tokens.device, non_blocking=True) for step in given]
 
 
-def _side_by_side(logits: list[Tensor]) -> Tensor:
-    """Those of neighbouring parts of the vocabulary, on the first rank's device."""
-    if len(logits) == 1:
-        return logits[0]
-    return torch.cat([part.to(logits[0].device, non_blocking=True) for part in logits], dim=-1)
+def _side_by_side(outputs: list[Tensor]) -> Tensor:
+    """Those of neighbouring parts of the vocabulary, on the first rank's device; what is no logit, all ranks have."""
+    if len(outputs) == 1:
+        return outputs[0]
+    return torch.cat([part.to(outputs[0].device, non_blocking=True) for part in outputs], dim=-1)
 
 
 class Part:
@@ -91,7 +93,8 @@ class Part:
         embedded = parameters.tensor(EMBEDDING)
         self._embedding = embedded
         self._from_token = rank * len(embedded) if ranks > 1 else None
-        self._head = parameters.linear((EMBEDDING if spec.tied_embeddings else HEAD).removesuffix(".weight"))
+        head = head_of(spec)
+        self._head = None if head is None else parameters.linear(head.removesuffix(".weight"))
         self._norm = Norm(parameters.tensor(FINAL_NORM), spec.norm_eps)
         self._rotary = Rotary(spec.rope, spec.head_dim, dtype, embedded.device)
         self.layers = [Layer(spec, parameters, layer) for layer in range(spec.layers)]
@@ -108,9 +111,10 @@ class Part:
         """What this step's queries and keys are rotated by."""
         return self._rotary.angles(positions)
 
-    def logits(self, hidden: Tensor, last: Tensor | None) -> Tensor:
-        """Of its part of the vocabulary."""
-        return self._head(self._norm(hidden if last is None else hidden[last]))
+    def output(self, hidden: Tensor, last: Tensor | None) -> Tensor:
+        """Logits of its part of the vocabulary; of a model without a head the hidden state itself."""
+        normed = self._norm(hidden if last is None else hidden[last])
+        return normed if self._head is None else self._head(normed)
 
 
 class Norm:

@@ -17,13 +17,14 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native.arrays import DeviceBytes
+from aegaeon_proto.pooling import Purpose
 from aegaeon_sidecar.backends import Launched, StepInput
 from aegaeon_sidecar.backends.rows import row_tile
 from aegaeon_sidecar.backends.told import Told, chosen_rows, wanted_rows
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.backends.vllm.bake import Baked
 from aegaeon_sidecar.backends.vllm.parameters import show
-from aegaeon_sidecar.backends.vllm.refusals import check_kind, read_architectures, reason_of
+from aegaeon_sidecar.backends.vllm.refusals import check_kind, read_architectures, read_purpose_of, reason_of
 from aegaeon_sidecar.backends.vllm.rehearsal import check_known
 from aegaeon_sidecar.backends.vllm.shell import Shell, baked, bind_kv, pad_rows, planned
 from aegaeon_sidecar.backends.vllm.step import forward
@@ -66,13 +67,13 @@ class VllmBackend:
         self._shells: dict[str, tuple[Shell, str]] = {}
         self._kv: dict[str, Tensor] = {}
 
-    def describe(self, directory: Path, max_model_len: int) -> Layout:
+    def describe(self, directory: Path, max_model_len: int, task: str = "") -> Layout:
         """See Backend. Builds the shell: what a model needs is known to vLLM's classes alone. Raises ModelError."""
         files = read_tensors(directory)
         check_known(files)
         with surface.EXCLUSIVE:
             try:
-                built = self._build(directory, files, max_model_len)
+                built = self._build(directory, files, max_model_len, read_purpose_of(directory, task))
             except (SidecarError, MemoryError):
                 raise
             except Exception as error:  # what vLLM raises about a model's files is that model's trouble alone
@@ -80,28 +81,29 @@ class VllmBackend:
         self._built[directory] = built
         return self._layout(built, files)
 
-    def _build(self, directory: Path, files: Mapping[str, FileTensor], max_model_len: int) -> _Built:
+    def _build(self, directory: Path, files: Mapping[str, FileTensor], max_model_len: int, purpose: Purpose) -> _Built:
         names = read_architectures(directory)
 
         def configure() -> Any:
-            return surface.new_config(directory, names, self._dtype_name, self._block_tokens, max_model_len)
+            return surface.new_config(directory, names, self._dtype_name, self._block_tokens, max_model_len, purpose)
 
         config = configure()
-        check_kind(config)
+        check_kind(config, purpose)
         try:
             shell, plan = planned(config, files, self._dtype)
+            shell.purpose = purpose
             return _Built(self._padded(shell), plan)
         except SidecarError:
             raise
         except Exception as error:  # noqa: BLE001  # whatever a loader does that it cannot do without bytes
             log.info("%s is baked: %s", directory, " ".join(str(error).split())[:200])
         shell, plan = baked(configure(), files)
+        shell.purpose = purpose
         image = Baked(self._padded(shell), lambda: baked(configure(), files)[0])
         return _Built(shell, plan, image)
 
     def _padded(self, shell: Shell) -> Shell:
-        if self._tile:
-            pad_rows(shell, self._tile)
+        pad_rows(shell, self._tile or 1)
         return shell
 
     def _layout(self, built: _Built, files: Mapping[str, FileTensor]) -> Layout:
@@ -121,6 +123,7 @@ class VllmBackend:
             plan=built.plan,
             bake=None if built.image is None else built.image.write,
             made_by="" if built.image is None else f"vllm {surface.VERSION} {surface.PLATFORM}",
+            task=shell.purpose.task,
         )
 
     def register(self, model: str, directory: Path, layout: Layout, *weights: DeviceBytes) -> None:

@@ -20,7 +20,7 @@ class Hook:
 
 _ENGINE_ARGUMENTS = (
     "model dtype block_size max_model_len trust_remote_code model_impl enforce_eager enable_prefix_caching "
-    "kv_cache_memory_bytes load_format skip_tokenizer_init"
+    "kv_cache_memory_bytes load_format skip_tokenizer_init runner convert"
 )
 _METADATA = (
     "query_start_loc query_start_loc_cpu seq_lens num_reqs num_actual_tokens max_query_len max_seq_len "

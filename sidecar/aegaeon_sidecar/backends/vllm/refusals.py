@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from aegaeon_proto.pooling import PoolingError, Purpose, Task, read_purpose
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.domain.errors import ConfigError, ModelError
 from aegaeon_sidecar.models.fields import Fields
@@ -20,7 +21,15 @@ def read_architectures(directory: Path) -> list[str]:
     return names
 
 
-def check_kind(config: Any) -> None:
+def read_purpose_of(directory: Path, task: str) -> Purpose:
+    """What a model is for, by its files unless `task` says it. Raises ConfigError."""
+    try:
+        return read_purpose(directory, task)
+    except PoolingError as error:
+        raise ConfigError(f"{directory}/{error}") from error
+
+
+def check_kind(config: Any, purpose: Purpose) -> None:
     """Raises ConfigError."""
     model = config.model_config
     names = ", ".join(model.architectures)
@@ -36,8 +45,10 @@ def check_kind(config: Any) -> None:
         raise ConfigError(f"{names} takes images or sound; only text is served")
     if surface.SPECULATIVE.intersection(model.architectures):
         raise ConfigError(f"{names} drafts tokens for another model; speculative decoding is not served")
-    if model.runner_type != "generate":
-        raise ConfigError(f"{names} is a {model.runner_type} model; only models that generate text are served")
+    if purpose.pools and model.attn_type != "decoder":
+        raise ConfigError(f"{names} attends in both directions ({model.attn_type}); only decoders are served")
+    if model.runner_type != ("pooling" if purpose.task is Task.EMBED or purpose.classifies else "generate"):
+        raise ConfigError(f"{names} is a {model.runner_type} model, which cannot be used for {purpose.task.value}")
 
 
 def check_caches(specs: Mapping[str, Any]) -> Any:

@@ -11,6 +11,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from aegaeon_proto.pooling import Purpose
 from aegaeon_sidecar.backends.rows import padded_linear
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.backends.vllm.parameters import Place, hollow_parameters, place_parameters
@@ -32,7 +33,8 @@ LEAST_PIECE_BYTES = 64  # below it a load would spend its time on pieces: a load
 class Shell:
     """`groups`: layers of one kind of attention, by name, and what makes their kernels' metadata.
 
-    `page_bytes`: of one layer in one block; `capacity`: blocks of the memory that is bound.
+    `page_bytes`: of one layer in one block; `capacity`: blocks of the memory that is bound; `purpose` says which head
+    the model has.
     """
 
     config: Any
@@ -46,6 +48,7 @@ class Shell:
     page_bytes: int = 0
     capacity: int = 0
     blocks: Tensor | None = None
+    purpose: Purpose = surface.GENERATES
 
     @property
     def block_bytes(self) -> int:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from aegaeon_proto.pooling import Task
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.backends.vllm.shell import Shell
@@ -33,6 +34,8 @@ class Batch:
         """Raises BackendError when a block table is too short."""
         lengths = np.array([len(part.tokens) for part in inputs], dtype=np.int32)
         begins = np.array([part.position for part in inputs], dtype=np.int32)
+        if lengths.max() == 1:
+            return Batch._of_decodes(inputs, begins, block_tokens)
         starts = np.zeros(len(inputs) + 1, dtype=np.int32)
         np.cumsum(lengths, out=starts[1:])
         positions = np.arange(starts[-1], dtype=np.int64) + np.repeat(begins - starts[:-1], lengths)
@@ -41,6 +44,16 @@ class Batch:
         slots = table[rows, positions // block_tokens].astype(np.int64) * block_tokens + positions % block_tokens
         tokens = np.concatenate([np.asarray(part.tokens, dtype=np.int32) for part in inputs])
         return Batch(tokens, positions, starts, begins + lengths, table, slots)
+
+    @staticmethod
+    def _of_decodes(inputs: Seq[StepInput], begins: NDArray[np.int32], block_tokens: int) -> Batch:
+        """One token each: nothing to repeat."""
+        rows = np.arange(len(inputs) + 1, dtype=np.int32)
+        table = _table(inputs, begins + 1, block_tokens)
+        blocks = table[rows[:-1], begins // block_tokens].astype(np.int64)
+        tokens = np.array([part.tokens[0] for part in inputs], dtype=np.int32)
+        slots = blocks * block_tokens + begins % block_tokens
+        return Batch(tokens, begins.astype(np.int64), rows, begins + 1, table, slots)
 
     def metadata(self) -> surface.CommonAttentionMetadata:
         """As vLLM's builders take it."""
@@ -75,8 +88,9 @@ def _table(inputs: Seq[StepInput], ends: NDArray[np.int32], block_tokens: int) -
 
 
 def forward(shell: Shell, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Tensor:
-    """float32 [len(wanted), vocab_size]: the logits after the last token of each input of `wanted`; None: after every
-    token of all inputs."""
+    """float32 [len(wanted), outputs]: what the model gives after the last token of each input of `wanted`; None: after
+    every token of all inputs."""
+    torch.get_num_threads()  # OpenMP's number is a thread's own; torch gives it this thread's when it is first asked
     batch = Batch.of(inputs, shell.block_tokens)
     _zero_new_blocks(shell, inputs)
     common = batch.metadata()
@@ -93,8 +107,18 @@ def forward(shell: Shell, inputs: Seq[StepInput], wanted: Seq[int] | None) -> Te
         )
         if wanted is not None:
             hidden = hidden[torch.from_numpy(batch.starts[1:].astype(np.int64) - 1)[list(wanted)]]
-        logits: Tensor = shell.model.compute_logits(hidden)
-    return logits.float()
+        return _output(shell, hidden).float()
+
+
+def _output(shell: Shell, hidden: Tensor) -> Tensor:
+    """Logits, or what the model's purpose asks for: the hidden state, a classifier's logit."""
+    if shell.purpose.task is Task.EMBED:
+        return hidden
+    model = shell.model
+    outputs: Tensor = (
+        model.score(hidden.to(model.score.weight.dtype)) if shell.purpose.classifies else model.compute_logits(hidden)
+    )
+    return outputs
 
 
 def _zero_new_blocks(shell: Shell, inputs: Seq[StepInput]) -> None:

@@ -38,13 +38,17 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.worker.gpu_worker import init_worker_distributed_environment
 
+from aegaeon_proto.pooling import Purpose, Task
+
 EXCLUSIVE = threading.RLock()
+GENERATES = Purpose(Task.GENERATE)
 PLATFORM: str = current_platform.device_type
 SPECULATIVE = frozenset(_SPECULATIVE_DECODING_MODELS)
 Weights = Iterable[tuple[str, Tensor]]
 
 __all__ = [
     "EXCLUSIVE",
+    "GENERATES",
     "PLATFORM",
     "SPECULATIVE",
     "VERSION",
@@ -62,11 +66,20 @@ __all__ = [
 ]
 
 
-def new_config(directory: Path, architectures: Iterable[str], dtype: str, block_tokens: int, max_model_len: int) -> Any:
+def new_config(
+    directory: Path,
+    architectures: Iterable[str],
+    dtype: str,
+    block_tokens: int,
+    max_model_len: int,
+    purpose: Purpose = GENERATES,
+) -> Any:
     """A VllmConfig. One makes one model: layers register their names in it.
 
-    `max_model_len` 0: the model's own. Code that a model directory brings is never run.
+    `max_model_len` 0: the model's own. `purpose`: vLLM takes the head off what embeds, and gives a classifier its own.
+    Code that a model directory brings is never run.
     """
+    embeds = purpose.task is Task.EMBED
     for name in architectures:
         _import_class(name)
     return EngineArgs(
@@ -82,6 +95,8 @@ def new_config(directory: Path, architectures: Iterable[str], dtype: str, block_
         << 20,  # vLLM measures how much there is unless it is given a size; nothing is allocated
         load_format="safetensors",
         skip_tokenizer_init=True,
+        runner="pooling" if embeds or purpose.classifies else "generate",
+        convert="embed" if embeds else "classify" if purpose.classifies else "auto",
     ).create_engine_config()
 
 

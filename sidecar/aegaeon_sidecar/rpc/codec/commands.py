@@ -7,7 +7,7 @@ from typing import Any
 
 from aegaeon_proto.v1 import engine_pb2, model_pb2
 from aegaeon_sidecar.domain import commands
-from aegaeon_sidecar.domain.sequences import ReasoningBudget, SamplingParams, TokenRun
+from aegaeon_sidecar.domain.sequences import PoolingParams, ReasoningBudget, SamplingParams, TokenRun
 from aegaeon_sidecar.rpc.codec.nouns import constraint_from, handle_from, seq_from, seqs_from, spec_from
 
 
@@ -46,6 +46,7 @@ def _open(opened: engine_pb2.Open) -> commands.Open:
         sampling=_sampling(opened.sampling, opened.limits),
         max_tokens=opened.limits.max_tokens,
         reply_to=opened.reply_to,
+        pooling=PoolingParams(tuple(opened.pooling.logits_of)) if opened.HasField("pooling") else None,
     )
 
 

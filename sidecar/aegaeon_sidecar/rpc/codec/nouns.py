@@ -163,6 +163,8 @@ def spec_from(message: model_pb2.ModelSpec) -> ModelSpec:
         weight=message.weight,
         tool_calls=message.tool_calls,
         reasoning=message.reasoning,
+        task=message.task,
+        matryoshka=message.matryoshka,
         identity=message.identity,
     )
 
@@ -179,6 +181,8 @@ def spec_to(spec: ModelSpec) -> model_pb2.ModelSpec:
         weight=spec.weight,
         tool_calls=spec.tool_calls,
         reasoning=spec.reasoning,
+        task=spec.task,
+        matryoshka=spec.matryoshka,
         identity=spec.identity,
     )
 
@@ -209,4 +213,5 @@ def _footprint_to(footprint: Footprint | None) -> model_pb2.Footprint | None:
         kv_block_tokens=footprint.kv_block_tokens,
         max_model_len=footprint.max_model_len,
         content=footprint.content,
+        task=footprint.task,
     )

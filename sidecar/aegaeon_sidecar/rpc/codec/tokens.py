@@ -21,6 +21,7 @@ def token_to(token: Token) -> gateway_pb2.Token:
         cached_tokens=token.cached_tokens,
         prefill_s=token.prefill_s,
         prompt=[_said_to(said) for said in token.prompt],
+        pooled=token.pooled,
     )
 
 

@@ -121,9 +121,9 @@ class PaperPolicy:
 
     # -- Algorithm 2 ------------------------------------------------------------------------------------------------
 
-    def wait_s(self, seq: Sequence, now: float) -> float:
+    def too_much(self, seq: Sequence, now: float) -> str | None:
         """See Policy. What is queued is in the order of arrival and bounded by time alone."""
-        return 0.0
+        return None
 
     def place_decode(self, seq: Sequence, now: float) -> Instance | None:
         """A batch of its model with room on the least loaded instance, else a new batch on the least loaded one."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.policies.slack.group import Load
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.policies.slack.view import View
 from aegaeon_scheduler.core.pool import Pool
 
 
-def disagreements(pool: Pool, settings: SlackSettings, table: Table, now: float) -> list[str]:
+def disagreements(pool: Pool, table: Table, now: float) -> list[str]:
     """What differs; nothing where all is well."""
     found = []
     for group in table.groups.values():
-        if not group.agrees(now, settings.late_slack_s):
+        if not group.agrees(now):
             found.append(f"group {group.number} of {group.model.name} keeps another size or deadline than it has")
         if (group.number in table.waiting) is not (group.inst is None):
             found.append(f"group {group.number} of {group.model.name} is not where the list of those that wait says")

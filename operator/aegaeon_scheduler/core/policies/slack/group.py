@@ -16,7 +16,7 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Place, Role, SeqId
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
+from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 
 class Kind(Enum):
@@ -44,10 +44,11 @@ class Still:
     only: Instance | None
     node: str | None
 
-    def soonest(self, now: float) -> tuple[float, int]:
-        """When the most urgent member in time is due, and how many are late."""
+    def soonest(self, now: float) -> tuple[float, int, int]:
+        """When the most urgent member in time is due; how many are late, and in time."""
         late = bisect_left(self.dues, now)
-        return (self.dues[late] if late < len(self.dues) else inf), late
+        alive = len(self.dues) - late
+        return (self.dues[late] if alive else inf), late, alive
 
 
 class Order(NamedTuple):
@@ -71,7 +72,7 @@ class Group:
     """`prompts` are the members whose prefill is still to be issued, first come first served."""
 
     __slots__ = (
-        "_behind", "_loads", "_order", "_size", "_until", "_urgent", "inst", "kind", "members", "model", "number",
+        "_behind", "_due", "_loads", "_order", "_size", "_until", "inst", "kind", "members", "model", "number",
         "prompts", "since", "still", "target", "watcher",
     )  # fmt: skip
 
@@ -87,7 +88,7 @@ class Group:
         self.target: Instance | None = None  # where a move is to end
         self.watcher: Watcher | None = None  # what is asked of its instance
         self._size: tuple[int, int] | None = None
-        self._urgent = inf, 0
+        self._due = inf, 0, 0
         self._order = Order(inf, inf)
         self._until = -inf
         self._behind = 0.0
@@ -100,7 +101,7 @@ class Group:
 
     def remade(self) -> None:
         """It has other members."""
-        self._until, self._size = -inf, None
+        self._until, self._behind, self._size = -inf, nan, None
         self.refined()
 
     def refined(self) -> None:
@@ -123,26 +124,21 @@ class Group:
 
         Late sequences do not drive the order: together they stand for a deadline `late_s` from now.
         """
-        if now > self._until:
-            self._urgent, self._until = self._urgency(now, late_s)
-            self._behind = nan
-        return self._urgent
+        if now > self._until or self.model.pools:
+            self._due = self._soonest(now)
+            self._until = self._due[0]
+        best, late, alive = self._due
+        return (min(best, now + late_s) if late else best), alive
 
-    def _urgency(self, now: float, late_s: float) -> tuple[tuple[float, int], float]:
-        """With the time until which that holds: then the most urgent member in time is late. Where late ones come
-        before it, it changes with the time."""
+    def _soonest(self, now: float) -> tuple[float, int, int]:
+        """When the most urgent member in time is due, until when all of this holds; how many are late, and in time."""
         if self.still is not None:
-            best, late = self.still.soonest(now)
-        else:
-            best, late = self._soonest(now)
-        key = min(best, now + late_s) if late else best
-        return (key, len(self.members) - late), best if key == best else now
-
-    def _soonest(self, now: float) -> tuple[float, int]:
+            return self.still.soonest(now)
         slo = self.model.config.slo
         ttft_s, tbt_s = slo.ttft_s, slo.tbt_s
         best, late = inf, 0
-        for seq in self.members.values():
+        members = self.prompts if self.model.pools else self.members  # what ends with its prompt is due no more
+        for seq in members.values():
             made = seq.projected_kv - seq.prompt_tokens
             output = made + 1 if made >= seq.prefix_tokens and seq.projected_kv else seq.output_tokens
             due = seq.arrival + ttft_s + output * tbt_s
@@ -150,29 +146,30 @@ class Group:
                 late += 1
             elif due < best:
                 best = due
-        return best, late
+        return best, late, len(members) - late
 
     def order(self, now: float, settings: SlackSettings) -> Order:
         """Its key, and its rank: the key, later by what its model is behind, and the fewer share its steps in time."""
-        if now > self._until or self._behind != self.model.behind:
+        if now > self._order.until or self._behind != self.model.behind:
             key, alive = self.urgency(now, settings.late_slack_s)
             self._behind = self.model.behind
             rank = key + self._behind
             lone_s = settings.lone_share * self.model.config.slo.ttft_s / alive if alive else 0.0
-            self._order = Order(key, rank + lone_s, self._until)
+            until = key if key == self._due[0] else now  # with the time, where late ones come first
+            self._order = Order(key, rank + lone_s, -inf if self.model.pools else until)
         return self._order
 
     def load(self, estimates: Estimates, inst: Instance) -> Load:
         """What it asks of such an instance."""
         make = inst.device, inst.slab_bytes
         load = self._loads.get(make)
-        if load is None:
+        if load is None or self.model.pools:
             load = self._loads[make] = Load.of(self, estimates, inst)
         return load
 
-    def agrees(self, now: float, late_s: float) -> bool:
+    def agrees(self, now: float) -> bool:
         """Whether what it keeps is what would be computed."""
-        known = now > self._until or self._urgent == self._urgency(now, late_s)[0]
+        known = now > self._until or self.model.pools or self._due == self._soonest(now)
         return known and (self._size is None or self._size == self._measure())
 
     def size(self) -> tuple[int, int]:
@@ -251,6 +248,7 @@ def kv_blocks(seq: Sequence) -> int:
 class Load:
     """What a group asks of an instance: share of its time (`util`), bytes, when it is due (`key`), and its `rank`.
 
+    Of a model that pools, the share is that of what its prompts may take; it has no steps.
     `weights` of its `nbytes` are weights, the others KV.
     """
 
@@ -271,8 +269,12 @@ class Load:
     def of(group: Group, estimates: Estimates, inst: Instance) -> Load:
         """Measure a group as if on this instance; when it is due is to be noted."""
         fp, (context, blocks) = group.model.fp, group.size()
-        step_s = estimates.of(group.model.name, inst.device).step_s(context, len(group.members))
-        util = step_s / max(group.model.config.slo.tbt_s, 1e-9)
+        slo = group.model.config.slo
+        if fp.pools:
+            util = group.prompts_s(estimates, inst) / max(slo.ttft_s, 1e-9)
+        else:
+            step_s = estimates.of(group.model.name, inst.device).step_s(context, len(group.members))
+            util = step_s / max(slo.tbt_s, 1e-9)
         weights = fp.weight_slabs * inst.slab_bytes
         return Load(group, util, weights + blocks * fp.kv_block_bytes, weights)
 
@@ -296,19 +298,23 @@ def node_of(group: Group) -> str | None:
     if group.inst is not None:
         return group.inst.node
     members = group.members.values()
-    bound = (s.home.node for s in members if s.home is not None and (s.place is not Place.NONE or s.source is not None))
-    return next(bound, None)
+    return next((s.home.node for s in members if s.home is not None and _has_kv(s)), None)
+
+
+def _has_kv(seq: Sequence) -> bool:
+    """Whether it has KV, or will have when what is under way has ended."""
+    return seq.place is not Place.NONE or seq.source is not None or seq.copy is not None
 
 
 def may_leave(group: Group) -> bool:
-    """Whether every member can leave once its turns are over: no copy, no prompt just begun, host room for all."""
+    """Whether every member can leave once its turns are over: no copy under way, host room for all."""
     inst = group.inst
     if inst is None:
         return False
     blocks = 0
     for seq in group.members.values():
-        if seq.copy is not None or (seq.stage is Stage.PREFILL and seq.place is Place.NONE):
+        if seq.copy is not None:
             return False
-        if seq.place is Place.DEVICE:
+        if seq.place is Place.DEVICE or seq.turns:
             blocks += kv_blocks(seq)
     return not blocks or inst.book.host_room(group.model.fp, blocks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.drain import drain
-from aegaeon_scheduler.core.policies.slack.picture import Picture, Waiting
+from aegaeon_scheduler.core.policies.slack.picture import Picture
 from aegaeon_scheduler.core.policies.slack.place import place_waiting
 from aegaeon_scheduler.core.policies.slack.rebalance import rebalance
 from aegaeon_scheduler.core.policies.slack.relieve import relieve
@@ -28,17 +28,6 @@ def run_pass(pool: Pool, settings: SlackSettings, table: Table, now: float) -> l
     drain(picture)
     relieve(picture)
     unite(picture)
-    line = place_waiting(picture)
+    place_waiting(picture)
     rebalance(picture)
-    if pool.config.admission != "none":
-        _note_line(picture, line)
     return picture.moves
-
-
-def _note_line(picture: Picture, line: list[Waiting]) -> None:
-    """For admission control: what still waits, and how many were placed."""
-    late_s, now = picture.settings.late_slack_s, picture.now
-    waiting = [group for _, _, group, _ in line if group.inst is None]
-    keys = [(g.model.config.terms.tier.level, g.urgency(now, late_s)[0]) for g in waiting]
-    placed = sum(1 for move in picture.moves if move.instance is not None)
-    picture.table.line.passed(sorted(keys), placed, now)

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from aegaeon_scheduler.core.policies.slack.free import Free, Span, still
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, too_small
-from aegaeon_scheduler.core.policies.slack.picture import Picture, Waiting
+from aegaeon_scheduler.core.policies.slack.picture import Picture
 from aegaeon_scheduler.core.policies.slack.price import absence_s
 from aegaeon_scheduler.core.policies.slack.view import View
 
 
-def place_waiting(picture: Picture) -> list[Waiting]:
-    """Place what can be placed; the groups that waited before, none when no instance was free."""
+def place_waiting(picture: Picture) -> None:
+    """Place what can be placed."""
     views = [view for view in picture.views if view.free]
-    if not views:
-        return []
-    line = picture.waiting()
+    line = picture.waiting() if views else []
     if not line:
-        return []
+        return
     free = Free([picture.note(view) for view in views])
     for rank, _, group, rest in line:
         if not free:
             break
         if not free.beyond(group, rank, rest):
             _place(picture, Comer(picture, group, rest, free))
-    return line
 
 
 class Comer:

@@ -12,6 +12,7 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Role
 from aegaeon_scheduler.core.policies import Move, Proposal
 from aegaeon_scheduler.core.policies.slack.agreement import disagreements
+from aegaeon_scheduler.core.policies.slack.gate import Gate
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind, due, node_of, tokens, too_small
 from aegaeon_scheduler.core.policies.slack.passes import run_pass
 from aegaeon_scheduler.core.policies.slack.reach import idle_order, past_host
@@ -34,6 +35,7 @@ class SlackPolicy:
         self._table = Table(pool, settings)
         self._shares = Shares(pool, settings, self._table)
         self._turns = Turns(pool, settings, self._table)
+        self._gate = Gate(pool, settings, self._table)
         pool.pass_at = inf
 
     def instance_up(self, inst: Instance) -> None:
@@ -101,6 +103,8 @@ class SlackPolicy:
 
     def _floor(self, model: Model, inst: Instance) -> float:
         """Share of an instance's time that a batch of one takes."""
+        if model.pools:
+            return 0.0
         return self._estimates.of(model.name, inst.device).step_s(0, 1) / max(model.config.slo.tbt_s, 1e-9)
 
     def _create(self, seq: Sequence, kind: Kind) -> Group:
@@ -130,13 +134,9 @@ class SlackPolicy:
         others = (self._table.view(i).util for i in self._places(group))
         return None if any(other < util - self._settings.idle_gap for other in others) else inst
 
-    def wait_s(self, seq: Sequence, now: float) -> float:
-        """See Policy. Where its model is on an engine it does not wait; else for the groups that are due before."""
-        groups = self._table.of(seq.model)
-        if any(group.inst is not None for group in groups):
-            return 0.0
-        key = min([due(seq), *(group.urgency(now, self._settings.late_slack_s)[0] for group in groups)])
-        return self._table.line.wait_s(key, seq.model.config.terms.tier.level, now)
+    def too_much(self, seq: Sequence, now: float) -> str | None:
+        """See Policy and gate.py."""
+        return self._gate.too_much(seq, self._joinable(seq, self._table.prompt_kind(seq.model)), now)
 
     def place_decode(self, seq: Sequence, now: float) -> Instance | None:
         """Stay with the group that prefilled it, or that waits for it; after a hand-off, join a decode group."""
@@ -236,12 +236,14 @@ class SlackPolicy:
 
     def check(self, now: float) -> list[str]:
         """See Policy."""
-        return disagreements(self._pool, self._settings, self._table, now)
+        return disagreements(self._pool, self._table, now)
 
     def pool_pass(self, now: float) -> list[Move]:
         """See Policy and passes.py."""
         self._shares.update(now)
         moves = run_pass(self._pool, self._settings, self._table, now)
+        if self._pool.config.admission != "none":
+            self._gate.measure(now)
         self._pool.pass_at = now + self._settings.pass_interval_s if self._table.groups else inf
         self._pool.pass_from = now + self._settings.pass_gap_s
         return moves

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection
-from math import exp, inf
+from math import inf
 
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, SeqId
@@ -12,35 +11,6 @@ from aegaeon_scheduler.core.policies.slack.group import Group, Kind
 from aegaeon_scheduler.core.policies.slack.view import View
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
-
-_LATELY_S = 5.0  # seconds over which the pace of the line is taken
-
-
-class Line:
-    """The groups that wait for an engine, as the last pass found it, and how fast that line moved lately.
-
-    It begins hopeful (a group each tenth of a second), and returns to that when the line is empty.
-    """
-
-    def __init__(self) -> None:
-        self._keys: list[tuple[int, float]] = []  # level of the tier, when due
-        self._placed = 0.0  # groups, of the last `_LATELY_S` about
-        self._waited_s = 0.0  # of these seconds, those in which the line was not empty
-        self._at = 0.0
-
-    def passed(self, keys: list[tuple[int, float]], placed: int, now: float) -> None:
-        """A pass is over: tiers and keys of those that still wait in order, and how many were placed."""
-        since_s = now - self._at
-        fade = exp(-since_s / _LATELY_S)
-        self._placed = self._placed * fade + placed
-        self._waited_s = self._waited_s * fade + (since_s if self._keys else 0.0)
-        self._keys, self._at = keys, now
-
-    def wait_s(self, key: float, level: int, now: float) -> float:
-        """Seconds until those that are due before, or of a tier above, have gone; late groups hold up none."""
-        before = self._keys[: bisect_left(self._keys, (level, key))]
-        ahead = sum(due >= now for _, due in before)
-        return ahead * (self._waited_s + 0.1) / (self._placed + 1.0)
 
 
 class Table:
@@ -55,7 +25,6 @@ class Table:
         self._settings = settings
         self.groups: dict[int, Group] = {}
         self.waiting: dict[int, Group] = {}
-        self.line = Line()
         self.uneven = False  # instances differ in size
         self._at: dict[InstanceId, View] = {}
         self._of: dict[Model, list[Group]] = {}

@@ -55,7 +55,8 @@ class View:
         for group in self.groups:
             if group.members:
                 self.add(group.load(estimates, self.inst))
-        self.stale, self._until = False, -inf
+        self.stale = any(load.group.model.pools for load in self.loads)  # their prompts count, which come and go
+        self._until = -inf
 
     def note(self, now: float, settings: SlackSettings) -> None:
         """When its groups are due, as of now. Once in a pass: what moves of the pass change does not count."""

@@ -1,0 +1,220 @@
+"""An engine whose backend is vLLM, beside vLLM's own engine: tokens, what a step, a switch, a model cost beyond it.
+
+In vLLM's environment: `make bench-vllm`, with OMP_NUM_THREADS=1. Both engines have one thread and are asked in
+turn. CPU seconds are compared, since another process on the machine changes the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import Row, report
+from benchmarks.switch import in_shared_memory
+
+from aegaeon_cli.bench.batch import MANY, MODEL, SLAB_BYTES
+from aegaeon_cli.bench.testing.rig import OneEngine, make_model, one_engine
+from aegaeon_native.arrays import DeviceBytes
+from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.backends.vllm import open_backend
+from aegaeon_sidecar.domain import commands
+from aegaeon_sidecar.domain.sequences import SeqKey
+from aegaeon_sidecar.models.placement import Layout
+
+DTYPE = "float32"
+BATCHES = (8, 16)
+PROMPT, NEW = 512, 64
+ROUNDS = 2
+STEPS = 64
+SWITCHES = 6
+FURTHER = 4  # models that are registered beside the two
+
+
+def watched() -> Any:
+    """A VllmBackend that notes the CPU seconds of its thread: vLLM is imported here, by `open_backend`."""
+    open_backend(device="cpu", ranks=1, dtype=DTYPE)
+    from aegaeon_sidecar.backends.vllm.backend import VllmBackend
+
+    class Watched(VllmBackend):
+        """`launches`: when each began, `rows`: of how many inputs; `model_s`: of the model and its logits in each;
+        `shell_s`: of each model's shell."""
+
+        def __init__(self) -> None:
+            super().__init__(dtype=DTYPE)
+            self.launches: list[float] = []
+            self.rows: list[int] = []
+            self.model_s: list[float] = []
+            self.shell_s: list[float] = []
+
+        def launch(self, model: str, inputs: Sequence[StepInput], after: Launched | None = None) -> Launched:
+            self.launches.append(time.thread_time())
+            self.model_s.append(0.0)
+            self.rows.append(len(inputs))
+            return super().launch(model, inputs, after)
+
+        def describe(self, directory: Path, max_model_len: int) -> Layout:
+            began = time.thread_time()
+            layout = super().describe(directory, max_model_len)
+            self.shell_s.append(time.thread_time() - began)
+            return layout
+
+        def register(self, model: str, directory: Path, layout: Layout, *weights: DeviceBytes) -> None:
+            began = time.thread_time()
+            super().register(model, directory, layout, *weights)
+            self.shell_s[-1] += time.thread_time() - began
+            built = self._shells[model][0].model
+            built.forward, built.compute_logits = self._timed(built.forward), self._timed(built.compute_logits)
+
+        def _timed(self, function: Any) -> Any:
+            def timed(*arguments: Any, **keywords: Any) -> Any:
+                began = time.thread_time()
+                result = function(*arguments, **keywords)
+                self.model_s[-1] += time.thread_time() - began
+                return result
+
+            return timed
+
+    return Watched()
+
+
+@asynccontextmanager
+async def peer(directory: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    pipe = asyncio.subprocess.PIPE
+    command = (sys.executable, "-m", "benchmarks.vllm_peer", str(directory), DTYPE)
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+    assert process.stdout is not None
+    try:
+        while (line := await process.stdout.readline()).strip() != b"ready":
+            if not line:
+                raise SystemExit("vLLM's own engine did not start")
+        yield process
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def theirs(process: asyncio.subprocess.Process, batch: int) -> float:
+    """CPU seconds of a batch of vLLM's engine."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{batch} {PROMPT} {NEW}\n".encode())
+    return float((await process.stdout.readline()).split()[0])
+
+
+async def ours(one: OneEngine, backend: Any, round_: str, batch: int) -> float:
+    """CPU seconds of the same batch of ours, all threads."""
+    began = time.process_time()
+    seqs = await prompts(one, round_, batch)
+    await one.outcome(one.send(commands.Turn(model="A", decode=tuple(seqs), steps=NEW - 1, slabs=MANY)))
+    took = time.process_time() - began
+    assert backend.rows[-NEW + 1 :] == [batch] * (NEW - 1), "a sequence is missing"
+    close(one, seqs)
+    return took
+
+
+async def prompts(one: OneEngine, round_: str, batch: int) -> list[SeqKey]:
+    """So many sequences with their prompts computed, and one token of each."""
+    seqs = [one.open(f"{round_}-{i}", "A", [(7 * i + k) % 1000 for k in range(PROMPT)]) for i in range(batch)]
+    parts = tuple(commands.PrefillPart(seq=seq, tokens=PROMPT) for seq in seqs)
+    await one.outcome(one.send(commands.Turn(model="A", prefill=parts, slabs=MANY)))
+    return seqs
+
+
+def close(one: OneEngine, seqs: Iterable[SeqKey]) -> None:
+    for seq in seqs:
+        one.send(commands.Close(seq=seq, epoch=1))
+
+
+async def speed(one: OneEngine, backend: Any, directory: Path) -> list[Row]:
+    rows = []
+    async with peer(directory) as process:
+        for batch in BATCHES:
+            pairs = [
+                (await theirs(process, batch), await ours(one, backend, f"{batch}-{i}", batch)) for i in range(ROUNDS)
+            ]
+            peer_rate, rate = (batch * NEW / min(seconds) for seconds in zip(*pairs, strict=True))
+            name = f"vllm: batch {batch}, prompts of {PROMPT} (limit: LLMEngine)"
+            rows.append(Row(name, rate, "tokens/CPU s", peer_rate, ">=", 0.95))
+    return rows
+
+
+async def beyond(one: OneEngine, backend: Any) -> Row:
+    """From the begin of a decode to the begin of the next one, less the model and its logits: of the lane's thread."""
+    seqs = await prompts(one, "beyond", 8)
+    first = len(backend.launches)
+    await one.outcome(one.send(commands.Turn(model="A", decode=tuple(seqs), steps=STEPS, slabs=MANY)))
+    close(one, seqs)
+    steps = range(first, len(backend.launches) - 1)
+    spent = [backend.launches[i + 1] - backend.launches[i] - backend.model_s[i] for i in steps]
+    return Row("vllm: a step beyond forward and logits, batch 8", statistics.median(spent) * 1e3, "CPU ms", 0.5, "<=")
+
+
+async def switches(one: OneEngine) -> list[Row]:
+    """To and fro between two models: the copies of loads beside a memcpy of the same bytes."""
+    copies, mapped = [], []
+    for number in range(SWITCHES + 2):
+        coming, leaving = ("B", "A") if number % 2 == 0 else ("A", "B")
+        one.scrub()
+        unload = one.send(commands.Unload(model=leaving))
+        await one.outcome(one.send(commands.Load(model=coming, slabs=MANY), after=[unload]))
+        await one.outcome(unload)
+        model = one.engine.state.table.models[coming]
+        assert model.range is not None
+        assert model.image is not None
+        began = time.perf_counter()
+        ctypes.memmove(model.range.address, model.image.address, model.image.nbytes)
+        if number >= 2:  # those before touch pages for the first time
+            copies.append(model.copy_s / (time.perf_counter() - began))
+            mapped.append(model.map_s * 1e3)
+    middle = statistics.median
+    return [
+        Row("vllm: switch of 290 MB, its copy / memcpy in this run", middle(copies), "times", 1.0, "<=", 1.15),
+        Row("vllm: switch of 290 MB, mapping beside it", middle(mapped), "ms"),
+    ]
+
+
+def own_bytes() -> int:
+    """Memory of this process that no other shares: not the slabs, not the host cache."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:"))
+
+
+async def further(one: OneEngine, backend: Any, directories: dict[str, Path]) -> list[Row]:
+    """Models that are added: of the first one's weights under other names, so that nothing but shells is new."""
+    before, known = own_bytes(), len(backend.shell_s)
+    source = directories["A"]
+    for number in range(FURTHER):
+        directories[f"further-{number}"] = other = source.parent / f"further-{number}"
+        other.mkdir()
+        for file in source.iterdir():
+            os.link(file, other / file.name)
+    await one.serve(directories)
+    each = (own_bytes() - before) / FURTHER
+    return [
+        Row("vllm: shell of a further model", statistics.median(backend.shell_s[known:]) * 1e3, "CPU ms", 50, "<="),
+        Row("vllm: memory beyond slabs, each further model", each / 2**20, "MiB", 64, "<="),
+    ]
+
+
+async def run(folder: Path) -> bool:
+    directories = {name: make_model(folder / name, number, MODEL) for number, name in enumerate("AB")}
+    backend = watched()
+    memory: dict[str, Any] = {"device_bytes": 80 * SLAB_BYTES, "slab_bytes": SLAB_BYTES, "cache_bytes": 1 << 30}
+    async with one_engine(folder, **memory, backend=backend, max_batch=max(BATCHES)) as one:
+        await one.serve(directories)
+        await one.outcome(one.send(commands.Load(model="A", slabs=MANY)))
+        rows = [await beyond(one, backend), *await speed(one, backend, directories["A"])]
+        rows += [*await switches(one), *await further(one, backend, directories)]
+    return report("vllm_engine", rows)
+
+
+if __name__ == "__main__":
+    sys.exit(in_shared_memory(run))

@@ -1,0 +1,117 @@
+"""Prompts of models that generate no text: one result, sent once and until it is acknowledged, and no KV behind it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sidecar.rig import Link, Rig, config, inside, seq, spec
+
+from aegaeon_proto.v1 import engine_pb2 as pb
+from aegaeon_proto.v1 import model_pb2 as mpb
+
+PROMPT = [(37 * i) % 378 + 6 for i in range(90)]
+EMBEDS = mpb.Pooling()
+
+
+async def loaded(scheduler: Rig, *specs: mpb.ModelSpec) -> Link:
+    link = await scheduler.link("a")
+    link.send(pb.Catalog(models=specs))
+    names = [one.name for one in specs]
+    await link.until(lambda: all(name in link.models for name in names))
+    await link.cached(*names)
+    for name in names:
+        await link.done(link.send(pb.Load(model=name, slabs=link.models[name].footprint.weight_slabs)))
+    return link
+
+
+async def pooled(
+    scheduler: Rig, link: Link, name: str, prompt: list[int], *parts: int, epoch: int = 1
+) -> NDArray[np.float32]:
+    """The result, after its prompt was computed in turns of so many tokens."""
+    link.send(scheduler.open(name, "m", prompt, max_tokens=1, epoch=epoch, pooling=EMBEDS))
+    for tokens in parts:
+        part = pb.PrefillPart(seq=seq(name), tokens=tokens)
+        await link.done(link.send(pb.Turn(model="m", prefill=[part], slabs=8)))
+    await scheduler.received_tokens(name, 1)
+    token = scheduler.tokens[name, 0][0]
+    assert token.finish == mpb.FINISH_REASON_STOP
+    return np.frombuffer(token.pooled, dtype="<f4")
+
+
+def reference(directory: Path, prompt: list[int]) -> NDArray[np.float32]:
+    from transformers import AutoModel
+
+    model = AutoModel.from_pretrained(directory, dtype=torch.float32)
+    with torch.no_grad():
+        return np.asarray(model(torch.tensor([prompt])).last_hidden_state[0, -1].numpy())
+
+
+async def test_embeddings_are_transformers_and_leave_nothing(scheduler: Rig, folder: Path, embedder: Path) -> None:
+    async with inside(config(folder)) as engine:
+        link = await loaded(scheduler, spec("m", embedder))
+        assert link.models["m"].footprint.task == "embed"
+        free = link.memory.slabs_free
+        once = await pooled(scheduler, link, "once", PROMPT, 999)
+        again = await pooled(scheduler, link, "again", PROMPT, 30, 1, 59)
+        other = await pooled(scheduler, link, "other", PROMPT[:50], 999)
+        await link.until(lambda: link.memory.slabs_free == free)
+        assert len(engine.state.kv.sequences) == 0
+        assert all(not shape.used_blocks for shape in link.memory.shapes)
+        assert link.memory.reuse.prompt_tokens == 0, "nothing of a prompt is looked for, or kept"
+    for got, prompt in ((once, PROMPT), (again, PROMPT), (other, PROMPT[:50])):
+        assert np.allclose(got, reference(embedder, prompt), rtol=1e-4, atol=1e-5)
+
+
+async def test_a_result_comes_once_though_its_stream_breaks(scheduler: Rig, folder: Path, embedder: Path) -> None:
+    """What was sent and not acknowledged is sent again; under a later epoch it is computed again, to the same bytes."""
+    async with inside(config(folder)):
+        link = await loaded(scheduler, spec("m", embedder))
+        scheduler.deaf = True
+        first = await pooled(scheduler, link, "r", PROMPT, 999)
+        await scheduler.vanish()
+        scheduler.deaf = False
+        await scheduler.serve()
+        before = scheduler.received
+        await scheduler.until(lambda: scheduler.received > before)
+        assert np.array_equal(np.frombuffer(scheduler.tokens["r", 0][0].pooled, dtype="<f4"), first)
+        link = await scheduler.link("a", attachments=2)
+        assert not link.hello.held, "it has ended"
+        del scheduler.tokens["r", 0]
+        assert np.array_equal(await pooled(scheduler, link, "r", PROMPT, 999, epoch=2), first)
+
+
+async def test_a_sequence_is_of_its_models_kind(
+    scheduler: Rig, folder: Path, embedder: Path, tiny_models: dict[str, Path]
+) -> None:
+    async with inside(config(folder)):
+        link = await loaded(scheduler, spec("m", embedder), spec("chat", tiny_models["qwen3"]))
+        refused = await link.refused(link.send(scheduler.open("a", "m", PROMPT)))
+        assert "generates no text" in refused.reason
+        refused = await link.refused(link.send(scheduler.open("b", "chat", PROMPT, pooling=EMBEDS)))
+        assert "neither embeddings nor scores" in refused.reason
+        refused = await link.refused(link.send(scheduler.open("c", "m", PROMPT * 3, pooling=EMBEDS)))
+        assert "more than 256" in refused.reason
+        asked = mpb.Pooling(logits_of=[384])
+        refused = await link.refused(link.send(scheduler.open("d", "m", PROMPT, pooling=asked)))
+        assert refused.kind == pb.FAILURE_KIND_INVALID
+
+
+async def test_a_chat_model_and_an_embedder_of_the_same_files_share_an_engine(
+    scheduler: Rig, folder: Path, tiny_models: dict[str, Path]
+) -> None:
+    """Two models: what is kept of the chat's prompt is not for embeddings, though it would be the same."""
+    embeds = spec("m", tiny_models["qwen3"])
+    embeds.task = "embed"
+    async with inside(config(folder)):
+        link = await loaded(scheduler, spec("chat", tiny_models["qwen3"]), embeds)
+        link.send(scheduler.open("talk", "chat", PROMPT, max_tokens=3))
+        part = pb.PrefillPart(seq=seq("talk"), tokens=99)
+        turn = link.send(pb.Turn(model="chat", prefill=[part], decode=[seq("talk")], steps=3, slabs=8))
+        got = await pooled(scheduler, link, "r", PROMPT, 999)
+        await link.done(turn)
+        assert len(await scheduler.received_tokens("talk", 3)) == 3
+        assert scheduler.tokens["r", 0][0].cached_tokens == 0
+    assert np.allclose(got, reference(tiny_models["qwen3"], PROMPT), rtol=1e-4, atol=1e-5)

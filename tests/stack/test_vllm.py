@@ -1,0 +1,76 @@
+"""A whole stack whose engines compute with vLLM (`make test-vllm`): what is killed under load costs no token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stack.launch import CONTEXT, manifests, running
+from stack.test_faults import Trigger
+from stack.traffic import PROMPTS, stream, until_empty
+
+from aegaeon_cli.demo.stack import Stack
+from aegaeon_cli.status import watch_status
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM, in an environment of its own: make test-vllm"),
+]
+SHAPE = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+WINDOW = {"sliding_window": 64}
+# Placed by a plan, the last one baked; two of them with windows, shorter than a sequence.
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "gemma2": WINDOW | {"query_pre_attn_scalar": 32},
+    "gpt_oss": WINDOW | {"num_local_experts": 4, "num_experts_per_tok": 2},
+}
+JOBS = [(model, prompt) for model in MODELS for prompt in PROMPTS]
+TOKENS = 80  # of an answer
+ENGINES = 2
+START_S = 120  # for an engine to import vLLM again, on a machine that is busy with much else
+
+
+@pytest.fixture(scope="module")
+def models(make_model: Callable[..., Path]) -> dict[str, Path]:
+    shape = SHAPE | {"max_position_embeddings": CONTEXT}
+    return {name: make_model(name, **shape | settings) for name, settings in MODELS.items()}
+
+
+@pytest.fixture(scope="module")
+def stack(models: dict[str, Path]) -> Iterator[Stack]:
+    """Device memory of an engine holds the largest model and some KV cache, or two of the others."""
+    with running(manifests(models, engines=ENGINES, device="6Mi", backend="vllm")) as up:
+        yield up
+
+
+@pytest.fixture(scope="module")
+def alone() -> list[str]:
+    """The answer to each job when it runs alone; the first test of the file fills it."""
+    return []
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("victims", "after"), [(["engine-0"], 1), (["scheduler", "engine-1"], 150)])
+async def test_every_client_gets_its_complete_output_when_processes_are_killed(
+    stack: Stack, client: Any, alone: list[str], victims: list[str], after: int
+) -> None:
+    await until_attached(stack)
+    if not alone:
+        alone += [await stream(client, *job, tokens=TOKENS) for job in JOBS]
+    kill = Trigger(after, lambda: [stack.kill(victim) for victim in victims])
+    answers = await asyncio.gather(*(stream(client, *job, kill, TOKENS) for job in JOBS))
+    assert kill.fired
+    assert answers == alone
+    await until_empty(stack)
+
+
+async def until_attached(stack: Stack) -> None:
+    """Both engines: one that was killed takes its time to import vLLM again."""
+    async with asyncio.timeout(START_S):
+        async for status in watch_status(stack.state.scheduler, 0.1):
+            if sum(engine.alive for engine in status.instances) == ENGINES:
+                return

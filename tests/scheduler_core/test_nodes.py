@@ -60,7 +60,7 @@ def test_a_node_prefills_again_once_it_can_decode_again(pairs):
     ids=["no KV yet", "in host memory", "about to leave a device", "handed over, not adopted yet"],
 )
 def test_a_waiting_group_is_bound_to_the_node_of_its_kv_even_while_a_hand_off_is_revoked(place, source, node):
-    member = Some(home=Some(node="a"), place=place, source=source)
+    member = Some(home=Some(node="a"), place=place, source=source, copy=None)
     assert node_of(Some(inst=None, members={"r": member})) == node
 
 

@@ -107,13 +107,7 @@ def judge(outputs: Sequence[Output], models: dict[str, Path], tie: float = TIE) 
     return verdicts
 
 
-def rows(
-    wanted: int,
-    switched: int,
-    outputs: Sequence[Output],
-    verdicts: list[tuple[Output, Verdict]],
-    tie: float = TIE,
-) -> list[Row]:
+def rows(wanted: int, switched: int, outputs: Sequence[Output], verdicts: list[tuple[Output, Verdict]]) -> list[Row]:
     """The figures of the greedy part; prints what differs."""
     for output, verdict in verdicts:
         if not verdict.identical:
@@ -127,7 +121,7 @@ def rows(
         Row("requests that failed", sum(bool(output.error) for output in outputs), "requests", 0, "<="),
         Row("outputs not identical to transformers", sum(not v.identical for _, v in verdicts), "outputs", 0, "<="),
         Row("positions checked", sum(v.positions for _, v in verdicts), "tokens"),
-        Row(f"ties closer than {tie:g}", sum(v.ties for _, v in verdicts), "tokens"),
+        Row(f"ties closer than {TIE:g}", sum(v.ties for _, v in verdicts), "tokens"),
     ]
 
 

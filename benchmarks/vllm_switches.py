@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 from backend_vllm.families import FAMILIES, quantise, save
-from benchmarks.exactness import OBJECTIVE, OUTPUTS, SMALL, judge, rows, switches_reach
+from benchmarks.exactness import OBJECTIVE, OUTPUTS, SMALL, judge, switches_reach
 from benchmarks.random_traffic import Client, Deck, Load, Output
 from benchmarks.report import Row, report
 
@@ -78,6 +78,30 @@ def _manifest(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": "serving.aegaeon.io/v1alpha1", "kind": kind, "metadata": {"name": "x"}, "spec": spec}
 
 
+def traffic_rows(wanted: int, switched: int, outputs: Sequence[Output]) -> list[Row]:
+    """Of everything that was asked under load."""
+    return [
+        Row("switches", switched, "switches", wanted),
+        Row("outputs", len(outputs), "outputs"),
+        Row("requests that failed", sum(bool(output.error) for output in outputs), "requests", 0, "<="),
+    ]
+
+
+def judged_rows(outputs: Sequence[Output], models: dict[str, Path]) -> list[Row]:
+    """Of greedy outputs in float32, beside transformers."""
+    print(f"{len(outputs)} outputs against transformers", flush=True)
+    judged = judge(outputs, models, TIE)
+    for output, verdict in judged:
+        if not verdict.identical:
+            print(f"different: {output.request.model}, token {verdict.first_difference}, {verdict.gap:.3g} behind")
+    verdicts = [verdict for _, verdict in judged]
+    return [
+        Row("positions beside transformers", sum(verdict.positions for verdict in verdicts), "tokens"),
+        Row(f"ties closer than {TIE:g}", sum(verdict.ties for verdict in verdicts), "tokens"),
+        Row("outputs not identical to transformers", sum(not v.identical for v in verdicts), "outputs", 0, "<="),
+    ]
+
+
 def other_rows(outputs: Sequence[Output]) -> list[Row]:
     """Of greedy outputs: those of one prompt are equal as far as the shorter one goes."""
     longest: dict[tuple[str, tuple[int, ...]], list[int]] = {}
@@ -118,12 +142,11 @@ async def measure(dtype: str, models: dict[str, Path], arguments: argparse.Names
                 stack.state.scheduler, arguments.switches, lambda: len(load.outputs) >= OUTPUTS, arguments.limit_s
             )
             loaded = await again
-    with_tokens = [output for output in load.outputs if output.tokens] if dtype == "float32" else []
-    print(f"{len(with_tokens)} outputs against transformers", flush=True)
-    found = rows(arguments.switches, switched, load.outputs, judge(with_tokens, models, TIE), TIE)
+    found = [*traffic_rows(arguments.switches, switched, load.outputs), *other_rows(load.outputs)]
+    if dtype == "float32":
+        found += judged_rows([output for output in load.outputs if output.tokens], models)
     pairs = list(zip(alone, loaded, strict=True))
-    found += [*other_rows(load.outputs), *alone_rows(pairs)]
-    return [replace(row, figure=f"{dtype}: {row.figure}") for row in found]
+    return [replace(row, figure=f"{dtype}: {row.figure}") for row in [*found, *alone_rows(pairs)]]
 
 
 def main() -> None:

@@ -10,8 +10,11 @@ from typing import Any
 from msgspec import Struct
 
 from aegaeon_gateway.http.openapi import description
+from aegaeon_gateway.request.anthropic_schema import CountRequest, MessagesRequest
 from aegaeon_gateway.request.parameters import NO_EFFECT, REFUSED
+from aegaeon_gateway.request.parse import KNOWN
 from aegaeon_gateway.request.pooled import EmbeddingRequest, RerankRequest, ScoreRequest
+from aegaeon_gateway.request.responses_schema import ResponsesRequest
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
 
 HERE = Path(__file__).parent
@@ -29,6 +32,19 @@ because none is called for, or is refused: with 400, which names it. What is nul
 everywhere. Unknown names are refused.
 """
 
+RESPONSES = """
+## Responses
+
+OpenAI's newer API, [translated](../guides/other-apis.md#responses) into chats. `GET` and `DELETE` are of responses that
+are kept.
+"""
+MESSAGES = """
+## Messages
+
+Anthropic's API, [translated](../guides/other-apis.md) into chats. Its clients send their key as `x-api-key`, which
+every endpoint takes as well as `Authorization: Bearer KEY`. Errors have Anthropic's form. `count_tokens` takes what is
+not marked ².
+"""
 OF_PROMPTS = """
 ## Embeddings, reranking and scores
 
@@ -61,6 +77,10 @@ def page() -> Iterator[str]:
         yield f"| {marked(name)} | {neutral} | {refused.reason} |"
     yield f"\n¹ vLLM's server does not know it.\n{OF_PROMPTS}\n| parameter | of | type | |\n|---|---|---|---|"
     yield from working(schemas, POOLED)
+    yield RESPONSES
+    yield from other(ResponsesRequest, schemas)
+    yield MESSAGES
+    yield from other(MessagesRequest, schemas, without=CountRequest, marked_as="²")
 
 
 def working(schemas: dict[str, Schema], kinds: Mapping[type[Struct], str]) -> Iterator[str]:
@@ -75,6 +95,22 @@ def working(schemas: dict[str, Schema], kinds: Mapping[type[Struct], str]) -> It
     for name, meanings in sorted(rows.items()):
         for meaning, of in meanings.items():
             yield f"| {marked(name)} | {every if len(of) == len(kinds) else ', '.join(of)} | {meaning} |"
+
+
+def other(kind: Any, schemas: dict[str, Schema], *, without: Any = None, marked_as: str = "") -> Iterator[str]:
+    """One table of an endpoint's own: what works, what has no effect, what is refused."""
+    common = without.__struct_encode_fields__ if without else kind.__struct_encode_fields__
+    yield "| parameter | type | |\n|---|---|---|"
+    properties = schemas[kind.__name__]["properties"]
+    for name in kind.__struct_encode_fields__:
+        field = properties[name]
+        mark = "" if name in common else f" {marked_as}"
+        yield f"| `{name}`{mark} | {type_of(field, schemas)} | {field.get('description', '')} |"
+    for name, entry in KNOWN[kind].no_effect.items():
+        yield f"| `{name}` | {type_of(properties[name], schemas)} | no effect: {entry.reason} |"
+    for name, refused in KNOWN[kind].refused.items():
+        neutral = ", ".join(f"`{json.dumps(value)}`" for value in refused.allowed)
+        yield f"| `{name}` | {neutral} | else refused: {refused.reason} |"
 
 
 def marked(name: str) -> str:

@@ -41,6 +41,10 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "redis": (str, type(None)),
     "redis_password_file": (str, type(None)),
     "redis_ca_file": (str, type(None)),
+    "responses_s": (int, float),
+    "responses": (int,),
+    "responses_bytes": (int,),
+    "responses_memory_bytes": (int,),
     "metrics_listen": (str, type(None)),
     "http": (dict,),
 }
@@ -130,6 +134,14 @@ class GatewayConfig:
     """file of its password, read again for every connection"""
     redis_ca_file: str | None = None
     """certificate authorities to check a rediss:// server against; None: the system's"""
+    responses_s: float = 3600.0
+    """seconds that responses are kept, in that Redis or else in memory, to be read and gone on with"""
+    responses: int = 1000
+    """of each tenant, the oldest go first; clients without a key count as one tenant; 0: none is kept"""
+    responses_bytes: int = 64 << 20
+    """of each tenant; a response has all of its conversation"""
+    responses_memory_bytes: int = 256 << 20
+    """of all tenants, where they are kept in memory"""
     metrics_listen: str | None = None
     """host:port or unix:PATH of GET /healthz, /readyz and /metrics; None: nowhere"""
     http: HttpLimits = HttpLimits()

@@ -12,6 +12,7 @@ from pathlib import Path
 from aiohttp import web
 
 from aegaeon_gateway.config import GatewayConfig
+from aegaeon_gateway.conversations import Bounds, Conversations, MemoryConversations, RedisConversations
 from aegaeon_gateway.http.connections import Connections
 from aegaeon_gateway.http.gateway import Gateway
 from aegaeon_gateway.http.intake import Intake
@@ -21,6 +22,7 @@ from aegaeon_gateway.http.shutdown import CUT_S, GracefulShutdown
 from aegaeon_gateway.metrics import Metrics
 from aegaeon_gateway.models.catalog import Catalog
 from aegaeon_gateway.models.texts import Texts
+from aegaeon_gateway.redis_client import RedisServer
 from aegaeon_gateway.rpc.link import SchedulerLink
 from aegaeon_gateway.rpc.open_requests import OpenRequests
 from aegaeon_gateway.rpc.sink import start_sink
@@ -32,6 +34,8 @@ from aegaeon_gateway.workers.wire import Limit
 from aegaeon_proto.pages import Pages
 
 log = logging.getLogger(__name__)
+
+_REDIS_S = 2.0  # a kept response may have some MB
 
 
 async def run(config: GatewayConfig, stop: asyncio.Event) -> None:
@@ -70,6 +74,7 @@ async def serve(config: GatewayConfig, start_workers: Starter = start_process) -
     gateway = _gateway(config, open_, buckets, start_workers)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(buckets.close)
+        stack.push_async_callback(gateway.conversations.close)
         stack.push_async_callback(gateway.workers.stop)
         stack.push_async_callback(gateway.texts.stop)
         await gateway.workers.start()
@@ -108,7 +113,17 @@ def _gateway(config: GatewayConfig, open_: OpenRequests, buckets: Buckets, start
     texts.report = link.text_status
     limits = Limits(buckets, config.hold_s)
     intake = Intake(config.max_open_requests, config.request_memory_bytes)
-    return Gateway(config, catalog, texts, workers, intake, link, metrics, tenants, limits, int(time.time()))
+    kept, now = _conversations(config), int(time.time())
+    return Gateway(config, catalog, texts, workers, intake, link, metrics, tenants, limits, kept, now)
+
+
+def _conversations(config: GatewayConfig) -> Conversations:
+    """Where responses are kept: with the quotas, if there is a Redis."""
+    bounds = Bounds(config.responses_s, config.responses, config.responses_bytes)
+    if not config.redis:
+        return MemoryConversations(bounds, config.responses_memory_bytes)
+    files = (Path(file) if file else None for file in (config.redis_password_file, config.redis_ca_file))
+    return RedisConversations(bounds, RedisServer(config.redis, *files).client(_REDIS_S, texts=False))
 
 
 def _pool_config(config: GatewayConfig) -> PoolConfig:

@@ -72,7 +72,7 @@ _TEXT_WORDS = (
     "<s>", "lo",
 )  # fmt: skip
 _POOLED_WORDS = tuple(sorted({"items", "data_1", "m"}.union(*EMBEDDINGS, *SCORES)))
-_WORDS = (
+WORDS = (
     *_COMMON, "messages", "prompt", "role", "content", "type", "text", "name", "user", "assistant", "system", "tools",
     "developer", "response_format", "guided_json",
     "guided_regex", "structured_outputs", "logprobs", "top_logprobs", "echo", "best_of", "suffix", "tool_calls", "m",
@@ -89,12 +89,12 @@ def _body(documents: list[dict[str, Any]], kind: str) -> Callable[[], AbstractCo
 
         def one(data: bytes) -> None:
             try:
-                parsed = parse.parse(request, json_input(data, documents, _WORDS))
+                parsed = parse.parse(request, json_input(data, documents, WORDS))
             except ApiError as error:
                 json.dumps(error.body()).encode()
                 assert 400 <= error.status < 500, error
                 return
-            _check_bounds(parsed)
+            check_bounds(parsed)
 
         yield one
 
@@ -123,7 +123,7 @@ def _pooled() -> Iterator[One]:
     yield one
 
 
-def _check_bounds(parsed: Any) -> None:
+def check_bounds(parsed: Any) -> None:
     """What an engine computes with is finite and within the bounds that are documented; None: the model's own."""
     bounds = {
         "temperature": (0, 2),

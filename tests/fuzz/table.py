@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzz import documents, engine, gateway, picker, scheduler
+from fuzz import apis, documents, engine, gateway, picker, scheduler
 
-_MODULES = (gateway, documents, engine, scheduler, picker)
+_MODULES = (gateway, apis, documents, engine, scheduler, picker)
 TARGETS = {target.name: target for module in _MODULES for target in module.TARGETS}

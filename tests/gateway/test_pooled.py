@@ -164,6 +164,8 @@ async def test_documents_come_best_first(pool: Pool, path: str) -> None:
     ]
     assert [one["relevance_score"] for one in answer["results"]] == pytest.approx([said[number] for number in order])
     assert answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"] > 0
+    _, answer, _ = await pool.post(path, {**body, "return_documents": False})
+    assert [set(one) for one in answer["results"]] == [{"index", "relevance_score"}] * 2
 
 
 async def test_pairs_are_scored_one_with_many_or_as_many_with_as_many(pool: Pool) -> None:

@@ -259,3 +259,28 @@ def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
         TenantsFile(write(tmp_path, twins))
     with pytest.raises(ConfigError, match=r"tenants\.0\.modles.*tenants\.1\.name"):
         TenantsFile(write(tmp_path, [{**RED, "modles": []}, {**RED, "name": ""}]))
+
+
+async def test_kept_responses_and_keys_of_other_apis_are_a_tenants_own(
+    gateways: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = write(tmp_path, [RED, {**BLUE, "models": ["tiny"]}])
+    async with gateways(file) as pool:
+        await pool.until_loaded("tiny")
+        asked = {"model": "tiny", "input": "hi"}
+        status, kept, _ = await pool.post("/v1/responses", asked, **key("sk-red"))
+        assert status == 200, kept
+        for value, known in (("sk-red", True), ("sk-blue", False)):
+            async with pool.http.get(f"{pool.url}/v1/responses/{kept['id']}", **key(value)) as response:
+                assert response.status == (200 if known else 404)
+            status, _, _ = await pool.post("/v1/responses", {**asked, "previous_response_id": kept["id"]}, **key(value))
+            assert status == (200 if known else 400)
+        async with pool.http.delete(f"{pool.url}/v1/responses/{kept['id']}", **key("sk-blue")) as response:
+            assert response.status == 404
+        message = {"model": "tiny", "max_tokens": 9, "messages": [HI]}
+        for value, expected in (("sk-red", 200), ("sk-wrong", 401)):
+            status, body, _ = await pool.post("/v1/messages", message, headers={"X-Api-Key": value})
+            assert status == expected, body
+        assert body["error"]["type"] == "authentication_error"
+        text = await pool.metrics()
+        assert 'aegaeon_gateway_requests_total{model="tiny",outcome="ok"} 3.0' in text

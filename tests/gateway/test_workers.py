@@ -68,7 +68,7 @@ async def test_a_job_cancelled_as_it_starts_frees_its_worker() -> None:
 
 async def test_a_fork_server_needed_by_many_is_started_once(recorded: Recorded) -> None:
     workers, ends = recorded
-    assert await asyncio.gather(*(workers.model_of("me", BODY) for _ in range(8))) == ["m"] * 8
+    assert await asyncio.gather(*(workers.names_of("me", BODY) for _ in range(8))) == [("m", "")] * 8
     await asyncio.gather(*(workers.start() for _ in range(8)))
     assert len(ends) == 1
 
@@ -91,7 +91,7 @@ async def test_a_load_waiting_while_the_fork_server_ends_is_asked_to_retry(
         load = asyncio.create_task(workers.load(b"m", str(model_directory)))
         await asyncio.get_running_loop().sock_recv(ends[0], 1)
         ends[0].shutdown(socket.SHUT_RD)  # no order reaches it any more, and the load's answer may still come
-        assert await workers.model_of("me", BODY) == "m"
+        assert await workers.names_of("me", BODY) == ("m", "")
         async with asyncio.timeout(10):
             with pytest.raises(UnavailableError):
                 await load

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from stack.launch import CONTEXT, manifests, running
+from stack.test_apply import apply, until
 from stack.test_faults import Trigger
 from stack.traffic import PROMPTS, stream, until_empty
 
@@ -28,6 +29,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gemma2": WINDOW | {"query_pre_attn_scalar": 32},
     "gpt_oss": WINDOW | {"num_local_experts": 4, "num_experts_per_tok": 2},
 }
+ADDED = {"mixtral": {"num_local_experts": 4, "sliding_window": None}}  # baked while the others decode
 JOBS = [(model, prompt) for model in MODELS for prompt in PROMPTS]
 TOKENS = 80  # of an answer
 ENGINES = 2
@@ -37,14 +39,18 @@ START_S = 120  # for an engine to import vLLM again, on a machine that is busy w
 @pytest.fixture(scope="module")
 def models(make_model: Callable[..., Path]) -> dict[str, Path]:
     shape = SHAPE | {"max_position_embeddings": CONTEXT}
-    return {name: make_model(name, **shape | settings) for name, settings in MODELS.items()}
+    return {name: make_model(name, **shape | settings) for name, settings in (MODELS | ADDED).items()}
 
 
 @pytest.fixture(scope="module")
 def stack(models: dict[str, Path]) -> Iterator[Stack]:
     """Device memory of an engine holds the largest model and some KV cache, or two of the others."""
-    with running(manifests(models, engines=ENGINES, device="6Mi", backend="vllm")) as up:
+    with running(of(models, *MODELS)) as up:
         yield up
+
+
+def of(models: dict[str, Path], *names: str) -> str:
+    return manifests({name: models[name] for name in names}, engines=ENGINES, device="6Mi", backend="vllm")
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +71,22 @@ async def test_every_client_gets_its_complete_output_when_processes_are_killed(
     answers = await asyncio.gather(*(stream(client, *job, kill, TOKENS) for job in JOBS))
     assert kill.fired
     assert answers == alone
+    await until_empty(stack)
+
+
+@pytest.mark.timeout(400)
+async def test_a_model_is_added_and_one_removed_during_a_stream(
+    stack: Stack, client: Any, alone: list[str], models: dict[str, Path], tmp_path: Path
+) -> None:
+    job = ("gemma2", PROMPTS[0])
+    streaming = asyncio.create_task(stream(client, *job, tokens=TOKENS))
+    status, printed = await asyncio.to_thread(apply, stack, tmp_path, of(models, "gemma2", "gpt_oss", "mixtral"))
+    assert status == 0, printed
+    await until(client, "gemma2", "gpt_oss", "mixtral")
+    answer = await stream(client, "mixtral", PROMPTS[0], tokens=TOKENS)
+    assert await streaming == alone[JOBS.index(job)]
+    both = stream(client, *job, tokens=TOKENS), stream(client, "mixtral", PROMPTS[0], tokens=TOKENS)
+    assert await asyncio.gather(*both) == [alone[JOBS.index(job)], answer]
     await until_empty(stack)
 
 

@@ -22,6 +22,7 @@ class Answer:
         self._wake = asyncio.Event()
         self._generations = [Generation(request, number, metrics, self._wake) for number in range(len(request.prompts))]
         self._prompt_tokens = request.prompt_tokens
+        self.model = request.model
 
     async def __aenter__(self) -> Answer:
         for generation in self._generations:
@@ -64,10 +65,12 @@ class Answer:
     def usage(self) -> Usage:
         """OpenAI's usage object, in tokens. Each prompt counts once, whatever n is; what any choice computed counts."""
         cached = sum(min(c.cached_tokens for c in g.choices) for g in self._generations)
-        output = sum(choice.output.tokens for generation in self._generations for choice in generation.choices)
+        outputs = [choice.output for generation in self._generations for choice in generation.choices]
+        output, reasoned = sum(one.tokens for one in outputs), sum(one.reasoning_tokens for one in outputs)
         return {
             "prompt_tokens": self._prompt_tokens,
             "completion_tokens": output,
             "total_tokens": self._prompt_tokens + output,
             "prompt_tokens_details": {"cached_tokens": cached},
+            "completion_tokens_details": {"reasoning_tokens": reasoned},
         }

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
 from typing import Any
 
 from aegaeon_gateway.answer.body import Body, Collected
+from aegaeon_gateway.answer.call_ids import call_id
 from aegaeon_gateway.answer.logprobs import Naming, chat_logprobs, prompt_logprobs
 from aegaeon_gateway.answer.render import Envelope
-from aegaeon_gateway.dialects.families import CALL_ID_CHARACTERS
 from aegaeon_gateway.dialects.pieces import Call
+from aegaeon_gateway.errors import ApiError
 from aegaeon_gateway.generation.output import Delta, Usage
 from aegaeon_gateway.generation.request import Request
 
@@ -71,21 +71,18 @@ class ChatRenderer:
     def _calls(self, index: int, calls: Sequence[Call], before: int = 0) -> list[dict[str, Any]]:
         return [
             {
-                "id": self._call_id(index, before + at),
+                "id": call_id(self._request, f"{index}/{before + at}"),
                 "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
             }
             for at, call in enumerate(calls)
         ]
 
-    def _call_id(self, index: int, number: int) -> str:
-        """The same however often it is asked for, and no other call's."""
-        digest = blake2b(f"{self._request.id}/{index}/{number}".encode(), digest_size=12).hexdigest()
-        short = CALL_ID_CHARACTERS.get(self._request.options.calls)
-        return digest[:short] if short else f"call_{digest}"
+    def ending(self, usage: Usage) -> bytes:
+        return self._envelope.ending(usage)
 
-    def usage(self, usage: Usage) -> bytes:
-        return self._envelope.chunk([], usage=usage)
+    def failure(self, error: ApiError) -> bytes:
+        return self._envelope.failure(error)
 
     def keep(self, delta: Delta) -> int:
         return self._body.add(delta)

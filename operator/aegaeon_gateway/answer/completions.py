@@ -8,6 +8,7 @@ from typing import Any
 from aegaeon_gateway.answer.body import Body, Collected
 from aegaeon_gateway.answer.logprobs import Naming, completion_logprobs, prompt_entries, prompt_logprobs
 from aegaeon_gateway.answer.render import Envelope
+from aegaeon_gateway.errors import ApiError
 from aegaeon_gateway.generation.output import Delta, TokenLogprob, Usage
 from aegaeon_gateway.generation.request import Request
 
@@ -40,8 +41,11 @@ class CompletionRenderer:
             return self._envelope.chunk([self._choice(delta, text, self._logprobs(delta))], delta=delta)
         return self._envelope.plain(delta.index, delta.text) if delta.text else b""
 
-    def usage(self, usage: Usage) -> bytes:
-        return self._envelope.chunk([], usage=usage)
+    def ending(self, usage: Usage) -> bytes:
+        return self._envelope.ending(usage)
+
+    def failure(self, error: ApiError) -> bytes:
+        return self._envelope.failure(error)
 
     def keep(self, delta: Delta) -> int:
         return self._body.add(delta)

@@ -122,14 +122,17 @@ def ranking(request: Request, pooled: Pooled, vectors: Sequence[Vector]) -> byte
     """The body of /rerank: the best document first."""
     found = list(_scores(pooled, vectors))
     order = sorted(range(len(found)), key=lambda number: (-found[number], number))
-    results = [
-        orjson.dumps(
-            {"index": n, "document": {"text": request.texts[n], "multi_modal": None}, "relevance_score": found[n]}
-        )
-        for n in order[: pooled.top_n or None]
-    ]
+    results = [orjson.dumps(_result(request, number, found[number])) for number in order[: pooled.top_n or None]]
     usage = {"prompt_tokens": request.prompt_tokens, "total_tokens": request.prompt_tokens}
     return _framed({"id": request.id, "model": request.model, "usage": usage}, b"results", results, {})
+
+
+def _result(request: Request, number: int, score: float) -> Json:
+    """With the document, unless the client does not want it back."""
+    result: Json = {"index": number, "relevance_score": score}
+    if request.texts:
+        result["document"] = {"text": request.texts[number], "multi_modal": None}
+    return result
 
 
 def _framed(head: Json, name: bytes, pieces: Sequence[bytes], tail: Json) -> bytes:

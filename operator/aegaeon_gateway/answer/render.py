@@ -26,8 +26,12 @@ class Renderer(Protocol):
         """The events of one delta; empty when the client would see nothing."""
         ...
 
-    def usage(self, usage: Usage) -> bytes:
-        """The event with the usage."""
+    def ending(self, usage: Usage) -> bytes:
+        """The last events of a stream that is complete."""
+        ...
+
+    def failure(self, error: ApiError) -> bytes:
+        """The last event of a stream that ends with an error."""
         ...
 
     def keep(self, delta: Delta) -> int:
@@ -44,9 +48,9 @@ def event(data: Any) -> bytes:
     return b"data: " + orjson.dumps(data) + b"\n\n"
 
 
-def error_event(error: ApiError) -> bytes:
-    """An error inside a stream, as OpenAI clients understand it."""
-    return event(error.body())
+def named_event(data: dict[str, Any]) -> bytes:
+    """The same with its type as the event's name, as newer endpoints have it."""
+    return f"event: {data['type']}\n".encode() + event(data)
 
 
 class Envelope:
@@ -75,6 +79,14 @@ class Envelope:
         """`delta`: what the choice is of."""
         tail = {"usage": self._so_far(delta)} if self.continuous and delta is not None else self._tail
         return event({**self.head, "choices": choices, **tail, **more})
+
+    def ending(self, usage: Usage) -> bytes:
+        """The usage, where it was asked for, and OpenAI's end of a stream."""
+        return (self.chunk([], usage=usage) if self._tail else b"") + DONE
+
+    def failure(self, error: ApiError) -> bytes:
+        """As OpenAI's clients understand it."""
+        return event(error.body())
 
     def plain(self, index: int, text: str) -> bytes:
         prefix = self._prefixes.get(index) or self._prefix(index)

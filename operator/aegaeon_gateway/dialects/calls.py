@@ -88,7 +88,9 @@ def _written(arguments: Any) -> str:
         arguments = _loads(arguments)
     if not isinstance(arguments, dict):
         raise ValueError("arguments are an object")
-    return json.dumps(arguments, ensure_ascii=False)
+    written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    written.encode()  # half a surrogate pair, which JSON can spell, is no text for a client
+    return written
 
 
 def _loads(text: str) -> Any:

@@ -17,6 +17,11 @@ class ForcedReader:
         self._body.append(text)
         return Pieces()
 
+    @property
+    def reasoning(self) -> bool:
+        """See Reader."""
+        return False
+
     def flush(self) -> Pieces:
         """See Reader."""
         body, self._body = "".join(self._body), []

@@ -42,6 +42,11 @@ class HarmonyReader:
         self._text(self._unread.certain(self._watched()))
         return self._taken()
 
+    @property
+    def reasoning(self) -> bool:
+        """See Reader."""
+        return self._header is None and not self._recipient and self._channel == "analysis"
+
     def flush(self) -> Pieces:
         """See Reader. A header without a message is what the model said."""
         self._text(self._unread.rest())

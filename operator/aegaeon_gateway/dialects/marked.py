@@ -71,6 +71,11 @@ class MarkedReader:
         self._text(self._unread.certain(self._watched()))
         return self._taken()
 
+    @property
+    def reasoning(self) -> bool:
+        """See Reader."""
+        return self._region is not None and self._region.read is None
+
     def flush(self) -> Pieces:
         """See Reader."""
         self._text(self._unread.rest())

@@ -30,6 +30,11 @@ class Reader(Protocol):
         """Take the next part of the text; return what is certain now."""
         ...
 
+    @property
+    def reasoning(self) -> bool:
+        """Whether the text goes on within reasoning."""
+        ...
+
     def flush(self) -> Pieces:
         """The text has ended: return the rest. Nothing is lost: what is no call is content."""
         ...

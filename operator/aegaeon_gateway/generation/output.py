@@ -25,6 +25,12 @@ class PromptDetails(TypedDict):
     cached_tokens: int
 
 
+class OutputDetails(TypedDict):
+    """`reasoning_tokens`: of the output, what was thought and not said."""
+
+    reasoning_tokens: int
+
+
 class Usage(TypedDict):
     """OpenAI's usage object, in tokens."""
 
@@ -32,6 +38,7 @@ class Usage(TypedDict):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+    completion_tokens_details: OutputDetails
 
 
 @dataclass(slots=True)
@@ -87,7 +94,7 @@ class Output:
             "_reader",
             "_scanner",
         ),
-        *("_shown", "finish", "tokens"),
+        *("_shown", "finish", "reasoning_tokens", "tokens"),
     )
 
     def __init__(self, index: int, vocabulary: Vocabulary, options: Options) -> None:
@@ -106,6 +113,8 @@ class Output:
         self.finish: str | None = None
         self.tokens = 0
         """output tokens that are billed"""
+        self.reasoning_tokens = 0
+        """those of them that are within reasoning"""
 
     @property
     def stopped_here(self) -> bool:
@@ -129,6 +138,7 @@ class Output:
             delta.text += self._decode(token.token)
             return
         self._show(self._text_of(token))
+        self.reasoning_tokens += self._reader is not None and self._reader.reasoning
         if token.finish and not self.stopped_here:
             if token.finish == FINISH_REASON_STOP and token.token in self._options.stop_token_ids:
                 self._delta.stop_reason = token.token

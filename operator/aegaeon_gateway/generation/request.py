@@ -17,7 +17,7 @@ class Request:
     """Each of `prompts` has one of `limits` and `options.n` choices. `texts`: what the answer repeats.
 
     `spec` is of the model that the prompts were made for: token k is due `ttft_s + k * tbt_s` seconds after `arrived`
-    (time.monotonic()).
+    (time.monotonic()). `said`, `conversation`: of a response, as in Done.
     """
 
     id: str
@@ -29,6 +29,8 @@ class Request:
     limits: Sequence[Limits]
     texts: Sequence[str]
     arrived: float
+    said: bytes = b""
+    conversation: bytes = b""
 
     @property
     def model(self) -> str:
@@ -51,7 +53,8 @@ def request_of(id_: str, spec: ModelSpec, vocabulary: Vocabulary, done: tuple[Do
         raise ValueError(f"{len(message.limits)} limits came of {len(prompts)} prompts")
     sampling = Sampling.FromString(message.sampling)
     limits = [Limits.FromString(each) for each in message.limits]
-    return Request(id_, spec, vocabulary, message.options, sampling, prompts, limits, message.prompts, arrived)
+    kept = (message.said, message.conversation)
+    return Request(id_, spec, vocabulary, message.options, sampling, prompts, limits, message.prompts, arrived, *kept)
 
 
 def _cut(tail: bytes, message: Done) -> list[Prompt]:

@@ -27,6 +27,9 @@ _PROMPTS: dict[Endpoint, int] = {
 }
 _PARAMS: dict[Endpoint, str] = {
     "chat": "messages",
+    "messages": "messages",
+    "count_tokens": "messages",
+    "responses": "input",
     "detokenize": "tokens",
     "embeddings": "input",
     "rerank": "documents",
@@ -68,11 +71,11 @@ def body_bytes(length: int, endpoint: Endpoint) -> int:
     return _SLACK_BYTES + length * BYTES_PER_TOKEN * _PROMPTS.get(endpoint, 1)
 
 
-def check_body(body: bytes | bytearray, length: int, endpoint: Endpoint) -> None:
+def check_body(size: int, length: int, endpoint: Endpoint) -> None:
     """Raises PromptTooLongError before anything of the body is looked at but its model."""
-    if len(body) > (most := body_bytes(length, endpoint)):
+    if size > (most := body_bytes(length, endpoint)):
         message = (
-            f"The body has {len(body)} bytes, but this model's maximum context length is {length} tokens, for which "
+            f"The body has {size} bytes, but this model's maximum context length is {length} tokens, for which "
             f"{most} bytes are allowed; send less."
         )
         param = _PARAMS.get(endpoint, "prompt")

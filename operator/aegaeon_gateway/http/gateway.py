@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from aegaeon_gateway.config import GatewayConfig
+from aegaeon_gateway.conversations import Conversations
 from aegaeon_gateway.http.intake import Intake
 from aegaeon_gateway.metrics import Metrics
 from aegaeon_gateway.models.catalog import Catalog
@@ -32,6 +33,7 @@ class Gateway:
     metrics: Metrics
     tenants: Tenants
     limits: Limits
+    conversations: Conversations
     started: int  # unix seconds
 
     @property

@@ -5,36 +5,48 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 from aiohttp import web
 
 from aegaeon_gateway.answer.answer import Answer
 from aegaeon_gateway.answer.chat import ChatRenderer
 from aegaeon_gateway.answer.completions import CompletionRenderer
+from aegaeon_gateway.answer.messages import MessagesRenderer
 from aegaeon_gateway.answer.render import Renderer
+from aegaeon_gateway.answer.responses import ResponsesRenderer
 from aegaeon_gateway.errors import ApiError
+from aegaeon_gateway.generation.output import Usage
 from aegaeon_gateway.generation.request import Request
 from aegaeon_gateway.http.admission import Client
 from aegaeon_gateway.http.gateway import REQUEST_ID, TENANT, Gateway
 from aegaeon_gateway.http.intake import TOKEN_BYTES, Holding, read_body
+from aegaeon_gateway.http.kept import KeptResponses
 from aegaeon_gateway.http.pooled import Pooler
 from aegaeon_gateway.http.preparation import Preparation, Received
-from aegaeon_gateway.http.responses import stream, whole
+from aegaeon_gateway.http.responses import Complete, stream, whole
 from aegaeon_gateway.http.silence import Silence
 from aegaeon_gateway.metrics import ModelMetrics
+from aegaeon_gateway.tenancy import Tenant
 from aegaeon_gateway.workers.wire import Endpoint
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
+_RENDERERS: dict[Endpoint, Callable[[Request], Renderer]] = {
+    "chat": ChatRenderer,
+    "completions": CompletionRenderer,
+    "messages": MessagesRenderer,
+    "responses": ResponsesRenderer,
+}
 Served = Callable[[web.Request, Received, ModelStatus, Holding], Awaitable[web.StreamResponse]]
 
 
 class Answerer:
-    """Handlers of POST /v1/chat/completions and /v1/completions, /v1/embeddings, /rerank and /score, /tokenize and
-    /detokenize."""
+    """Handlers of every POST: answers of models, and what workers answer alone."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._preparation = Preparation(gateway)
+        self._kept = KeptResponses(gateway)
         self._pooler = Pooler(gateway, self._preparation)
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
@@ -52,6 +64,15 @@ class Answerer:
     async def score(self, http: web.Request) -> web.StreamResponse:
         return await self._serve(http, "score", self._pooler.serve)
 
+    async def messages(self, http: web.Request) -> web.StreamResponse:
+        return await self._serve(http, "messages", self._served)
+
+    async def responses(self, http: web.Request) -> web.StreamResponse:
+        return await self._serve(http, "responses", self._served)
+
+    async def count_tokens(self, http: web.Request) -> web.Response:
+        return await self._at_once(http, "count_tokens")
+
     async def tokenize(self, http: web.Request) -> web.Response:
         return await self._at_once(http, "tokenize")
 
@@ -65,9 +86,13 @@ class Answerer:
         client = Client(http[TENANT], self._gateway.tenants.current())
         with self._gateway.intake.request(client.owner, shared=client.shared) as holding:
             body = await read_body(http, self._preparation.most_bytes(client, endpoint), holding)
-            name = await self._preparation.model_of(client, body)
-            received = Received(http[REQUEST_ID], endpoint, client, name, arrived, body)
-            del body
+            name, previous = await self._preparation.names_of(client, body)
+            history = b""
+            if previous and endpoint == "responses":
+                history = await self._kept.conversation(client.tenant, previous)
+                holding.hold(len(body) + len(history))
+            received = Received(http[REQUEST_ID], endpoint, client, name, arrived, body, history)
+            del body, history
             yield received, holding
 
     async def _at_once(self, http: web.Request, endpoint: Endpoint) -> web.Response:
@@ -92,9 +117,8 @@ class Answerer:
     ) -> web.StreamResponse:
         """By the model as it is. Raises ApiError, which may be of no more than that the name stands for another one."""
         request = await self._preparation.request(received, model)
-        holding.hold(request.prompt_tokens * TOKEN_BYTES)
-        renderer = ChatRenderer(request) if received.endpoint == "chat" else CompletionRenderer(request)
-        return await self._answer(http, request, renderer, holding)
+        holding.hold(request.prompt_tokens * TOKEN_BYTES + len(request.conversation))
+        return await self._answer(http, request, _RENDERERS[received.endpoint](request), holding)
 
     async def _answer(
         self, http: web.Request, request: Request, renderer: Renderer, holding: Holding
@@ -118,21 +142,26 @@ class Answerer:
         tenant, model, limits = http[TENANT], request.model, self._gateway.limits
         quota = self._gateway.tenants.current().quota_of(model)
         await limits.admit(tenant, model, quota, request.prompt_tokens)
+        complete = partial(self._complete, tenant, request, renderer)
         async with Answer(request, self._gateway.link, metrics) as answer:
             try:
                 if not request.options.stream:
-                    return await whole(answer, renderer, holding), "ok"
-                return await self._streamed(http, answer, request, renderer)
+                    return await whole(answer, renderer, holding, complete), "ok"
+                return await self._streamed(http, answer, renderer, complete)
             finally:
                 usage = answer.usage
                 metrics.used(tenant.name, usage["prompt_tokens"], usage["completion_tokens"])
                 await limits.charge(tenant, model, quota, usage["completion_tokens"])
 
     async def _streamed(
-        self, http: web.Request, answer: Answer, request: Request, renderer: Renderer
+        self, http: web.Request, answer: Answer, renderer: Renderer, complete: Complete
     ) -> tuple[web.StreamResponse, str]:
         """The answer as it comes, comments while it does not, and how it ended."""
-        catalog, model = self._gateway.catalog, request.model
+        catalog, model = self._gateway.catalog, answer.model
         with Silence(self._gateway.config.keepalive_s, answer.wake) as silence:
-            usage = request.options.include_usage
-            return await stream(http, answer, renderer, silence, lambda: catalog.starting(model), usage=usage)
+            return await stream(http, answer, renderer, silence, lambda: catalog.starting(model), complete)
+
+    async def _complete(self, tenant: Tenant, request: Request, renderer: Renderer, usage: Usage) -> None:
+        """A response is kept before its client can name it."""
+        if isinstance(renderer, ResponsesRenderer) and (kept := renderer.kept(usage)) is not None:
+            await self._gateway.conversations.put(tenant.name, request.id, kept)

@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import Any
 
 import msgspec
 
-from aegaeon_gateway.request.parameters import REFUSED
+from aegaeon_gateway.http import openapi_messages, openapi_responses
+from aegaeon_gateway.http.openapi_shapes import COUNT, IDS, STRING, Json, fields, nullable
+from aegaeon_gateway.request.parse import KNOWN
 from aegaeon_gateway.request.pooled import EmbeddingRequest, RerankRequest, ScoreRequest
+from aegaeon_gateway.request.responses_schema import ResponsesRequest
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest, accepted
 from aegaeon_gateway.request.texts import DetokenizeRequest, TokenizeRequest
 
-Json = dict[str, Any]
-
 _COMPONENTS = "#/components/schemas/"
-_STRING: Json = {"type": "string"}
-_COUNT: Json = {"type": "integer", "minimum": 0}
-_IDS: Json = {"type": "array", "items": _COUNT}
 _FINISH: Json = {"enum": ["stop", "length", "tool_calls", None]}
-_STOP: Json = {"anyOf": [_STRING, _COUNT, {"type": "null"}]}
+_STOP: Json = {"anyOf": [STRING, COUNT, {"type": "null"}]}
 _SAID: Json = {"type": "array", "items": {"anyOf": [{"type": "object"}, {"type": "null"}]}}
 _ERRORS = {
     "400": "The request is not well-formed, or a parameter is wrong; `param` names it.",
@@ -46,10 +43,15 @@ _ERRORS = {
 @cache
 def description() -> bytes:
     """The document of GET /openapi.json."""
-    schemas = _requests() | _answers()
+    schemas = _requests() | _answers() | openapi_messages.answers() | openapi_responses.answers()
     completions = {"requestBody": _body("CompletionRequest"), "responses": _completion_answers("Completion")}
     chat = {"requestBody": _body("ChatRequest"), "responses": _completion_answers("ChatCompletion")}
     model_id = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    response_id = {**model_id, "schema": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,128}$"}}
+    responses = {
+        "requestBody": _body("ResponsesRequest"),
+        "responses": _completion_answers("Response", "named by their `type`"),
+    }
     ranked = _operation("rerank", "Documents, the most relevant for a query first.", _posted("Rerank"))
     scored = _operation("score", "How relevant documents are.", _posted("Score"))
     paths = {
@@ -63,6 +65,23 @@ def description() -> bytes:
         "/v1/models": {"get": _operation("listModels", "The models that the key may use.", _get("ModelList"))},
         "/v1/models/{id}": {
             "get": _operation("getModel", "One model.", {"parameters": [model_id], **_get("Model")}),
+        },
+        "/v1/messages": {
+            "post": _operation("createMessage", "Answer a chat, as Anthropic's Messages API.", _messages("Messages")),
+        },
+        "/v1/messages/count_tokens": {
+            "post": _operation("countTokens", "The length of a message's prompt.", _messages("Count", whole=False)),
+        },
+        "/v1/responses": {
+            "post": _operation("createResponse", "Answer a chat, as OpenAI's Responses API.", responses),
+        },
+        "/v1/responses/{id}": {
+            "get": _operation(
+                "getResponse", "A response that is kept.", {"parameters": [response_id], **_get("Response")}
+            ),
+            "delete": _operation(
+                "deleteResponse", "Keep it no longer.", {"parameters": [response_id], **_get("DeletedResponse")}
+            ),
         },
         "/tokenize": {"post": _operation("tokenize", "The tokens of a text, or of a chat.", _posted("Tokenize"))},
         "/detokenize": {"post": _operation("detokenize", "The text of tokens.", _posted("Detokenize"))},
@@ -80,114 +99,109 @@ def description() -> bytes:
 
 
 def _requests() -> dict[str, Json]:
-    """The schemas of both request bodies and what they name, with what their types cannot say."""
-    kinds = [accepted(kind) for kind in (ChatRequest, CompletionRequest)]
+    """The schemas of request bodies and what they name, with what their types cannot say."""
+    kinds = [accepted(kind, known) for kind, known in KNOWN.items()]
     every = [*kinds, TokenizeRequest, DetokenizeRequest, EmbeddingRequest, RerankRequest, ScoreRequest]
     _, schemas = msgspec.json.schema_components(every, ref_template=_COMPONENTS + "{name}")
-    for kind in kinds:
+    for kind, known in KNOWN.items():
+        properties = schemas[kind.__name__]["properties"]
+        properties |= {name: {"enum": list(refused.allowed)} for name, refused in known.refused.items()}
+    for kind in (ChatRequest, CompletionRequest, ResponsesRequest):
         properties = schemas[kind.__name__]["properties"]
         properties["logit_bias"]["anyOf"][0]["propertyNames"] = {"pattern": "^[0-9]{1,9}$"}
         properties["seed"]["anyOf"][0] |= {"minimum": -(2**63), "exclusiveMaximum": 2**64}
-        properties |= {name: {"enum": list(refused.allowed)} for name, refused in REFUSED.items()}
     return schemas
 
 
 def _answers() -> dict[str, Json]:
-    usage = _object(
-        prompt_tokens=_COUNT,
-        completion_tokens=_COUNT,
-        total_tokens=_COUNT,
-        prompt_tokens_details=_object(cached_tokens=_COUNT),
+    usage = fields(
+        prompt_tokens=COUNT,
+        completion_tokens=COUNT,
+        total_tokens=COUNT,
+        prompt_tokens_details=fields(cached_tokens=COUNT),
     )
-    error = _object(message=_STRING, type=_STRING, param=_or_null(_STRING), code=_or_null(_STRING))
-    state = _object(phase=_STRING, reason=_STRING, task=_or_null(_STRING))
-    model = _object(
-        id=_STRING, object={"const": "model"}, created=_COUNT, owned_by=_STRING, root=_STRING,
-        parent={"type": "null"}, max_model_len=_or_null(_COUNT), aegaeon=state,
+    error = fields(message=STRING, type=STRING, param=nullable(STRING), code=nullable(STRING))
+    state = fields(phase=STRING, reason=STRING, task=nullable(STRING))
+    model = fields(
+        id=STRING, object={"const": "model"}, created=COUNT, owned_by=STRING, root=STRING,
+        parent={"type": "null"}, max_model_len=nullable(COUNT), aegaeon=state,
     )  # fmt: skip
     return {
-        "Error": _object(error=error),
+        "Error": fields(error=error),
         "Usage": usage,
         "ChatCompletion": _completion("chat.completion", _chat_choice()),
         "Completion": _completion("text_completion", _text_choice()),
-        "TokenizeAnswer": _object(
-            count=_COUNT, max_model_len=_COUNT, tokens=_IDS, token_strs=_or_null({"type": "array", "items": _STRING})
+        "TokenizeAnswer": fields(
+            count=COUNT, max_model_len=COUNT, tokens=IDS, token_strs=nullable({"type": "array", "items": STRING})
         ),
-        "DetokenizeAnswer": _object(prompt=_STRING),
+        "DetokenizeAnswer": fields(prompt=STRING),
         "EmbeddingAnswer": _listed(_embedding()),
-        "ScoreAnswer": _listed(_object(index=_COUNT, object={"const": "score"}, score={"type": "number"})),
+        "ScoreAnswer": _listed(fields(index=COUNT, object={"const": "score"}, score={"type": "number"})),
         "RerankAnswer": _ranking(),
-        "Version": _object(version=_STRING),
+        "Version": fields(version=STRING),
         "Model": model,
-        "ModelList": _object(object={"const": "list"}, data={"type": "array", "items": _ref("Model")}),
-        "Health": _object(status={"enum": ["ok", "starting"]}, scheduler={"enum": ["attached", "unavailable"]}),
+        "ModelList": fields(object={"const": "list"}, data={"type": "array", "items": _ref("Model")}),
+        "Health": fields(status={"enum": ["ok", "starting"]}, scheduler={"enum": ["attached", "unavailable"]}),
     }
 
 
 def _listed(entry: Json) -> Json:
-    usage = _object(
-        prompt_tokens=_COUNT, completion_tokens=_COUNT, total_tokens=_COUNT, prompt_tokens_details={"type": "null"}
+    usage = fields(
+        prompt_tokens=COUNT, completion_tokens=COUNT, total_tokens=COUNT, prompt_tokens_details={"type": "null"}
     )
     data: Json = {"type": "array", "items": entry}
-    return _object(
-        object={"const": "list"}, id=_STRING, created=_COUNT, model=_STRING, data=data, usage=usage
+    return fields(
+        object={"const": "list"}, id=STRING, created=COUNT, model=STRING, data=data, usage=usage
     )  # fmt: skip
 
 
 def _embedding() -> Json:
-    numbers: Json = {"anyOf": [{"type": "array", "items": {"type": "number"}}, _STRING]}
-    return _object(object={"const": "embedding"}, index=_COUNT, embedding=numbers)
+    numbers: Json = {"anyOf": [{"type": "array", "items": {"type": "number"}}, STRING]}
+    return fields(object={"const": "embedding"}, index=COUNT, embedding=numbers)
 
 
 def _ranking() -> Json:
-    document = _object(text=_STRING, multi_modal={"type": "null"})
-    result = _object(index=_COUNT, document=document, relevance_score={"type": "number"})
-    usage = _object(prompt_tokens=_COUNT, total_tokens=_COUNT)
-    return _object(id=_STRING, model=_STRING, usage=usage, results={"type": "array", "items": result})
+    document = fields(text=STRING, multi_modal={"type": "null"})
+    result = fields(index=COUNT, relevance_score={"type": "number"})
+    result["properties"]["document"] = document
+    usage = fields(prompt_tokens=COUNT, total_tokens=COUNT)
+    return fields(id=STRING, model=STRING, usage=usage, results={"type": "array", "items": result})
 
 
 def _completion(kind: str, choice: Json) -> Json:
-    whole = _object(
-        id=_STRING, object={"const": kind}, created=_COUNT, model=_STRING,
+    whole = fields(
+        id=STRING, object={"const": kind}, created=COUNT, model=STRING,
         choices={"type": "array", "items": choice}, usage=_ref("Usage"),
     )  # fmt: skip
-    whole["properties"] |= {"prompt_token_ids": _IDS, "prompt_logprobs": _SAID}
+    whole["properties"] |= {"prompt_token_ids": IDS, "prompt_logprobs": _SAID}
     return whole
 
 
 def _chat_choice() -> Json:
-    message = _object(role={"const": "assistant"}, content=_or_null(_STRING), refusal={"type": "null"})
-    function = _object(name=_STRING, arguments=_STRING)
-    call = _object(id=_STRING, type={"const": "function"}, function=function)
+    message = fields(role={"const": "assistant"}, content=nullable(STRING), refusal={"type": "null"})
+    function = fields(name=STRING, arguments=STRING)
+    call = fields(id=STRING, type={"const": "function"}, function=function)
     calls: Json = {"type": "array", "items": call}
-    message["properties"] |= {"reasoning_content": _or_null(_STRING), "tool_calls": calls}
-    likely = _object(token=_STRING, logprob={"type": "number"}, bytes=_or_null(_IDS))
+    message["properties"] |= {"reasoning_content": nullable(STRING), "tool_calls": calls}
+    likely = fields(token=STRING, logprob={"type": "number"}, bytes=nullable(IDS))
     token = {**likely, "properties": {**likely["properties"], "top_logprobs": {"type": "array", "items": likely}}}
     logprobs = {"type": "object", "properties": {"content": {"type": "array", "items": token}}}
-    choice = _object(index=_COUNT, message=message, logprobs=_or_null(logprobs), finish_reason=_FINISH)
-    choice["properties"] |= {"token_ids": _IDS, "stop_reason": _STOP}
+    choice = fields(index=COUNT, message=message, logprobs=nullable(logprobs), finish_reason=_FINISH)
+    choice["properties"] |= {"token_ids": IDS, "stop_reason": _STOP}
     return choice
 
 
 def _text_choice() -> Json:
-    numbers = {"type": "array", "items": _or_null({"type": "number"})}
+    numbers = {"type": "array", "items": nullable({"type": "number"})}
     likely = {"type": "object", "additionalProperties": {"type": "number"}}
-    logprobs = _object(
-        tokens={"type": "array", "items": _STRING}, token_logprobs=numbers, text_offset=_IDS,
-        top_logprobs={"anyOf": [{"type": "array", "items": _or_null(likely)}, {"type": "null"}]},
+    logprobs = fields(
+        tokens={"type": "array", "items": STRING}, token_logprobs=numbers, text_offset=IDS,
+        top_logprobs={"anyOf": [{"type": "array", "items": nullable(likely)}, {"type": "null"}]},
     )  # fmt: skip
-    choice = _object(index=_COUNT, text=_STRING, logprobs=_or_null(logprobs), finish_reason=_FINISH)
-    more = {"token_ids": _IDS, "prompt_token_ids": _or_null(_IDS), "stop_reason": _STOP, "prompt_logprobs": _SAID}
+    choice = fields(index=COUNT, text=STRING, logprobs=nullable(logprobs), finish_reason=_FINISH)
+    more = {"token_ids": IDS, "prompt_token_ids": nullable(IDS), "stop_reason": _STOP, "prompt_logprobs": _SAID}
     choice["properties"] |= more
     return choice
-
-
-def _object(**properties: Json) -> Json:
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-def _or_null(schema: Json) -> Json:
-    return {"anyOf": [schema, {"type": "null"}]}
 
 
 def _ref(name: str) -> Json:
@@ -202,12 +216,20 @@ def _body(name: str) -> Json:
     return {"required": True, "content": {"application/json": {"schema": _ref(name)}}}
 
 
-def _completion_answers(name: str) -> Json:
-    content = {"application/json": {"schema": _ref(name)}, "text/event-stream": {"schema": _object(data=_STRING)}}
-    return {
-        "200": {"description": "The answer; with `stream`, as server-sent events of `data` alone.", "content": content},
-        **_errors(),
-    }
+def _completion_answers(name: str, events: str = "of `data` alone", error: str = "Error") -> Json:
+    content = {"application/json": {"schema": _ref(name)}, "text/event-stream": {"schema": fields(data=STRING)}}
+    text = f"The answer; with `stream`, as server-sent events {events}."
+    return {"200": {"description": text, "content": content}, **_errors(error)}
+
+
+def _messages(kind: str, *, whole: bool = True) -> Json:
+    """Of Anthropic's API, whose errors have a form of their own."""
+    error = "AnthropicError"
+    if whole:
+        responses = _completion_answers("Message", "named by their `type`", error)
+    else:
+        responses = {"200": _answer("The answer.", "TokenCount"), **_errors(error)}
+    return {"requestBody": _body(f"{kind}Request"), "responses": responses}
 
 
 def _posted(name: str) -> Json:
@@ -227,5 +249,5 @@ def _answer(text: str, name: str) -> Json:
     return {"description": text, "content": {"application/json": {"schema": _ref(name)}}}
 
 
-def _errors() -> Json:
-    return {status: _answer(text, "Error") for status, text in _ERRORS.items()}
+def _errors(name: str = "Error") -> Json:
+    return {status: _answer(text, name) for status, text in _ERRORS.items()}

@@ -20,24 +20,26 @@ from aegaeon_gateway.http.admission import (
 from aegaeon_gateway.http.gateway import Gateway
 from aegaeon_gateway.models.catalog import served_length
 from aegaeon_gateway.models.texts import ModelText
-from aegaeon_gateway.request.parse import model_of
+from aegaeon_gateway.request.parse import names_of
 from aegaeon_gateway.workers.wire import Endpoint, Job
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
 _PREFIXES: dict[Endpoint, str] = {
-    "chat": "chatcmpl",
-    "completions": "cmpl",
-    "embeddings": "embd",
-    "rerank": "rerank",
-    "score": "score",
+    "chat": "chatcmpl-",
+    "completions": "cmpl-",
+    "messages": "msg_",
+    "responses": "resp_",
+    "embeddings": "embd-",
+    "rerank": "rerank-",
+    "score": "score-",
 }
 _KEPT_BYTES = 16384  # of a body while it is answered: should its model change at this moment, the prompt is made anew
 
 
 @dataclass(slots=True)
 class Received:
-    """A request as it came; `body` is None once it is too large to be kept for a second time. `tries`: how often its
-    prompt was made."""
+    """A request as it came; `body` is None once it is too large to be kept for a second time. `history`: the
+    conversation that it goes on with. `tries`: how often its prompt was made."""
 
     id: str
     endpoint: Endpoint
@@ -45,18 +47,19 @@ class Received:
     model: str
     arrived: float
     body: bytearray | None
+    history: bytes = b""
     tries: int = 0
 
     def next_id(self) -> str:
         """Of its next submission. Each has its own: what engines still say of the former one is not of the answer."""
         self.tries += 1
         again = f".{self.tries}" if self.tries > 1 else ""
-        return f"{_PREFIXES[self.endpoint]}-{self.id}{again}"
+        return f"{_PREFIXES[self.endpoint]}{self.id}{again}"
 
     def prepared(self) -> None:
         """A large body is not kept beside the prompt that was made of it."""
-        if len(self.body or ()) > _KEPT_BYTES:
-            self.body = None
+        if len(self.body or ()) + len(self.history) > _KEPT_BYTES:
+            self.body, self.history = None, b""
 
 
 class Preparation:
@@ -72,14 +75,14 @@ class Preparation:
         longest = max((body_bytes(served_length(model), endpoint) for model in mine), default=UNKNOWN_BODY_BYTES)
         return min(longest, self._gateway.config.max_body_bytes)
 
-    async def model_of(self, client: Client, body: bytearray) -> str:
-        """The model that a body names, if the client may use it. Raises ApiError."""
+    async def names_of(self, client: Client, body: bytearray) -> tuple[str, str]:
+        """The model that a body names, if the client may use it, and a response to go on with. Raises ApiError."""
         if len(body) <= PEEK_BYTES:
-            name = model_of(body)
+            name, previous = names_of(body)
         else:
-            name = await self._gateway.workers.model_of(client.owner_of(""), body)
+            name, previous = await self._gateway.workers.names_of(client.owner_of(""), body)
         client.directory.check(client.tenant, name, (model.spec.name for model in self._gateway.catalog.models()))
-        return name
+        return name, previous
 
     async def ready(self, name: str) -> ModelStatus:
         """The model once it may be asked. Raises ApiError."""
@@ -91,8 +94,9 @@ class Preparation:
         assert body is not None  # it is prepared again only while it is there
         try:
             text, job = await self._job(received, body, model)
+            tail = received.history + body if received.history else body
             with self._loadable(model):
-                done = await self._gateway.workers.prepare(received.client.owner_of(received.model), job, body)
+                done = await self._gateway.workers.prepare(received.client.owner_of(received.model), job, tail)
         except ApiError as error:
             self._gateway.metrics.of(received.model).ended(error.outcome)
             raise
@@ -111,7 +115,7 @@ class Preparation:
         """Raises ApiError."""
         text = await self._text(model, received.arrived + self._gateway.config.hold_s)
         length, spec = served_length(model) or text.max_positions, model.spec
-        check_body(body, length, received.endpoint)
+        check_body(len(body) + len(received.history), length, received.endpoint)
         job = Job(
             key=text.key,
             endpoint=received.endpoint,
@@ -121,6 +125,7 @@ class Preparation:
             reasoning=spec.reasoning,
             task=spec.task,
             matryoshka=spec.matryoshka,
+            history=len(received.history),
         )
         return text, job
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import http
 import logging
 import uuid
+from typing import Any
 
 import orjson
 from aiohttp import web
@@ -42,11 +43,10 @@ def drop_frames(error: BaseException) -> None:
         chain = chain.__cause__ or chain.__context__
 
 
-def respond(error: ApiError, *, close: bool = False) -> web.Response:
-    """The answer to a refused request; `close`: the connection cannot be used after it."""
-    response = web.Response(
-        body=orjson.dumps(error.body()), status=error.status, headers=error.headers, content_type="application/json"
-    )
+def respond(error: ApiError, body: dict[str, Any] | None = None, *, close: bool = False) -> web.Response:
+    """The answer to a refused request, with OpenAI's body or another; `close`: the connection is not used after it."""
+    data = orjson.dumps(body or error.body())
+    response = web.Response(body=data, status=error.status, headers=error.headers, content_type="application/json")
     if close:
         response.headers["X-Request-Id"] = uuid.uuid4().hex
         response.headers["Connection"] = "close"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 from aiohttp import web
 
 from aegaeon_gateway.answer.answer import Answer
-from aegaeon_gateway.answer.render import DONE, Renderer, error_event
-from aegaeon_gateway.generation.output import Delta
+from aegaeon_gateway.answer.render import Renderer
+from aegaeon_gateway.generation.output import Delta, Usage
 from aegaeon_gateway.http.intake import Holding
 from aegaeon_gateway.http.silence import COMMENT, Silence
 
+Complete = Callable[[Usage], Awaitable[None]]
+"""awaited when an answer is complete, before its client knows"""
 _DELTAS_IN_TURN = 16
 _STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -21,7 +23,7 @@ _STREAM_HEADERS = {
 }
 
 
-async def whole(answer: Answer, renderer: Renderer, holding: Holding) -> web.Response:
+async def whole(answer: Answer, renderer: Renderer, holding: Holding, complete: Complete) -> web.Response:
     """Collect everything, answer once. Raises the answer's ApiError, UnavailableError when it is too much to hold."""
     prompt = holding.size
     while not answer.done:
@@ -30,6 +32,7 @@ async def whole(answer: Answer, renderer: Renderer, holding: Holding) -> web.Res
             holding.hold(prompt + renderer.keep(delta))
         if answer.error is not None:
             raise answer.error
+    await complete(answer.usage)
     pieces = []
     for piece in renderer.pieces(answer.usage):
         pieces.append(piece)
@@ -43,8 +46,7 @@ async def stream(
     renderer: Renderer,
     silence: Silence,
     starting: Callable[[], bool],
-    *,
-    usage: bool,
+    complete: Complete,
 ) -> tuple[web.StreamResponse, str]:
     """Write events as tokens come, and say how it ended; what came together is one write.
 
@@ -54,13 +56,17 @@ async def stream(
     response, opened, outcome = web.StreamResponse(headers=_STREAM_HEADERS), False, ""
     while not outcome:
         await answer.wait()
-        events = [renderer.chunk(delta) async for delta in _in_turns(answer.drain())]
-        last, outcome = _end(answer, renderer, usage=usage)
+        events = []
+        async for delta in _in_turns(answer.drain()):
+            if not opened:
+                events.append(renderer.opening())
+                opened = True
+            events.append(renderer.chunk(delta))
+        last, outcome = _end(answer, renderer)
+        if outcome == "ok":
+            await complete(answer.usage)
         if answer.error is not None and outcome != "ok" and not response.prepared:
             raise answer.error
-        if events and not opened:
-            events.insert(0, renderer.opening())
-            opened = True
         if not events and not last and silence.due and (response.prepared or starting()):
             last = COMMENT
         if data := b"".join((*events, last)):
@@ -70,12 +76,12 @@ async def stream(
     return response, outcome
 
 
-def _end(answer: Answer, renderer: Renderer, *, usage: bool) -> tuple[bytes, str]:
+def _end(answer: Answer, renderer: Renderer) -> tuple[bytes, str]:
     """The last events of a stream and how it ended; both empty while it goes on."""
     if answer.done:
-        return (renderer.usage(answer.usage) if usage else b"") + DONE, "ok"
+        return renderer.ending(answer.usage), "ok"
     if answer.error is not None:
-        return error_event(answer.error), answer.error.outcome
+        return renderer.failure(answer.error), answer.error.outcome
     return b"", ""
 
 

@@ -15,9 +15,11 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from aegaeon_gateway.answer.messages import error_body
 from aegaeon_gateway.errors import ApiError, EngineError, overloaded
 from aegaeon_gateway.http.gateway import REQUEST_ID, TENANT, Gateway
 from aegaeon_gateway.http.handlers import Answerer
+from aegaeon_gateway.http.kept import KeptResponses
 from aegaeon_gateway.http.openapi import description
 from aegaeon_gateway.http.refusals import Refusals, drop_frames, malformed, of_aiohttp, respond
 from aegaeon_gateway.http.request_rules import request_rules
@@ -28,18 +30,24 @@ log = logging.getLogger(__name__)
 
 _CLIENT_ID: web.RequestKey[str | None] = web.RequestKey("client_id", str)
 _OF_MODELS = {"/tokenize", "/detokenize", "/rerank", "/score"}
+_RESPONSE_ID = r"{id:[\w.-]{1,128}}"
 _ACCEPTED_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 def make_app(gateway: Gateway, refusals: Refusals) -> web.Application:
     """The application with all routes."""
     answerer = Answerer(gateway)
-    pages = _Pages(gateway)
+    pages, kept = _Pages(gateway), KeptResponses(gateway)
     middlewares = [_shaped(refusals), request_rules(gateway.config), _identifier(gateway)]
     app = web.Application(middlewares=middlewares)
     app.on_response_prepare.append(_name_request)
     app.router.add_post("/v1/chat/completions", answerer.chat)
     app.router.add_post("/v1/completions", answerer.completions)
+    app.router.add_post("/v1/messages", answerer.messages)
+    app.router.add_post("/v1/messages/count_tokens", answerer.count_tokens)
+    app.router.add_post("/v1/responses", answerer.responses)
+    app.router.add_get(f"/v1/responses/{_RESPONSE_ID}", kept.get)
+    app.router.add_delete(f"/v1/responses/{_RESPONSE_ID}", kept.delete)
     app.router.add_post("/v1/embeddings", answerer.embeddings)
     for prefix in ("", "/v1"):
         app.router.add_post(f"{prefix}/rerank", answerer.rerank)
@@ -157,7 +165,7 @@ def _shaped(refusals: Refusals) -> Middleware:
             request=request[REQUEST_ID],
             client_id=client_id,
         )
-        return respond(refused)
+        return respond(refused, error_body(refused) if request.path.startswith("/v1/messages") else None)
 
     return shape
 
@@ -178,13 +186,19 @@ def _endpoint(request: web.Request) -> str:
     return resource.canonical if resource else "unknown"
 
 
+def _credential(request: web.Request) -> str:
+    """The Authorization header, or what Anthropic's clients send in its place."""
+    key = request.headers.get("X-Api-Key", "")
+    return request.headers.get("Authorization", "") or (f"Bearer {key}" if key else "")
+
+
 def _identifier(gateway: Gateway) -> Middleware:
     """A client of what models are asked for is authenticated before anything else is looked at."""
 
     @web.middleware
     async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path.startswith("/v1/") or request.path in _OF_MODELS:
-            request[TENANT] = gateway.tenants.current().identify(request.headers.get("Authorization", ""))
+            request[TENANT] = gateway.tenants.current().identify(_credential(request))
         return await handler(request)
 
     return identify

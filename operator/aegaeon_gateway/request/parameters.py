@@ -6,6 +6,7 @@ Together with the fields of schema.py this is the one table: requests are checke
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -43,10 +44,18 @@ class NoEffect:
     reason: str
 
 
-_TEXT = "input and output are text"
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What an endpoint's requests may name beside the fields of their type."""
+
+    refused: Mapping[str, Refused]
+    no_effect: Mapping[str, NoEffect]
+
+
+TEXT_ONLY = "input and output are text"
 
 REFUSED: dict[str, Refused] = {
-    "audio": Refused(_TEXT),
+    "audio": Refused(TEXT_ONLY),
     "best_of": Refused("all choices are returned; ask for n", (1,)),
     "cache_salt": Refused("what tenants share of the prefix cache is not a request's choice"),
     "chat_template": Refused("a template is a program; it comes with the model"),
@@ -55,12 +64,12 @@ REFUSED: dict[str, Refused] = {
     "functions": Refused("they are the older form of tools", ([],)),
     "kv_transfer_params": Refused("engines move caches by themselves"),
     "logprob_token_ids": Refused("logprobs are of the likeliest tokens"),
-    "media_io_kwargs": Refused(_TEXT, ({},)),
-    "mm_processor_kwargs": Refused(_TEXT, ({},)),
-    "modalities": Refused(_TEXT, (["text"],)),
+    "media_io_kwargs": Refused(TEXT_ONLY, ({},)),
+    "mm_processor_kwargs": Refused(TEXT_ONLY, ({},)),
+    "modalities": Refused(TEXT_ONLY, (["text"],)),
     "prediction": Refused("there is no speculation on a given text"),
     "priority": Refused("a model's tier and a tenant's quota say who comes first", (0,)),
-    "prompt_embeds": Refused(_TEXT),
+    "prompt_embeds": Refused(TEXT_ONLY),
     "repetition_detection": Refused("use repetition_penalty"),
     "return_prompt_text": Refused("POST /tokenize shows the prompt's tokens", (False,)),
     "store": Refused("answers are not kept", (False,)),
@@ -88,3 +97,6 @@ NO_EFFECT: dict[str, NoEffect] = {
     "stream_interval": NoEffect(int | None, "tokens are sent as they come; those that came together in one write"),
     "user": NoEffect(str | None, "tenants are known by their keys"),
 }
+
+COMPLETIONS = Known(REFUSED, NO_EFFECT)
+"""of chats and completions"""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from aegaeon_gateway.errors import InvalidRequestError
-from aegaeon_gateway.request.parameters import REFUSED
+from aegaeon_gateway.request.anthropic_schema import MESSAGES, CountRequest, MessagesRequest
+from aegaeon_gateway.request.parameters import COMPLETIONS, Known
 from aegaeon_gateway.request.pooled import MAX_INPUTS, EmbeddingRequest, RerankRequest, ScoreRequest
+from aegaeon_gateway.request.responses_items import Item
+from aegaeon_gateway.request.responses_schema import RESPONSES, ResponsesRequest
 from aegaeon_gateway.request.schema import MAX_CHOICES, ChatRequest, CommonRequest, CompletionRequest, accepted
 from aegaeon_gateway.request.texts import DetokenizeRequest, TokenizeRequest
 
@@ -21,48 +25,88 @@ _MESSAGES = {
     "response_format.type": "must be text, json_object or json_schema",
     "role": "must be system, developer, user, assistant or tool",
     "service_tier": "must be auto or default",
+    "stop_sequences": "must be a list of at most 16 texts",
     "stop": "must be a text or a list of at most 16 texts",
+    "input.content.type": "must be a kind of text; other kinds of content are not served",
+    "input.type": "must be message, function_call, function_call_output or reasoning",
+    "encrypted_content": "cannot be read here; send reasoning as it came",
     "content.type": "must be text; other kinds of content are not served",
     "tools.type": "must be function; other kinds of tools are not served",
 }
 
 
-class _ModelOnly(Struct):
+class _Named(Struct):
     model: str
+    previous_response_id: Raw | UnsetType = UNSET
 
 
 RequestT = TypeVar("RequestT", ChatRequest, CompletionRequest)
+StructT = TypeVar("StructT", bound=Struct)
 AloneT = TypeVar("AloneT", TokenizeRequest, DetokenizeRequest, RerankRequest, ScoreRequest)
-_ALONE = (TokenizeRequest, DetokenizeRequest, EmbeddingRequest, RerankRequest, ScoreRequest, _ModelOnly)
-_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
-    ChatRequest: msgspec.json.Decoder(accepted(ChatRequest)),
-    CompletionRequest: msgspec.json.Decoder(accepted(CompletionRequest)),
+_ALONE = (TokenizeRequest, DetokenizeRequest, EmbeddingRequest, RerankRequest, ScoreRequest, _Named)
+KNOWN: dict[type[Struct], Known] = {
+    ChatRequest: COMPLETIONS,
+    CompletionRequest: COMPLETIONS,
+    MessagesRequest: MESSAGES,
+    CountRequest: MESSAGES,
+    ResponsesRequest: RESPONSES,
+}
+"""requests by their type, with what they may name beside its fields"""
+_DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {
+    **{kind: msgspec.json.Decoder(accepted(kind, known)) for kind, known in KNOWN.items()},
+    list[Item]: msgspec.json.Decoder(list[Item]),
     **{kind: msgspec.json.Decoder(kind) for kind in _ALONE},
 }
+_OF_LISTS: dict[Any, str] = {CompletionRequest: "prompt", EmbeddingRequest: "input"}
+LONGEST_ID = 128
+"""characters of the id of a response"""
+_QUOTED_ID = re.compile(rb'"[A-Za-z0-9_.-]+"')
 _INDEX = re.compile(r"\[\d+\]")
 _PLACE = re.compile(r"(?s)(.*?)(?: - at `(?:key in )?\$(.*)`)?")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
 
 
-def model_of(body: bytes | bytearray) -> str:
-    """The model that a body names, everything else skipped over (some ns a byte). Raises InvalidRequestError."""
-    model: str = _decode(_ModelOnly, body).model
-    return model
+def names_of(body: bytes | bytearray) -> tuple[str, str]:
+    """The model that a body names, and the response that it goes on with or "": all else is skipped over.
+
+    Costs some ns a byte. Raises InvalidRequestError.
+    """
+    named = _decode(_Named, body)
+    previous = named.previous_response_id
+    text = bytes(previous) if isinstance(previous, Raw) and len(bytes(previous)) <= LONGEST_ID + 2 else b""
+    return named.model, text.decode()[1:-1] if _QUOTED_ID.fullmatch(text) else ""
+
+
+def items_of_history(history: bytes) -> list[Item]:
+    """The items of a conversation that was kept."""
+    items: list[Item] = _DECODERS[list[Item]].decode(history)
+    return items
 
 
 def parse(kind: type[RequestT], body: bytes | bytearray) -> RequestT:
     """Check a request body. Raises InvalidRequestError naming the parameter."""
-    request: RequestT = _decode(kind, body)
-    for name, refused in REFUSED.items():
+    request = decoded(kind, body)
+    check(request)
+    return request
+
+
+def decoded(kind: type[StructT], body: bytes | bytearray) -> StructT:
+    """A body of KNOWN by its types, without what is refused. Raises InvalidRequestError naming the parameter."""
+    request: StructT = _decode(kind, body)
+    for name, refused in KNOWN[kind].refused.items():
         if isinstance(value := getattr(request, name), Raw):
             refused.check(name, bytes(value))
+    return request
+
+
+def check(request: ChatRequest | CompletionRequest) -> None:
+    """What types cannot say. Raises InvalidRequestError naming the parameter."""
     _check_common(request)
     if isinstance(request, ChatRequest):
         _check_chat(request)
     else:
         _check_completion(request)
-    return request
 
 
 def parse_alone(kind: type[AloneT], body: bytes | bytearray) -> AloneT:
@@ -85,7 +129,7 @@ def _decode(kind: type[Struct], body: bytes | bytearray) -> Any:
     try:
         return _DECODERS[kind].decode(body)
     except msgspec.ValidationError as error:
-        raise _as_api_error(str(error)) from error
+        raise _as_api_error(str(error), _OF_LISTS.get(kind)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"The body is not valid JSON: {error}", code="invalid_json") from error
     except RecursionError as error:
@@ -130,7 +174,7 @@ def _invalid(param: str, message: str) -> InvalidRequestError:
     return InvalidRequestError(f"{param}: {message}", param=param, code="invalid_value")
 
 
-def _as_api_error(error: str) -> InvalidRequestError:
+def _as_api_error(error: str, lists: str | None) -> InvalidRequestError:
     """msgspec says "Expected `str`, got `int` - at `$.messages[0].role`"; clients get the parts."""
     match = _PLACE.fullmatch(error)
     message, place = (match[1], match[2] or "") if match else (error, "")
@@ -142,11 +186,17 @@ def _as_api_error(error: str) -> InvalidRequestError:
         return InvalidRequestError(f"{param} is missing", param=param, code="missing_parameter")
     if not place:
         return InvalidRequestError("The body must be a JSON object", code="invalid_json")
-    if (whole := _INDEX.sub("", place)) in ("prompt", "input"):  # a union of lists has no one path
-        place = whole
+    if lists is not None and _INDEX.sub("", place) == lists:  # a union of lists has no one path
+        return _invalid(lists, _MESSAGES[lists])
     plain = message.replace(" | null", "").replace("`", "")
     names = _INDEX.sub("", place).split(".")
-    return _invalid(place, _MESSAGES.get(names[-1]) or _MESSAGES.get(".".join(names[-2:]), plain))
+    return _invalid(place, _message(names) or plain)
+
+
+def _message(names: Sequence[str]) -> str | None:
+    """By the whole path, its last name, or its last two."""
+    keys = (".".join(names), names[-1], ".".join(names[-2:]))
+    return next((found for key in keys if key not in _OF_LISTS.values() and (found := _MESSAGES.get(key))), None)
 
 
 def _unknown_name(param: str) -> InvalidRequestError:

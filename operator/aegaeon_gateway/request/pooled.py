@@ -98,6 +98,9 @@ class RerankRequest(ScoringRequest, frozen=True, kw_only=True):
     query: Annotated[Text, Meta(description="what the documents are scored for")]
     documents: Annotated[Texts, Meta(description=f"texts, {MAX_INPUTS} at most")]
     top_n: Annotated[TokenCount | None, Meta(description="only the best so many come back; 0: all")] = None
+    return_documents: Annotated[
+        bool | None, Meta(description="false: results have no `document`; vLLM's server does not know it")
+    ] = None
 
 
 class ScoreRequest(ScoringRequest, frozen=True, kw_only=True):

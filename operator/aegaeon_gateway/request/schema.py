@@ -14,20 +14,13 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from aegaeon_gateway.request.messages import Message, NamedTool, Tool
-from aegaeon_gateway.request.parameters import NO_EFFECT, REFUSED
+from aegaeon_gateway.request.parameters import COMPLETIONS, Known
+from aegaeon_gateway.request.sampling_fields import LikeliestCount, TokenCount, TokenId
 from aegaeon_gateway.request.structured import StructuredFields
-from aegaeon_proto import sampling
 
 MAX_CHOICES = 128
 """choices of one HTTP request: prompts times n"""
 MAX_TOOLS = 128
-
-TokenId = Annotated[int, Meta(ge=0, lt=2**32)]
-StopString = Annotated[str, Meta(min_length=1, max_length=512)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
-Share = Annotated[float, Meta(ge=0, le=1)]
-TokenCount = Annotated[int, Meta(ge=1, lt=2**31)]
-LikeliestCount = Annotated[int, Meta(ge=0, le=20)]
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True, frozen=True):
@@ -43,65 +36,18 @@ class StreamOptions(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class CommonRequest(StructuredFields, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What both endpoints take. Ranges are OpenAI's; top_k, min_p and below are known extensions.
-
-    None is what a client says that leaves a parameter out, or gives null.
-    """
+    """What chats and completions take."""
 
     model: Annotated[str, Meta(description="a name of GET /v1/models")]
-    temperature: Annotated[
-        Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="0 is greedy; smaller than 0.01 counts as 0.01")
-    ] = None
-    top_p: Annotated[
-        Annotated[float, Meta(ge=sampling.TOP_P.low, le=1)] | None, Meta(description="of the probability, 1 is off")
-    ] = None
     choices: Annotated[
         Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None,
         Meta(description=f"choices of each prompt; prompts times n are {MAX_CHOICES} at most"),
     ] = msgspec.field(default=None, name="n")
-    presence_penalty: Annotated[Penalty | None, Meta(description="of tokens of the output, once each")] = None
-    frequency_penalty: Annotated[Penalty | None, Meta(description="of tokens of the output, each time")] = None
-    logit_bias: Annotated[
-        Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=sampling.MAX_LOGIT_BIAS)] | None,
-        Meta(description="by token id"),
-    ] = None
-    seed: Annotated[int | None, Meta(description="the same one gives the same draws")] = None
-    stop: Annotated[
-        StopString | Annotated[list[StopString], Meta(max_length=16)] | None,
-        Meta(description="texts that end a choice; not before `min_tokens`"),
-    ] = None
     max_tokens: Annotated[Annotated[int, Meta(ge=0, lt=2**31)] | None, Meta(description="output tokens at most")] = None
-    stream: Annotated[bool | None, Meta(description="server-sent events")] = None
     stream_options: Annotated[
         StreamOptions | None,
         Meta(description="`include_usage`, `continuous_usage_stats`: the usage at the end, in chunks"),
     ] = None
-
-    top_k: Annotated[Annotated[int, Meta(ge=-1, lt=2**31)] | None, Meta(description="-1 and 0 are off")] = None
-    min_p: Annotated[Share | None, Meta(description="of the likeliest token's probability, 0 is off")] = None
-    repetition_penalty: Annotated[
-        Annotated[float, Meta(ge=sampling.REPETITION_PENALTY.low, le=sampling.REPETITION_PENALTY.high)] | None,
-        Meta(description="of tokens of prompt and output, 1 is off"),
-    ] = None
-    stop_token_ids: Annotated[
-        Annotated[list[TokenId], Meta(max_length=128)] | None, Meta(description="tokens that end a choice, as EOS does")
-    ] = None
-    include_stop_str_in_output: Annotated[
-        bool | None, Meta(description="the stop string, or the text of the token that ended it, is part of the output")
-    ] = None
-    min_tokens: Annotated[
-        Annotated[int, Meta(ge=0, lt=2**31)] | None, Meta(description="no end by EOS, stop tokens or `stop` before")
-    ] = None
-    ignore_eos: Annotated[bool | None, Meta(description="EOS does not end a choice")] = None
-    bad_words: Annotated[
-        Annotated[list[Annotated[str, Meta(max_length=512)]], Meta(max_length=sampling.MAX_BAD_WORDS)] | None,
-        Meta(description="never output, as the tokens that each text is, with and without a space before it"),
-    ] = None
-    allowed_token_ids: Annotated[
-        Annotated[list[TokenId], Meta(min_length=1)] | None,
-        Meta(description=f"no other tokens are output; {sampling.MAX_ALLOWED_IDS} at most"),
-    ] = None
-    skip_special_tokens: Annotated[bool | None, Meta(description="false: special tokens are part of the output")] = None
     prompt_logprobs: Annotated[
         LikeliestCount | None, Meta(description="logprobs of the prompt's tokens, and of so many likeliest for each")
     ] = None
@@ -116,11 +62,6 @@ class CommonRequest(StructuredFields, forbid_unknown_fields=True, frozen=True, k
     ] = None
     truncation_side: Annotated[
         Literal["left", "right"] | None, Meta(description="where a prompt is cut; left is the default")
-    ] = None
-
-    thinking_token_budget: Annotated[
-        Annotated[int, Meta(ge=-1, lt=2**31)] | None,
-        Meta(description="tokens of reasoning, after which its end is output; -1 is off"),
     ] = None
 
     @property
@@ -242,8 +183,8 @@ class CompletionRequest(CommonRequest, frozen=True, kw_only=True):
         return self.logprobs
 
 
-def accepted(kind: type[CommonRequest]) -> type[Struct]:
-    """`kind` with the fields of parameters.py, which are checked and then not looked at again."""
-    refused = [(name, Raw | UnsetType, UNSET) for name in REFUSED]
-    unused = [(name, entry.type, None) for name, entry in NO_EFFECT.items()]
+def accepted(kind: type[Struct], known: Known = COMPLETIONS) -> type[Struct]:
+    """`kind` with the fields of `known`, which are checked and then not looked at again."""
+    refused = [(name, Raw | UnsetType, UNSET) for name in known.refused]
+    unused = [(name, entry.type, None) for name, entry in known.no_effect.items()]
     return msgspec.defstruct(kind.__name__, [*refused, *unused], bases=(kind,), frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from aegaeon_gateway.errors import InvalidRequestError
+from aegaeon_gateway.request.sampling_fields import SamplingFields
 from aegaeon_gateway.request.subschemas import Schema, changed
 from aegaeon_proto.constraints import JSON_OBJECT, ConstraintKind, fault, lark_of, lark_of_choice
 from aegaeon_proto.v1 import model_pb2 as pb
@@ -63,7 +64,7 @@ class StructuredOutputs(Struct, forbid_unknown_fields=True, frozen=True):
     disable_additional_properties: Literal[False] | None = None
 
 
-class StructuredFields(Struct, frozen=True, kw_only=True):
+class StructuredFields(SamplingFields, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """The parameters of both endpoints that say something of the output's form."""
 
     response_format: ResponseFormat | None = None

@@ -12,13 +12,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-import redis.asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.credentials import CredentialProvider
 from redis.exceptions import RedisError
 
 from aegaeon_gateway.errors import ConfigError
+from aegaeon_gateway.redis_client import RedisServer
 
 log = logging.getLogger(__name__)
 
@@ -73,21 +70,6 @@ class MemoryBuckets:
         """See Buckets."""
 
 
-class PasswordFile(CredentialProvider):
-    """The password of now: to renew it is to replace the file, and the next connection has the new one."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def get_credentials(self) -> tuple[str]:
-        """Raises OSError, which means that Redis is unavailable."""
-        return (self._path.read_text("utf-8").strip(),)
-
-    async def get_credentials_async(self) -> tuple[str]:
-        """The same: a small local file."""
-        return self.get_credentials()
-
-
 class RedisBuckets:
     """Shared by all gateways that use the same Redis. While it is unavailable, this process counts by itself."""
 
@@ -96,13 +78,7 @@ class RedisBuckets:
     ) -> None:
         """`timeout_s`: after that long without an answer Redis counts as unavailable. Files: its password, and the
         authorities to check its certificate against."""
-        options: dict[str, Any] = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
-        options["retry"] = Retry(NoBackoff(), 1)  # a connection that was closed while idle is opened again
-        if password is not None:
-            options["credential_provider"] = PasswordFile(password)
-        if authorities is not None:
-            options["ssl_ca_certs"] = str(authorities)
-        self._redis = redis.asyncio.Redis.from_url(url, decode_responses=True, **options)
+        self._redis = RedisServer(url, password, authorities).client(timeout_s, texts=True)
         self._take: Callable[..., Awaitable[Any]] = self._redis.register_script(_TAKE)
         self._alone = MemoryBuckets()
         self._away = False

@@ -78,11 +78,11 @@ class WorkerPool:
         self._slow_until.pop(key, None)
         self._supervisor.drop(key)
 
-    async def model_of(self, owner: str, body: bytes | bytearray) -> str:
-        """The model that a large body names. Raises ApiError."""
+    async def names_of(self, owner: str, body: bytes | bytearray) -> tuple[str, str]:
+        """The model that a large body names, and the response that it goes on with or "". Raises ApiError."""
         reply, _ = await self._do(self._bulk, Share(owner, f"\0{owner}"), Peek(), body)
         if isinstance(reply, Peeked):
-            return reply.model
+            return reply.model, reply.previous
         raise _refusal(reply, self._config.job)
 
     async def prepare(self, owner: str, job: Job, body: bytes | bytearray) -> tuple[Done, bytes]:

@@ -69,7 +69,8 @@ def score(job: Job, body: bytes, text: ModelText, stage: Stage) -> tuple[Done, b
         (text.cut(one, request.max_tokens_per_query), text.cut(other, request.max_tokens_per_doc))
         for one, other in pairs
     ]
-    repeated = [document for _, document in pairs] if isinstance(request, RerankRequest) else []
+    shown = isinstance(request, RerankRequest) and request.return_documents is not False
+    repeated = [document for _, document in pairs] if shown else []
     top_n = (request.top_n or 0) if isinstance(request, RerankRequest) else 0
     if purpose.task is Task.EMBED:
         prompts, numbers = _compared(pairs, request, job, text, stage)

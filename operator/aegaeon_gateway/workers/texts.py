@@ -7,10 +7,12 @@ from collections.abc import Callable
 import orjson
 
 from aegaeon_gateway.errors import InvalidRequestError
+from aegaeon_gateway.request.bodies import asked, named
 from aegaeon_gateway.request.parse import parse_alone
 from aegaeon_gateway.request.texts import DetokenizeRequest, TokenizeRequest
 from aegaeon_gateway.workers.model import ModelText
-from aegaeon_gateway.workers.prompts import Context, check_in_vocabulary
+from aegaeon_gateway.workers.prompts import Context, check_in_vocabulary, prompts_of
+from aegaeon_gateway.workers.spoken import dialect_of
 from aegaeon_gateway.workers.wire import Job
 
 Stage = Callable[[str], None]
@@ -40,6 +42,15 @@ def detokenize(job: Job, body: bytes, text: ModelText, stage: Stage) -> bytes:
     check_in_vocabulary("tokens", request.tokens, text.size)
     stage("tokenizing")
     return orjson.dumps({"prompt": text.decode(request.tokens, skip_special=False)})
+
+
+def count(job: Job, body: bytes, text: ModelText, stage: Stage) -> bytes:
+    """How many tokens the prompt of a message has. Raises InvalidRequestError."""
+    request = asked(job.endpoint, body).chat
+    with named(job.endpoint):
+        dialect = dialect_of(request, job, text)
+        prompts = prompts_of(request, dialect, text, Context(job.length or text.max_positions), stage)
+    return orjson.dumps({"input_tokens": sum(map(len, prompts.tokens))})
 
 
 def _rendered(request: TokenizeRequest, text: ModelText) -> str:

@@ -20,7 +20,12 @@ LONGEST_BYTES = 256 << 20
 """of a head or a tail; a peer that sends more is not ours"""
 
 
-Endpoint = Literal["chat", "completions", "tokenize", "detokenize", "embeddings", "rerank", "score"]
+# fmt: off
+Endpoint = Literal[
+    "chat", "completions", "messages", "count_tokens", "responses", "tokenize", "detokenize", "embeddings", "rerank",
+    "score",
+]
+# fmt: on
 
 
 class Limit(Struct, frozen=True):
@@ -87,14 +92,15 @@ class Failed(Struct, frozen=True, tag=True):
 
 
 class Peek(Struct, frozen=True, tag=True):
-    """Which model does the body (the tail) name?"""
+    """Which model, and which response, does the body (the tail) name?"""
 
 
 class Job(Struct, frozen=True, tag=True):
     """Make a request of the body (the tail). `length`: tokens of prompt and output that are served, 0: not known.
 
     Of the model's manifest: `calls`, `reasoning`, names of dialects, empty: what its chat template shows; `task`, what
-    it is for, empty: what its files show; `matryoshka`: its embeddings may be cut.
+    it is for, empty: what its files show; `matryoshka`: its embeddings may be cut. `history`: so many bytes at the
+    beginning of the tail are not of the body, but the conversation that it goes on with.
     """
 
     key: bytes
@@ -105,6 +111,7 @@ class Job(Struct, frozen=True, tag=True):
     reasoning: str = ""
     task: str = ""
     matryoshka: bool = False
+    history: int = 0
 
 
 # ---- worker -> gateway -----------------------------------------------------------------------------------------------
@@ -117,9 +124,10 @@ class Ready(Struct, frozen=True, tag=True):
 
 
 class Peeked(Struct, frozen=True, tag=True):
-    """The model that the body names."""
+    """The model that the body names, and the response that it goes on with, or ""."""
 
     model: str
+    previous: str = ""
 
 
 class Pooled(Struct, frozen=True):
@@ -177,8 +185,9 @@ class Done(Struct, frozen=True, tag=True):
     """A request that may be submitted. The tail holds all prompts' token ids as `prompt.pack` gives them.
 
     `tokens` and `packed` say how many ids, and how many bytes of the tail, each prompt has; `sampling` and
-    `limits` (one for each prompt) are protobuf messages; `prompts` are texts that the
-    answer repeats.
+    `limits` (one for each prompt) are protobuf messages; `prompts` are texts that the answer repeats; `said` and
+    `conversation` of a response are JSON: what it repeats of its request, and all items before its output, where it is
+    to be kept.
     """
 
     options: Options
@@ -187,6 +196,8 @@ class Done(Struct, frozen=True, tag=True):
     tokens: list[int]
     packed: list[int]
     prompts: list[str]
+    said: bytes = b""
+    conversation: bytes = b""
 
 
 class Answered(Struct, frozen=True, tag=True):

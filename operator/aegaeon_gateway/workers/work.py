@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import structs
+
 from aegaeon_gateway.dialects.families import Dialect
 from aegaeon_gateway.errors import InvalidRequestError
+from aegaeon_gateway.request.bodies import asked, named
 from aegaeon_gateway.request.parse import parse
 from aegaeon_gateway.request.prompt import pack
 from aegaeon_gateway.request.schema import ChatRequest, CompletionRequest
@@ -15,8 +18,8 @@ from aegaeon_gateway.workers.pooled import embed, score
 from aegaeon_gateway.workers.prompts import Context, Prompts, Request, prompts_of
 from aegaeon_gateway.workers.sampling import limits_of, prompt_logprob_count, sampling_of
 from aegaeon_gateway.workers.spoken import budget_of, constrained, dialect_of
-from aegaeon_gateway.workers.texts import detokenize, tokenize
-from aegaeon_gateway.workers.wire import Answered, Done, Job, Options
+from aegaeon_gateway.workers.texts import count, detokenize, tokenize
+from aegaeon_gateway.workers.wire import Answered, Done, Endpoint, Job, Options
 from aegaeon_proto.pooling import Task
 from aegaeon_proto.sampling import MAX_PROMPT_LOGPROBS
 from aegaeon_proto.v1.model_pb2 import Constraint
@@ -24,24 +27,32 @@ from aegaeon_proto.v1.model_pb2 import Constraint
 MAX_REPEATED = 256 << 10
 """characters of echoed prompts, or tokens of returned ones, in one answer: some 10 ms of the gateway's loop"""
 
+_ALONE: dict[Endpoint, Callable[[Job, bytes, ModelText, Callable[[str], None]], bytes]] = {
+    "tokenize": tokenize,
+    "detokenize": detokenize,
+    "count_tokens": count,
+}
+
 
 def run(job: Job, body: bytes, text: ModelText, stage: Callable[[str], None]) -> tuple[Done | Answered, bytes]:
     """Parse, render, tokenize, check; tells `stage` what comes next. Raises InvalidRequestError."""
     stage("checking")
+    if (alone := _ALONE.get(job.endpoint)) is not None:
+        return Answered(), alone(job, body, text, stage)
     match job.endpoint:
-        case "tokenize":
-            return Answered(), tokenize(job, body, text, stage)
-        case "detokenize":
-            return Answered(), detokenize(job, body, text, stage)
         case "embeddings":
             return embed(job, body, text, stage)
         case "rerank" | "score":
             return score(job, body, text, stage)
-    return _prepared(job, body, text, stage)
+    if job.endpoint == "completions":
+        return _prepared(parse(CompletionRequest, body), job, text, stage)
+    made = asked(job.endpoint, body, job.history)
+    with named(job.endpoint):
+        done, tail = _prepared(made.chat, job, text, stage)
+    return structs.replace(done, said=made.said, conversation=made.conversation), tail
 
 
-def _prepared(job: Job, body: bytes, text: ModelText, stage: Callable[[str], None]) -> tuple[Done, bytes]:
-    request = parse(ChatRequest, body) if job.endpoint == "chat" else parse(CompletionRequest, body)
+def _prepared(request: Request, job: Job, text: ModelText, stage: Callable[[str], None]) -> tuple[Done, bytes]:
     if request.model != job.model:
         raise InvalidRequestError("The body names two models.", param="model", code="invalid_value")
     _check_generates(job, text)

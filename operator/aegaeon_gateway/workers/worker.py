@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 
 from aegaeon_gateway.errors import InvalidRequestError
-from aegaeon_gateway.request.parse import model_of
+from aegaeon_gateway.request.parse import names_of
 from aegaeon_gateway.workers import limits
 from aegaeon_gateway.workers.model import ModelText
 from aegaeon_gateway.workers.wire import (
@@ -48,7 +48,7 @@ def _within(cpu_s: float, message: Job | Peek, body: bytes, models: Mapping[byte
     try:
         with limits.cpu_time(cpu_s):
             if isinstance(message, Peek):
-                return Peeked(model_of(body)), b""
+                return Peeked(*names_of(body)), b""
             if (text := models.get(message.key)) is None:
                 return Missing(), b""
             return run(message, body, text, stages.append)

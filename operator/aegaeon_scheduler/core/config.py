@@ -53,8 +53,8 @@ class PaperSettings:
     resident_quota_s: float = 0.1
     # Shortest turn, seconds, where loads are so quick that the formula gives less: it outlasts the control round trip.
     min_quota_s: float = 0.02
-    # Steps of one turn at most: bounds the KV growth that is granted ahead.
-    max_turn_steps: int = 256
+    # Steps of one turn at most: bounds the KV growth that is granted ahead. `q_max_s` is reached with steps of 2 ms.
+    max_turn_steps: int = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,8 @@ class SlackSettings:
     # the time soon: with less left, what is preempted does not come back in time.
     soon_ttfts: float = 1.2
     soon_share: float = 0.62
-    # It rises by so much a second while no request comes late, falls by so much for each request that does and engine,
-    # and stays within these: how little slack is enough depends on how many groups take turns on an engine.
+    # It rises by so much a second while no request comes late, falls by so much for each that does and engine, and
+    # stays within these: how little slack is enough depends on how many groups take turns on an engine.
     soon_rise: float = 0.004
     soon_fall: float = 0.06
     soon_least: float = 0.5

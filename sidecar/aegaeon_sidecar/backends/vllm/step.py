@@ -34,7 +34,7 @@ class Batch:
         """Raises BackendError when a block table is too short."""
         lengths = np.array([len(part.tokens) for part in inputs], dtype=np.int32)
         begins = np.array([part.position for part in inputs], dtype=np.int32)
-        if lengths.max() == 1:
+        if (lengths == 1).all():
             return Batch._of_decodes(inputs, begins, block_tokens)
         starts = np.zeros(len(inputs) + 1, dtype=np.int32)
         np.cumsum(lengths, out=starts[1:])

@@ -36,7 +36,7 @@ class Gate:
         self._demand.measure(need for need in found if need is not None)
 
     def _learn(self, now: float) -> None:
-        """Who was admitted and is late now says that too much was; where none is, more may be."""
+        """Requests that came late say that too much is admitted; where none does, more may be."""
         settings, engines = self._settings, len(self._pool.instances)
         groups = self._table.groups.values()
         late = sum(len(group.members) - group.urgency(now, 0.0)[1] for group in groups)

@@ -1,0 +1,43 @@
+"""Responses that are kept: read and deleted by their tenant, and gone on with."""
+
+from __future__ import annotations
+
+import orjson
+from aiohttp import web
+
+from aegaeon_gateway.conversations import Kept
+from aegaeon_gateway.errors import HttpError, InvalidRequestError
+from aegaeon_gateway.http.gateway import TENANT, Gateway
+from aegaeon_gateway.tenancy import Tenant
+
+
+class KeptResponses:
+    """Handlers of GET and DELETE /v1/responses/{id}."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._kept = gateway.conversations
+
+    async def get(self, http: web.Request) -> web.Response:
+        kept = await self._kept.get(http[TENANT].name, http.match_info["id"])
+        if kept is None:
+            raise _not_found(http.match_info["id"])
+        return web.Response(body=kept.response, content_type="application/json")
+
+    async def delete(self, http: web.Request) -> web.Response:
+        id_ = http.match_info["id"]
+        if not await self._kept.delete(http[TENANT].name, id_):
+            raise _not_found(id_)
+        body = orjson.dumps({"id": id_, "object": "response", "deleted": True})
+        return web.Response(body=body, content_type="application/json")
+
+    async def conversation(self, tenant: Tenant, id_: str) -> bytes:
+        """The items of a response and of all before it. Raises InvalidRequestError, UnavailableError."""
+        kept: Kept | None = await self._kept.get(tenant.name, id_)
+        if kept is None:
+            message = f"Previous response with id {id_!r} not found; it was not kept, or not for so long."
+            raise InvalidRequestError(message, param="previous_response_id", code="previous_response_not_found")
+        return kept.conversation
+
+
+def _not_found(id_: str) -> HttpError:
+    return HttpError(f"Response with id {id_!r} not found.", status=404, code="response_not_found")

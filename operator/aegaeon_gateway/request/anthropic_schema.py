@@ -1,0 +1,100 @@
+"""Bodies of Anthropic's Messages API by their types, and what they may name without an effect."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from aegaeon_gateway.request.anthropic_content import AnthropicMessage, AnthropicTool, Text, ToolChoice
+from aegaeon_gateway.request.parameters import Known, NoEffect, Refused
+from aegaeon_gateway.request.sampling_fields import StopString, TokenCount
+from aegaeon_gateway.request.schema import MAX_TOOLS
+from aegaeon_proto import sampling
+
+
+class Thinking(Struct, forbid_unknown_fields=True, frozen=True):
+    """Whether the model thinks before it answers. `budget_tokens`: for how long, of type enabled."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: TokenCount | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.budget_tokens is None) == (self.type == "enabled"):
+            raise ValueError("budget_tokens goes with type enabled, and with no other")
+
+
+class JsonOutput(Struct, forbid_unknown_fields=True, frozen=True):
+    """What the answer must be."""
+
+    type: Literal["json_schema"]
+    schema: dict[str, Any]
+
+
+class OutputConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """How much the model thinks, and the form of its answer."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: JsonOutput | None = None
+
+
+class CountRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """POST /v1/messages/count_tokens: what is part of the prompt."""
+
+    model: Annotated[str, Meta(description="a name of GET /v1/models")]
+    messages: Annotated[
+        list[AnthropicMessage],
+        Meta(min_length=1, description="text, calls, results, thoughts; one of the assistant at the end is continued"),
+    ]
+    system: Annotated[str | list[Text] | None, Meta(description="comes before the messages")] = None
+    tools: Annotated[
+        Annotated[list[AnthropicTool], Meta(max_length=MAX_TOOLS)] | None,
+        Meta(description="functions that the model may call; none that run on a server"),
+    ] = None
+    tool_choice: Annotated[
+        ToolChoice | None, Meta(description="`auto`, `any`, `tool` or `none`; `disable_parallel_tool_use`: one at most")
+    ] = None
+    thinking: Annotated[
+        Thinking | None,
+        Meta(description="`enabled` ends it after `budget_tokens`; `adaptive`; `disabled` shows none"),
+    ] = None
+    output_config: Annotated[
+        OutputConfig | None, Meta(description="`effort` for templates that know of it, `format`: a JSON schema")
+    ] = None
+
+
+class MessagesRequest(CountRequest, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """POST /v1/messages."""
+
+    max_tokens: Annotated[TokenCount, Meta(description="output tokens at most")]
+    stop_sequences: Annotated[
+        Annotated[list[StopString], Meta(max_length=16)] | None, Meta(description="texts that end the answer")
+    ] = None
+    stream: Annotated[bool | None, Meta(description="server-sent events")] = None
+    temperature: Annotated[
+        Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="0 is greedy; smaller than 0.01 counts as 0.01")
+    ] = None
+    top_p: Annotated[
+        Annotated[float, Meta(ge=sampling.TOP_P.low, le=1)] | None, Meta(description="of the probability, 1 is off")
+    ] = None
+    top_k: Annotated[Annotated[int, Meta(ge=-1, lt=2**31)] | None, Meta(description="-1 and 0 are off")] = None
+
+
+_REFUSED = {
+    "container": Refused("no code is executed"),
+    "context_management": Refused("conversations are taken as they are", ({}, {"edits": []})),
+    "diagnostics": Refused("there are no such diagnostics"),
+    "inference_geo": Refused("where a model runs is not a request's choice"),
+    "mcp_servers": Refused("no tool is called by the server", ([],)),
+    "speed": Refused("a model's tier and a tenant's quota say who comes first", ("standard",)),
+}
+_NO_EFFECT = {
+    "cache_control": NoEffect(dict[str, Any] | None, "prompts are found by their content"),
+    "metadata": NoEffect(dict[str, Any] | None, "tenants are known by their keys"),
+    "service_tier": NoEffect(Literal["auto", "standard_only"] | None, "the model's tier counts"),
+    "user_profile_id": NoEffect(str | None, "tenants are known by their keys"),
+    "workspace_id": NoEffect(str | None, "tenants are known by their keys"),
+}
+MESSAGES = Known(_REFUSED, _NO_EFFECT)
+"""of both endpoints"""

@@ -1,0 +1,78 @@
+"""Bodies of chats, whichever API they are of, as the one request that is worked on; and its errors in their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import msgspec
+
+from aegaeon_gateway.errors import InvalidRequestError
+from aegaeon_gateway.request import anthropic_chat, responses_chat
+from aegaeon_gateway.request.anthropic_schema import CountRequest, MessagesRequest
+from aegaeon_gateway.request.parse import check, decoded, items_of_history, parse
+from aegaeon_gateway.request.responses_schema import ResponsesRequest
+from aegaeon_gateway.request.schema import ChatRequest
+
+_NAMES: dict[str, Mapping[str, str]] = {
+    "messages": anthropic_chat.NAMES,
+    "count_tokens": anthropic_chat.NAMES,
+    "responses": responses_chat.NAMES,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A chat. Of a response: `said` is what it repeats of its request, `conversation` all items, where it is kept."""
+
+    chat: ChatRequest
+    said: bytes = b""
+    conversation: bytes = b""
+
+
+def asked(endpoint: str, body: bytes, history: int = 0) -> Asked:
+    """What a body asks for; `history`: bytes at its beginning that are a conversation to go on with.
+
+    Raises InvalidRequestError naming the parameter.
+    """
+    try:
+        made = _asked(endpoint, body, history)
+    except (RecursionError, UnicodeEncodeError) as error:
+        raise InvalidRequestError("The body is nested too deeply, or is no Unicode", code="invalid_json") from error
+    with named(endpoint):
+        check(made.chat)
+    return made
+
+
+def _asked(endpoint: str, body: bytes, history: int) -> Asked:
+    match endpoint:
+        case "count_tokens":
+            return Asked(anthropic_chat.chat_of(decoded(CountRequest, body)))
+        case "messages":
+            return Asked(anthropic_chat.chat_of(decoded(MessagesRequest, body)))
+        case "responses":
+            return _response(body, history)
+    return Asked(parse(ChatRequest, body))
+
+
+def _response(body: bytes, history: int) -> Asked:
+    request = decoded(ResponsesRequest, body[history:])
+    before = items_of_history(body[:history]) if history else []
+    conversation = b""
+    if request.store is not False:
+        conversation = msgspec.json.encode([*before, *responses_chat.items_of(request)])
+    chat = responses_chat.chat_of(request, before)
+    return Asked(chat, msgspec.json.encode(responses_chat.said(request)), conversation)
+
+
+@contextmanager
+def named(endpoint: str) -> Iterator[None]:
+    """Around what is done with the chat of a body. Raises InvalidRequestError in the endpoint's names."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        if (name := _NAMES.get(endpoint, {}).get(error.param or "")) is None:
+            raise
+        message = error.message.replace(error.param or "", name, 1)
+        raise InvalidRequestError(message, param=name, code=error.code) from error

@@ -1,0 +1,170 @@
+"""A request of the Responses API as the chat that it is, and what its answer repeats of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from aegaeon_gateway.errors import InvalidRequestError
+from aegaeon_gateway.request.messages import (
+    Called,
+    FunctionDefinition,
+    Message,
+    NamedFunction,
+    NamedTool,
+    TextPart,
+    Tool,
+    ToolCall,
+)
+from aegaeon_gateway.request.responses_items import Item, Parts
+from aegaeon_gateway.request.responses_schema import NamedResponseTool, ResponsesRequest, ResponseTool, TextConfig
+from aegaeon_gateway.request.sampling_fields import SamplingFields
+from aegaeon_gateway.request.schema import ChatRequest
+from aegaeon_gateway.request.structured import JsonSchema, ResponseFormat
+
+NAMES = {
+    "max_completion_tokens": "max_output_tokens",
+    "messages": "input",
+    "reasoning_effort": "reasoning.effort",
+    "response_format.json_schema.schema": "text.format.schema",
+    "response_format.json_schema": "text.format",
+    "response_format": "text.format",
+}
+"""of a chat's parameters in requests of this kind, where they differ"""
+_SAME = (
+    *SamplingFields.__struct_fields__,
+    "model",
+    "parallel_tool_calls",
+    "structured_outputs",
+    "chat_template_kwargs",
+)
+
+
+def items_of(request: ResponsesRequest) -> list[Item]:
+    """The input, whichever way it is written."""
+    if isinstance(request.input, str):
+        return [Item(role="user", content=request.input)]
+    return request.input
+
+
+def chat_of(request: ResponsesRequest, history: Iterable[Item]) -> ChatRequest:
+    """The chat; `history`: the conversation that it goes on with. Raises InvalidRequestError."""
+    if request.top_logprobs and not request.with_logprobs:
+        message = "top_logprobs is allowed only with message.output_text.logprobs in include"
+        raise InvalidRequestError(message, param="top_logprobs")
+    instructions = [] if request.instructions is None else [Message(role="system", content=request.instructions)]
+    return ChatRequest(
+        **{name: getattr(request, name) for name in _SAME},
+        messages=[*instructions, *_messages([*history, *items_of(request)])],
+        max_completion_tokens=request.max_output_tokens,
+        tools=None if request.tools is None else [_tool(tool) for tool in request.tools],
+        tool_choice=_tool_choice(request),
+        reasoning_effort=request.reasoning.effort if request.reasoning else None,
+        response_format=_format(request.text),
+        logprobs=request.with_logprobs,
+        top_logprobs=request.top_logprobs if request.with_logprobs else None,
+    )
+
+
+def said(request: ResponsesRequest) -> dict[str, Any]:
+    """What the response repeats of its request, where that is not what the chat's sampling says."""
+    reasoning, text = request.reasoning, request.text
+    return {
+        "instructions": request.instructions,
+        "metadata": request.metadata or {},
+        "max_output_tokens": request.max_output_tokens,
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "previous_response_id": request.previous_response_id,
+        "reasoning": {"effort": reasoning and reasoning.effort, "summary": None},
+        "store": request.store is not False,
+        "text": {"format": _repeated(text.format if text and text.format else {"type": "text"}), "verbosity": "medium"},
+        "tool_choice": _repeated(request.tool_choice or "auto"),
+        "tools": [_repeated_tool(tool) for tool in request.tools or ()],
+        "top_logprobs": request.top_logprobs or 0,
+    }
+
+
+def _repeated(value: Any) -> Any:
+    given = msgspec.to_builtins(value)
+    return {name: inner for name, inner in given.items() if inner is not None} if isinstance(given, dict) else given
+
+
+def _repeated_tool(tool: ResponseTool) -> dict[str, Any]:
+    return {"parameters": tool.parameters, "strict": tool.strict, **_repeated(tool)}
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What the assistant did between two messages of others: thoughts, a text, calls."""
+
+    thoughts: list[str] = field(default_factory=list)
+    content: str | list[TextPart] | None = None
+    calls: list[ToolCall] = field(default_factory=list)
+
+    @property
+    def answered(self) -> bool:
+        return self.content is not None or bool(self.calls)
+
+    def message(self) -> Iterator[Message]:
+        """None where nothing was said."""
+        if self.answered or self.thoughts:
+            reasoning = "\n".join(self.thoughts) if self.thoughts else None
+            yield Message(
+                role="assistant",
+                content=self.content or "",
+                reasoning_content=reasoning,
+                tool_calls=self.calls or None,
+            )
+
+
+def _messages(items: Iterable[Item]) -> Iterator[Message]:
+    """Reasoning, the text behind it and the calls behind that are one message."""
+    turn = _Turn()
+    for item in items:
+        assistant = item.type in {"reasoning", "function_call"} or item.role == "assistant"
+        begins = turn.answered if item.type != "function_call" else False
+        if not assistant or begins:
+            yield from turn.message()
+            turn = _Turn()
+        if assistant:
+            _add(turn, item)
+        elif item.type == "function_call_output":
+            yield Message(role="tool", content=_content(item.output), tool_call_id=item.call_id)
+        else:
+            yield Message(role=item.role or "user", content=_content(item.content))
+    yield from turn.message()
+
+
+def _add(turn: _Turn, item: Item) -> None:
+    match item.type:
+        case "reasoning":
+            thoughts = item.content or item.summary or ""
+            turn.thoughts += [thoughts] if isinstance(thoughts, str) else [part.said for part in thoughts]
+        case "function_call":
+            turn.calls.append(ToolCall(Called(item.name or "", item.arguments or ""), item.call_id))
+        case _:
+            turn.content = _content(item.content)
+
+
+def _content(content: str | Parts | None) -> str | list[TextPart]:
+    return content or "" if isinstance(content, str | None) else [TextPart("text", part.said) for part in content]
+
+
+def _tool(tool: ResponseTool) -> Tool:
+    return Tool(FunctionDefinition(tool.name, tool.description, tool.parameters, tool.strict))
+
+
+def _tool_choice(request: ResponsesRequest) -> Any:
+    choice = request.tool_choice
+    return NamedTool(NamedFunction(choice.name)) if isinstance(choice, NamedResponseTool) else choice
+
+
+def _format(text: TextConfig | None) -> ResponseFormat | None:
+    if text is None or text.format is None:
+        return None
+    one = text.format
+    schema = JsonSchema(one.name, one.schema, one.strict, one.description) if one.type == "json_schema" else None
+    return ResponseFormat(one.type, schema)

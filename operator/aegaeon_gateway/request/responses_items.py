@@ -1,0 +1,71 @@
+"""Items of the Responses API: what people write, and what clients send back of earlier answers as they dumped it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from aegaeon_gateway.request.messages import ToolName
+
+Json = Raw | UnsetType
+
+
+class Part(Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
+    """A part of a content; other kinds (images, files, audio) are not served."""
+
+    type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal"]
+    text: str | None = None
+    refusal: str | None = None
+    annotations: Json = UNSET
+    logprobs: Json = UNSET
+    parsed: Json = UNSET
+    prompt_cache_breakpoint: Json = UNSET
+
+    def __post_init__(self) -> None:
+        if (self.refusal if self.type == "refusal" else self.text) is None:
+            raise ValueError(f"{'refusal' if self.type == 'refusal' else 'text'} is missing")
+
+    @property
+    def said(self) -> str:
+        return self.text or self.refusal or ""
+
+
+Parts = list[Part]
+_FIELDS: dict[str, tuple[set[str], set[str]]] = {
+    # what each type needs, and what it may have
+    "message": ({"role", "content"}, set()),
+    "function_call": ({"call_id", "name", "arguments"}, set()),
+    "function_call_output": ({"call_id", "output"}, set()),
+    "reasoning": (set(), {"summary", "content"}),
+}
+_VALUES = ("role", "content", "call_id", "name", "arguments", "output", "summary")
+
+
+class Item(Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
+    """One item. Without `type` it is a message. What only describes an answer (`id` and below) has no effect."""
+
+    type: Literal["message", "function_call", "function_call_output", "reasoning"] | None = None
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: str | Parts | None = None
+    call_id: Annotated[str, Meta(max_length=256)] | None = None
+    name: ToolName | None = None
+    arguments: str | None = None
+    output: str | Parts | None = None
+    summary: Parts | None = None
+    encrypted_content: None = None
+    namespace: None = None
+    id: str | None = None
+    status: str | None = None
+    phase: str | None = None
+    caller: Json = UNSET
+    parsed_arguments: Json = UNSET
+
+    def __post_init__(self) -> None:
+        kind = self.type or "message"
+        needed, allowed = _FIELDS[kind]
+        given = {name for name in _VALUES if getattr(self, name) is not None}
+        if missing := sorted(needed - given):
+            raise ValueError(f"{missing[0]} is missing in an item of type {kind}")
+        if more := sorted(given - needed - allowed):
+            raise ValueError(f"{more[0]} is not of an item of type {kind}")

@@ -1,0 +1,134 @@
+"""Bodies of POST /v1/responses by their types, and what they may name without an effect."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from aegaeon_gateway.request.messages import ToolName
+from aegaeon_gateway.request.parameters import Known, NoEffect, Refused
+from aegaeon_gateway.request.responses_items import Item
+from aegaeon_gateway.request.sampling_fields import LikeliestCount, SamplingFields, TokenCount
+from aegaeon_gateway.request.schema import MAX_TOOLS
+from aegaeon_gateway.request.structured import StructuredOutputs
+
+LOGPROBS = "message.output_text.logprobs"
+
+
+class ResponseTool(Struct, forbid_unknown_fields=True, frozen=True):
+    """What a model may call; functions alone are served. `parameters`: a JSON Schema."""
+
+    type: Literal["function"]
+    name: ToolName
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    description: str | None = None
+    allowed_callers: Annotated[list[Literal["direct"]], Meta(max_length=1)] | None = None
+    defer_loading: Literal[False] | None = None
+    output_schema: None = None
+
+
+class NamedResponseTool(Struct, forbid_unknown_fields=True, frozen=True):
+    """A `tool_choice` of one function."""
+
+    type: Literal["function"]
+    name: ToolName
+
+
+class TextFormat(Struct, forbid_unknown_fields=True, frozen=True):
+    """The form of the output. It follows the schema with and without `strict`."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class TextConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """What the text must be."""
+
+    format: TextFormat | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class Reasoning(Struct, forbid_unknown_fields=True, frozen=True):
+    """How much the model thinks. Thoughts are shown as they are, so that there are no summaries of them."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Literal["auto"] | None = None
+    generate_summary: Literal["auto"] | None = None
+    context: Literal["auto"] | None = None
+    mode: Literal["standard"] | None = None
+
+
+class ResponseStreamOptions(Struct, forbid_unknown_fields=True, frozen=True):
+    """Nothing that has an effect."""
+
+    include_obfuscation: Literal[False] | None = None
+
+
+class ResponsesRequest(SamplingFields, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """POST /v1/responses."""
+
+    model: Annotated[str, Meta(description="a name of GET /v1/models")]
+    input: Annotated[
+        str | Annotated[list[Item], Meta(min_length=1)],
+        Meta(description="a text, or items: messages, calls, their outputs, reasoning; dumped answers as they are"),
+    ]
+    instructions: Annotated[str | None, Meta(description="come before everything else; of this request alone")] = None
+    previous_response_id: Annotated[
+        str | None, Meta(description="a response that is kept: its input and output come first")
+    ] = None
+    store: Annotated[bool | None, Meta(description="false: the response is not kept; true is the default")] = None
+    metadata: Annotated[dict[str, str] | None, Meta(description="comes back with the response")] = None
+    max_output_tokens: Annotated[TokenCount | None, Meta(description="output tokens at most")] = None
+    text: Annotated[
+        TextConfig | None, Meta(description="`format`: text, a JSON object, or a JSON schema that the output follows")
+    ] = None
+    tools: Annotated[
+        Annotated[list[ResponseTool], Meta(max_length=MAX_TOOLS)] | None,
+        Meta(description="functions that the model may call; none that run on a server"),
+    ] = None
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | NamedResponseTool | None, Meta(description="auto with tools")
+    ] = None
+    parallel_tool_calls: Annotated[bool | None, Meta(description="false: one call at most is shown")] = None
+    reasoning: Annotated[
+        Reasoning | None, Meta(description="`effort` for templates that know of it; thoughts are shown in full")
+    ] = None
+    include: Annotated[
+        list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None,
+        Meta(description="logprobs of the text; reasoning is never encrypted"),
+    ] = None
+    top_logprobs: Annotated[
+        LikeliestCount | None, Meta(description="of so many likeliest tokens; with logprobs in `include`")
+    ] = None
+    structured_outputs: Annotated[StructuredOutputs | None, Meta(description="as in chats, instead of `text`")] = None
+    chat_template_kwargs: Annotated[dict[str, Any] | None, Meta(description="variables of the chat template")] = None
+    stream_options: Annotated[ResponseStreamOptions | None, Meta(description="nothing that has an effect")] = None
+
+    @property
+    def with_logprobs(self) -> bool:
+        return LOGPROBS in (self.include or ())
+
+
+_REFUSED = {
+    "background": Refused("a response is generated while its client waits", (False,)),
+    "context_management": Refused("conversations are taken as they are", ([],)),
+    "conversation": Refused("use previous_response_id"),
+    "moderation": Refused("nothing is moderated"),
+    "prompt": Refused("there are no stored prompts"),
+    "truncation": Refused("a conversation is never cut", ("disabled",)),
+}
+_NO_EFFECT = {
+    "max_tool_calls": NoEffect(int | None, "no tool is called by the server"),
+    "prompt_cache_key": NoEffect(str | None, "prompts are found by their content"),
+    "prompt_cache_options": NoEffect(dict[str, Any] | None, "prompts are found by their content"),
+    "prompt_cache_retention": NoEffect(str | None, "what is cached stays while there is room"),
+    "safety_identifier": NoEffect(str | None, "tenants are known by their keys"),
+    "service_tier": NoEffect(Literal["auto", "default"] | None, "the model's tier counts"),
+    "user": NoEffect(str | None, "tenants are known by their keys"),
+}
+RESPONSES = Known(_REFUSED, _NO_EFFECT)

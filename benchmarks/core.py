@@ -10,6 +10,7 @@ import gc
 import random
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from benchmarks.report import Row, report
@@ -21,12 +22,20 @@ from aegaeon_scheduler.core.scheduler import Scheduler
 from aegaeon_simulator.engine.spec import EngineSpec, Served
 from aegaeon_simulator.pool.world import World
 
-MODELS, INSTANCES = 100, 32
+INSTANCES = 32
 SLAB_BYTES = 32 << 20
-SECONDS = 25.0  # of virtual time
-RATE_PER_MODEL = 0.25  # requests per second
 REPORTS = (ev.TurnProgress, ev.CommandDone, ev.CommandFailed, ev.CommandSkipped, ev.MemoryReported)
 PASSES = (ev.Submitted, ev.Tick)
+
+
+@dataclass(frozen=True)
+class Size:
+    """So many models, each asked at random times so often (requests per second), for so long (virtual seconds)."""
+
+    models: int = 100
+    rate: float = 0.25
+    seconds: float = 25.0
+    node_engines: int = 32
 
 
 @dataclass(frozen=True)
@@ -52,29 +61,41 @@ def _served(i: int) -> Served:
     return Served(footprint, latency)
 
 
-def record(policy: str, roles: list[Role]) -> tuple[SchedulerConfig, list[Recorded]]:
-    """Simulate the pool once and keep its events."""
-    models = {ModelName(f"model-{i:03}"): (_served(i), Slo(10.0, 0.1)) for i in range(MODELS)}
+def pool(size: Size, roles: list[Role]) -> tuple[dict[ModelName, tuple[Served, Slo]], list[EngineSpec]]:
+    """The models, and engines of 72 GB."""
+    models = {ModelName(f"model-{i:03}"): (_served(i), Slo(10.0, 0.1)) for i in range(size.models)}
     slabs = 72_000_000_000 // SLAB_BYTES
     specs = [
-        EngineSpec(InstanceId(f"engine-{i:02}"), role, slabs, 8 * slabs, SLAB_BYTES, 64) for i, role in enumerate(roles)
+        EngineSpec(
+            InstanceId(f"engine-{i:02}"), role, slabs, 8 * slabs, SLAB_BYTES, 64, node=f"node-{i // size.node_engines}"
+        )
+        for i, role in enumerate(roles)
     ]
+    return models, specs
+
+
+def arrivals(size: Size, names: Iterable[ModelName]) -> Iterator[tuple[ModelName, int, int, float]]:
+    """Model, tokens of the prompt and of the answer, and when."""
+    rng = random.Random(0)
+    for name in names:
+        at = rng.expovariate(size.rate)
+        while at < size.seconds:
+            prompt = min(4000, int(rng.lognormvariate(6.2, 0.9)) + 4)
+            yield name, prompt, min(1500, int(rng.lognormvariate(5.4, 0.8)) + 1), at
+            at += rng.expovariate(size.rate)
+
+
+def record(policy: str, roles: list[Role], size: Size) -> tuple[SchedulerConfig, list[Recorded]]:
+    """Simulate the pool once and keep its events."""
+    models, specs = pool(size, roles)
     seen: list[Recorded] = []
     config = SchedulerConfig(policy=policy_settings(policy))
     world = World(
         config, models, specs, 0.0005, 0.5, observe=lambda now, event, commands: seen.append(Recorded(now, event))
     )
-    rng = random.Random(0)
-    for i, name in enumerate(models):
-        at = rng.expovariate(RATE_PER_MODEL)
-        while at < SECONDS:
-            lengths = (
-                min(4000, int(rng.lognormvariate(6.2, 0.9)) + 4),
-                min(1500, int(rng.lognormvariate(5.4, 0.8)) + 1),
-            )
-            world.request(f"r{i}-{at:.3f}", name, *lengths, at)
-            at += rng.expovariate(RATE_PER_MODEL)
-    world.run(until=SECONDS + 5.0)
+    for i, (name, prompt, length, at) in enumerate(arrivals(size, models)):
+        world.request(f"r{i}", name, prompt, length, at)
+    world.run(until=size.seconds + 5.0)
     return config, seen
 
 
@@ -95,23 +116,24 @@ def feed(config: SchedulerConfig, events: list[Recorded]) -> tuple[float, list[t
     return total, each
 
 
-def _quantile(values: list[float], q: float) -> float:
+def quantile(values: list[float], q: float) -> float:
+    """The value below which this share lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
 
 
 def rows(name: str, policy: str, roles: list[Role]) -> list[Row]:
     """The figures for one policy on one mix of roles."""
-    config, events = record(policy, roles)
+    config, events = record(policy, roles, Size())
     total, each = feed(config, events)
     reports = [s for e, s in each if isinstance(e, REPORTS)]
     passes = [s for e, s in each if isinstance(e, PASSES)]
     return [
         Row(f"{name}: events", len(events), "events"),
         Row(f"{name}: events per second on one core", len(events) / total, "events/s", 20_000.0, ">="),
-        Row(f"{name}: report, p50", _quantile(reports, 0.5) * 1e6, "us"),
-        Row(f"{name}: report, p99", _quantile(reports, 0.99) * 1e6, "us", 200.0, "<="),
-        Row(f"{name}: pass over the pool (arrival), p99", _quantile(passes, 0.99) * 1e3, "ms", 2.0, "<="),
+        Row(f"{name}: report, p50", quantile(reports, 0.5) * 1e6, "us"),
+        Row(f"{name}: report, p99", quantile(reports, 0.99) * 1e6, "us", 200.0, "<="),
+        Row(f"{name}: pass over the pool (arrival), p99", quantile(passes, 0.99) * 1e3, "ms", 2.0, "<="),
         Row(f"{name}: pass over the pool (arrival), max", max(passes) * 1e3, "ms"),
     ]
 

@@ -60,6 +60,6 @@ class Admission:
         """Whether nothing serves its model, and an engine is started for what waits."""
         if not self._pool.config.start_s:
             return False
-        roles = {inst.role for inst in self._pool.instances.values() if inst.has(seq.model)}
+        roles = self._pool.fleet.of(seq.model).roles
         needed = {Role.PREFILL} if seq.model.pools else {Role.PREFILL, Role.DECODE}
         return Role.UNIFIED not in roles and not roles >= needed

@@ -7,7 +7,7 @@ from aegaeon_scheduler.core.commands import Turn, Unload
 from aegaeon_scheduler.core.errors import ConservationError
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Stage
+from aegaeon_scheduler.core.state import Instance, Model, Stage
 
 
 def check(pool: Pool, policy: Policy) -> None:
@@ -23,7 +23,12 @@ def check(pool: Pool, policy: Policy) -> None:
         _same(pool.sequences.get(seq.id) is seq and seq.suspected > 0, f"{seq.id} is a suspect, but gone or cleared")
     queued = sum(1 for s in pool.sequences.values() if s.stage is Stage.QUEUED)
     _same(queued == pool.queued, f"{queued} sequences are queued, the counter says {pool.queued}")
+    _same(pool.fleet.agrees(), "the instances that may take a model are others than those that were found")
+    for what in policy.check(pool.now):
+        _same(False, what)
     for model in pool.models.values():
+        holders = {i.id for i in pool.instances.values() if _has(i, model)}
+        _same(holders == set(model.holders), f"{model.name} is on {sorted(holders)}, listed: {sorted(model.holders)}")
         mine = [s for s in pool.sequences.values() if s.model is model]
         running = sum(1 for s in mine if s.stage not in (Stage.QUEUED, Stage.LOST))
         _same(running == model.running, f"{model.name}: {running} run, the counter says {model.running}")
@@ -51,6 +56,11 @@ def _instance(pool: Pool, inst: Instance) -> None:
     _same(booked <= inst.book.weights, f"{inst.id}: {booked} slabs of weights, the book says {inst.book.weights}")
     loads = {id for id in inst.book.loads if id not in inst.commands}
     _same(not loads, f"{inst.id}: loads {sorted(loads)} are in the book but not out")
+
+
+def _has(inst: Instance, model: Model) -> bool:
+    weights = inst.weights.get(model.name)
+    return weights is not None and weights.model is model
 
 
 def _same(holds: bool, what: str) -> None:

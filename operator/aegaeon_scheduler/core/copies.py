@@ -31,7 +31,7 @@ class Copies:
         issued = self._pool.issue(inst, body, reason, after, model=seq.model, seq=seq)
         book.grant_kv(issued, fp, blocks, tight)
         seq.copy = issued.id
-        seq.projected_kv = seq.kv_tokens
+        seq.project(seq.kv_tokens)
 
     def swap_out(self, inst: Instance, seq: Sequence, reason: str, after: tuple[CommandId, ...] = ()) -> None:
         """Copy a sequence's KV to the host tier; its device blocks are free when that is done."""

@@ -9,7 +9,7 @@ from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.reports import Reports
-from aegaeon_scheduler.core.shared_weights import left
+from aegaeon_scheduler.core.shared_weights import hide, left
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage
 
 
@@ -77,7 +77,7 @@ class Failures:
         left(inst, weights)
         weights.shared.broken = True
         if inst.weights.get(model.name) is weights:
-            del inst.weights[model.name]
+            hide(inst, model.name)
         if kind is FailureKind.CANCELLED:
             self._pool.ask_pass()
         if kind is None or kind is FailureKind.CANCELLED:
@@ -89,6 +89,7 @@ class Failures:
     def model_failed(self, inst: Instance, model: Model, reason: str) -> None:
         """The model cannot run here: its sequences go elsewhere, or end with the reason when it runs nowhere."""
         inst.phases[model.name] = Phase.FAILED
+        self._pool.fleet.model_changed(model)
         model.failed[inst.id] = reason
         for seq in [s for s in inst.sequences.values() if s.model is model]:
             self._life.model_failed(seq, f"{model.name} failed on {inst.id}: {reason}")
@@ -103,7 +104,7 @@ class Failures:
         if kind is FailureKind.UNKNOWN:  # it is not there: as good as done
             left(inst, weights)
             if known:
-                del inst.weights[model.name]
+                hide(inst, model.name)
             return
         weights.unload = None
         if not known or kind is None:  # it was skipped, behind a turn that failed: the weights are not to blame
@@ -111,7 +112,7 @@ class Failures:
         failures = inst.failures[model.name] = inst.failures.get(model.name, 0) + 1
         if failures > self._pool.config.max_failures:
             self.model_failed(inst, model, "its weights cannot be unloaded")
-            del inst.weights[model.name]  # no longer a candidate for unloading; the book goes on counting it
+            hide(inst, model.name)  # no longer a candidate for unloading; the book goes on counting it
 
     def _copy_failed(
         self, inst: Instance, issued: Issued, seq: Sequence, kind: FailureKind | None, reason: str

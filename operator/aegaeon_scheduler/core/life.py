@@ -10,6 +10,7 @@ from aegaeon_scheduler.core.book import blocks_for, least_slabs, slabs_of
 from aegaeon_scheduler.core.commands import Accept, Amend, Close, Reject, SequenceEnded, SequenceLost
 from aegaeon_scheduler.core.domain import POISONED, Footprint, Phase, RejectCode, Role
 from aegaeon_scheduler.core.events import Submitted
+from aegaeon_scheduler.core.fleet import Make
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage
@@ -63,7 +64,7 @@ class Life:
         tokens = given if fp.pools else given + 1
         if tokens > fp.max_model_len:
             return RejectCode.TOO_LONG, f"{given} tokens do not fit {seq.model.name}, which takes {fp.max_model_len}"
-        able = [i for i in self._pool.instances.values() if i.cached(seq.model)]
+        able = self._pool.fleet.of(seq.model).makes
         without = (Role.DECODE,) if fp.pools else (Role.DECODE, Role.PREFILL)
         needed = ([i for i in able if i.role is not role] for role in without)
         if any(some and not any(_fits(i, fp, tokens) for i in some) for some in needed):
@@ -246,7 +247,7 @@ class Life:
             seq.model.running += by
 
 
-def _fits(inst: Instance, fp: Footprint, tokens: int) -> bool:
+def _fits(inst: Make, fp: Footprint, tokens: int) -> bool:
     """Whether an empty instance holds a sequence of this length, and can hand it off if that is its role."""
     handed = inst.role is Role.PREFILL and not fp.pools
     if handed and slabs_of(fp, blocks_for(fp, tokens), inst.slab_bytes) > inst.host_slabs:

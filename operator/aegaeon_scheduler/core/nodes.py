@@ -21,4 +21,5 @@ def strand(pool: Pool) -> list[Instance]:
         if stranded and not inst.stranded:
             found.append(inst)
         inst.stranded = stranded
+    pool.fleet.changed()
     return found

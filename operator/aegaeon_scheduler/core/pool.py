@@ -8,6 +8,7 @@ from aegaeon_scheduler.core.commands import Body, Command, Send
 from aegaeon_scheduler.core.config import SchedulerConfig
 from aegaeon_scheduler.core.domain import CommandId, Held, InstanceId, ModelName, SeqId
 from aegaeon_scheduler.core.estimate import Estimates
+from aegaeon_scheduler.core.fleet import Fleet
 from aegaeon_scheduler.core.hosts import Hosts
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence
 
@@ -21,6 +22,7 @@ class Pool:
         self.hosts = Hosts()
         self.models: dict[ModelName, Model] = {}
         self.instances: dict[InstanceId, Instance] = {}
+        self.fleet = Fleet(self.instances)
         self.sequences: dict[SeqId, Sequence] = {}
         self.held: dict[SeqId, dict[InstanceId, Held]] = {}  # what attaching instances hold and no gateway has claimed
         self.suspects: dict[SeqId, Sequence] = {}  # those that run alone, see suspects.py
@@ -31,6 +33,7 @@ class Pool:
         self.now = 0.0
         self.began: float | None = None  # time of the first event
         self.queued = 0
+        self.catalog = 0  # its version: how often it was given
         self.serial = 0
         self.pass_at: float | None = None  # when the policy wants its next pass over the pool
         self.pass_from = 0.0  # not before this time

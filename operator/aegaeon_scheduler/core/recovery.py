@@ -16,7 +16,7 @@ from aegaeon_scheduler.core.nodes import strand
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.residency import Residency
-from aegaeon_scheduler.core.shared_weights import entered, unshow
+from aegaeon_scheduler.core.shared_weights import entered, show, unshow
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, SharedWeights, Stage, Weights
 from aegaeon_scheduler.core.timers import Timers
 
@@ -41,6 +41,7 @@ class Recovery:
     def catalog(self, event: CatalogChanged) -> None:
         """The whole list: new models are known, missing ones end with an answer to what waits, and so does what
         a name stood for when it stands for another model."""
+        self._pool.catalog += 1
         listed = {config.name: config for config in event.models}
         for name, model in list(self._pool.models.items()):
             if name not in listed:
@@ -50,6 +51,7 @@ class Recovery:
         for name, config in listed.items():
             if name in self._pool.models:
                 self._pool.models[name].config = config
+                self._policy.reshaped(self._pool.models[name])
             else:
                 self._pool.models[name] = Model(config, self._pool.now)
 
@@ -62,6 +64,7 @@ class Recovery:
             inst.contents.pop(model.name, None)
             unshow(inst, model.name)
         del self._pool.models[model.name]
+        self._pool.fleet.model_changed(model)
 
     def model(self, event: ModelReported) -> None:
         """How far a model is on an instance."""
@@ -79,6 +82,8 @@ class Recovery:
         inst.contents[model.name] = event.footprint.content if event.footprint is not None else ""
         if event.footprint is not None:
             model.footprint = event.footprint
+        self._pool.fleet.model_changed(model)
+        self._policy.reshaped(model)
         if event.phase is Phase.CACHED and before is not Phase.CACHED and model.footprint is not None:
             self._cached(inst, model)
 
@@ -98,7 +103,7 @@ class Recovery:
             shared = inst.shared_weights.setdefault(
                 inst.shared.get(model.name, model.name), SharedWeights(model.fp.weight_slabs)
             )
-            weights = inst.weights[model.name] = Weights(model, shared, None)
+            weights = show(inst, Weights(model, shared, None))
             entered(inst, weights)
             inst.book.exact = not inst.reported
 
@@ -165,9 +170,12 @@ class Recovery:
         inst = self._pool.instances.pop(instance, None)
         if inst is None:
             return
+        self._pool.fleet.changed()
         self._pool.next_ids[instance] = inst.next_id
         self._miss(instance)
         inst.phases = {}
+        for weights in inst.weights.values():
+            weights.model.holders.pop(instance, None)
         for model in self._pool.models.values():
             model.failed.pop(instance, None)
         for held in inst.held.values():

@@ -9,7 +9,7 @@ from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.shared_weights import entered, left
+from aegaeon_scheduler.core.shared_weights import entered, hide, left
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage
 
 
@@ -69,7 +69,7 @@ class Reports:
         inst.count -= 1
         left(inst, weights)
         if inst.weights.get(weights.model.name) is weights:
-            del inst.weights[weights.model.name]
+            hide(inst, weights.model.name)
 
     def _swapped_out(self, inst: Instance, issued: Issued, event: CommandDone) -> None:
         inst.count -= 1
@@ -81,7 +81,7 @@ class Reports:
         seq.copy, seq.copying_out, seq.place = None, False, Place.HOST
         if event.kv_tokens:
             seq.kv_tokens = event.kv_tokens
-        seq.projected_kv = seq.kv_tokens
+        seq.project(seq.kv_tokens)
         seq.handle_of = issued.id
         if seq.stage is Stage.HANDOFF:
             self._handoff.parked(seq)
@@ -127,6 +127,7 @@ class Reports:
         estimate = self._pool.estimates.of(model.name, inst.device)
         if event.steps and event.decode_s > 0 and event.batch:
             estimate.saw_steps(event.context_tokens, event.batch, event.decode_s / event.steps)
+            self._policy.refined(model)
         if event.prefill_tokens and event.prefill_s > 0 and len(issued.prefills) == 1:
             kv_tokens = next((p.kv_tokens for p in event.progress if p.seq == issued.prefills[0].id), 0)
             done = kv_tokens - event.prefill_tokens
@@ -161,7 +162,7 @@ class Reports:
             seq.hungry = 0
         seq.kv_tokens = p.kv_tokens
         if not seq.turns and seq.copy is None:
-            seq.projected_kv = p.kv_tokens
+            seq.project(p.kv_tokens)
         if p.finish is Finish.ERROR:
             self._failed(inst, seq, p)
             return
@@ -199,7 +200,7 @@ class Reports:
             late = 0 if now <= seq.deadline() else new
         seq.model.output_tokens += new
         seq.model.on_time += new - late
-        seq.output_tokens = output_tokens
+        seq.output(output_tokens)
 
     def _starved(self, inst: Instance, issued: Issued | None, seq: Sequence) -> None:
         seq.starved = True
@@ -208,7 +209,7 @@ class Reports:
             seq.turns.remove(issued.id)
             issued.members.pop(seq.id, None)
         if not seq.turns:
-            seq.projected_kv = seq.kv_tokens
+            seq.project(seq.kv_tokens)
         if seq.hungry > self._pool.config.max_hungry_turns:
             self._life.lose(seq, f"{seq.hungry} turns on {inst.id} brought it nothing")
         self._life.wake(inst)
@@ -228,7 +229,7 @@ class Reports:
             if issued.id in seq.turns:
                 seq.turns.remove(issued.id)
             if not seq.turns and seq.copy is None:
-                seq.projected_kv = seq.kv_tokens
+                seq.project(seq.kv_tokens)
         for seq in issued.prefills:
             if seq.home is inst and seq.stage is Stage.PREFILL and not seq.turns:
                 seq.hungry += 1

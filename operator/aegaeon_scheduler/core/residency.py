@@ -13,7 +13,7 @@ from aegaeon_scheduler.core.domain import CommandId
 from aegaeon_scheduler.core.policies import Policy, Proposal
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.room import Fitted, Room
-from aegaeon_scheduler.core.shared_weights import slabs_to_load, twin
+from aegaeon_scheduler.core.shared_weights import show, slabs_to_load, twin
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, SharedWeights, Weights
 
 
@@ -92,7 +92,7 @@ class Residency:
         body = Load(model.name, slabs, self._policy.past_host(inst), name, model.config.identity)
         load = self._pool.issue(inst, body, why, after, model=model)
         inst.book.grant_load(load.id, slabs, dict(unloads))
-        load.weights = inst.weights[model.name] = Weights(model, shared, load.id)
+        load.weights = show(inst, Weights(model, shared, load.id))
         inst.loads += 1
         model.loads += 1
         return load.weights
@@ -132,7 +132,7 @@ class Residency:
     def _enlist(self, turn: Issued, seq: Sequence, grow: int) -> None:
         turn.members[seq.id] = seq
         seq.turns.append(turn.id)
-        seq.projected_kv += grow
+        seq.project(seq.projected_kv + grow)
         seq.starved = False
 
     def _turn(self, inst: Instance, proposal: Proposal, fitted: Fitted, after: tuple[CommandId, ...]) -> Issued:

@@ -56,9 +56,24 @@ def entered(inst: Instance, weights: Weights) -> None:
         inst.book.weights += weights.shared.slabs
 
 
+def show(inst: Instance, weights: Weights) -> Weights:
+    """The model is there, or on its way. Both ends of the link change here and in `hide`."""
+    inst.weights[weights.model.name] = weights
+    weights.model.holders[inst.id] = inst
+    return weights
+
+
+def hide(inst: Instance, name: ModelName) -> Weights | None:
+    """It is there no longer; its slabs are another matter."""
+    weights = inst.weights.pop(name, None)
+    if weights is not None and weights.model.holders.get(inst.id) is inst:
+        del weights.model.holders[inst.id]
+    return weights
+
+
 def unshow(inst: Instance, name: ModelName) -> None:
     """The model is not there, whatever was believed."""
-    weights = inst.weights.pop(name, None)
+    weights = hide(inst, name)
     if weights is not None:
         left(inst, weights)
 

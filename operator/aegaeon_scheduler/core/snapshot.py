@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from aegaeon_scheduler.core.domain import InstanceId, Memory, ModelName, Phase, Place, Role, SeqId
 from aegaeon_scheduler.core.pool import Pool
@@ -53,8 +54,7 @@ class ModelView:
     suspects: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceView:
+class SequenceView(NamedTuple):
     """One open sequence. `state`: queued, prefill, hand-off, decode, swapped or lost."""
 
     seq: SeqId
@@ -89,7 +89,8 @@ class Snapshot:
 
 
 def snapshot(pool: Pool, now: float) -> Snapshot:
-    """Copy the tables. Costs time in proportion to the pool: for people, not for decisions."""
+    """Copy the tables. Costs time in proportion to the sequences, models and instances: for people, not for decisions.
+    Nothing of it changes afterwards, so it may be read in any thread."""
     return Snapshot(
         now,
         pool.config.policy.name,
@@ -141,9 +142,8 @@ def _instance(inst: Instance) -> InstanceView:
 
 
 def _model(pool: Pool, model: Model) -> ModelView:
-    phases = [i.phases.get(model.name) for i in pool.instances.values()]
     suspects = sum(seq.model is model for seq in pool.suspects.values())
-    best = next((p for p in (Phase.CACHED, Phase.FETCHING, Phase.FAILED) if p in phases), None)
+    best = pool.fleet.of(model).phase
     reason = next(iter(model.failed.values()), "")
     return ModelView(
         model.name, best, reason, model.queued, model.running, model.ended, model.output_tokens, model.on_time,

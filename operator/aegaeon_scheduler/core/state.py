@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import InitVar, dataclass, field
 from enum import Enum
+from typing import Protocol
 
 from aegaeon_scheduler.core.book import Book, Grant
 from aegaeon_scheduler.core.commands import Body
@@ -49,6 +50,7 @@ class Model:
     footprint: Footprint | None = None
     waiting: dict[SeqId, Sequence] = field(default_factory=dict)  # no instance has the model yet
     failed: dict[InstanceId, str] = field(default_factory=dict)
+    holders: dict[InstanceId, Instance] = field(default_factory=dict)  # whose `weights` have it; see shared_weights.py
     withdrawn: bool = False
     queued: int = 0
     running: int = 0
@@ -130,6 +132,14 @@ class Issued(Grant):
     weights: Weights | None = None
 
 
+class Batch(Protocol):
+    """What a policy keeps sequences together in. It keeps what it computes from them until one has changed."""
+
+    def changed(self) -> None:
+        """A member has, or will have, another number of tokens, or its next one is due at another time."""
+        ...
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Sequence:
     """One choice of one request.
@@ -149,6 +159,7 @@ class Sequence:
     held_until: float = 0.0
     preempted_at: tuple[Instance, int] | None = None  # where it was given up for others, and how many had ended
     open_id: CommandId | None = None
+    batch: Batch | None = None  # set by the policy
     epoch: int = field(init=False)
     since: int = field(init=False)
     gateway: GatewayId = field(init=False)
@@ -210,6 +221,19 @@ class Sequence:
     def unissued_tokens(self) -> int:
         """Tokens of prompt and prefix that neither have their KV in nor are in an in-flight turn."""
         return self.prompt_tokens + self.prefix_tokens - self.projected_kv
+
+    def project(self, kv_tokens: int) -> None:
+        """Its KV after all in-flight turns."""
+        if kv_tokens != self.projected_kv:
+            self.projected_kv = kv_tokens
+            if self.batch is not None:
+                self.batch.changed()
+
+    def output(self, tokens: int) -> None:
+        """It has so many output tokens."""
+        self.output_tokens = tokens
+        if self.batch is not None and self.projected_kv < self.prompt_tokens + self.prefix_tokens:
+            self.batch.changed()  # else the next one is due by its KV
 
     def deadline(self) -> float:
         """When its next token is due, on the scheduler's clock."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -26,7 +26,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         catalog: Catalog,
         changes: CatalogChanges,
         frontend: FrontendService,
-        status: Callable[[], gateway_pb2.PoolStatus],
+        status: Callable[[], Awaitable[gateway_pb2.PoolStatus]],
         leadership: Callable[[], leadership_pb2.LeaderReply],
     ) -> None:
         self._incarnation = incarnation
@@ -59,7 +59,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             standby=not leadership.leads,
             term=leadership.term,
             incarnation=self._incarnation,
-            pool=self._status(),
+            pool=await self._status(),
             catalog=self._frontend.catalog(),
             withdrawing=sorted(self._catalog.withdrawing),
             gateways=self._frontend.gateways(),

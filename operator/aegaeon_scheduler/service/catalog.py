@@ -79,7 +79,14 @@ class Catalog:
         self._withdrawing: set[str] = set()
         self._staged: dict[str, model_pb2.ModelSpec] = {}
         self._held: set[str] = set()
-        self._changed = changed
+        self._known: dict[str, tuple[model_pb2.ModelState, gateway_pb2.ModelStatus]] = {}  # until a state changes
+        self._announce = changed
+
+    def _changed(self, *names: str) -> None:
+        """Of these models (none named: of any) something has."""
+        for name in names or list(self._known):
+            self._known.pop(name, None)
+        self._announce()
 
     @property
     def specs(self) -> Mapping[str, model_pb2.ModelSpec]:
@@ -199,7 +206,7 @@ class Catalog:
         states = self._states[state.model]
         if states.get(instance) != state:
             states[instance] = state
-            self._changed()
+            self._changed(state.model)
         return True
 
     def forget(self, instance: InstanceId) -> None:
@@ -222,13 +229,25 @@ class Catalog:
         gateway has not read costs nothing. Where there is no engine, or the name is `held`, they wait in the
         scheduler's queue: a request there starts an engine, and is not lost when that takes long.
         """
+        return self._of(name)[1]
+
+    def _of(self, name: str) -> tuple[model_pb2.ModelState, gateway_pb2.ModelStatus]:
+        """The furthest of a model's states, and what gateways see of it; neither is changed once it is made."""
+        known = self._known.get(name)
+        if known is None:
+            states = self._states[name].values()
+            best = max(states, key=_merit, default=model_pb2.ModelState())
+            known = self._known[name] = best, self._status(name, best, states)
+        return known
+
+    def _status(
+        self, name: str, best: model_pb2.ModelState, states: Collection[model_pb2.ModelState]
+    ) -> gateway_pb2.ModelStatus:
         if name in self._held:
             coming = model_pb2.ModelSpec()
             coming.CopyFrom(self._staged[name])
             coming.name = name
             return gateway_pb2.ModelStatus(spec=coming, phase=model_pb2.MODEL_PHASE_FETCHING, reason=_CHANGING)
-        states = self._states[name].values()
-        best = max(states, key=_merit, default=model_pb2.ModelState())
         reason = _ENDING if name in self._withdrawing else _reason(best, states)
         return gateway_pb2.ModelStatus(
             spec=self._specs[name],
@@ -265,7 +284,7 @@ class Catalog:
 
     def fetching(self) -> list[model_pb2.ModelState]:
         """The models on their way to a host cache, one state for each: the furthest."""
-        best = (max(self._states[name].values(), key=_merit) for name in self._specs if self._states[name])
+        best = (self._of(name)[0] for name in self._specs)
         return [state for state in best if state.phase == model_pb2.MODEL_PHASE_FETCHING]
 
 

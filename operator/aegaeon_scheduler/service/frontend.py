@@ -7,7 +7,7 @@ not submit again within the same time it does not want any more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import count
 from typing import Any
 
@@ -61,7 +61,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         catalog: Catalog,
         mismatched: Mismatched,
         grace_s: float,
-        status: Callable[[], gateway_pb2.PoolStatus],
+        status: Callable[[], Awaitable[gateway_pb2.PoolStatus]],
         kv_used: Callable[[], float],
     ) -> None:
         self._driver = driver
@@ -102,7 +102,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
     ) -> AsyncIterator[gateway_pb2.PoolStatus]:
         """The pool now, and then again every `interval_s`; once when that is 0."""
         while not self._stopped.is_set():
-            yield self._status()
+            yield await self._status()
             if request.interval_s <= 0:
                 return
             try:

@@ -80,7 +80,7 @@ class EventMetrics:
 
 
 class PoolMetrics(Collector):
-    """The state of the pool, taken from the core's snapshot at each scrape. One that stands by knows of no engine,
+    """The state of the pool, from a snapshot that the core took for the scrape. One that stands by knows of no engine,
     which must not read as a pool without engines.
 
     `start_s`: how long requests are held for an engine to start; 0: the pool always has some.

@@ -63,15 +63,16 @@ class Service:
         self.engine = EngineService(
             self.driver, self.catalog, self._changes, config.heartbeat_timeout_s, config.reattach_s, bases
         )
-        view = StatusView(config.pool, brain, clock, self.catalog, self.driver.instances)
+        self._view = view = StatusView(config.pool, brain, clock, self.catalog, self.driver.instances)
         mismatched = Mismatched(self.catalog, self.driver, self._changes.rolls)
         self.frontend = FrontendService(
             self.driver, self.catalog, mismatched, config.gateway_grace_s, view.status, brain.kv_used
         )
         if config.tenants is not None:
             self.frontend.set_tenants(configured(config.tenants))
+        self._scraped = view.snapshot()
         self._registry.register(
-            PoolMetrics(view.snapshot, self.driver.instances, config.start_s, lambda: not self.driver.waits)
+            PoolMetrics(lambda: self._scraped, self.driver.instances, config.start_s, lambda: not self.driver.waits)
         )
         server = make_server(_OPTIONS)
         engine_pb2_grpc.add_EngineServicer_to_server(self.engine, server)
@@ -123,8 +124,9 @@ class Service:
         await self._tracing.close()
 
     async def _render(self) -> bytes:
-        """In the loop, as what a scrape reads is touched there alone."""
-        return generate_latest(self._registry)
+        """The tables are copied in the loop, where alone they are touched; thousands of lines are written beside it."""
+        self._scraped = self._view.snapshot()
+        return await asyncio.to_thread(generate_latest, self._registry)
 
     def _traceparent_of(self, seq: SeqId) -> str:
         kept = self.driver.sequences.get(seq)

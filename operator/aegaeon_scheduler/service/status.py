@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+import asyncio
+from collections.abc import Callable, Container, Mapping
 
 from aegaeon_proto.v1 import gateway_pb2
-from aegaeon_scheduler.core.domain import InstanceId
+from aegaeon_scheduler.core.domain import InstanceId, ModelName
 from aegaeon_scheduler.core.snapshot import InstanceView, ModelView, SequenceView, Snapshot
 from aegaeon_scheduler.service.catalog import Catalog
 from aegaeon_scheduler.service.codec.nouns import memory_to, role_to, seq_to
@@ -34,60 +35,72 @@ class StatusView:
         """The core's picture."""
         return self._brain.snapshot(self._clock())
 
-    def status(self) -> gateway_pb2.PoolStatus:
-        """The whole picture, as it goes over the wire."""
+    async def status(self) -> gateway_pb2.PoolStatus:
+        """The whole picture, as it goes over the wire. The loop copies the tables; the message is made beside it."""
         core = self.snapshot()
-        return gateway_pb2.PoolStatus(
-            pool=self._pool,
-            uptime_s=core.now - self._started,
-            policy=core.policy,
-            instances=[self._instance(view) for view in core.instances],
-            models=[self._model(view) for view in core.models if self._catalog.serves(view.model)],
-            sequences=[_sequence(view) for view in core.sequences],
-            fetching=self._catalog.fetching(),
+        models = {
+            view.model: self._catalog.model(view.model) for view in core.models if self._catalog.serves(view.model)
+        }
+        there = frozenset(view.instance for view in core.instances if view.instance in self._connected)
+        status = gateway_pb2.PoolStatus(
+            pool=self._pool, uptime_s=core.now - self._started, policy=core.policy, fetching=self._catalog.fetching()
         )
+        return await asyncio.to_thread(_complete, status, core, models, there)
 
-    def _instance(self, view: InstanceView) -> gateway_pb2.InstanceStatus:
-        return gateway_pb2.InstanceStatus(
-            instance=view.instance,
-            role=role_to(view.role),
-            device=view.device,
-            alive=view.instance in self._connected,
-            resident=view.resident,
-            running=view.running,
-            loading=view.loading,
-            slabs=view.slabs,
-            memory=memory_to(view.memory),
-            sequences=view.sequences,
-            switches=view.switches,
-            loads=view.loads,
-            busy_s=view.busy_s,
-            stall_s=view.stall_s,
-            switch_s=view.switch_s,
-            reason=view.reason,
-            draining=view.draining,
-        )
 
-    def _model(self, view: ModelView) -> gateway_pb2.ModelTraffic:
-        state = self._catalog.model(view.model)
-        return gateway_pb2.ModelTraffic(
-            model=view.model,
-            phase=state.phase,
-            reason=state.reason,
-            queued=view.queued,
-            running=view.running,
-            requests=view.ended,
-            output_tokens=view.output_tokens,
-            switches=view.loads,
-            busy_s=view.busy_s,
-            stall_s=view.stall_s,
-            switch_s=view.switch_s,
-            tokens_on_time=view.tokens_on_time,
-            bytes_done=state.bytes_done,
-            bytes_total=state.bytes_total,
-            bytes_per_s=state.bytes_per_s,
-            remaining_s=state.remaining_s,
-        )
+def _complete(
+    status: gateway_pb2.PoolStatus,
+    core: Snapshot,
+    models: Mapping[ModelName, gateway_pb2.ModelStatus],
+    there: Container[InstanceId],
+) -> gateway_pb2.PoolStatus:
+    status.instances.extend(_instance(view, view.instance in there) for view in core.instances)
+    status.models.extend(_model(view, models[view.model]) for view in core.models if view.model in models)
+    status.sequences.extend(_sequence(view) for view in core.sequences)
+    return status
+
+
+def _instance(view: InstanceView, alive: bool) -> gateway_pb2.InstanceStatus:
+    return gateway_pb2.InstanceStatus(
+        instance=view.instance,
+        role=role_to(view.role),
+        device=view.device,
+        alive=alive,
+        resident=view.resident,
+        running=view.running,
+        loading=view.loading,
+        slabs=view.slabs,
+        memory=memory_to(view.memory),
+        sequences=view.sequences,
+        switches=view.switches,
+        loads=view.loads,
+        busy_s=view.busy_s,
+        stall_s=view.stall_s,
+        switch_s=view.switch_s,
+        reason=view.reason,
+        draining=view.draining,
+    )
+
+
+def _model(view: ModelView, state: gateway_pb2.ModelStatus) -> gateway_pb2.ModelTraffic:
+    return gateway_pb2.ModelTraffic(
+        model=view.model,
+        phase=state.phase,
+        reason=state.reason,
+        queued=view.queued,
+        running=view.running,
+        requests=view.ended,
+        output_tokens=view.output_tokens,
+        switches=view.loads,
+        busy_s=view.busy_s,
+        stall_s=view.stall_s,
+        switch_s=view.switch_s,
+        tokens_on_time=view.tokens_on_time,
+        bytes_done=state.bytes_done,
+        bytes_total=state.bytes_total,
+        bytes_per_s=state.bytes_per_s,
+        remaining_s=state.remaining_s,
+    )
 
 
 def _sequence(view: SequenceView) -> gateway_pb2.SequenceStatus:

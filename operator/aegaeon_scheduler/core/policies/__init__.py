@@ -90,6 +90,14 @@ class Policy(Protocol):
         """The proposal is on the lane (perhaps with fewer steps or sequences)."""
         ...
 
+    def refined(self, model: Model) -> None:
+        """A step of the model is estimated to take longer than before, or less long."""
+        ...
+
+    def reshaped(self, model: Model) -> None:
+        """The model's footprint or its objective has changed."""
+        ...
+
     def unissued(self, inst: Instance, seq: Sequence) -> None:
         """A turn with this sequence's prefill did not run to its end: it is to be scheduled again. Idempotent."""
         ...
@@ -108,6 +116,10 @@ class Policy(Protocol):
 
     def preemption_order(self, inst: Instance, sequences: list[Sequence], now: float) -> Iterable[Sequence]:
         """Sequences in preemption order: most slack first."""
+        ...
+
+    def check(self, now: float) -> list[str]:
+        """What of that which is kept from one event to the next is not what would be computed anew."""
         ...
 
     def pool_pass(self, now: float) -> list[Move]:

@@ -244,6 +244,16 @@ class PaperPolicy:
             state.work.round.popleft()
         self._weigh(proposal.tag)
 
+    def refined(self, model: Model) -> None:
+        """See Policy. Nothing of it is kept."""
+
+    def reshaped(self, model: Model) -> None:
+        """See Policy. Nothing of it is kept."""
+
+    def check(self, now: float) -> list[str]:
+        """See Policy."""
+        return []
+
     def unissued(self, inst: Instance, seq: Sequence) -> None:
         """See Policy."""
         if seq.id in self._joined:

@@ -47,7 +47,7 @@ class Gate:
         self._late, self._at = late, now
 
     def _need(self, group: Group, now: float) -> Need | None:
-        inst = group.inst or next((i for i in self._pool.instances.values() if group.may_go(i)), None)
+        inst = group.inst or next((i for i in self._pool.fleet.of(group.model).open if group.may_go(i)), None)
         key, alive = group.urgency(now, 0.0)
         if inst is None or not alive or group.model.footprint is None:
             return None  # late members ride along
@@ -61,7 +61,7 @@ class Gate:
     def too_much(self, seq: Sequence, group: Group | None, now: float) -> str | None:
         """Why a new sequence is refused, or None: it is counted from here on. `group` is the one that it would join."""
         other = Role.DECODE if seq.model.pools else Role.PREFILL  # whose time it does not take
-        able = [i for i in self._pool.instances.values() if i.has(seq.model) and i.role is not other]
+        able = [i for i in self._pool.fleet.of(seq.model).open if i.role is not other]
         if seq.model.footprint is None or not able:
             return None
         inst = able[0] if group is None or group.inst is None else group.inst

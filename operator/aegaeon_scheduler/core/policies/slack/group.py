@@ -8,8 +8,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from enum import Enum
-from math import inf
-from typing import NamedTuple
+from math import inf, nan
+from typing import NamedTuple, Protocol
 
 from aegaeon_scheduler.core.book import blocks_for, least_slabs
 from aegaeon_scheduler.core.config import SlackSettings
@@ -44,25 +44,37 @@ class Still:
     only: Instance | None
     node: str | None
 
-    def urgency(self, now: float, late_s: float) -> tuple[float, int]:
-        """See Group.urgency."""
-        at = bisect_left(self.dues, now)
-        alive = len(self.dues) - at
-        best = self.dues[at] if alive else inf
-        return (min(best, now + late_s) if at else best), alive
+    def soonest(self, now: float) -> tuple[float, int, int]:
+        """When the most urgent member in time is due; how many are late, and in time."""
+        late = bisect_left(self.dues, now)
+        alive = len(self.dues) - late
+        return (self.dues[late] if alive else inf), late, alive
 
 
 class Order(NamedTuple):
-    """Seconds on the scheduler's clock: when a group's most urgent token is due, and what it is sorted by."""
+    """Seconds on the scheduler's clock: when a group's most urgent token is due, what it is sorted by, and until when
+    both hold unless it changes."""
 
     key: float
     rank: float
+    until: float = -inf
+
+
+class Watcher(Protocol):
+    """Keeps what it computed from groups."""
+
+    def changed(self) -> None:
+        """That no longer holds."""
+        ...
 
 
 class Group:
     """`prompts` are the members whose prefill is still to be issued, first come first served."""
 
-    __slots__ = ("inst", "kind", "members", "model", "number", "prompts", "since", "still", "target")
+    __slots__ = (
+        "_behind", "_due", "_loads", "_order", "_size", "_until", "inst", "kind", "members", "model", "number",
+        "prompts", "since", "still", "target", "watcher",
+    )  # fmt: skip
 
     def __init__(self, model: Model, kind: Kind, number: int) -> None:
         self.model = model
@@ -74,6 +86,29 @@ class Group:
         self.still: Still | None = None
         self.since = inf  # seconds; when it was first ready to run where it is
         self.target: Instance | None = None  # where a move is to end
+        self.watcher: Watcher | None = None  # what is asked of its instance
+        self._size: tuple[int, int] | None = None
+        self._due = inf, 0, 0
+        self._order = Order(inf, inf)
+        self._until = -inf
+        self._behind = 0.0
+        self._loads: dict[tuple[str, int], Load] = {}
+
+    def changed(self) -> None:
+        """What a member has, or what its model is: nothing that was computed from these holds."""
+        if self._until != -inf or self._size is not None or self._loads:
+            self.remade()
+
+    def remade(self) -> None:
+        """It has other members."""
+        self._until, self._behind, self._size = -inf, nan, None
+        self.refined()
+
+    def refined(self) -> None:
+        """What it asks of an instance, its members being as before."""
+        self._loads.clear()
+        if self.watcher is not None:
+            self.watcher.changed()
 
     def may_go(self, inst: Instance) -> bool:
         """Whether its kind and model allow it there."""
@@ -89,8 +124,16 @@ class Group:
 
         Late sequences do not drive the order: together they stand for a deadline `late_s` from now.
         """
+        if now > self._until or self.model.pools:
+            self._due = self._soonest(now)
+            self._until = self._due[0]
+        best, late, alive = self._due
+        return (min(best, now + late_s) if late else best), alive
+
+    def _soonest(self, now: float) -> tuple[float, int, int]:
+        """When the most urgent member in time is due, until when all of this holds; how many are late, and in time."""
         if self.still is not None:
-            return self.still.urgency(now, late_s)
+            return self.still.soonest(now)
         slo = self.model.config.slo
         ttft_s, tbt_s = slo.ttft_s, slo.tbt_s
         best, late = inf, 0
@@ -103,18 +146,41 @@ class Group:
                 late += 1
             elif due < best:
                 best = due
-        return (min(best, now + late_s) if late else best), len(self.members) - late
+        return best, late, len(self.members) - late
 
     def order(self, now: float, settings: SlackSettings) -> Order:
         """Its key, and its rank: the key, later by what its model is behind, and the fewer share its steps in time."""
-        key, alive = self.urgency(now, settings.late_slack_s)
-        rank = key + self.model.behind
-        return Order(key, rank + settings.lone_share * self.model.config.slo.ttft_s / alive if alive else rank)
+        if now > self._order.until or self._behind != self.model.behind:
+            key, alive = self.urgency(now, settings.late_slack_s)
+            self._behind = self.model.behind
+            rank = key + self._behind
+            lone_s = settings.lone_share * self.model.config.slo.ttft_s / alive if alive else 0.0
+            until = key if key == self._due[0] else now  # with the time, where late ones come first
+            self._order = Order(key, rank + lone_s, -inf if self.model.pools else until)
+        return self._order
+
+    def load(self, estimates: Estimates, inst: Instance) -> Load:
+        """What it asks of such an instance."""
+        make = inst.device, inst.slab_bytes
+        load = self._loads.get(make)
+        if load is None or self.model.pools:
+            load = self._loads[make] = Load.of(self, estimates, inst)
+        return load
+
+    def agrees(self, now: float) -> bool:
+        """Whether what it keeps is what would be computed."""
+        known = now > self._until or self.model.pools or self._due == self._soonest(now)
+        return known and (self._size is None or self._size == self._measure())
 
     def size(self) -> tuple[int, int]:
         """Tokens of context and blocks of KV, prompts that wait included."""
         if self.still is not None:
             return self.still.context, self.still.blocks
+        if self._size is None:
+            self._size = self._measure()
+        return self._size
+
+    def _measure(self) -> tuple[int, int]:
         per = self.model.fp.kv_block_tokens
         context = blocks = 0
         for seq in self.members.values():
@@ -153,7 +219,7 @@ def too_small(pool: Pool, inst: Instance, model: Model, length: int) -> bool:
     """Whether a sequence of this length does not fit the instance, empty as it may be, but fits another one."""
     if _holds(inst, model, length):
         return False
-    return any(i.has(model) and _holds(i, model, length) for i in pool.instances.values())
+    return any(_holds(i, model, length) for i in pool.fleet.of(model).open)
 
 
 def _holds(inst: Instance, model: Model, length: int) -> bool:
@@ -187,11 +253,12 @@ class Load:
     """
 
     group: Group
-    key: float
-    rank: float
     util: float
     nbytes: int
     weights: int
+    key: float = inf
+    rank: float = inf
+    until: float = -inf  # key and rank hold, unless the group changes
 
     @property
     def slack(self) -> float:
@@ -199,19 +266,22 @@ class Load:
         return self.key + self.group.model.behind
 
     @staticmethod
-    def of(group: Group, now: float, settings: SlackSettings, estimates: Estimates, inst: Instance) -> Load:
-        """Measure a group as if on this instance."""
-        fp = group.model.fp
-        context, blocks = group.size()
+    def of(group: Group, estimates: Estimates, inst: Instance) -> Load:
+        """Measure a group as if on this instance; when it is due is to be noted."""
+        fp, (context, blocks) = group.model.fp, group.size()
         slo = group.model.config.slo
         if fp.pools:
             util = group.prompts_s(estimates, inst) / max(slo.ttft_s, 1e-9)
         else:
             step_s = estimates.of(group.model.name, inst.device).step_s(context, len(group.members))
             util = step_s / max(slo.tbt_s, 1e-9)
-        key, rank = group.order(now, settings)
         weights = fp.weight_slabs * inst.slab_bytes
-        return Load(group, key, rank, util, weights + blocks * fp.kv_block_bytes, weights)
+        return Load(group, util, weights + blocks * fp.kv_block_bytes, weights)
+
+    def note(self, now: float, settings: SlackSettings) -> Load:
+        """When it is due, as of now."""
+        self.key, self.rank, self.until = self.group.order(now, settings)
+        return self
 
 
 def _pinned(group: Group) -> Instance | None:

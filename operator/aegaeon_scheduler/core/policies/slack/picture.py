@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.policies import Move
-from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, due
+from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, due, may_leave
 from aegaeon_scheduler.core.policies.slack.reach import Reach
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.policies.slack.view import View
@@ -16,7 +18,7 @@ Waiting = tuple[float, int, Group, Still]
 
 
 class Picture:
-    """What instances hold and can take (`views`), and the `moves` so far. `uneven`: instances differ in size."""
+    """What instances hold and can take (`views`), and the `moves` so far."""
 
     def __init__(self, pool: Pool, settings: SlackSettings, table: Table, now: float) -> None:
         self.pool = pool
@@ -25,29 +27,49 @@ class Picture:
         self.now = now
         self.moves: list[Move] = []
         self.reach = Reach(pool, table)
-        self.views = [self._view(inst) for inst in pool.instances.values()]
-        self.uneven = len({view.size for view in self.views}) > 1
+        self.views = table.views()
         self._measured: dict[tuple[int, str, int], Load] = {}
+        self._leaving: dict[View, list[Load]] = {}
+        for view in self.views:
+            view.take_loads()
+            if self.reach.limited:
+                view.lone = self.reach.lone(view.inst)
 
-    def _view(self, inst: Instance) -> View:
-        loads = [self._load(g, inst) for g in self.table.at(inst) if g.members]
-        return View.of(inst, loads, self.settings.headroom, self.reach.lone(inst))
+    def view(self, inst: Instance) -> View:
+        """Of this pass, whatever it changed meanwhile."""
+        return self.table.row(inst)
 
-    def _load(self, group: Group, inst: Instance) -> Load:
-        return Load.of(group, self.now, self.settings, self.pool.estimates, inst)
+    def note(self, view: View) -> View:
+        """See View.note: before what is on it is compared, and before a pass changes a group on it."""
+        view.note(self.now, self.settings)
+        return view
 
     def load_on(self, group: Group, inst: Instance) -> Load:
         """A group measured for an instance that it is not on; the same for all of one make."""
         key = (group.number, inst.device, inst.slab_bytes)
         load = self._measured.get(key)
         if load is None:
-            load = self._measured[key] = self._load(group, inst)
+            load = group.load(self.pool.estimates, inst).note(self.now, self.settings)
+            self._measured[key] = load
         return load
 
-    def waiting(self) -> list[Waiting]:
-        """Groups that wait and are at rest, by rank."""
+    def leaving(self, view: View) -> list[Load]:
+        """Groups there that may be preempted by now, latest due first, whatever comes for them.
+
+        One with in-flight turns may go as well: its copies out wait for them.
+        """
+        found = self._leaving.get(view)
+        if found is None:
+            stay_s, now = self.settings.min_stay_s, self.now
+            found = [x for x in view.loads if now - x.group.since >= stay_s and may_leave(x.group, begun=True)]
+            found.sort(key=lambda x: (-x.rank, x.group.number))
+            self._leaving[view] = found
+        return found
+
+    def waiting(self, groups: Iterable[Group] | None = None) -> list[Waiting]:
+        """Groups that wait and are at rest, by rank: of these, or all."""
         waiting = []
-        for group in self.table.waiting.values():
+        for group in self.table.waiting.values() if groups is None else groups:
             if group.model.footprint is not None:
                 rest = group.rest()
                 if rest is not None:

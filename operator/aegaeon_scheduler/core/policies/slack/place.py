@@ -2,64 +2,66 @@
 
 from __future__ import annotations
 
+from aegaeon_scheduler.core.policies.slack.free import Free, Span, still
 from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, may_leave, too_small
 from aegaeon_scheduler.core.policies.slack.picture import Picture
 from aegaeon_scheduler.core.policies.slack.price import absence_s
-from aegaeon_scheduler.core.policies.slack.view import Best, View
-from aegaeon_scheduler.core.state import Instance
+from aegaeon_scheduler.core.policies.slack.view import View
 
 
 def place_waiting(picture: Picture) -> None:
     """Place what can be placed."""
-    free = [v for v in picture.views if v.free]
-    if not free:
+    views = [view for view in picture.views if view.free]
+    line = picture.waiting() if views else []
+    if not line:
         return
-    best = Best.of(free)
-    for rank, _, group, rest in picture.waiting():
+    free = Free([picture.note(view) for view in views])
+    for rank, _, group, rest in line:
         if not free:
             break
-        if best.beyond(group, rank, rest):
-            continue
-        views = _candidates(picture, group, rest, free)
-        if views and _place(picture, group, views):
-            free = [v for v in free if v.free]
-            best = Best.of(free)
+        if not free.beyond(group, rank, rest):
+            _place(picture, Comer(picture, group, rest, free))
 
 
-def _place(picture: Picture, group: Group, views: list[View]) -> bool:
-    """Whether the search for a place ended."""
-    return _to_room(picture, group, views) or _preempt(picture, group, views) or _drop_lone(picture, group, views)
+class Comer:
+    """A group that waits, and where it may go."""
+
+    def __init__(self, picture: Picture, group: Group, rest: Still, free: Free) -> None:
+        self.group = group
+        self._picture = picture
+        self._rest = rest
+        self._only = rest.only or group.target
+        group.target = None
+        self.span = free.span(rest.node)
+        if self._only is None and picture.reach.limited:
+            self.span = Span(self._reachable())
+
+    def _reachable(self) -> list[View]:
+        """Those near its weights, else those that may read them from disk."""
+        reach, name = self._picture.reach, self.group.model.name
+        views = [view for view in self.span.views if view.free and self.may_go(view)]
+        near = [view for view in views if reach.near(name, view.inst)]
+        return near or [view for view in views if reach.may_read(name, view.inst, self._rest.node)]
+
+    def may_go(self, view: View) -> bool:
+        """Whether it may be on this instance at all; what is there is another matter."""
+        inst, group, picture = view.inst, self.group, self._picture
+        if (self._only is not None and inst is not self._only) or group.model.name in view.models:
+            return False
+        if not group.may_go(inst):
+            return False
+        uneven = picture.table.uneven and self._rest.node is None
+        return not (uneven and too_small(picture.pool, inst, group.model, self._rest.longest))
 
 
-def _candidates(picture: Picture, group: Group, rest: Still, free: list[View]) -> list[View]:
-    """Free instances that may take it: those near its weights, else those that may read them from disk."""
-    only = rest.only or group.target
-    group.target = None
-    views = _allowed(picture, group, rest, only, free)
-    reach, name = picture.reach, group.model.name
-    if only is not None or not reach.limited:
-        return views
-    near = [view for view in views if reach.near(name, view.inst)]
-    return near or [view for view in views if reach.may_read(name, view.inst, rest.node)]
+def _place(picture: Picture, comer: Comer) -> None:
+    if not (_to_room(picture, comer) or _preempt(picture, comer)) and picture.reach.limited:
+        _drop_lone(picture, comer)
 
 
-def _allowed(picture: Picture, group: Group, rest: Still, only: Instance | None, free: list[View]) -> list[View]:
-    name, node, views = group.model.name, rest.node, []
-    for view in free:
-        inst = view.inst
-        if (only is not None and inst is not only) or (node is not None and inst.node != node):
-            continue
-        if not group.may_go(inst) or name in view.models:
-            continue
-        if picture.uneven and node is None and too_small(picture.pool, inst, group.model, rest.longest):
-            continue
-        views.append(view)
-    return views
-
-
-def _to_room(picture: Picture, group: Group, views: list[View]) -> bool:
+def _to_room(picture: Picture, comer: Comer) -> bool:
     """Where there is room, to the least busy with it; an empty instance always takes it. True ends the search."""
-    found = _roomiest(picture, group, views)
+    found = _roomiest(picture, comer)
     if found is None:
         return False
     view, load = found
@@ -70,11 +72,15 @@ def _to_room(picture: Picture, group: Group, views: list[View]) -> bool:
     return True  # with room but no time it waits for either
 
 
-def _roomiest(picture: Picture, group: Group, views: list[View]) -> tuple[View, Load] | None:
+def _roomiest(picture: Picture, comer: Comer) -> tuple[View, Load] | None:
+    """Of every make the first that has room: they are in order of what they have to do."""
     found: tuple[float, float, int, View, Load] | None = None
-    for view in views:
-        load = picture.load_on(group, view.inst)
-        if (view.loads or view.lone) and view.over(load) > 0:
+    for lot in comer.span.lots:
+        load = picture.load_on(comer.group, lot.inst)
+        if load.nbytes > lot.room:
+            continue
+        view = next((v for v in still(lot.idle) if _has_room(v, load) and comer.may_go(v)), None)
+        if view is None:
             continue
         score = (view.util + load.util, view.util, view.inst.order)
         if found is None or score < found[:3]:
@@ -82,28 +88,35 @@ def _roomiest(picture: Picture, group: Group, views: list[View]) -> tuple[View, 
     return None if found is None else found[3:]
 
 
+def _has_room(view: View, load: Load) -> bool:
+    return not (view.loads or view.lone) or view.over(load) <= 0
+
+
 def _urgent(picture: Picture, load: Load) -> bool:
     """Whether so much of TTFT is used up that it is placed even where that makes others late."""
     return load.key - picture.now < picture.settings.urgent_share * load.group.model.config.slo.ttft_s
 
 
-def _drop_lone(picture: Picture, group: Group, views: list[View]) -> bool:
+def _drop_lone(picture: Picture, comer: Comer) -> None:
     """Only copies fill every place that it may have: when it is urgent some of them are dropped."""
+    views = [view for view in still(comer.span.views) if comer.may_go(view)]
+    if not views:
+        return
+    group = comer.group
     view = min(views, key=lambda v: (v.kept(group.model.name) + v.nbytes, v.inst.order))
     load = picture.load_on(group, view.inst)
     fits = not view.loads or view.nbytes + load.nbytes <= view.fits
-    if not (view.lone and fits and _urgent(picture, load)):
-        return False
-    picture.admit(view, load, "only copies are dropped")
-    return True
+    if view.lone and fits and _urgent(picture, load):
+        picture.admit(view, load, "only copies are dropped")
 
 
-def _preempt(picture: Picture, group: Group, views: list[View]) -> bool:
+def _preempt(picture: Picture, comer: Comer) -> bool:
     """The best place among those where groups with more slack can make room."""
-    found = _best_victims(picture, group, views)
+    found = _best_victims(picture, comer)
     if found is None:
         return False
     view, victims = found
+    group = comer.group
     for victim in victims:
         slack_s = victim.key - picture.now
         picture.evict(view, victim, f"preempted by {group.model.name}, slack {slack_s:.3g} s")
@@ -111,28 +124,35 @@ def _preempt(picture: Picture, group: Group, views: list[View]) -> bool:
     return True
 
 
-def _best_victims(picture: Picture, group: Group, views: list[View]) -> tuple[View, list[Load]] | None:
+def _best_victims(picture: Picture, comer: Comer) -> tuple[View, list[Load]] | None:
+    """In order of what each can score at best, so that the search ends before most of them."""
     best: tuple[float, int, View, list[Load]] | None = None
-    for view in views:
-        load = picture.load_on(group, view.inst)
-        victims = _victims(picture, view, load) if view.most > load.rank else []
-        if victims:
-            score = (view.util - max(x.rank - _away_s(picture, x, load, view) for x in victims), view.inst.order)
-            if best is None or score < best[:2]:
-                best = (*score, view, victims)
+    least_s = picture.settings.preempt_share * comer.group.model.config.slo.ttft_s
+    for lot in comer.span.lots:
+        load = picture.load_on(comer.group, lot.inst)
+        least = load.rank + least_s
+        if lot.most <= least:
+            continue
+        for bound, order, view in lot.slack:
+            if best is not None and bound > best[0]:
+                break
+            if not view.free or view.most <= least or not comer.may_go(view):
+                continue
+            victims = _victims(picture, view, load)
+            if victims:
+                score = view.util - max(x.rank - _away_s(picture, x, load, view) for x in victims)
+                if best is None or (score, order) < best[:2]:
+                    best = score, order, view, victims
     return None if best is None else best[2:]
 
 
 def _victims(picture: Picture, view: View, load: Load) -> list[Load]:
-    """Groups to evict, most slack first, until it fits; none when it would not or that costs more than it saves.
-
-    One with in-flight turns may go as well: its copies out wait for them.
-    """
+    """Groups to evict, most slack first, until it fits; none when it would not or that costs more than it saves."""
     over = view.over(load)
     victims: list[Load] = []
-    for x in sorted(view.loads, key=lambda x: (-x.rank, x.group.number)):
+    for x in picture.leaving(view):
         above = x.group.model.tier_s > load.group.model.tier_s
-        if not _pays(picture, view, x, load) or not may_leave(x.group, begun=above):
+        if not _pays(picture, view, x, load) or not (above or may_leave(x.group)):
             continue
         victims.append(x)
         over -= view.freed(x)
@@ -142,13 +162,11 @@ def _victims(picture: Picture, view: View, load: Load) -> list[Load]:
 
 
 def _pays(picture: Picture, view: View, victim: Load, load: Load) -> bool:
-    """Whether a victim has so much more slack that it can be absent, and has run here for a while.
+    """Whether a victim has so much more slack that it can be absent.
 
     Beside other groups a switch costs the engine nothing: they run meanwhile. A tier above pays no price.
     """
     settings = picture.settings
-    if picture.now - victim.group.since < settings.min_stay_s:
-        return False
     least_s = settings.preempt_share * load.group.model.config.slo.ttft_s
     if victim.group.model.tier_s > load.group.model.tier_s:
         return victim.rank > load.rank + least_s

@@ -5,14 +5,15 @@ The most urgent group that is ready runs: a prompt of it, else a quantum of deco
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from math import inf
 
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Role
 from aegaeon_scheduler.core.policies import Move, Proposal
+from aegaeon_scheduler.core.policies.slack.agreement import disagreements
 from aegaeon_scheduler.core.policies.slack.gate import Gate
-from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load, due, node_of, tokens, too_small
+from aegaeon_scheduler.core.policies.slack.group import Group, Kind, due, node_of, tokens, too_small
 from aegaeon_scheduler.core.policies.slack.passes import run_pass
 from aegaeon_scheduler.core.policies.slack.reach import idle_order, past_host
 from aegaeon_scheduler.core.policies.slack.shares import Shares
@@ -32,7 +33,7 @@ class SlackPolicy:
         self._settings = settings
         self._estimates = pool.estimates
         self._table = Table(pool, settings)
-        self._shares = Shares(pool, settings)
+        self._shares = Shares(pool, settings, self._table)
         self._turns = Turns(pool, settings, self._table)
         self._gate = Gate(pool, settings, self._table)
         pool.pass_at = inf
@@ -53,21 +54,21 @@ class SlackPolicy:
         group = self._table.group(seq)
         if group is None:
             kind = self._table.prompt_kind(seq.model)
-            group = self._joinable(seq, kind, now) or self._create(seq, kind, now)
+            group = self._joinable(seq, kind) or self._create(seq, kind)
             self._table.join(group, seq)
         if seq.projected_kv == 0:
             group.prompts[seq.id] = seq
         return group.inst
 
-    def _joinable(self, seq: Sequence, kind: Kind, now: float) -> Group | None:
+    def _joinable(self, seq: Sequence, kind: Kind) -> Group | None:
         model = seq.model
         groups = [g for g in self._table.of(model) if g.kind is kind and not (g.inst and self._closed(g, g.inst, seq))]
         if not groups or model.footprint is None:
             return groups[0] if groups else None
-        utils = [self._util(g, now) for g in groups]
+        utils = [self._util(g) for g in groups]
         util = min(utils)
         group = groups[utils.index(util)]
-        return None if self._hot(group, util, now) else group
+        return None if self._hot(group, util) else group
 
     def _closed(self, group: Group, inst: Instance, seq: Sequence) -> bool:
         return not group.may_go(inst) or self._too_small(inst, seq)
@@ -75,13 +76,15 @@ class SlackPolicy:
     def _too_small(self, inst: Instance, seq: Sequence) -> bool:
         return too_small(self._pool, inst, seq.model, tokens(seq))
 
-    def _util(self, group: Group, now: float) -> float:
-        inst = group.inst or next((i for i in self._pool.instances.values() if group.may_go(i)), None)
-        if inst is None:
-            return 0.0
-        return Load.of(group, now, self._settings, self._estimates, inst).util
+    def _util(self, group: Group) -> float:
+        inst = group.inst or next((i for i in self._places(group)), None)
+        return 0.0 if inst is None else group.load(self._estimates, inst).util
 
-    def _hot(self, group: Group, util: float, now: float) -> bool:
+    def _places(self, group: Group) -> Iterator[Instance]:
+        """Where its kind and model allow it."""
+        return (i for i in self._pool.fleet.of(group.model).open if i.role in group.kind.roles)
+
+    def _hot(self, group: Group, util: float) -> bool:
         """So busy that a second group pays, and somewhere there is time for it: where the model has no group yet."""
         inst = group.inst
         if inst is None:
@@ -90,8 +93,8 @@ class SlackPolicy:
         if util <= max(self._settings.hot_util, floor + self._settings.hot_margin) and not self._swamped(group, inst):
             return False
         taken = [g.inst for g in self._table.of(group.model)]
-        others = [i for i in self._pool.instances.values() if i not in taken and group.may_go(i)]
-        return any(self._table.util(i, now) <= self._settings.hot_util for i in others)
+        others = (i for i in self._places(group) if i not in taken)
+        return any(self._table.view(i).util <= self._settings.hot_util for i in others)
 
     def _swamped(self, group: Group, inst: Instance) -> bool:
         """Whether its prompts alone take a good part of TTFT, as when all begin to ask for one model at once."""
@@ -104,37 +107,36 @@ class SlackPolicy:
             return 0.0
         return self._estimates.of(model.name, inst.device).step_s(0, 1) / max(model.config.slo.tbt_s, 1e-9)
 
-    def _create(self, seq: Sequence, kind: Kind, now: float) -> Group:
-        seq.model.behind = seq.model.tier_s = self._shares.tier_s(seq.model)
+    def _create(self, seq: Sequence, kind: Kind) -> Group:
+        self._shares.begin(seq.model)
         group = self._table.create(seq.model, kind)
-        inst = self._idle_weights(group, seq, now)
+        inst = self._idle_weights(group, seq)
         if inst is not None:
             self._table.place(group, inst)
         return group
 
-    def _idle_weights(self, group: Group, seq: Sequence, now: float) -> Instance | None:
+    def _idle_weights(self, group: Group, seq: Sequence) -> Instance | None:
         """Of instances that have the weights and no group of the model, the one least loaded with it; unless full."""
         name = group.model.name
         here = []
-        for inst in self._pool.instances.values():
-            weights = inst.weights.get(name)
-            if weights is None or not weights.ready or weights.unload is not None or not group.may_go(inst):
+        for inst in group.model.holders.values():
+            weights = inst.weights[name]
+            if not weights.ready or weights.unload is not None or not group.may_go(inst):
                 continue
             if not any(g.model is group.model for g in self._table.at(inst)) and not self._too_small(inst, seq):
                 here.append(inst)
         if not here:
             return None
-        utils = [(self._table.util(i, now), self._floor(group.model, i), i) for i in here]
+        utils = [(self._table.view(i).util, self._floor(group.model, i), i) for i in here]
         util, floor, inst = min(utils, key=lambda x: (x[0] + x[1], x[0], x[2].order))
-        if util + floor > self._settings.full_util:
-            others = [i for i in self._pool.instances.values() if group.may_go(i)]
-            if any(self._table.util(i, now) < util - self._settings.idle_gap for i in others):
-                return None
-        return inst
+        if util + floor <= self._settings.full_util:
+            return inst
+        others = (self._table.view(i).util for i in self._places(group))
+        return None if any(other < util - self._settings.idle_gap for other in others) else inst
 
     def too_much(self, seq: Sequence, now: float) -> str | None:
         """See Policy and gate.py."""
-        return self._gate.too_much(seq, self._joinable(seq, self._table.prompt_kind(seq.model), now), now)
+        return self._gate.too_much(seq, self._joinable(seq, self._table.prompt_kind(seq.model)), now)
 
     def place_decode(self, seq: Sequence, now: float) -> Instance | None:
         """Stay with the group that prefilled it, or that waits for it; after a hand-off, join a decode group."""
@@ -172,8 +174,11 @@ class SlackPolicy:
         """A group of prompts that waits for a unified instance would be stuck with KV of a node that has none."""
         if node_of(group) not in (None, node):
             return False
-        places = self._pool.instances.values() if group.inst is None else (group.inst,)
-        return node is None or any(group.may_go(inst) and inst.node == node for inst in places)
+        if node is None:
+            return True
+        if group.inst is not None:
+            return group.may_go(group.inst) and group.inst.node == node
+        return any(inst.node == node for inst in self._places(group))
 
     def forget(self, seq: Sequence) -> None:
         """See Policy."""
@@ -195,6 +200,16 @@ class SlackPolicy:
         for seq in proposal.prefill:
             if not seq.unissued_tokens:
                 proposal.tag.prompts.pop(seq.id, None)
+
+    def refined(self, model: Model) -> None:
+        """See Policy."""
+        for group in self._table.of(model):
+            group.refined()
+
+    def reshaped(self, model: Model) -> None:
+        """See Policy."""
+        for group in self._table.of(model):
+            group.changed()
 
     def unissued(self, inst: Instance, seq: Sequence) -> None:
         """See Policy. It comes first again."""
@@ -223,9 +238,13 @@ class SlackPolicy:
         keys = {id(g): g.urgency(now, late_s)[0] + g.model.behind for g in self._table.at(inst)}
         return sorted(sequences, key=lambda s: (-keys.get(id(self._table.group(s)), inf), -due(s), s.order))
 
+    def check(self, now: float) -> list[str]:
+        """See Policy."""
+        return disagreements(self._pool, self._table, now)
+
     def pool_pass(self, now: float) -> list[Move]:
         """See Policy and passes.py."""
-        self._shares.update({g.model.name: g.model for g in self._table.groups.values()}.values(), now)
+        self._shares.update(now)
         moves = run_pass(self._pool, self._settings, self._table, now)
         if self._pool.config.admission != "none":
             self._gate.measure(now)

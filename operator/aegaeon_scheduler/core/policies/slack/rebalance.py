@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heapq import nsmallest
 from math import inf
 
 from aegaeon_scheduler.core.policies.slack.group import Load, may_leave
@@ -14,11 +15,10 @@ _BUSIEST = 2  # instances of a pass that hand a group over: two moves are seen i
 def rebalance(picture: Picture) -> None:
     """From the busiest, where they are overloaded and a deadline is near."""
     settings = picture.settings
-    views = sorted(picture.views, key=lambda v: (-v.util, v.inst.order))
-    for view in views[:_BUSIEST]:
+    for view in nsmallest(_BUSIEST, picture.views, key=lambda v: (-v.util, v.inst.order)):
         if view.util < settings.busy_util or len(view.loads) < 2:
             return
-        worst_s = min(x.key for x in view.loads) - picture.now
+        worst_s = min(x.key for x in picture.note(view).loads) - picture.now
         if worst_s < settings.busy_slack_s:
             _move_from(picture, view)
 

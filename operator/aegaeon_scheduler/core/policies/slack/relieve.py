@@ -21,11 +21,11 @@ def relieve(picture: Picture) -> None:
         if len(view.loads) > 1:
             _evict_one(picture, view)
         elif over:
-            _shrink(picture, view, view.loads[0].group)
+            _shrink(picture, picture.note(view), view.loads[0].group)
 
 
 def _evict_one(picture: Picture, view: View) -> None:
-    victims = [x for x in view.loads if may_leave(x.group)]
+    victims = [x for x in picture.note(view).loads if may_leave(x.group)]
     if victims:
         victim = max(victims, key=lambda x: (x.slack, x.group.number))
         picture.evict(view, victim, f"{view.inst.id} holds too much")

@@ -9,11 +9,11 @@ a tier. With equal tiers and weights the order does not change.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from math import exp
 
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName, Tier
+from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Model
 
@@ -24,12 +24,15 @@ _MOST = 0.6  # of a tier: a starved model overtakes the others of its tier, and 
 class Shares:
     """Keeps `Model.behind` of the models that have groups. Seconds of turns are those that engines reported."""
 
-    def __init__(self, pool: Pool, settings: SlackSettings) -> None:
+    def __init__(self, pool: Pool, settings: SlackSettings, table: Table) -> None:
         self._pool = pool
+        self._table = table
         self._settings = settings
         self._spent: dict[ModelName, float] = {}  # seconds of the last `_LATELY_S` about
         self._seen: dict[ModelName, float] = {}
         self._at = 0.0
+        self._weighted = False  # as of that catalog
+        self._catalog = -1
 
     def tier_s(self, model: Model) -> float:
         """Seconds that its tier alone makes."""
@@ -38,14 +41,33 @@ class Shares:
     def _step_s(self, model: Model) -> float:
         return self._settings.tier_share * model.config.slo.ttft_s
 
-    def update(self, models: Iterable[Model], now: float) -> None:
-        """At each pass: `models` are those that have groups."""
-        models = list(models)
-        for model in models:
-            model.behind = model.tier_s = self.tier_s(model)
-        if len({model.config.terms.weight for model in self._pool.models.values()}) > 1:
+    def begin(self, model: Model) -> None:
+        """A group of it begins."""
+        model.tier_s = self.tier_s(model)
+        self._put(model, model.tier_s)
+
+    def _put(self, model: Model, behind: float) -> None:
+        if model.behind != behind:
+            model.behind = behind
+            for group in self._table.of(model):
+                group.refined()
+
+    def update(self, now: float) -> None:
+        """At each pass. Without weights that differ, only models with new groups need it, or all after a change."""
+        fresh = self._table.fresh()
+        if self._catalog == self._pool.catalog and not self._weighted:
+            for model in fresh:
+                self.begin(model)
+            return
+        self._catalog = self._pool.catalog
+        self._weighted = len({model.config.terms.weight for model in self._pool.models.values()}) > 1
+        models = list({group.model.name: group.model for group in self._table.groups.values()}.values())
+        if self._weighted:
             self._count(now)
             self._weigh(models)
+        else:
+            for model in models:
+                self.begin(model)
 
     def _weigh(self, models: list[Model]) -> None:
         tiers: dict[Tier, list[Model]] = defaultdict(list)
@@ -53,7 +75,8 @@ class Shares:
             tiers[model.config.terms.tier].append(model)
         for these in tiers.values():
             for model in these:
-                model.behind += self._excess(model, these) * self._step_s(model)
+                model.tier_s = self.tier_s(model)
+                self._put(model, model.tier_s + self._excess(model, these) * self._step_s(model))
 
     def _count(self, now: float) -> None:
         fade = exp((self._at - now) / _LATELY_S)

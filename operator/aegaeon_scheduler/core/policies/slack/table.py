@@ -7,7 +7,8 @@ from math import inf
 
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, SeqId
-from aegaeon_scheduler.core.policies.slack.group import Group, Kind, Load
+from aegaeon_scheduler.core.policies.slack.group import Group, Kind
+from aegaeon_scheduler.core.policies.slack.view import View
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
 
@@ -24,17 +25,38 @@ class Table:
         self._settings = settings
         self.groups: dict[int, Group] = {}
         self.waiting: dict[int, Group] = {}
-        self._at: dict[InstanceId, list[Group]] = {}
+        self.uneven = False  # instances differ in size
+        self._at: dict[InstanceId, View] = {}
         self._of: dict[Model, list[Group]] = {}
         self._joined: dict[SeqId, Group] = {}
+        self._emptied: dict[int, Group] = {}  # some may have members again
+        self._fresh: dict[Model, None] = {}  # groups of them began since the last pass
 
     def at(self, inst: Instance) -> list[Group]:
         """Groups placed on an instance, emptied ones included until the next pass."""
+        return self._at[inst.id].groups
+
+    def row(self, inst: Instance) -> View:
+        """What was measured last of an instance."""
         return self._at[inst.id]
+
+    def view(self, inst: Instance) -> View:
+        """What its groups ask of an instance."""
+        view = self._at[inst.id]
+        if view.stale:
+            view.measure(self._pool.estimates)
+        return view
+
+    def views(self) -> list[View]:
+        """Those of all instances, in order of attachment."""
+        for view in self._at.values():
+            if view.stale:
+                view.measure(self._pool.estimates)
+        return list(self._at.values())
 
     def live(self, inst: Instance) -> set[ModelName]:
         """Models with sequences in a group of the instance: their weights are no idle ones."""
-        return {group.model.name for group in self._at[inst.id] if group.members}
+        return {group.model.name for group in self._at[inst.id].groups if group.members}
 
     def of(self, model: Model) -> Collection[Group]:
         """Groups of a model, placed or waiting."""
@@ -46,22 +68,29 @@ class Table:
 
     def up(self, inst: Instance) -> None:
         """A fresh instance."""
-        self._at[inst.id] = []
+        self._at[inst.id] = View.of(inst, self._settings.headroom)
+        self._sizes()
         self._pool.ask_pass()
 
     def down(self, inst: Instance) -> None:
         """It is gone: its groups wait."""
-        for group in list(self._at.get(inst.id, ())):
+        view = self._at.get(inst.id)
+        for group in list(view.groups if view is not None else ()):
             self.remove(group)
         self._at.pop(inst.id, None)
+        self._sizes()
         for group in self.groups.values():
             if group.target is inst:
                 group.target = None
 
+    def _sizes(self) -> None:
+        self.uneven = len({view.size for view in self._at.values()}) > 1
+
     def create(self, model: Model, kind: Kind) -> Group:
         """An empty group that waits."""
         group = Group(model, kind, self._pool.tick())
-        self.groups[group.number] = self.waiting[group.number] = group
+        self.groups[group.number] = self.waiting[group.number] = self._emptied[group.number] = group
+        self._fresh[model] = None
         self._of.setdefault(model, []).append(group)
         self._pool.ask_pass()
         return group
@@ -70,13 +99,19 @@ class Table:
         """It is to run here."""
         group.inst, group.since, group.target, group.still = inst, inf, None, None
         self.waiting.pop(group.number, None)
-        self.at(inst).append(group)
+        group.watcher = view = self._at[inst.id]
+        view.groups.append(group)
+        view.changed()
+        group.changed()
 
     def remove(self, group: Group) -> None:
         """It waits."""
         if group.inst is not None:
-            self.at(group.inst).remove(group)
-            group.inst = group.still = None
+            view = self._at[group.inst.id]
+            view.groups.remove(group)
+            view.changed()
+            group.inst = group.still = group.watcher = None
+            group.changed()
             self.waiting[group.number] = group
             self._pool.ask_pass()
 
@@ -85,7 +120,10 @@ class Table:
         before = self._joined.get(seq.id)
         if before is not None and before is not group:
             self.leave(seq)
-        group.members[seq.id] = seq
+        if before is not group:
+            group.members[seq.id] = seq
+            seq.batch = group
+            group.remade()
         group.still = None
         self._joined[seq.id] = group
 
@@ -96,14 +134,16 @@ class Table:
             return
         group.members.pop(seq.id, None)
         group.prompts.pop(seq.id, None)
-        group.still = None
+        group.still = seq.batch = None
+        group.remade()
         if not group.members:
+            self._emptied[group.number] = group
             self._pool.ask_pass()
 
     def recast(self) -> None:
         """Instances came or went: groups that wait and may go nowhere begin anew as what the pool has room for."""
-        for group in list(self.groups.values()):
-            if group.inst is not None or any(group.may_go(i) for i in self._pool.instances.values()):
+        for group in list(self.waiting.values()):
+            if any(role in self._pool.fleet.of(group.model).roles for role in group.kind.roles):
                 continue
             running = [s for s in group.members.values() if s.stage is not Stage.QUEUED]
             if len(running) == len(group.members):
@@ -115,8 +155,7 @@ class Table:
 
     def prompt_kind(self, model: Model) -> Kind:
         """Where prompts of this model go: to instances of their own where there are any."""
-        prefill = any(i.role is Role.PREFILL and i.has(model) for i in self._pool.instances.values())
-        return Kind.PROMPTS if prefill else Kind.WHOLE
+        return Kind.PROMPTS if Role.PREFILL in self._pool.fleet.of(model).roles else Kind.WHOLE
 
     def move(self, leaving: list[Sequence], model: Model, kind: Kind) -> Group:
         """Make members of other groups a group of their own, which waits."""
@@ -139,14 +178,18 @@ class Table:
 
     def reap(self) -> None:
         """Emptied groups go; the weights stay where they are, idle."""
-        for group in [g for g in self.groups.values() if not g.members]:
+        emptied, self._emptied = self._emptied, {}
+        for number in sorted(emptied):
+            group = emptied[number]
+            if group.members:
+                continue
             self.remove(group)
             del self.groups[group.number], self.waiting[group.number]
             self._of[group.model].remove(group)
             if not self._of[group.model]:
                 del self._of[group.model]
 
-    def util(self, inst: Instance, now: float) -> float:
-        """Share of the instance's time that its groups ask for."""
-        settings, estimates = self._settings, self._pool.estimates
-        return sum(Load.of(g, now, settings, estimates, inst).util for g in self.at(inst) if g.members)
+    def fresh(self) -> Collection[Model]:
+        """Models of which groups began since this was last asked."""
+        fresh, self._fresh = self._fresh, {}
+        return fresh.keys()

@@ -14,17 +14,15 @@ from aegaeon_scheduler.core.policies.slack.view import View
 
 def unite(picture: Picture) -> None:
     """Those that wait join one on an engine, else one that waits as well, most urgent first."""
-    views = {view.inst.id: view for view in picture.views}
-    for _, _, group, rest in picture.waiting():
-        if len(picture.table.of(group.model)) < 2:
-            continue
+    of = picture.table.of
+    for _, _, group, rest in picture.waiting([g for g in picture.table.waiting.values() if len(of(g.model)) > 1]):
         for other in list(picture.table.of(group.model)):
             if other is group or other.kind is not group.kind or not other.members or not group.members:
                 continue
             if other.inst is None:
                 _together(picture, group, rest, other)
             else:
-                _join(picture, group, rest, other, views[other.inst.id])
+                _join(picture, group, rest, other, picture.note(picture.view(other.inst)))
 
 
 def _join(picture: Picture, group: Group, rest: Still, other: Group, view: View) -> None:
@@ -46,7 +44,8 @@ def _together(picture: Picture, group: Group, rest: Still, other: Group) -> None
     still = other.rest()
     if still is None or rest.only is not still.only or rest.node != still.node:
         return
-    view = next((v for v in picture.views if group.may_go(v.inst)), None)
+    inst = next((i for i in picture.pool.fleet.of(group.model).open if group.may_go(i)), None)
+    view = picture.view(inst) if inst is not None else None
     if view is not None and _fits(picture, picture.load_on(group, view.inst), picture.load_on(other, view.inst), view):
         picture.table.merge(group, other)
 

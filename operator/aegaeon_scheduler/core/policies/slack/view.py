@@ -1,43 +1,78 @@
-"""An instance as a pass sees it: what is asked of it, and what would fit. Kept up to date by the pass's own moves."""
+"""An instance as the policy sees it: what its groups ask of it, and what would fit.
+
+Kept from one event to the next, and computed again where a group has changed. A pass keeps it up to date by its moves.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
+from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import ModelName
-from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still
+from aegaeon_scheduler.core.estimate import Estimates
+from aegaeon_scheduler.core.policies.slack.group import Group, Load
 from aegaeon_scheduler.core.state import Instance
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class View:
-    """An instance: what its groups ask of it. `free`: no load is under way or waits for room.
+    """An instance and the `groups` that are placed on it; `loads` are of those with members.
 
-    `size` bytes are for models, `fits` of them may be filled; `most` is the largest rank of its groups; `lone` are the
-    bytes of models whose only quick copy is here.
+    `size` bytes are for models, `fits` of them may be filled. For the time of a pass: `free`: no load is under way or
+    waits for room; `most` is the largest rank of its groups; `lone` are the bytes of models whose only quick copy is
+    here.
     """
 
     inst: Instance
-    loads: list[Load]
-    util: float
-    nbytes: int
     size: int
     fits: float
-    free: bool
-    most: float
-    models: set[ModelName]
-    lone: dict[ModelName, int]
+    groups: list[Group] = field(default_factory=list)
+    loads: list[Load] = field(default_factory=list)
+    util: float = 0.0
+    nbytes: int = 0
+    models: set[ModelName] = field(default_factory=set)
+    free: bool = False
+    most: float = -inf
+    lone: dict[ModelName, int] = field(default_factory=dict)
+    stale: bool = True
+    _until: float = -inf  # what was noted holds
 
     @staticmethod
-    def of(inst: Instance, loads: list[Load], headroom: float, lone: dict[ModelName, int]) -> View:
-        """As it stands."""
+    def of(inst: Instance, headroom: float) -> View:
+        """Nothing is on it."""
         size = inst.slabs * inst.slab_bytes
-        view = View(inst, [], 0.0, 0, size, size * (1.0 - headroom), False, -inf, set(), lone)
-        view.free = not (inst.wanted or inst.book.loads or inst.incoming)
-        for load in loads:
-            view.add(load)
-        return view
+        return View(inst, size, size * (1.0 - headroom))
+
+    def changed(self) -> None:
+        """A group came, went, or asks for something else."""
+        self.stale = True
+
+    def measure(self, estimates: Estimates) -> None:
+        """What its groups ask for."""
+        self.loads, self.util, self.nbytes, self.most = [], 0.0, 0, -inf
+        self.models = set()
+        for group in self.groups:
+            if group.members:
+                self.add(group.load(estimates, self.inst))
+        self.stale = any(load.group.model.pools for load in self.loads)  # their prompts count, which come and go
+        self._until = -inf
+
+    def note(self, now: float, settings: SlackSettings) -> None:
+        """When its groups are due, as of now. Once in a pass: what moves of the pass change does not count."""
+        if now <= self._until:
+            return
+        self.most, self._until = -inf, inf
+        for load in self.loads:
+            if now > load.until:
+                load.note(now, settings)
+            self.most = max(self.most, load.rank)
+            self._until = min(self._until, load.until)
+
+    def take_loads(self) -> None:
+        """Whether a load can begin, now."""
+        inst = self.inst
+        self.free = not (inst.wanted or inst.book.loads or inst.incoming)
 
     def kept(self, name: ModelName) -> int:
         """Bytes of only copies without a group here, beside those of this model."""
@@ -75,24 +110,3 @@ class View:
         self.nbytes -= load.nbytes
         self.most = max((x.rank for x in self.loads), default=-inf)
         self.models.discard(load.group.model.name)
-
-
-@dataclass(slots=True)
-class Best:
-    """The most that any of some instances offers: bytes of room, slack of a group to preempt; `empty`: all of one."""
-
-    room: float
-    most: float
-    empty: bool
-
-    @staticmethod
-    def of(views: list[View]) -> Best:
-        """Over these."""
-        room = max((v.fits - v.nbytes for v in views), default=0.0)
-        return Best(room, max((v.most for v in views), default=-inf), any(not v.loads for v in views))
-
-    def beyond(self, group: Group, rank: float, rest: Still) -> bool:
-        """Whether none of them can take a group that waits; quick, for most of them."""
-        fp = group.model.fp
-        nbytes = fp.weight_bytes + rest.blocks * fp.kv_block_bytes
-        return not self.empty and nbytes > self.room and self.most <= rank

@@ -1,0 +1,69 @@
+"""The search of a pass ends early; it finds what a search of all instances finds."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from small_world import small_world
+
+from aegaeon_scheduler.core.config import SchedulerConfig, SlackSettings
+from aegaeon_scheduler.core.domain import ModelName, Role
+from aegaeon_scheduler.core.policies.slack import place
+from aegaeon_scheduler.core.policies.slack.group import Load
+from aegaeon_scheduler.core.policies.slack.picture import Picture
+from aegaeon_scheduler.core.policies.slack.view import View
+
+Found = tuple[View, Load] | tuple[View, list[Load]] | None
+
+
+def all_victims(picture: Picture, comer: place.Comer) -> Found:
+    """Every free instance, one after the other."""
+    found = []
+    for view in (v for v in comer.span.views if v.free and v.loads and comer.may_go(v)):
+        load = picture.load_on(comer.group, view.inst)
+        victims = place._victims(picture, view, load)
+        if victims:
+            score = view.util - max(x.rank - place._away_s(picture, x, load, view) for x in victims)
+            found.append((score, view.inst.order, view, victims))
+    return min(found, key=lambda x: x[:2])[2:] if found else None
+
+
+def all_room(picture: Picture, comer: place.Comer) -> Found:
+    """The same for those with room."""
+    found = []
+    for view in (v for v in comer.span.views if v.free and comer.may_go(v)):
+        load = picture.load_on(comer.group, view.inst)
+        if place._has_room(view, load):
+            found.append((view.util + load.util, view.util, view.inst.order, view, load))
+    return min(found, key=lambda x: x[:3])[3:] if found else None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_pass_finds_what_a_search_of_all_instances_finds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"room": 0, "victims": 0}
+    best, roomiest = place._best_victims, place._roomiest
+
+    def victims(picture: Picture, comer: place.Comer) -> tuple[View, list[Load]] | None:
+        chosen = best(picture, comer)
+        assert chosen == all_victims(picture, comer)
+        found["victims"] += chosen is not None
+        return chosen
+
+    def room(picture: Picture, comer: place.Comer) -> tuple[View, Load] | None:
+        chosen = roomiest(picture, comer)
+        assert chosen == all_room(picture, comer)
+        found["room"] += chosen is not None
+        return chosen
+
+    monkeypatch.setattr(place, "_best_victims", victims)
+    monkeypatch.setattr(place, "_roomiest", room)
+    rng = random.Random(seed)
+    config = SchedulerConfig(policy=SlackSettings(min_stay_s=0.0, preempt_share=0.0))
+    world = small_world(roles=[Role.UNIFIED] * 4, config=config, models=12)
+    for i in range(150):
+        name = ModelName(f"m{rng.randrange(12)}")
+        world.request(f"r{i}", name, rng.randrange(1, 60), rng.randrange(1, 80), rng.uniform(0.0, 4.0))
+    world.run(until=60.0)
+    assert found["room"] > 10
+    assert found["victims"] > 3

@@ -263,7 +263,8 @@ class Catalog:
 
     def _adapter(self, name: str, adapter: model_pb2.AdapterSpec) -> gateway_pb2.ModelStatus:
         """An adapter as gateways see it: its base under another name, with the best of the adapter's own states."""
-        status = self.model(name)
+        status = gateway_pb2.ModelStatus()
+        status.CopyFrom(self.model(name))
         status.parent, status.spec.name = name, adapter.name
         status.spec.identity = with_adapter(self._specs[name].identity, adapter.identity)
         del status.spec.adapters[:]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, NewType
+from typing import NamedTuple, NewType, Protocol
 
 ModelName = NewType("ModelName", str)
 InstanceId = NewType("InstanceId", str)
@@ -182,3 +182,11 @@ class Held:
     output_tokens: int
     kv_tokens: int
     place: Place
+
+
+class Watcher(Protocol):
+    """Keeps what it computed from something, such as from a sequence, until that has changed."""
+
+    def changed(self) -> None:
+        """What was computed no longer holds."""
+        ...

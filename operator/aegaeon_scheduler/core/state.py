@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import InitVar, dataclass, field
 from enum import Enum
-from typing import Protocol
 
 from aegaeon_scheduler.core.book import Book, Grant
 from aegaeon_scheduler.core.commands import Body
@@ -24,6 +23,7 @@ from aegaeon_scheduler.core.domain import (
     Place,
     Role,
     SeqId,
+    Watcher,
 )
 from aegaeon_scheduler.core.events import InstanceUp, Submitted
 
@@ -132,14 +132,6 @@ class Issued(Grant):
     weights: Weights | None = None
 
 
-class Batch(Protocol):
-    """What a policy keeps sequences together in. It keeps what it computes from them until one has changed."""
-
-    def changed(self) -> None:
-        """A member has, or will have, another number of tokens, or its next one is due at another time."""
-        ...
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class Sequence:
     """One choice of one request.
@@ -159,7 +151,7 @@ class Sequence:
     held_until: float = 0.0
     preempted_at: tuple[Instance, int] | None = None  # where it was given up for others, and how many had ended
     open_id: CommandId | None = None
-    batch: Batch | None = None  # set by the policy
+    batch: Watcher | None = None  # set by the policy
     epoch: int = field(init=False)
     since: int = field(init=False)
     gateway: GatewayId = field(init=False)

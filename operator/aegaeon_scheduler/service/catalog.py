@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.config import ModelEntry, SourceEntry
@@ -64,6 +64,11 @@ def _source(entry: SourceEntry) -> model_pb2.ModelSource:
     return model_pb2.ModelSource(directory=entry.directory or "", root=entry.root)
 
 
+def _adapters(specs: Mapping[str, model_pb2.ModelSpec]) -> dict[str, tuple[str, model_pb2.AdapterSpec]]:
+    """By name, each with the name of its base."""
+    return {adapter.name: (name, adapter) for name, spec in specs.items() for adapter in spec.adapters}
+
+
 class Catalog:
     """Owner of the models and of their states by sidecar. `changed` is called whenever what gateways see has changed.
 
@@ -75,6 +80,7 @@ class Catalog:
 
     def __init__(self, models: Iterable[ModelEntry], changed: Callable[[], None]) -> None:
         self._specs = {entry.name: spec_of(entry) for entry in models}
+        self._adapters = _adapters(self._specs)
         self._states: dict[str, dict[InstanceId, model_pb2.ModelState]] = {name: {} for name in self._specs}
         self._withdrawing: set[str] = set()
         self._staged: dict[str, model_pb2.ModelSpec] = {}
@@ -104,6 +110,7 @@ class Catalog:
         if known is None or known.identity != spec.identity:
             self._states[spec.name] = {}
         self._specs[spec.name] = spec
+        self._adapters = _adapters(self._specs)
         self._withdrawing.discard(spec.name)
         self._changed()
 
@@ -150,6 +157,7 @@ class Catalog:
         self.unstage(name)
         self._states.pop(name, None)
         if self._specs.pop(name, None) is not None:
+            self._adapters = _adapters(self._specs)
             self._changed()
 
     def event(self) -> CatalogChanged:
@@ -170,7 +178,7 @@ class Catalog:
 
     def base_of(self, name: str) -> str:
         """The model of whose sequences those of this name are; the name itself where it is no adapter's."""
-        return next((base for base, adapter in self._adapters() if adapter.name == name), name)
+        return self._adapters[name][0] if name in self._adapters else name
 
     def knows(self, name: str) -> bool:
         """Whether it is a model or an adapter, withdrawing or not."""
@@ -178,23 +186,18 @@ class Catalog:
 
     def means(self, name: str, identity: str) -> bool:
         """Whether the name stands for this, as far as both sides know; false for a name that is not in the catalog."""
-        spec = self._specs.get(name)
-        known = None if spec is None else spec.identity
-        for base, adapter in self._adapters():
-            if adapter.name == name:
-                known = with_adapter(self._specs[base].identity, adapter.identity)
-        return known is not None and identity in ("", known)
+        if name in self._adapters:
+            base, adapter = self._adapters[name]
+            return identity in ("", with_adapter(self._specs[base].identity, adapter.identity))
+        return name in self._specs and identity in ("", self._specs[name].identity)
 
     def resolved(self, submit: gateway_pb2.Submit) -> gateway_pb2.Submit:
         """The same; of an adapter, as its base's with the adapter beside."""
-        for base, adapter in self._adapters():
-            if adapter.name == submit.model:
-                submit.model, submit.identity = base, self._specs[base].identity
-                submit.adapter, submit.adapter_identity = adapter.name, adapter.identity
+        if submit.model in self._adapters:
+            base, adapter = self._adapters[submit.model]
+            submit.model, submit.identity = base, self._specs[base].identity
+            submit.adapter, submit.adapter_identity = adapter.name, adapter.identity
         return submit
-
-    def _adapters(self) -> Iterator[tuple[str, model_pb2.AdapterSpec]]:
-        return ((name, adapter) for name, spec in self._specs.items() for adapter in spec.adapters)
 
     def report(self, instance: InstanceId, state: model_pb2.ModelState) -> bool:
         """A sidecar's newest word on a model; whether it is one that is served, and not what its name stood for."""

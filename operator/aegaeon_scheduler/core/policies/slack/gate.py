@@ -12,7 +12,8 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Role
 from aegaeon_scheduler.core.estimate import Estimate
 from aegaeon_scheduler.core.policies.slack.demand import Demand, Need, answer_tokens, lives
-from aegaeon_scheduler.core.policies.slack.group import Group, tokens
+from aegaeon_scheduler.core.policies.slack.group import Group
+from aegaeon_scheduler.core.policies.slack.sequences import tokens
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Sequence

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.policies import Move
-from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, due, may_leave
+from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, may_leave
 from aegaeon_scheduler.core.policies.slack.reach import Reach
+from aegaeon_scheduler.core.policies.slack.sequences import due
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.policies.slack.view import View
 from aegaeon_scheduler.core.pool import Pool

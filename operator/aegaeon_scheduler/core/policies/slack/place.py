@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from aegaeon_scheduler.core.policies.slack.free import Free, Span, still
-from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, may_leave, too_small
+from aegaeon_scheduler.core.policies.slack.group import Group, Load, Still, may_leave
 from aegaeon_scheduler.core.policies.slack.picture import Picture
 from aegaeon_scheduler.core.policies.slack.price import absence_s
+from aegaeon_scheduler.core.policies.slack.sequences import too_small
 from aegaeon_scheduler.core.policies.slack.view import View
 
 

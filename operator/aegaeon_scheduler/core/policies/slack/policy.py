@@ -13,9 +13,10 @@ from aegaeon_scheduler.core.domain import Role
 from aegaeon_scheduler.core.policies import Move, Proposal
 from aegaeon_scheduler.core.policies.slack.agreement import disagreements
 from aegaeon_scheduler.core.policies.slack.gate import Gate
-from aegaeon_scheduler.core.policies.slack.group import Group, Kind, due, node_of, tokens, too_small
+from aegaeon_scheduler.core.policies.slack.group import Group, Kind, node_of
 from aegaeon_scheduler.core.policies.slack.passes import run_pass
 from aegaeon_scheduler.core.policies.slack.reach import idle_order, past_host
+from aegaeon_scheduler.core.policies.slack.sequences import due, tokens, too_small
 from aegaeon_scheduler.core.policies.slack.shares import Shares
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.policies.slack.turns import Turns

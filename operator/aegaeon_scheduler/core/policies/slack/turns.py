@@ -13,7 +13,8 @@ from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Place
 from aegaeon_scheduler.core.policies import Proposal
-from aegaeon_scheduler.core.policies.slack.group import Group, Order, due
+from aegaeon_scheduler.core.policies.slack.group import Group, Order
+from aegaeon_scheduler.core.policies.slack.sequences import due
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.state import Instance, Sequence, Stage, Weights

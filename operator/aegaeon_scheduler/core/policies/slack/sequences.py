@@ -1,0 +1,41 @@
+"""What one sequence needs and when it is due, in-flight turns counted as run."""
+
+from __future__ import annotations
+
+from aegaeon_scheduler.core.book import blocks_for, least_slabs
+from aegaeon_scheduler.core.pool import Pool
+from aegaeon_scheduler.core.state import Instance, Model, Sequence
+
+
+def tokens(seq: Sequence) -> int:
+    """Tokens of context that it has or, before its prefill, will have."""
+    return max(seq.projected_kv, seq.prompt_tokens + seq.prefix_tokens)
+
+
+def too_small(pool: Pool, inst: Instance, model: Model, length: int) -> bool:
+    """Whether a sequence of this length does not fit the instance, empty as it may be, but fits another one."""
+    if _holds(inst, model, length):
+        return False
+    return any(_holds(i, model, length) for i in pool.fleet.of(model).open)
+
+
+def _holds(inst: Instance, model: Model, length: int) -> bool:
+    return model.footprint is None or least_slabs(model.fp, length + 1, inst.slab_bytes) <= inst.slabs
+
+
+def planned_output(seq: Sequence) -> int:
+    """Output tokens that it will have when all in-flight turns have run."""
+    made = seq.projected_kv - seq.prompt_tokens
+    return made + 1 if made >= seq.prefix_tokens and seq.projected_kv else seq.output_tokens
+
+
+def due(seq: Sequence) -> float:
+    """When its next token is due, in-flight turns counted as run."""
+    slo = seq.model.config.slo
+    return seq.arrival + slo.ttft_s + planned_output(seq) * slo.tbt_s
+
+
+def kv_blocks(seq: Sequence) -> int:
+    """KV blocks that it has or, before its prefill, will need."""
+    tokens = max(seq.kv_tokens, seq.projected_kv, seq.prompt_tokens + seq.prefix_tokens)
+    return blocks_for(seq.model.fp, tokens)

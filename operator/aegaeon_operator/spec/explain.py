@@ -41,6 +41,8 @@ ALLOWED = {
     r"^[!-~]+$": "ASCII without spaces",
     r"^[!-~]*$": "ASCII without spaces",
     r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$": "the name of an HTTP header",
+    r"^(\*|https?://[A-Za-z0-9.\-]+(:[0-9]{1,5})?)$": "* or an origin such as https://chat.example.com",
+    r"^https?://[A-Za-z0-9.\-\[\]:]+/?$": "an address such as http://collector.observability:4317",
     AMOUNT: "an amount such as 2, 500m or 4Gi",
     QUANTITY: "a quantity of bytes such as 4096, 512Mi or 2G",
     DURATION: "a duration such as 100ms, 10s or 1m30s",

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from aegaeon_sidecar.backends.rows import FEW_ROWS, padded_linear, row_tile
+from aegaeon_sidecar.backends.rows import FEW_ROWS, few_rows_product, padded_linear, row_tile
 
 COUNTS = (1, 2, 3, 8, 17, FEW_ROWS - 1, FEW_ROWS, FEW_ROWS + 1, 200)
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 1.0, torch.float16: 0.1}  # of sums of about 100, rounded twice
@@ -21,11 +21,12 @@ def data(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_a_product_is_torchs_for_every_number_of_rows_with_and_without_a_bias(dtype: torch.dtype) -> None:
     x, weight, bias = data(dtype)
-    tile = row_tile(dtype, 1) or 1
+    few = few_rows_product(dtype)
+    tile = row_tile(dtype, 1, few) or 1
     for count in (0, *COUNTS):
         for other in (None, bias):
             expected = linear(x[:count].float(), weight.float(), None if other is None else other.float())
-            product = padded_linear(x[:count], weight, other, tile)
+            product = padded_linear(x[:count], weight, other, tile, few)
             assert product.dtype == dtype
             torch.testing.assert_close(product.float(), expected, rtol=0, atol=TOLERANCE[dtype])
 
@@ -33,16 +34,18 @@ def test_a_product_is_torchs_for_every_number_of_rows_with_and_without_a_bias(dt
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_no_row_of_a_decode_depends_on_the_number_of_rows(dtype: torch.dtype) -> None:
     x, weight, bias = data(dtype)
-    tile = row_tile(dtype, 1)
+    few = few_rows_product(dtype)
+    tile = row_tile(dtype, 1, few)
     if not tile:
         pytest.skip("this machine's matrix library has no number of rows from which its sums keep their order")
-    whole = padded_linear(x[:FEW_ROWS], weight, bias, tile)
+    whole = padded_linear(x[:FEW_ROWS], weight, bias, tile, few)
     for count in COUNTS[:7]:
-        assert torch.equal(padded_linear(x[:count], weight, bias, tile), whole[:count])
+        assert torch.equal(padded_linear(x[:count], weight, bias, tile, few), whole[:count])
 
 
 def test_rows_that_do_not_lie_side_by_side_are_the_same_product() -> None:
     x, weight, _ = data(torch.float32)
+    few = few_rows_product(torch.float32)
     apart = torch.stack((x, x), dim=2)[:, :, 0]
     assert not apart.is_contiguous()
-    assert torch.equal(padded_linear(apart[:8], weight, None, 2), padded_linear(x[:8], weight, None, 2))
+    assert torch.equal(few(apart[:8], weight, None), few(x[:8], weight, None))

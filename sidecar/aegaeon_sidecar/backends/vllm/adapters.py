@@ -192,7 +192,7 @@ class Adapters:
 
 
 def _tile(rank: int) -> int:
-    return row_tile(torch.float32, torch.get_num_threads(), low_rank_shapes(rank)) or 1
+    return row_tile(torch.float32, torch.get_num_threads(), shapes=low_rank_shapes(rank)) or 1
 
 
 def _settings(directory: Path) -> bytes:

@@ -19,7 +19,7 @@ from torch.utils.dlpack import from_dlpack
 from aegaeon_native.arrays import DeviceBytes
 from aegaeon_proto.pooling import Purpose
 from aegaeon_sidecar.backends import AdapterLimits, Launched, StepInput
-from aegaeon_sidecar.backends.rows import row_tile
+from aegaeon_sidecar.backends.rows import few_rows_product, row_tile
 from aegaeon_sidecar.backends.told import Told, chosen_rows, wanted_rows
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.backends.vllm.adapters import Adapters
@@ -70,7 +70,9 @@ class VllmBackend:
             raise BackendError(f"dtype is {dtype!r}; allowed: {', '.join(ENGINE_DTYPES)}")
         self._dtype_name, self._dtype = dtype, getattr(torch, dtype)
         self._block_tokens = block_tokens
-        self._tile = row_tile(self._dtype, torch.get_num_threads()) if batch_invariant else 0
+        self._tile = (
+            row_tile(self._dtype, torch.get_num_threads(), few_rows_product(self._dtype)) if batch_invariant else 0
+        )
         self._masker = Masker(torch.get_num_threads())
         self._built: dict[Path, _Built] = {}
         self._shells: dict[str, tuple[Shell, str]] = {}

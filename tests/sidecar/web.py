@@ -16,6 +16,7 @@ from typing import Any
 from aegaeon_proto.outbound.client import Outbound
 from aegaeon_proto.outbound.limits import Limits
 from aegaeon_proto.outbound.policy import EVERYWHERE, Policy
+from aegaeon_proto.pooling import POOLING
 from aegaeon_sidecar.domain.catalog import HttpSource
 from aegaeon_sidecar.weights.boundary import Guarded
 from aegaeon_sidecar.weights.disk import DiskTier
@@ -90,9 +91,9 @@ class Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self) -> None:
-        _, root, rest = self.path.partition("?")[0].partition("/models/")
-        model, _, name = rest.partition("/")
-        folder = root + model
+        path = self.path.partition("?")[0]
+        name = POOLING if path.endswith(f"/{POOLING}") else path.rpartition("/")[2]
+        folder = path.removesuffix(f"/{name}")
         if self.folder.hanging and folder.endswith(self.folder.hanging):
             self.folder.released.wait()
         self.folder.tokens.append((self.path, self.headers.get("Authorization")))

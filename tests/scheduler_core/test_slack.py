@@ -249,26 +249,3 @@ def test_a_group_that_outgrew_its_engine_gives_up_what_is_needed_and_is_one_agai
     back_at = next(t for t, s in w.sends if isinstance(s.body, cmd.SwapIn))
     assert back_at < max(c.arrival + c.times[-1] for c in w.world.clients.values() if c.seq not in gone)
     assert len(w.bodies(cmd.Load)) == 1
-
-
-def test_a_load_that_no_sequence_waits_for_any_more_is_cancelled_and_the_next_one_begins():
-    w = Watched([Role.UNIFIED], slabs=150)
-    left = w.ask("left", 0, 50, 20)
-    stays = w.ask("stays", 1, 50, 20, at=0.12)
-    w.world.clock.at(0.2, lambda: w.world.cancel(left))
-    w.world.run(10)
-    loads = [body.model for body in w.bodies(cmd.Load)]
-    assert len(w.bodies(cmd.Cancel)) == 1
-    assert loads == ["m0", "m1"]
-    assert stays.times[0] < (0.2 - 0.12) + 0.2 + 0.1  # less than a whole load of the other model later
-    assert not any("m0" in engine.state.resident for engine in w.world.engines.values())
-
-
-def test_a_model_that_is_asked_for_again_after_its_load_was_cancelled_is_loaded_again():
-    w = Watched([Role.UNIFIED], slabs=150)
-    left = w.ask("left", 0, 50, 20)
-    w.world.clock.at(0.2, lambda: w.world.cancel(left))
-    again = w.ask("again", 0, 50, 20, at=0.2002)
-    w.world.run(10)
-    assert again.finished
-    assert [body.model for body in w.bodies(cmd.Load)] == ["m0", "m0"]

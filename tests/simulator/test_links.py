@@ -39,15 +39,3 @@ def test_a_node_shares_its_rate_work_conservingly() -> None:
     links = [Link(clock, one=True, node=node) for _ in range(2)]
     # five each until the first 10 bytes are over at 2 s; then 8, the most that a link takes, for the 16 left
     assert _ends([(links[0], 10.0), (links[1], 26.0)], clock) == pytest.approx([2.0, 4.0])
-
-
-@pytest.mark.parametrize("node", [False, True])
-def test_a_copy_that_is_stopped_is_never_done_and_the_next_one_begins_at_once(node):
-    clock, ends = Clock(), {}
-    link = Link(clock, one=True, node=Node(clock, 8.0) if node else None)
-    stops = [link.copy(80.0, 8.0, lambda i=i: ends.update({i: clock.now})) for i in range(3)]
-    clock.at(4.0, stops[0])
-    clock.at(5.0, stops[1])
-    while clock.step():
-        pass
-    assert ends == {2: pytest.approx(15.0)}

@@ -78,9 +78,7 @@ class Failures:
         weights.shared.broken = True
         if inst.weights.get(model.name) is weights:
             hide(inst, model.name)
-        if kind is FailureKind.CANCELLED:
-            self._pool.ask_pass()
-        if kind is None or kind is FailureKind.CANCELLED:
+        if kind is None:
             return
         failures = inst.failures[model.name] = inst.failures.get(model.name, 0) + 1
         if failures > self._pool.config.max_failures:

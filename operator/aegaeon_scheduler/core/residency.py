@@ -7,7 +7,7 @@ it free; until then the proposal waits and the policy is asked again.
 from __future__ import annotations
 
 from aegaeon_scheduler.core.book import blocks_for
-from aegaeon_scheduler.core.commands import Amend, Cancel, Close, Load, Open, PrefillPart, Turn
+from aegaeon_scheduler.core.commands import Amend, Close, Load, Open, PrefillPart, Turn
 from aegaeon_scheduler.core.copies import Copies
 from aegaeon_scheduler.core.domain import CommandId
 from aegaeon_scheduler.core.policies import Policy, Proposal
@@ -96,18 +96,6 @@ class Residency:
         inst.loads += 1
         model.loads += 1
         return load.weights
-
-    def cancel_obsolete(self, inst: Instance) -> None:
-        """Stop loads whose sequences have all ended or gone elsewhere: they hold up the lane, and take memory."""
-        for id in inst.book.loads:
-            load = inst.commands[id]
-            weights = load.weights
-            if weights is None or load.cancelled or len(weights.shared.members) > 1:
-                continue
-            awaited = any(turn.members for turn in inst.turns if turn.weights is weights)
-            if not awaited and not self._policy.wants(inst, weights.model):
-                load.cancelled = True
-                self._pool.send(inst, Cancel(id), f"no sequence waits for {weights.model.name} here")
 
     def join(self, inst: Instance, seq: Sequence) -> None:
         """Let a ready sequence join the outstanding turns of its batch at their next token boundary; a suspect none."""

@@ -144,8 +144,6 @@ class Scheduler:
                 self._mover.carry_out(move)
 
     def _fill(self, inst: Instance) -> None:
-        if inst.book.loads:
-            self._residency.cancel_obsolete(inst)
         if inst.wanted or inst.incoming:
             self._mover.send_waiting_moves(inst)
         barred: list[Proposal] = []

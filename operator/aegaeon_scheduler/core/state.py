@@ -124,7 +124,6 @@ class Issued(Grant):
     seq: Sequence | None
     members: dict[SeqId, Sequence] = field(default_factory=dict)
     prefills: tuple[Sequence, ...] = ()
-    cancelled: bool = False
     alone: bool = False  # a suspect's: nothing joins it, and nothing is queued behind it
     steps: int = 0
     steps_done: int = 0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from aegaeon_scheduler.core import commands as cmd
-from aegaeon_scheduler.core.domain import CommandId, FailureKind, InstanceId, ModelName, Place, SeqId
+from aegaeon_scheduler.core.domain import FailureKind, InstanceId, ModelName, Place, SeqId
 from aegaeon_simulator.engine.compute import ComputeLane
 from aegaeon_simulator.engine.host_cache import HostCache
 from aegaeon_simulator.engine.links import Link
@@ -48,7 +48,6 @@ class CopyLanes:
         self._cache = cache
         self._peer = peer
         self._completion = completion
-        self._loading: dict[CommandId, Callable[[], None]] = {}  # what stops a load that is under way
 
     def load(self, send: cmd.Send, body: cmd.Load) -> bool:
         """Copy the weights to the device, from host memory or from the node's disk before that."""
@@ -63,7 +62,6 @@ class CopyLanes:
         spec, nbytes, began = self._state.spec, served.footprint.weight_bytes, self._state.clock.now
 
         def done() -> None:
-            del self._loading[send.id]
             self._state.resident[body.model] = body.model
             if spec.stall_bytes_per_s:
                 self._compute.stall(nbytes / spec.stall_bytes_per_s)
@@ -71,10 +69,8 @@ class CopyLanes:
             self._completion.end(send, self._state.clock.now - began, nbytes)
 
         def copy() -> None:
-            if send.id in self._loading:
-                self._loading[send.id] = self._copy(nbytes, served.latency.load_bytes_per_s, done)
+            self._copy(nbytes, served.latency.load_bytes_per_s, done)
 
-        self._loading[send.id] = lambda: None
         if self._cache is None:
             copy()
         elif not self._cache.want(body.model, nbytes, copy, body.past_host):
@@ -90,17 +86,8 @@ class CopyLanes:
         self._state.later(0.0, lambda: self._completion.end(send, 0.0))
         return True
 
-    def stop_load(self, send: cmd.Send) -> bool:
-        """Stop a load that is under way: its slabs are free again. False: it is none."""
-        stop = self._loading.pop(send.id, None)
-        if stop is None or not isinstance(send.body, cmd.Load):
-            return False
-        stop()
-        self._state.device.drop_weights(self._state.models[send.body.model].footprint.weight_slabs)
-        return True
-
-    def _copy(self, nbytes: int, bytes_per_s: float, done: Callable[[], None]) -> Callable[[], None]:
-        return self._link.copy(nbytes, bytes_per_s, lambda: done() if self._state.alive else None)
+    def _copy(self, nbytes: int, bytes_per_s: float, done: Callable[[], None]) -> None:
+        self._link.copy(nbytes, bytes_per_s, lambda: done() if self._state.alive else None)
 
     def unload(self, send: cmd.Send, body: cmd.Unload) -> bool:
         """Give the weights' slabs back."""

@@ -109,16 +109,7 @@ class Engine:
             if not self.compute.amend(body):
                 self._lanes.amend(body)
         elif isinstance(body, cmd.Cancel):
-            self._cancel(body.id)
-
-    def _cancel(self, id: CommandId) -> None:
-        """A load that is under way stops; what is queued fails when its turn comes."""
-        load = self._lanes.active["weights"]
-        if load is None or load.id != id:
-            self._cancelled[id] = FailureKind.CANCELLED
-        elif self._copies.stop_load(load):
-            self._lanes.active["weights"] = None
-            self.fail(load, FailureKind.CANCELLED, "cancelled")
+            self._cancelled[body.id] = FailureKind.CANCELLED
 
     def _open(self, send: cmd.Send, body: cmd.Open) -> None:
         held = self.state.sequences.get(body.seq)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from aegaeon_simulator.clock import Clock
 
@@ -33,18 +32,10 @@ class Node:
         self._since = 0.0
         self._turn = 0
 
-    def copy(self, nbytes: float, most: float, done: Callable[[], None]) -> _Flow:
+    def copy(self, nbytes: float, most: float, done: Callable[[], None]) -> None:
         """Begin a copy at once."""
         self._advance()
-        flow = _Flow(nbytes, most, done)
-        self._flows.append(flow)
-        self._share()
-        return flow
-
-    def stop(self, flow: _Flow) -> None:
-        """It is not to be done after all: the others go on faster."""
-        self._advance()
-        self._flows = [other for other in self._flows if other is not flow]
+        self._flows.append(_Flow(nbytes, most, done))
         self._share()
 
     def _advance(self) -> None:
@@ -73,17 +64,6 @@ class Node:
             flow.done()
 
 
-@dataclass(slots=True, eq=False)
-class _Copy:
-    """A copy of one link, waiting or under way; `flow` is its part of what the node gives."""
-
-    nbytes: float
-    bytes_per_s: float
-    done: Callable[[], None]
-    ended: bool = False
-    flow: _Flow | None = None
-
-
 class Link:
     """One device's link. With `one` its copies run one after the other, else all at once; `node` may slow them down."""
 
@@ -92,38 +72,25 @@ class Link:
         self._one = one
         self._node = node
         self._busy = False
-        self._queue: deque[_Copy] = deque()
+        self._queue: deque[tuple[float, float, Callable[[], None]]] = deque()
 
-    def copy(self, nbytes: float, bytes_per_s: float, done: Callable[[], None]) -> Callable[[], None]:
-        """Copy so many bytes; `done` is called at the end. What is returned stops it, and then `done` is not called."""
-        copy = _Copy(nbytes, bytes_per_s, done)
+    def copy(self, nbytes: float, bytes_per_s: float, done: Callable[[], None]) -> None:
+        """Copy so many bytes; `done` is called at the end."""
         if self._one and self._busy:
-            self._queue.append(copy)
+            self._queue.append((nbytes, bytes_per_s, done))
         else:
-            self._begin(copy)
-        return lambda: self._stop(copy)
+            self._begin(nbytes, bytes_per_s, done)
 
-    def _begin(self, copy: _Copy) -> None:
+    def _begin(self, nbytes: float, bytes_per_s: float, done: Callable[[], None]) -> None:
         self._busy = True
+
+        def over() -> None:
+            self._busy = False
+            if self._queue:
+                self._begin(*self._queue.popleft())
+            done()
+
         if self._node is None:
-            self._clock.at(self._clock.now + copy.nbytes / copy.bytes_per_s, lambda: self._over(copy))
+            self._clock.at(self._clock.now + nbytes / bytes_per_s, over)
         else:
-            copy.flow = self._node.copy(copy.nbytes, copy.bytes_per_s, lambda: self._over(copy))
-
-    def _over(self, copy: _Copy) -> None:
-        if copy.ended:
-            return
-        copy.ended = True
-        self._busy = False
-        if self._queue:
-            self._begin(self._queue.popleft())
-        copy.done()
-
-    def _stop(self, copy: _Copy) -> None:
-        if copy in self._queue:
-            self._queue.remove(copy)
-            return
-        if self._node is not None and copy.flow is not None:
-            self._node.stop(copy.flow)
-        copy.done = lambda: None
-        self._over(copy)
+            self._node.copy(nbytes, bytes_per_s, over)

@@ -110,10 +110,6 @@ class Policy(Protocol):
         """Whether weights that a load reads from disk must not take the place of others in host memory."""
         ...
 
-    def wants(self, inst: Instance, model: Model) -> bool:
-        """Whether a model's load is still of use where it was ordered."""
-        ...
-
     def preemption_order(self, inst: Instance, sequences: list[Sequence], now: float) -> Iterable[Sequence]:
         """Sequences in preemption order: most slack first."""
         ...

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from itertools import chain
 
 from aegaeon_scheduler.core.config import PaperSettings
 from aegaeon_scheduler.core.domain import InstanceId, Role, SeqId
@@ -276,12 +275,6 @@ class PaperPolicy:
     def past_host(self, inst: Instance) -> bool:
         """See Policy. The host cache is inclusive: what was loaded last is in it."""
         return False
-
-    def wants(self, inst: Instance, model: Model) -> bool:
-        """See Policy."""
-        state = self._of(inst)
-        queued, batched = (group.model for group in state.queue.groups), (batch.model for batch in state.work.batches)
-        return any(one is model for one in chain(queued, batched))
 
     def preemption_order(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
         """Most slack first; prompts that wait for their first decode turn last."""

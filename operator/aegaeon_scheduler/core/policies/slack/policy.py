@@ -229,10 +229,6 @@ class SlackPolicy:
         """See Policy: what is in host memory and still asked for stays there."""
         return past_host(self._pool, inst, self._settings.stale_s)
 
-    def wants(self, inst: Instance, model: Model) -> bool:
-        """See Policy: for the group that is to run there, unless all of its members are gone."""
-        return any(group.model is model and group.members for group in self._table.at(inst))
-
     def preemption_order(self, inst: Instance, sequences: list[Sequence], now: float) -> list[Sequence]:
         """Those whose group has most slack first; within a group, those due last."""
         late_s = self._settings.late_slack_s

@@ -30,7 +30,7 @@ SCHEMA = {
 }
 FORMAT = {"type": "json_schema", "json_schema": {"name": "rows", "schema": SCHEMA}}
 Job = tuple[str, int]
-JOBS: list[Job] = [(model, seed) for model in MODELS for seed in range(3)]
+JOBS: list[Job] = [(model, seed) for model in MODELS for seed in range(2)]
 
 
 @pytest.fixture(scope="module")

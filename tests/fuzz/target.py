@@ -22,7 +22,7 @@ class Target:
     name: str
     open: Callable[[], AbstractContextManager[One]]
     instrument: tuple[str, ...]
-    slow_s: int = 20
+    slow_s: int = 60
     memory_mb: int = 1024
 
     @property

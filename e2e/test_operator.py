@@ -47,7 +47,7 @@ def settled_writes(namespace: Path) -> int:
     """As soon as none came for a while: controllers of the cluster fill in what is theirs."""
     before, now = -1, writes(namespace)
     while now != before:
-        time.sleep(3)
+        time.sleep(3)  # nothing announces that no more will be written
         before, now = now, writes(namespace)
     return now
 

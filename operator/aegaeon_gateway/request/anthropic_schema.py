@@ -8,9 +8,8 @@ from msgspec import Meta, Struct
 
 from aegaeon_gateway.request.anthropic_content import AnthropicMessage, AnthropicTool, Text, ToolChoice
 from aegaeon_gateway.request.parameters import Known, NoEffect, Refused
-from aegaeon_gateway.request.sampling_fields import StopString, TokenCount
+from aegaeon_gateway.request.sampling_fields import StopString, Temperature, TokenCount, TopK, TopP
 from aegaeon_gateway.request.schema import MAX_TOOLS
-from aegaeon_proto import sampling
 
 
 class Thinking(Struct, forbid_unknown_fields=True, frozen=True):
@@ -72,13 +71,9 @@ class MessagesRequest(CountRequest, forbid_unknown_fields=True, frozen=True, kw_
         Annotated[list[StopString], Meta(max_length=16)] | None, Meta(description="texts that end the answer")
     ] = None
     stream: Annotated[bool | None, Meta(description="server-sent events")] = None
-    temperature: Annotated[
-        Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="0 is greedy; smaller than 0.01 counts as 0.01")
-    ] = None
-    top_p: Annotated[
-        Annotated[float, Meta(ge=sampling.TOP_P.low, le=1)] | None, Meta(description="of the probability, 1 is off")
-    ] = None
-    top_k: Annotated[Annotated[int, Meta(ge=-1, lt=2**31)] | None, Meta(description="-1 and 0 are off")] = None
+    temperature: Temperature = None
+    top_p: TopP = None
+    top_k: TopK = None
 
 
 _REFUSED = {

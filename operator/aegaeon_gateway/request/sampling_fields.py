@@ -16,18 +16,23 @@ TokenCount = Annotated[int, Meta(ge=1, lt=2**31)]
 LikeliestCount = Annotated[int, Meta(ge=0, le=20)]
 
 
+Temperature = Annotated[
+    Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="0 is greedy; smaller than 0.01 counts as 0.01")
+]
+TopP = Annotated[
+    Annotated[float, Meta(ge=sampling.TOP_P.low, le=1)] | None, Meta(description="of the probability, 1 is off")
+]
+TopK = Annotated[Annotated[int, Meta(ge=-1, lt=2**31)] | None, Meta(description="-1 and 0 are off")]
+
+
 class SamplingFields(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """What every endpoint of OpenAI's takes. Ranges are OpenAI's; top_k, min_p and below are known extensions.
 
     None is what a client says that leaves a parameter out, or gives null.
     """
 
-    temperature: Annotated[
-        Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="0 is greedy; smaller than 0.01 counts as 0.01")
-    ] = None
-    top_p: Annotated[
-        Annotated[float, Meta(ge=sampling.TOP_P.low, le=1)] | None, Meta(description="of the probability, 1 is off")
-    ] = None
+    temperature: Temperature = None
+    top_p: TopP = None
     presence_penalty: Annotated[Penalty | None, Meta(description="of tokens of the output, once each")] = None
     frequency_penalty: Annotated[Penalty | None, Meta(description="of tokens of the output, each time")] = None
     logit_bias: Annotated[
@@ -40,7 +45,7 @@ class SamplingFields(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
         Meta(description="texts that end a choice; not before `min_tokens`"),
     ] = None
     stream: Annotated[bool | None, Meta(description="server-sent events")] = None
-    top_k: Annotated[Annotated[int, Meta(ge=-1, lt=2**31)] | None, Meta(description="-1 and 0 are off")] = None
+    top_k: TopK = None
     min_p: Annotated[Share | None, Meta(description="of the likeliest token's probability, 0 is off")] = None
     repetition_penalty: Annotated[
         Annotated[float, Meta(ge=sampling.REPETITION_PENALTY.low, le=sampling.REPETITION_PENALTY.high)] | None,

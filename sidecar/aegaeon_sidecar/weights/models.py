@@ -54,15 +54,46 @@ class Served:
             raise OtherWeightsError(f"{which}: other weights than those that were served")
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class Claims:
+    """What an entry of the catalog has of files and of the host cache.
+
+    `served`: what it must be, because it was served so; `located`: where its files are; `image`: None while it is not
+    on the host, and to be pinned before it is read; `pinned`: it is.
+    """
+
+    served: Served | None = None
+    located: Located | None = None
+    image: Image | None = None
+    pinned: bool = False
+
+    def check(self, files: WeightFiles, content: str = "") -> None:
+        """Raises OtherWeightsError when these files, of this content if it is known, are not what was served."""
+        if self.served is not None:
+            self.served.check(files, content)
+
+    def drop_image(self) -> None:
+        """Give up the claim on the host cache's copy."""
+        if self.image is not None:
+            self.image.close()
+        self.image, self.pinned = None, False
+
+    def let_go(self) -> None:
+        """It is not served any more: the host cache and the disk tier may evict it."""
+        self.drop_image()
+        if self.located is not None and self.located.stored is not None:
+            self.located.stored.close()
+        self.located = None
+
+
 @dataclass(slots=True, eq=False)
-class Model:
+class Model(Claims):
     """One entry of the catalog. Guarded by the engine's lock, but for what is set once by the fetcher.
 
     `transient`: what it failed of need not show in its files; `trying`: it is failed, and being tried again;
     `misses`: loads of it in a row that did not succeed;
-    `served`: what it must be, because it was served so; `located`: where its files are; `files`: as they were when they
-    last held what is served; `content`: hash of its weights, "" while they were never read whole;
-    `image`: None while they are not on the host, and to be pinned before it is read; `pinned`: it is.
+    `files`: as they were when they last held what is served; `content`: hash of its weights, "" while they were never
+    read whole.
     `resident`: its weights are in; `moving`: they come or go just now; `weights`: their slabs, now or the last time;
     `shown`: slabs that its range is mapped to, its own or not any more;
     `users`: steps that read its weights; `leaving`: no further step may; `map_s`, `copy_s`: seconds of its last load,
@@ -77,16 +108,12 @@ class Model:
     transient: bool = False
     trying: bool = False
     misses: int = 0
-    served: Served | None = None
-    located: Located | None = None
     files: WeightFiles | None = None
     pace: Pace = field(default_factory=Pace)
     next_report_s: float = 0.0
     next_log_s: float = field(default_factory=lambda: time.monotonic() + 5.0)
     content: str = ""
     layout: Layout | None = None
-    image: Image | None = None
-    pinned: bool = False
     range: Range | None = None
     resident: bool = False
     moving: bool = False
@@ -110,24 +137,6 @@ class Model:
     def usable(self) -> bool:
         """A step may run on it."""
         return self.resident and not self.leaving and not self.forgotten
-
-    def check(self, files: WeightFiles, content: str = "") -> None:
-        """Raises OtherWeightsError when these files, of this content if it is known, are not what was served."""
-        if self.served is not None:
-            self.served.check(files, content)
-
-    def drop_image(self) -> None:
-        """Give up the claim on the host cache's copy."""
-        if self.image is not None:
-            self.image.close()
-        self.image, self.pinned = None, False
-
-    def let_go(self) -> None:
-        """It is not served any more: the host cache and the disk tier may evict it."""
-        self.drop_image()
-        if self.located is not None and self.located.stored is not None:
-            self.located.stored.close()
-        self.located = None
 
     def state(self) -> ModelState:
         """The report on it."""
@@ -160,8 +169,8 @@ class Model:
 
 
 @dataclass(slots=True, eq=False)
-class Adapter:
-    """An adapter of a model in the catalog. Guarded by the engine's lock, as Model is, whose fields it has.
+class Adapter(Claims):
+    """An adapter of a model in the catalog. Guarded by the engine's lock, as Model is.
 
     `pinned`: sequences use its image; `coming`: it is being brought to the host cache; `forgotten`:
     it has left the catalog; `settings`: its adapter_config.json; `seed`: of its bytes and settings, b"" while unknown.
@@ -173,13 +182,9 @@ class Adapter:
     reason: str = ""
     transient: bool = False
     trying: bool = False
-    served: Served | None = None
-    located: Located | None = None
     files: WeightFiles | None = None
     settings: bytes = b""
     seed: bytes = b""
-    image: Image | None = None
-    pinned: bool = False
     coming: bool = False
     forgotten: bool = False
 
@@ -201,24 +206,6 @@ class Adapter:
         if not self.pinned or self.image is None or self.files is None:
             raise BackendError(f"adapter {self.name} is not here: {self.reason or 'its image was evicted'}")
         return AdapterWeights(self.seed.hex(), self.files.layout, self.settings, self.image.bytes)
-
-    def check(self, files: WeightFiles, content: str = "") -> None:
-        """See Model.check."""
-        if self.served is not None:
-            self.served.check(files, content)
-
-    def drop_image(self) -> None:
-        """See Model.drop_image."""
-        if self.image is not None:
-            self.image.close()
-        self.image, self.pinned = None, False
-
-    def let_go(self) -> None:
-        """See Model.let_go."""
-        self.drop_image()
-        if self.located is not None and self.located.stored is not None:
-            self.located.stored.close()
-        self.located = None
 
     def told(self) -> AdapterState:
         """Its part of the report on its base."""

@@ -169,6 +169,12 @@ class OneEngine:
         return seq
 
 
+def _config(folder: Path, **fields: object) -> SidecarConfig:
+    """Of an engine that no scheduler knows."""
+    place = {"instance": "bench", "node": "n", "role": "unified", "scheduler": "none", "segments": str(folder)}
+    return SidecarConfig.model_validate(place | fields)
+
+
 @asynccontextmanager
 async def one_engine(
     folder: Path,
@@ -194,15 +200,7 @@ async def one_engine(
         "host_cache_bytes": cache_bytes,
         "prefix_reuse": prefix_reuse,
     }
-    place = {
-        "instance": "bench",
-        "node": "n",
-        "role": "unified",
-        "scheduler": "none",
-        "segments": str(folder),
-        "device": device,
-    }
-    config = SidecarConfig.model_validate(place | {"memory": memory, "max_batch": max_batch})
+    config = _config(folder, memory=memory, max_batch=max_batch, device=device)
     loop = asyncio.get_running_loop()
     target = f"unix:{folder}/gateway.sock"
     gateway = await asyncio.create_subprocess_exec(

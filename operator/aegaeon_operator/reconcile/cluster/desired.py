@@ -110,7 +110,6 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
     """By component, without models and tenants: those come and go while pods run."""
     first, *others = (scheduler_target(key, component) for component in SCHEDULERS)
     targets: Json = {"scheduler": first, "standbys": others}
-    device = "cpu" if spec.accelerator.device == "cpu" else "cuda:0"  # the first that the pod was given
     found: dict[str, Json] = {
         "scheduler": {
             **scheduler_settings(key.name, spec, ()),
@@ -144,20 +143,23 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
             **_redis(platform),
         },
     }
-    for role, component in COMPONENTS.items():
-        found[component] = {
-            **sidecar_settings(role, spec),
-            "instance": component,
-            "node": "unknown",
-            **targets,
-            "device": device,
-            "segments": SEGMENTS,
-            **({} if spec.memory.disk else _HUB_DISK),
-            "tls": TLS,
-            "metrics_listen": f"0.0.0.0:{ENGINE_METRICS}",
-            "drain_s": ENGINE_DRAIN_S,
-        }
-    return found | dict.fromkeys(SCHEDULERS, found["scheduler"])
+    engines = {component: _engine_config(role, component, spec, targets) for role, component in COMPONENTS.items()}
+    return found | engines | dict.fromkeys(SCHEDULERS, found["scheduler"])
+
+
+def _engine_config(role: str, component: str, spec: GpuPoolSpec, targets: Json) -> Json:
+    return {
+        **sidecar_settings(role, spec),
+        "instance": component,
+        "node": "unknown",
+        **targets,
+        "device": "cpu" if spec.accelerator.device == "cpu" else "cuda:0",  # the first that the pod was given
+        "segments": SEGMENTS,
+        **({} if spec.memory.disk else _HUB_DISK),
+        "tls": TLS,
+        "metrics_listen": f"0.0.0.0:{ENGINE_METRICS}",
+        "drain_s": ENGINE_DRAIN_S,
+    }
 
 
 def _redis(platform: Platform) -> Json:

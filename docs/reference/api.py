@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from aegaeon_gateway.http.openapi import description
 from aegaeon_gateway.request.anthropic_schema import CountRequest, MessagesRequest
+from aegaeon_gateway.request.batch_schema import BatchRequest
 from aegaeon_gateway.request.parameters import NO_EFFECT, REFUSED
 from aegaeon_gateway.request.parse import KNOWN
 from aegaeon_gateway.request.pooled import EmbeddingRequest, RerankRequest, ScoreRequest
@@ -51,6 +52,11 @@ OF_PROMPTS = """
 Of [models that generate no text](../guides/embeddings.md); parameters and answers are those of vLLM's server. Where
 only some values are named, others are refused.
 """
+BATCHES = """
+## Batches
+
+Requests of a file, [answered on what online traffic leaves](../guides/batches.md). The body of `POST /v1/batches`:
+"""
 _ELSEWHERE = {name for kind in POOLED for name in kind.__struct_encode_fields__}  # of these endpoints of vLLM's server
 
 
@@ -81,6 +87,8 @@ def page() -> Iterator[str]:
     yield from other(ResponsesRequest, schemas)
     yield MESSAGES
     yield from other(MessagesRequest, schemas, without=CountRequest, marked_as="²")
+    yield BATCHES
+    yield from other(BatchRequest, schemas)
 
 
 def working(schemas: dict[str, Schema], kinds: Mapping[type[Struct], str]) -> Iterator[str]:
@@ -106,6 +114,8 @@ def other(kind: Any, schemas: dict[str, Schema], *, without: Any = None, marked_
         field = properties[name]
         mark = "" if name in common else f" {marked_as}"
         yield f"| `{name}`{mark} | {type_of(field, schemas)} | {field.get('description', '')} |"
+    if kind not in KNOWN:
+        return
     for name, entry in KNOWN[kind].no_effect.items():
         yield f"| `{name}` | {type_of(properties[name], schemas)} | no effect: {entry.reason} |"
     for name, refused in KNOWN[kind].refused.items():

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from aegaeon_gateway.batches.settings import BatchSettings, batch_settings
 from aegaeon_gateway.errors import ConfigError
 from aegaeon_proto.outbound.client import Outbound
 from aegaeon_proto.outbound.policy import EntryError, Policy
@@ -52,6 +53,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "access_log": (bool,),
     "otlp_endpoint": (str, type(None)),
     "trace_ratio": (int, float),
+    "batches": (dict, type(None)),
     "http": (dict,),
 }
 
@@ -158,6 +160,8 @@ class GatewayConfig:
     """URL of an OpenTelemetry collector that takes OTLP over gRPC, http://HOST:4317; None: nothing is traced"""
     trace_ratio: float = 1.0
     """of requests without a trace context, 0 to 1; of the others those are traced whose client says so"""
+    batches: BatchSettings | None = None
+    """where files and batches are kept, and how much of them; None: there are none"""
     http: HttpLimits = HttpLimits()
     """bounds on what clients' connections may take"""
 
@@ -219,6 +223,7 @@ def _checked(data: dict[str, Any]) -> GatewayConfig:
         "http": _http_limits(data.get("http", {})),
         "allowed_sources": _allowed(data.get("allowed_sources", [])),
         "standbys": _texts("standbys", data.get("standbys", [])),
+        "batches": batch_settings(data["batches"]) if data.get("batches") is not None else None,
     }
     config = GatewayConfig(**{**data, **own})
     _check_tracing(config)

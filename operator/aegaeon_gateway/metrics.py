@@ -51,6 +51,7 @@ class ModelMetrics:
     """The children of one model."""
 
     def __init__(self, metrics: Metrics, model: str) -> None:
+        self._metrics = metrics
         self._requests = metrics.requests
         self._used = metrics.used
         self._model = model
@@ -75,6 +76,14 @@ class ModelMetrics:
     def token(self, *, gap_s: float, first: bool, on_time: bool) -> None:
         """One output token, `gap_s` seconds after the one before (the first: after the arrival)."""
         (self.ttft if first else self.tbt).observe(gap_s)
+        self.tokens.inc()
+        if on_time:
+            self.on_time.inc()
+        else:
+            self._metrics.late += 1
+
+    def deferred_token(self, *, on_time: bool) -> None:
+        """One output token of a batch, whose client does not wait: no latency."""
         self.tokens.inc()
         if on_time:
             self.on_time.inc()
@@ -118,6 +127,7 @@ class Metrics:
         self.open_streams = gauge("open_streams", "Requests being answered", by_model)
         self.scheduler_up = gauge("scheduler_up", "1 while attached to the scheduler")
         self.kv_used = 0.0  # of the pool, as the scheduler says
+        self.late = 0  # online tokens after their deadline
         self._models: dict[str, ModelMetrics] = {}
 
     def of(self, model: str) -> ModelMetrics:

@@ -6,15 +6,20 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from aiohttp import web
 
+from aegaeon_gateway.batches.kept import Kept as KeptBatches
+from aegaeon_gateway.batches.runner import BatchRunner
+from aegaeon_gateway.batches.throttle import Pressure, Throttle
+from aegaeon_gateway.batches.work import Tools
 from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.conversations import Bounds, Conversations, MemoryConversations, RedisConversations
 from aegaeon_gateway.http.access_log import AccessLog
+from aegaeon_gateway.http.batches import LineAsker
 from aegaeon_gateway.http.connections import Connections
 from aegaeon_gateway.http.gateway import Gateway
 from aegaeon_gateway.http.intake import Intake
@@ -84,11 +89,13 @@ async def serve(config: GatewayConfig, start_workers: Starter = start_process) -
         await gateway.workers.start()
         sink = await start_sink(config.sink, config.tls_folder, open_)
         stack.push_async_callback(sink.stop, grace=0.1)
+        access_log = AccessLog(_write_out if config.access_log else None)
         tasks = [asyncio.create_task(gateway.link.run()), asyncio.create_task(gateway.link.sweep())]
+        tasks += [asyncio.create_task(runner.run()) for runner in _runner(gateway, open_, access_log)]
         stack.push_async_callback(_cancel, tasks)
         shutdown = GracefulShutdown()
         await stack.enter_async_context(_pages(config, gateway, shutdown))
-        port = await stack.enter_async_context(_http(config, gateway, shutdown))
+        port = await stack.enter_async_context(_http(config, gateway, shutdown, access_log))
         yield Served(port, open_, gateway, tasks)
 
 
@@ -119,7 +126,25 @@ def _gateway(config: GatewayConfig, open_: OpenRequests, buckets: Buckets, start
     intake = Intake(config.max_open_requests, config.request_memory_bytes)
     kept, now = _conversations(config), int(time.time())
     tracing = Tracing(config.tracing, "aegaeon-gateway", config.name)
-    return Gateway(config, catalog, texts, workers, intake, link, metrics, tenants, limits, tracing, kept, now)
+    batches = KeptBatches.open(config.batches) if config.batches else None
+    return Gateway(config, catalog, texts, workers, intake, link, metrics, tenants, limits, tracing, kept, batches, now)
+
+
+def _runner(gateway: Gateway, open_: OpenRequests, access_log: AccessLog) -> Iterator[BatchRunner]:
+    """What works on batches, where there are any."""
+    if (kept := gateway.batches) is None:
+        return
+    seen = gateway.metrics.late
+
+    def pressure() -> Pressure:
+        nonlocal seen
+        late, seen = gateway.metrics.late - seen, gateway.metrics.late
+        return Pressure(late, open_.overdue(time.monotonic()), kv_used=gateway.metrics.kv_used)
+
+    asker = LineAsker(gateway, access_log, kept.settings.defer_s)
+    throttle, longest = Throttle(kept.settings.in_flight), gateway.config.max_body_bytes
+    tools = Tools(kept.store, kept.files, kept.settings, throttle, asker, longest)
+    yield BatchRunner(tools, gateway.config.name, pressure, kept.wake)
 
 
 def _conversations(config: GatewayConfig) -> Conversations:
@@ -137,10 +162,12 @@ def _pool_config(config: GatewayConfig) -> PoolConfig:
 
 
 @asynccontextmanager
-async def _http(config: GatewayConfig, gateway: Gateway, shutdown: GracefulShutdown) -> AsyncIterator[int]:
+async def _http(
+    config: GatewayConfig, gateway: Gateway, shutdown: GracefulShutdown, access_log: AccessLog
+) -> AsyncIterator[int]:
     """Serve HTTP; yields the port. At the end connections are drained; what is left then is cut."""
     refusals = Refusals(gateway.metrics)
-    app = make_app(gateway, refusals, AccessLog(_write_out if config.access_log else None))
+    app = make_app(gateway, refusals, access_log)
     connections = Connections(config.http, gateway.metrics, refusals)
     shutdown.attach(app)
     connections.attach(app)

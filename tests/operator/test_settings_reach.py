@@ -32,9 +32,10 @@ DISK: Json = {"memory": {"disk": {"path": "/var/lib/models"}}}
 PICKER: Json = {"gateway": {"endpointPicker": {}}}
 PICKER_SERVICE: Json = {"gateway": {"endpointPicker": {"service": {"name": "theirs"}}}}
 ADAPTERS: Json = {"backend": "vllm", "adapters": {"memory": "1Mi"}}
+BUCKET: Json = {"batches": {"s3": {"bucket": "night", "credentialsSecretRef": {"name": "s3", "key": "keys"}}}}
 PAPER: Json = {"scheduling": {"policy": "paper"}}
 # On one machine alone (`aegaeon up`): a cluster has a port of its own for metrics.
-LOCAL = {"scheduling.metricsPort"}
+LOCAL = {"scheduling.metricsPort", "batches.folder", "batches.s3.credentialsFile"}
 TOLERATION = {"key": "gpu", "operator": "Exists"}
 POD_TEMPLATE: dict[str, Any] = {
     "labels": {"team": "red"},
@@ -101,6 +102,16 @@ SETTINGS: dict[str, tuple[Any, set[str], Json]] = {
     "gateway.corsOrigins": (["https://chat.example.com"], {"gateway"}, {}),
     "gateway.accessLog": (True, {"gateway"}, {}),
     "tracing.endpoint": ("http://collector:4317", {"gateway", "scheduler"}, {}),
+    "batches.claim": ("night", {"gateway", "manifests"}, {}),
+    "batches.s3.bucket": ("other", {"gateway"}, BUCKET),
+    "batches.s3.prefix": ("other", {"gateway"}, BUCKET),
+    "batches.s3.endpoint": ("https://store.example", {"gateway"}, BUCKET),
+    "batches.s3.region": ("eu-central-1", {"gateway"}, BUCKET),
+    "batches.s3.credentialsSecretRef.name": ("other", {"manifests"}, BUCKET),
+    "batches.s3.credentialsSecretRef.key": ("other", {"manifests"}, BUCKET),
+    "batches.keep": ("1h", {"gateway"}, BUCKET),
+    "batches.tenantSize": ("1Gi", {"gateway"}, BUCKET),
+    "batches.inFlight": (7, {"gateway"}, BUCKET),
     "tracing.percent": (25, {"gateway"}, {"tracing": {"endpoint": "http://collector:4317"}}),
     "images.control": ("registry/control:2", {"manifests"}, {}),
     "images.engine": ("registry/engine:2", {"manifests"}, {}),
@@ -202,6 +213,18 @@ def test_a_setting_makes_a_difference_where_it_is_used(path: str, tmp_path: Path
     after = places(spec(around, at(path, value)), tmp_path / "after")
     differs = {place for place, found in before.items() if found != after[place]}
     assert wanted <= differs
+
+
+def test_the_place_of_batches_reaches_the_gateway_of_one_machine() -> None:
+    metadata = {"name": KEY.name, "namespace": KEY.namespace}
+    settings = LocalSettings(run_folder=Path("/run/q"), segments=Path("/dev/shm/q"), python="python3")
+    keys = {"bucket": "night", "credentialsFile": "/srv/keys"}
+    for given, said in (({"folder": "/srv/night"}, "/srv/night"), ({"s3": keys}, "/srv/keys"), ({"claim": "c"}, None)):
+        pool = GpuPool.model_validate({**gpu_pool(), "metadata": metadata, "spec": spec({}, {"batches": given})})
+        models = ModelPool.model_validate({**model_pool("red", "llama"), "metadata": metadata}, strict=False)
+        (gateway,) = (pod for pod in reconcile(Pool(pool, (models,)), settings) if pod.role is PodRole.GATEWAY)
+        found: Any = gateway.config.get("batches", {})
+        assert (found.get("folder") or found.get("s3", {}).get("credentials_file")) == said
 
 
 def test_the_port_of_metrics_reaches_the_scheduler_of_one_machine() -> None:

@@ -25,6 +25,7 @@ def manifests(
     host_kv: str = "32Mi",
     host_cache: str = "64Mi",
     backend: str = "torch",
+    batches: Path | None = None,
     **scheduling: Any,
 ) -> str:
     """A GpuPool and a ModelPool for these model directories."""
@@ -32,9 +33,10 @@ def manifests(
     if prefill:
         roles |= {"prefill": {"replicas": prefill}, "decode": {"replicas": decode}}
     memory = {"deviceBytes": device, "slabSize": "64Ki", "hostModelCache": host_cache, "hostKv": host_kv}
+    kept = {"batches": {"folder": str(batches)}} if batches else {}
     pool = {
         **_head("GpuPool"),
-        "spec": {**roles, "backend": backend, "memory": memory, "scheduling": {"qMax": "200ms", **scheduling}},
+        "spec": {**roles, **kept, "backend": backend, "memory": memory, "scheduling": {"qMax": "200ms", **scheduling}},
     }
     served = [
         {"name": name, "source": {"hostPath": str(path)}, "slo": {"ttft": "5s", "tbt": "200ms"}}

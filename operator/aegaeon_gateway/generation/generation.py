@@ -76,6 +76,7 @@ class Generation:
             submit.pooling.logits_of.extend(request.options.pooled.logits_of)
         submit.age_s = now - request.arrived
         submit.traceparent = request.marks.traceparent
+        submit.tenant, submit.defer_s = request.tenant, request.defer_s
         return message
 
     def accept(self, now: float) -> None:
@@ -150,10 +151,13 @@ class Generation:
                 self._score(choice, before, at)
 
     def _score(self, choice: Choice, index: int, at: float) -> None:
-        arrived, spec = self.request.arrived, self.request.spec
-        due = arrived + spec.ttft_s + index * spec.tbt_s
-        before = choice.last_at if index else arrived
-        self._metrics.token(gap_s=at - before, first=index == 0, on_time=at <= due)
+        request, spec = self.request, self.request.spec
+        due = request.arrived + request.defer_s + spec.ttft_s + index * spec.tbt_s
+        before = choice.last_at if index else request.arrived
+        if request.defer_s:
+            self._metrics.deferred_token(on_time=at <= due)
+        else:
+            self._metrics.token(gap_s=at - before, first=index == 0, on_time=at <= due)
         choice.last_at = at
         if index == 0:
             choice.first_at = at

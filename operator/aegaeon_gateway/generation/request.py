@@ -27,6 +27,7 @@ UNMARKED = Marks()
 class Request:
     """Each of `prompts` has one of `limits` and `options.n` choices. `texts`: what the answer repeats.
 
+    Of a batch, its tokens are due `defer_s` later.
     `spec` is of the model that the prompts were made for: token k is due `ttft_s + k * tbt_s` seconds after `arrived`
     (time.monotonic()). `said`, `conversation`: of a response, as in Done.
     """
@@ -43,6 +44,8 @@ class Request:
     said: bytes = b""
     conversation: bytes = b""
     marks: Marks = UNMARKED
+    tenant: str = ""
+    defer_s: float = 0.0
 
     @property
     def model(self) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from aegaeon_gateway.batches.kept import Kept
 from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.conversations import Conversations
 from aegaeon_gateway.http.intake import Intake
@@ -35,6 +36,7 @@ class Gateway:
     limits: Limits
     tracing: Tracing
     conversations: Conversations
+    batches: Kept | None  # where the pool keeps files and batches
     started: int  # unix seconds
 
     @property

@@ -15,17 +15,17 @@ from aegaeon_gateway.answer.completions import CompletionRenderer
 from aegaeon_gateway.answer.messages import MessagesRenderer
 from aegaeon_gateway.answer.render import Renderer
 from aegaeon_gateway.answer.responses import ResponsesRenderer
-from aegaeon_gateway.errors import ApiError
+from aegaeon_gateway.errors import ApiError, BodyTooLargeError, InvalidRequestError
 from aegaeon_gateway.generation.output import Usage
 from aegaeon_gateway.generation.request import Request
 from aegaeon_gateway.http.admission import Client
+from aegaeon_gateway.http.caller import Caller
 from aegaeon_gateway.http.event_stream import EventStream
-from aegaeon_gateway.http.gateway import TENANT, Gateway
+from aegaeon_gateway.http.gateway import Gateway
 from aegaeon_gateway.http.intake import TOKEN_BYTES, Holding, read_body
 from aegaeon_gateway.http.kept import KeptResponses
 from aegaeon_gateway.http.pooled import Pooler
 from aegaeon_gateway.http.preparation import Preparation, Received
-from aegaeon_gateway.http.record import RECORD
 from aegaeon_gateway.http.responses import Complete, stream, whole
 from aegaeon_gateway.http.silence import Silence
 from aegaeon_gateway.metrics import ModelMetrics
@@ -39,7 +39,9 @@ _RENDERERS: dict[Endpoint, Callable[[Request], Renderer]] = {
     "messages": MessagesRenderer,
     "responses": ResponsesRenderer,
 }
-Served = Callable[[web.Request, Received, ModelStatus, Holding], Awaitable[web.StreamResponse]]
+Read = Callable[[int, Holding], Awaitable[bytearray]]
+"""the body, of so many bytes at most"""
+Served = Callable[[Caller, Received, ModelStatus, Holding], Awaitable[web.StreamResponse]]
 
 
 class Answerer:
@@ -58,13 +60,13 @@ class Answerer:
         return await self._text(http, "completions")
 
     async def embeddings(self, http: web.Request) -> web.StreamResponse:
-        return await self._serve(http, "embeddings", self._pooler.serve)
+        return await self._pooled(http, "embeddings")
 
     async def rerank(self, http: web.Request) -> web.StreamResponse:
-        return await self._serve(http, "rerank", self._pooler.serve)
+        return await self._pooled(http, "rerank")
 
     async def score(self, http: web.Request) -> web.StreamResponse:
-        return await self._serve(http, "score", self._pooler.serve)
+        return await self._pooled(http, "score")
 
     async def messages(self, http: web.Request) -> web.StreamResponse:
         return await self._text(http, "messages")
@@ -82,26 +84,29 @@ class Answerer:
         return await self._at_once(http, "detokenize")
 
     @asynccontextmanager
-    async def _received(self, http: web.Request, endpoint: Endpoint) -> AsyncIterator[tuple[Received, Holding]]:
+    async def _received(
+        self, caller: Caller, endpoint: Endpoint, read: Read
+    ) -> AsyncIterator[tuple[Received, Holding]]:
         """A request that is open to its end, its body read and its model known; the body is kept by it alone."""
         arrived = time.monotonic()
-        client = Client(http[TENANT], self._gateway.tenants.current())
+        client = Client(caller.tenant, self._gateway.tenants.current())
         with self._gateway.intake.request(client.owner, shared=client.shared) as holding:
-            body = await read_body(http, self._preparation.most_bytes(client, endpoint), holding)
+            body = await read(self._preparation.most_bytes(client, endpoint), holding)
             name, previous = await self._preparation.names_of(client, body)
-            record = http[RECORD]
+            record = caller.record
             record.model, record.tenant = name, client.tenant.name
             history = b""
             if previous and endpoint == "responses":
                 history = await self._kept.conversation(client.tenant, previous)
                 holding.hold(len(body) + len(history))
-            received = Received(record.id, endpoint, client, name, arrived, body, record.marks, history)
+            marks, defer_s = record.marks, caller.defer_s
+            received = Received(record.id, endpoint, client, name, arrived, body, marks, history, defer_s)
             del body, history
             yield received, holding
 
     async def _at_once(self, http: web.Request, endpoint: Endpoint) -> web.Response:
         """What a worker answers alone."""
-        async with self._received(http, endpoint) as (received, _):
+        async with self._received(Caller.of(http), endpoint, partial(read_body, http)) as (received, _):
             answer = await self._preparation.answer(received, await self._preparation.ready(received.model))
         return web.Response(body=answer, content_type="application/json")
 
@@ -109,68 +114,91 @@ class Answerer:
         """What may be a stream. Raises ApiError while no status is out."""
         events = EventStream(http)
         try:
-            return await self._serve(http, endpoint, partial(self._served, events))
+            return await self._serve(Caller.of(http), endpoint, partial(read_body, http), partial(self._served, events))
         except ApiError as error:
             if not events.opened:
                 raise
             return await events.fail(error)
 
-    async def _serve(self, http: web.Request, endpoint: Endpoint, served: Served) -> web.StreamResponse:
+    async def _pooled(self, http: web.Request, endpoint: Endpoint) -> web.StreamResponse:
+        return await self._serve(Caller.of(http), endpoint, partial(read_body, http), self._pooler.serve)
+
+    async def line(self, caller: Caller, endpoint: Endpoint, body: bytes) -> bytes:
+        """The body of the whole answer to a line of a batch. Raises ApiError."""
+
+        async def read(most_bytes: int, holding: Holding) -> bytearray:
+            if len(body) > most_bytes:
+                raise BodyTooLargeError(most_bytes)
+            holding.hold(len(body))
+            return bytearray(body)
+
+        served = self._pooler.serve if endpoint == "embeddings" else partial(self._served, None)
+        response = await self._serve(caller, endpoint, read, served)
+        assert isinstance(response, web.Response), "without a stream answers are whole"
+        assert isinstance(response.body, bytes)
+        return response.body
+
+    async def _serve(self, caller: Caller, endpoint: Endpoint, read: Read, served: Served) -> web.StreamResponse:
         """From the body to the end of the answer, once more when the model changes before any of the answer is out."""
-        async with self._received(http, endpoint) as (received, holding):
+        async with self._received(caller, endpoint, read) as (received, holding):
             while True:
                 model = await self._preparation.ready(received.model)
                 try:
-                    return await served(http, received, model, holding)
+                    return await served(caller, received, model, holding)
                 except ApiError as error:
                     if received.body is None or not await self._preparation.is_another(model, error):
                         raise
 
     async def _served(
-        self, events: EventStream, http: web.Request, received: Received, model: ModelStatus, holding: Holding
+        self, events: EventStream | None, caller: Caller, received: Received, model: ModelStatus, holding: Holding
     ) -> web.StreamResponse:
         """By the model as it is. Raises ApiError, which may be of no more than that the name stands for another one."""
-        with http[RECORD].part("prepare"):
+        with caller.record.part("prepare"):
             request = await self._preparation.request(received, model)
+        if request.options.stream and events is None:
+            raise InvalidRequestError(
+                "Answers to lines of batches are no streams.", param="stream", code="invalid_value"
+            )
         holding.hold(request.prompt_tokens * TOKEN_BYTES + len(request.conversation))
         renderer = _RENDERERS[received.endpoint](request)
-        events.failure = renderer.failure
-        return await self._answer(http, request, renderer, holding, events)
+        if events is not None:
+            events.failure = renderer.failure
+        return await self._answer(caller, request, renderer, holding, events)
 
     async def _answer(
-        self, http: web.Request, request: Request, renderer: Renderer, holding: Holding, events: EventStream
+        self, caller: Caller, request: Request, renderer: Renderer, holding: Holding, events: EventStream | None
     ) -> web.StreamResponse:
         metrics = self._gateway.metrics.of(request.model)
-        http[RECORD].asked(request)
+        caller.record.asked(request)
         outcome = "cancelled"
         try:
             with metrics.open_streams.track_inprogress():
-                response, outcome = await self._metered(http, request, renderer, holding, events, metrics)
+                response, outcome = await self._metered(caller, request, renderer, holding, events, metrics)
         except ApiError as error:
             outcome = error.outcome
             raise
         finally:
             metrics.ended(outcome)
-            http[RECORD].outcome = outcome
+            caller.record.outcome = outcome
         return response
 
     async def _metered(
         self,
-        http: web.Request,
+        caller: Caller,
         request: Request,
         renderer: Renderer,
         holding: Holding,
-        events: EventStream,
+        events: EventStream | None,
         metrics: ModelMetrics,
     ) -> tuple[web.StreamResponse, str]:
         """Within the quotas; what was generated is charged however it ended."""
-        tenant, model, limits, record = http[TENANT], request.model, self._gateway.limits, http[RECORD]
+        tenant, model, limits, record = caller.tenant, request.model, self._gateway.limits, caller.record
         quota = self._gateway.tenants.current().quota_of(model)
         await limits.admit(tenant, model, quota, request.prompt_tokens, record.headers)
         complete = partial(self._complete, tenant, request, renderer)
         async with Answer(request, self._gateway.link, metrics) as answer:
             try:
-                if not request.options.stream:
+                if events is None or not request.options.stream:
                     return await whole(answer, renderer, holding, complete), "ok"
                 return events.response, await self._streamed(answer, renderer, events, complete)
             finally:

@@ -10,8 +10,9 @@ from functools import cache
 
 import msgspec
 
-from aegaeon_gateway.http import openapi_messages, openapi_responses
+from aegaeon_gateway.http import openapi_batches, openapi_messages, openapi_responses
 from aegaeon_gateway.http.openapi_shapes import COUNT, IDS, STRING, Json, fields, nullable
+from aegaeon_gateway.request.batch_schema import BatchRequest
 from aegaeon_gateway.request.parse import KNOWN
 from aegaeon_gateway.request.pooled import EmbeddingRequest, RerankRequest, ScoreRequest
 from aegaeon_gateway.request.responses_schema import ResponsesRequest
@@ -43,11 +44,13 @@ _ERRORS = {
 @cache
 def description() -> bytes:
     """The document of GET /openapi.json."""
-    schemas = _requests() | _answers() | openapi_messages.answers() | openapi_responses.answers()
+    schemas = _requests() | _answers()
+    for module in (openapi_messages, openapi_responses, openapi_batches):
+        schemas |= module.answers()
     document = {
         "openapi": "3.1.0",
         "info": {"title": "Aegaeon gateway", "version": "1", "description": "OpenAI's API of an Aegaeon pool."},
-        "paths": _completions() | _messages_api() | _responses_api() | _pooled() | _pages(),
+        "paths": _completions() | _messages_api() | _responses_api() | _pooled() | _files() | _batches() | _pages(),
         "components": {"schemas": schemas, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
         "security": [{"key": []}, {}],
     }
@@ -95,6 +98,39 @@ def _pooled() -> Json:
     }
 
 
+def _files() -> Json:
+    form = {"required": True, "content": {"multipart/form-data": {"schema": openapi_batches.FORM}}}
+    named = {"parameters": [_id(openapi_batches.ID)]}
+    content = {"application/octet-stream": {"schema": STRING}}
+    whole = {"responses": {"200": {"description": "The file as it is.", "content": content}, **_errors()}}
+    return {
+        "/v1/files": {
+            "post": _operation("createFile", "Upload a file.", {"requestBody": form, **_get("File")}),
+            "get": _operation("listFiles", "Your files, the newest first.", _get("FileList")),
+        },
+        "/v1/files/{id}": {
+            "get": _operation("getFile", "One file.", {**named, **_get("File")}),
+            "delete": _operation("deleteFile", "Keep it no longer.", {**named, **_get("DeletedFile")}),
+        },
+        "/v1/files/{id}/content": {"get": _operation("getFileContent", "What is in a file.", {**named, **whole})},
+    }
+
+
+def _batches() -> Json:
+    named = {"parameters": [_id(openapi_batches.ID)]}
+    create = {"requestBody": _body("BatchRequest"), **_get("Batch")}
+    return {
+        "/v1/batches": {
+            "post": _operation("createBatch", "Answer the requests of a file.", create),
+            "get": _operation("listBatches", "Your batches, the newest first.", _get("BatchList")),
+        },
+        "/v1/batches/{id}": {"get": _operation("getBatch", "One batch.", {**named, **_get("Batch")})},
+        "/v1/batches/{id}/cancel": {
+            "post": _operation("cancelBatch", "End a batch; what is answered stays.", {**named, **_get("Batch")})
+        },
+    }
+
+
 def _pages() -> Json:
     """What no engine computes."""
     one = {"parameters": [_id({"type": "string", "minLength": 1})], **_get("Model")}
@@ -115,7 +151,7 @@ def _id(schema: Json) -> Json:
 def _requests() -> dict[str, Json]:
     """The schemas of request bodies and what they name, with what their types cannot say."""
     kinds = [accepted(kind, known) for kind, known in KNOWN.items()]
-    every = [*kinds, TokenizeRequest, DetokenizeRequest, EmbeddingRequest, RerankRequest, ScoreRequest]
+    every = [*kinds, BatchRequest, TokenizeRequest, DetokenizeRequest, EmbeddingRequest, RerankRequest, ScoreRequest]
     _, schemas = msgspec.json.schema_components(every, ref_template=_COMPONENTS + "{name}")
     for kind, known in KNOWN.items():
         properties = schemas[kind.__name__]["properties"]

@@ -7,10 +7,10 @@ from aiohttp import web
 from aegaeon_gateway.answer.pooled import Pooling, Vector, embeddings, ranking, scores
 from aegaeon_gateway.errors import ApiError
 from aegaeon_gateway.generation.request import Request
-from aegaeon_gateway.http.gateway import TENANT, Gateway
+from aegaeon_gateway.http.caller import Caller
+from aegaeon_gateway.http.gateway import Gateway
 from aegaeon_gateway.http.intake import TOKEN_BYTES, Holding
 from aegaeon_gateway.http.preparation import Preparation, Received
-from aegaeon_gateway.http.record import RECORD
 from aegaeon_gateway.metrics import ModelMetrics
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
 
@@ -25,10 +25,10 @@ class Pooler:
         self._preparation = preparation
 
     async def serve(
-        self, http: web.Request, received: Received, model: ModelStatus, holding: Holding
+        self, caller: Caller, received: Received, model: ModelStatus, holding: Holding
     ) -> web.StreamResponse:
         """By the model as it is. Raises ApiError, which may be of no more than that the name stands for another one."""
-        record = http[RECORD]
+        record = caller.record
         with record.part("prepare"):
             request = await self._preparation.request(received, model)
         record.asked(request)
@@ -37,7 +37,7 @@ class Pooler:
         outcome = "cancelled"
         try:
             with metrics.open_streams.track_inprogress():
-                vectors = await self._metered(http, request, metrics)
+                vectors = await self._metered(caller, request, metrics)
             holding.hold(sum(vector.size for vector in vectors) * _NUMBER_BYTES)
             body = await _rendered(received, request, vectors)
             outcome = "ok"
@@ -49,11 +49,11 @@ class Pooler:
             record.outcome = outcome
         return web.Response(body=body, content_type="application/json")
 
-    async def _metered(self, http: web.Request, request: Request, metrics: ModelMetrics) -> list[Vector]:
+    async def _metered(self, caller: Caller, request: Request, metrics: ModelMetrics) -> list[Vector]:
         """Within the quotas; what was computed is billed however it ended."""
-        tenant, model = http[TENANT], request.model
+        tenant, model = caller.tenant, request.model
         quota = self._gateway.tenants.current().quota_of(model)
-        await self._gateway.limits.admit(tenant, model, quota, request.prompt_tokens, http[RECORD].headers)
+        await self._gateway.limits.admit(tenant, model, quota, request.prompt_tokens, caller.record.headers)
         async with Pooling(request, self._gateway.link, metrics) as pooling:
             try:
                 return await pooling.results()

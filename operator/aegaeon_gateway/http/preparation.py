@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aegaeon_gateway.errors import ApiError, ModelChangedError, TokenizerError, model_failed, overloaded
 from aegaeon_gateway.generation.request import Marks, Request, request_of
@@ -49,6 +49,7 @@ class Received:
     body: bytearray | None
     marks: Marks
     history: bytes = b""
+    defer_s: float = 0.0
     tries: int = 0
 
     def next_id(self) -> str:
@@ -102,7 +103,8 @@ class Preparation:
             self._gateway.metrics.of(received.model).ended(error.outcome)
             raise
         received.prepared()
-        return request_of(received.next_id(), model.spec, text.vocabulary, done, received.arrived, received.marks)
+        made = request_of(received.next_id(), model.spec, text.vocabulary, done, received.arrived, received.marks)
+        return replace(made, tenant=received.client.tenant.name, defer_s=received.defer_s)
 
     async def answer(self, received: Received, model: ModelStatus) -> bytes:
         """The body of an answer that needs no engine. Raises ApiError."""

@@ -17,6 +17,8 @@ from aegaeon_gateway.config import GatewayConfig
 from aegaeon_gateway.errors import BodyTooLargeError, HttpError
 from aegaeon_gateway.http.cors import Cors
 
+UPLOADS = "/v1/files"
+"""the one path whose bodies are forms; its handler bounds them"""
 _HINT = "send the JSON as it is with Content-Type: application/json"
 
 
@@ -32,7 +34,10 @@ def request_rules(config: GatewayConfig, cors: Cors) -> Middleware:
         if local:
             _check_names(request, names, cors)
         if request.method == "POST" and request.match_info.http_exception is None:
-            _check_body(request, config.max_body_bytes)
+            if request.path == UPLOADS or not request.can_read_body:
+                _check_page(request, cors)
+            if request.can_read_body or not request.path.endswith("/cancel"):
+                _check_body(request, config.max_body_bytes)
         return await handler(request)
 
     return check
@@ -43,12 +48,30 @@ def _check_body(request: web.Request, max_body_bytes: int) -> None:
     if encoding != "identity":
         message = f"Compressed bodies are not read; {_HINT}."
         raise HttpError(message, status=415, code="unsupported_encoding", headers={"Accept-Encoding": "identity"})
+    if request.path == UPLOADS:
+        _check_form(request)
+        return
     charset = request.charset or "utf-8"
     if request.content_type != "application/json" or charset.lower() not in {"utf-8", "utf8", "us-ascii"}:
         message = f"Only bodies of type application/json in UTF-8 are read; {_HINT}."
         raise HttpError(message, status=415, code="unsupported_media_type", headers={"Accept": "application/json"})
     if (request.content_length or 0) > max_body_bytes:
         raise BodyTooLargeError(max_body_bytes)
+
+
+def _check_form(request: web.Request) -> None:
+    if request.content_type != "multipart/form-data":
+        message = "Files are uploaded as multipart/form-data."
+        raise HttpError(message, status=415, code="unsupported_media_type", headers={"Accept": "multipart/form-data"})
+
+
+def _check_page(request: web.Request, cors: Cors) -> None:
+    """Of what browsers send for any page without asking first: forms, and requests without a body."""
+    origin = request.headers.get("Origin")
+    if origin is None or cors.allows(origin) or origin.partition("://")[2] == request.headers.get("Host"):
+        return
+    message = "Pages of other sites may not use this gateway (http.cors_origins)."
+    raise HttpError(message, status=403, code="foreign_origin")
 
 
 def _check_names(request: web.Request, names: Collection[str], cors: Cors) -> None:

@@ -16,14 +16,16 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from aegaeon_gateway.answer.messages import error_body
 from aegaeon_gateway.errors import ApiError, EngineError, overloaded
 from aegaeon_gateway.http.access_log import AccessLog
+from aegaeon_gateway.http.batches import BatchHandlers
 from aegaeon_gateway.http.cors import Cors
+from aegaeon_gateway.http.files import FileHandlers
 from aegaeon_gateway.http.gateway import TENANT, Gateway
 from aegaeon_gateway.http.handlers import Answerer
 from aegaeon_gateway.http.kept import KeptResponses
 from aegaeon_gateway.http.openapi import description
 from aegaeon_gateway.http.record import RECORD, Record
 from aegaeon_gateway.http.refusals import Refusals, drop_frames, malformed, of_aiohttp, respond
-from aegaeon_gateway.http.request_rules import request_rules
+from aegaeon_gateway.http.request_rules import UPLOADS, request_rules
 from aegaeon_gateway.http.traces import traced
 from aegaeon_gateway.models.catalog import phase_name, served_length
 from aegaeon_gateway.request_id import logged_as
@@ -35,6 +37,7 @@ _OF_MODELS = {"/tokenize", "/detokenize", "/rerank", "/score"}
 _REFUSED = 400  # from there on; `refusals` logs these
 _CLIENT_LEFT = 499  # as nginx writes into its log; no client receives it
 _RESPONSE_ID = r"{id:[\w.-]{1,128}}"
+_ID = r"{id:[A-Za-z0-9_-]{1,128}}"
 
 
 def make_app(gateway: Gateway, refusals: Refusals, access_log: AccessLog) -> web.Application:
@@ -54,6 +57,7 @@ def make_app(gateway: Gateway, refusals: Refusals, access_log: AccessLog) -> web
     app.router.add_get(f"/v1/responses/{_RESPONSE_ID}", kept.get)
     app.router.add_delete(f"/v1/responses/{_RESPONSE_ID}", kept.delete)
     app.router.add_post("/v1/embeddings", answerer.embeddings)
+    _add_batches(app, gateway)
     for prefix in ("", "/v1"):
         app.router.add_post(f"{prefix}/rerank", answerer.rerank)
         app.router.add_post(f"{prefix}/score", answerer.score)
@@ -66,6 +70,19 @@ def make_app(gateway: Gateway, refusals: Refusals, access_log: AccessLog) -> web
     app.router.add_get("/openapi.json", pages.openapi)
     app.router.add_get("/version", pages.version)
     return app
+
+
+def _add_batches(app: web.Application, gateway: Gateway) -> None:
+    files, batches = FileHandlers(gateway), BatchHandlers(gateway)
+    app.router.add_post(UPLOADS, files.upload)
+    app.router.add_get("/v1/files", files.list)
+    app.router.add_get(f"/v1/files/{_ID}", files.get)
+    app.router.add_get(f"/v1/files/{_ID}/content", files.content)
+    app.router.add_delete(f"/v1/files/{_ID}", files.delete)
+    app.router.add_post("/v1/batches", batches.create)
+    app.router.add_get("/v1/batches", batches.list)
+    app.router.add_get(f"/v1/batches/{_ID}", batches.get)
+    app.router.add_post(f"/v1/batches/{_ID}/cancel", batches.cancel)
 
 
 class _Pages:

@@ -11,6 +11,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.request.anthropic_schema import MESSAGES, CountRequest, MessagesRequest
+from aegaeon_gateway.request.batch_schema import BatchRequest
 from aegaeon_gateway.request.parameters import COMPLETIONS, Known
 from aegaeon_gateway.request.pooled import MAX_INPUTS, EmbeddingRequest, RerankRequest, ScoreRequest
 from aegaeon_gateway.request.responses_items import Item
@@ -42,8 +43,8 @@ class _Named(Struct):
 
 RequestT = TypeVar("RequestT", ChatRequest, CompletionRequest)
 StructT = TypeVar("StructT", bound=Struct)
-AloneT = TypeVar("AloneT", TokenizeRequest, DetokenizeRequest, RerankRequest, ScoreRequest)
-_ALONE = (TokenizeRequest, DetokenizeRequest, EmbeddingRequest, RerankRequest, ScoreRequest, _Named)
+AloneT = TypeVar("AloneT", TokenizeRequest, DetokenizeRequest, RerankRequest, ScoreRequest, BatchRequest)
+_ALONE = (BatchRequest, TokenizeRequest, DetokenizeRequest, EmbeddingRequest, RerankRequest, ScoreRequest, _Named)
 KNOWN: dict[type[Struct], Known] = {
     ChatRequest: COMPLETIONS,
     CompletionRequest: COMPLETIONS,

@@ -39,6 +39,14 @@ class OpenRequests:
             (running if generation.started else waiting)[generation.request.model] += 1
         return {model: (waiting[model], running[model]) for model in waiting | running}
 
+    def overdue(self, now: float) -> int:
+        """Online requests that wait for their first token for more than half of the time that they may."""
+        return sum(
+            not (generation.started or generation.request.defer_s)
+            and now - generation.request.arrived > generation.request.spec.ttft_s / 2
+            for generation in self
+        )
+
     def __iter__(self) -> Iterator[Generation]:
         return iter(list(self._open.values()))
 

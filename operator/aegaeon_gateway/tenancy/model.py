@@ -75,6 +75,10 @@ class Directory:
             raise UnauthorizedError("The API key is not known here; check it, or ask for a new one where you got it.")
         return self._by_name[name]
 
+    def named(self, name: str) -> Tenant | None:
+        """The tenant of now that has this name; the empty one is of clients without a key."""
+        return self._by_name.get(name) if name else ANYBODY
+
     def check(self, tenant: Tenant, model: str, served: Iterable[str]) -> None:
         """Raises UnauthorizedError without a key, ModelNotFoundError for a model that is not the tenant's."""
         if tenant.may_use(model, self.open_models):

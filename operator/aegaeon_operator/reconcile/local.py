@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aegaeon_operator.reconcile.pods import AttachedProbe, DesiredPod, HttpProbe, Json, PodRole, SocketProbe
-from aegaeon_operator.reconcile.processes import gateway_settings, scheduler_settings, sidecar_settings
+from aegaeon_operator.reconcile.processes import batches_entry, gateway_settings, scheduler_settings, sidecar_settings
 from aegaeon_operator.reconcile.tenants import tenants_file
 from aegaeon_operator.spec import Pool
 from aegaeon_operator.spec.resources import GpuPoolSpec
@@ -153,6 +153,7 @@ def _gateway(pool: Pool, settings: LocalSettings) -> DesiredPod:
         "fetched": str(settings.run_folder / "tokenizers"),
         "tenants": str(file),
         "metrics_listen": f"unix:{settings.gateway_metrics}",
+        **_batches(pool.gpu_pool.spec),
     }
     return DesiredPod(
         *_pod("gateway", PodRole.GATEWAY, "aegaeon_gateway", config, settings),
@@ -160,6 +161,13 @@ def _gateway(pool: Pool, settings: LocalSettings) -> DesiredPod:
         depends=("scheduler",),
         files={file: tenants},
     )
+
+
+def _batches(spec: GpuPoolSpec) -> Json:
+    store = spec.batches
+    if store is None or store.claim:  # which there are on Kubernetes alone
+        return {}
+    return {"batches": batches_entry(store, store.folder or "", store.s3.credentials_file if store.s3 else "")}
 
 
 def _allowed(spec: GpuPoolSpec) -> list[str]:

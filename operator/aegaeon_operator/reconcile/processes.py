@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aegaeon_operator.reconcile.pods import Json
+from aegaeon_operator.spec.batches import BatchStore
 from aegaeon_operator.spec.engines import AdapterRoom, Scheduling
 from aegaeon_operator.spec.resources import GpuPoolSpec, Quota, ServedModel, Source
 
@@ -111,6 +112,15 @@ def gateway_settings(spec: GpuPoolSpec) -> Json:
         "http": {"cors_origins": list(spec.gateway.cors_origins)},
         **({"otlp_endpoint": spec.tracing.endpoint, "trace_ratio": spec.tracing.percent / 100} if spec.tracing else {}),
     }
+
+
+def batches_entry(store: BatchStore, folder: str, credentials: str) -> Json:
+    """Where a gateway finds its files and batches; `folder` and the file of `credentials` as the gateway sees them."""
+    bounds: Json = {"keep_s": store.keep, "tenant_bytes": store.tenant_size, "in_flight": store.in_flight}
+    if store.s3 is None:
+        return {**bounds, "folder": folder}
+    place = store.s3.model_dump(exclude={"credentials_secret_ref", "credentials_file"})
+    return {**bounds, "s3": {**place, "credentials_file": credentials}}
 
 
 def quota_entry(quota: Quota) -> Json:

@@ -19,6 +19,7 @@ from aegaeon_operator.spec.base import (
     Metadata,
     Strict,
 )
+from aegaeon_operator.spec.batches import BatchStore
 from aegaeon_operator.spec.cel import field_rules, rules
 from aegaeon_operator.spec.engines import Accelerator, AdapterRoom, EngineTuning, PoolMemory, Scheduling
 from aegaeon_operator.spec.kubernetes import (
@@ -158,6 +159,9 @@ class GpuPoolSpec(Strict):
     )
     gateway: GatewayPods = Field(default=GatewayPods(), description="The OpenAI API, and on Kubernetes its pods.")
     tracing: Tracing | None = Field(default=None, description="Traces of requests; left out: none.")
+    batches: BatchStore | None = Field(
+        default=None, description="Files and batches (/v1/files, /v1/batches); left out: there are none."
+    )
     images: PoolImages = Field(default=PoolImages(), description="On Kubernetes: images of the pool's pods.")
     pod_template: PodTemplate = Field(default=PodTemplate(), description="On Kubernetes: laid over the engines' pods.")
     control_pod_template: PodTemplate = Field(

@@ -10,6 +10,8 @@ from aegaeon_operator.reconcile.cluster.attach import Attached, attach
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Json, Key, Live, Observed, Platform
 from aegaeon_operator.reconcile.cluster.names import (
     APPLIED,
+    BATCH_KEYS,
+    BATCHES,
     CACHE,
     CERTIFICATES,
     COMPONENTS,
@@ -36,6 +38,7 @@ from aegaeon_operator.reconcile.cluster.pods import ENGINE_DRAIN_S, GATEWAY_DRAI
 from aegaeon_operator.reconcile.cluster.routes import routes
 from aegaeon_operator.reconcile.cluster.workloads import workloads
 from aegaeon_operator.reconcile.processes import (
+    batches_entry,
     gateway_settings,
     model_entry,
     scheduler_settings,
@@ -141,6 +144,7 @@ def _configs(key: Key, pool: Live[GpuPool], spec: GpuPoolSpec, platform: Platfor
                 "trusted_proxies": list(spec.gateway.trusted_proxies),
             },
             **_redis(platform),
+            **_batches(spec),
         },
     }
     engines = {component: _engine_config(role, component, spec, targets) for role, component in COMPONENTS.items()}
@@ -160,6 +164,15 @@ def _engine_config(role: str, component: str, spec: GpuPoolSpec, targets: Json) 
         "metrics_listen": f"0.0.0.0:{ENGINE_METRICS}",
         "drain_s": ENGINE_DRAIN_S,
     }
+
+
+def _batches(spec: GpuPoolSpec) -> Json:
+    """Where files and batches are kept."""
+    store = spec.batches
+    if store is None or store.folder:  # which there is on one machine alone
+        return {}
+    given = store.s3 is not None and store.s3.credentials_secret_ref is not None
+    return {"batches": batches_entry(store, BATCHES, f"{BATCH_KEYS}/credentials" if given else "")}
 
 
 def _redis(platform: Platform) -> Json:

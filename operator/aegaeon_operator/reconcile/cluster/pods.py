@@ -6,6 +6,8 @@ from typing import Literal
 
 from aegaeon_operator.reconcile.cluster.facts import Json, Key, Platform
 from aegaeon_operator.reconcile.cluster.names import (
+    BATCH_KEYS,
+    BATCHES,
     CACHE,
     COMPONENTS,
     CREDENTIALS,
@@ -90,6 +92,7 @@ def gateway_pod(key: Key, spec: GpuPoolSpec, platform: Platform, config: Json) -
         secret_volume(key, "credentials", CREDENTIALS),
         *([secret_volume(key, "redis", REDIS)] if platform.redis and platform.redis.files else []),
         *_models(spec),
+        *_batches(spec),
         *scratch(tmp="/tmp", cache=CACHE),
     ]
     found = template(key, "gateway", spec, made, volumes, config, GATEWAY_DRAIN_S + WITHDRAW_S + 10)
@@ -165,6 +168,21 @@ def _models(spec: GpuPoolSpec) -> list[Volume]:
         else {"hostPath": {"path": models.path, "type": "Directory"}}
     )
     return [Volume("models", models.path, source, read_only=True)]
+
+
+def _batches(spec: GpuPoolSpec) -> list[Volume]:
+    """Where files and batches are kept, or the credentials of that store."""
+    store = spec.batches
+    if store is None:
+        return []
+    if store.claim:
+        return [Volume("batches", BATCHES, {"persistentVolumeClaim": {"claimName": store.claim}})]
+    ref = store.s3.credentials_secret_ref if store.s3 else None
+    if ref is None:
+        return []
+    items = [{"key": ref.key, "path": "credentials"}]
+    source = {"secret": {"secretName": ref.name, "items": items, "defaultMode": 0o440}}
+    return [Volume("batch-keys", BATCH_KEYS, source, read_only=True)]
 
 
 def _segments(key: Key, spec: GpuPoolSpec) -> Volume:

@@ -30,7 +30,7 @@ class Progress:
 
 def applied(observed: Observed, failures: Mapping[ChildKey, str]) -> Condition:
     """Whether the cluster has what the pool needs. Routes are ModelPools' own: what is wrong with one stands there."""
-    return first_of((_apply_failed, _all_applied), Applied(observed, failures))
+    return first_of((_apply_failed, _files_of_a_machine, _all_applied), Applied(observed, failures))
 
 
 def progressing(conditions: Sequence[Condition], rolling: str = "") -> Condition:
@@ -42,6 +42,16 @@ def _apply_failed(about: Applied) -> Condition | None:
     of_pool = {key: why for key, why in about.failures.items() if key.kind != "HTTPRoute"}
     text = "; ".join(f"{key.kind} {key.name}: {why}" for key, why in sorted(of_pool.items()))
     return no("Accepted", "ApplyFailed", text) if of_pool else None
+
+
+def _files_of_a_machine(about: Applied) -> Condition | None:
+    """What `aegaeon up` alone takes. The API server refuses it already."""
+    pool = about.observed.gpu_pool
+    store = pool.value.spec.batches if pool and pool.value else None
+    if store is None or not (store.folder or (store.s3 and store.s3.credentials_file)):
+        return None
+    text = "batches: folder and s3.credentialsFile are for `aegaeon up`; give claim, or s3.credentialsSecretRef"
+    return no("Accepted", "FileNotHere", text)
 
 
 def _all_applied(about: Applied) -> Condition:

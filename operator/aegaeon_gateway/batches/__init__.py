@@ -1,0 +1,1 @@
+"""OpenAI's files and batches: requests from a file, answered on what online traffic leaves of the engines."""

@@ -1,0 +1,150 @@
+"""The objects behind files and batches: a folder, or a prefix of a bucket. What exists is whole, whoever is killed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import LocalStore, S3Store
+
+from aegaeon_gateway.batches.settings import BatchSettings, Bucket
+from aegaeon_gateway.errors import ConfigError, overloaded
+from aegaeon_proto.credentials import CredentialsError, s3_keys
+from aegaeon_proto.redaction import sentence
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, S3Config  # there are none at run time
+
+log = logging.getLogger(__name__)
+
+_PART_BYTES = 5 << 20  # the least that S3 takes as a part of an upload
+_CLIENT: ClientConfig = {"connect_timeout": "10s", "timeout": "60s"}
+
+
+class Entry(NamedTuple):
+    """An object of a listing."""
+
+    key: str
+    nbytes: int
+
+
+class Store:
+    """Keys are texts with slashes. Every method raises UnavailableError when the store cannot be reached."""
+
+    def __init__(self, objects: LocalStore | S3Store) -> None:
+        self._objects = objects
+
+    async def get(self, key: str) -> bytes | None:
+        """All of an object; None without one."""
+        with _errors():
+            try:
+                return bytes(await (await self._objects.get_async(key)).bytes_async())
+            except FileNotFoundError:
+                return None
+
+    async def part(self, key: str, start: int, nbytes: int) -> bytes | None:
+        """A part of an object, fewer bytes at its end; None when it is not there any more."""
+        with _errors():
+            try:
+                return bytes(await self._objects.get_range_async(key, start=start, length=nbytes))
+            except FileNotFoundError:
+                return None
+
+    async def stream(self, key: str) -> AsyncIterator[bytes]:
+        """An object in pieces; nothing of one that is not there."""
+        with _errors(), suppress(FileNotFoundError):
+            found = await self._objects.get_async(key)
+            async for piece in found.stream():
+                yield bytes(piece)
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Write an object, in place of any before."""
+        with _errors():
+            await self._objects.put_async(key, data)
+
+    async def create(self, key: str, data: bytes) -> bool:
+        """Write an object that is not there; False when it is. Of several writers one gets True."""
+        with _errors():
+            try:
+                await self._objects.put_async(key, data, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return False
+            return True
+
+    async def upload(self, key: str, pieces: AsyncIterator[bytes]) -> int:
+        """Write an object in pieces; returns its bytes. It is there at the end or, when `pieces` fails, not at all."""
+        nbytes = 0
+        with _errors():
+            writer = obstore.open_writer_async(self._objects, key, buffer_size=_PART_BYTES)
+            async for piece in pieces:
+                await writer.write(piece)
+                nbytes += len(piece)
+            await writer.close()
+        return nbytes
+
+    async def delete(self, *keys: str) -> None:
+        """Remove objects, of which some may not be there."""
+        with _errors():
+            for key in keys:
+                with suppress(FileNotFoundError):
+                    await self._objects.delete_async(key)
+
+    async def entries(self, prefix: str) -> list[Entry]:
+        """All objects below a prefix, in the order of their keys."""
+        with _errors():
+            pages = [page async for page in self._objects.list_async(prefix)]
+        return sorted(Entry(one["path"], one["size"]) for page in pages for one in page)
+
+    async def folders(self, prefix: str) -> list[str]:
+        """The names right below a prefix that have objects below them, in order."""
+        with _errors():
+            found = await self._objects.list_with_delimiter_async(prefix)
+        return sorted(one.rpartition("/")[2] for one in found["common_prefixes"])
+
+
+def open_store(settings: BatchSettings) -> Store:
+    """Raises ConfigError."""
+    if settings.s3 is not None:
+        return Store(_bucket(settings.s3))
+    assert settings.folder is not None, "settings have one of both"
+    try:
+        Path(settings.folder).mkdir(parents=True, exist_ok=True)
+        return Store(LocalStore(settings.folder))
+    except (OSError, BaseError) as error:
+        raise ConfigError(f"batches.folder: {settings.folder}: {sentence(error)}") from error
+
+
+def _bucket(given: Bucket) -> S3Store:
+    try:
+        keys = s3_keys(given.credentials_file)
+    except CredentialsError as error:
+        raise ConfigError(f"batches.s3: {error}") from error
+    config: S3Config = {"region": given.region}
+    if given.endpoint:
+        config["endpoint"] = given.endpoint
+    if keys:
+        config["access_key_id"], config["secret_access_key"] = keys["aws_access_key_id"], keys["aws_secret_access_key"]
+    if "aws_session_token" in keys:
+        config["session_token"] = keys["aws_session_token"]
+    client: ClientConfig = {**_CLIENT, "allow_http": given.endpoint.startswith("http://")}
+    try:
+        return S3Store(given.bucket, prefix=given.prefix.strip("/") or None, config=config, client_options=client)
+    except BaseError as error:
+        raise ConfigError(f"batches.s3: {sentence(error)}") from error
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """What the store's client raises. An error of `pieces` is the caller's own, and passes."""
+    try:
+        yield
+    except (BaseError, OSError) as error:
+        if isinstance(error, ConnectionError):
+            raise
+        log.warning("the store of files and batches: %s", sentence(error))
+        raise overloaded("Files and batches cannot be reached at present; try again.") from error

@@ -1,0 +1,113 @@
+"""Handlers of /v1/batches, and the way of a batch's line to a model."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from typing import cast
+
+import orjson
+from aiohttp import web
+
+from aegaeon_gateway.batches.work import Reply
+from aegaeon_gateway.errors import (
+    ApiError,
+    EngineError,
+    ModelChangedError,
+    RateLimitedError,
+    UnauthorizedError,
+    UnavailableError,
+)
+from aegaeon_gateway.http.access_log import AccessLog
+from aegaeon_gateway.http.admission import Client
+from aegaeon_gateway.http.caller import Caller
+from aegaeon_gateway.http.files import answer, asked_of, kept_for, listed
+from aegaeon_gateway.http.gateway import TENANT, Gateway
+from aegaeon_gateway.http.handlers import Answerer
+from aegaeon_gateway.http.intake import read_body
+from aegaeon_gateway.http.record import RECORD, Record
+from aegaeon_gateway.request.batch_schema import BatchRequest
+from aegaeon_gateway.request.parse import parse_alone
+from aegaeon_gateway.request_id import logged_as
+from aegaeon_gateway.workers.wire import Endpoint
+
+log = logging.getLogger(__name__)
+
+_BODY_BYTES = 64 << 10
+_PAGE, _MOST = 20, 100  # batches of a page, as OpenAI's
+
+
+class BatchHandlers:
+    """POST and GET /v1/batches."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def create(self, http: web.Request) -> web.Response:
+        kept, tenant = kept_for(self._gateway, http)
+        http[RECORD].tenant = tenant
+        client = Client(http[TENANT], self._gateway.tenants.current())
+        with self._gateway.intake.request(client.owner, shared=client.shared) as holding:
+            asked = parse_alone(BatchRequest, await read_body(http, _BODY_BYTES, holding))
+        expiry = asked.output_expires_after
+        output_s = min(int(kept.settings.keep_s), expiry.seconds if expiry else int(kept.settings.keep_s))
+        made = await kept.batches.create(
+            tenant, asked.endpoint, asked.input_file_id, asked.completion_window, output_s, asked.metadata
+        )
+        kept.wake.set()
+        return answer(made)
+
+    async def list(self, http: web.Request) -> web.Response:
+        kept, tenant = kept_for(self._gateway, http)
+        return listed(*await kept.batches.page(tenant, asked_of(http.query, _MOST, _PAGE)))
+
+    async def get(self, http: web.Request) -> web.Response:
+        kept, tenant = kept_for(self._gateway, http)
+        return answer(await kept.batches.get(tenant, http.match_info["id"]))
+
+    async def cancel(self, http: web.Request) -> web.Response:
+        kept, tenant = kept_for(self._gateway, http)
+        return answer(await kept.batches.cancel(tenant, http.match_info["id"]))
+
+
+class LineAsker:
+    """Implements Asker: a line is a request of its tenant, within its grants and quotas of now."""
+
+    def __init__(self, gateway: Gateway, access_log: AccessLog, defer_s: float) -> None:
+        self._gateway = gateway
+        self._answerer = Answerer(gateway)
+        self._access_log = access_log
+        self._defer_s = defer_s
+
+    async def ask(self, tenant: str, endpoint: str, body: bytes) -> Reply:
+        """See Asker."""
+        record = Record(uuid.uuid4().hex, None, "POST", f"batch {endpoint}", "", time.monotonic())
+        with logged_as(record.log_id):
+            try:
+                reply = await self._reply(record, tenant, cast(Endpoint, endpoint), body)
+                record.status, record.outcome = reply.status, record.outcome or "ok"
+            finally:
+                self._access_log.add(record)
+        return reply
+
+    async def _reply(self, record: Record, tenant: str, endpoint: Endpoint, body: bytes) -> Reply:
+        try:
+            found = self._gateway.tenants.current().named(tenant)
+            if found is None:
+                raise UnauthorizedError("The tenant of this batch is not known here any more.")
+            caller = Caller(found, record, self._defer_s)
+            return Reply(200, record.id, await self._answerer.line(caller, endpoint, body))
+        except (UnavailableError, RateLimitedError) as error:
+            record.outcome = error.outcome
+            return Reply(error.status, record.id, b"", again_s=error.retry_after_s or 0.0)
+        except ModelChangedError as error:
+            record.outcome = error.outcome
+            return Reply(error.status, record.id, b"", again_s=0.0)
+        except ApiError as error:
+            refused = error
+        except Exception:  # whatever it is, the line gets an answer and the log the traceback
+            log.exception("a fault of the gateway")
+            refused = EngineError(f"The gateway failed on this request ({record.id}); its log says why.")
+        record.outcome = refused.outcome
+        return Reply(refused.status, record.id, orjson.dumps(refused.body()))

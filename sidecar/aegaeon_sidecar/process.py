@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -45,7 +46,10 @@ def main() -> int:
         given = vars(arguments.parse_args())
         config = read_config(given.pop("config"), {key: value for key, value in given.items() if value is not None})
         configure_threads(config.threads)
-        status, ended = asyncio.run(_serve(config, _backend(config)))
+        backend = _backend(config)
+        gc.freeze()  # else each full collection looks at all that was imported, and a step waits for it: 60 ms
+        gc.enable()
+        status, ended = asyncio.run(_serve(config, backend))
     except (SettingsError, BackendError, NativeError, OSError) as error:
         log.error("%s", error)  # one sentence for people, no traceback
         return 2

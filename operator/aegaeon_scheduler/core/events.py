@@ -90,7 +90,8 @@ class HostReported:
 class Submitted:
     """A request, or what is left of one (after a loss): one event for each choice.
 
-    `prefix_tokens` output tokens are with the client already; `arrival` is on the scheduler's clock, seconds.
+    `prefix_tokens` output tokens are with the client already; `arrival` is on the scheduler's clock, seconds. Tokens
+    are due `defer_s` later than the model's objective says. `priority`: among those of its tenant, lower ones first.
     """
 
     seq: SeqId
@@ -101,6 +102,9 @@ class Submitted:
     prompt_tokens: int
     prefix_tokens: int
     max_tokens: int
+    defer_s: float = 0.0
+    tenant: str = ""
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ class Model:
     failed: dict[InstanceId, str] = field(default_factory=dict)
     holders: dict[InstanceId, Instance] = field(default_factory=dict)  # whose `weights` have it; see shared_weights.py
     withdrawn: bool = False
+    ranked: bool = False  # some of its sequences were deferred, or had a priority
     queued: int = 0
     running: int = 0
     ended: int = 0
@@ -155,6 +156,11 @@ class Sequence:
     since: int = field(init=False)
     gateway: GatewayId = field(init=False)
     arrival: float = field(init=False)
+    due_from: float = field(init=False)  # its deadlines count from then on
+    deferred: bool = field(init=False)  # later than its arrival: what is not deferred comes first
+    tenant: str = field(init=False)
+    priority: int = field(init=False)
+    place_in_queue: int = field(init=False)  # by arrival, until a priority of its tenant moves it; see slack.ranks
     prompt_tokens: int = field(init=False)
     prefix_tokens: int = field(init=False)
     max_tokens: int = field(init=False)
@@ -175,6 +181,7 @@ class Sequence:
 
     def __post_init__(self, event: Submitted) -> None:
         self.id = event.seq
+        self.place_in_queue = self.order
         self.restart(event)
 
     def restart(self, event: Submitted) -> None:
@@ -182,6 +189,11 @@ class Sequence:
         self.epoch = self.since = event.epoch
         self.gateway = event.gateway
         self.arrival = event.arrival
+        self.due_from = event.arrival + event.defer_s
+        self.deferred = event.defer_s > 0.0
+        self.tenant = event.tenant
+        self.priority = event.priority
+        self.model.ranked |= self.deferred or event.priority != 0
         self.prompt_tokens = event.prompt_tokens
         self.prefix_tokens = event.prefix_tokens
         self.max_tokens = event.max_tokens
@@ -229,7 +241,7 @@ class Sequence:
     def deadline(self) -> float:
         """When its next token is due, on the scheduler's clock."""
         slo = self.model.config.slo
-        return self.arrival + slo.ttft_s + self.output_tokens * slo.tbt_s
+        return self.due_from + slo.ttft_s + self.output_tokens * slo.tbt_s
 
 
 @dataclass(slots=True, eq=False, repr=False)

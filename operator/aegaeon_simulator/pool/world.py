@@ -205,7 +205,8 @@ class World:
         if client.open:
             c = client
             age = (c.seq, c.epoch, GATEWAY, c.model, c.arrival)
-            self.feed(ev.Submitted(*age, c.prompt_tokens, len(c.times), c.max_tokens))
+            size = (c.prompt_tokens, len(c.times), c.max_tokens)
+            self.feed(ev.Submitted(*age, *size, c.defer_s, c.tenant, c.priority))
 
     def submit_again(self, client: Client) -> None:
         """As after a broken stream between gateway and scheduler."""

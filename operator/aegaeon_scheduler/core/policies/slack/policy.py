@@ -15,6 +15,7 @@ from aegaeon_scheduler.core.policies.slack.agreement import disagreements
 from aegaeon_scheduler.core.policies.slack.gate import Gate
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind, node_of
 from aegaeon_scheduler.core.policies.slack.passes import run_pass
+from aegaeon_scheduler.core.policies.slack.ranks import begun
 from aegaeon_scheduler.core.policies.slack.reach import idle_order, past_host
 from aegaeon_scheduler.core.policies.slack.sequences import due, tokens, too_small
 from aegaeon_scheduler.core.policies.slack.shares import Shares
@@ -199,6 +200,8 @@ class SlackPolicy:
         """See Policy."""
         assert isinstance(proposal.tag, Group)
         for seq in proposal.prefill:
+            if seq.model.ranked and seq.id in proposal.tag.prompts:
+                begun(seq, proposal.tag.prompts.values())
             if not seq.unissued_tokens:
                 proposal.tag.prompts.pop(seq.id, None)
 

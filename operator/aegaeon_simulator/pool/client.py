@@ -18,6 +18,7 @@ class Client:
     length: int
     max_tokens: int
     arrival: float
+    adapter: str = ""
     epoch: int = 1
     times: list[float] = field(default_factory=list)
     accepted: int = 0

@@ -38,6 +38,7 @@ def submitted(gateway: GatewayId, submit: gateway_pb2.Submit, now: float) -> Ite
             prompt_tokens=len(submit.prompt),
             prefix_tokens=len(choice.prefix),
             max_tokens=submit.limits.max_tokens,
+            adapter=submit.adapter_identity,
         )
 
 

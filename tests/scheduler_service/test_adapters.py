@@ -148,3 +148,16 @@ async def test_a_base_that_changes_is_prepared_without_its_adapters(serve: Any, 
             ("/models/a", 1),
             ("/models/other", 0),
         ]
+
+
+async def test_an_adapter_that_failed_on_some_engines_is_served_and_the_reason_is_shown(serve: Any, brain: Any) -> None:
+    async with serve(brain) as stack:
+        one, other, gateway = await stack.sidecar("decode-0"), await stack.sidecar("decode-1"), await stack.gateway()
+        await set_catalog(stack, base(adapter("poet")))
+        spec = await sent_catalog(one)
+        await report(one, spec, poet=(FAILED, "poet: no room"))
+        await status_of(gateway, "poet", FAILED)
+        await report(other, spec, poet=(CACHED, ""))
+        assert (await status_of(gateway, "poet", CACHED)).reason == "1 of 2 engines cannot serve it: poet: no room"
+        known = {event.instance: event.without for event in brain.all_of(events.ModelReported)}
+        assert known == {"decode-0": ((spec.adapters[0].identity, "poet: no room"),), "decode-1": ()}

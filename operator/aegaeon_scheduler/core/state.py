@@ -38,6 +38,10 @@ class Stage(Enum):
     LOST = "lost"
 
 
+Lacking = dict[InstanceId, dict[str, str]]
+"""by instance: identities of adapters, each with the reason"""
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Model:
     """One model of the catalog and its counters."""
@@ -50,6 +54,7 @@ class Model:
     footprint: Footprint | None = None
     waiting: dict[SeqId, Sequence] = field(default_factory=dict)  # no instance has the model yet
     failed: dict[InstanceId, str] = field(default_factory=dict)
+    without: Lacking = field(default_factory=dict)  # adapters that cannot be served there; see adapters.py
     holders: dict[InstanceId, Instance] = field(default_factory=dict)  # whose `weights` have it; see shared_weights.py
     withdrawn: bool = False
     ranked: bool = False  # some of its sequences were deferred, or had a priority
@@ -164,6 +169,7 @@ class Sequence:
     prompt_tokens: int = field(init=False)
     prefix_tokens: int = field(init=False)
     max_tokens: int = field(init=False)
+    adapter: str = field(init=False)
     output_tokens: int = field(init=False)
     home: Instance | None = field(init=False)
     source: Instance | None = field(init=False)
@@ -197,6 +203,7 @@ class Sequence:
         self.prompt_tokens = event.prompt_tokens
         self.prefix_tokens = event.prefix_tokens
         self.max_tokens = event.max_tokens
+        self.adapter = event.adapter
         self.output_tokens = event.prefix_tokens
         self.displace()
 
@@ -270,6 +277,7 @@ class Instance:
     stall_s: float = 0.0
     switch_s: float = 0.0
     phases: dict[ModelName, Phase] = field(default_factory=dict)
+    without: dict[ModelName, dict[str, str]] = field(default_factory=dict)  # adapters that failed here, and why
     weights: dict[ModelName, Weights] = field(default_factory=dict)
     contents: dict[ModelName, str] = field(default_factory=dict)  # hashes of weights, as this instance knows them
     shared_weights: dict[ModelName, SharedWeights] = field(default_factory=dict)  # by the name of `shared`
@@ -309,6 +317,14 @@ class Instance:
         if self.draining or self.stranded or self.phases.get(model.name) is not Phase.CACHED:
             return False  # `closed` and `cached` in place: a pass over a full pool asks a thousand times
         return model.footprint is None or model.footprint.weight_slabs < self.slabs
+
+    def lacks(self, seq: Sequence) -> bool:
+        """Whether its adapter cannot be served here, where its model may be."""
+        return bool(seq.model.without) and seq.adapter in seq.model.without.get(self.id, ())
+
+    def takes(self, seq: Sequence) -> bool:
+        """Whether it may come here: its model may, and its adapter is served here."""
+        return self.has(seq.model) and not self.lacks(seq)
 
     @property
     def closed(self) -> bool:

@@ -173,9 +173,9 @@ class Fetcher:
             with located.reading():
                 note = self._cache_weights(model, files)
             self._register(model, files)
-            self._phases.cached(model, note)
             with self._table.monitor.changed:
-                self.adapters.follow(model)
+                self.adapters.follow(model)  # before it may be asked for: sequences wait for adapters that are known
+            self._phases.cached(model, note)
 
     @contextmanager
     def _reporting(self, model: Model) -> Iterator[None]:

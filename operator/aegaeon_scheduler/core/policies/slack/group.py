@@ -106,7 +106,9 @@ class Group:
         return self.model.ranked and all(seq.deferred for seq in self.members.values())
 
     def may_go(self, inst: Instance) -> bool:
-        """Whether its kind and model allow it there."""
+        """Whether its kind, its model and its members' adapters allow it there."""
+        if self.model.without and any(inst.lacks(seq) for seq in self.members.values()):
+            return False
         return inst.role in self.kind.roles and inst.has(self.model)
 
     def ready(self) -> bool:

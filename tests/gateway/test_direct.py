@@ -58,7 +58,10 @@ async def test_a_fault_where_tokens_arrive_ends_its_own_answer_alone(
     monkeypatch.setattr(EventStream, "write_now", counted)
     answers = await streams(pool, 3)
     whole = [one for one in answers if one.endswith("data: [DONE]\n\n")]
+    [failed] = set(answers) - set(whole)
     assert len(whole) == 2
+    assert "The gateway failed on this request" in failed.split("data: ")[-1]
+    assert "HTTP/1.1" not in failed
     assert len(direct) >= 4, "none was written where it arrived"
 
 

@@ -89,7 +89,7 @@ class _Pages:
         return _json(self._model(self._gateway.catalog.get(name)))
 
     async def health(self, http: web.Request) -> web.Response:
-        """503 until the scheduler has told which models there are and who may use them; after that 200 in any case."""
+        """503 until the model catalog and the tenants are loaded; after that 200 in any case."""
         known = self._gateway.known
         scheduler = "attached" if self._gateway.link.connected else "unavailable"
         return _json({"status": "ok" if known else "starting", "scheduler": scheduler}, status=200 if known else 503)

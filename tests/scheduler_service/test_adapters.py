@@ -156,8 +156,8 @@ async def test_an_adapter_that_failed_on_some_engines_is_served_and_the_reason_i
         await set_catalog(stack, base(adapter("poet")))
         spec = await sent_catalog(one)
         await report(one, spec, poet=(FAILED, "poet: no room"))
-        await told(gateway, "poet", FAILED)
+        await status_of(gateway, "poet", FAILED)
         await report(other, spec, poet=(CACHED, ""))
-        assert (await told(gateway, "poet", CACHED)).reason == "1 of 2 engines cannot serve it: poet: no room"
+        assert (await status_of(gateway, "poet", CACHED)).reason == "1 of 2 engines cannot serve it: poet: no room"
         known = {event.instance: event.without for event in brain.all_of(events.ModelReported)}
         assert known == {"decode-0": ((spec.adapters[0].identity, "poet: no room"),), "decode-1": ()}

@@ -23,7 +23,9 @@ help: ## list the targets
 # A compiler's output is the same for the same sources: kept under the user's cache folder, by content.
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
-CCACHE = $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+ifneq ($(shell command -v ccache),)
+export CMAKE_CXX_COMPILER_LAUNCHER := ccache
+endif
 content = $(shell cat $(1) | sha256sum | cut -c1-24)
 
 # ---- set-up --------------------------------------------------------------------------------------------------------
@@ -109,7 +111,7 @@ sanitized-address: SANITIZE := address,undefined
 sanitized-thread: SANITIZE := thread
 sanitized-address sanitized-thread:
 	@$(BIN)/cmake -S native -B build/$@ -G Ninja -DAEGAEON_TESTS=ON -DAEGAEON_SANITIZE=$(SANITIZE) \
-	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja $(CCACHE) >/dev/null
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja >/dev/null
 	@MAKEFLAGS= $(BIN)/cmake --build build/$@ # ninja has a job pool of its own
 	@$(BIN)/ctest --test-dir build/$@ --output-on-failure
 SWITCHES ?= 10000
@@ -250,8 +252,8 @@ bench: models ## every figure beside its limit; JSON in benchmarks/results
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
 
 .PHONY: bench-vllm
-bench-vllm: $(VLLM_STAMP) models ## with vLLM: an engine beside vLLM's own, and SWITCHES forced switches of each of two pools
-	@missed=; $(VLLM_PY) -m benchmarks.vllm_engine || missed=" vllm_engine"; \
+bench-vllm: $(VLLM_STAMP) models ## with vLLM: front-end and engine beside vLLM's own, and SWITCHES forced switches of each of two pools
+	@missed=; $(VLLM_PY) -m benchmarks.front || missed=" front"; $(VLLM_PY) -m benchmarks.vllm_engine || missed="$$missed vllm_engine"; \
 	  PYTHONPATH=tests:. $(VLLM_PY) -m benchmarks.vllm_switches --switches $(SWITCHES) --models $(MODELS) || missed="$$missed vllm_switches"; \
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
 

@@ -25,7 +25,7 @@ for_types = {t.__name__: t for t in (*typing.get_args(ev.Event), *typing.get_arg
 @given(data=st.data())
 def test_every_event_and_command_survives_the_log(name, data):
     kind = for_types[name]
-    value = data.draw(st.from_type(kind).filter(lambda v: "nan" not in repr(v)))
+    value = data.draw(st.from_type(kind).filter(lambda v: "nan" not in repr(v).replace("tenant", "")))
     text = json.dumps(encode(value))
     assert decode(json.loads(text), kind) == value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from aegaeon_gateway.answer.completions import CompletionRenderer
 from aegaeon_gateway.answer.messages import MessagesRenderer
 from aegaeon_gateway.answer.render import Renderer
 from aegaeon_gateway.answer.responses import ResponsesRenderer
-from aegaeon_gateway.errors import ApiError
+from aegaeon_gateway.errors import ApiError, fault
 from aegaeon_gateway.generation.output import Usage
 from aegaeon_gateway.generation.request import Request
 from aegaeon_gateway.http.admission import Client
@@ -32,6 +33,8 @@ from aegaeon_gateway.metrics import ModelMetrics
 from aegaeon_gateway.tenancy import Tenant
 from aegaeon_gateway.workers.wire import Endpoint
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
+
+log = logging.getLogger(__name__)
 
 _RENDERERS: dict[Endpoint, Callable[[Request], Renderer]] = {
     "chat": ChatRenderer,
@@ -114,6 +117,13 @@ class Answerer:
             if not events.opened:
                 raise
             return await events.fail(error)
+        except ConnectionError:
+            raise
+        except Exception:  # a second status line would be read as part of the stream, which never ends
+            if not events.opened:
+                raise
+            log.exception("a fault of the gateway in a stream")
+            return await events.fail(fault(http[RECORD].id))
 
     async def _serve(self, http: web.Request, endpoint: Endpoint, served: Served) -> web.StreamResponse:
         """From the body to the end of the answer, once more when the model changes before any of the answer is out."""

@@ -47,6 +47,7 @@ def _instance(pool: Pool, inst: Instance) -> None:
     _same(len(turns) <= pool.config.lane_depth, f"{inst.id}: {len(turns)} turns on the lane")
     for seq in inst.sequences.values():
         _same(pool.sequences.get(seq.id) is seq and seq.home is inst, f"{inst.id} lists {seq.id}, which is elsewhere")
+        _same(not inst.lacks(seq), f"{seq.id} is on {inst.id}, where its adapter failed")
         for turn in seq.turns:
             _same(turn in inst.commands, f"{seq.id} is in turn {turn}, which is not out")
     distinct = {id(w.shared): w.shared for w in inst.weights.values()}

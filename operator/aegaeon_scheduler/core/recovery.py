@@ -62,6 +62,7 @@ class Recovery:
         for inst in self._pool.instances.values():
             inst.phases.pop(model.name, None)
             inst.contents.pop(model.name, None)
+            inst.without.pop(model.name, None)
             unshow(inst, model.name)
         del self._pool.models[model.name]
         self._pool.fleet.model_changed(model)
@@ -84,6 +85,10 @@ class Recovery:
             model.footprint = event.footprint
         self._pool.fleet.model_changed(model)
         self._policy.reshaped(model)
+        inst.without.pop(model.name, None)
+        if event.without:
+            inst.without[model.name] = dict(event.without)
+        self._failures.adapters_failed(model)
         if event.phase is Phase.CACHED and before is not Phase.CACHED and model.footprint is not None:
             self._cached(inst, model)
 
@@ -131,6 +136,7 @@ class Recovery:
         self._pool.instances[inst.id] = inst
         self._pool.missing.pop(inst.id, None)
         self._policy.instance_up(inst)
+        self._adapters()
         self._strand()
         inst.book.exact = not inst.reported
         for name in list(inst.reported):
@@ -191,7 +197,13 @@ class Recovery:
                 self._life.lose(seq, f"{instance} {why}", blame=0)
         for seq in [s for s in self._pool.sequences.values() if s.source is inst]:
             self._life.lose(seq, f"{instance} {why} before its KV was copied", blame=0)
+        self._adapters()
         self._strand()
+
+    def _adapters(self) -> None:
+        """Where they are served has changed with the instances."""
+        for model in [m for m in self._pool.models.values() if m.without]:
+            self._failures.adapters_failed(model)
 
     def _miss(self, instance: InstanceId) -> None:
         """It may be back, and so may others that are not gone for too long."""
@@ -274,7 +286,7 @@ class Recovery:
             self.expire(other[0], other[1], "another instance holds more of it")
 
     def _usable(self, inst: Instance, held: Held, seq: Sequence) -> bool:
-        if held.model != seq.model.name or not inst.has(seq.model) or held.prompt_tokens != seq.prompt_tokens:
+        if held.model != seq.model.name or not inst.takes(seq) or held.prompt_tokens != seq.prompt_tokens:
             return False
         if held.place is Place.NONE or (held.place is Place.HOST and inst.role is Role.PREFILL):
             return False

@@ -194,7 +194,7 @@ class Reports:
             self._life.clear(seq)
         slo, now = seq.model.config.slo, self._pool.now
         if slo.tbt_s > 0:
-            first_in_time = (now - seq.arrival - slo.ttft_s) / slo.tbt_s  # token k is on time when k >= this
+            first_in_time = (now - seq.due_from - slo.ttft_s) / slo.tbt_s  # token k is on time when k >= this
             late = min(output_tokens, max(seq.output_tokens, -int(-first_in_time // 1))) - seq.output_tokens
         else:
             late = 0 if now <= seq.deadline() else new

@@ -38,6 +38,10 @@ class Stage(Enum):
     LOST = "lost"
 
 
+Lacking = dict[InstanceId, dict[str, str]]
+"""by instance: identities of adapters, each with the reason"""
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Model:
     """One model of the catalog and its counters."""
@@ -50,8 +54,10 @@ class Model:
     footprint: Footprint | None = None
     waiting: dict[SeqId, Sequence] = field(default_factory=dict)  # no instance has the model yet
     failed: dict[InstanceId, str] = field(default_factory=dict)
+    without: Lacking = field(default_factory=dict)  # adapters that cannot be served there; see adapters.py
     holders: dict[InstanceId, Instance] = field(default_factory=dict)  # whose `weights` have it; see shared_weights.py
     withdrawn: bool = False
+    ranked: bool = False  # some of its sequences were deferred, or had a priority
     queued: int = 0
     running: int = 0
     ended: int = 0
@@ -155,9 +161,15 @@ class Sequence:
     since: int = field(init=False)
     gateway: GatewayId = field(init=False)
     arrival: float = field(init=False)
+    due_from: float = field(init=False)  # its deadlines count from then on
+    deferred: bool = field(init=False)  # later than its arrival: what is not deferred comes first
+    tenant: str = field(init=False)
+    priority: int = field(init=False)
+    place_in_queue: int = field(init=False)  # by arrival, until a priority of its tenant moves it; see slack.ranks
     prompt_tokens: int = field(init=False)
     prefix_tokens: int = field(init=False)
     max_tokens: int = field(init=False)
+    adapter: str = field(init=False)
     output_tokens: int = field(init=False)
     home: Instance | None = field(init=False)
     source: Instance | None = field(init=False)
@@ -175,6 +187,7 @@ class Sequence:
 
     def __post_init__(self, event: Submitted) -> None:
         self.id = event.seq
+        self.place_in_queue = self.order
         self.restart(event)
 
     def restart(self, event: Submitted) -> None:
@@ -182,9 +195,15 @@ class Sequence:
         self.epoch = self.since = event.epoch
         self.gateway = event.gateway
         self.arrival = event.arrival
+        self.due_from = event.arrival + event.defer_s
+        self.deferred = event.defer_s > 0.0
+        self.tenant = event.tenant
+        self.priority = event.priority
+        self.model.ranked |= self.deferred or event.priority != 0
         self.prompt_tokens = event.prompt_tokens
         self.prefix_tokens = event.prefix_tokens
         self.max_tokens = event.max_tokens
+        self.adapter = event.adapter
         self.output_tokens = event.prefix_tokens
         self.displace()
 
@@ -229,7 +248,7 @@ class Sequence:
     def deadline(self) -> float:
         """When its next token is due, on the scheduler's clock."""
         slo = self.model.config.slo
-        return self.arrival + slo.ttft_s + self.output_tokens * slo.tbt_s
+        return self.due_from + slo.ttft_s + self.output_tokens * slo.tbt_s
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -258,6 +277,7 @@ class Instance:
     stall_s: float = 0.0
     switch_s: float = 0.0
     phases: dict[ModelName, Phase] = field(default_factory=dict)
+    without: dict[ModelName, dict[str, str]] = field(default_factory=dict)  # adapters that failed here, and why
     weights: dict[ModelName, Weights] = field(default_factory=dict)
     contents: dict[ModelName, str] = field(default_factory=dict)  # hashes of weights, as this instance knows them
     shared_weights: dict[ModelName, SharedWeights] = field(default_factory=dict)  # by the name of `shared`
@@ -297,6 +317,14 @@ class Instance:
         if self.draining or self.stranded or self.phases.get(model.name) is not Phase.CACHED:
             return False  # `closed` and `cached` in place: a pass over a full pool asks a thousand times
         return model.footprint is None or model.footprint.weight_slabs < self.slabs
+
+    def lacks(self, seq: Sequence) -> bool:
+        """Whether its adapter cannot be served here, where its model may be."""
+        return bool(seq.model.without) and seq.adapter in seq.model.without.get(self.id, ())
+
+    def takes(self, seq: Sequence) -> bool:
+        """Whether it may come here: its model may, and its adapter is served here."""
+        return self.has(seq.model) and not self.lacks(seq)
 
     @property
     def closed(self) -> bool:

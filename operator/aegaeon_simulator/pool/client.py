@@ -18,6 +18,10 @@ class Client:
     length: int
     max_tokens: int
     arrival: float
+    defer_s: float = 0.0
+    tenant: str = ""
+    priority: int = 0
+    adapter: str = ""
     epoch: int = 1
     times: list[float] = field(default_factory=list)
     accepted: int = 0

@@ -160,6 +160,9 @@ class Submit(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     ADAPTER_FIELD_NUMBER: _builtins.int
     ADAPTER_IDENTITY_FIELD_NUMBER: _builtins.int
+    DEFER_S_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     request: _builtins.str
     model: _builtins.str
     age_s: _builtins.float
@@ -171,6 +174,12 @@ class Submit(_message.Message):
     adapter: _builtins.str
     """Of `model`. Gateways name an adapter as the model; the scheduler puts its base there, and it here."""
     adapter_identity: _builtins.str
+    defer_s: _builtins.float
+    """its tokens are due so many seconds later than the model's objective says"""
+    tenant: _builtins.str
+    """whose request it is; empty: of a client without a key"""
+    priority: _builtins.int
+    """among those of its tenant for this model: lower ones begin first"""
     @_builtins.property
     def prompt(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -200,10 +209,13 @@ class Submit(_message.Message):
         traceparent: _builtins.str = ...,
         adapter: _builtins.str = ...,
         adapter_identity: _builtins.str = ...,
+        defer_s: _builtins.float = ...,
+        tenant: _builtins.str = ...,
+        priority: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "pooling", b"pooling", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_identity", b"adapter_identity", "age_s", b"age_s", "choices", b"choices", "identity", b"identity", "limits", b"limits", "model", b"model", "pooling", b"pooling", "prompt", b"prompt", "request", b"request", "sampling", b"sampling", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_identity", b"adapter_identity", "age_s", b"age_s", "choices", b"choices", "defer_s", b"defer_s", "identity", b"identity", "limits", b"limits", "model", b"model", "pooling", b"pooling", "priority", b"priority", "prompt", b"prompt", "request", b"request", "sampling", b"sampling", "tenant", b"tenant", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1030,6 +1042,7 @@ class PoolStatus(_message.Message):
     MODELS_FIELD_NUMBER: _builtins.int
     SEQUENCES_FIELD_NUMBER: _builtins.int
     FETCHING_FIELD_NUMBER: _builtins.int
+    ADAPTERS_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     uptime_s: _builtins.float
     policy: _builtins.str
@@ -1041,6 +1054,10 @@ class PoolStatus(_message.Message):
     def sequences(self) -> _containers.RepeatedCompositeFieldContainer[Global___SequenceStatus]: ...
     @_builtins.property
     def fetching(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.ModelState]: ...
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelStatus]:
+        """as CatalogStatus has them; `parent` is the model that their requests count for"""
+
     def __init__(
         self,
         *,
@@ -1051,10 +1068,11 @@ class PoolStatus(_message.Message):
         models: _abc.Iterable[Global___ModelTraffic] | None = ...,
         sequences: _abc.Iterable[Global___SequenceStatus] | None = ...,
         fetching: _abc.Iterable[_model_pb2.ModelState] | None = ...,
+        adapters: _abc.Iterable[Global___ModelStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fetching", b"fetching", "instances", b"instances", "models", b"models", "policy", b"policy", "pool", b"pool", "sequences", b"sequences", "uptime_s", b"uptime_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "fetching", b"fetching", "instances", b"instances", "models", b"models", "policy", b"policy", "pool", b"pool", "sequences", b"sequences", "uptime_s", b"uptime_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

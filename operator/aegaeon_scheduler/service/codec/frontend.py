@@ -21,8 +21,9 @@ def complaint(submit: gateway_pb2.Submit) -> str:
         return "limits.max_tokens must be 1 or more"
     if any(choice.epoch < 1 for choice in submit.choices):
         return "epochs begin with 1"
-    if not 0 <= submit.age_s < math.inf:
-        return f"age_s is {submit.age_s}; it must be a number of seconds, 0 or more"
+    for name, seconds in (("age_s", submit.age_s), ("defer_s", submit.defer_s)):
+        if not 0 <= seconds < math.inf:
+            return f"{name} is {seconds}; it must be a number of seconds, 0 or more"
     return ""
 
 
@@ -38,6 +39,10 @@ def submitted(gateway: GatewayId, submit: gateway_pb2.Submit, now: float) -> Ite
             prompt_tokens=len(submit.prompt),
             prefix_tokens=len(choice.prefix),
             max_tokens=submit.limits.max_tokens,
+            defer_s=submit.defer_s,
+            tenant=submit.tenant,
+            priority=submit.priority,
+            adapter=submit.adapter_identity,
         )
 
 

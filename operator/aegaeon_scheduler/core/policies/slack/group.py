@@ -101,8 +101,14 @@ class Group:
         if self.watcher is not None:
             self.watcher.changed()
 
+    def deferred(self) -> bool:
+        """Whether all of it runs on what others leave: it takes no share of an instance's time."""
+        return self.model.ranked and all(seq.deferred for seq in self.members.values())
+
     def may_go(self, inst: Instance) -> bool:
-        """Whether its kind and model allow it there."""
+        """Whether its kind, its model and its members' adapters allow it there."""
+        if self.model.without and any(inst.lacks(seq) for seq in self.members.values()):
+            return False
         return inst.role in self.kind.roles and inst.has(self.model)
 
     def ready(self) -> bool:
@@ -132,7 +138,7 @@ class Group:
         for seq in members.values():
             made = seq.projected_kv - seq.prompt_tokens
             output = made + 1 if made >= seq.prefix_tokens and seq.projected_kv else seq.output_tokens
-            due = seq.arrival + ttft_s + output * tbt_s
+            due = seq.due_from + ttft_s + output * tbt_s
             if due < now:
                 late += 1
             elif due < best:
@@ -230,7 +236,11 @@ class Load:
         if fp.pools:
             util = group.prompts_s(estimates, inst) / max(slo.ttft_s, 1e-9)
         else:
-            step_s = estimates.of(group.model.name, inst.device).step_s(context, len(group.members))
+            step_s = (
+                0.0
+                if group.deferred()
+                else estimates.of(group.model.name, inst.device).step_s(context, len(group.members))
+            )
             util = step_s / max(slo.tbt_s, 1e-9)
         weights = fp.weight_slabs * inst.slab_bytes
         return Load(group, util, weights + blocks * fp.kv_block_bytes, weights)

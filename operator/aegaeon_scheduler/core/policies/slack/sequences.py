@@ -32,7 +32,7 @@ def planned_output(seq: Sequence) -> int:
 def due(seq: Sequence) -> float:
     """When its next token is due, in-flight turns counted as run."""
     slo = seq.model.config.slo
-    return seq.arrival + slo.ttft_s + planned_output(seq) * slo.tbt_s
+    return seq.due_from + slo.ttft_s + planned_output(seq) * slo.tbt_s
 
 
 def kv_blocks(seq: Sequence) -> int:

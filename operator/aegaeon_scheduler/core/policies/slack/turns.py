@@ -14,6 +14,7 @@ from aegaeon_scheduler.core.config import SlackSettings
 from aegaeon_scheduler.core.domain import Place
 from aegaeon_scheduler.core.policies import Proposal
 from aegaeon_scheduler.core.policies.slack.group import Group, Order
+from aegaeon_scheduler.core.policies.slack.ranks import in_order
 from aegaeon_scheduler.core.policies.slack.sequences import due
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
@@ -43,7 +44,8 @@ class Turns:
             if group.since == inf:
                 group.since = now
             prompt = None if id(group) in prompts else self._prompt(inst, group, order, now)
-            if prompt is not None and not (prompt.tokens and self._decodes_first(group, prompt, now)):
+            yields = prompt is not None and (prompt.tokens or prompt.prefill[0].deferred)
+            if prompt is not None and not (yields and self._decodes_first(group, prompt, now)):
                 return prompt
             batch = None if id(group) in batches else self._quantum(inst, group, key - now)
             if batch is not None or prompt is not None:
@@ -98,7 +100,7 @@ class Turns:
 
     def _first(self, inst: Instance, group: Group) -> Sequence | None:
         """First come first served, of those whose KV is here; what was preempted half-made is brought back."""
-        for seq in group.prompts.values():
+        for seq in in_order(group):
             if seq.away and not inst.incoming:
                 inst.incoming.append(seq)
             if seq.copy is None and not seq.away:
@@ -160,7 +162,7 @@ class Turns:
     def _forced(self, group: Group, prompts: bool, batch: bool) -> Proposal | None:
         """Nothing on the instance can run as it is: let the most urgent group take what it needs."""
         reason = "nothing else can run here"
-        prompt = next((seq for seq in group.prompts.values() if seq.copy is None), None)
+        prompt = next((seq for seq in in_order(group) if seq.copy is None), None)
         if prompt is not None and prompts:
             tokens = min(prompt.unissued_tokens, self._pool.config.prefill_chunk_tokens)
             return Proposal(group.model, (prompt,), [], 0, reason, group, tokens)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from aegaeon_scheduler.core.domain import Role
-from aegaeon_scheduler.core.state import Instance, Lacking, Model
+from aegaeon_scheduler.core.domain import Lacking, Role
+from aegaeon_scheduler.core.state import Instance, Model
 
 
 def lacking(model: Model, instances: Collection[Instance]) -> Lacking:

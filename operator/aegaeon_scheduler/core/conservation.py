@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from aegaeon_scheduler.core.commands import SwapOut as Out
 from aegaeon_scheduler.core.commands import Turn, Unload
+from aegaeon_scheduler.core.domain import Stage
 from aegaeon_scheduler.core.errors import ConservationError
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Model, Stage
+from aegaeon_scheduler.core.state import Instance, Model
 
 
 def check(pool: Pool, policy: Policy) -> None:

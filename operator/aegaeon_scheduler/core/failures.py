@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from aegaeon_scheduler.core.adapters import lacking
 from aegaeon_scheduler.core.commands import Load, SwapOut, Turn, Unload
-from aegaeon_scheduler.core.domain import FailureKind, Phase, Place, RejectCode
+from aegaeon_scheduler.core.domain import FailureKind, Phase, Place, RejectCode, Stage
 from aegaeon_scheduler.core.events import CommandFailed, CommandSkipped
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.reports import Reports
 from aegaeon_scheduler.core.shared_weights import hide, left
-from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence
 
 
 class Failures:

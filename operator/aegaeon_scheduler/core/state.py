@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import InitVar, dataclass, field
-from enum import Enum
 
 from aegaeon_scheduler.core.book import Book, Grant
 from aegaeon_scheduler.core.commands import Body
@@ -17,29 +16,17 @@ from aegaeon_scheduler.core.domain import (
     GatewayId,
     Held,
     InstanceId,
+    Lacking,
     ModelConfig,
     ModelName,
     Phase,
     Place,
     Role,
     SeqId,
+    Stage,
     Watcher,
 )
 from aegaeon_scheduler.core.events import InstanceUp, Submitted
-
-
-class Stage(Enum):
-    """Where a sequence is in its life."""
-
-    QUEUED = "queued"
-    PREFILL = "prefill"
-    HANDOFF = "hand-off"
-    DECODE = "decode"
-    LOST = "lost"
-
-
-Lacking = dict[InstanceId, dict[str, str]]
-"""by instance: identities of adapters, each with the reason"""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -214,12 +201,9 @@ class Sequence:
         self.place = Place.NONE
         self.kv_tokens = self.projected_kv = 0
         self.output_tokens = self.prefix_tokens
-        self.copy = None
-        self.copying_out = False
-        self.handle_of = None
+        self.copy = self.handle_of = None
+        self.copying_out = self.prefilled = self.starved = False
         self.turns = []
-        self.prefilled = False
-        self.starved = False
         self.hungry = 0
 
     @property
@@ -334,9 +318,3 @@ class Instance:
     def cached(self, model: Model) -> bool:
         """Whether its weights are on this instance's node, whatever their size."""
         return self.phases.get(model.name) is Phase.CACHED
-
-    def unloads(self) -> dict[CommandId, int]:
-        """In-flight unloads and the slabs that each will give back, but for those that a load counts on already."""
-        pledged = self.book.pledged()
-        going = ((w.unload, w.gives) for w in self.weights.values())
-        return {id: slabs for id, slabs in going if id is not None and id not in pledged}

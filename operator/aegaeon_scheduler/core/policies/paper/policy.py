@@ -7,13 +7,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core.config import PaperSettings
-from aegaeon_scheduler.core.domain import InstanceId, Role, SeqId
+from aegaeon_scheduler.core.domain import InstanceId, Role, SeqId, Stage
 from aegaeon_scheduler.core.policies import Move, Proposal
 from aegaeon_scheduler.core.policies.paper.decode import Batch, WorkList, load_ahead_s
 from aegaeon_scheduler.core.policies.paper.prefill import Group, PrefillQueue
 from aegaeon_scheduler.core.policies.paper.quota import steps_of
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage, Weights
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Weights
 
 
 @dataclass(slots=True, eq=False, repr=False)

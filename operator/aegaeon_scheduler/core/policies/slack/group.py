@@ -12,10 +12,10 @@ from math import inf, nan
 from typing import NamedTuple
 
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import Place, Role, SeqId, Watcher
+from aegaeon_scheduler.core.domain import Place, Role, SeqId, Stage, Watcher
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.policies.slack.sequences import due, kv_blocks, tokens
-from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
+from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 
 class Kind(Enum):

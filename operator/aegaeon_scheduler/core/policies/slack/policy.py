@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from math import inf
 
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import Role
+from aegaeon_scheduler.core.domain import Role, Stage
 from aegaeon_scheduler.core.policies import Move, Proposal
 from aegaeon_scheduler.core.policies.slack.agreement import disagreements
 from aegaeon_scheduler.core.policies.slack.gate import Gate
@@ -22,7 +22,7 @@ from aegaeon_scheduler.core.policies.slack.shares import Shares
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.policies.slack.turns import Turns
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage, Weights
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Weights
 
 
 class SlackPolicy:

@@ -6,11 +6,11 @@ from collections.abc import Collection, Container
 from math import inf
 
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, SeqId
+from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, SeqId, Stage
 from aegaeon_scheduler.core.policies.slack.group import Group, Kind, node_of
 from aegaeon_scheduler.core.policies.slack.view import View
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
+from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 
 class Table:

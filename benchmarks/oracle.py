@@ -46,8 +46,8 @@ def crossed(system: str, rate: str, published: float) -> Row:
     around = range(2 * round((published - 7) / 2), round(published) + 10, 2)
     ours = crossing([(m, attained(POLICIES[system], rate, m) / 100.0) for m in around])
     apart = float("inf") if ours is None else abs(ours - published)
-    told = "none" if ours is None else f"{ours:.1f}"
-    figure = f"{rate} {system} 90 % crossing: published {published:g}, ours {told}, apart"
+    measured = "none" if ours is None else f"{ours:.1f}"
+    figure = f"{rate} {system} 90 % crossing: published {published:g}, ours {measured}, apart"
     return Row(figure, apart, "models", WITHIN_MODELS, "<=")
 
 

@@ -53,13 +53,13 @@ def conversations(seed: int) -> list[Conversation]:
     return made
 
 
-async def turn(one: OneEngine, told: Conversation, number: int, mark: str) -> float:
+async def turn(one: OneEngine, chat: Conversation, number: int, mark: str) -> float:
     """One question and its answer; returns the seconds until the first token."""
-    question, answer = told.turns[number]
-    told.said += question
-    name = one.open(f"{mark}-{told.name}-{number}", "m", told.said)
+    question, answer = chat.turns[number]
+    chat.said += question
+    name = one.open(f"{mark}-{chat.name}-{number}", "m", chat.said)
     begin = time.monotonic()
-    part = commands.PrefillPart(seq=name, tokens=len(told.said))
+    part = commands.PrefillPart(seq=name, tokens=len(chat.said))
     slabs = one.engine.state.kv.device.slabs_free
     prefill = one.send(commands.Turn(model="m", prefill=(part,), slabs=slabs))
     await one.outcome(prefill)
@@ -67,7 +67,7 @@ async def turn(one: OneEngine, told: Conversation, number: int, mark: str) -> fl
     await one.outcome(one.send(commands.Turn(model="m", decode=(name,), steps=answer, slabs=slabs)))
     sequence = one.engine.state.kv.sequences.get(name)
     assert sequence is not None
-    told.said += sequence.output
+    chat.said += sequence.output
     swap = one.send(commands.SwapOut(seq=name, epoch=1))  # the host tier keeps what the device will need for others
     await one.outcome(swap)
     one.send(commands.Close(seq=name, epoch=1))
@@ -77,9 +77,9 @@ async def turn(one: OneEngine, told: Conversation, number: int, mark: str) -> fl
 async def replay(one: OneEngine, seed: int, mark: str, reuse: bool) -> tuple[list[list[float]], list[list[int]]]:
     """TTFT by turn, and everything said by conversation."""
     one.engine.state.kv.prefix_reuse = reuse
-    told = conversations(seed)
-    ttft = [[await turn(one, each, number, mark) for each in told] for number in range(TURNS)]
-    return ttft, [each.said for each in told]
+    chats = conversations(seed)
+    ttft = [[await turn(one, each, number, mark) for each in chats] for number in range(TURNS)]
+    return ttft, [each.said for each in chats]
 
 
 async def run(folder: Path) -> bool:

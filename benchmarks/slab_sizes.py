@@ -94,14 +94,14 @@ def main() -> int:
     try:
         ctypes.memset(host.address, 7, NBYTES)
         plain = measure(host.address, sizes, lane)
-        told = [row for size in sizes for row in rows(size, plain)]
+        measured = [row for size in sizes for row in rows(size, plain)]
     finally:
         lane.close()
         for size in sizes:
             size.range.close()
             size.pool.close()
         host.close()
-    return 0 if report("slab_sizes", told) else 1
+    return 0 if report("slab_sizes", measured) else 1
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ WARM_UP = 240  # requests
 IDLE_S = 20.0
 METRICS_S = 1.1
 CACHES = 16  # mappings of an engine that are not slabs: weights of models on the host, segments
-TOLD = 10
+SHOWN = 10
 
 
 async def idle(scheduler: str) -> PoolStatus:
@@ -92,7 +92,7 @@ def served_by(exposition: str) -> Served:
 def traffic_rows(endings: list[Ending], seconds: float) -> list[Row]:
     """What the clients saw; prints the first answers that should not have been."""
     wrong = [ending for ending in endings if ending.wrong]
-    for ending in wrong[:TOLD]:
+    for ending in wrong[:SHOWN]:
         print(f"wrong: {ending.visit.path} {ending.visit.body[:200]!r}: {ending.wrong}", flush=True)
     return [
         Row("requests", len(endings), "requests"),

@@ -181,8 +181,8 @@ async def compare(arguments: argparse.Namespace, policy: str) -> list[Row]:
     expected = simulated(machine, workload, policy, slo, arguments.delay)
     bare = simulated(Machine(raw, 0.0), workload, policy, slo, arguments.delay)
     print(f"{policy}: {len(workload.arrivals)} requests, TTFT {slo.ttft_s:g} s, TBT {slo.tbt_s:g} s", flush=True)
-    told("  simulated", expected)
-    told("  simulated, calibrate alone", bare)
+    show("  simulated", expected)
+    show("  simulated, calibrate alone", bare)
     with manifest_folder(policy, slo) as folder:
         write_constants(folder, raw)
         seen: list[Figures] = []
@@ -191,7 +191,7 @@ async def compare(arguments: argparse.Namespace, policy: str) -> list[Row]:
             async with Stack(folder, arguments.models, free_port()) as stack:
                 await probe(stack.state.url, names, 2)  # everything is loaded once
                 run = await real(stack, names, workload, slo)
-            told("  real" if run.late_s < VOID_S else "  real, void", run)
+            show("  real" if run.late_s < VOID_S else "  real, void", run)
             void += run.late_s >= VOID_S
             seen += [run] * (run.late_s < VOID_S)
             if len(seen) == arguments.runs:
@@ -201,7 +201,7 @@ async def compare(arguments: argparse.Namespace, policy: str) -> list[Row]:
     return [*rows(policy, raw, machine, expected, bare, seen), Row(f"{policy}: void runs", void, "runs")]
 
 
-def told(what: str, figures: Figures) -> None:
+def show(what: str, figures: Figures) -> None:
     """One line for people."""
     a = figures.attained
     print(

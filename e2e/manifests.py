@@ -26,11 +26,15 @@ def gpu_pool(**more: Any) -> dict[str, Any]:
             "memory": {"deviceBytes": "13Mi", "slabSize": "256Ki", "hostModelCache": "32Mi", "hostKv": "12Mi"},
             "gateway": {"replicas": 2},
             "volumes": {"models": {"path": MODELS}},
-            # Nodes of the tests bring torch as a runtime class (e2e/cluster/node.py).
-            "podTemplate": {"runtimeClassName": "torch", "resources": {"requests": {"cpu": "50m", "memory": "512Mi"}}},
+            "podTemplate": engine_pods("torch"),
             **more,
         },
     }
+
+
+def engine_pods(backend: str) -> dict[str, Any]:
+    """Nodes of the tests bring each backend as a runtime class (e2e/cluster/node.py)."""
+    return {"runtimeClassName": backend, "resources": {"requests": {"cpu": "50m", "memory": "512Mi"}}}
 
 
 def model_pool(tenant: str, names: Sequence[str], guest: str = "") -> dict[str, Any]:

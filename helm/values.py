@@ -31,6 +31,10 @@ class Images(Values):
         "as it is, else it gets `images.tag`.",
     )
     engine: Image = Field(default="localhost/aegaeon-engine", description="Engines; named like `images.control`.")
+    engine_vllm: Image = Field(
+        default="localhost/aegaeon-engine-vllm",
+        description="Engines of GpuPools with `backend: vllm`; named like `images.control`.",
+    )
     tag: str = Field(
         default="",
         description="Tag of those that are given without tag and digest; empty means the chart's appVersion.",

@@ -5,9 +5,10 @@ torch and transformers are imported only when a test asks for a model.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,17 @@ def pytest_configure(config: pytest.Config) -> None:
         from side_by_side import SideBySide
 
         config.pluginmanager.register(SideBySide())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected lives as long as the run: no garbage collection has to look at it, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _tokenizer(directory: Path) -> None:

@@ -15,7 +15,7 @@ from aegaeon_operator.spec.resources import API_VERSION
 Json = dict[str, Any]
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 KEY = Key("infra", "pool")
-PLATFORM = Platform("localhost/control:1", "localhost/engine:1", namespace="system")
+PLATFORM = Platform("localhost/control:1", "localhost/engine:1", "localhost/engine-vllm:1", namespace="system")
 MEMORY = {"deviceBytes": "13Mi", "slabSize": "256Ki", "hostModelCache": "32Mi", "hostKv": "12Mi"}
 
 

@@ -19,7 +19,7 @@ from e2e.cluster.errors import ClusterError
 _AT_ONCE = 2
 _EVERY_S = 0.3
 # Faults that are reported with a failed request.
-_TOLD = 6
+_SHOWN = 6
 
 
 @dataclass
@@ -144,7 +144,7 @@ class Campaign:
             time.sleep(_EVERY_S)  # nothing to wait on: what is polled is a client's view
 
     def _before(self) -> str:
-        return "\n".join(one.line for one in self.struck[-_TOLD:])
+        return "\n".join(one.line for one in self.struck[-_SHOWN:])
 
     def _now(self) -> float:
         return time.monotonic() - self.began

@@ -21,15 +21,15 @@ from e2e.cluster.processes import run
 REPOSITORY = Path(__file__).parents[2]
 # As the chart names them by default.
 VERSION = str(tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]["version"])
-_CONTROL, _ENGINE = "localhost/aegaeon-control", "localhost/aegaeon-engine"
+_NAMES = {target: f"localhost/aegaeon-{target}" for target in ("control", "engine", "engine-vllm")}
 _COREDNS = "localhost/coredns:1"
 _NON_ROOT = 65532
-BASE = "localhost/aegaeon-base:2"
+BASE = "localhost/aegaeon-base:3"
 REDIS = "localhost/aegaeon-redis:1"
 _BUILD = "localhost/aegaeon-build:bookworm"
 # Debian packages of each. A change changes the tag.
 _PACKAGES = {
-    BASE: "python3,ca-certificates",
+    BASE: "python3,ca-certificates,libnuma1",
     _BUILD: "python3,ca-certificates,python3-venv,python3-dev,g++",
     REDIS: "redis-server",
 }
@@ -61,16 +61,15 @@ def system_images(layout: Layout) -> list[Path]:
 
 
 def product_images(layout: Layout) -> list[Path]:
-    """Archives of our own two images. The engine's has no torch: a node of this cluster brings it (see node.py)."""
+    """Archives of our own images. The engines' have neither torch nor vLLM: nodes bring them (see node.py)."""
     digest = _digest_of_sources()
-    names = {"control": _CONTROL, "engine": _ENGINE}
-    return [_product(layout, f"{name}:{VERSION}", target, digest) for target, name in names.items()]
+    return [_product(layout, f"{name}:{VERSION}", target, digest) for target, name in _NAMES.items()]
 
 
 def tag_product(layout: Layout, tag: str) -> None:
-    """The same two images under another tag, in every node: a new version, as far as Kubernetes can tell."""
+    """The same images under another tag, in every node: a new version, as far as Kubernetes can tell."""
     for node in layout.nodes:
-        for name in (_CONTROL, _ENGINE):
+        for name in _NAMES.values():
             ctr(node, "images", "tag", "--force", f"{name}:{VERSION}", f"{name}:{tag}")
 
 
@@ -97,7 +96,8 @@ def _product(layout: Layout, name: str, target: str, digest: str) -> Path:
         for base in (BASE, _BUILD):
             ensure_base(layout, base)
         flags = [f"--target={target}", f"--build-arg=BASE_IMAGE={BASE}", f"--build-arg=BUILD_IMAGE={_BUILD}"]
-        flags += ["--build-arg=ENGINE_LOCK=containers/control.lock", "--build-arg=ENGINE_PACKAGES="]
+        flags += ["--build-arg=ENGINE_LOCK=containers/control.lock", "--build-arg=VLLM_LOCK=containers/none.lock"]
+        flags += ["--build-arg=ENGINE_PACKAGES=", "--build-arg=VLLM_PACKAGES="]
         flags += ["--layers", "--timestamp=0"]
         _build(layout, name, REPOSITORY / "Containerfile", REPOSITORY, archive, *flags)
     return archive

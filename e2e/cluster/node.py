@@ -1,9 +1,9 @@
 """A node: containerd, kubelet and kube-proxy in one network and one mount namespace.
 
 The mount namespace of its own lets several nodes of one machine have the kubelet's and the CNI's usual folders each,
-and a /dev/shm each: what pods of one node share in memory, those of another do not see. Nodes bring torch, as nodes
-with GPUs bring the driver: pods of runtime class `torch` see this repository's packages after their own, because an
-image with torch and CUDA has 4.6 GB, which every node would copy twice.
+and a /dev/shm each: what pods of one node share in memory, those of another do not see. Nodes bring torch and vLLM, as
+nodes with GPUs bring the driver: pods of runtime class `torch` or `vllm` see the packages of .venv or .venv-vllm after
+their own, because an image with torch and CUDA has 4.6 GB, which every node would copy twice.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ OWN_FOLDERS = (
     "/var/log/containers",
     "/var/lib/aegaeon",
 )
-# Where containers with torch see the machine's packages, and the file that makes Python look there.
-_TORCH = "/opt/torch"
-_TORCH_PTH = "/opt/aegaeon/lib/python3.11/site-packages/torch.pth"
+# Runtime classes, and the virtual environments whose packages their containers see.
+_VENVS = {"torch": Path(sys.prefix), "vllm": Path(__file__).parents[2] / ".venv-vllm"}
+# Where they see them, and the file that makes Python look there.
+_OF_NODE = "/opt/of-node"
+_OF_NODE_PTH = "/opt/aegaeon/lib/python3.11/site-packages/of-node.pth"
 # Where engine pods of a node share weights and KV caches; anybody may make files there, as in /tmp.
 _SHARED = "/dev/shm/aegaeon"
 
@@ -48,8 +50,9 @@ def start_containerd(layout: Layout, node: Node) -> None:
         node.on_disk(own).mkdir(parents=True, exist_ok=True)
     (node.on_disk("/etc/cni/net.d") / "10-pods.conflist").write_text(json.dumps(_network(node)), "utf-8")
     (node.folder / "containerd.toml").write_text(_containerd(node.folder), "utf-8")
-    (node.folder / "torch.json").write_text(json.dumps(_with_torch(node.folder)), "utf-8")
-    (node.folder / "torch.pth").write_text(f"{_TORCH}\n", "utf-8")
+    for runtime, venv in _VENVS.items():
+        (node.folder / f"{runtime}.json").write_text(json.dumps(_with_packages(node.folder, venv)), "utf-8")
+    (node.folder / "of-node.pth").write_text(f"{_OF_NODE}\n", "utf-8")
     (node.folder / "kubelet.yaml").write_text(yaml.safe_dump(_kubelet(layout, node)), "utf-8")
     (node.folder / "proxy.yaml").write_text(yaml.safe_dump(_proxy(layout, node)), "utf-8")
     cgroups.make(node.namespace)
@@ -140,6 +143,14 @@ def _stop(layout: Layout, node: Node, part: str) -> None:
 
 
 def _containerd(folder: Path) -> str:
+    runtimes = "".join(
+        f"""\
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}]
+      runtime_type = "io.containerd.runc.v2"
+      base_runtime_spec = "{folder}/{name}.json"
+"""
+        for name in _VENVS
+    )
     return f"""version = 2
 root = "{folder}/containerd"
 state = "{folder}/containerd-state"
@@ -155,19 +166,17 @@ state = "{folder}/containerd-state"
     snapshotter = "overlayfs"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.torch]
-      runtime_type = "io.containerd.runc.v2"
-      base_runtime_spec = "{folder}/torch.json"
-  [plugins."io.containerd.grpc.v1.cri".cni]
+{runtimes}  [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "/etc/cni/net.d"
 """
 
 
-def _with_torch(folder: Path) -> dict[str, Any]:
+def _with_packages(folder: Path, venv: Path) -> dict[str, Any]:
     """The runtime's usual specification, with two more mounts."""
     spec: dict[str, Any] = json.loads(run("ctr", "oci", "spec"))
-    more = ((sysconfig.get_path("platlib"), _TORCH), (str(folder / "torch.pth"), _TORCH_PTH))
+    packages = sysconfig.get_path("platlib", "venv", {"base": str(venv), "platbase": str(venv)})
+    more = ((packages, _OF_NODE), (str(folder / "of-node.pth"), _OF_NODE_PTH))
     mounts = [{"type": "bind", "source": on, "destination": at, "options": ["rbind", "ro"]} for on, at in more]
     return spec | {"mounts": [*spec["mounts"], *mounts]}
 

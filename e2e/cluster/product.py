@@ -1,4 +1,4 @@
-"""What pods of the product need on the nodes: its two images, and the tiny models where the examples look for them."""
+"""What pods of the product need on the nodes: its images, and the tiny models where the examples look for them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,14 @@ def load(layout: Layout) -> Path:
     made = layout.binaries.parents[1] / "models"
     made.mkdir(parents=True, exist_ok=True)
     make_models(made, lambda line: click.echo(line, err=True))
+    put_models(layout, made)
+    return made
+
+
+def put_models(layout: Layout, models: Path) -> None:
+    """Copy a folder of models into every node, beside what is there."""
     for node in layout.nodes:
         folder = node.on_disk(MODELS)
-        shutil.copytree(made, folder, dirs_exist_ok=True)
+        shutil.copytree(models, folder, dirs_exist_ok=True)
         for path in (folder, *folder.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
-    return made

@@ -112,13 +112,13 @@ TEST_F(Stage, WatchSeesTheStartAndTheEnd) {
 TEST_F(Stage, WatchStopsItInTheMiddle) {
   StageJob read = job(100 * kChunk);
   std::atomic<int> inspected{0};
-  std::latch told{1};
+  std::latch go_ahead{1};
   read.inspect = [&](std::size_t, const std::byte*) {
-    if (++inspected == 3) told.wait();
+    if (++inspected == 3) go_ahead.wait();
   };
   read.watch = [&](std::uint64_t) {
     const bool go_on = inspected < 3;
-    if (!go_on) told.count_down();
+    if (!go_on) go_ahead.count_down();
     return go_on;
   };
   EXPECT_FALSE(StageRing(kChunk, 1, 1).run(read));

@@ -70,12 +70,12 @@ def _answer(given: dict[str, Any]) -> None:
     _check(given)
     device, objective = read_device(given["device"]), _objective(given)
     traffic = _traffic(given, device)
-    with _workers(given["seeds"] if traffic.random else 1) as trials, _progress() as told:
+    with _workers(given["seeds"] if traffic.random else 1) as trials, _progress() as progress:
         if given["admit"] is not None:
             answer = _admission(given, traffic, device, objective, trials)
             written = answer_json(answer)
         else:
-            evaluator = PoolEvaluator(traffic, device, objective, given["seeds"], trials, told)
+            evaluator = PoolEvaluator(traffic, device, objective, given["seeds"], trials, progress)
             found = find(evaluator, given["policy"], given["gpus"])
             written = plan_json(found, evaluator, given["price"], given["gpus_per_device"])
     _write(given["output"], written)

@@ -32,8 +32,8 @@ def show_answer(answer: Figures) -> None:
     console = Console(highlight=False)
     console.print(f"{'yes' if answer['admit'] else 'no'}: {answer['reason']}")
     own = answer["candidate"]
-    told = "was not asked in the window" if own is None else f"has {_percent(own)} on time"
-    console.print(f"the model itself {told}; the GPUs are busy {_percent(answer['busy_share'])} of the time")
+    outcome = "was not asked in the window" if own is None else f"has {_percent(own)} on time"
+    console.print(f"the model itself {outcome}; the GPUs are busy {_percent(answer['busy_share'])} of the time")
 
 
 def _sentence(plan: Figures) -> str:

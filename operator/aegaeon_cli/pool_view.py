@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from aegaeon_cli.welcome import phase_text
+from aegaeon_cli.welcome import by_name, phase_text
 from aegaeon_proto.v1.engine_pb2 import Role
 from aegaeon_proto.v1.gateway_pb2 import InstanceStatus, ModelTraffic, PoolStatus, SequenceStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase
@@ -94,8 +94,8 @@ class PoolView:
         for model in status.models:
             rate = max(0, model.output_tokens - tokens_before.get(model.model, 0)) / elapsed
             table.add_row(*_model(model, colours, rate))
-        failed = [m for m in status.models if m.phase == ModelPhase.MODEL_PHASE_FAILED]
-        return Group(table, *(Text(f"{model.model}: {phase_text(model)}", "red") for model in failed))
+        failed = [(name, one) for name, one in by_name(status) if one.phase == ModelPhase.MODEL_PHASE_FAILED]
+        return Group(table, *(Text(f"{name}: {phase_text(one)}", "red") for name, one in failed))
 
     def _reasons(self) -> RenderableType:
         lines = [

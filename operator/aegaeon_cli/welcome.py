@@ -7,7 +7,7 @@ import json
 
 from aegaeon_cli.errors import NoAnswerError
 from aegaeon_cli.status import watch_status
-from aegaeon_proto.v1.gateway_pb2 import ModelTraffic, PoolStatus
+from aegaeon_proto.v1.gateway_pb2 import ModelStatus, ModelTraffic, PoolStatus
 from aegaeon_proto.v1.model_pb2 import ModelPhase
 
 _POLL_S = 0.2
@@ -15,7 +15,7 @@ _LOADED_OR_FAILED = (ModelPhase.MODEL_PHASE_CACHED, ModelPhase.MODEL_PHASE_FAILE
 
 
 async def wait_for_models(scheduler: str, patience_s: float) -> PoolStatus:
-    """The status once every model is cached or failed, or as it is after `patience_s` seconds or without engines.
+    """The status once every model and adapter is cached or failed; as it is after `patience_s` or without engines.
 
     A scheduler that is being started again is waited for. Raises NoAnswerError when it does not answer until then.
     """
@@ -25,7 +25,7 @@ async def wait_for_models(scheduler: str, patience_s: float) -> PoolStatus:
         try:
             async for status in watch_status(scheduler, _POLL_S):
                 over = loop.time() > deadline or not status.instances
-                if over or all(model.phase in _LOADED_OR_FAILED for model in status.models):
+                if over or all(one.phase in _LOADED_OR_FAILED for _, one in by_name(status)):
                     return status
         except NoAnswerError:
             if loop.time() > deadline:
@@ -34,17 +34,25 @@ async def wait_for_models(scheduler: str, patience_s: float) -> PoolStatus:
 
 
 def welcome(status: PoolStatus, url: str, seconds: float) -> str:
-    """The text to print; models in the order of the manifests."""
-    width = max((len(model.model) for model in status.models), default=0)
+    """The text to print; models in the order of the manifests, then adapters."""
+    named = by_name(status)
+    width = max((len(name) for name, _ in named), default=0)
     none = "" if status.instances else "on no engine yet; the first request starts one"
-    models = "\n".join(f"  {model.model:<{width}}  {none or phase_text(model)}" for model in status.models)
+    models = "\n".join(f"  {name:<{width}}  {none or phase_text(one)}" for name, one in named)
     return (
         f"\nready in {seconds:.1f} s: {url}/v1\n\n{models}\n\n"
         f"try it:\n{curl(url, _example(status))}\n\nwatch it:\n  aegaeon top\n\nCtrl-C ends it."
     )
 
 
-def phase_text(model: ModelTraffic) -> str:
+def by_name(status: PoolStatus) -> list[tuple[str, ModelTraffic | ModelStatus]]:
+    """Its models, then its adapters."""
+    found: list[tuple[str, ModelTraffic | ModelStatus]] = [(model.model, model) for model in status.models]
+    found += [(adapter.spec.name, adapter) for adapter in status.adapters]
+    return found
+
+
+def phase_text(model: ModelTraffic | ModelStatus) -> str:
     """`cached`, `fetching 12 %, 80 MB/s, 9 s to go`, `failed: why`."""
     match model.phase:
         case ModelPhase.MODEL_PHASE_FAILED:

@@ -137,7 +137,7 @@ class GatewayConfig:
     tenants: str | None = None
     """file of tenants, their keys, grants and quotas, read again when it changes; None: everything is open"""
     tenants_by_scheduler: bool = False
-    """requests wait until the scheduler has told of tenants; what it tells takes the place of the file in any case"""
+    """requests wait until the scheduler has sent its tenants; what it sends takes the place of the file in any case"""
     redis: str | None = None
     """URL of the Redis that counts quotas for all gateways together; None: each counts for itself"""
     redis_password_file: str | None = None

@@ -195,6 +195,11 @@ class EngineError(ApiError):
     """The engine could not go on with this request."""
 
 
+def fault(request: str) -> ApiError:
+    """A defect of the gateway itself; its log has the traceback under the same id."""
+    return EngineError(f"The gateway failed on this request ({request}); its log says why.")
+
+
 class UnavailableError(ApiError):
     """Not at present. `retry_after_s` None: coming back soon will not help (the model failed)."""
 

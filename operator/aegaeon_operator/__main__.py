@@ -18,7 +18,8 @@ environment:
   AEGAEON_NAMESPACES         where it works, separated by commas; empty: everywhere
   AEGAEON_CONTROL_IMAGE      image of schedulers and gateways
   AEGAEON_ENGINE_IMAGE       image of engines
-  AEGAEON_IMAGE_PULL_POLICY  of both (IfNotPresent)
+  AEGAEON_VLLM_IMAGE         image of engines with backend vllm
+  AEGAEON_IMAGE_PULL_POLICY  of all (IfNotPresent)
   AEGAEON_REDIS_URL          where gateways count quotas together; empty: each for itself
   AEGAEON_REDIS_PASSWORD_FILE, AEGAEON_REDIS_CA_FILE
                              its password, and authorities for a rediss:// URL; handed on to the pools' gateways

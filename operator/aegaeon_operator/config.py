@@ -37,6 +37,7 @@ def from_environment(env: Mapping[str, str]) -> OperatorConfig:
     platform = Platform(
         control_image=env.get("AEGAEON_CONTROL_IMAGE") or f"localhost/aegaeon-control:{tag}",
         engine_image=env.get("AEGAEON_ENGINE_IMAGE") or f"localhost/aegaeon-engine:{tag}",
+        vllm_image=env.get("AEGAEON_VLLM_IMAGE") or f"localhost/aegaeon-engine-vllm:{tag}",
         pull_policy=env.get("AEGAEON_IMAGE_PULL_POLICY") or "IfNotPresent",
         redis=_redis(env),
         namespace=env.get("POD_NAMESPACE") or "default",

@@ -101,8 +101,8 @@ class Exchange:
             self._count_at(served)
         common = ext_proc.CommonResponse()
         if self._conformance:  # the suite asks whether the gateway says it, so what was picked is no answer
-            told = served or f"fail: no metadata envoy.lb {SERVED}"
-            common.header_mutation.set_headers.append(_header(TEST_SERVED, told))
+            shown = served or f"fail: no metadata envoy.lb {SERVED}"
+            common.header_mutation.set_headers.append(_header(TEST_SERVED, shown))
         return Response(response_headers=ext_proc.HeadersResponse(response=common))
 
     def _count_at(self, endpoint: str) -> None:

@@ -60,7 +60,7 @@ class _Watch:
 
     def __init__(self, health: Health, watches: set[_Watch], send: Send) -> None:
         self._health, self._watches, self._send = health, watches, send
-        self._name, self._told = "", b""
+        self._name, self._sent = "", b""
 
     def message(self, data: bytes) -> None:
         self._name = parse(HealthCheckRequest, data).service
@@ -70,8 +70,8 @@ class _Watch:
     def tell(self) -> None:
         """What changed since the last time."""
         newest = self._health.answer(self._name).SerializeToString()
-        if newest != self._told:
-            self._told = newest
+        if newest != self._sent:
+            self._sent = newest
             self._send(newest)
 
     def close(self) -> None:

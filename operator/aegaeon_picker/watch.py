@@ -39,15 +39,15 @@ async def follow(api: ApiServer, namespace: str, pool: str, changed: Changed) ->
 
     While the API server is unavailable no change is seen: the last list stays, and requests go on.
     """
-    told = ""
+    logged = ""
     while True:
         try:
             await _follow_once(api, namespace, pool, changed)
-            told = ""
+            logged = ""
         except (KubeError, PickerError) as error:
-            if str(error) != told:
+            if str(error) != logged:
                 log.warning("the pods of InferencePool %s/%s cannot be read: %s", namespace, pool, error)
-            told = str(error)
+            logged = str(error)
             await asyncio.sleep(_RETRY_S)
 
 

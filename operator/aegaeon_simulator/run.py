@@ -73,8 +73,8 @@ def result(run: Run, outcome: Outcome) -> dict[str, Any]:
         "policy": s.policy,
         "gpus": {"prefill": s.split.prefill, "decode": s.split.decode, "unified": s.split.unified},
         "slo": {"ttft_s": s.slo.ttft_s, "tbt_s": s.slo.tbt_s},
-        "device": _told(device),
-        **({"also": [{"devices": m.count, "device": _told(m.device)} for m in run.also]} if run.also else {}),
+        "device": _described(device),
+        **({"also": [{"devices": m.count, "device": _described(m.device)} for m in run.also]} if run.also else {}),
         "seed": run.seed,
         **report(outcome, s.slo_of, run.workload.names, effective(run).kinds),
         **({"tiers": by_tier(outcome, s.slo_of, run.workload.terms)} if run.workload.terms else {}),
@@ -82,7 +82,7 @@ def result(run: Run, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _told(device: Device) -> dict[str, Any]:
+def _described(device: Device) -> dict[str, Any]:
     return {
         "name": device.name,
         "source": device.source,

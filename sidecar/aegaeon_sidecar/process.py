@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -33,7 +34,7 @@ _FLUSH_S = 0.5  # for gateways to acknowledge the last tokens
 
 
 def main() -> int:
-    """Exit status: 0 told to end, 1 a lane died, 2 the configuration is wrong or the memory is not to be had."""
+    """Exit status: 0 ended by a signal, 1 a lane died, 2 the configuration is wrong or the memory is not to be had."""
     arguments = argparse.ArgumentParser(prog="aegaeon_sidecar", description=__doc__)
     arguments.add_argument("--config", type=Path, required=True, metavar="FILE", help="see docs/design/processes.md")
     arguments.add_argument("--instance", metavar="NAME", help="instead of the file's: what differs from pod to pod")
@@ -45,7 +46,10 @@ def main() -> int:
         given = vars(arguments.parse_args())
         config = read_config(given.pop("config"), {key: value for key, value in given.items() if value is not None})
         configure_threads(config.threads)
-        status, ended = asyncio.run(_serve(config, _backend(config)))
+        backend = _backend(config)
+        gc.freeze()  # else each full collection looks at all that was imported, and a step waits for it: 60 ms
+        gc.enable()
+        status, ended = asyncio.run(_serve(config, backend))
     except (SettingsError, BackendError, NativeError, OSError) as error:
         log.error("%s", error)  # one sentence for people, no traceback
         return 2
@@ -68,11 +72,11 @@ async def _serve(config: SidecarConfig, backend: Backend) -> tuple[int, bool]:
     loop = asyncio.get_running_loop()
     stop, hurry, crashed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    def told() -> None:
+    def on_signal() -> None:
         (hurry if stop.is_set() else stop).set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told)
+        loop.add_signal_handler(number, on_signal)
     outbox = Outbox(loop)
     engine: Engine
 
@@ -116,7 +120,7 @@ def _pages(listen: str | None, engine: Engine, attachment: Attachment) -> Pages 
 
 
 async def _first(attached: asyncio.Task[None], stop: asyncio.Event) -> None:
-    """Until told to end; what breaks the attachment for good is raised."""
+    """Until a signal; what breaks the attachment for good is raised."""
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait((attached, stopped), return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session"), pytes
 QUIET_S = 4.0
 ATTACK_S = 3.0
 TRIES = 3
-AT_ONCE = 4
+AT_ONCE = 6
 
 
 def groups() -> list[list[Attack]]:

@@ -41,7 +41,9 @@ NAMED: dict[str, Schema] = {
     "typed enum": {"type": "string", "enum": ["red", 3, "blue"]},
     "types": {"type": ["null", "boolean"]},
     "any of": {"anyOf": [{"const": "a"}, _DIGIT]},
-    "one of, told apart": {"oneOf": [_object(kind={"const": "a"}, n=_DIGIT), _object(kind={"const": "b"}, s=_SHORT)]},
+    "one of, by a constant": {
+        "oneOf": [_object(kind={"const": "a"}, n=_DIGIT), _object(kind={"const": "b"}, s=_SHORT)]
+    },
     "all of": {"allOf": [{"type": "integer", "minimum": 3}, {"maximum": 12}]},
     "all of objects": {"allOf": [_object(a=_DIGIT), {"properties": {"a": {"minimum": 5}}}]},
     "any of beside properties": {

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from aegaeon_sidecar.backends.vllm import open_backend
 from aegaeon_sidecar.backends.vllm.hooks import HOOKS, VARIABLES, differences, installed
+from aegaeon_sidecar.domain.errors import BackendError
 
 
 def test_the_installed_vllm_has_every_hook() -> None:
@@ -26,3 +28,12 @@ def test_a_vllm_without_the_hooks_is_recognised(tmp_path: Path) -> None:
     found = list(differences(tmp_path))
     assert len(found) == len(HOOKS) + len(VARIABLES)
     assert "set_forward_context has no num_tokens, slot_mapping" in found
+
+
+def test_an_engine_whose_kernels_cannot_be_loaded_refuses_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_backend(device="cpu", ranks=1, dtype="float32")
+    from aegaeon_sidecar.backends.vllm import surface
+
+    monkeypatch.setattr(surface, "KERNEL", "no_such_operator")
+    with pytest.raises(BackendError, match=r"kernels cannot be loaded .*no_such_operator"):
+        open_backend(device="cpu", ranks=1, dtype="float32")

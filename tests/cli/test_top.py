@@ -96,6 +96,14 @@ def test_models_show_queue_tokens_stall_and_attainment_or_why_they_failed() -> N
     assert row(picture, "broken:")[1:] == ["failed:", "no", "config.json"]
 
 
+def test_an_adapter_that_failed_is_shown_with_its_reason() -> None:
+    status = pool()
+    failed = status.adapters.add(phase=ModelPhase.MODEL_PHASE_FAILED, reason="of another base", parent="llama")
+    failed.spec.name = "poet"
+    assert row(drawn(PoolView(), status), "poet:")[1:] == ["failed:", "of", "another", "base"]
+    assert "  poet    failed: of another base\n" in welcome(status, "http://127.0.0.1:8000", 3.0)
+
+
 def test_rates_cover_the_time_since_the_last_refresh() -> None:
     view = PoolView()
     drawn(view, pool())

@@ -36,11 +36,11 @@ def test_command_blocks_are_read_in_order_and_without_their_output(page: Path) -
 def test_one_shell_runs_all_blocks_and_nothing_is_left_in_the_background() -> None:
     killed, left = (f"{1e6 + os.getpid():.0f}.{number}" for number in (1, 2))  # seconds that no other test sleeps
 
-    told = run_commands(
+    printed = run_commands(
         [f"export SAID=$GIVEN; sleep {killed} &\n", 'echo "it is $SAID"; kill %1\n', f"sleep {left} &\n"], GIVEN="so"
     )
 
-    assert "\nit is so\n" in told
+    assert "\nit is so\n" in printed
     asked = ["pgrep", "--full", f"^sleep ({killed}|{left})$"]
     poll("both have ended", lambda: subprocess.run(asked, check=False, capture_output=True).returncode == 1, 10)
 

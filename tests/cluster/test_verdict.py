@@ -81,8 +81,8 @@ def test_a_failure_is_excused_while_its_gateway_is_harmed(
     gateways.harm([ONE])
     now.append(30)
     gateways.recovered()
-    told = verdict.look([(url, exchange(sent, ended, error="gone"))], gateways)
-    assert (verdict.failures[0].harmed, len(told)) == (harmed, 0 if harmed else 1)
+    lines = verdict.look([(url, exchange(sent, ended, error="gone"))], gateways)
+    assert (verdict.failures[0].harmed, len(lines)) == (harmed, 0 if harmed else 1)
 
 
 def test_failures_of_a_gateway_that_is_not_ready_are_excused(

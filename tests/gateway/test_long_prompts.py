@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import tracemalloc
 from typing import Any
@@ -31,11 +30,15 @@ from aegaeon_proto.v1.model_pb2 import Limits, ModelSpec, Sampling
 VOCABULARY = Vocabulary(Tokenizer(WordLevel({"a": 0}, unk_token="a")))
 
 
+def _unnoticed() -> None:
+    """No answer reads it."""
+
+
 def generation_of(prompt: Prompt, n: int = 2) -> Generation:
     options = Options(n=n, stream=True)
     limits = [Limits(max_tokens=8)]
     request = Request("r", ModelSpec(name="m"), VOCABULARY, options, Sampling(seed=3), [prompt], limits, [""], 0.0)
-    return Generation(request, 0, Metrics().of("m"), asyncio.Event())
+    return Generation(request, 0, Metrics().of("m"), _unnoticed, _unnoticed)
 
 
 def outbox_of(generation: Generation) -> Outbox:

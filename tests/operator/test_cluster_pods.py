@@ -53,6 +53,15 @@ def test_images_of_the_pool_take_the_place_of_the_operators() -> None:
     assert engine["imagePullSecrets"] == gateway["imagePullSecrets"] == [{"name": "registry"}]
 
 
+@pytest.mark.parametrize(("backend", "image"), [("torch", PLATFORM.engine_image), ("vllm", PLATFORM.vllm_image)])
+def test_the_backend_chooses_the_image_of_engines_unless_the_pool_names_one(backend: str, image: str) -> None:
+    chosen, named = (
+        pod(made(backend=backend, images=images), "pool-engine")["spec"]["containers"][0]["image"]
+        for images in ({}, {"engine": "registry/engine:2"})
+    )
+    assert (chosen, named) == (image, "registry/engine:2")
+
+
 def test_an_upgrade_spreads_control_pods_anew_and_leaves_engines_where_their_cache_is() -> None:
     found = made(gateway={"endpointPicker": {}})
     keys = {

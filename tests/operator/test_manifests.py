@@ -91,6 +91,16 @@ BAD_GPU = [
         "    count: 8\n  engines:\n    replicas: 2\n  memory:\n    deviceBytes: 13Mi\n    slabSize: 2Mi\n",
         "spec: memory.hostKv 12Mi holds no slab of 2Mi for each of 8 accelerators; raise hostKv or lower slabSize",
     ),
+    (
+        "backend: torch\n  accelerator:\n",
+        "backend: vllm\n  accelerator:\n    count: 2\n",
+        "spec: accelerator.count must be 1 with backend vllm; backend torch shares a model among several accelerators",
+    ),
+    (
+        "backend: torch\n  accelerator:\n    device: cpu\n",
+        "backend: vllm\n  accelerator:\n    device: cuda:0\n",
+        "spec: accelerator.device must be cpu with backend vllm; backend torch computes on GPUs",
+    ),
     ("  engines:\n", "  decode:\n", "spec: decode needs prefill beside it; or use engines"),
     (
         "name: quickstart",

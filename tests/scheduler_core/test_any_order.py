@@ -98,13 +98,14 @@ LEFT_ARRIVALS = [
     Arrival(1.0, 0, 1, 1),
     *(Arrival(0.0, 1, 1, length) for length in (18, 1)),
 ]
+ADAPTERS = ("poet", "judge")
 EXAMPLES = int(os.environ.get("EXAMPLES", "400"))
 
 times = st.floats(0, 6, allow_nan=False).map(lambda x: round(x, 3))
 arrivals = st.lists(
     st.builds(Arrival, times, st.integers(0, 3), st.integers(1, 700), st.integers(1, 60)), min_size=1, max_size=14
 )
-kinds = st.sampled_from(["cancel", "kill", "again", "attach", "gateway", "drain"])
+kinds = st.sampled_from(["cancel", "kill", "again", "attach", "gateway", "drain", "adapter"])
 troubles = st.lists(st.builds(Trouble, times, kinds, st.integers(0, 13)), max_size=6)
 faults = st.dictionaries(st.integers(0, 60), st.sampled_from(list(FailureKind)), max_size=4)
 
@@ -169,10 +170,13 @@ def play(
 
 
 def ask(world: World, requests: list[Arrival], pooling: int) -> list:
-    """Those of the first `pooling` models, which generate nothing, end with their prompt."""
+    """Those of the first `pooling` models, which generate nothing, end with their prompt. Most have an adapter."""
     lengths = [(1, 1) if r.model < pooling else (r.length, 1 << 20) for r in requests]
     asked = enumerate(zip(requests, lengths, strict=True))
-    return [world.request(f"r{i}", ModelName(f"m{r.model}"), r.prompt, n, r.at, most) for i, (r, (n, most)) in asked]
+    return [
+        world.request(f"r{i}", ModelName(f"m{r.model}"), r.prompt, n, r.at, most, ("", *ADAPTERS)[i % 3])
+        for i, (r, (n, most)) in asked
+    ]
 
 
 def strike(world: World, clients: list, trouble: Trouble) -> None:
@@ -187,6 +191,9 @@ def strike(world: World, clients: list, trouble: Trouble) -> None:
         world.submit_again(client)
     elif trouble.kind == "attach" and instance in world.engines:
         world.attach_again(InstanceId(instance))
+    elif trouble.kind == "adapter" and instance in world.engines:
+        failed = {one: f"{one} cannot be read" for number, one in enumerate(ADAPTERS) if trouble.who & 1 << number}
+        world.fail_adapters(InstanceId(instance), client.model, failed)
     elif trouble.kind == "drain":
         world.drain(instance)
         world.clock.at(world.clock.now + 2.0, lambda: strike(world, clients, Trouble(trouble.at, "kill", trouble.who)))

@@ -1,6 +1,9 @@
-"""A model that fails on an instance: another takes its sequences; where there is none they end with the reason."""
+"""A model, or an adapter of one, that fails on an instance: another takes its sequences; where there is none they end
+with the reason."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 from scheduler_core.test_scheduler import E0, E1, FOOTPRINT, M, of, submitted, up
@@ -8,7 +11,7 @@ from scheduler_core.test_scheduler import E0, E1, FOOTPRINT, M, of, submitted, u
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core import events as ev
 from aegaeon_scheduler.core.config import SchedulerConfig, policy_settings
-from aegaeon_scheduler.core.domain import FailureKind, InstanceId, ModelConfig, Phase, RejectCode, Slo
+from aegaeon_scheduler.core.domain import FailureKind, InstanceId, Memory, ModelConfig, Phase, RejectCode, Slo
 from aegaeon_scheduler.core.scheduler import Scheduler
 
 REASON = "m: weights changed while served: model.safetensors: missing"
@@ -89,3 +92,63 @@ def test_a_repaired_model_runs_again(policy):
     brain.on(cached())
     out = brain.on(submitted("b"))
     assert [instance for instance, _ in loads(out)] == [E0]
+
+
+def without(instance: InstanceId, **adapters: str) -> ev.ModelReported:
+    """These adapters failed there, and no others."""
+    return replace(cached(instance), without=tuple(adapters.items()))
+
+
+def asked(name: str, adapter: str) -> ev.Submitted:
+    return replace(submitted(name), adapter=adapter)
+
+
+def opened(commands: list[cmd.Command]) -> dict[str, InstanceId]:
+    sends = (c for c in commands if isinstance(c, cmd.Send) and isinstance(c.body, cmd.Open))
+    return {c.body.seq.request: c.instance for c in sends}
+
+
+@policies
+def test_an_adapter_that_failed_on_one_instance_is_served_by_the_other_one(policy):
+    brain = Brain(policy, E0, E1)
+    brain.on(without(E0, poet="poet: no room for it"))
+    brain.on(without(E1, judge="judge: truncated"))
+    out = brain.on(asked("a", "poet")) + brain.on(asked("b", "judge"))
+    assert not rejects(out)
+    assert opened(out) == {"a": E1, "b": E0}
+
+
+@policies
+def test_an_adapter_that_fails_where_its_sequences_are_sends_them_to_the_other_instance(policy):
+    brain = Brain(policy, E0, E1)
+    (first,) = opened(brain.on(asked("a", "poet"))).values()
+    second = E1 if first == E0 else E0
+    out = brain.on(without(first, poet="poet: gone"))
+    assert [lost.blameless for lost in of(out, cmd.SequenceLost)] == [True]
+    out = brain.on(replace(asked("a", "poet"), epoch=2)) + brain.on(asked("b", "poet"))
+    assert opened(out)["a"] == second
+    assert set(opened(out).values()) == {second}
+
+
+@policies
+def test_an_adapter_that_failed_everywhere_ends_its_requests_with_the_reason_and_no_others(policy):
+    brain = Brain(policy, E0)
+    brain.on(asked("a", "poet"))
+    brain.on(submitted("b"))
+    out = brain.on(without(E0, poet="poet: truncated")) + brain.on(asked("c", "poet"))
+    assert rejects(out) == [(name, RejectCode.MODEL_FAILED, "poet: truncated") for name in "ac"]
+    brain.on(without(E0))
+    assert not rejects(brain.on(asked("d", "poet")))
+
+
+def test_sequences_that_waited_together_part_when_no_instance_serves_the_adapters_of_both():
+    brain = Brain("slack", E0, E1)
+    for other in (E0, E1):  # they are full: who comes waits
+        brain.on(ev.MemoryReported(other, Memory(0, 0)))
+    brain.on(asked("a", "poet"))
+    brain.on(asked("b", "judge"))
+    out = brain.on(without(E0, poet="poet: truncated")) + brain.on(without(E1, judge="judge: truncated"))
+    for other in (E0, E1):
+        out += brain.on(ev.MemoryReported(other, Memory(40, 40)))
+    assert not rejects(out)
+    assert opened(out) == {"a": E1, "b": E0}

@@ -252,8 +252,8 @@ def test_seconds_of_the_compute_lane_are_busy_switching_or_stalled_by_engine_and
     for wait_s, decode_s, prefill_s in ((0.5, 0.0, 0.25), (0.125, 0.75, 0.0)):
         brain.on(ev.TurnProgress(E0, turn, (), 1, decode_s, 0, prefill_s, wait_s, 1, 20, Memory(30, 40), end=False))
     seen = brain.core.snapshot(1.0)
-    for told in (*seen.instances, *seen.models):
-        assert (told.busy_s, told.switch_s, told.stall_s) == (1.0, 0.5, 0.125)
+    for one in (*seen.instances, *seen.models):
+        assert (one.busy_s, one.switch_s, one.stall_s) == (1.0, 0.5, 0.125)
 
 
 def test_places_are_by_arrival_among_those_that_wait_for_the_same():

@@ -57,7 +57,7 @@ class ScriptedBrain:
         async with self._news:
             self._news.notify_all()
 
-    async def told_of(self, kind: type, number: int = 1) -> Any:
+    async def wait_for(self, kind: type, number: int = 1) -> Any:
         """The `number`-th event of this kind, as soon as it has come."""
         async with asyncio.timeout(PATIENCE_S), self._news:
             await self._news.wait_for(lambda: len(self.all_of(kind)) >= number)

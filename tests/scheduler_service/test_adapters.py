@@ -28,7 +28,7 @@ async def set_catalog(stack: Any, *models: model_pb2.ModelSpec) -> admin_pb2.Set
     return await (await stack.admin()).SetCatalog(admin_pb2.SetCatalogRequest(models=models))
 
 
-async def told(gateway: Any, name: str, phase: int) -> gateway_pb2.ModelStatus:
+async def status_of(gateway: Any, name: str, phase: int) -> gateway_pb2.ModelStatus:
     """The name once it has the phase."""
     while True:
         for model in (await gateway.next("catalog")).models:
@@ -81,10 +81,10 @@ async def test_an_adapter_is_a_name_of_its_own_whose_requests_are_those_of_its_b
         assert [one.name for one in spec.adapters] == ["poet", "broken"]
         assert len({one.identity for one in spec.adapters}) == 2
         await report(sidecar, spec, poet=(FETCHING, ""), broken=(FAILED, "broken: its rank is 64"))
-        broken = await told(gateway, "broken", FAILED)
+        broken = await status_of(gateway, "broken", FAILED)
         assert (broken.parent, broken.reason) == ("tiny-a", "broken: its rank is 64")
         await report(sidecar, spec, poet=(CACHED, ""), broken=(FAILED, "broken: its rank is 64"))
-        poet = await told(gateway, "poet", CACHED)
+        poet = await status_of(gateway, "poet", CACHED)
         assert (poet.parent, poet.spec.source.directory, poet.wait) == ("tiny-a", "/models/a", False)
         assert poet.footprint == model_pb2.Footprint(max_model_len=99)  # its base's memory counts once
         await gateway.send(submit=submit("r1", model="poet", identity=poet.spec.identity))
@@ -106,10 +106,10 @@ async def test_a_prompt_for_what_an_adapter_was_before_is_made_anew(
         await set_catalog(stack, base(adapter("poet")))
         spec = await sent_catalog(sidecar)
         await report(sidecar, spec, poet=(CACHED, ""))
-        before = await told(gateway, "poet", CACHED)
+        before = await status_of(gateway, "poet", CACHED)
         reply = await set_catalog(stack, base(adapter("poet", "/adapters/other")))
         assert list(reply.changed) == ["tiny-a"]
-        now = await told(gateway, "poet", FETCHING)
+        now = await status_of(gateway, "poet", FETCHING)
         assert now.spec.identity != before.spec.identity
         assert now.wait
         assert (await sent_catalog(sidecar)).identity == spec.identity  # its base is as it was
@@ -140,7 +140,7 @@ async def test_a_base_that_changes_is_prepared_without_its_adapters(serve: Any, 
         sidecar, gateway = await stack.sidecar(), await stack.gateway()
         await set_catalog(stack, base(adapter("poet")))
         await report(sidecar, await sent_catalog(sidecar), poet=(CACHED, ""))
-        await told(gateway, "poet", CACHED)
+        await status_of(gateway, "poet", CACHED)
         await set_catalog(stack, base(adapter("poet"), directory="/models/other"))
         while len(catalog := (await sent(sidecar, "catalog")).models) < 2:
             pass
@@ -148,3 +148,16 @@ async def test_a_base_that_changes_is_prepared_without_its_adapters(serve: Any, 
             ("/models/a", 1),
             ("/models/other", 0),
         ]
+
+
+async def test_an_adapter_that_failed_on_some_engines_is_served_and_the_reason_is_shown(serve: Any, brain: Any) -> None:
+    async with serve(brain) as stack:
+        one, other, gateway = await stack.sidecar("decode-0"), await stack.sidecar("decode-1"), await stack.gateway()
+        await set_catalog(stack, base(adapter("poet")))
+        spec = await sent_catalog(one)
+        await report(one, spec, poet=(FAILED, "poet: no room"))
+        await status_of(gateway, "poet", FAILED)
+        await report(other, spec, poet=(CACHED, ""))
+        assert (await status_of(gateway, "poet", CACHED)).reason == "1 of 2 engines cannot serve it: poet: no room"
+        known = {event.instance: event.without for event in brain.all_of(events.ModelReported)}
+        assert known == {"decode-0": ((spec.adapters[0].identity, "poet: no room"),), "decode-1": ()}

@@ -112,7 +112,7 @@ async def test_the_source_of_a_failed_model_may_be_changed(serve: Any, brain: An
     async with serve(brain) as stack:
         sidecar = await stack.sidecar()
         await sidecar.report(model=model_pb2.ModelState(model="tiny-a", phase=FAILED, reason="no such folder"))
-        await brain.told_of(events.ModelReported)
+        await brain.wait_for(events.ModelReported)
         repaired = spec("tiny-a", "/models/there")
         assert list((await set_catalog(stack, repaired, B)).changed) == ["tiny-a"]
         command = await sidecar.next()

@@ -33,7 +33,7 @@ async def test_a_wake_brings_a_tick_at_its_time_and_not_before(brain: Any) -> No
     brain.script[events.CatalogChanged] = lambda _: [commands.Wake(at), commands.Wake(at), commands.Wake(at + 0.5)]
     driver = Driver(brain, time.monotonic)
     driver.handle(events.CatalogChanged(()))
-    await brain.told_of(events.Tick, 2)
+    await brain.wait_for(events.Tick, 2)
     driver.stop()
     ticks = [now for now, event in zip(brain.times, brain.received, strict=True) if isinstance(event, events.Tick)]
     assert len(ticks) == 2

@@ -77,7 +77,7 @@ async def test_models_of_the_hello_reach_the_core_after_the_instance_itself(serv
     ]
     async with serve(brain) as stack:
         await stack.sidecar(models=states)
-        await brain.told_of(events.ModelReported)
+        await brain.wait_for(events.ModelReported)
     assert [type(e) for e in brain.received[1:3]] == [events.InstanceUp, events.ModelReported]
     assert brain.all_of(events.ModelReported) == [events.ModelReported(HERE, ModelName("tiny-a"), Phase.CACHED)]
 
@@ -87,7 +87,7 @@ async def test_a_sidecar_that_does_not_reconnect_is_lost(serve: Any, brain: Any)
         sidecar = await stack.sidecar()
         up_at = brain.times[-1]
         sidecar.call.cancel()
-        assert (await brain.told_of(events.InstanceDown)).instance == HERE
+        assert (await brain.wait_for(events.InstanceDown)).instance == HERE
         assert 0.1 <= brain.times[-1] - up_at < 2
         assert stack.service.engine.up == 0
 
@@ -100,7 +100,7 @@ async def test_a_sidecar_that_reconnects_in_time_is_up_again_with_what_it_holds(
         first = await stack.sidecar()
         first.call.cancel()
         await stack.sidecar(held=[held])
-        up = await brain.told_of(events.InstanceUp, 2)
+        up = await brain.wait_for(events.InstanceUp, 2)
     assert [h.seq for h in up.held] == [SeqId("r", 0)]
     assert [type(e) for e in brain.received[1:]] == [events.InstanceUp, events.InstanceUp]
 
@@ -111,7 +111,7 @@ async def test_a_restarted_sidecar_replaces_its_predecessor(serve: Any, brain: A
         await stack.sidecar(incarnation="two")
         assert (await former.ended())[0] is grpc.StatusCode.UNAVAILABLE
         assert [type(e) for e in brain.received[1:]] == [events.InstanceUp, events.InstanceUp]
-        assert (await brain.told_of(events.InstanceUp, 2)).incarnation == "two"
+        assert (await brain.wait_for(events.InstanceUp, 2)).incarnation == "two"
         await asyncio.sleep(0.3)  # the former stream's grace has passed: it must not take the new one down
         assert not brain.all_of(events.InstanceDown)
 
@@ -146,7 +146,7 @@ async def test_the_process_that_started_first_waits_until_the_later_one_is_lost(
         later.call.cancel()
         code, _ = await refused(stack, incarnation="one", started=100.0)
         assert code is grpc.StatusCode.ALREADY_EXISTS, "the later one may reconnect"
-        await brain.told_of(events.InstanceDown)
+        await brain.wait_for(events.InstanceDown)
         await stack.sidecar(incarnation="one", started=100.0)
         assert brain.all_of(events.InstanceUp)[-1].incarnation == "one"
 
@@ -155,7 +155,7 @@ async def test_the_process_that_started_first_takes_over_from_one_that_drains(se
     async with serve(brain) as stack:
         later = await stack.sidecar(incarnation="two", started=200.5)
         await later.report(draining=engine_pb2.Draining())
-        await brain.told_of(events.InstanceDraining)
+        await brain.wait_for(events.InstanceDraining)
         await stack.sidecar(incarnation="one", started=100.0)
         assert brain.all_of(events.InstanceUp)[-1].incarnation == "one"
 
@@ -163,7 +163,7 @@ async def test_the_process_that_started_first_takes_over_from_one_that_drains(se
 async def test_a_silent_sidecar_is_lost_and_must_reconnect(serve: Any, brain: Any) -> None:
     async with serve(brain, heartbeat_timeout_s=0.3) as stack:
         sidecar = await stack.sidecar()
-        await brain.told_of(events.InstanceDown)
+        await brain.wait_for(events.InstanceDown)
         assert 0.3 <= brain.times[-1] - brain.times[1] < 10
         assert (await sidecar.ended())[0] is grpc.StatusCode.UNAVAILABLE
 
@@ -186,7 +186,7 @@ async def test_reports_about_commands_of_an_earlier_stream_never_reach_the_core(
         assert (await again.next()).id == 2001
         for id_ in (1, 1001, 2001):
             await again.report(done=engine_pb2.Done(id=id_))
-        await brain.told_of(events.CommandDone)
+        await brain.wait_for(events.CommandDone)
         assert [e.id for e in brain.all_of(events.CommandDone)] == [1]
 
 
@@ -210,12 +210,12 @@ async def test_a_sidecar_that_does_not_read_is_disconnected_with_bounded_memory(
     async with serve(brain) as stack:
         sidecar = await stack.sidecar()
         await sidecar.report(heartbeat=engine_pb2.Heartbeat())
-        await brain.told_of(events.MemoryReported)
+        await brain.wait_for(events.MemoryReported)
         assert await sidecar.ended() == (
             grpc.StatusCode.RESOURCE_EXHAUSTED,
             "messages were not read; connect anew",
         )
-        await brain.told_of(events.InstanceDown)
+        await brain.wait_for(events.InstanceDown)
 
 
 @pytest.mark.parametrize("kind", ["failed", "skipped"])
@@ -226,4 +226,4 @@ async def test_commands_that_could_not_be_sent_are_reported_to_the_core(serve: A
     async with serve(brain) as stack:
         sidecar = await stack.sidecar()
         await sidecar.report(**{kind: body[kind]})
-        assert (await brain.told_of(event)).instance == HERE
+        assert (await brain.wait_for(event)).instance == HERE

@@ -112,7 +112,7 @@ async def test_a_submission_reaches_the_engine_with_its_prompt(serve: Any, brain
             reply_to="unix:/run/sink.sock",
         )
         assert (await gateway.next("accepted")).request == "r1"
-        event = await brain.told_of(events.Submitted)
+        event = await brain.wait_for(events.Submitted)
         assert (event.seq, event.epoch, event.gateway, event.prompt_tokens, event.prefix_tokens) == (SEQ, 4, GW, 3, 2)
         assert brain.times[-1] - event.arrival == pytest.approx(1.0, abs=0.5)
 
@@ -134,7 +134,7 @@ async def test_the_handle_of_a_swap_out_goes_into_the_adopt_of_another_sidecar(
         await source.report(done=engine_pb2.Done(id=(await source.next()).id, handle=handle))
         adopted, unknown, closed = [await target.next() for _ in range(3)]
         assert adopted.adopt.handle == handle
-        assert (await brain.told_of(events.CommandDone)).kv_tokens == 9
+        assert (await brain.wait_for(events.CommandDone)).kv_tokens == 9
         # Neither the handle of a SwapOut that never was nor one whose source has closed it is handed out.
         assert unknown.adopt.handle == closed.adopt.handle == engine_pb2.KvHandle()
         assert len(stack.service.driver.handles) == 0
@@ -167,7 +167,7 @@ async def test_a_request_is_accepted_once_and_only_when_all_its_choices_are(
     async with serve(brain) as stack:
         gateway = await stack.gateway()
         await gateway.send(submit=submit(count=3))
-        await brain.told_of(events.Submitted, 3)
+        await brain.wait_for(events.Submitted, 3)
         stack.service.driver.handle(events.Tick())
         assert (await gateway.next("accepted")).request == "r1"
 
@@ -208,7 +208,7 @@ async def test_one_refused_choice_ends_its_request_and_cancels_the_others(
         await gateway.send(submit=submit(count=3))
         rejected = await gateway.next("rejected")
         assert (rejected.code, rejected.retry_after_s) == (gateway_pb2.REJECT_CODE_OVERLOADED, 2.0)
-        await brain.told_of(events.Cancelled, 2)
+        await brain.wait_for(events.Cancelled, 2)
         assert [type(e) for e in brain.received[1:]] == [events.Submitted] * 3 + [events.Cancelled] * 2
         assert {e.seq.choice for e in brain.all_of(events.Cancelled)} == {0, 1, 2} - {refused}
         assert len(stack.service.driver.sequences) == 0
@@ -218,7 +218,7 @@ async def test_a_gateway_cannot_cancel_or_take_over_requests_of_another(serve: A
     async with serve(brain) as stack:
         mine, other = await stack.gateway("mine"), await stack.gateway("other")
         await mine.send(submit=submit("r1"))
-        await brain.told_of(events.Submitted)
+        await brain.wait_for(events.Submitted)
         await other.send(cancel=gateway_pb2.CancelRequest(request="r1"))
         await other.send(submit=submit("r1", epoch=9))
         rejected = await other.next("rejected")
@@ -226,7 +226,7 @@ async def test_a_gateway_cannot_cancel_or_take_over_requests_of_another(serve: A
         assert len(brain.all_of(events.Submitted)) == 1
         assert brain.all_of(events.Cancelled) == []
         await mine.send(cancel=gateway_pb2.CancelRequest(request="r1"))
-        assert (await brain.told_of(events.Cancelled)).seq == SEQ
+        assert (await brain.wait_for(events.Cancelled)).seq == SEQ
 
 
 async def test_a_disconnected_reader_cancels_the_choices_it_names_or_all(serve: Any, brain: Any, submit: Any) -> None:
@@ -236,7 +236,7 @@ async def test_a_disconnected_reader_cancels_the_choices_it_names_or_all(serve: 
         await gateway.send(cancel=gateway_pb2.CancelRequest(request="r1", choices=[1]))
         await gateway.send(cancel=gateway_pb2.CancelRequest(request="r1"))
         await gateway.send(cancel=gateway_pb2.CancelRequest(request="never submitted"))
-        await brain.told_of(events.Cancelled, 4)
+        await brain.wait_for(events.Cancelled, 4)
         assert [e.seq.choice for e in brain.all_of(events.Cancelled)] == [1, 0, 1, 2]
 
 
@@ -250,7 +250,7 @@ async def test_an_ended_sequence_is_forgotten_unless_it_was_submitted_again(
         await gateway.send(submit=submit("r2", epoch=1))
         for request in ("r1", "r2"):
             await gateway.send(cancel=gateway_pb2.CancelRequest(request=request))
-        await brain.told_of(events.Cancelled, 2)
+        await brain.wait_for(events.Cancelled, 2)
         kept = stack.service.driver.sequences
         assert (kept.get(SEQ) is not None, kept.get(SeqId("r2", 0)) is None) == (True, True)
 
@@ -263,11 +263,11 @@ async def test_a_gateway_that_reconnects_in_time_drops_what_it_does_not_resubmit
         first = await stack.gateway()
         for request in ("kept", "given up"):
             await first.send(submit=submit(request))
-        await brain.told_of(events.Submitted, 2)
+        await brain.wait_for(events.Submitted, 2)
         first.call.cancel()
         second = await stack.gateway()
         await second.send(submit=submit("kept", epoch=2))
-        assert (await brain.told_of(events.Cancelled)).seq == SeqId("given up", 0)
+        assert (await brain.wait_for(events.Cancelled)).seq == SeqId("given up", 0)
         await asyncio.sleep(0.3)
         assert len(brain.all_of(events.Cancelled)) == 1
         assert not brain.all_of(events.GatewayDown)
@@ -279,10 +279,10 @@ async def test_a_gateway_that_does_not_reconnect_is_lost_and_its_state_freed(
     async with serve(brain) as stack:
         gateway = await stack.gateway()
         await gateway.send(submit=submit(count=2))
-        await brain.told_of(events.Submitted, 2)
+        await brain.wait_for(events.Submitted, 2)
         assert len(stack.service.driver.sequences) == 2
         gateway.call.cancel()
-        assert (await brain.told_of(events.GatewayDown)).gateway == GW
+        assert (await brain.wait_for(events.GatewayDown)).gateway == GW
         assert len(stack.service.driver.sequences) == 0
 
 
@@ -301,7 +301,7 @@ async def test_an_open_without_submission_is_reported_to_the_core_as_failed(serv
     brain.script[events.InstanceUp] = lambda e: [send(TARGET, 1, commands.Open(SEQ, 1, ModelName("tiny-a")))]
     async with serve(brain) as stack:
         await stack.sidecar()
-        failed = await brain.told_of(events.CommandFailed)
+        failed = await brain.wait_for(events.CommandFailed)
         assert (failed.instance, failed.id) == (TARGET, 1)
 
 
@@ -309,7 +309,7 @@ async def test_status_comes_once_or_at_every_interval_and_shows_what_is_being_fe
     fetching = model_pb2.ModelState(model="tiny-b", phase=model_pb2.MODEL_PHASE_FETCHING, bytes_done=10, bytes_total=40)
     async with serve(brain) as stack:
         await stack.sidecar(models=[fetching])
-        await brain.told_of(events.ModelReported)
+        await brain.wait_for(events.ModelReported)
         (once,) = [status async for status in stack.status()]
         assert (once.pool, once.policy, list(once.fetching)) == ("test", "scripted", [fetching])
         stream = stack.status(interval_s=0.05)
@@ -333,7 +333,7 @@ async def test_gateways_receive_changes_of_the_pools_load(serve: Any, brain: Any
             assert (await peer.next("load")).kv_used == 0.75
 
 
-async def test_a_gateway_is_told_the_places_of_its_requests_when_they_change(
+async def test_a_gateway_receives_the_places_of_its_requests_when_they_change(
     serve: Any, brain: Any, submit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aegaeon_scheduler.service.places.EVERY_S", 0.02)

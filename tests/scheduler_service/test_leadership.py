@@ -47,8 +47,8 @@ async def test_a_standby_refuses_streams_accepts_the_catalog_and_starts_its_core
         assert await ask(stack) == leadership_pb2.LeaderReply(leads=True, term=7)
         status = await admin.Status(admin_pb2.AdminStatusRequest())
         assert (status.standby, status.term, status.tenants_known) == (False, 7, True)
-        told = brain.all_of(events.CatalogChanged)[-1]
-        assert ModelName("tiny-c") in {model.name for model in told.models}
+        changed = brain.all_of(events.CatalogChanged)[-1]
+        assert ModelName("tiny-c") in {model.name for model in changed.models}
         await stack.sidecar()
         gateway = await stack.gateway()
         assert (await gateway.next("tenants")).open_models == ["tiny-c"]

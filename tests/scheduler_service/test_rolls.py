@@ -142,17 +142,17 @@ async def test_a_changed_model_is_prepared_while_the_former_one_drains(
         await gateway.send(submit=submit("r1", identity=OLD.identity))
         turn = await command(sidecar, "turn")
         assert list((await change(stack, NEW)).changed) == ["tiny-a"]
-        told = await catalog_with(sidecar, "tiny-a", STAGED)
-        assert told["tiny-a"].identity == OLD.identity
+        sent = await catalog_with(sidecar, "tiny-a", STAGED)
+        assert sent["tiny-a"].identity == OLD.identity
         assert "0 of 1 engines have it" in (await status(stack)).changing[0].reason
-        await says(sidecar, told[STAGED])
+        await says(sidecar, sent[STAGED])
         await shown(gateway, FETCHING, "/models/other")  # new requests wait there
         assert [note.model for note in (await status(stack)).changing] == ["tiny-a"]
         await finish(sidecar, turn)
-        told = await catalog_with(sidecar, "tiny-a")
-        assert told["tiny-a"].identity == NEW.identity
+        sent = await catalog_with(sidecar, "tiny-a")
+        assert sent["tiny-a"].identity == NEW.identity
         await says(sidecar, OLD)  # its last word on the former one was on its way
-        await says(sidecar, told["tiny-a"])
+        await says(sidecar, sent["tiny-a"])
         await shown(gateway, CACHED, "/models/other")
         await gateway.send(submit=submit("r2", identity=NEW.identity))
         assert (await command(sidecar, "load")).load.identity == NEW.identity
@@ -166,8 +166,8 @@ async def test_a_change_that_no_engine_can_prepare_is_refused_and_the_former_mod
     async with serve(core) as stack:
         sidecar, gateway = await stack.sidecar(models=running()["models"]), await stack.gateway()
         await change(stack, NEW)
-        told = await catalog_with(sidecar, "tiny-a", STAGED)
-        await says(sidecar, told[STAGED], FAILED, f"{STAGED}: config.json: missing")
+        sent = await catalog_with(sidecar, "tiny-a", STAGED)
+        await says(sidecar, sent[STAGED], FAILED, f"{STAGED}: config.json: missing")
         async with asyncio.timeout(60):
             while not (notes := (await status(stack)).refused):
                 pass
@@ -202,8 +202,8 @@ async def test_credentials_and_objectives_are_not_part_of_a_models_identity(serv
     async with serve(brain) as stack:
         sidecar = await stack.sidecar()
         assert list((await change(stack, OLD, specs[1])).changed) == ["tiny-b"]
-        told = await catalog_with(sidecar, "tiny-a", "tiny-b")
-        assert told["tiny-b"].source.hub.credentials_file == "/token"
+        sent = await catalog_with(sidecar, "tiny-a", "tiny-b")
+        assert sent["tiny-b"].source.hub.credentials_file == "/token"
         first, last = (brain.all_of(events.CatalogChanged)[i].models for i in (0, -1))
         assert {model.identity for model in first} == {model.identity for model in last}
 
@@ -219,18 +219,18 @@ async def test_a_scheduler_that_starts_with_another_catalog_drains_running_seque
         await gateway.send(submit=submit("r1", identity=OLD.identity, choices=[choice]))
         sidecar = await stack.attach()
         await sidecar.report(hello=outlived())
-        told = await catalog_with(sidecar, "tiny-a", STAGED)
-        assert told["tiny-a"].identity == OLD.identity
+        sent = await catalog_with(sidecar, "tiny-a", STAGED)
+        assert sent["tiny-a"].identity == OLD.identity
         turn = await command(sidecar, "turn")  # without a load, and without a prefill: it goes on where it was
         assert (len(turn.turn.decode), len(turn.turn.prefill)) == (1, 0)
-        await says(sidecar, told[STAGED])
+        await says(sidecar, sent[STAGED])
         reattach_grace_over.set()
         await shown(gateway, FETCHING, "/models/other")
         await finish(sidecar, turn, epoch=2)
-        told = await catalog_with(sidecar, "tiny-a")
-        assert told["tiny-a"].identity == NEW.identity
-        await says(sidecar, told["tiny-a"], FETCHING)
-        await says(sidecar, told["tiny-a"])
+        sent = await catalog_with(sidecar, "tiny-a")
+        assert sent["tiny-a"].identity == NEW.identity
+        await says(sidecar, sent["tiny-a"], FETCHING)
+        await says(sidecar, sent["tiny-a"])
         await gateway.send(submit=submit("r2", identity=NEW.identity))
         assert (await command(sidecar, "load")).load.identity == NEW.identity
         core.check()
@@ -328,7 +328,7 @@ async def test_a_prompt_that_waits_for_its_model_starts_an_engine_while_its_clie
         assert (await gateway.next("rejected")).request == "r2"  # so the others have come
         assert not demand.done()
         await change(stack, NEW)
-        await brain.told_of(events.Submitted)
+        await brain.wait_for(events.Submitted)
         assert [(one.seq.request, one.seq.choice) for one in brain.all_of(events.Submitted)] == [("r1", 1)]
         await demand
 

@@ -47,7 +47,7 @@ async def test_queue_switch_load_turn_and_copies_are_spans_of_the_request(serve:
                 step_done=step_done(turned, 0, steps=1, decode_s=0.25, prefill_tokens=3, prefill_s=0.25, wait_s=0.125)
             )
             await sidecar.report(step_done=step_done(turned, model_pb2.FINISH_REASON_STOP, steps=3, end=True))
-            await brain.told_of(events.TurnProgress, 2)
+            await brain.wait_for(events.TurnProgress, 2)
         spans = {span.name: span for _, span in receiver.spans}
     assert sorted(span.name for _, span in receiver.spans) == ["load", "queue", "switch", "turn"]
     assert {service for service, _ in receiver.spans} == {"aegaeon-scheduler"}

@@ -184,7 +184,7 @@ def test_a_token_says_on_the_wire_what_it_says_here(token: reports.Token) -> Non
 
 
 @given(values(catalog.ModelSpec))
-def test_a_model_is_told_to_the_next_scheduler_as_it_was_told_by_the_last(spec: catalog.ModelSpec) -> None:
+def test_a_model_reaches_the_next_scheduler_as_the_last_one_sent_it(spec: catalog.ModelSpec) -> None:
     assert nouns.spec_from(nouns.spec_to(spec)) == spec
 
 

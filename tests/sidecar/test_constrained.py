@@ -82,24 +82,24 @@ async def test_a_batch_mixes_rows_with_and_without_constraint_and_steps_ahead(
     folder: Path, model: Path, logprobs: int | None
 ) -> None:
     """Every sequence gets the tokens that it gets alone, whether steps wait for tokens or not."""
-    told = []
+    seen = []
     for backend in (TorchBackend(), Counted(paged=True)):
         async with rig(folder) as scheduler:
-            told.append(await outputs(scheduler, folder, model, backend, list(PROMPTS), logprobs=logprobs))
+            seen.append(await outputs(scheduler, folder, model, backend, list(PROMPTS), logprobs=logprobs))
     assert isinstance(backend, Counted)
     assert (sum(backend.ahead) > 2 * LENGTH) == (logprobs is None)
-    assert told[0] == told[1]
+    assert seen[0] == seen[1]
     for name in PROMPTS:
         async with rig(folder) as scheduler:
             alone = await outputs(scheduler, folder, model, TorchBackend(), [name], logprobs=logprobs)
-        assert alone[name] == told[0][name]
+        assert alone[name] == seen[0][name]
 
 
 async def test_an_output_is_what_its_constraint_says(folder: Path, model: Path) -> None:
     constraint = mpb.Constraint(kind=mpb.CONSTRAINT_KIND_REGEX, text="(yes|no){2}", end_ids=[EOS])
     async with rig(folder) as scheduler:
-        told = await outputs(scheduler, folder, model, TorchBackend(), ["greedy", "drawn"], constraint=constraint)
-        for name, tokens in told.items():
+        seen = await outputs(scheduler, folder, model, TorchBackend(), ["greedy", "drawn"], constraint=constraint)
+        for name, tokens in seen.items():
             assert text_of(model, tokens) in ("yesyes", "yesno", "noyes", "nono")
             assert scheduler.tokens[name, 0][len(tokens) - 1].finish == mpb.FINISH_REASON_STOP
 
@@ -107,7 +107,7 @@ async def test_an_output_is_what_its_constraint_says(folder: Path, model: Path) 
 async def test_a_constrained_sequence_moves_between_engines(folder: Path, model: Path) -> None:
     """Prefill here, swap out, adopt there; the matcher there is made of the output."""
     async with rig(folder) as scheduler:
-        told = await outputs(scheduler, folder, model, TorchBackend(), ["drawn"])
+        seen = await outputs(scheduler, folder, model, TorchBackend(), ["drawn"])
     async with (
         rig(folder) as scheduler,
         inside(config(folder, "a")),
@@ -117,23 +117,23 @@ async def test_a_constrained_sequence_moves_between_engines(folder: Path, model:
         one.send(opened(scheduler, "drawn"))
         await one.done(one.send(turn(["drawn"], steps=2), after=[load]))
         handle = (await one.done(one.send(pb.SwapOut(seq=seq("drawn"), epoch=1)))).done.handle
-        assert list(handle.output) == told["drawn"][:3]
+        assert list(handle.output) == seen["drawn"][:3]
         other.send(opened(scheduler, "drawn"))
         adopt = other.send(pb.Adopt(seq=seq("drawn"), epoch=1, handle=handle, slabs=8))
         rest = pb.Turn(model="m", decode=[seq("drawn")], steps=99, slabs=8)
         await other.done(other.send(rest, after=[load_there, adopt]))
-        assert await whole(scheduler, "drawn") == told["drawn"]
+        assert await whole(scheduler, "drawn") == seen["drawn"]
         there.check()
 
 
 @pytest.mark.parametrize("count", [1, 4])
 async def test_a_constrained_sequence_goes_on_from_its_prefix(folder: Path, model: Path, count: int) -> None:
     async with rig(folder) as scheduler:
-        told = await outputs(scheduler, folder, model, TorchBackend(), ["drawn"])
+        seen = await outputs(scheduler, folder, model, TorchBackend(), ["drawn"])
     async with rig(folder) as scheduler:
-        prefix = told["drawn"][:count]
+        prefix = seen["drawn"][:count]
         rest = await outputs(scheduler, folder, model, TorchBackend(), ["drawn"], prefix=prefix, epoch=2)
-    assert prefix + rest["drawn"] == told["drawn"]
+    assert prefix + rest["drawn"] == seen["drawn"]
 
 
 @pytest.mark.parametrize("paged", [False, True])

@@ -39,15 +39,15 @@ async def outputs(scheduler: Rig, folder: Path, model: Path, backend: TorchBacke
 async def test_an_engine_with_asynchronous_steps_gives_the_tokens_of_a_synchronous_one(
     folder: Path, tiny_models: dict[str, Path]
 ) -> None:
-    told = []
+    seen = []
     stop, backend = NO_TOKEN, TorchBackend()
     for paged in (False, False, True):  # the first run tells what to stop at
         if paged:
             backend = Counted(paged=True)
         async with rig(folder) as scheduler:
-            told.append(await outputs(scheduler, folder, tiny_models["llama"], backend, stop))
-        stop = told[0][2][3]
-    assert len(told[1][2]) <= 4
-    assert told[2] == told[1]
+            seen.append(await outputs(scheduler, folder, tiny_models["llama"], backend, stop))
+        stop = seen[0][2][3]
+    assert len(seen[1][2]) <= 4
+    assert seen[2] == seen[1]
     assert isinstance(backend, Counted)
     assert len([inputs for inputs in backend.ahead if inputs]) >= LENGTH - 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,24 +26,30 @@ def manifests(
     host_cache: str = "64Mi",
     backend: str = "torch",
     batches: Path | None = None,
+    adapters: Mapping[str, Mapping[str, Path]] | None = None,
     **scheduling: Any,
 ) -> str:
-    """A GpuPool and a ModelPool for these model directories."""
+    """A GpuPool and a ModelPool for these model directories. `adapters`: of some of them, by model and name."""
     roles: dict[str, Any] = {"engines": {"replicas": engines}} if engines else {}
     if prefill:
         roles |= {"prefill": {"replicas": prefill}, "decode": {"replicas": decode}}
     memory = {"deviceBytes": device, "slabSize": "64Ki", "hostModelCache": host_cache, "hostKv": host_kv}
     kept = {"batches": {"folder": str(batches)}} if batches else {}
-    pool = {
+    pool: dict[str, Any] = {
         **_head("GpuPool"),
         "spec": {**roles, **kept, "backend": backend, "memory": memory, "scheduling": {"qMax": "200ms", **scheduling}},
     }
-    served = [
-        {"name": name, "source": {"hostPath": str(path)}, "slo": {"ttft": "5s", "tbt": "200ms"}}
-        for name, path in models.items()
-    ]
+    served = [_served(name, path, adapters and adapters.get(name)) for name, path in models.items()]
+    if adapters:
+        pool["spec"]["adapters"] = {"maxRank": 8, "maxLoaded": 2, "memory": "1Mi"}
     models_pool = {**_head("ModelPool"), "spec": {"gpuPoolRef": {"name": "test"}, "models": served}}
     return yaml.safe_dump_all([pool, models_pool])
+
+
+def _served(name: str, path: Path, adapters: Mapping[str, Path] | None) -> dict[str, Any]:
+    entry = {"name": name, "source": {"hostPath": str(path)}, "slo": {"ttft": "5s", "tbt": "200ms"}}
+    some = [{"name": one, "source": {"hostPath": str(at)}} for one, at in (adapters or {}).items()]
+    return entry | ({"adapters": some} if some else {})
 
 
 def _head(kind: str) -> dict[str, Any]:

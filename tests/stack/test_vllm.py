@@ -1,21 +1,24 @@
-"""A whole stack whose engines compute with vLLM (`make test-vllm`): what is killed under load costs no token."""
+"""A whole stack whose engines compute with vLLM (`make test-vllm`): what is killed under load costs no token, models
+and adapters come and go while others serve."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
+from backend_vllm.adapters import make_adapter
 from stack.launch import CONTEXT, manifests, running
 from stack.test_apply import apply, until
 from stack.test_faults import Trigger
 from stack.traffic import PROMPTS, stream, until_empty
 
 from aegaeon_cli.demo.stack import Stack
-from aegaeon_cli.status import watch_status
+from aegaeon_cli.status import read_status, watch_status
 
 pytestmark = [
     pytest.mark.vllm,
@@ -30,7 +33,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt_oss": WINDOW | {"num_local_experts": 4, "num_experts_per_tok": 2},
 }
 ADDED = {"mixtral": {"num_local_experts": 4, "sliding_window": None}}  # baked while the others decode
-JOBS = [(model, prompt) for model in MODELS for prompt in PROMPTS]
+BASE, ADAPTERS = "llama", ("poet", "lawyer")
+JOBS = [(model, prompt) for model in (*MODELS, *ADAPTERS) for prompt in PROMPTS]
 TOKENS = 80  # of an answer
 ENGINES = 2
 START_S = 120  # for an engine to import vLLM again, on a machine that is busy with much else
@@ -43,14 +47,26 @@ def models(make_model: Callable[..., Path]) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def stack(models: dict[str, Path]) -> Iterator[Stack]:
+def adapters(
+    models: dict[str, Path], make_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """Of the base; `stranger` is one of another model, whose layers have other shapes."""
+    root = tmp_path_factory.mktemp("adapters")
+    made = {name: make_adapter(models[BASE], root / name, seed=at) for at, name in enumerate((*ADAPTERS, "judge"))}
+    return made | {"stranger": make_adapter(make_model("llama"), root / "stranger", seed=9)}
+
+
+@pytest.fixture(scope="module")
+def stack(models: dict[str, Path], adapters: dict[str, Path]) -> Iterator[Stack]:
     """Device memory of an engine holds the largest model and some KV cache, or two of the others."""
-    with running(of(models, *MODELS)) as up:
+    with running(of(models, *MODELS, adapters={name: adapters[name] for name in ADAPTERS})) as up:
         yield up
 
 
-def of(models: dict[str, Path], *names: str) -> str:
-    return manifests({name: models[name] for name in names}, engines=ENGINES, device="6Mi", backend="vllm")
+def of(models: dict[str, Path], *names: str, adapters: Mapping[str, Path]) -> str:
+    """With these adapters of the base, for which engines reserve memory whether there are any or not."""
+    served = {name: models[name] for name in names}
+    return manifests(served, engines=ENGINES, device="7Mi", backend="vllm", adapters={BASE: adapters})
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +91,49 @@ async def test_every_client_gets_its_complete_output_when_processes_are_killed(
 
 
 @pytest.mark.timeout(400)
+async def test_adapters_are_added_and_removed_during_a_stream_and_one_of_another_base_fails_alone(
+    stack: Stack, client: Any, alone: list[str], models: dict[str, Path], adapters: dict[str, Path], tmp_path: Path
+) -> None:
+    job = ("poet", PROMPTS[0])
+    expected = alone[JOBS.index(job)]
+    assert expected != alone[JOBS.index((BASE, PROMPTS[0]))]
+    streaming = asyncio.create_task(stream(client, *job, tokens=TOKENS))
+    some = {name: adapters[name] for name in ("poet", "judge", "stranger")}
+    status, printed = await asyncio.to_thread(apply, stack, tmp_path, of(models, *MODELS, adapters=some))
+    assert status == 0, printed
+    await until(client, *MODELS, *some)
+    answer = await stream(client, "judge", PROMPTS[0], tokens=TOKENS)
+    assert await streaming == expected
+    with pytest.raises(openai.NotFoundError):
+        await stream(client, "lawyer", PROMPTS[0], tokens=TOKENS)
+    await until_failed(stack, client, "stranger", "it is an adapter of another base model")
+    together = [stream(client, name, PROMPTS[0], tokens=TOKENS) for name in ("judge", "poet", BASE)]
+    assert await asyncio.gather(*together) == [answer, expected, alone[JOBS.index((BASE, PROMPTS[0]))]]
+    await until_empty(stack)
+
+
+async def until_failed(stack: Stack, client: Any, name: str, why: str) -> None:
+    """Until /v1/models shows the reason; then status and a request for it show the same."""
+    async with asyncio.timeout(30):
+        while (state := (await client.models.retrieve(name)).aegaeon)["phase"] != "failed":  # noqa: ASYNC110
+            await asyncio.sleep(0.05)  # another process is watched
+    assert why in state["reason"]
+    status = await read_status(stack.state.scheduler)
+    assert [one.reason for one in status.adapters if one.spec.name == name] == [state["reason"]]
+    with pytest.raises(openai.InternalServerError, match=why):
+        await stream(client, name, PROMPTS[0])
+
+
+@pytest.mark.timeout(400)
 async def test_a_model_is_added_and_one_removed_during_a_stream(
     stack: Stack, client: Any, alone: list[str], models: dict[str, Path], tmp_path: Path
 ) -> None:
+    """The one that is removed takes its adapters with it."""
     job = ("gemma2", PROMPTS[0])
     streaming = asyncio.create_task(stream(client, *job, tokens=TOKENS))
-    status, printed = await asyncio.to_thread(apply, stack, tmp_path, of(models, "gemma2", "gpt_oss", "mixtral"))
+    status, printed = await asyncio.to_thread(
+        apply, stack, tmp_path, of(models, "gemma2", "gpt_oss", "mixtral", adapters={})
+    )
     assert status == 0, printed
     await until(client, "gemma2", "gpt_oss", "mixtral")
     answer = await stream(client, "mixtral", PROMPTS[0], tokens=TOKENS)

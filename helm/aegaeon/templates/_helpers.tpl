@@ -17,13 +17,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- end }}
 
-{{/* References of the two images: as they are given where they have a tag or a digest, else with that of `images.tag`. */}}
+{{/* References of the images: as they are given where they have a tag or a digest, else with that of `images.tag`. */}}
 {{- define "aegaeon.controlImage" -}}
 {{ include "aegaeon.image" (list . .Values.images.control) }}
 {{- end }}
 
 {{- define "aegaeon.engineImage" -}}
 {{ include "aegaeon.image" (list . .Values.images.engine) }}
+{{- end }}
+
+{{- define "aegaeon.vllmImage" -}}
+{{ include "aegaeon.image" (list . .Values.images.engineVllm) }}
 {{- end }}
 
 {{- define "aegaeon.image" -}}

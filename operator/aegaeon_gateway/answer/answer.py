@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from aegaeon_gateway.errors import ApiError
@@ -21,9 +21,14 @@ class Answer:
     def __init__(self, request: Request, link: SchedulerLink, metrics: ModelMetrics) -> None:
         self._link = link
         self._wake = asyncio.Event()
-        self._generations = [Generation(request, number, metrics, self._wake) for number in range(len(request.prompts))]
+        self._direct: Callable[[], bool] | None = None
+        self._fault: Exception | None = None
+        self._generations = [
+            Generation(request, number, metrics, self._arrived, self.wake) for number in range(len(request.prompts))
+        ]
         self._prompt_tokens = request.prompt_tokens
         self.model = request.model
+        self.choices = len(request.prompts) * request.options.n
 
     async def __aenter__(self) -> Answer:
         for generation in self._generations:
@@ -37,10 +42,31 @@ class Answer:
             self._link.close(generation)
             generation.account()
 
-    async def wait(self) -> None:
-        """Until there is something to drain or an error."""
-        await self._wake.wait()
+    async def wait(self, direct: Callable[[], bool] | None = None) -> None:
+        """Until there is something to drain or an error.
+
+        `direct` is called where new tokens arrive meanwhile; the wait goes on while it says that it has dealt with all.
+        What it raises is raised here.
+        """
+        self._direct = direct
+        try:
+            await self._wake.wait()
+        finally:
+            self._direct = None
         self._wake.clear()
+        if self._fault is not None:
+            raise self._fault
+
+    def _arrived(self) -> None:
+        if self._direct is None or self._wake.is_set() or not self._dealt_with(self._direct):
+            self._wake.set()
+
+    def _dealt_with(self, direct: Callable[[], bool]) -> bool:
+        try:
+            return direct()
+        except Exception as fault:  # noqa: BLE001  # of this answer, not of the engine's stream; `wait` raises it
+            self._fault = fault
+            return False
 
     def wake(self) -> None:
         """End a wait: another event must be handled."""

@@ -68,7 +68,7 @@ class Pooling:
 
     def _fill(self, total: int) -> None:
         while len(self._open) < WINDOW and self._next < total:
-            generation = Generation(self._request, self._next, self._metrics, self._wake)
+            generation = Generation(self._request, self._next, self._metrics, self._wake.set, self._wake.set)
             self._open[self._next] = generation
             self._next += 1
             self._link.open(generation)

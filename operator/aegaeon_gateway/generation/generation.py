@@ -6,8 +6,7 @@ finished are submitted again with their received tokens and a higher epoch.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from aegaeon_gateway.errors import ApiError, EngineError
 from aegaeon_gateway.generation.choice import Choice
@@ -23,10 +22,17 @@ MAX_LOSSES = 8
 
 
 class Generation:
-    """Prompt `number` of a request while it is open; its choices share the prompt. `wake` is set when there is
-    something to drain or an error."""
+    """Prompt `number` of a request while it is open; its choices share the prompt. `arrived` is called when there is
+    something to drain, `changed` for what else its reader must know."""
 
-    def __init__(self, request: Request, number: int, metrics: ModelMetrics, wake: asyncio.Event) -> None:
+    def __init__(
+        self,
+        request: Request,
+        number: int,
+        metrics: ModelMetrics,
+        arrived: Callable[[], None],
+        changed: Callable[[], None],
+    ) -> None:
         self.request = request
         self.id = request.submit_id(number)
         self.prompt = request.prompts[number]
@@ -42,7 +48,7 @@ class Generation:
         self.retry_at: float | None = None
         self.gives_up_at: float | None = None
         self._metrics = metrics
-        self._wake = wake
+        self._arrived, self._changed = arrived, changed
 
     @property
     def started(self) -> bool:
@@ -85,7 +91,7 @@ class Generation:
             self._metrics.queue_wait.observe(now - self.request.arrived)
         self.accepted = True
         self.progress_at = now
-        self._wake.set()
+        self._changed()
 
     def retry(self, now: float, delay_s: float) -> None:
         """The scheduler has no room for it at this moment: submit it again in a while. That it answered is progress."""
@@ -113,7 +119,7 @@ class Generation:
         """End with an error; the first one counts."""
         if self.error is None:
             self.error = error
-        self._wake.set()
+        self._changed()
 
     # ---- tokens in, deltas out -------------------------------------------------------------------------------------
 
@@ -131,7 +137,7 @@ class Generation:
 
     def wake(self) -> None:
         """Tell the reader that there is something to drain."""
-        self._wake.set()
+        self._arrived()
 
     def drain(self) -> Iterator[tuple[Choice, Delta]]:
         """Turn what was received into deltas and score it."""

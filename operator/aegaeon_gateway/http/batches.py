@@ -13,11 +13,11 @@ from aiohttp import web
 from aegaeon_gateway.batches.work import Reply
 from aegaeon_gateway.errors import (
     ApiError,
-    EngineError,
     ModelChangedError,
     RateLimitedError,
     UnauthorizedError,
     UnavailableError,
+    fault,
 )
 from aegaeon_gateway.http.access_log import AccessLog
 from aegaeon_gateway.http.admission import Client
@@ -108,6 +108,6 @@ class LineAsker:
             refused = error
         except Exception:  # whatever it is, the line gets an answer and the log the traceback
             log.exception("a fault of the gateway")
-            refused = EngineError(f"The gateway failed on this request ({record.id}); its log says why.")
+            refused = fault(record.id)
         record.outcome = refused.outcome
         return Reply(refused.status, record.id, orjson.dumps(refused.body()))

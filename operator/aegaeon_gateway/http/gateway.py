@@ -41,5 +41,5 @@ class Gateway:
 
     @property
     def known(self) -> bool:
-        """The scheduler has told which models there are and who may use them."""
+        """The model catalog and the tenants are loaded."""
         return self.catalog.known and self.tenants.known

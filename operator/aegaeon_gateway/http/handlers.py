@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from aegaeon_gateway.answer.completions import CompletionRenderer
 from aegaeon_gateway.answer.messages import MessagesRenderer
 from aegaeon_gateway.answer.render import Renderer
 from aegaeon_gateway.answer.responses import ResponsesRenderer
-from aegaeon_gateway.errors import ApiError, BodyTooLargeError, InvalidRequestError
+from aegaeon_gateway.errors import ApiError, BodyTooLargeError, InvalidRequestError, fault
 from aegaeon_gateway.generation.output import Usage
 from aegaeon_gateway.generation.request import Request
 from aegaeon_gateway.http.admission import Client
@@ -26,12 +27,15 @@ from aegaeon_gateway.http.intake import TOKEN_BYTES, Holding, read_body
 from aegaeon_gateway.http.kept import KeptResponses
 from aegaeon_gateway.http.pooled import Pooler
 from aegaeon_gateway.http.preparation import Preparation, Received
+from aegaeon_gateway.http.record import RECORD
 from aegaeon_gateway.http.responses import Complete, stream, whole
 from aegaeon_gateway.http.silence import Silence
 from aegaeon_gateway.metrics import ModelMetrics
 from aegaeon_gateway.tenancy import Tenant
 from aegaeon_gateway.workers.wire import Endpoint
 from aegaeon_proto.v1.gateway_pb2 import ModelStatus
+
+log = logging.getLogger(__name__)
 
 _RENDERERS: dict[Endpoint, Callable[[Request], Renderer]] = {
     "chat": ChatRenderer,
@@ -119,6 +123,13 @@ class Answerer:
             if not events.opened:
                 raise
             return await events.fail(error)
+        except ConnectionError:
+            raise
+        except Exception:  # a second status line would be read as part of the stream, which never ends
+            if not events.opened:
+                raise
+            log.exception("a fault of the gateway in a stream")
+            return await events.fail(fault(http[RECORD].id))
 
     async def _pooled(self, http: web.Request, endpoint: Endpoint) -> web.StreamResponse:
         return await self._serve(Caller.of(http), endpoint, partial(read_body, http), self._pooler.serve)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 
 from aiohttp import web
 
@@ -45,8 +46,9 @@ async def stream(events: EventStream, answer: Answer, renderer: Renderer, silenc
     may try again. A later error is an event.
     """
     outcome, opened = "", False
+    direct = partial(_write_arrived, events, answer, renderer, silence)
     while not outcome:
-        await answer.wait()
+        await answer.wait(direct)
         made = []
         async for delta in _in_turns(answer.drain()):
             if not opened:
@@ -68,6 +70,20 @@ async def stream(events: EventStream, answer: Answer, renderer: Renderer, silenc
             silence.wrote()
     await events.end()
     return outcome
+
+
+def _write_arrived(events: EventStream, answer: Answer, renderer: Renderer, silence: Silence) -> bool:
+    """Write what has just arrived; False when there is more to do than that, or it must wait."""
+    if not events.flows or answer.choices > _DELTAS_IN_TURN:
+        return False
+    ended, made = False, []
+    for delta in answer.drain():
+        made.append(renderer.chunk(delta))
+        ended = ended or delta.finish is not None
+    if data := b"".join(made):
+        events.write_now(data)
+        silence.wrote()
+    return not ended and answer.error is None
 
 
 def _end(answer: Answer, renderer: Renderer) -> tuple[bytes, str]:

@@ -14,7 +14,7 @@ from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from aegaeon_gateway.answer.messages import error_body
-from aegaeon_gateway.errors import ApiError, EngineError, overloaded
+from aegaeon_gateway.errors import ApiError, fault, overloaded
 from aegaeon_gateway.http.access_log import AccessLog
 from aegaeon_gateway.http.batches import BatchHandlers
 from aegaeon_gateway.http.cors import Cors
@@ -106,7 +106,7 @@ class _Pages:
         return _json(self._model(self._gateway.catalog.get(name)))
 
     async def health(self, http: web.Request) -> web.Response:
-        """503 until the scheduler has told which models there are and who may use them; after that 200 in any case."""
+        """503 until the model catalog and the tenants are loaded; after that 200 in any case."""
         known = self._gateway.known
         scheduler = "attached" if self._gateway.link.connected else "unavailable"
         return _json({"status": "ok" if known else "starting", "scheduler": scheduler}, status=200 if known else 503)
@@ -200,7 +200,7 @@ def _shaped(refusals: Refusals) -> Middleware:
             drop_frames(error)
         except Exception:  # whatever it is, its client gets an answer and the log the traceback
             log.exception("a fault of the gateway")
-            refused = EngineError(f"The gateway failed on this request ({record.id}); its log says why.")
+            refused = fault(record.id)
         record.outcome = refused.outcome
         refusals.refused(refused, endpoint=record.endpoint, address=record.address)
         return respond(refused, error_body(refused) if request.path.startswith("/v1/messages") else None)

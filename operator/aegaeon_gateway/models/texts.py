@@ -85,8 +85,8 @@ class Texts:
 
     def failures(self) -> dict[str, str]:
         """The reason by model."""
-        told = {key: failure.reason for key, failure in self._failed.items() if not failure.early}
-        return {name: told[key] for key, names in self._names.items() if key in told for name in names}
+        reasons = {key: failure.reason for key, failure in self._failed.items() if not failure.early}
+        return {name: reasons[key] for key, names in self._names.items() if key in reasons for name in names}
 
     def keep(self, models: Sequence[ModelStatus]) -> None:
         """Load ahead what the catalog serves and drop what it does not serve any more.

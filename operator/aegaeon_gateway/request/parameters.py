@@ -65,6 +65,7 @@ REFUSED: dict[str, Refused] = {
     "kv_transfer_params": Refused("engines move caches by themselves"),
     "logprob_token_ids": Refused("logprobs are of the likeliest tokens"),
     "media_io_kwargs": Refused(TEXT_ONLY, ({},)),
+    "mm_payload": Refused(TEXT_ONLY),
     "mm_processor_kwargs": Refused(TEXT_ONLY, ({},)),
     "modalities": Refused(TEXT_ONLY, (["text"],)),
     "prediction": Refused("there is no speculation on a given text"),

@@ -16,7 +16,8 @@ from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.gateway_pb2_grpc import TokenSinkServicer, add_TokenSinkServicer_to_server
 from aegaeon_proto.v1.model_pb2 import FINISH_REASON_ERROR, FinishReason
 
-_ACK_EVERY_S = 0.01  # one acknowledgement covers all batches of this time
+_ACK_EVERY_S = 0.05  # one acknowledgement covers all batches of this time; each costs as much as some tokens
+_WOKEN_IN_TURN = 32  # a wake may render and write
 _FINISHES = frozenset(FinishReason.values())
 _SERVER = (("grpc.max_receive_message_length", 64 << 20),)
 
@@ -36,15 +37,27 @@ class TokenSink(TokenSinkServicer):
         writer = asyncio.create_task(acks.run())
         try:
             async for batch in request_iterator:
-                self.take(batch)
+                await self.deliver(batch)
                 acks.due(batch.number)
         finally:
             writer.cancel()
             await asyncio.wait([writer])
         await acks.write()
 
-    def take(self, batch: pb.TokenBatch) -> None:
-        """Deliver one batch; every generation that got something new is woken once."""
+    async def deliver(self, batch: pb.TokenBatch) -> None:
+        """Take one batch; every generation that got something new is woken once."""
+        waiting = self.take(batch)
+        try:
+            while waiting:
+                waiting.pop().wake()
+                if not len(waiting) % _WOKEN_IN_TURN:
+                    await asyncio.sleep(0)
+        finally:  # what is taken is not sent again, also where the stream breaks here
+            for generation in waiting:
+                generation.wake()
+
+    def take(self, batch: pb.TokenBatch) -> set[Generation]:
+        """The generations that got something new."""
         now = time.monotonic()
         woken: set[Generation] = set()
         for token in batch.tokens:
@@ -53,12 +66,11 @@ class TokenSink(TokenSinkServicer):
                 token.finish = FINISH_REASON_ERROR
             if generation is not None and generation.receive(token, now):
                 woken.add(generation)
-        for generation in woken:
-            generation.wake()
+        return woken
 
 
 class _Acks:
-    """Writes the newest batch number, at most every few milliseconds."""
+    """Writes the newest batch number, once for all batches of some milliseconds."""
 
     def __init__(self, context: grpc.aio.ServicerContext[pb.TokenBatch, pb.TokenAck]) -> None:
         self._context = context
@@ -73,9 +85,9 @@ class _Acks:
     async def run(self) -> None:
         while True:
             await self._due.wait()
+            await asyncio.sleep(_ACK_EVERY_S)
             self._due.clear()
             await self.write()
-            await asyncio.sleep(_ACK_EVERY_S)
 
     async def write(self) -> None:
         """Acknowledge what is not acknowledged yet."""

@@ -31,9 +31,9 @@ class Limits:
         """
         wait = 0.0
         for who, quota in _quotas(tenant, model, model_quota):
-            told = headers if who != _of_model(model) else {}
-            wait = max(wait, await self._take(who, "requests", quota.requests_per_minute, 1, told))
-            wait = max(wait, await self._take(who, "tokens", quota.tokens_per_minute, prompt_tokens, told))
+            shown = headers if who != _of_model(model) else {}
+            wait = max(wait, await self._take(who, "requests", quota.requests_per_minute, 1, shown))
+            wait = max(wait, await self._take(who, "tokens", quota.tokens_per_minute, prompt_tokens, shown))
         if wait > 0:
             await asyncio.sleep(wait)  # the quota's own pace
 

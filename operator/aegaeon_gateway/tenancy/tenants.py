@@ -1,4 +1,4 @@
-"""The tenants of now: what the scheduler told last, and until it tells any, what the file says."""
+"""The tenants of now: the scheduler's newest list, and until the first arrives, the file's."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class Tenants:
     def __init__(self, file: TenantsFile, *, by_scheduler: bool) -> None:
         self._file = file
         self._wait = by_scheduler
-        self._told: Directory | None = None
+        self._received: Directory | None = None
 
     @property
     def known(self) -> bool:
-        return not self._wait or self._told is not None
+        return not self._wait or self._received is not None
 
     def take(self, message: pb.Tenants) -> None:
         """The scheduler's word, in place of any before and of the file."""
-        self._told = directory_of(message)
-        log.info("%d tenants, as the scheduler says", len(self._told.tenants))
+        self._received = directory_of(message)
+        log.info("%d tenants, as the scheduler says", len(self._received.tenants))
 
     def current(self) -> Directory:
         """Raises UnavailableError while they are unknown."""
         if not self.known:
             raise overloaded("The list of tenants is not loaded yet; try again.")
-        return self._file.current() if self._told is None else self._told
+        return self._file.current() if self._received is None else self._received
 
 
 def directory_of(message: pb.Tenants) -> Directory:

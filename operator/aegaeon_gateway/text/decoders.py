@@ -222,7 +222,7 @@ def _before_fuse(part: dict[str, Any]) -> StageMaker | None:
         "Strip": _strip,
         "Metaspace": _metaspace,
         "WordPiece": _word_piece,
-        "BPEDecoder": lambda told: lambda: LastDiffers(told["suffix"]),
+        "BPEDecoder": lambda given: lambda: LastDiffers(given["suffix"]),
     }
     return makers[part["type"]](part) if part["type"] in makers else None
 

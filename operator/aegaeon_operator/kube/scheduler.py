@@ -40,16 +40,16 @@ class SchedulerLink:
             (Path(self._folder.name) / name).write_bytes(content)
         self._channel = open_channel(target, Path(self._folder.name), Role.SCHEDULER, _RECONNECT)
         self._admin: admin_pb2_grpc.AdminAsyncStub = admin_pb2_grpc.AdminStub(self._channel)
-        self._told: tuple[str, str] = ("", "")
+        self._reported: tuple[str, str] = ("", "")
 
     async def exchange(self, wanted: Desired, slab_bytes: int) -> SchedulerFacts:
         """Tell it what it should know, and learn how it stands. Raises KubeError when it does not answer."""
         try:
             status = await self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S)
             said = fingerprint([wanted.catalog, wanted.tenants])
-            if self._told != (status.incarnation, said):
+            if self._reported != (status.incarnation, said):
                 await self._tell(wanted)
-                self._told = (status.incarnation, said)
+                self._reported = (status.incarnation, said)
                 status = await self._admin.Status(admin_pb2.AdminStatusRequest(), timeout=_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise KubeError(0, f"the scheduler does not answer: {error.details()}") from error

@@ -68,7 +68,7 @@ class Writer:
         except KubeError as error:
             if error.status == 0:
                 raise
-            up_to_date, refusal = False, _told(error, live)
+            up_to_date, refusal = False, _explained(error, live)
             _log.warning("%s %s/%s: %s", *key, refusal)
         if up_to_date:
             self._troubles.pop(key, None)
@@ -109,7 +109,7 @@ def _goes(live: Json | None) -> bool:
     return live is None or "deletionTimestamp" in live["metadata"]
 
 
-def _told(error: KubeError, live: Json | None) -> str:
+def _explained(error: KubeError, live: Json | None) -> str:
     if error.status == NOT_FOUND:
         return f"not known to this cluster: {error}"
     if error.status == CONFLICT and live is None and str(error) != NOT_OURS:

@@ -64,11 +64,11 @@ _EXPECTED = {
 def explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
     """One sentence for each finding: `spec.memory.slabSize: ...`."""
     found = error.errors(include_url=False)
-    told = [one for one in found if not (one["type"] == "too_short" and _is_told_inside(one, found))]
-    return [f"{field_path(detail['loc'])}: {_sentence(detail, model)}" for detail in told]
+    kept = [one for one in found if not (one["type"] == "too_short" and _is_explained_inside(one, found))]
+    return [f"{field_path(detail['loc'])}: {_sentence(detail, model)}" for detail in kept]
 
 
-def _is_told_inside(detail: ErrorDetails, found: list[ErrorDetails]) -> bool:
+def _is_explained_inside(detail: ErrorDetails, found: list[ErrorDetails]) -> bool:
     """A list is short of the items that are wrong."""
     at = detail["loc"]
     return any(one["loc"][: len(at)] == at and len(one["loc"]) > len(at) for one in found)

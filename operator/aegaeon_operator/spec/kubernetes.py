@@ -205,7 +205,7 @@ class PoolImages(Strict):
     """Images of a pool's pods; what is left out is the operator's."""
 
     control: _Image | None = Field(default=None, description="Image of scheduler, gateways and endpoint picker.")
-    engine: _Image | None = Field(default=None, description="Image of the engines.")
+    engine: _Image | None = Field(default=None, description="Image of the engines, with the pool's backend.")
     pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
         default=None, description="When nodes pull them."
     )

@@ -134,7 +134,8 @@ class GpuPoolSpec(Strict):
     backend: Literal["torch", "vllm"] = Field(
         default="torch",
         description="What executes models: `torch` four dense architectures on CPUs and GPUs; `vllm` those of vLLM "
-        "with paged attention, quantised ones among them, on CPUs. It has to be installed beside the sidecar.",
+        "with paged attention, quantised ones among them, on CPUs. On Kubernetes it says which image engines have; "
+        "elsewhere it has to be installed beside the sidecar.",
     )
     accelerator: Accelerator = Field(default=Accelerator(), description="What an engine runs on.")
     engines: Replicas | None = Field(default=None, description="Engines that both prefill and decode.")

@@ -12,7 +12,7 @@ from hpack import NeverIndexedHeaderTuple
 from aegaeon_picker.transport.errors import CallError, Status
 
 PREFIX = 5  # bytes before each message: whether it is compressed, and its length
-_MAX_TOLD = 200  # characters of an error's message
+_MAX_MESSAGE = 200  # characters of an error's message
 
 Send = Callable[[bytes], None]
 Headers = list[tuple[bytes, bytes]]
@@ -67,5 +67,5 @@ def trailers(status: Status, message: str = "") -> Headers:
     """The end of a call. What a peer chose never enters the table that header compression keeps."""
     end = [(b"grpc-status", b"%d" % status)]
     if message:
-        end.append(NeverIndexedHeaderTuple(b"grpc-message", quote(message[:_MAX_TOLD]).encode()))
+        end.append(NeverIndexedHeaderTuple(b"grpc-message", quote(message[:_MAX_MESSAGE]).encode()))
     return end

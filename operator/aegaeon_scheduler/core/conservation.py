@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from aegaeon_scheduler.core.commands import SwapOut as Out
 from aegaeon_scheduler.core.commands import Turn, Unload
+from aegaeon_scheduler.core.domain import Stage
 from aegaeon_scheduler.core.errors import ConservationError
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Model, Stage
+from aegaeon_scheduler.core.state import Instance, Model
 
 
 def check(pool: Pool, policy: Policy) -> None:
@@ -47,6 +48,7 @@ def _instance(pool: Pool, inst: Instance) -> None:
     _same(len(turns) <= pool.config.lane_depth, f"{inst.id}: {len(turns)} turns on the lane")
     for seq in inst.sequences.values():
         _same(pool.sequences.get(seq.id) is seq and seq.home is inst, f"{inst.id} lists {seq.id}, which is elsewhere")
+        _same(not inst.lacks(seq), f"{seq.id} is on {inst.id}, where its adapter failed")
         for turn in seq.turns:
             _same(turn in inst.commands, f"{seq.id} is in turn {turn}, which is not out")
     distinct = {id(w.shared): w.shared for w in inst.weights.values()}

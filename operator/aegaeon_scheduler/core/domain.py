@@ -184,6 +184,20 @@ class Held:
     place: Place
 
 
+Lacking = dict[InstanceId, dict[str, str]]
+"""by instance: identities of adapters, each with the reason"""
+
+
+class Stage(Enum):
+    """Where a sequence is in its life."""
+
+    QUEUED = "queued"
+    PREFILL = "prefill"
+    HANDOFF = "hand-off"
+    DECODE = "decode"
+    LOST = "lost"
+
+
 class Watcher(Protocol):
     """Keeps what it computed from something, such as from a sequence, until that has changed."""
 

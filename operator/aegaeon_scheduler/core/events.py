@@ -69,13 +69,17 @@ class InstanceDraining:
 
 @dataclass(frozen=True, slots=True)
 class ModelReported:
-    """How far a model is on an instance; `footprint` once it is cached, `reason` when it failed."""
+    """How far a model is on an instance; `footprint` once it is cached, `reason` when it failed.
+
+    `without`: identities of its adapters that cannot be served there, each with why not.
+    """
 
     instance: InstanceId
     model: ModelName
     phase: Phase
     footprint: Footprint | None = None
     reason: str = ""
+    without: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,8 @@ class Submitted:
 
     `prefix_tokens` output tokens are with the client already; `arrival` is on the scheduler's clock, seconds. Tokens
     are due `defer_s` later than the model's objective says. `priority`: among those of its tenant, lower ones first.
+    `prefix_tokens` output tokens are with the client already; `arrival` is on the scheduler's clock, seconds;
+    `adapter`: the identity of the model's adapter that it is computed with; empty: none.
     """
 
     seq: SeqId
@@ -105,6 +111,7 @@ class Submitted:
     defer_s: float = 0.0
     tenant: str = ""
     priority: int = 0
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from aegaeon_scheduler.core.adapters import lacking
 from aegaeon_scheduler.core.commands import Load, SwapOut, Turn, Unload
-from aegaeon_scheduler.core.domain import FailureKind, Phase, Place, RejectCode
+from aegaeon_scheduler.core.domain import FailureKind, Phase, Place, RejectCode, Stage
 from aegaeon_scheduler.core.events import CommandFailed, CommandSkipped
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.reports import Reports
 from aegaeon_scheduler.core.shared_weights import hide, left
-from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence
 
 
 class Failures:
@@ -89,9 +90,25 @@ class Failures:
         inst.phases[model.name] = Phase.FAILED
         self._pool.fleet.model_changed(model)
         model.failed[inst.id] = reason
+        if inst.without.pop(model.name, None):
+            self.adapters_failed(model)
         for seq in [s for s in inst.sequences.values() if s.model is model]:
             self._life.model_failed(seq, f"{model.name} failed on {inst.id}: {reason}")
         self._handoff.place_waiting(model)
+
+    def adapters_failed(self, model: Model) -> None:
+        """What of the model's adapters cannot be served where may have changed: sequences go elsewhere, or end with the
+        reason. None of them is to blame. Those that wait, placed nowhere, may have waited for what fails."""
+        before, model.without = model.without, lacking(model, self._pool.instances.values())
+        if before == model.without:
+            return
+        for seq in [s for s in self._pool.sequences.values() if s.model is model and s.adapter]:
+            if seq.home is not None and seq.home.lacks(seq):
+                self._life.model_failed(seq, f"its adapter cannot be served on {seq.home.id}", blame=0)
+            elif seq.home is None and seq.stage is Stage.QUEUED:
+                self._life.withdraw(seq, "where its adapter is served has changed")
+                self._life.queue(seq)
+        self._pool.ask_pass()
 
     def _unload_failed(self, inst: Instance, issued: Issued, kind: FailureKind | None) -> None:
         inst.count -= 1

@@ -9,12 +9,12 @@ from __future__ import annotations
 from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.commands import Close
 from aegaeon_scheduler.core.copies import Copies
-from aegaeon_scheduler.core.domain import Place, Role
+from aegaeon_scheduler.core.domain import Place, Role, Stage
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.residency import Residency
-from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
+from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 
 class HandOff:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from aegaeon_scheduler.core.admission import Admission
 from aegaeon_scheduler.core.book import blocks_for, least_slabs, slabs_of
 from aegaeon_scheduler.core.commands import Accept, Amend, Close, Reject, SequenceEnded, SequenceLost
-from aegaeon_scheduler.core.domain import POISONED, Footprint, Phase, RejectCode, Role
+from aegaeon_scheduler.core.domain import POISONED, Footprint, Phase, RejectCode, Role, Stage
 from aegaeon_scheduler.core.events import Submitted
 from aegaeon_scheduler.core.fleet import Make
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence
 from aegaeon_scheduler.core.timers import Timers
 
 
@@ -85,7 +85,7 @@ class Life:
             return
         inst = self._policy.place(seq, self._pool.now)
         if inst is None:
-            if not self._anywhere(model) and model.failed:
+            if self._failed(seq) and not self._anywhere(seq):
                 self._model_failed(seq)
             else:
                 model.waiting[seq.id] = seq
@@ -94,15 +94,20 @@ class Life:
         inst.sequences[seq.id] = seq
         self.wake(inst)
 
-    def model_failed(self, seq: Sequence, reason: str) -> None:
-        """Its model cannot run where it is: elsewhere, or it ends with what is wrong with the model."""
-        if self._anywhere(seq.model):
-            self.lose(seq, reason)
+    def model_failed(self, seq: Sequence, reason: str, blame: int = 1) -> None:
+        """Its model or adapter cannot run where it is: elsewhere, or it ends with what is wrong with them."""
+        if self._anywhere(seq):
+            self.lose(seq, reason, blame)
         else:
             self._model_failed(seq)
 
     def _model_failed(self, seq: Sequence) -> None:
-        self.reject(seq, RejectCode.MODEL_FAILED, next(iter(seq.model.failed.values())))
+        self.reject(seq, RejectCode.MODEL_FAILED, self._failed(seq)[0])
+
+    def _failed(self, seq: Sequence) -> list[str]:
+        """What is wrong with its adapter, then with its model, where they failed."""
+        adapters = (said[seq.adapter] for said in seq.model.without.values() if seq.adapter in said)
+        return [*adapters, *seq.model.failed.values()]
 
     def hold(self, seq: Sequence) -> None:
         """It waits from now on; when nothing is done for it in time, it ends with an answer (see Admission)."""
@@ -122,11 +127,12 @@ class Life:
         for seq in turn.prefills:
             self.stage(seq, Stage.PREFILL)
 
-    def _anywhere(self, model: Model) -> bool:
-        for inst in self._pool.instances.values():
-            if inst.phases.get(model.name) is not Phase.FAILED:
-                return True
-        return not self._pool.instances
+    def _anywhere(self, seq: Sequence) -> bool:
+        """Whether an instance may compute its prompt; where there is none that computes prompts, one may come."""
+        instances = self._pool.instances.values()
+        first = [inst for inst in instances if inst.role is not Role.DECODE] or instances
+        able = (i.phases.get(seq.model.name) is not Phase.FAILED and not i.lacks(seq) for i in first)
+        return not instances or any(able)
 
     # -- out --------------------------------------------------------------------------------------------------------
 

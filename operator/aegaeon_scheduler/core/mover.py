@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.copies import Copies
-from aegaeon_scheduler.core.domain import Place
+from aegaeon_scheduler.core.domain import Place, Stage
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.policies import Move
@@ -15,7 +15,7 @@ from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.residency import Residency
 from aegaeon_scheduler.core.room import Room
 from aegaeon_scheduler.core.shared_weights import slabs_to_load
-from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
+from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 # Slabs, as a share of all, that copies ahead of turns leave free for the growth of what runs.
 _RESERVE = 1 / 64

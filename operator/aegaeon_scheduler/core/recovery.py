@@ -7,7 +7,7 @@ a lease.
 from __future__ import annotations
 
 from aegaeon_scheduler.core.commands import Close, Reject, SequenceEnded
-from aegaeon_scheduler.core.domain import GatewayId, Held, InstanceId, Phase, Place, RejectCode, Role
+from aegaeon_scheduler.core.domain import GatewayId, Held, InstanceId, Phase, Place, RejectCode, Role, Stage
 from aegaeon_scheduler.core.events import CatalogChanged, InstanceUp, ModelReported, Submitted
 from aegaeon_scheduler.core.failures import Failures
 from aegaeon_scheduler.core.handoff import HandOff
@@ -17,7 +17,7 @@ from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.residency import Residency
 from aegaeon_scheduler.core.shared_weights import entered, show, unshow
-from aegaeon_scheduler.core.state import Instance, Model, Sequence, SharedWeights, Stage, Weights
+from aegaeon_scheduler.core.state import Instance, Model, Sequence, SharedWeights, Weights
 from aegaeon_scheduler.core.timers import Timers
 
 
@@ -62,6 +62,7 @@ class Recovery:
         for inst in self._pool.instances.values():
             inst.phases.pop(model.name, None)
             inst.contents.pop(model.name, None)
+            inst.without.pop(model.name, None)
             unshow(inst, model.name)
         del self._pool.models[model.name]
         self._pool.fleet.model_changed(model)
@@ -84,6 +85,10 @@ class Recovery:
             model.footprint = event.footprint
         self._pool.fleet.model_changed(model)
         self._policy.reshaped(model)
+        inst.without.pop(model.name, None)
+        if event.without:
+            inst.without[model.name] = dict(event.without)
+        self._failures.adapters_failed(model)
         if event.phase is Phase.CACHED and before is not Phase.CACHED and model.footprint is not None:
             self._cached(inst, model)
 
@@ -131,7 +136,7 @@ class Recovery:
         self._pool.instances[inst.id] = inst
         self._pool.missing.pop(inst.id, None)
         self._policy.instance_up(inst)
-        self._strand()
+        self._refit()
         inst.book.exact = not inst.reported
         for name in list(inst.reported):
             if name in self._pool.models:
@@ -149,14 +154,17 @@ class Recovery:
         """Nothing new goes there; prompts not begun wait elsewhere. The policy moves the rest where it can, and
         what is still there when the instance is gone is lost and goes on elsewhere."""
         inst.draining = True
-        self._strand()
+        self._refit()
         for seq in [s for s in inst.sequences.values() if s.stage is Stage.QUEUED and not s.turns and not s.kv_tokens]:
             self._life.withdraw(seq, f"{inst.id} is draining")
             self._life.queue(seq)
         self._pool.ask_pass()
 
-    def _strand(self) -> None:
-        """What prefills where nothing decodes any more gives up what it has: it is computed again elsewhere."""
+    def _refit(self) -> None:
+        """The instances have changed, and with them where adapters are served. What prefills where nothing decodes any
+        more gives up what it has: it is computed again elsewhere."""
+        for model in [m for m in self._pool.models.values() if m.without]:
+            self._failures.adapters_failed(model)
         for inst in strand(self._pool):
             for seq in list(inst.sequences.values()):
                 self._life.lose(seq, f"nothing on the node of {inst.id} decodes", blame=0)
@@ -191,7 +199,7 @@ class Recovery:
                 self._life.lose(seq, f"{instance} {why}", blame=0)
         for seq in [s for s in self._pool.sequences.values() if s.source is inst]:
             self._life.lose(seq, f"{instance} {why} before its KV was copied", blame=0)
-        self._strand()
+        self._refit()
 
     def _miss(self, instance: InstanceId) -> None:
         """It may be back, and so may others that are not gone for too long."""
@@ -274,7 +282,7 @@ class Recovery:
             self.expire(other[0], other[1], "another instance holds more of it")
 
     def _usable(self, inst: Instance, held: Held, seq: Sequence) -> bool:
-        if held.model != seq.model.name or not inst.has(seq.model) or held.prompt_tokens != seq.prompt_tokens:
+        if held.model != seq.model.name or not inst.takes(seq) or held.prompt_tokens != seq.prompt_tokens:
             return False
         if held.place is Place.NONE or (held.place is Place.HOST and inst.role is Role.PREFILL):
             return False

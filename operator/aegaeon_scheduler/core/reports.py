@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from aegaeon_scheduler.core.commands import Adopt, Load, SwapIn, SwapOut, Unload
-from aegaeon_scheduler.core.domain import FailureKind, Finish, Memory, Place, RejectCode
+from aegaeon_scheduler.core.domain import FailureKind, Finish, Memory, Place, RejectCode, Stage
 from aegaeon_scheduler.core.events import CommandDone, Progress, TurnProgress
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.shared_weights import entered, hide, left
-from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence
 
 
 class Reports:

@@ -13,7 +13,7 @@ from aegaeon_scheduler.core.domain import CommandId
 from aegaeon_scheduler.core.policies import Policy, Proposal
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.room import Fitted, Room
-from aegaeon_scheduler.core.shared_weights import show, slabs_to_load, twin
+from aegaeon_scheduler.core.shared_weights import show, slabs_to_load, twin, unloads_of
 from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, SharedWeights, Weights
 
 
@@ -47,7 +47,7 @@ class Residency:
         """Where unloads alone bring room for the weights, they come in while the KV of others still goes out."""
         if not inst.count or proposal.model.name in inst.weights:
             return
-        unloads = inst.unloads()
+        unloads = unloads_of(inst)
         if inst.book.free() + sum(unloads.values()) >= slabs_to_load(inst, proposal.model):
             self.ready_weights(inst, proposal.model, proposal.reason, unloads)
 

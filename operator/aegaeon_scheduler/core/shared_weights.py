@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from aegaeon_scheduler.core.domain import ModelName
+from aegaeon_scheduler.core.domain import CommandId, ModelName
 from aegaeon_scheduler.core.state import Instance, Model, SharedWeights, Weights
 
 
@@ -86,3 +86,10 @@ def left(inst: Instance, weights: Weights) -> None:
         if not shared.members and shared.booked:
             shared.booked = False
             inst.book.weights -= shared.slabs
+
+
+def unloads_of(inst: Instance) -> dict[CommandId, int]:
+    """In-flight unloads and the slabs that each will give back, but for those that a load counts on already."""
+    pledged = inst.book.pledged()
+    going = ((w.unload, w.gives) for w in inst.weights.values())
+    return {id: slabs for id, slabs in going if id is not None and id not in pledged}

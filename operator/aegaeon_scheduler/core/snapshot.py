@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from aegaeon_scheduler.core.domain import InstanceId, Memory, ModelName, Phase, Place, Role, SeqId
+from aegaeon_scheduler.core.domain import InstanceId, Memory, ModelName, Phase, Place, Role, SeqId, Stage
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
+from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 
 @dataclass(frozen=True, slots=True)

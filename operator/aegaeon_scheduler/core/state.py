@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import InitVar, dataclass, field
-from enum import Enum
 
 from aegaeon_scheduler.core.book import Book, Grant
 from aegaeon_scheduler.core.commands import Body
@@ -17,25 +16,17 @@ from aegaeon_scheduler.core.domain import (
     GatewayId,
     Held,
     InstanceId,
+    Lacking,
     ModelConfig,
     ModelName,
     Phase,
     Place,
     Role,
     SeqId,
+    Stage,
     Watcher,
 )
 from aegaeon_scheduler.core.events import InstanceUp, Submitted
-
-
-class Stage(Enum):
-    """Where a sequence is in its life."""
-
-    QUEUED = "queued"
-    PREFILL = "prefill"
-    HANDOFF = "hand-off"
-    DECODE = "decode"
-    LOST = "lost"
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -50,6 +41,7 @@ class Model:
     footprint: Footprint | None = None
     waiting: dict[SeqId, Sequence] = field(default_factory=dict)  # no instance has the model yet
     failed: dict[InstanceId, str] = field(default_factory=dict)
+    without: Lacking = field(default_factory=dict)  # adapters that cannot be served there; see adapters.py
     holders: dict[InstanceId, Instance] = field(default_factory=dict)  # whose `weights` have it; see shared_weights.py
     withdrawn: bool = False
     ranked: bool = False  # some of its sequences were deferred, or had a priority
@@ -164,6 +156,7 @@ class Sequence:
     prompt_tokens: int = field(init=False)
     prefix_tokens: int = field(init=False)
     max_tokens: int = field(init=False)
+    adapter: str = field(init=False)
     output_tokens: int = field(init=False)
     home: Instance | None = field(init=False)
     source: Instance | None = field(init=False)
@@ -197,6 +190,7 @@ class Sequence:
         self.prompt_tokens = event.prompt_tokens
         self.prefix_tokens = event.prefix_tokens
         self.max_tokens = event.max_tokens
+        self.adapter = event.adapter
         self.output_tokens = event.prefix_tokens
         self.displace()
 
@@ -207,12 +201,9 @@ class Sequence:
         self.place = Place.NONE
         self.kv_tokens = self.projected_kv = 0
         self.output_tokens = self.prefix_tokens
-        self.copy = None
-        self.copying_out = False
-        self.handle_of = None
+        self.copy = self.handle_of = None
+        self.copying_out = self.prefilled = self.starved = False
         self.turns = []
-        self.prefilled = False
-        self.starved = False
         self.hungry = 0
 
     @property
@@ -270,6 +261,7 @@ class Instance:
     stall_s: float = 0.0
     switch_s: float = 0.0
     phases: dict[ModelName, Phase] = field(default_factory=dict)
+    without: dict[ModelName, dict[str, str]] = field(default_factory=dict)  # adapters that failed here, and why
     weights: dict[ModelName, Weights] = field(default_factory=dict)
     contents: dict[ModelName, str] = field(default_factory=dict)  # hashes of weights, as this instance knows them
     shared_weights: dict[ModelName, SharedWeights] = field(default_factory=dict)  # by the name of `shared`
@@ -310,6 +302,14 @@ class Instance:
             return False  # `closed` and `cached` in place: a pass over a full pool asks a thousand times
         return model.footprint is None or model.footprint.weight_slabs < self.slabs
 
+    def lacks(self, seq: Sequence) -> bool:
+        """Whether its adapter cannot be served here, where its model may be."""
+        return bool(seq.model.without) and seq.adapter in seq.model.without.get(self.id, ())
+
+    def takes(self, seq: Sequence) -> bool:
+        """Whether it may come here: its model may, and its adapter is served here."""
+        return self.has(seq.model) and not self.lacks(seq)
+
     @property
     def closed(self) -> bool:
         """Whether nothing new is to go there."""
@@ -318,9 +318,3 @@ class Instance:
     def cached(self, model: Model) -> bool:
         """Whether its weights are on this instance's node, whatever their size."""
         return self.phases.get(model.name) is Phase.CACHED
-
-    def unloads(self) -> dict[CommandId, int]:
-        """In-flight unloads and the slabs that each will give back, but for those that a load counts on already."""
-        pledged = self.book.pledged()
-        going = ((w.unload, w.gives) for w in self.weights.values())
-        return {id: slabs for id, slabs in going if id is not None and id not in pledged}

@@ -7,9 +7,9 @@ from heapq import heappop, heappush
 from math import inf
 
 from aegaeon_scheduler.core.commands import Wake
-from aegaeon_scheduler.core.domain import Held, InstanceId, SeqId
+from aegaeon_scheduler.core.domain import Held, InstanceId, SeqId, Stage
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Sequence, Stage
+from aegaeon_scheduler.core.state import Sequence
 
 
 class Timers:

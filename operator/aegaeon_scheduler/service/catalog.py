@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeVar
 
 from aegaeon_proto.v1 import engine_pb2, gateway_pb2, model_pb2
 from aegaeon_scheduler.config import ModelEntry, SourceEntry
@@ -222,8 +223,12 @@ class Catalog:
         """Every model that takes requests with the best of its states."""
         serving = [name for name in self._specs if name not in self._withdrawing]
         models = [self.model(name) for name in serving]
-        adapters = [self._adapter(name, adapter) for name in serving for adapter in self._specs[name].adapters]
-        return gateway_pb2.CatalogStatus(models=[*models, *adapters])
+        return gateway_pb2.CatalogStatus(models=[*models, *self.adapters()])
+
+    def adapters(self) -> list[gateway_pb2.ModelStatus]:
+        """Every adapter that takes requests, as gateways see it."""
+        serving = (name for name in self._specs if name not in self._withdrawing)
+        return [self._adapter(name, adapter) for name in serving for adapter in self._specs[name].adapters]
 
     def model(self, name: str) -> gateway_pb2.ModelStatus:
         """One model; without a phase when no sidecar has spoken of it. `name` must be in the catalog.
@@ -281,7 +286,7 @@ class Catalog:
         said = [one for state in states for one in state.adapters if one.identity == adapter.identity]
         said = [one for one in said if one.adapter == adapter.name]
         best = max(said, key=lambda one: _RANK.get(one.phase, 0), default=model_pb2.AdapterState())
-        status.phase, status.reason = best.phase or model_pb2.MODEL_PHASE_FETCHING, best.reason
+        status.phase, status.reason = best.phase or model_pb2.MODEL_PHASE_FETCHING, _reason(best, said)
         status.footprint.max_model_len = length
         status.wait = status.phase == model_pb2.MODEL_PHASE_FETCHING
         return status
@@ -292,8 +297,11 @@ class Catalog:
         return [state for state in best if state.phase == model_pb2.MODEL_PHASE_FETCHING]
 
 
-def _reason(best: model_pb2.ModelState, states: Collection[model_pb2.ModelState]) -> str:
-    """What people should know of the model: of one that is served, also where it is not."""
+State = TypeVar("State", model_pb2.ModelState, model_pb2.AdapterState)
+
+
+def _reason(best: State, states: Collection[State]) -> str:
+    """What people should know of the model or adapter: of one that is served, also where it is not."""
     failed = [state for state in states if state.phase == model_pb2.MODEL_PHASE_FAILED]
     if not failed or best.phase == model_pb2.MODEL_PHASE_FAILED:
         return best.reason

@@ -70,7 +70,7 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         self._grace_s = grace_s
         self._status = status
         self._kv_used = kv_used
-        self._told_load = 0.0
+        self._sent_load = 0.0
         self._places = Places(driver.places, driver.tell)
         self._load_timer: asyncio.TimerHandle | None = None
         self._lines: dict[GatewayId, Line] = {}
@@ -166,9 +166,9 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         """While there are gateways, again and again."""
         kv_used = self._kv_used()
         self._load_timer = self._later(_LOAD_EVERY_S, self._send_load) if self._lines else None
-        if abs(kv_used - self._told_load) < _LOAD_STEP:
+        if abs(kv_used - self._sent_load) < _LOAD_STEP:
             return
-        self._told_load = kv_used
+        self._sent_load = kv_used
         for line in self._lines.values():
             line.outbox.put(_load(kv_used))
 
@@ -197,8 +197,8 @@ class FrontendService(gateway_pb2_grpc.FrontendServicer):
         line.outbox.put(gateway_pb2.GatewayReply(catalog=self._catalog.status()))
         if self._tenants is not None:
             line.outbox.put(gateway_pb2.GatewayReply(tenants=self._tenants))
-        if self._told_load:
-            line.outbox.put(_load(self._told_load))
+        if self._sent_load:
+            line.outbox.put(_load(self._sent_load))
         if self._load_timer is None:
             self._send_load()
         return line

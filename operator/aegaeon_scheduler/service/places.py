@@ -20,7 +20,7 @@ class Places:
     def __init__(self, places: Callable[[float], Mapping[GatewayId, Mapping[str, int]]], send: Send) -> None:
         self._places = places
         self._send = send
-        self._told: Mapping[GatewayId, Mapping[str, int]] = {}
+        self._sent: Mapping[GatewayId, Mapping[str, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -36,7 +36,7 @@ class Places:
 
     def forget(self, gateway: GatewayId) -> None:
         """It attached anew, so it receives all of them again."""
-        self._told = {one: places for one, places in self._told.items() if one != gateway}
+        self._sent = {one: places for one, places in self._sent.items() if one != gateway}
 
     def _set(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._tell)
@@ -44,11 +44,11 @@ class Places:
     def _tell(self) -> None:
         found = self._places(EVERY_S)
         for gateway, places in found.items():
-            told = self._told.get(gateway, {})
-            changed = [(request, place) for request, place in places.items() if told.get(request) != place]
+            sent = self._sent.get(gateway, {})
+            changed = [(request, place) for request, place in places.items() if sent.get(request) != place]
             if changed:
                 self._send(gateway, _message(changed))
-        self._told = found
+        self._sent = found
         self._set()
 
 

@@ -43,7 +43,11 @@ class StatusView:
         }
         there = frozenset(view.instance for view in core.instances if view.instance in self._connected)
         status = gateway_pb2.PoolStatus(
-            pool=self._pool, uptime_s=core.now - self._started, policy=core.policy, fetching=self._catalog.fetching()
+            pool=self._pool,
+            uptime_s=core.now - self._started,
+            policy=core.policy,
+            fetching=self._catalog.fetching(),
+            adapters=self._catalog.adapters(),
         )
         return await asyncio.to_thread(_complete, status, core, models, there)
 

@@ -107,13 +107,13 @@ class Bench:
         for worker in workers:
             self.start(worker)
         end = (self.jobs[-1].arrival_s if self.jobs else 0.0) + self.settings.drain_s
-        told, busy_until = 0.0, 0.0
+        reported, busy_until = 0.0, 0.0
         while (at := self.clock.next_at()) is not None and at <= end:
             self.clock.step()
             busy_until = at
-            if at >= told:
+            if at >= reported:
                 progress(at)
-                told = at + 1.0
+                reported = at + 1.0
         for worker in workers:
             worker.close()
         requests = [Served(j.model, j.length, j.arrival_s, j.times) for j in self.jobs]

@@ -24,8 +24,8 @@ NOTES = (
     "`serverlessllm-fair`, one queue for all, is much stronger; it is in every figure.",
     "`paper-artifact` and the ServerlessLLM baselines have no cost of control; nor has the simulated link any failure.",
     "Figure 14: a gap between tokens up to the request's median gap counts as decoding, the rest as waiting; control "
-    "and KV copies are part of waiting and are not told apart, as the paper does.",
-    "Figure 15: waits of switches are not told apart by size of the model; the KV copies of single requests (the "
+    "and KV copies are part of waiting and are not distinguished, as the paper does.",
+    "Figure 15: waits of switches are not distinguished by size of the model; the KV copies of single requests (the "
     "right half of the paper's figure) are not recorded. Figure 16 (fragmentation) is not drawn.",
     "Figure 17, left: an A10 has no room for a second model, so nothing is prefetched, as in the paper; nor do two 72B "
     "models fit side by side on the right, by 1 %. `paper-artifact` is held to that too. Right: every "

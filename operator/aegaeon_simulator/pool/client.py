@@ -21,6 +21,7 @@ class Client:
     defer_s: float = 0.0
     tenant: str = ""
     priority: int = 0
+    adapter: str = ""
     epoch: int = 1
     times: list[float] = field(default_factory=list)
     accepted: int = 0

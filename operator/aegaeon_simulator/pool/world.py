@@ -19,6 +19,7 @@ from aegaeon_scheduler.core.domain import (
     InstanceId,
     ModelConfig,
     ModelName,
+    Phase,
     SeqId,
     Slo,
     Terms,
@@ -165,6 +166,13 @@ class World:
         elif engine.alive:
             self._greet(engine)
 
+    def fail_adapters(self, instance: InstanceId, model: ModelName, failed: Mapping[str, str]) -> None:
+        """The engine says which of the model's adapters it cannot serve, and why; others it can."""
+        served = self._served(self.specs[instance])[model]
+        self._from_engine(
+            ev.ModelReported(instance, model, Phase.CACHED, served.footprint, without=tuple(failed.items()))
+        )
+
     def _greet(self, engine: Engine) -> None:
         """Say hello; commands given from then on go to this attachment."""
         attachment, instance = engine.attachment, engine.spec.instance
@@ -185,11 +193,18 @@ class World:
     # -- clients -----------------------------------------------------------------------------------------------------
 
     def request(
-        self, name: str, model: ModelName, prompt_tokens: int, length: int, at: float, max_tokens: int = 1 << 20
+        self,
+        name: str,
+        model: ModelName,
+        prompt_tokens: int,
+        length: int,
+        at: float,
+        max_tokens: int = 1 << 20,
+        adapter: str = "",
     ) -> Client:
         """A request arrives at this time and ends by itself after `length` tokens."""
         seq = SeqId(name, 0)
-        client = Client(seq, model, prompt_tokens, min(length, max_tokens), max_tokens, at)
+        client = Client(seq, model, prompt_tokens, min(length, max_tokens), max_tokens, at, adapter=adapter)
         self.clients[seq] = client
         self._waiting.append(client)
         self.clock.at(at, lambda: self._submit(client))
@@ -206,7 +221,7 @@ class World:
             c = client
             age = (c.seq, c.epoch, GATEWAY, c.model, c.arrival)
             size = (c.prompt_tokens, len(c.times), c.max_tokens)
-            self.feed(ev.Submitted(*age, *size, c.defer_s, c.tenant, c.priority))
+            self.feed(ev.Submitted(*age, *size, c.defer_s, c.tenant, c.priority, c.adapter))
 
     def submit_again(self, client: Client) -> None:
         """As after a broken stream between gateway and scheduler."""

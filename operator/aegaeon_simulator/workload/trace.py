@@ -36,11 +36,11 @@ def read_trace(
     for line, row in _rows(path):
         t_s, name = _time(path, line, row, last_s), _model(path, line, row)
         last_s = t_s
-        told = row.get("model_kind")
+        stated = row.get("model_kind")
         if name not in kinds:
-            kinds[name] = _kind(path, line, told or by_file.get(name) or kind, known)
+            kinds[name] = _kind(path, line, stated or by_file.get(name) or kind, known)
             names.append(name)
-        elif told and (other := _kind(path, line, told, known)) != kinds[name]:
+        elif stated and (other := _kind(path, line, stated, known)) != kinds[name]:
             problem = f"model {name} is of kind {other} here and of {kinds[name]} before"
             raise TraceError(path, line, f"{problem}; give it one kind, or another name here")
         rows.append((t_s, name, _tokens(path, line, row, "input_len"), _tokens(path, line, row, "output_len")))

@@ -125,13 +125,13 @@ class Adapters:
             del adapter.base.adapters[adapter.name]
 
     def _locate(self, adapter: Adapter) -> None:
-        with self._told(adapter):
+        with self._reporting(adapter):
             located = self._sources.locate(adapter.spec.source, _unnoted, self._gives_up(adapter), ADAPTER_FILES)
             self._near(partial(self._prepare, adapter, located))
 
     def _prepare(self, adapter: Adapter, located: Located) -> None:
         adapter.located = located
-        with self._told(adapter), located.reading() as directory:
+        with self._reporting(adapter), located.reading() as directory:
             with understood():
                 layout = self._backend.describe_adapter(adapter.base.name, directory)
                 files = look(directory, layout)
@@ -163,7 +163,7 @@ class Adapters:
         log.info("adapter %s of %s: %d bytes cached", adapter.name, adapter.base.name, image.nbytes)
 
     @contextmanager
-    def _told(self, adapter: Adapter) -> Iterator[None]:
+    def _reporting(self, adapter: Adapter) -> Iterator[None]:
         """What goes wrong with an adapter is its reason and no one else's trouble."""
         try:
             yield

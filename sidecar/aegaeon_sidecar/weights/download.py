@@ -49,7 +49,7 @@ class Download:
         self._notes = json.dumps({file.name: asdict(file) for file in self._files})
         self.least_bytes = self.total + 2 * len(self._notes) + _NOTES_BYTES
         """that it takes on disk: of the files whose size is known, and notes about all"""
-        self._untold_bytes = 0
+        self._unlisted_bytes = 0
         self._done = 0
         self._pauses = iter(_PAUSES_S)
         self._furthest = 0
@@ -86,7 +86,7 @@ class Download:
         path, part = self._directory / file.name, _part(self._directory, file.name)
         if path.exists():
             nbytes = path.stat().st_size
-            self._untold_bytes += nbytes if file.nbytes < 0 else 0
+            self._unlisted_bytes += nbytes if file.nbytes < 0 else 0
             self._advance(nbytes)
             return
         part.parent.mkdir(exist_ok=True)  # of a name with a folder
@@ -133,7 +133,7 @@ class Download:
         """Write only what fits. On a full disk other entries are evicted first, as for the budget."""
         if file.nbytes < 0:
             try:
-                self._room.need(self.least_bytes + self._untold_bytes + len(chunk))
+                self._room.need(self.least_bytes + self._unlisted_bytes + len(chunk))
             except DiskFullError:
                 target.truncate(0)  # it may have no end: what came of it is of no use
                 raise
@@ -147,7 +147,7 @@ class Download:
 
     def _begin_anew(self, file: RemoteFile, check: _Check, target: FileIO) -> None:
         self._advance(-check.done)
-        self._untold_bytes -= check.done if file.nbytes < 0 else 0
+        self._unlisted_bytes -= check.done if file.nbytes < 0 else 0
         target.truncate(0)
 
     def _pause(self, file: RemoteFile, error: BrokenOffError, sleep: Callable[[float], object]) -> None:
@@ -165,7 +165,7 @@ class Download:
 
     def _take(self, file: RemoteFile, check: _Check, chunk: bytes) -> None:
         check.update(chunk)
-        self._untold_bytes += len(chunk) if file.nbytes < 0 else 0
+        self._unlisted_bytes += len(chunk) if file.nbytes < 0 else 0
         self._advance(len(chunk))
 
     def _advance(self, nbytes: int) -> None:

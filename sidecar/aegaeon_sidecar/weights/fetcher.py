@@ -153,7 +153,7 @@ class Fetcher:
         gives_up = self._gives_up(model)
         if gives_up():
             return
-        with self._told(model):
+        with self._reporting(model):
             located = self._sources.locate(model.spec.source, partial(self._note, model), gives_up)
             self._jobs.put(partial(self._prepare, model, located))
 
@@ -163,7 +163,7 @@ class Fetcher:
         if self._gives_up(model)():
             model.let_go()
             return
-        with self._told(model):
+        with self._reporting(model):
             with located.reading() as directory:
                 with understood():
                     layout = self._backend.describe(directory, model.spec.max_model_len, model.spec.task)
@@ -173,12 +173,12 @@ class Fetcher:
             with located.reading():
                 note = self._cache_weights(model, files)
             self._register(model, files)
-            self._phases.cached(model, note)
             with self._table.monitor.changed:
-                self.adapters.follow(model)
+                self.adapters.follow(model)  # before it may be asked for: sequences wait for adapters that are known
+            self._phases.cached(model, note)
 
     @contextmanager
-    def _told(self, model: Model) -> Iterator[None]:
+    def _reporting(self, model: Model) -> Iterator[None]:
         """What goes wrong with a model is its reason and no one else's trouble."""
         try:
             yield

@@ -94,7 +94,7 @@ class HubRemote:
 
 
 def snapshot(source: HubSource, hub_cache: Path | None) -> Path:
-    """The folder of the library's own cache; its progress is not told, and it is not given up. Raises SourceError."""
+    """The folder of the library's own cache; it reports no progress and cannot be cancelled. Raises SourceError."""
     name = _name(source)
     with _errors(name):
         try:

@@ -37,7 +37,7 @@ class Images:
     """Asked by the weights lane's thread for registered models."""
 
     def __init__(self, table: ModelTable, cache: HostCache, ring: StageRing, phases: Phases) -> None:
-        """`ring`: of the device. `phases`: told when the content of a model has become known, and when it fails."""
+        """`ring`: of the device. `phases`: notified when the content of a model has become known, and when it fails."""
         self._phases = phases
         self._table = table
         self._cache = cache

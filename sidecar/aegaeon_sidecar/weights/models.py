@@ -150,7 +150,7 @@ class Model(Claims):
             remaining_s=self.pace.remaining_s,
             footprint=self._footprint(),
             identity=self.spec.identity,
-            adapters=tuple(adapter.told() for adapter in self.adapters.values()),
+            adapters=tuple(adapter.own_state() for adapter in self.adapters.values()),
         )
 
     def _footprint(self) -> Footprint | None:
@@ -207,7 +207,7 @@ class Adapter(Claims):
             raise BackendError(f"adapter {self.name} is not here: {self.reason or 'its image was evicted'}")
         return AdapterWeights(self.seed.hex(), self.files.layout, self.settings, self.image.bytes)
 
-    def told(self) -> AdapterState:
+    def own_state(self) -> AdapterState:
         """Its part of the report on its base."""
         return AdapterState(self.name, self.phase, self.reason, self.spec.identity)
 

@@ -62,7 +62,7 @@ class PastEndError(Exception):
 class RemoteFile:
     """One file: `version` changes when its bytes do ("" when the server does not say); checksums are lower-case hex.
 
-    `nbytes` is -1 when it is not told; `git` is the hash of a git blob, which needs it.
+    `nbytes` is -1 when it is not known; `git` is the hash of a git blob, which needs it.
     """
 
     name: str

@@ -20,7 +20,7 @@ import torch
 from aegaeon_cli.bench.spans import Span
 from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
 from aegaeon_sidecar.backends import Backend, Launched, StepInput
-from aegaeon_sidecar.backends.told import Told
+from aegaeon_sidecar.backends.completed import CompletedStep
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
 from aegaeon_sidecar.config import SidecarConfig
 from aegaeon_sidecar.domain import commands
@@ -67,7 +67,7 @@ class TimedBackend:
             self.steps.append(Span("compute", "step", model, begin, time.monotonic()))
 
         launched = self._timed.launch(model, inputs, after.launched if isinstance(after, UnderWay) else after)
-        if not isinstance(launched, Told) or launched.over is not None:
+        if not isinstance(launched, CompletedStep) or launched.over is not None:
             return UnderWay(launched, note)
         note()
         return launched

@@ -14,7 +14,7 @@ Status = Literal["True", "False", "Unknown"]
 About = TypeVar("About")
 # Conditions whose True is bad news.
 _NEGATIVE = frozenset({"Degraded"})
-_TOLD = ("Accepted", "Admitted", "Degraded", "Ready")
+_REPORTED = ("Accepted", "Admitted", "Degraded", "Ready")
 FETCHING = "Fetching"
 # Numbers that move all the time are written this often at most.
 SLOW_S = 60.0
@@ -83,7 +83,7 @@ def written(about: Live[Any], conditions: list[Condition], now: datetime) -> lis
     return found
 
 
-def told(conditions: list[Condition]) -> str:
+def message_of(conditions: list[Condition]) -> str:
     """The one sentence for the line that `kubectl get` prints: what is wrong, or on its way; empty when nothing is."""
     by_type = {one.type: one for one in conditions}
     for kind, status in (("Ready", "False"), ("Degraded", "True"), ("Progressing", "True"), ("Admitted", "False")):
@@ -104,7 +104,7 @@ def notes(report: Report) -> list[Note]:
         for one in report.status["conditions"]
         if before.get(one["type"]) != _news(one)
         and (one["type"] in before or one["type"] == "Accepted")
-        and one["type"] in _TOLD
+        and one["type"] in _REPORTED
     ]
 
 

@@ -121,6 +121,8 @@ class Platform:
 
     control_image: str
     engine_image: str
+    vllm_image: str
+    """of engines with backend vllm"""
     pull_policy: str = "IfNotPresent"
     redis: RedisAt | None = None
     namespace: str = "default"

@@ -148,9 +148,10 @@ def engine_pod(key: Key, role: str, spec: GpuPoolSpec, platform: Platform, confi
 
 
 def _image(spec: GpuPoolSpec, platform: Platform, which: Literal["control", "engine"]) -> Image:
-    """The pool's own, or the operator's."""
+    """The pool's own, or the operator's; of engines the one with the pool's backend."""
     own = spec.images
-    name = (own.control or platform.control_image) if which == "control" else (own.engine or platform.engine_image)
+    of_backend = {"torch": platform.engine_image, "vllm": platform.vllm_image}
+    name = (own.control or platform.control_image) if which == "control" else (own.engine or of_backend[spec.backend])
     return Image(name, own.pull_policy or platform.pull_policy)
 
 

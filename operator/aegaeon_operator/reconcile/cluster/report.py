@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aegaeon_operator.reconcile.cluster import model_checks
-from aegaeon_operator.reconcile.cluster.conditions import Condition, no, summary, told, written
+from aegaeon_operator.reconcile.cluster.conditions import Condition, message_of, no, summary, written
 from aegaeon_operator.reconcile.cluster.desired import Desired
 from aegaeon_operator.reconcile.cluster.facts import ChildKey, Live, ModelFacts, Observed, Report
 from aegaeon_operator.reconcile.cluster.model_checks import Served
@@ -52,7 +52,7 @@ def _gpu_pool(observed: Observed, wanted: Desired, pool: Live[GpuPool], failures
         {
             "observedGeneration": pool.generation,
             "conditions": written(pool, conditions, observed.now),
-            "message": told(conditions),
+            "message": message_of(conditions),
             "replicas": unified.pods if unified else 0,
             "selector": ",".join(f"{name}={value}" for name, value in selector(observed.key, component).items()),
             "engines": {role: str(one) for role, one in found.items()},
@@ -74,7 +74,7 @@ def _refused(observed: Observed, pool: Live[GpuPool]) -> Report:
         {
             "observedGeneration": pool.generation,
             "conditions": written(pool, conditions, observed.now),
-            "message": told(conditions),
+            "message": message_of(conditions),
             "models": pool.status.get("models", 0) if observed.model_pools else 0,
         },
     )
@@ -128,7 +128,7 @@ def _model_pool(observed: Observed, wanted: Desired, pool: Live[ModelPool], fail
         {
             "observedGeneration": pool.generation,
             "conditions": written(pool, conditions, observed.now),
-            "message": told(conditions),
+            "message": message_of(conditions),
             "models": states,
             "summary": able(states),
         },

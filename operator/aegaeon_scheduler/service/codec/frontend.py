@@ -42,6 +42,7 @@ def submitted(gateway: GatewayId, submit: gateway_pb2.Submit, now: float) -> Ite
             defer_s=submit.defer_s,
             tenant=submit.tenant,
             priority=submit.priority,
+            adapter=submit.adapter_identity,
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from aegaeon_proto.v1 import engine_pb2, model_pb2
 from aegaeon_scheduler.core import events
-from aegaeon_scheduler.core.domain import CommandId, FailureKind, InstanceId, Memory, ModelName
+from aegaeon_scheduler.core.domain import CommandId, FailureKind, InstanceId, Memory, ModelName, Phase
 from aegaeon_scheduler.errors import ProtocolError
 from aegaeon_scheduler.service.codec.nouns import (
     FAILURES,
@@ -52,6 +52,7 @@ def model_reported(instance: InstanceId, state: model_pb2.ModelState) -> events.
         phase=named(PHASES, state.phase, f"ModelState of {state.model} from {instance}: phase"),
         footprint=footprint_from(state.footprint) if state.HasField("footprint") else None,
         reason=state.reason,
+        without=tuple((one.identity, one.reason) for one in state.adapters if PHASES.get(one.phase) is Phase.FAILED),
     )
 
 

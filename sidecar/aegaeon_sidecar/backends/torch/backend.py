@@ -17,10 +17,10 @@ from torch.utils.dlpack import from_dlpack
 
 from aegaeon_native.arrays import DeviceBytes
 from aegaeon_sidecar.backends import Launched, StepInput
+from aegaeon_sidecar.backends.completed import CompletedStep, chosen_rows, wanted_rows
 from aegaeon_sidecar.backends.device import drained_on_error, open_devices, recorded
 from aegaeon_sidecar.backends.draws import FOLLOWED, on_device
 from aegaeon_sidecar.backends.rows import row_tile
-from aegaeon_sidecar.backends.told import Told, chosen_rows, wanted_rows
 from aegaeon_sidecar.backends.torch.attention import Gathered
 from aegaeon_sidecar.backends.torch.cache import KvCache
 from aegaeon_sidecar.backends.torch.decoder import Decoder, Given, Part
@@ -155,14 +155,14 @@ class TorchBackend:
         with torch.inference_mode(), drained_on_error(self._devices):
             if self._decodes_paged(model, inputs):
                 return self._decodes(model).launch(inputs, after)
-            return self._told(model, inputs)
+            return self._completed(model, inputs)
 
-    def _told(self, model: str, inputs: Seq[StepInput]) -> Told:
+    def _completed(self, model: str, inputs: Seq[StepInput]) -> CompletedStep:
         wanted = wanted_rows(inputs)
         samplers = [part.sampler for part in inputs if part.sampler is not None]
         with self._masker.beside(samplers, self._vocab_size(model)) as masks:
             logits = self._forward(model, inputs, wanted)
-        return Told(chosen_rows(logits, inputs, masks()), recorded(self._device))
+        return CompletedStep(chosen_rows(logits, inputs, masks()), recorded(self._device))
 
     def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
         """See Backend: where tokens stay on the device, and no rule of choosing depends on those before.

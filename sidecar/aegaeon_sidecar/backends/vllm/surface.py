@@ -6,6 +6,7 @@ process: a thread that builds or runs a model holds `EXCLUSIVE`.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -51,6 +52,8 @@ from aegaeon_sidecar.domain.errors import ModelError
 EXCLUSIVE = threading.RLock()
 GENERATES = Purpose(Task.GENERATE)
 PLATFORM: str = current_platform.device_type
+KERNEL = "get_scheduler_metadata"
+"""an operator of every step"""
 SPECULATIVE = frozenset(_SPECULATIVE_DECODING_MODELS)
 Weights = Iterable[tuple[str, Tensor]]
 
@@ -252,6 +255,17 @@ def fill_slot(manager: Any, number: int, tensors: Mapping[str, Tensor], helper: 
     manager.add_adapter(loaded)
     manager.activate_adapter(number)
     loaded.loras.clear()  # the slot has them
+
+
+def missing_kernels() -> str:
+    """Why vLLM's kernels are not loaded, which vLLM only logs; empty: they are."""
+    if hasattr(torch.ops._C, KERNEL):
+        return ""
+    try:
+        ctypes.CDLL(str(Path(custom_ops.__file__).with_name("_C.abi3.so")))
+    except OSError as error:
+        return str(error)
+    return f"they have no {KERNEL}"
 
 
 _imported: set[str] = set()

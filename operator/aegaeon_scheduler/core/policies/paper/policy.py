@@ -7,13 +7,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core.config import PaperSettings
-from aegaeon_scheduler.core.domain import InstanceId, Role, SeqId
+from aegaeon_scheduler.core.domain import InstanceId, Role, SeqId, Stage
 from aegaeon_scheduler.core.policies import Move, Proposal
 from aegaeon_scheduler.core.policies.paper.decode import Batch, WorkList, load_ahead_s
 from aegaeon_scheduler.core.policies.paper.prefill import Group, PrefillQueue
 from aegaeon_scheduler.core.policies.paper.quota import steps_of
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage, Weights
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Weights
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -83,8 +83,8 @@ class PaperPolicy:
         """Join the model's open group, else a new group where all pending groups end first."""
         state = self._model(seq.model)
         group = state.group
-        if group is None or group.joined >= self._settings.max_gpsize or not group.inst.has(seq.model):
-            inst = self._least_loaded(seq.model)
+        if group is None or group.joined >= self._settings.max_gpsize or not group.inst.takes(seq):
+            inst = self._least_loaded(seq)
             if inst is None:
                 return None
             group = state.group = Group(seq.model, inst, self._of(inst).queue, self._switch_s(inst, seq.model))
@@ -95,14 +95,15 @@ class PaperPolicy:
         self._joined[seq.id] = group
         return group.inst
 
-    def _least_loaded(self, model: Model) -> Instance | None:
+    def _least_loaded(self, seq: Sequence) -> Instance | None:
         """Where all pending groups end first. KV is handed off within a node, so the prefill instance decides which can
         decode: a model that decodes on some nodes waits half its TTFT for them, where else its weights would take a
         further place, and among equals the node is chosen that has most room to decode."""
+        model = seq.model
         nodes = {batch.inst.node for batch in self._model(model).batches}
         best, best_key = None, (0.0, 0.0)
         for inst in self._prefill:
-            if inst.has(model):
+            if inst.takes(seq):
                 apart = nodes and inst.role is Role.PREFILL and inst.node not in nodes
                 apart_s = model.config.slo.ttft_s / 2 if apart else 0.0
                 key = (self._of(inst).queue.load_s + self._switch_s(inst, model) + apart_s, self._decoding(inst))
@@ -145,7 +146,7 @@ class PaperPolicy:
         fits = [
             b
             for b in self._model(seq.model).batches
-            if (b.inst is here if here else _near(b.inst, seq)) and b.inst.has(seq.model) and self._has_room(b, seq)
+            if (b.inst is here if here else _near(b.inst, seq)) and b.inst.takes(seq) and self._has_room(b, seq)
         ]
         return min(fits, key=lambda b: (b.work.load, b.inst.order), default=None)
 
@@ -159,7 +160,7 @@ class PaperPolicy:
 
     def _decode_home(self, seq: Sequence) -> Instance | None:
         model = seq.model
-        able = [i for i in self._decode if i.has(model) and _near(i, seq)]
+        able = [i for i in self._decode if i.takes(seq) and _near(i, seq)]
         return min(able, key=lambda i: (self._of(i).work.load + self._switch_s(i, model) * 0.1, i.order), default=None)
 
     def _weigh(self, batch: Batch) -> None:

@@ -12,10 +12,10 @@ from math import inf, nan
 from typing import NamedTuple
 
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import Place, Role, SeqId, Watcher
+from aegaeon_scheduler.core.domain import Place, Role, SeqId, Stage, Watcher
 from aegaeon_scheduler.core.estimate import Estimates
 from aegaeon_scheduler.core.policies.slack.sequences import due, kv_blocks, tokens
-from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
+from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 
 class Kind(Enum):
@@ -106,7 +106,9 @@ class Group:
         return self.model.ranked and all(seq.deferred for seq in self.members.values())
 
     def may_go(self, inst: Instance) -> bool:
-        """Whether its kind and model allow it there."""
+        """Whether its kind, its model and its members' adapters allow it there."""
+        if self.model.without and any(inst.lacks(seq) for seq in self.members.values()):
+            return False
         return inst.role in self.kind.roles and inst.has(self.model)
 
     def ready(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from math import inf
 
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import Role
+from aegaeon_scheduler.core.domain import Role, Stage
 from aegaeon_scheduler.core.policies import Move, Proposal
 from aegaeon_scheduler.core.policies.slack.agreement import disagreements
 from aegaeon_scheduler.core.policies.slack.gate import Gate
@@ -22,7 +22,7 @@ from aegaeon_scheduler.core.policies.slack.shares import Shares
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.policies.slack.turns import Turns
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Stage, Weights
+from aegaeon_scheduler.core.state import Instance, Issued, Model, Sequence, Weights
 
 
 class SlackPolicy:
@@ -55,7 +55,7 @@ class SlackPolicy:
         self._pool.ask_pass()
         group = self._table.group(seq)
         if group is None:
-            kind = self._table.prompt_kind(seq.model)
+            kind = self._table.prompt_kind(seq.model, seq)
             group = self._joinable(seq, kind) or self._create(seq, kind)
             self._table.join(group, seq)
         if seq.projected_kv == 0:
@@ -64,7 +64,8 @@ class SlackPolicy:
 
     def _joinable(self, seq: Sequence, kind: Kind) -> Group | None:
         model = seq.model
-        groups = [g for g in self._table.of(model) if g.kind is kind and not (g.inst and self._closed(g, g.inst, seq))]
+        of = (g for g in self._table.of(model) if g.kind is kind and not self._apart(g, seq))
+        groups = [g for g in of if not (g.inst and self._closed(g, g.inst, seq))]
         if not groups or model.footprint is None:
             return groups[0] if groups else None
         utils = [self._util(g) for g in groups]
@@ -74,6 +75,13 @@ class SlackPolicy:
 
     def _closed(self, group: Group, inst: Instance, seq: Sequence) -> bool:
         return not group.may_go(inst) or self._too_small(inst, seq)
+
+    def _apart(self, group: Group, seq: Sequence) -> bool:
+        """Whether no instance that may take the model serves the adapters of both."""
+        if not seq.model.without:
+            return False
+        places = self._pool.fleet.of(seq.model).open if group.inst is None else (group.inst,)
+        return bool(places) and not any(group.may_go(inst) and inst.takes(seq) for inst in places)
 
     def _too_small(self, inst: Instance, seq: Sequence) -> bool:
         return too_small(self._pool, inst, seq.model, tokens(seq))
@@ -123,7 +131,7 @@ class SlackPolicy:
         here = []
         for inst in group.model.holders.values():
             weights = inst.weights[name]
-            if not weights.ready or weights.unload is not None or not group.may_go(inst):
+            if not weights.ready or weights.unload is not None or not group.may_go(inst) or inst.lacks(seq):
                 continue
             if not any(g.model is group.model for g in self._table.at(inst)) and not self._too_small(inst, seq):
                 here.append(inst)
@@ -138,7 +146,7 @@ class SlackPolicy:
 
     def too_much(self, seq: Sequence, now: float) -> str | None:
         """See Policy and gate.py."""
-        return self._gate.too_much(seq, self._joinable(seq, self._table.prompt_kind(seq.model)), now)
+        return self._gate.too_much(seq, self._joinable(seq, self._table.prompt_kind(seq.model, seq)), now)
 
     def place_decode(self, seq: Sequence, now: float) -> Instance | None:
         """Stay with the group that prefilled it, or that waits for it; after a hand-off, join a decode group."""
@@ -163,12 +171,14 @@ class SlackPolicy:
         """It was preempted while the last part of its prompt ran: it waits with the others of its group."""
         waiting = (g for g in self._table.of(seq.model) if g.inst is None and g.kind is not Kind.PROMPTS)
         node = seq.home.node if seq.home is not None else None
-        return next((g for g in waiting if self._takes(g, node)), None) or self._table.create(seq.model, Kind.DECODES)
+        fitting = (g for g in waiting if self._takes(g, node) and not self._apart(g, seq))
+        return next(fitting, None) or self._table.create(seq.model, Kind.DECODES)
 
     def _decode_group(self, seq: Sequence) -> Group:
         """One whose KV is on no other node, and that can be placed on its node: it is handed off within a node."""
         node = seq.home.node if seq.home is not None else None
-        groups = [g for g in self._table.of(seq.model) if g.kind is not Kind.PROMPTS and self._takes(g, node)]
+        of = (g for g in self._table.of(seq.model) if g.kind is not Kind.PROMPTS and self._takes(g, node))
+        groups = [g for g in of if not self._apart(g, seq)]
         least = min(groups, key=lambda g: (len(g.members), g.number), default=None)
         return least or self._table.create(seq.model, Kind.DECODES)
 

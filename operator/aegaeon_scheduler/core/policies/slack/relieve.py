@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from aegaeon_scheduler.core.domain import Place
+from aegaeon_scheduler.core.domain import Place, Stage
 from aegaeon_scheduler.core.policies import Move
 from aegaeon_scheduler.core.policies.slack.group import Group, may_leave
 from aegaeon_scheduler.core.policies.slack.picture import Picture
 from aegaeon_scheduler.core.policies.slack.sequences import due, kv_blocks
 from aegaeon_scheduler.core.policies.slack.view import View
-from aegaeon_scheduler.core.state import Sequence, Stage
+from aegaeon_scheduler.core.state import Sequence
 
 
 def relieve(picture: Picture) -> None:

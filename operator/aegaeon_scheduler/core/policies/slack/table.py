@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Container
 from math import inf
 
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, SeqId
-from aegaeon_scheduler.core.policies.slack.group import Group, Kind
+from aegaeon_scheduler.core.domain import InstanceId, ModelName, Role, SeqId, Stage
+from aegaeon_scheduler.core.policies.slack.group import Group, Kind, node_of
 from aegaeon_scheduler.core.policies.slack.view import View
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Model, Sequence, Stage
+from aegaeon_scheduler.core.state import Instance, Model, Sequence
 
 
 class Table:
@@ -153,9 +153,26 @@ class Table:
                 self.move(running, group.model, Kind.DECODES)
             group.kind = self.prompt_kind(group.model)
 
-    def prompt_kind(self, model: Model) -> Kind:
-        """Where prompts of this model go: to instances of their own where there are any."""
-        return Kind.PROMPTS if Role.PREFILL in self._pool.fleet.of(model).roles else Kind.WHOLE
+    def part(self) -> None:
+        """Groups that wait, and whose members' adapters no one instance serves, are parted: one for each adapter."""
+        for group in [g for g in self.waiting.values() if g.model.without]:
+            node = node_of(group)
+            places = [inst for inst in self._pool.fleet.of(group.model).open if node in (None, inst.node)]
+            if not places or any(group.may_go(inst) for inst in places):
+                continue
+            by_adapter: dict[str, list[Sequence]] = {}
+            for seq in group.members.values():
+                by_adapter.setdefault(seq.adapter, []).append(seq)
+            for leaving in list(by_adapter.values())[1:]:
+                self.move(leaving, group.model, group.kind)
+
+    def prompt_kind(self, model: Model, seq: Sequence | None = None) -> Kind:
+        """Where prompts of this model, or this one of them, go: to instances of their own where there are any."""
+        places = self._pool.fleet.of(model)
+        roles: Container[Role] = places.roles
+        if seq is not None and model.without:
+            roles = [inst.role for inst in places.open if not inst.lacks(seq)]
+        return Kind.PROMPTS if Role.PREFILL in roles else Kind.WHOLE
 
     def move(self, leaving: list[Sequence], model: Model, kind: Kind) -> Group:
         """Make members of other groups a group of their own, which waits."""

@@ -11,14 +11,14 @@ from math import inf
 
 from aegaeon_scheduler.core.book import blocks_for
 from aegaeon_scheduler.core.config import SlackSettings
-from aegaeon_scheduler.core.domain import Place
+from aegaeon_scheduler.core.domain import Place, Stage
 from aegaeon_scheduler.core.policies import Proposal
 from aegaeon_scheduler.core.policies.slack.group import Group, Order
 from aegaeon_scheduler.core.policies.slack.ranks import in_order
 from aegaeon_scheduler.core.policies.slack.sequences import due
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Sequence, Stage, Weights
+from aegaeon_scheduler.core.state import Instance, Sequence, Weights
 
 Ordered = list[tuple[float, Group]]
 """groups of an instance, smallest rank first, each with the time at which its most urgent token is due"""

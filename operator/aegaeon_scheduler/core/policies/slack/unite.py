@@ -44,7 +44,8 @@ def _together(picture: Picture, group: Group, rest: Still, other: Group) -> None
     still = other.rest()
     if still is None or rest.only is not still.only or rest.node != still.node:
         return
-    inst = next((i for i in picture.pool.fleet.of(group.model).open if group.may_go(i)), None)
+    able = (i for i in picture.pool.fleet.of(group.model).open if group.may_go(i) and other.may_go(i))
+    inst = next(able, None)
     view = picture.view(inst) if inst is not None else None
     if view is not None and _fits(picture, picture.load_on(group, view.inst), picture.load_on(other, view.inst), view):
         picture.table.merge(group, other)

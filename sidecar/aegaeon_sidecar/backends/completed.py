@@ -16,7 +16,7 @@ from aegaeon_sidecar.sampling import Chosen, Masks, NotFinite, Pooled, Scored
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CompletedStep:
     """A step whose tokens were known when it was launched. `over`: behind its kernels; None when they were waited for.
 
     A chunk of a prompt chooses no token, so on a GPU nothing else tells that its weights and blocks are still in use.

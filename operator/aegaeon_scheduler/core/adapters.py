@@ -1,0 +1,31 @@
+"""Which adapters of a model cannot be served on an instance: those that failed there, and where prompts are computed to
+be decoded elsewhere on the node, those that failed on all that decode there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from aegaeon_scheduler.core.domain import Lacking, Role
+from aegaeon_scheduler.core.state import Instance, Model
+
+
+def lacking(model: Model, instances: Collection[Instance]) -> Lacking:
+    """By instance; those that serve all of them are left out."""
+    if not any(model.name in inst.without for inst in instances):
+        return {}
+    found = {inst.id: {**_behind(model, inst, instances), **_own(model, inst)} for inst in instances}
+    return {instance: reasons for instance, reasons in found.items() if reasons}
+
+
+def _own(model: Model, inst: Instance) -> Mapping[str, str]:
+    return inst.without.get(model.name, {})
+
+
+def _behind(model: Model, inst: Instance, instances: Collection[Instance]) -> dict[str, str]:
+    """What no instance that would decode after this one serves."""
+    if inst.role is not Role.PREFILL or model.pools:
+        return {}
+    after = [_own(model, one) for one in instances if one.node == inst.node and one.role is not Role.PREFILL]
+    if not after:
+        return {}
+    return {adapter: why for adapter, why in after[0].items() if all(adapter in reasons for reasons in after)}

@@ -109,14 +109,14 @@ async def test_the_client_gets_what_it_would_online(pools: Any) -> None:
             assert body["choices"][0]["message"]["content"] == online.choices[0].message.content == TEXT
             assert body["usage"] == online.usage.to_dict() if online.usage else False
         errors = await lines_of(client, batch.error_file_id)
-        told = {id_: (line["response"]["status_code"], line["response"]["body"]["error"]["param"])
+        answers = {id_: (line["response"]["status_code"], line["response"]["body"]["error"]["param"])
                 for id_, line in errors.items()}  # fmt: skip
-        assert told == {"r3": (400, "stream"), "r4": (400, "temperature"), "r5": (404, "model")}
+        assert answers == {"r3": (400, "stream"), "r4": (400, "temperature"), "r5": (404, "model")}
         page = await client.batches.list(limit=1)
         assert [one.id for one in page.data] == [made.id]
         metrics = await pool.metrics()
         assert 'aegaeon_gateway_used_tokens_total{kind="output",model="tiny",tenant="red"}' in metrics
-        assert 'aegaeon_gateway_ttft_seconds_count{model="tiny"} 1.0' in metrics, "nobody waited for the batch"
+        assert 'aegaeon_gateway_ttft_seconds_count{model="tiny"} 1.0' in metrics, "no client waited for the batch"
     first, *others = pool.peer.submits
     assert (first.defer_s, first.tenant) == (0.0, "red")
     assert {submit.defer_s for submit in others} == {60.0}

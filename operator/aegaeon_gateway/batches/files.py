@@ -89,7 +89,7 @@ class Files:
 
     async def sweep(self) -> None:
         """Remove the files of all tenants whose time is over, and contents that were no files at the last sweep either:
-        whoever received them was killed."""
+        the gateway that received them was killed."""
         there = {entry.key for entry in await self._store.entries(keys.FILES)}
         for key in (key for key in there if key.endswith(keys.RECORD)):
             data = await self._store.get(key)

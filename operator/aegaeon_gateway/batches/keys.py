@@ -55,7 +55,7 @@ class BatchKeys:
 
     @property
     def end(self) -> str:
-        """Its progress once it is over: written once, by whoever is first."""
+        """Its progress once it is over: written once, by the first gateway that does."""
         return f"{self.folder}/end.json"
 
     @property

@@ -1,8 +1,8 @@
 """Which gateway works on a batch: a lease in the store, whose term rises with each holder.
 
-A holder shows that it lives by a beat that rises. Nobody compares clocks: who sees the same beat for `lease_s` on its
-own clock takes the batch over, by creating the next term, which of several one can. A holder that finds a higher term
-than its own gives up.
+A holder shows that it lives by a beat that rises. No clocks are compared: a gateway that sees the same beat for
+`lease_s` on its own clock takes the batch over, by creating the next term, which of several one can. A holder that finds a
+higher term than its own gives up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Held(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A lease as somebody else saw it, and since when it looks like that (seconds)."""
+    """A lease as another gateway saw it, and since when it looks like that (seconds)."""
 
     term: int
     held: Held
@@ -71,7 +71,7 @@ class Leases:
         self._seen: dict[str, Sight] = {}
 
     async def claim(self, prefix: str) -> Lease | None:
-        """The lease of a batch that nobody holds; None for one that somebody does, as far as is known."""
+        """The lease of a batch that no gateway holds; None for one that is held, as far as is known."""
         term, held = await _newest(self._store, prefix)
         if held is not None and not self._is_free(prefix, term, held):
             return None

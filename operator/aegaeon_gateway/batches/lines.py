@@ -19,7 +19,7 @@ ENDPOINTS = {
 }
 """that batches may ask, and what the gateway calls them"""
 _BLOCK_BYTES = 1 << 20
-_MOST_FAULTS = 20  # that are told of one file
+_MOST_FAULTS = 20  # that are listed of one file
 
 Block = Callable[[int, int], Awaitable[bytes | None]]
 """so many bytes of the input from an offset on; None: it was deleted"""

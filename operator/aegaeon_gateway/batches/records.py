@@ -83,7 +83,7 @@ class Progress(Struct, frozen=True, omit_defaults=True):
 
 
 def shown(order: Order, progress: Progress, cancelling_at: int) -> Json:
-    """A batch as the API shows it; `cancelling_at` 0: nobody has cancelled it."""
+    """A batch as the API shows it; `cancelling_at` 0: it was not cancelled."""
     status = "cancelling" if cancelling_at and not progress.over else progress.status
     faults = [{**msgspec.to_builtins(fault), "param": fault.param, "line": fault.line} for fault in progress.faults]
     ended = {f"{state}_at": progress.ended_at if progress.status == state else None for state in sorted(OVER)}

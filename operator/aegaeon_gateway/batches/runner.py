@@ -1,4 +1,4 @@
-"""The batches that this gateway works on: it looks for those that nobody does, and takes their leases."""
+"""The batches that this gateway works on: it looks for those without a holder and takes their leases."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class BatchSettings(_Strict):
     lease_s: _Seconds = 15.0
     """seconds without a sign of life after which another gateway takes a batch over"""
     look_s: _Seconds = 5.0
-    """seconds between two looks for batches that nobody works on"""
+    """seconds between two looks for batches without a holder"""
     flush_s: _Seconds = 2.0
     """seconds after which answers are in the store: what was answered since is asked again after a crash"""
 

@@ -1,4 +1,4 @@
-"""The objects behind files and batches: a folder, or a prefix of a bucket. What exists is whole, whoever is killed."""
+"""The objects behind files and batches: a folder, or a prefix of a bucket. What exists is whole after any kill -9."""
 
 from __future__ import annotations
 

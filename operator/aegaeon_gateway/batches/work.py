@@ -92,7 +92,7 @@ class Work:
         self._lines_open = asyncio.Semaphore(tools.settings.in_flight)
 
     async def run(self) -> None:
-        """To its end. Raises LeaseLostError, UnavailableError (of the store): somebody else or a later try goes on."""
+        """To its end. Raises LeaseLostError, UnavailableError (of the store): another gateway or a retry goes on."""
         self._progress = await progress_of(self._tools.store, self._at)
         try:
             if not self._progress.over and await self._validated():
@@ -221,8 +221,8 @@ class Work:
             if not self._answers.has(numbered.number):
                 line = parsed(numbered.text, self._order.endpoint)
                 error = {"code": code, "message": message}
-                told = {"id": _request_id(), "custom_id": line.custom_id, "response": None, "error": error}
-                self._answers.add(numbered.number, False, orjson.dumps(told))
+                line_out = {"id": _request_id(), "custom_id": line.custom_id, "response": None, "error": error}
+                self._answers.add(numbered.number, False, orjson.dumps(line_out))
 
     async def _file(self, snapshot: Sequence[str], ok: bool) -> str | None:
         id_, order = new_id("file-", self._tools.clock()), self._order
@@ -253,8 +253,8 @@ class Work:
 def _line(line: Line, reply: Reply) -> bytes:
     """Of the output file, or of the error file."""
     response = {"status_code": reply.status, "request_id": reply.request_id, "body": Raw(reply.body)}
-    told = {"id": _request_id(), "custom_id": line.custom_id, "response": response, "error": None}
-    return msgspec.json.encode(told)
+    line_out = {"id": _request_id(), "custom_id": line.custom_id, "response": response, "error": None}
+    return msgspec.json.encode(line_out)
 
 
 def _request_id() -> str:

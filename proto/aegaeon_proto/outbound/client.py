@@ -8,7 +8,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse
@@ -136,11 +136,15 @@ class Client:
                 raise
 
     def _connected(self, url: Url) -> tuple[HTTPConnection, GuardedSocket, str, dict[str, str]]:
-        began_s = time.monotonic()
-        try:
-            return self._connect(url)
-        finally:
-            self.watch.waited(time.monotonic() - began_s, 0)
+        began_s, unused = time.monotonic(), ExitStack()
+        with unused:
+            try:
+                made = self._connect(url)
+                unused.callback(made[1].release)
+            finally:
+                self.watch.waited(time.monotonic() - began_s, 0)  # which may raise: it took too long
+            unused.pop_all()
+        return made
 
     def _connect(self, url: Url) -> tuple[HTTPConnection, GuardedSocket, str, dict[str, str]]:
         outbound = self._outbound

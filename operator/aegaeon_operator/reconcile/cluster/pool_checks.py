@@ -51,7 +51,7 @@ def _files_of_a_machine(about: Applied) -> Condition | None:
     if store is None or not (store.folder or (store.s3 and store.s3.credentials_file)):
         return None
     text = "batches: folder and s3.credentialsFile are for `aegaeon up`; give claim, or s3.credentialsSecretRef"
-    return no("Accepted", "FileNotHere", text)
+    return no("Accepted", "CredentialsFileNotHere", text)
 
 
 def _all_applied(about: Applied) -> Condition:

@@ -1,8 +1,8 @@
 """Which gateway works on a batch: a lease in the store, whose term rises with each holder.
 
 A holder shows that it lives by a beat that rises. No clocks are compared: a gateway that sees the same beat for
-`lease_s` on its own clock takes the batch over, by creating the next term, which of several one can. A holder that finds a
-higher term than its own gives up.
+`lease_s` on its own clock takes the batch over, by creating the next term, which of several one can. A holder that
+finds a higher term than its own gives up.
 """
 
 from __future__ import annotations

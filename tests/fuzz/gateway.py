@@ -215,8 +215,6 @@ def _template() -> Iterator[One]:
 @contextmanager
 def _tokens() -> Iterator[One]:
     """What an engine pushes at a gateway, into requests that are open."""
-    import asyncio
-
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
 
@@ -240,7 +238,7 @@ def _tokens() -> Iterator[One]:
     def one(data: bytes) -> None:
         draw, body = Draw(data[1:]), raw(data)
         open_ = OpenRequests()
-        generation = Generation(request, 0, metrics, asyncio.Event())
+        generation = Generation(request, 0, metrics, lambda: None, lambda: None)
         open_.add(generation)
         for choice in generation.choices:
             choice.submit()

@@ -18,6 +18,8 @@ from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.model_pb2 import FINISH_REASON_ERROR
 
 MAX_LOSSES = 8
+LATEST_S = 2.0
+"""seconds without a token after which those of a sequence that has ended at its engine are taken for lost"""
 """losses in a row without a single new token, after which a request is taken for one that kills engines"""
 
 
@@ -114,6 +116,19 @@ class Generation:
             self.fail(EngineError(f"The engine was lost {choice.losses} times in a row on this request."))
             return None
         return choice
+
+    def has_all_of(self, number: int) -> bool:
+        """Whether no engine has to work on a choice any more."""
+        return number < len(self.choices) and not self.choices[number].open
+
+    def ended(self, number: int, epoch: int, now: float) -> None:
+        """An engine has computed all of a choice: its last tokens are on their way, or were lost with the engine."""
+        if number < len(self.choices) and (choice := self.choices[number]).open and choice.epoch == epoch:
+            choice.ended_at = now
+
+    def bereft(self, now: float) -> list[Choice]:
+        """The choices whose last tokens do not come any more."""
+        return [choice for choice in self.open_choices if choice.ended_at and now - choice.ended_at > LATEST_S]
 
     def fail(self, error: ApiError) -> None:
         """End with an error; the first one counts."""

@@ -136,13 +136,14 @@ async def test_files_are_listed_read_and_deleted(pools: Any) -> None:
         assert (await client.files.delete(made[1].id)).deleted
         with pytest.raises(openai.NotFoundError, match="No such file"):
             await client.files.retrieve(made[1].id)
-        for wrong, said in (
+        mistakes: tuple[tuple[dict[str, Any], str], ...] = (
             ({"purpose": "fine-tune"}, "purpose"),
             ({"purpose": "batch", "expires_after": {"anchor": "created_at", "seconds": 5}}, "expires_after"),
             ({"purpose": "batch", "extra_body": {"more": "x"}}, "more"),
-        ):
+        )
+        for wrong, said in mistakes:
             with pytest.raises(openai.BadRequestError, match=said):
-                await client.files.create(file=("a", b"x"), **wrong)  # type: ignore[arg-type]  # wrong on purpose
+                await client.files.create(file=("a", b"x"), **wrong)
         assert len([1 async for _ in client.files.list()]) == 3
 
 

@@ -283,7 +283,7 @@ async def test_a_request_that_waited_long_for_an_engine_survives_a_short_schedul
 async def test_last_tokens_lost_with_an_engine_that_had_reported_the_end_are_computed_again(
     pool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generation, "LATEST_S", 0.3)
+    monkeypatch.setattr(generation, "END_GRACE_S", 0.3)
     peer = pool.peer
     peer.serve_tokens = False
     asked = asyncio.create_task(pool.chat())

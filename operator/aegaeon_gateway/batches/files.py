@@ -42,14 +42,13 @@ class Files:
         await self._check_room(tenant)
         return await self._record(tenant, id_, nbytes, filename, "batch", keep_s)
 
-    async def write(self, tenant: str, id_: str, filename: str, lines: AsyncIterator[bytes], keep_s: float) -> int:
-        """A file that a batch writes; returns its bytes. Without a line there is none: 0."""
+    async def write(self, tenant: str, id_: str, filename: str, lines: AsyncIterator[bytes], keep_s: float) -> None:
+        """A file that a batch writes. Without a line there is none."""
         nbytes = await self._store.upload(keys.file_content(tenant, id_), lines)
-        if not nbytes:
+        if nbytes:
+            await self._record(tenant, id_, nbytes, filename, "batch_output", keep_s)
+        else:
             await self.forget(tenant, id_)
-            return 0
-        await self._record(tenant, id_, nbytes, filename, "batch_output", keep_s)
-        return nbytes
 
     async def _record(
         self, tenant: str, id_: str, nbytes: int, filename: str, purpose: str, keep_s: float

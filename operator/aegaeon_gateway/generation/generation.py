@@ -18,7 +18,7 @@ from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.model_pb2 import FINISH_REASON_ERROR
 
 MAX_LOSSES = 8
-LATEST_S = 2.0
+END_GRACE_S = 2.0
 """seconds without a token after which those of a sequence that has ended at its engine are taken for lost"""
 """losses in a row without a single new token, after which a request is taken for one that kills engines"""
 
@@ -117,7 +117,7 @@ class Generation:
             return None
         return choice
 
-    def has_all_of(self, number: int) -> bool:
+    def is_complete(self, number: int) -> bool:
         """Whether no engine has to work on a choice any more."""
         return number < len(self.choices) and not self.choices[number].open
 
@@ -126,9 +126,9 @@ class Generation:
         if number < len(self.choices) and (choice := self.choices[number]).open and choice.epoch == epoch:
             choice.ended_at = now
 
-    def bereft(self, now: float) -> list[Choice]:
+    def truncated(self, now: float) -> list[Choice]:
         """The choices whose last tokens do not come any more."""
-        return [choice for choice in self.open_choices if choice.ended_at and now - choice.ended_at > LATEST_S]
+        return [choice for choice in self.open_choices if choice.ended_at and now - choice.ended_at > END_GRACE_S]
 
     def fail(self, error: ApiError) -> None:
         """End with an error; the first one counts."""

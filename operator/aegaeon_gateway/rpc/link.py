@@ -204,7 +204,7 @@ class SchedulerLink:
     def _on_lost(self, lost: pb.Lost) -> None:
         """Submit it again. What has all its tokens here, which came before the engine could report the end, is over."""
         generation = self._open.get(lost.seq.request)
-        if generation is None or generation.has_all_of(lost.seq.choice):
+        if generation is None or generation.is_complete(lost.seq.choice):
             self._cancel(pb.CancelRequest(request=lost.seq.request, choices=[lost.seq.choice]))
             return
         with logged_as(generation.request.marks.log_id):
@@ -246,9 +246,9 @@ class SchedulerLink:
             generation.fail(self._not_taken(generation.request.model))
         elif generation.retry_at is not None and now >= generation.retry_at:
             self._submit(generation, generation.open_choices)
-        elif bereft := generation.bereft(now):
+        elif truncated := generation.truncated(now):
             log.warning("%s: its last tokens were lost with their engine; computing them again", generation.id)
-            self._submit(generation, bereft)
+            self._submit(generation, truncated)
 
     def _not_taken(self, model: str) -> ApiError:
         """No engine answered: because of the model, if that is known."""

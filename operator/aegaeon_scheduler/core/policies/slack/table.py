@@ -153,8 +153,8 @@ class Table:
                 self.move(running, group.model, Kind.DECODES)
             group.kind = self.prompt_kind(group.model)
 
-    def part(self) -> None:
-        """Groups that wait, and whose members' adapters no one instance serves, are parted: one for each adapter."""
+    def split_by_adapter(self) -> None:
+        """Groups that wait, and whose members' adapters no one instance serves, are split: one for each adapter."""
         for group in [g for g in self.waiting.values() if g.model.without]:
             node = node_of(group)
             places = [inst for inst in self._pool.fleet.of(group.model).open if node in (None, inst.node)]

@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from aegaeon_scheduler.core.domain import InstanceId, Phase, Role
+from aegaeon_scheduler.core.domain import InstanceId, Role
 from aegaeon_scheduler.core.state import Instance, Make, Model
 
 
 class Places(NamedTuple):
-    """`open` are the instances that may take a model, and `roles` theirs; `makes` of all whose node has its weights;
-    `phase` is how far it is where it is furthest."""
+    """`open` are the instances that may take a model, and `roles` theirs; `makes` of all whose node has its weights."""
 
     open: tuple[Instance, ...]
     roles: frozenset[Role]
     makes: frozenset[Make]
-    phase: Phase | None
 
 
 class Fleet:
@@ -52,10 +50,7 @@ class Fleet:
         return all(places == self._find(model) for model, places in self._known.items())
 
     def _find(self, model: Model) -> Places:
-        phases = [(inst, inst.phases.get(model.name)) for inst in self._instances.values()]
-        cached = [inst for inst, phase in phases if phase is Phase.CACHED]
+        cached = [inst for inst in self._instances.values() if inst.cached(model)]
         places = tuple(inst for inst in cached if inst.has(model))
-        known = [phase for _, phase in phases]
-        phase = next((p for p in (Phase.CACHED, Phase.FETCHING, Phase.FAILED) if p in known), None)
         roles = frozenset(role for role in Role if any(inst.role is role for inst in places))
-        return Places(places, roles, frozenset(inst.make for inst in cached), phase)
+        return Places(places, roles, frozenset(inst.make for inst in cached))

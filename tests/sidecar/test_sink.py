@@ -25,7 +25,7 @@ async def test_tokens_pushed_from_a_thread_arrive_in_order_and_are_released(sche
 
     def push() -> None:
         for index in range(3000):
-            made.push(scheduler.target, [token(index)])
+            made.push(scheduler.sink, [token(index)])
 
     await asyncio.to_thread(push)
     assert await scheduler.received_tokens("r", 3000) == list(range(100, 3100))
@@ -37,7 +37,7 @@ async def test_tokens_pushed_from_a_thread_arrive_in_order_and_are_released(sche
 async def test_a_gateway_that_connects_late_gets_everything(folder: Path) -> None:
     late = Rig(folder)
     made = sinks(alive=True)
-    made.push(late.target, [token(0), token(1)])
+    made.push(late.sink, [token(0), token(1)])
     await made.flush(0.4)  # longer than tokens without a sequence would be kept
     assert made.pending == 1
     await late.serve()

@@ -161,21 +161,27 @@ class FrameServer:
         self._tls: ServerContext | None = None
 
     async def start(self, target: str, tls: Path | None) -> int:
-        """Listen on `unix:PATH` or `HOST:PORT`, and return the port.
+        """Listen on `unix:PATH` or `HOST:PORT`, and return the port (0: a unix socket).
 
         Raises OSError when it cannot be had, and TlsError: without certificates only a unix socket or the loopback
         interface will do.
         """
+        if tls is not None:
+            self._tls = ServerContext(tls)
+        else:
+            require_local(target)
+        try:
+            self._server = await self._listen(target)
+        except OSError as error:
+            raise OSError(f"cannot serve on {target}: {error.strerror or error}") from error
+        address = self._server.sockets[0].getsockname()
+        return int(address[1]) if isinstance(address, tuple) else 0
+
+    async def _listen(self, target: str) -> asyncio.Server:
         loop = asyncio.get_running_loop()
         if target.startswith("unix:"):
-            self._server = await loop.create_unix_server(lambda: Connection(self), target.removeprefix("unix:"))
-            return 0
-        if tls is None:
-            require_local(target)
-        else:
-            self._tls = ServerContext(tls)
-        self._server = await loop.create_server(lambda: Connection(self), *host_and_port(target))
-        return int(self._server.sockets[0].getsockname()[1])
+            return await loop.create_unix_server(lambda: Connection(self), target.removeprefix("unix:"))
+        return await loop.create_server(lambda: Connection(self), *host_and_port(target))
 
     def stop(self) -> None:
         """Take no more connections, and end those that are open."""

@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pool_certificates import mount, named
 
 from aegaeon_operator.pki import Pair, issue, make_authority
@@ -94,6 +96,23 @@ def test_frames_are_found_however_they_arrive(size: int) -> None:
     assert [TokenBatch.FromString(one) for one in found] == batches
 
 
+@given(st.lists(st.binary(max_size=40)))
+def test_any_bytes_are_frames_or_an_error_and_pieces_do_not_matter(pieces: list[bytes]) -> None:
+    def frames_of(pieces: list[bytes]) -> tuple[list[bytes], bool]:
+        frames, found = Frames(100), []
+        try:
+            for piece in pieces:
+                found += list(frames.of(piece))
+        except FrameError:
+            return found, True
+        return found, False
+
+    found, failed = frames_of(pieces)
+    assert all(len(one) <= 100 for one in found)
+    whole, whole_failed = frames_of([b"".join(pieces)])
+    assert (whole_failed, whole) == (failed, found)
+
+
 def test_a_frame_that_is_too_long_is_refused_before_it_is_kept() -> None:
     with pytest.raises(FrameError, match="a frame of 1001 bytes, 1000 are allowed"):
         list(Frames(MOST).of((MOST + 1).to_bytes(4, "little")))
@@ -125,9 +144,7 @@ async def test_a_certificate_without_a_role_is_refused(
     assert "a certificate without a role of the pool may not call TokenSink" in caplog.text
 
 
-async def test_a_gateway_of_another_role_or_pool_is_not_told_anything(
-    tmp_path: Path, folders: dict[Role, Path]
-) -> None:
+async def test_a_gateway_of_another_role_or_pool_is_not_dialled(tmp_path: Path, folders: dict[Role, Path]) -> None:
     blue = make_authority("blue", NOW)
     other = mount(tmp_path / "blue", blue, issue(blue, Role.GATEWAY, NOW))
     async with serving(folders[Role.SCHEDULER]) as wrong, serving(other) as foreign:
@@ -194,7 +211,7 @@ async def test_what_is_no_frame_ends_its_connection_and_no_other(sent: bytes, ca
         writer.close()
 
 
-async def test_silent_strangers_and_those_above_the_limit_are_ended(
+async def test_silent_connections_and_those_above_the_limit_are_ended(
     folders: dict[Role, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frame_server, "HANDSHAKE_S", 0.3)
@@ -202,8 +219,8 @@ async def test_silent_strangers_and_those_above_the_limit_are_ended(
     loop = asyncio.get_running_loop()
     async with serving(folders[Role.GATEWAY]) as one:
         began = loop.time()
-        strangers = [await asyncio.open_connection(*one.target.split(":")) for _ in range(12)]
-        strangers[0][1].write(PREFACE[:3])
+        clients = [await asyncio.open_connection(*one.target.split(":")) for _ in range(12)]
+        clients[0][1].write(PREFACE[:3])
 
         async def ended(reader: asyncio.StreamReader) -> float:
             with suppress(ConnectionError):
@@ -211,10 +228,10 @@ async def test_silent_strangers_and_those_above_the_limit_are_ended(
             return loop.time() - began
 
         async with asyncio.timeout(30):
-            ends = await asyncio.gather(*(ended(reader) for reader, _ in strangers))
+            ends = await asyncio.gather(*(ended(reader) for reader, _ in clients))
         assert sum(end < 0.29 for end in ends) <= 9
         assert sum(end >= 0.29 for end in ends) <= 4
-        for _, writer in strangers:
+        for _, writer in clients:
             writer.close()
         assert await acknowledged(one.target, folders[Role.ENGINE], 1) == [1]
 

@@ -162,7 +162,7 @@ class _Sink:
                 self.drained.set()
 
     async def _until_silent(self) -> None:
-        """Raises TimeoutError: its host may be lost, or all of it stand still, though the connection is there."""
+        """Raises TimeoutError: its host is lost or it hangs, though the connection is there."""
         self._heard_at = self._loop.time()
         while self._loop.time() - self._heard_at < _SILENT_S:
             await asyncio.sleep(_SILENT_S / 5)

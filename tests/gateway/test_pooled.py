@@ -108,6 +108,14 @@ async def test_inputs_of_every_shape_are_embedded_in_their_order(pool: Pool) -> 
         assert (answer["object"], answer["model"], answer["id"][:5]) == ("list", "embeds", "embd-")
 
 
+async def test_priorities_of_prompts_reach_the_scheduler(pool: Pool) -> None:
+    await embed(pool, input=["the quick", "dogs"], priority=-3)
+    await embed(pool, input="dogs")
+    pool.peer.head = 1  # type: ignore[attr-defined]
+    await pool.post("/rerank", {"model": "ranks", "query": "fox", "documents": ["dogs"], "priority": 4})
+    assert [submit.priority for submit in pool.peer.submits] == [-3, -3, 0, 4]
+
+
 async def test_base64_dimensions_and_the_raw_state(pool: Pool) -> None:
     raw = vector_of(pool.tokenizer.encode("dogs").ids)
     _, answer = await embed(pool, input="dogs", encoding_format="base64", user="me")
@@ -244,7 +252,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/embeddings", {"model": "embeds", "input": [99999]}, "vocabulary"),
     ("/v1/embeddings", {"model": "embeds", "input": "a " * 400}, "maximum context length is 256"),
     ("/v1/embeddings", {"model": "embeds", "input": "a", "encoding_format": "bytes"}, "encoding_format"),
-    ("/v1/embeddings", {"model": "embeds", "input": "a", "priority": 3}, "priority"),
+    ("/v1/embeddings", {"model": "embeds", "input": "a", "priority": 0.5}, "priority"),
     ("/v1/embeddings", {"model": "embeds", "input": "a", "temperature": 1}, "temperature"),
     ("/rerank", {"model": "ranks", "query": "a", "documents": []}, "documents"),
     ("/rerank", {"model": "ranks", "query": "a", "documents": "b", "instruction": "c"}, "roles query and document"),

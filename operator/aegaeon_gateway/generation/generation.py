@@ -84,7 +84,7 @@ class Generation:
             submit.pooling.logits_of.extend(request.options.pooled.logits_of)
         submit.age_s = now - request.arrived
         submit.traceparent = request.marks.traceparent
-        submit.tenant, submit.defer_s = request.tenant, request.defer_s
+        submit.tenant, submit.defer_s, submit.priority = request.tenant, request.defer_s, request.options.priority
         return message
 
     def accept(self, now: float) -> None:

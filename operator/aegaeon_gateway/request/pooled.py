@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, cast
 
 from msgspec import Meta, Struct
 
+from aegaeon_gateway.request.sampling_fields import Priority
+
 MAX_INPUTS = 2048
 """prompts of one HTTP request"""
 
@@ -20,7 +22,7 @@ TokenCount = Annotated[int, Meta(ge=0, lt=2**31)]
 
 
 class PooledRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What all of them take. `priority` and below are refused unless neutral."""
+    """What all of them take. `padding` and below are refused unless neutral."""
 
     model: Annotated[str, Meta(description="a name of GET /v1/models")]
     user: Annotated[str | None, Meta(description="no effect: tenants are known by their keys")] = None
@@ -35,9 +37,7 @@ class PooledRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     use_activation: Annotated[
         bool | None, Meta(description="false: neither normalised nor squashed; what the model gives itself")
     ] = None
-    priority: Annotated[
-        Literal[0] | None, Meta(description="a model's tier and a tenant's quota say who comes first")
-    ] = None
+    priority: Priority = None
     padding: Annotated[Literal["do_not_pad"] | None, Meta(description="prompts are computed as they are")] = None
     cache_salt: Annotated[None, Meta(description="nothing of a prompt is kept")] = None
     mm_processor_kwargs: Annotated[

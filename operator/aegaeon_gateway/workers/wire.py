@@ -178,6 +178,7 @@ class Options(Struct, frozen=True):
     tools: tuple[str, ...] = ()
     parallel_calls: bool = True
     show_reasoning: bool = True
+    priority: int = 0
     pooled: Pooled | None = None
 
 

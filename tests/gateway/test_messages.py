@@ -115,6 +115,14 @@ def joined(said: list[tuple[str, Any]]) -> list[dict[str, Any]]:
     return blocks
 
 
+async def test_the_template_gets_variables_and_thinking_says_more(spoken: Any, tokenizer: Any) -> None:
+    variables = {"enable_thinking": True}
+    await ask(spoken, model="hermes", chat_template_kwargs=variables)
+    assert prompt_of(spoken, tokenizer).endswith("<think>\n")
+    await ask(spoken, model="hermes", chat_template_kwargs=variables, thinking={"type": "disabled"})
+    assert prompt_of(spoken, tokenizer).endswith("<|assistant|>")
+
+
 async def test_thinking_says_what_the_template_and_the_client_get(spoken: Any, tokenizer: Any) -> None:
     await ask(spoken, **ASKED, thinking={"type": "enabled", "budget_tokens": 5})
     assert prompt_of(spoken, tokenizer).endswith("<think>\n")

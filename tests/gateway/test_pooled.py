@@ -254,6 +254,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/embeddings", {"model": "embeds", "input": "a", "encoding_format": "bytes"}, "encoding_format"),
     ("/v1/embeddings", {"model": "embeds", "input": "a", "priority": 0.5}, "priority"),
     ("/v1/embeddings", {"model": "embeds", "input": "a", "temperature": 1}, "temperature"),
+    ("/v1/embeddings", {"model": "embeds", "input": "a", "messages": [{}]}, "messages is not supported here: texts"),
     ("/rerank", {"model": "ranks", "query": "a", "documents": []}, "documents"),
     ("/rerank", {"model": "ranks", "query": "a", "documents": "b", "instruction": "c"}, "roles query and document"),
 ]

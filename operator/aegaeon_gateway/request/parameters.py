@@ -100,3 +100,13 @@ NO_EFFECT: dict[str, NoEffect] = {
 
 COMPLETIONS = Known(REFUSED, NO_EFFECT)
 """of chats and completions"""
+
+
+def refused(*names: str) -> dict[str, Refused]:
+    """Those of chats that another endpoint refuses for the same reasons."""
+    return {name: REFUSED[name] for name in names}
+
+
+def unused(*names: str) -> dict[str, NoEffect]:
+    """Those of chats that have no effect at another endpoint either."""
+    return {name: NO_EFFECT[name] for name in names}

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, cast
 
 from msgspec import Meta, Struct
 
+from aegaeon_gateway.request.parameters import Known, Refused, refused
 from aegaeon_gateway.request.sampling_fields import Priority
 
 MAX_INPUTS = 2048
@@ -77,6 +78,18 @@ class EmbeddingRequest(PooledRequest, frozen=True, kw_only=True):
         if isinstance(self.input[0], int):
             return [cast("list[int]", self.input)]
         return cast("list[str | list[int]]", self.input)
+
+
+_OF_CHATS = Refused("texts and token ids are embedded; POST /tokenize renders a chat into token ids")
+EMBEDDINGS = Known(
+    {
+        **dict.fromkeys(
+            ("messages", "add_generation_prompt", "chat_template_kwargs", "continue_final_message"), _OF_CHATS
+        ),
+        **refused("chat_template", "media_io_kwargs"),
+    },
+    {},
+)
 
 
 class ScoringRequest(PooledRequest, frozen=True, kw_only=True):

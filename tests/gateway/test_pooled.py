@@ -8,12 +8,17 @@ import math
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import numpy as np
 import pytest
-from gateway.conftest import Peer, Pool, model_status
+from gateway.conftest import Peer, Pool, gateway_config, model_status
 from numpy.typing import NDArray
+from otlp_receiver import attributes, otlp_receiver
 from tokenizers import Tokenizer
 
+from aegaeon_gateway.config import GatewayConfig
+from aegaeon_gateway.run import serve
+from aegaeon_gateway.workers.supervisor import Starter
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1 import model_pb2
 
@@ -146,6 +151,26 @@ async def test_more_prompts_than_are_asked_for_at_a_time_all_come(pool: Pool) ->
     assert 'aegaeon_gateway_ttft_seconds_count{model="embeds"} 150.0' in page
     assert 'aegaeon_gateway_requests_total{model="embeds",outcome="ok"} 1.0' in page
     assert f'kind="prompt",model="embeds",tenant=""}} {float(answer["usage"]["prompt_tokens"])}' in page
+
+
+async def test_operators_see_tokens_and_times_in_access_log_and_trace(
+    peer: Peer, tokenizer: Tokenizer, start_workers: Starter, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    async with otlp_receiver() as receiver:
+        settings = {"access_log": True, "otlp_endpoint": receiver.endpoint, "trace_ratio": 1.0}
+        config = GatewayConfig(**gateway_config(peer, **settings))
+        async with serve(config, start_workers) as served, aiohttp.ClientSession() as http:
+            pool = Pool(peer, served, http, tokenizer, peer.directory)
+            _, answer = await embed(pool, input=["the quick", "dogs"])
+        span = attributes(receiver.one("embeddings embeds").attributes)
+    [line] = map(json.loads, capsysbinary.readouterr().out.splitlines())
+    tokens = answer["usage"]["prompt_tokens"]
+    assert (line["prompt_tokens"], line["cached_tokens"], line["output_tokens"]) == (tokens, 0, 0)
+    assert (line["model"], line["outcome"], line["finish_reasons"]) == ("embeds", "ok", ["stop"])
+    assert 0 < line["first_s"] == line["total_s"] <= line["seconds"]
+    assert (span["gen_ai.usage.input_tokens"], span["gen_ai.usage.output_tokens"]) == (tokens, 0)
+    assert span["gen_ai.response.finish_reasons"] == ["stop"]
+    assert span["aegaeon.total_s"] > 0
 
 
 async def test_a_lost_prompt_is_asked_for_again(pool: Pool) -> None:

@@ -185,10 +185,10 @@ class Generation:
 
     @property
     def timings(self) -> Iterator[Timing]:
-        """Of the choices that have a token."""
+        """Of the choices that have a token, or what was wanted in its place."""
         arrived = self.request.arrived
         for choice in self.choices:
-            if choice.output.tokens:
+            if choice.first_at:
                 first_s, whole_s = choice.first_at - arrived, choice.last_at - arrived
                 yield Timing.of(first_s, whole_s, choice.load_s, choice.prefill_s, choice.stall_s)
 

@@ -88,6 +88,7 @@ async def test_thoughts_and_calls_are_blocks_whole_and_streamed(spoken: Any) -> 
     assert (said[0][0], said[-2][0], said[-1][0]) == ("message_start", "message_delta", "message_stop")
     assert said[-2][1]["delta"]["stop_reason"] == "tool_use"
     assert said[-2][1]["usage"] == answer["usage"]
+    assert sum("partial_json" in data.get("delta", {}) for _, data in said) > 2 * len(calls), "whole calls"
     assert joined(said) == [{**block, "id": ""} if "id" in block else block for block in answer["content"]]
 
 
@@ -99,13 +100,13 @@ def joined(said: list[tuple[str, Any]]) -> list[dict[str, Any]]:
         match name:
             case "content_block_start":
                 assert (data["index"], is_open) == (len(blocks), False)
-                blocks.append({**data["content_block"]})
+                blocks.append({**data["content_block"]} | ({"id": ""} if "id" in data["content_block"] else {}))
                 is_open = True
             case "content_block_delta":
                 assert is_open
                 kind, text = {**data["delta"]}.pop("type"), list(data["delta"].values())[1]
                 field = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "id"}[kind]
-                blocks[-1][field] = text if field == "id" else blocks[-1][field] + text
+                blocks[-1][field] += text
             case "content_block_stop":
                 assert data["index"] == len(blocks) - 1
                 is_open = False

@@ -99,6 +99,9 @@ async def test_thoughts_texts_and_calls_are_items_whole_and_streamed(spoken: Any
     assert done == last.response.output
     deltas = "".join(event.delta for event in events if event.type == "response.output_text.delta")
     assert deltas == "I add."
+    arguments = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
+    assert "".join(arguments) == "".join(call["arguments"] for call in calls)
+    assert len(arguments) > 2 * len(calls), "whole calls"
 
 
 def content_of(item: dict[str, Any]) -> Any:

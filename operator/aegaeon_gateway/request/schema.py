@@ -153,6 +153,12 @@ class ChatRequest(CommonRequest, frozen=True, kw_only=True):
         return [tool for tool in tools if tool.function.name in allowed.names]
 
     @property
+    def barred_tools(self) -> Sequence[Tool]:
+        """Those that must not be called."""
+        allowed = self.allowed_tools
+        return [] if allowed is None else [one for one in self.tools or () if one.function.name not in allowed.names]
+
+    @property
     def output_limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 

@@ -119,13 +119,19 @@ async def test_a_stream_of_text_and_its_logprobs_are_what_the_client_parses(pool
     async with (
         client_of(pool) as client,
         client.responses.stream(
-            model="tiny", input="hi", include=["message.output_text.logprobs"], top_logprobs=2
+            model="tiny",
+            input="hi",
+            include=["message.output_text.logprobs"],
+            top_logprobs=2,
+            extra_body={"stream_options": {"include_usage": True}},  # as load generators ask
         ) as stream,
     ):
         async for _ in stream:
             pass
         final = await stream.get_final_response()
     assert final.output_text == TEXT
+    assert final.usage
+    assert final.usage.output_tokens > 0
     [message] = final.output
     assert message.type == "message"
     [part] = message.content

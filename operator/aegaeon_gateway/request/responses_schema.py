@@ -77,9 +77,10 @@ class Reasoning(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ResponseStreamOptions(Struct, forbid_unknown_fields=True, frozen=True):
-    """Nothing that has an effect."""
+    """Nothing that has an effect: the last event has the usage anyway."""
 
     include_obfuscation: Literal[False] | None = None
+    include_usage: bool | None = None
 
 
 class ResponsesRequest(SamplingFields, forbid_unknown_fields=True, frozen=True, kw_only=True):

@@ -69,6 +69,7 @@ class Peer(FrontendServicer):
     blameless: bool = False  # what is lost cannot have been the cause
     reject: list[pb.Rejected | None] = field(default_factory=list)
     silent: bool = False
+    pace_s: float = 0.0  # between two batches: what comes together is one event of a stream
     submits: list[pb.Submit] = field(default_factory=list)
     cancels: list[pb.CancelRequest] = field(default_factory=list)
     texts: list[pb.TextStatus] = field(default_factory=list)
@@ -207,6 +208,7 @@ class Peer(FrontendServicer):
             batch = pb.TokenBatch(instance="peer", number=self._number, tokens=sent[start : start + size])
             writer.write(frame(batch))
             await writer.drain()
+            await asyncio.sleep(self.pace_s)
 
     async def break_stream(self) -> None:
         """The connection to the sink breaks; the next push makes a new one."""

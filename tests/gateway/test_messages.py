@@ -83,6 +83,7 @@ async def test_thoughts_and_calls_are_blocks_whole_and_streamed(spoken: Any) -> 
     assert [(call["type"], call["name"], call["input"]) for call in calls] == [("tool_use", "add", USE["input"])] * 2
     assert len({call["id"] for call in calls}) == 2
     assert answer["stop_reason"] == "tool_use"
+    spoken.peer.pace_s = 0.01
     said = await events(spoken)
     assert [name for name, _ in said] == [data["type"] for _, data in said]
     assert (said[0][0], said[-2][0], said[-1][0]) == ("message_start", "message_delta", "message_stop")

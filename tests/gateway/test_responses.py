@@ -84,6 +84,7 @@ async def test_thoughts_texts_and_calls_are_items_whole_and_streamed(spoken: Any
     assert len({call["call_id"] for call in calls}) == 2
     thinking = answer["usage"]["output_tokens_details"]["reasoning_tokens"]
     assert 0 < thinking < answer["usage"]["output_tokens"] / 2
+    spoken.peer.pace_s = 0.01
     async with client_of(spoken) as client:
         stream = await client.responses.create(model="hermes", input="hi", tools=[TOOL], stream=True)  # type: ignore[call-overload]  # of literals alone
         events = [event async for event in stream]

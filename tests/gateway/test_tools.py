@@ -113,6 +113,7 @@ async def test_a_stream_brings_the_same_message(spoken: Any) -> None:
 
 async def test_arguments_of_calls_come_while_they_are_generated(spoken: Any, tokenizer: Any) -> None:
     say(spoken, tokenizer, CALL)
+    spoken.peer.pace_s = 0.01
     deltas = []
     async with client_of(spoken) as client:
         stream = await client.chat.completions.create(model="hermes", messages=[HI], tools=[ADD], stream=True)  # type: ignore[call-overload]  # of literals alone

@@ -121,7 +121,7 @@ class Background:
                 await self._while_wanted(key, generate())
             except ApiError as error:
                 await self._failed(key, renderer, error)
-            except Exception:
+            except Exception:  # whatever it is, who polls learns of it and the log has the traceback
                 log.exception("a fault of the gateway")
                 await self._failed(key, renderer, fault(record.id))
             finally:

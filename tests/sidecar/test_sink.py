@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sidecar.rig import Rig
 
 from aegaeon_sidecar.domain.reports import Token
-from aegaeon_sidecar.domain.sequences import SeqKey
+from aegaeon_sidecar.domain.sequences import Said, SeqKey
 from aegaeon_sidecar.rpc import sink
 from aegaeon_sidecar.rpc.sink import Sinks
 
@@ -34,6 +35,21 @@ async def test_tokens_pushed_from_a_thread_arrive_in_order_and_are_released(sche
     await made.flush(5)
     assert made.pending == 0
     await made.close()
+
+
+async def test_logprobs_of_many_prompts_are_several_batches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink, "_BATCH_LARGE_BYTES", 1000)
+    late = Rig(folder)
+    made = sinks(alive=True)
+    prompt = (Said(token=7, logprob=-1.0, rank=1, top=((7, -1.0),)),) * 100
+    for index in range(6):
+        made.push(late.sink, [replace(token(index), prompt=prompt)])
+    await late.serve()
+    assert await late.received_tokens("r", 6) == list(range(100, 106))
+    assert late.received == 6
+    await made.flush(5)
+    await made.close()
+    await late.vanish()
 
 
 async def test_a_gateway_that_connects_late_gets_everything(folder: Path) -> None:

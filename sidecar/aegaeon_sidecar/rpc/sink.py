@@ -25,7 +25,7 @@ from aegaeon_sidecar.rpc.codec.tokens import token_to
 log = logging.getLogger(__name__)
 
 _BATCH_TOKENS = 1024
-_BATCH_POOLED_BYTES = 1 << 20  # of embeddings, which are much larger than tokens
+_BATCH_LARGE_BYTES = 1 << 20  # of embeddings and logprobs of prompts, which are much larger than tokens
 _SILENT_S = 5.0  # a gateway that acknowledges nothing for so long is dialled again
 
 
@@ -193,9 +193,10 @@ class _Sink:
         self.filled.clear()
         self.woken = False
         tokens: list[pb.Token] = []
-        pooled = 0
-        while self.fresh and len(tokens) < _BATCH_TOKENS and pooled < _BATCH_POOLED_BYTES:
-            tokens += map(token_to, self.fresh[0])
-            pooled += sum(len(token.pooled) for token in self.fresh[0])
+        large = 0
+        while self.fresh and len(tokens) < _BATCH_TOKENS and large < _BATCH_LARGE_BYTES:
+            made = [*map(token_to, self.fresh[0])]
+            tokens += made
+            large += sum(token.ByteSize() for token in made if token.pooled or token.prompt)
             self.fresh.popleft()  # only now: what cannot be encoded is not lost
         return pb.TokenBatch(instance=self._instance, tokens=tokens) if tokens else None

@@ -76,7 +76,10 @@ async def test_one_that_cannot_go_on_has_failed_and_says_why(pool: Any) -> None:
     pool.peer.lose_after = [3, *[0] * 9]
     async with client_of(pool) as client:
         response = await over(client, (await begun(client)).id)
+        asked = await client.responses.input_items.list(response.id)
     assert (response.status, "lost" in response.error.message) == ("failed", True)
+    assert response.output, "what it had said"
+    assert [item.content[0].text for item in asked.data] == ["hi"]
 
 
 async def test_a_graceful_shutdown_waits_for_it_and_then_it_has_failed(

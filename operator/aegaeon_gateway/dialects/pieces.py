@@ -29,13 +29,13 @@ class Pieces:
 
 def joined(parts: Iterable[Call]) -> list[Call]:
     """The same calls in the fewest parts: only the first may go on with a call that is not among them."""
-    calls: list[Call] = []
+    calls: list[tuple[str, list[str]]] = []
     for part in parts:
         if calls and not part.name:
-            calls[-1] = Call(calls[-1].name, calls[-1].arguments + part.arguments)
+            calls[-1][1].append(part.arguments)
         else:
-            calls.append(part)
-    return calls
+            calls.append((part.name, [part.arguments]))
+    return [Call(name, "".join(arguments)) for name, arguments in calls]
 
 
 class Reader(Protocol):

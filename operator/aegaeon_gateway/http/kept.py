@@ -44,7 +44,9 @@ class KeptResponses:
         asked = asked_of(http.query, _MOST, _PAGE)
         kept = await self._found(http)
         items = items_of_history(kept.conversation)
-        before = items[: len(items) - len(orjson.loads(kept.response)["output"])]
+        response = orjson.loads(kept.response)
+        own = 0 if response["status"] == "failed" else len(response["output"])  # what failed is not gone on with
+        before = items[: len(items) - own]
         data = responses_input.shown(before, http.match_info["id"])
         return listed(*responses_input.page(data, asked.limit, asked.after, newest_first=asked.newest_first))
 

@@ -60,9 +60,9 @@ def watched() -> Any:
             self.rows.append(len(inputs))
             return super().launch(model, inputs, after)
 
-        def describe(self, directory: Path, max_model_len: int) -> Layout:
+        def describe(self, directory: Path, max_model_len: int, task: str = "") -> Layout:
             began = time.thread_time()
-            layout = super().describe(directory, max_model_len)
+            layout = super().describe(directory, max_model_len, task)
             self.shell_s.append(time.thread_time() - began)
             return layout
 

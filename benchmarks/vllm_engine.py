@@ -29,6 +29,7 @@ from aegaeon_sidecar.backends import AdapterLimits, Launched, StepInput
 from aegaeon_sidecar.backends.vllm import open_backend
 from aegaeon_sidecar.domain import commands
 from aegaeon_sidecar.domain.sequences import SeqKey
+from aegaeon_sidecar.memory.outside import outside_bytes
 from aegaeon_sidecar.models.placement import Layout
 
 DTYPE = "float32"
@@ -194,15 +195,9 @@ async def switches(one: OneEngine) -> list[Row]:
     ]
 
 
-def own_bytes() -> int:
-    """Memory of this process that no other shares: not the slabs, not the host cache."""
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:"))
-
-
 async def further(one: OneEngine, backend: Any, directories: dict[str, Path]) -> list[Row]:
     """Models that are added: of the first one's weights under other names, so that nothing but shells is new."""
-    before, known = own_bytes(), len(backend.shell_s)
+    before, known = outside_bytes(), len(backend.shell_s)
     source = directories["A"]
     for number in range(FURTHER):
         directories[f"further-{number}"] = other = source.parent / f"further-{number}"
@@ -210,7 +205,7 @@ async def further(one: OneEngine, backend: Any, directories: dict[str, Path]) ->
         for file in source.iterdir():
             os.link(file, other / file.name)
     await one.serve(directories)
-    each = (own_bytes() - before) / FURTHER
+    each = (outside_bytes() - before) / FURTHER
     return [
         Row("vllm: shell of a further model", statistics.median(backend.shell_s[known:]) * 1e3, "CPU ms", 50, "<="),
         Row("vllm: memory beyond slabs, each further model", each / 2**20, "MiB", 64, "<="),

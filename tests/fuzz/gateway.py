@@ -223,7 +223,7 @@ def _tokens() -> Iterator[One]:
     from aegaeon_gateway.metrics import Metrics
     from aegaeon_gateway.request.prompt import Prompt
     from aegaeon_gateway.rpc.open_requests import OpenRequests
-    from aegaeon_gateway.rpc.sink import TokenSink
+    from aegaeon_gateway.rpc.sink import take
     from aegaeon_gateway.text.detokenize import Vocabulary
     from aegaeon_gateway.workers.wire import Options
     from aegaeon_proto.v1 import gateway_pb2, model_pb2
@@ -242,12 +242,11 @@ def _tokens() -> Iterator[One]:
         open_.add(generation)
         for choice in generation.choices:
             choice.submit()
-        sink = TokenSink(open_)
         for _ in range(4):
             batch = received(body, draw, gateway_pb2.TokenBatch, ("r", "s"))
             if batch is None:
                 return
-            sink.take(batch)
+            take(open_, batch)
             list(generation.drain())
         for choice in generation.choices:
             assert len(choice.tokens) <= 8, "more tokens than were asked for"

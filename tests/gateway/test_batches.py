@@ -132,6 +132,8 @@ async def test_files_are_listed_read_and_deleted(pools: Any) -> None:
         assert (made[0].filename, made[0].bytes, made[0].purpose) == ("0.jsonl", 2, "batch")
         assert [file.id async for file in client.files.list(limit=2, order="asc")] == [*(m.id for m in made), kept.id]
         assert [file.id async for file in client.files.list(purpose="vision")] == []
+        page = await client.files.list(purpose="batch", limit=3, order="asc")
+        assert ([file.id for file in page.data], page.has_more) == ([m.id for m in made], True)
         assert (await client.files.content(made[1].id)).content == b"1\n"
         assert (await client.files.delete(made[1].id)).deleted
         with pytest.raises(openai.NotFoundError, match="No such file"):

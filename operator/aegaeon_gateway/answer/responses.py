@@ -35,6 +35,7 @@ class ResponsesRenderer:
         self._numbers = count()
         self._created = int(time.time())
         self._named = Naming(request.vocabulary)
+        self._last_events: bytes | None = None
 
     def opening(self) -> bytes:
         response = self._response("in_progress", None)
@@ -46,8 +47,7 @@ class ResponsesRenderer:
         return b"".join(map(self._event, self._blocks.take(delta)))
 
     def ending(self, usage: Usage) -> bytes:
-        ended = b"".join(map(self._event, self._last()))
-        return ended + self._named_event(f"response.{self._status}", response=self._whole(usage))
+        return self._ended() + self._named_event(f"response.{self._status}", response=self._whole(usage))
 
     def failure(self, error: ApiError) -> bytes:
         said = error.body()["error"]
@@ -71,6 +71,10 @@ class ResponsesRenderer:
         whole = self._whole(usage)
         return Kept(orjson.dumps(whole), before[:-1] + b"," + orjson.dumps(whole["output"])[1:])
 
+    def was_not_kept(self) -> None:
+        """It could not be, whatever its request wants: the response says so."""
+        self._said["store"] = False
+
     # ---- the response ------------------------------------------------------------------------------------------------
 
     @property
@@ -79,8 +83,7 @@ class ResponsesRenderer:
 
     def _whole(self, usage: Usage) -> Json:
         """Ends what is open."""
-        for _ in self._last():
-            pass
+        self._ended()
         response = self._response(self._status, _usage(usage))
         response["output"] = [*map(self._item, self._blocks.all)]
         response["completed_at"] = int(time.time())
@@ -144,6 +147,12 @@ class ResponsesRenderer:
         return content
 
     # ---- events ------------------------------------------------------------------------------------------------------
+
+    def _ended(self) -> bytes:
+        """The events that end the last item, made once."""
+        if self._last_events is None:
+            self._last_events = b"".join(map(self._event, self._last()))
+        return self._last_events
 
     def _last(self) -> Iterator[Event]:
         """An answer has one item at least."""

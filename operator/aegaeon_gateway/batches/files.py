@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from aegaeon_gateway.batches import keys
-from aegaeon_gateway.batches.pages import Asked, new_id, page
+from aegaeon_gateway.batches.pages import Asked, in_order, new_id
 from aegaeon_gateway.batches.records import FileRecord
 from aegaeon_gateway.batches.settings import BatchSettings
 from aegaeon_gateway.batches.store import Store
@@ -73,13 +73,18 @@ class Files:
         """Of its content; None when it was deleted."""
         return await self._store.part(keys.file_content(tenant, id_), start, nbytes)
 
-    async def page(self, tenant: str, asked: Asked) -> tuple[list[FileRecord], bool]:
-        """A page of a tenant's files, and whether there are more."""
+    async def page(self, tenant: str, asked: Asked, purpose: str | None = None) -> tuple[list[FileRecord], bool]:
+        """A page of a tenant's files, of one purpose or of any, and whether there are more."""
         entries = await self._store.entries(keys.files_of(tenant))
         names = [one.key.rpartition("/")[2] for one in entries if one.key.endswith(keys.RECORD)]
-        ids, more = page([name.removesuffix(keys.RECORD) for name in names], asked)
-        found = [await self._found(keys.file_record(tenant, id_)) for id_ in ids]
-        return [one for one in found if one is not None], more
+        found: list[FileRecord] = []
+        for id_ in in_order([name.removesuffix(keys.RECORD) for name in names], asked):
+            record = await self._found(keys.file_record(tenant, id_))
+            if record is not None and purpose in (None, record.purpose):
+                found.append(record)
+            if len(found) > asked.limit:
+                break
+        return found[: asked.limit], len(found) > asked.limit
 
     async def delete(self, tenant: str, id_: str) -> None:
         """Raises HttpError (404)."""

@@ -32,6 +32,7 @@ from aegaeon_gateway.batches.lines import (
     parsed,
 )
 from aegaeon_gateway.batches.pages import new_id
+from aegaeon_gateway.batches.patience import Patience
 from aegaeon_gateway.batches.records import Fault, Order, Progress
 from aegaeon_gateway.batches.settings import BatchSettings
 from aegaeon_gateway.batches.store import Store
@@ -49,12 +50,16 @@ _UNANSWERED = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a line. `again_s`: no answer, but when to ask again at the earliest, seconds."""
+    """The answer to a line. `again_s`: no answer, but when to ask again at the earliest, seconds.
+
+    `failed`: with it, the model has failed, and `body` says why.
+    """
 
     status: int
     request_id: str
     body: bytes
     again_s: float | None = None
+    failed: bool = False
 
 
 class Asker(Protocol):
@@ -89,6 +94,7 @@ class Work:
         self._answers = Answers(tools.store, self._at.answers, lease.term)
         self._progress = Progress()
         self._lines_open = asyncio.Semaphore(tools.settings.in_flight)
+        self._patience = Patience(tools.settings.failed_s, 2 * _AGAIN_S[1], tools.clock)
 
     async def run(self) -> None:
         """To its end. Raises LeaseLostError, UnavailableError (of the store): another gateway or a retry goes on."""
@@ -187,9 +193,9 @@ class Work:
                 reply = await self._tools.asker.ask(
                     self._order.tenant, ENDPOINTS[self._order.endpoint], bytes(line.body)
                 )
-                if reply.again_s is not None:
+                if reply.again_s is not None and not reply.failed:
                     self._tools.throttle.refused()
-            if reply.again_s is None:
+            if reply.again_s is None or (reply.failed and self._patience.is_over(reply.body)):
                 response = {"status_code": reply.status, "request_id": reply.request_id, "body": Raw(reply.body)}
                 self._answers.add(numbered.number, reply.status < 400, _line(line, response=response))
                 return

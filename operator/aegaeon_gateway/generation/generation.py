@@ -84,7 +84,7 @@ class Generation:
             submit.pooling.logits_of.extend(request.options.pooled.logits_of)
         submit.age_s = now - request.arrived
         submit.traceparent = request.marks.traceparent
-        submit.tenant, submit.defer_s = request.tenant, request.defer_s
+        submit.tenant, submit.defer_s, submit.priority = request.tenant, request.defer_s, request.options.priority
         return message
 
     def accept(self, now: float) -> None:
@@ -185,10 +185,10 @@ class Generation:
 
     @property
     def timings(self) -> Iterator[Timing]:
-        """Of the choices that have a token."""
+        """Of the choices that have a token, or what was wanted in its place."""
         arrived = self.request.arrived
         for choice in self.choices:
-            if choice.output.tokens:
+            if choice.first_at:
                 first_s, whole_s = choice.first_at - arrived, choice.last_at - arrived
                 yield Timing.of(first_s, whole_s, choice.load_s, choice.prefill_s, choice.stall_s)
 

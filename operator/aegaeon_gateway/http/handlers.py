@@ -225,5 +225,7 @@ class Answerer:
 
     async def _complete(self, tenant: Tenant, request: Request, renderer: Renderer, usage: Usage) -> None:
         """A response is kept before its client can name it."""
-        if isinstance(renderer, ResponsesRenderer) and (kept := renderer.kept(usage)) is not None:
-            await self._gateway.conversations.put(tenant.name, request.id, kept)
+        if not isinstance(renderer, ResponsesRenderer) or (kept := renderer.kept(usage)) is None:
+            return
+        if not await self._gateway.conversations.put(tenant.name, request.id, kept):
+            renderer.was_not_kept()

@@ -7,21 +7,32 @@ from aiohttp import web
 
 from aegaeon_gateway.conversations import Kept
 from aegaeon_gateway.errors import HttpError, InvalidRequestError
+from aegaeon_gateway.http.files import asked_of, listed
 from aegaeon_gateway.http.gateway import TENANT, Gateway
+from aegaeon_gateway.request import responses_input
+from aegaeon_gateway.request.parse import items_of_history
 from aegaeon_gateway.tenancy import Tenant
+
+_PAGE, _MOST = 20, 100  # items of a page, as OpenAI's
 
 
 class KeptResponses:
-    """Handlers of GET and DELETE /v1/responses/{id}."""
+    """Handlers of GET and DELETE /v1/responses/{id}, and of its input."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._kept = gateway.conversations
 
     async def get(self, http: web.Request) -> web.Response:
-        kept = await self._kept.get(http[TENANT].name, http.match_info["id"])
-        if kept is None:
-            raise _not_found(http.match_info["id"])
-        return web.Response(body=kept.response, content_type="application/json")
+        return web.Response(body=(await self._found(http)).response, content_type="application/json")
+
+    async def input_items(self, http: web.Request) -> web.Response:
+        """What came before its output, of former responses as well."""
+        asked = asked_of(http.query, _MOST, _PAGE)
+        kept = await self._found(http)
+        items = items_of_history(kept.conversation)
+        before = items[: len(items) - len(orjson.loads(kept.response)["output"])]
+        data = responses_input.shown(before, http.match_info["id"])
+        return listed(*responses_input.page(data, asked.limit, asked.after, newest_first=asked.newest_first))
 
     async def delete(self, http: web.Request) -> web.Response:
         id_ = http.match_info["id"]
@@ -37,6 +48,13 @@ class KeptResponses:
             message = f"Previous response with id {id_!r} not found; it was not kept, or not for so long."
             raise InvalidRequestError(message, param="previous_response_id", code="previous_response_not_found")
         return kept.conversation
+
+    async def _found(self, http: web.Request) -> Kept:
+        """Raises HttpError, UnavailableError."""
+        kept = await self._kept.get(http[TENANT].name, http.match_info["id"])
+        if kept is None:
+            raise _not_found(http.match_info["id"])
+        return kept
 
 
 def _not_found(id_: str) -> HttpError:

@@ -24,7 +24,11 @@ def answers() -> dict[str, Json]:
         max_output_tokens=nullable(COUNT), background={"const": False}, truncation={"const": "disabled"},
     )  # fmt: skip
     deleted = fields(id=STRING, object={"const": "response"}, deleted={"const": True})
-    return {"Response": response, "DeletedResponse": deleted}
+    items = fields(
+        object={"const": "list"}, data={"type": "array", "items": anything}, first_id=nullable(STRING),
+        last_id=nullable(STRING), has_more={"type": "boolean"},
+    )  # fmt: skip
+    return {"Response": response, "DeletedResponse": deleted, "ItemList": items}
 
 
 def _items() -> list[Json]:

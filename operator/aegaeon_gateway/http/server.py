@@ -56,6 +56,7 @@ def make_app(gateway: Gateway, refusals: Refusals, access_log: AccessLog) -> web
     app.router.add_post("/v1/responses", answerer.responses)
     app.router.add_get(f"/v1/responses/{_RESPONSE_ID}", kept.get)
     app.router.add_delete(f"/v1/responses/{_RESPONSE_ID}", kept.delete)
+    app.router.add_get(f"/v1/responses/{_RESPONSE_ID}/input_items", kept.input_items)
     app.router.add_post("/v1/embeddings", answerer.embeddings)
     _add_batches(app, gateway)
     for prefix in ("", "/v1"):

@@ -10,6 +10,8 @@ import msgspec
 
 from aegaeon_gateway.errors import InvalidRequestError
 from aegaeon_gateway.request.messages import (
+    AllowedChoice,
+    AllowedTools,
     Called,
     FunctionDefinition,
     Message,
@@ -18,9 +20,16 @@ from aegaeon_gateway.request.messages import (
     TextPart,
     Tool,
     ToolCall,
+    ToolReference,
 )
 from aegaeon_gateway.request.responses_items import Item, Parts
-from aegaeon_gateway.request.responses_schema import NamedResponseTool, ResponsesRequest, ResponseTool, TextConfig
+from aegaeon_gateway.request.responses_schema import (
+    AllowedResponseTools,
+    NamedResponseTool,
+    ResponsesRequest,
+    ResponseTool,
+    TextConfig,
+)
 from aegaeon_gateway.request.sampling_fields import SamplingFields
 from aegaeon_gateway.request.schema import ChatRequest
 from aegaeon_gateway.request.structured import JsonSchema, ResponseFormat
@@ -40,6 +49,7 @@ _SAME = (
     "parallel_tool_calls",
     "structured_outputs",
     "chat_template_kwargs",
+    "include_reasoning",
 )
 
 
@@ -158,8 +168,14 @@ def _tool(tool: ResponseTool) -> Tool:
 
 
 def _tool_choice(request: ResponsesRequest) -> Any:
-    choice = request.tool_choice
-    return NamedTool(NamedFunction(choice.name)) if isinstance(choice, NamedResponseTool) else choice
+    match request.tool_choice:
+        case NamedResponseTool(name=name):
+            return NamedTool(NamedFunction(name))
+        case AllowedResponseTools(mode=mode, tools=tools):
+            allowed = [ToolReference(NamedFunction(tool.name)) for tool in tools]
+            return AllowedChoice(AllowedTools(mode, allowed))
+        case choice:
+            return choice
 
 
 def _format(text: TextConfig | None) -> ResponseFormat | None:

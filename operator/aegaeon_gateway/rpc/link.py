@@ -27,7 +27,8 @@ from aegaeon_gateway.request_id import logged_as
 from aegaeon_gateway.rpc.open_requests import OpenRequests
 from aegaeon_gateway.rpc.outbox import Outbox
 from aegaeon_gateway.tenancy import Tenants
-from aegaeon_proto.channels import TlsError, why
+from aegaeon_proto.certificates import TlsError
+from aegaeon_proto.channels import why
 from aegaeon_proto.leaders import Leader, Leaders, NoLeaderError
 from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.gateway_pb2_grpc import FrontendStub

@@ -691,6 +691,8 @@ Global___Ended: _TypeAlias = Ended  # noqa: Y015
 
 @_typing.final
 class TopLogprob(_message.Message):
+    """---- tokens: sidecar -> gateway. The gateway serves: TokenBatches in frames, TokenAcks back (aegaeon_proto.frames). ----"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKEN_FIELD_NUMBER: _builtins.int

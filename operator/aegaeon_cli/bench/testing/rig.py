@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import grpc
 import torch
 
 from aegaeon_cli.bench.spans import Span
-from aegaeon_proto.v1 import gateway_pb2, gateway_pb2_grpc
+from aegaeon_proto.frame_server import Connection, FrameServer
+from aegaeon_proto.roles import Role
+from aegaeon_proto.v1 import gateway_pb2
 from aegaeon_sidecar.backends import Backend, Launched, StepInput
 from aegaeon_sidecar.backends.completed import CompletedStep
 from aegaeon_sidecar.backends.torch import TorchBackend, configure_threads
@@ -273,19 +273,24 @@ def make_model(directory: Path, seed: int, size: Size) -> Path:
     return directory
 
 
-class _Gateway(gateway_pb2_grpc.TokenSinkServicer):
-    async def Push(self, requests: Any, context: Any) -> Any:
-        async for batch in requests:
-            yield gateway_pb2.TokenAck(number=batch.number)
+@dataclass(frozen=True, slots=True)
+class _Gateway:
+    """Acknowledges every batch."""
+
+    connection: Connection
+
+    def received(self, data: bytes) -> None:
+        self.connection.send(gateway_pb2.TokenAck(number=gateway_pb2.TokenBatch.FromString(data).number))
+
+    def ended(self) -> None:
+        """Nothing is kept."""
 
 
 async def _gateway(target: str) -> None:
-    server = grpc.aio.server()
-    gateway_pb2_grpc.add_TokenSinkServicer_to_server(_Gateway(), server)
-    server.add_insecure_port(target)
-    await server.start()
+    server = FrameServer("TokenSink", Role.ENGINE, _Gateway, most_bytes=64 << 20)
+    await server.start(target, None)
     print("ready", flush=True)
-    await server.wait_for_termination()
+    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

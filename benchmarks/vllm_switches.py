@@ -1,8 +1,8 @@
 """Forced switches of many families of models that vLLM executes, every output held against the model run alone.
 
 Two pools of real processes, one after the other, two adapters of one model beside the models. In float32: greedy
-outputs against transformers, position by position. In bfloat16, where transformers rounds elsewhere, and seeded in both:
-against the same requests alone on an idle pool, and greedy outputs of one prompt against each other.
+outputs against transformers, position by position. In bfloat16, where transformers rounds elsewhere, and seeded in
+both: against the same requests alone on an idle pool, and greedy outputs of one prompt against each other.
 In vLLM's environment: `make bench-vllm`.
 """
 

@@ -167,7 +167,7 @@ async def _http(
 ) -> AsyncIterator[int]:
     """Serve HTTP; yields the port. At the end connections are drained; what is left then is cut."""
     refusals = Refusals(gateway.metrics)
-    app = make_app(gateway, refusals, access_log)
+    app = make_app(gateway, refusals, access_log, shutdown.inside)
     connections = Connections(config.http, gateway.metrics, refusals)
     shutdown.attach(app)
     connections.attach(app)

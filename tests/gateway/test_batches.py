@@ -220,7 +220,13 @@ async def test_other_endpoints_are_asked_as_online(pools: Any, model_directory: 
             ("/v1/responses", {"model": "tiny", "input": "hi"}),
         ):
             line = {"custom_id": "a", "method": "POST", "url": endpoint, "body": body}
-            batch = await over(client, (await started(client, jsonl(line), endpoint)).id)
+            lines = (
+                [line]
+                if "input" not in body
+                else [line, {**line, "custom_id": "b", "body": {**body, "background": True}}]
+            )
+            batch = await over(client, (await started(client, jsonl(*lines), endpoint)).id)
+            assert counts(batch) == (len(lines), 1, len(lines) - 1)
             said = json.dumps(await lines_of(client, batch.output_file_id), ensure_ascii=False)
             assert TEXT in said
 

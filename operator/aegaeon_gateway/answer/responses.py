@@ -50,10 +50,7 @@ class ResponsesRenderer:
         return self._ended() + self._named_event(f"response.{self._status}", response=self._whole(usage))
 
     def failure(self, error: ApiError) -> bytes:
-        said = error.body()["error"]
-        response = {**self._response("failed", None), "output": [*map(self._item, self._blocks.all)]}
-        response["error"] = {"code": said["code"] or "server_error", "message": said["message"]}
-        return self._named_event("response.failed", response=response)
+        return self._named_event("response.failed", response=self._failed(error))
 
     def keep(self, delta: Delta) -> int:
         for _ in self._blocks.take(delta):
@@ -70,6 +67,19 @@ class ResponsesRenderer:
             return None
         whole = self._whole(usage)
         return Kept(orjson.dumps(whole), before[:-1] + b"," + orjson.dumps(whole["output"])[1:])
+
+    @property
+    def background(self) -> bool:
+        """No client waits for it."""
+        return bool(self._said["background"])
+
+    def begun(self, now: float) -> Kept:
+        """What is kept while it is generated; `now`: unix seconds."""
+        return Kept(orjson.dumps(self._response("in_progress", None)), self._request.conversation, now)
+
+    def ended_with(self, error: ApiError) -> Kept:
+        """What is kept of one that failed."""
+        return Kept(orjson.dumps(self._failed(error)), self._request.conversation)
 
     def was_not_kept(self) -> None:
         """It could not be, whatever its request wants: the response says so."""
@@ -91,6 +101,12 @@ class ResponsesRenderer:
             response["incomplete_details"] = {"reason": "max_output_tokens"}
         return response
 
+    def _failed(self, error: ApiError) -> Json:
+        said = error.body()["error"]
+        response = {**self._response("failed", None), "output": [*map(self._item, self._blocks.all)]}
+        response["error"] = {"code": said["code"] or "server_error", "message": said["message"]}
+        return response
+
     def _response(self, status: str, usage: Json | None) -> Json:
         sampling = self._request.sampling
         return {
@@ -98,8 +114,8 @@ class ResponsesRenderer:
             "object": "response",
             "created_at": self._created,
             "status": status,
-            "background": False,
             "error": None,
+            "completed_at": None,
             "incomplete_details": None,
             "model": self._request.model,
             "output": [],

@@ -9,10 +9,14 @@ from msgspec import Struct
 
 
 class Kept(Struct, frozen=True):
-    """A response as its client got it, and the conversation up to its end: items of input and output. Both JSON."""
+    """A response as its client got it, and the conversation up to its end: items of input and output. Both JSON.
+
+    `beat`: of one that is generated in the background, when its gateway last showed that it lives (unix seconds).
+    """
 
     response: bytes
     conversation: bytes
+    beat: float = 0.0
 
     @property
     def size(self) -> int:

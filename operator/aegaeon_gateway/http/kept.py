@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import orjson
 from aiohttp import web
 
 from aegaeon_gateway.conversations import Kept
 from aegaeon_gateway.errors import HttpError, InvalidRequestError
+from aegaeon_gateway.http.background import Background, seen
 from aegaeon_gateway.http.files import asked_of, listed
 from aegaeon_gateway.http.gateway import TENANT, Gateway
 from aegaeon_gateway.request import responses_input
@@ -19,11 +22,22 @@ _PAGE, _MOST = 20, 100  # items of a page, as OpenAI's
 class KeptResponses:
     """Handlers of GET and DELETE /v1/responses/{id}, and of its input."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, background: Background | None = None) -> None:
         self._kept = gateway.conversations
+        self._background = background
 
     async def get(self, http: web.Request) -> web.Response:
-        return web.Response(body=(await self._found(http)).response, content_type="application/json")
+        if http.query.get("stream", "false") != "false":
+            raise InvalidRequestError("stream: what is kept is no stream; leave it out", param="stream")
+        return web.Response(body=seen(await self._found(http), time.time()), content_type="application/json")
+
+    async def cancel(self, http: web.Request) -> web.Response:
+        kept = await self._found(http)
+        if self._background is None or not orjson.loads(kept.response)["background"]:
+            message = "Only a response that is generated in the background can be cancelled."
+            raise InvalidRequestError(message, code="not_in_background")
+        body = await self._background.cancel(http[TENANT].name, http.match_info["id"], kept)
+        return web.Response(body=body, content_type="application/json")
 
     async def input_items(self, http: web.Request) -> web.Response:
         """What came before its output, of former responses as well."""
@@ -47,6 +61,9 @@ class KeptResponses:
         if kept is None:
             message = f"Previous response with id {id_!r} not found; it was not kept, or not for so long."
             raise InvalidRequestError(message, param="previous_response_id", code="previous_response_not_found")
+        if kept.beat:
+            message = f"Previous response with id {id_!r} is not complete; wait until it is."
+            raise InvalidRequestError(message, param="previous_response_id", code="previous_response_not_complete")
         return kept.conversation
 
     async def _found(self, http: web.Request) -> Kept:

@@ -80,11 +80,13 @@ def _responses_api() -> Json:
         "get": _operation("getResponse", "A response that is kept.", {**named, **_get("Response")}),
         "delete": _operation("deleteResponse", "Keep it no longer.", {**named, **_get("DeletedResponse")}),
     }
+    cancel = _operation("cancelResponse", "End what is generated in the background.", {**named, **_get("Response")})
     items = _operation("listInputItems", "What came before its output.", {**named, **_get("ItemList")})
     return {
         "/v1/responses": {"post": _operation("createResponse", "Answer a chat, as OpenAI's Responses API.", create)},
         "/v1/responses/{id}": kept,
         "/v1/responses/{id}/input_items": {"get": items},
+        "/v1/responses/{id}/cancel": {"post": cancel},
     }
 
 

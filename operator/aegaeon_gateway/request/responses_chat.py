@@ -65,6 +65,8 @@ def chat_of(request: ResponsesRequest, history: Iterable[Item]) -> ChatRequest:
     if request.top_logprobs and not request.with_logprobs:
         message = "top_logprobs is allowed only with message.output_text.logprobs in include"
         raise InvalidRequestError(message, param="top_logprobs")
+    if request.background:
+        _check_background(request)
     instructions = [] if request.instructions is None else [Message(role="system", content=request.instructions)]
     return ChatRequest(
         **{name: getattr(request, name) for name in _SAME},
@@ -79,10 +81,21 @@ def chat_of(request: ResponsesRequest, history: Iterable[Item]) -> ChatRequest:
     )
 
 
+def _check_background(request: ResponsesRequest) -> None:
+    """Raises InvalidRequestError."""
+    if request.stream:
+        message = "stream is not supported here with background: GET /v1/responses/{id} says how far it is"
+        raise InvalidRequestError(message, param="stream", code="unsupported_parameter")
+    if request.store is False:
+        message = "store: a response that is generated in the background is kept; leave it out"
+        raise InvalidRequestError(message, param="store", code="invalid_value")
+
+
 def said(request: ResponsesRequest) -> dict[str, Any]:
     """What the response repeats of its request, where that is not what the chat's sampling says."""
     reasoning, text = request.reasoning, request.text
     return {
+        "background": bool(request.background),
         "instructions": request.instructions,
         "metadata": request.metadata or {},
         "max_output_tokens": request.max_output_tokens,

@@ -96,6 +96,9 @@ class ResponsesRequest(SamplingFields, forbid_unknown_fields=True, frozen=True, 
         str | None, Meta(description="a response that is kept: its input and output come first")
     ] = None
     store: Annotated[bool | None, Meta(description="false: the response is not kept; true is the default")] = None
+    background: Annotated[
+        bool | None, Meta(description="true: it is answered at once and generated then; not with `stream`")
+    ] = None
     metadata: Annotated[dict[str, str] | None, Meta(description="comes back with the response")] = None
     max_output_tokens: Annotated[TokenCount | None, Meta(description="output tokens at most")] = None
     text: Annotated[
@@ -133,7 +136,6 @@ class ResponsesRequest(SamplingFields, forbid_unknown_fields=True, frozen=True, 
 _REFUSED = {
     **refused("cache_salt", "ec_transfer_params", "kv_transfer_params", "media_io_kwargs", "mm_payload"),
     **refused("mm_processor_kwargs", "vllm_xargs", "watermarking"),
-    "background": Refused("a response is generated while its client waits", (False,)),
     "context_management": Refused("conversations are taken as they are", ([],)),
     "conversation": Refused("use previous_response_id"),
     "enable_response_messages": Refused("POST /tokenize shows the prompt's tokens", (False,)),

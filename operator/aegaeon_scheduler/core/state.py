@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import InitVar, dataclass, field
+from typing import NamedTuple
 
 from aegaeon_scheduler.core.book import Book, Grant
 from aegaeon_scheduler.core.commands import Body
@@ -236,6 +237,15 @@ class Sequence:
         return self.due_from + slo.ttft_s + self.output_tokens * slo.tbt_s
 
 
+class Make(NamedTuple):
+    """What decides whether a sequence of some length fits an instance."""
+
+    role: Role
+    slab_bytes: int
+    slabs: int
+    host_slabs: int
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Instance:
     """One attachment of a sidecar: facts from its reports, and its program so far."""
@@ -251,6 +261,7 @@ class Instance:
     slabs: int = field(init=False)
     host_slabs: int = field(init=False)
     max_batch: int = field(init=False)
+    make: Make = field(init=False)
     book: Book = field(init=False)
     reported: list[ModelName] = field(init=False)  # resident before this attachment, size still unknown
     shared: dict[ModelName, ModelName] = field(init=False)  # of these, the name that they share slabs under
@@ -293,6 +304,7 @@ class Instance:
         self.slabs = event.slabs
         self.host_slabs = event.host_slabs
         self.max_batch = max(1, event.max_batch)
+        self.make = Make(event.role, event.slab_bytes, event.slabs, event.host_slabs)
         self.book = Book(event.slabs, event.slab_bytes, event.memory)
         self.reported = list(event.resident)
         self.shared = dict(event.twins)

@@ -259,7 +259,8 @@ bench: models ## every figure beside its limit; JSON in benchmarks/results
 
 .PHONY: bench-vllm
 bench-vllm: $(VLLM_STAMP) models ## with vLLM: front-end and engine beside vLLM's own, and SWITCHES forced switches of each of two pools
-	@missed=; $(VLLM_PY) -m benchmarks.front || missed=" front"; $(VLLM_PY) -m benchmarks.vllm_engine || missed="$$missed vllm_engine"; \
+	@missed=; $(VLLM_PY) -m benchmarks.front || missed=" front"; \
+	  PYTHONPATH=tests:. $(VLLM_PY) -m benchmarks.vllm_engine || missed="$$missed vllm_engine"; \
 	  PYTHONPATH=tests:. $(VLLM_PY) -m benchmarks.vllm_switches --switches $(SWITCHES) --models $(MODELS) || missed="$$missed vllm_switches"; \
 	  [ -z "$$missed" ] || { echo "not all figures hold:$$missed" >&2; exit 1; }
 

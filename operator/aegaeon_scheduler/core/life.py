@@ -130,7 +130,8 @@ class Life:
         """Whether an instance may compute its prompt; where there is none that computes prompts, one may come."""
         instances = self._pool.instances.values()
         first = [inst for inst in instances if inst.role is not Role.DECODE] or instances
-        able = (i.phases.get(seq.model.name) is not Phase.FAILED and not i.lacks(seq) for i in first)
+        cut_off, name = seq.model.cut_off, seq.model.name
+        able = (i.phases.get(name) is not Phase.FAILED and i.id not in cut_off and not i.lacks(seq) for i in first)
         return not instances or any(able)
 
     # -- out --------------------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ class Model:
     waiting: dict[SeqId, Sequence] = field(default_factory=dict)  # no instance has the model yet
     failed: dict[InstanceId, str] = field(default_factory=dict)
     without: Lacking = field(default_factory=dict)  # adapters that cannot be served there; see adapters.py
+    cut_off: frozenset[InstanceId] = frozenset()  # where it would be prefilled, and decoded nowhere; see nodes.py
     holders: dict[InstanceId, Instance] = field(default_factory=dict)  # whose `weights` have it; see shared_weights.py
     withdrawn: bool = False
     ranked: bool = False  # some of its sequences were deferred, or had a priority
@@ -312,6 +313,8 @@ class Instance:
         """Whether this model may come here: it is cached, its weights fit the device, and the instance is of use."""
         if self.draining or self.stranded or self.phases.get(model.name) is not Phase.CACHED:
             return False  # `closed` and `cached` in place: a pass over a full pool asks a thousand times
+        if model.cut_off and self.id in model.cut_off:
+            return False
         return model.footprint is None or model.footprint.weight_slabs < self.slabs
 
     def lacks(self, seq: Sequence) -> bool:

@@ -40,6 +40,11 @@ class Conversations(Protocol):
         """Keep a response; False where it is not kept: it is too large, or the store is unavailable."""
         ...
 
+    async def replace(self, tenant: str, id_: str, kept: Kept) -> bool:
+        """Put it in the place of one that is generated in the background; False where that is over, deleted or expired,
+        or this one is too large. Raises UnavailableError."""
+        ...
+
     async def get(self, tenant: str, id_: str) -> Kept | None:
         """None for one that is not kept. Raises UnavailableError."""
         ...

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from aegaeon_gateway.answer.responses import ResponsesRenderer
 from aegaeon_gateway.conversations import Kept
-from aegaeon_gateway.errors import ApiError, UnavailableError, fault, overloaded
+from aegaeon_gateway.errors import ApiError, InvalidRequestError, UnavailableError, fault, overloaded
 from aegaeon_gateway.generation.request import Request
 from aegaeon_gateway.http.access_log import AccessLog
 from aegaeon_gateway.http.admission import Client
@@ -81,15 +81,20 @@ class Background:
         if not kept.beat:
             return kept.response
         response = orjson.dumps({**orjson.loads(seen(kept, time.time())), "status": "cancelled", "error": None})
-        await self._kept.put(tenant, id_, Kept(response, kept.conversation))
+        if not await self._kept.replace(tenant, id_, Kept(response, kept.conversation)):
+            ended = await self._kept.get(tenant, id_)  # in this very moment
+            return response if ended is None else ended.response
         if (task := self._tasks.get((tenant, id_))) is not None:
             task.cancel()
         return response
 
-    async def is_wanted(self, tenant: str, id_: str) -> bool:
-        """Neither cancelled nor deleted. Raises UnavailableError."""
-        kept = await self._kept.get(tenant, id_)
-        return kept is not None and kept.beat > 0
+    async def complete(self, tenant: str, id_: str, kept: Kept) -> None:
+        """Keep it, unless its client does not want it any more. Raises ApiError, also where it is too large."""
+        if not await self._kept.replace(tenant, id_, kept):
+            before = await self._kept.get(tenant, id_)
+            if before is not None and before.beat:
+                message = "The response is larger than what may be kept; ask for it without background."
+                raise InvalidRequestError(message, code="response_too_large")
 
     async def stop(self) -> None:
         """What is not over has failed."""
@@ -99,8 +104,8 @@ class Background:
         await asyncio.gather(*tasks.values(), return_exceptions=True)
         for key in tasks:
             with suppress(UnavailableError):
-                if (kept := await self._kept.get(*key)) is not None and kept.beat:
-                    await self._kept.put(*key, Kept(seen(kept, kept.beat + 2 * DEAD_S), kept.conversation))
+                if (kept := await self._kept.get(*key)) is not None:
+                    await self._kept.replace(*key, Kept(seen(kept, kept.beat + 2 * DEAD_S), kept.conversation))
 
     def _ended(self, key: tuple[str, str], stack: ExitStack, task: asyncio.Task[None]) -> None:
         """Not a `finally` of the task: one that is cancelled before its first step never gets there."""
@@ -146,13 +151,12 @@ class Background:
             kept = await self._kept.get(*key)
             if kept is None or not kept.beat:
                 return False
-            await self._kept.put(*key, Kept(kept.response, kept.conversation, time.time()))
+            return await self._kept.replace(*key, Kept(kept.response, kept.conversation, time.time()))
         return True
 
     async def _failed(self, key: tuple[str, str], renderer: ResponsesRenderer, error: ApiError) -> None:
         with suppress(UnavailableError):  # without a sign of life it has failed as well
-            if await self.is_wanted(*key):
-                await self._kept.put(*key, renderer.ended_with(error))
+            await self._kept.replace(*key, renderer.ended_with(error))
 
 
 def _record(asked: Record) -> Record:

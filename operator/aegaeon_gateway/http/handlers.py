@@ -245,7 +245,7 @@ class Answerer:
         """A response is kept before its client can name it."""
         if not isinstance(renderer, ResponsesRenderer) or (kept := renderer.kept(usage)) is None:
             return
-        if renderer.background and self._background and not await self._background.is_wanted(tenant.name, request.id):
-            return
-        if not await self._gateway.conversations.put(tenant.name, request.id, kept):
+        if renderer.background and self._background is not None:
+            await self._background.complete(tenant.name, request.id, kept)
+        elif not await self._gateway.conversations.put(tenant.name, request.id, kept):
             renderer.was_not_kept()

@@ -33,7 +33,7 @@ class KeptResponses:
 
     async def cancel(self, http: web.Request) -> web.Response:
         kept = await self._found(http)
-        if self._background is None or not orjson.loads(kept.response)["background"]:
+        if self._background is None or not orjson.loads(kept.response).get("background"):
             message = "Only a response that is generated in the background can be cancelled."
             raise InvalidRequestError(message, code="not_in_background")
         body = await self._background.cancel(http[TENANT].name, http.match_info["id"], kept)

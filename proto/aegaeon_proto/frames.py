@@ -39,6 +39,7 @@ class FrameError(ValueError):
 
 
 def frame(message: Message) -> bytes:
+    """The message behind its length."""
     data = message.SerializeToString()
     return len(data).to_bytes(_HEAD, "little") + data
 

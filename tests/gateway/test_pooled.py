@@ -58,6 +58,12 @@ def folder(source: Path, target: Path, files: dict[str, Any]) -> Path:
     return target
 
 
+def with_one_number(pool: Pool) -> None:
+    """From here on the models' heads have one, as a reranker's."""
+    assert isinstance(pool.peer, Pools)
+    pool.peer.head = 1
+
+
 @pytest.fixture
 async def peer(tmp_path: Path, model_directory: Path) -> Any:
     """One that generates, one that embeds, one with a classifier's head, and one that answers yes or no."""
@@ -116,7 +122,7 @@ async def test_inputs_of_every_shape_are_embedded_in_their_order(pool: Pool) -> 
 async def test_priorities_of_prompts_reach_the_scheduler(pool: Pool) -> None:
     await embed(pool, input=["the quick", "dogs"], priority=-3)
     await embed(pool, input="dogs")
-    pool.peer.head = 1  # type: ignore[attr-defined]
+    with_one_number(pool)
     await pool.post("/rerank", {"model": "ranks", "query": "fox", "documents": ["dogs"], "priority": 4})
     assert [submit.priority for submit in pool.peer.submits] == [-3, -3, 0, 4]
 
@@ -184,7 +190,7 @@ async def test_a_lost_prompt_is_asked_for_again(pool: Pool) -> None:
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank"])
 async def test_documents_come_best_first(pool: Pool, path: str) -> None:
     """A classifier gets query and document as the tokenizer joins them, and its logit is squashed."""
-    pool.peer.head = 1  # type: ignore[attr-defined]
+    with_one_number(pool)
     documents = ["dogs", "the quick fox", "tokens"]
     body = {"model": "ranks", "query": "fox", "documents": documents, "top_n": 2}
     status, answer, _ = await pool.post(path, body)
@@ -202,7 +208,7 @@ async def test_documents_come_best_first(pool: Pool, path: str) -> None:
 
 
 async def test_pairs_are_scored_one_with_many_or_as_many_with_as_many(pool: Pool) -> None:
-    pool.peer.head = 1  # type: ignore[attr-defined]
+    with_one_number(pool)
     for names in (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")):
         body = {"model": "ranks", names[0]: "a", names[1]: ["b", "c"]}
         status, answer, _ = await pool.post("/score", body)
@@ -301,7 +307,7 @@ async def test_prompts_are_cut_where_that_is_asked_for(pool: Pool) -> None:
     assert status == 200
     prompts = [list(submit.prompt) for submit in pool.peer.submits]
     assert prompts == [ids[:5], ids[-5:], (ids * 20)[:256]]
-    pool.peer.head = 1  # type: ignore[attr-defined]
+    with_one_number(pool)
     body = {"model": "ranks", "query": "fox", "documents": "one two three four", "max_tokens_per_doc": 1}
     status, answer, _ = await pool.post("/rerank", body)
     assert status == 200

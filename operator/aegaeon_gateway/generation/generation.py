@@ -18,9 +18,9 @@ from aegaeon_proto.v1 import gateway_pb2 as pb
 from aegaeon_proto.v1.model_pb2 import FINISH_REASON_ERROR
 
 MAX_LOSSES = 8
+"""losses in a row without a single new token, after which a request is taken for one that kills engines"""
 END_GRACE_S = 2.0
 """seconds without a token after which those of a sequence that has ended at its engine are taken for lost"""
-"""losses in a row without a single new token, after which a request is taken for one that kills engines"""
 
 
 class Generation:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aegaeon_scheduler.core.config import ConstantsOf, LatencyConstants, SchedulerConfig
 from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_scheduler.core.estimate import Estimate, Estimates
+from aegaeon_simulator.devices import read_device
 
 TRUE = LatencyConstants(a=8e-3, b=9e-8, c=1e-4, p0=7e-3, p1=2e-5, p2=3e-10, floor=0.0)
 WRONG = LatencyConstants(a=3e-2, b=0.0, c=0.0, p0=1e-3, p1=1e-4, p2=0.0)
@@ -62,15 +65,57 @@ def test_the_closest_constants_are_used():
         assert estimates.of(ModelName(model), device).constants().a == a
 
 
-def test_an_outlier_changes_nothing_and_a_lasting_change_is_believed():
+def step_s(batch: int, context: int, times: float = 1.0) -> float:
+    return times * (TRUE.a + TRUE.b * context + TRUE.c * batch)
+
+
+sizes = st.tuples(st.integers(1, 32), st.integers(100, 40_000))
+outliers = st.one_of(st.floats(0.2, 600.0), st.floats(0.0, 1e-4))  # seconds, where a step takes about 0.01
+
+
+@given(st.lists(sizes, min_size=3, max_size=30), sizes, outliers)
+def test_an_outlier_changes_nothing(before: list[tuple[int, int]], at: tuple[int, int], seconds: float):
     estimate = Estimate(TRUE)
-    true_s = estimate.step_s(1000, 4)
-    for i in range(20):
-        estimate.saw_steps(1000, 4, 2.0 if i in (0, 7, 12) else true_s)
-    assert estimate.step_s(1000, 4) == pytest.approx(true_s, rel=0.02)
-    for _ in range(40):
-        estimate.saw_steps(1000, 4, 10 * true_s)
-    assert estimate.step_s(1000, 4) > 5 * true_s
+    for batch, context in before:
+        estimate.saw_steps(context, batch, step_s(batch, context, 1.5))
+    predicted = [estimate.step_s(context, batch) for batch, context in [*before, at]]
+    estimate.saw_steps(at[1], at[0], seconds)
+    assert [estimate.step_s(context, batch) for batch, context in [*before, at]] == predicted
+
+
+@given(sizes, st.floats(0.0, 600.0))
+def test_no_single_report_changes_an_estimate_by_more_than_it_may_be_off(at: tuple[int, int], seconds: float):
+    estimate = Estimate(TRUE)
+    estimate.saw_steps(at[1], at[0], seconds)
+    for batch, context in (at, (1, 100), (32, 40_000)):
+        assert 1 / 3.3 < estimate.step_s(context, batch) / step_s(batch, context) < 3.3
+
+
+@pytest.mark.parametrize("before", [0, 3, 24, 60, 2000])
+@pytest.mark.parametrize("wrong", [(2.0,), (2.0, 30.0), (1e-5, 2.0)])
+def test_after_outliers_twenty_reports_of_the_truth_are_believed(before: int, wrong: tuple[float, ...]):
+    estimate, rng = Estimate(TRUE), random.Random(before)
+    for _ in range(before):
+        context = rng.randint(100, 9000)
+        estimate.saw_steps(context, 4, step_s(4, context))
+    for seconds in wrong:
+        estimate.saw_steps(1000, 2, seconds)
+    reports = [(rng.randint(1, 32), rng.randint(100, 40_000)) for _ in range(20)]
+    for batch, context in reports:
+        estimate.saw_steps(context, batch, step_s(batch, context))
+    for batch, context in reports:
+        assert estimate.step_s(context, batch) == pytest.approx(step_s(batch, context), rel=0.1)
+
+
+@pytest.mark.parametrize("times", [0.25, 0.7, 1.3, 2.5, 8.0])
+@pytest.mark.parametrize("before", [0, 3, 24, 60, 2000])
+def test_twenty_reports_show_that_a_device_has_another_speed_at_the_sizes_that_it_computes(times: float, before: int):
+    estimate, rng = Estimate(TRUE), random.Random(before)
+    for i in range(before + 20):
+        context = rng.randint(100, 9000)
+        estimate.saw_steps(context, 4, step_s(4, context, times if i >= before else 1.0))
+    for context in (500, 2000, 8000):
+        assert estimate.step_s(context, 4) == pytest.approx(step_s(4, context, times), rel=0.1)
 
 
 def test_a_slow_copy_or_load_among_others_changes_nothing():
@@ -82,13 +127,16 @@ def test_a_slow_copy_or_load_among_others_changes_nothing():
     assert estimate.kv_s(10**9) == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_prompt_longer_than_any_before_takes_about_what_the_shape_of_the_constants_says(seed: int):
-    estimate, rng = Estimate(TRUE), random.Random(seed)
-    for _ in range(200):
-        t = rng.randint(50, 2000)
-        estimate.saw_prefill(t, (TRUE.p0 + TRUE.p1 * t + TRUE.p2 * t * t) * rng.uniform(0.9, 1.1))
-    assert estimate.prefill_s(32_000) == pytest.approx(TRUE.p0 + TRUE.p1 * 32e3 + TRUE.p2 * 32e3**2, rel=0.1)
+@pytest.mark.parametrize("device", ["a10", "h800-policy", "h800-harsh", "h800-tp4"])
+@pytest.mark.parametrize("longest", [1000, 2000])
+def test_a_prompt_of_32k_is_estimated_within_a_factor_of_two_from_short_ones(device: str, longest: int):
+    for kind in read_device(device).kinds.values():
+        true, estimate, rng = kind.latency, Estimate(LatencyConstants()), random.Random(longest)
+        for _ in range(200):
+            t = rng.randint(50, longest)
+            seconds = max(true.floor, true.p0 + true.p1 * t + true.p2 * t * t)
+            estimate.saw_prefill(t, seconds * rng.uniform(0.9, 1.1))
+        assert 0.5 < estimate.prefill_s(32_000) / (true.p0 + true.p1 * 32e3 + true.p2 * 32e3**2) < 2.0
 
 
 def test_parts_of_prompts_teach_what_whole_ones_take():

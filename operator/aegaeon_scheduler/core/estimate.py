@@ -10,21 +10,28 @@ from aegaeon_scheduler.core.domain import ModelName
 from aegaeon_scheduler.core.fit import Fit, Usual
 
 _UNIT_TOKENS = 512  # by whose time the tokens of a part are guessed
+# How unsure the given constants are (see Fit): of all terms together, that is how fast the device is, much more than of
+# each beside the others. A prompt's quadratic term goes with the linear one: their ratio is a property of the model's
+# shape, which short prompts would only blur.
+_LEVEL, _TERM, _SHAPE = 1000.0, 30.0, 0.1
+_STEP_PRIOR = (_LEVEL + _TERM, _LEVEL, _LEVEL, _LEVEL + _TERM, _LEVEL, _LEVEL + _TERM)
+_PREFILL_PRIOR = (
+    _LEVEL + _TERM, _LEVEL, _LEVEL, _LEVEL + _TERM, _LEVEL + _TERM, _LEVEL + _TERM + _SHAPE
+)  # fmt: skip
 
 
 class Estimate:
-    """One model on one device. Tokens in, seconds out. Features are scaled to about one."""
+    """One model on one device. Tokens in, seconds out."""
 
     __slots__ = (
-        "_constants", "_copies", "_kv_s_per_byte", "_load_s_per_byte", "_loads", "_longest", "_prefill", "_step"
+        "_constants", "_copies", "_kv_s_per_byte", "_load_s_per_byte", "_loads", "_prefill", "_step"
     )  # fmt: skip
 
     def __init__(self, constants: LatencyConstants) -> None:
-        k = constants
+        k, usual = constants, LatencyConstants()
         self._constants = k
-        self._step = Fit((k.a, k.b * 1e4, k.c * 1e1))
-        self._prefill = Fit((k.p0, k.p1 * 1e3, k.p2 * 1e6))
-        self._longest = 0  # tokens of the longest prompt that was measured
+        self._step = Fit((k.a, k.b, k.c), (usual.a, usual.b, usual.c), _STEP_PRIOR)
+        self._prefill = Fit((k.p0, k.p1, k.p2), (usual.p0, usual.p1, usual.p2), _PREFILL_PRIOR)
         self._load_s_per_byte = 1.0 / k.load_bytes_per_s
         self._kv_s_per_byte = 1.0 / k.kv_bytes_per_s
         self._loads, self._copies = Usual(), Usual()
@@ -32,24 +39,13 @@ class Estimate:
     def step_s(self, context_tokens: int, batch: int) -> float:
         """One decode step of a batch (Eq. 6 with a batch term)."""
         w = self._step.w  # `predict` in place: a pass over a full pool asks a thousand times
-        seconds = w[0] + w[1] * (context_tokens * 1e-4) + w[2] * (batch * 1e-1)
+        seconds = w[0] + w[1] * context_tokens + w[2] * batch
         return seconds if seconds > 1e-6 else 1e-6
 
     def prefill_s(self, tokens: int) -> float:
-        """One prompt (Eq. 5 with a floor). Beyond the longest that was measured, it grows as the constants say."""
-        if not self._prefill.count:
-            return max(self._constants.floor, self._given_s(tokens))
-        if tokens <= self._longest:
-            return self._fitted_s(tokens)
-        return self._fitted_s(self._longest) * self._given_s(tokens) / max(self._given_s(self._longest), 1e-9)
-
-    def _fitted_s(self, tokens: int) -> float:
-        x = tokens * 1e-3
-        return max(1e-6, self._prefill.predict(1.0, x, x * x))
-
-    def _given_s(self, tokens: int) -> float:
-        k = self._constants
-        return k.p0 + k.p1 * tokens + k.p2 * tokens * tokens
+        """One prompt (Eq. 5 with a floor)."""
+        seconds = self._prefill.predict(1.0, tokens, tokens * tokens)
+        return max(1e-6 if self._prefill.count else self._constants.floor, seconds)
 
     def part_s(self, done: int, tokens: int) -> float:
         """So many tokens of a prompt behind `done` others."""
@@ -70,13 +66,11 @@ class Estimate:
 
     def saw_steps(self, context_tokens: int, batch: int, seconds: float) -> None:
         """A decode step of this size took so long (mean of a few)."""
-        self._step.update(1.0, context_tokens * 1e-4, batch * 1e-1, seconds)
+        self._step.update(1.0, context_tokens, batch, seconds)
 
     def saw_prefill(self, tokens: int, seconds: float, done: int = 0) -> None:
         """So many tokens of a prompt behind `done` others took so long. The first ones pay the constant."""
-        x, before = (done + tokens) * 1e-3, done * 1e-3
-        self._prefill.update(0.0 if done else 1.0, x - before, x * x - before * before, seconds)
-        self._longest = max(self._longest, done + tokens)
+        self._prefill.update(0.0 if done else 1.0, tokens, (done + tokens) ** 2 - done * done, seconds)
 
     def saw_load(self, nbytes: int, seconds: float) -> None:
         """A load moved so many bytes."""
@@ -90,19 +84,10 @@ class Estimate:
 
     def constants(self) -> LatencyConstants:
         """The constants as refined so far."""
-        s, p = self._step.w, self._prefill.w
-        floor = self._constants.floor
-        return LatencyConstants(
-            s[0],
-            s[1] * 1e-4,
-            s[2] * 1e-1,
-            p[0],
-            p[1] * 1e-3,
-            p[2] * 1e-6,
-            floor,
-            1.0 / self._load_s_per_byte,
-            1.0 / self._kv_s_per_byte,
-        )
+        a, b, c = self._step.w
+        p0, p1, p2 = self._prefill.w
+        rates = 1.0 / self._load_s_per_byte, 1.0 / self._kv_s_per_byte
+        return LatencyConstants(a, b, c, p0, p1, p2, self._constants.floor, *rates)
 
     def quality(self) -> tuple[float, float]:
         """R^2 of the step fit and of the prefill fit."""

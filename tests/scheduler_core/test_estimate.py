@@ -153,3 +153,12 @@ def test_parts_of_prompts_teach_what_whole_ones_take():
 def test_a_part_takes_the_time_that_it_is_given(done: int, seconds: float):
     estimate = Estimate(TRUE)
     assert estimate.part_s(done, estimate.part_tokens(done, seconds)) == pytest.approx(seconds, rel=0.1)
+
+
+def test_first_uses_are_known_apart_and_teach_nothing_of_steps():
+    estimate = Estimate(TRUE)
+    for seconds in (0.4, 9.0, 0.5):
+        estimate.saw_first(seconds, prefill=False)
+    estimate.saw_first(0.1, prefill=True)
+    assert estimate.first_s == pytest.approx(0.6)
+    assert estimate.step_s(0, 1) == Estimate(TRUE).step_s(0, 1)

@@ -34,6 +34,11 @@ async def test_a_prompt_is_prefilled_and_decoded_and_its_tokens_reach_the_gatewa
         assert [p.finish for s in link.steps[turn] for p in s.progress if p.finish] == [mpb.FINISH_REASON_LENGTH]
         assert sum(s.steps for s in link.steps[turn]) == 5
         assert sum(s.prefill_tokens for s in link.steps[turn]) == len(PROMPT)
+        first, *others = [s for s in link.steps[turn] if s.steps]
+        assert (first.steps, first.decode_s) == (1, 0.0)
+        assert first.first_s > 0.0
+        assert [s.first_s for s in others] == [0.0] * len(others)
+        assert sum(s.decode_s for s in others) > 0.0
         assert end.memory.slabs_free == 64 - footprint.weight_slabs
         await link.done(link.send(pb.Unload(model="m")))
         engine.check()

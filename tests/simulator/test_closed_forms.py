@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import exp
 from statistics import mean
 
@@ -79,3 +80,13 @@ def test_the_quota_example_decodes_120_tokens_in_rounds_of_12_seconds() -> None:
     assert turns == pytest.approx([3.0] * 3)
     assert [steps_of(q, t, 1000) for q, t in zip(turns, step_s, strict=True)] == [120] * 3
     assert sum(turns) + switch_s == pytest.approx(12.0)
+
+
+def test_a_first_decode_step_of_a_model_is_charged_once_on_each_device() -> None:
+    device = replace(plain_device(step_s=0.01, prefill_s=0.1), first_s=0.5)
+    work = in_order(("plain", "plain"), [*arrivals([1.0, 5.0], 3, 0), *arrivals([9.0], 3, 1)])
+    outcome = run("slack", work, device)
+    gaps = [r.times[1] - r.times[0] for r in sorted(outcome.requests, key=lambda r: r.arrival_s)]
+    assert gaps == pytest.approx([0.51, 0.01, 0.51], abs=2e-3)
+    assert [u.first_s for u in outcome.usage] == [1.0]
+    assert sum(u.decode_s for u in outcome.usage) == pytest.approx(0.06)

@@ -24,7 +24,8 @@ class Estimate:
     """One model on one device. Tokens in, seconds out."""
 
     __slots__ = (
-        "_constants", "_copies", "_kv_s_per_byte", "_load_s_per_byte", "_loads", "_prefill", "_step"
+        "_constants", "_copies", "_firsts", "_kv_s_per_byte", "_load_s_per_byte", "_loads", "_prefill", "_step",
+        "first_s",
     )  # fmt: skip
 
     def __init__(self, constants: LatencyConstants) -> None:
@@ -35,6 +36,8 @@ class Estimate:
         self._load_s_per_byte = 1.0 / k.load_bytes_per_s
         self._kv_s_per_byte = 1.0 / k.kv_bytes_per_s
         self._loads, self._copies = Usual(), Usual()
+        self._firsts = {True: Usual(), False: Usual()}  # by whether it is a prefill
+        self.first_s = 0.0  # of the first prefill and the first decode step on an engine
 
     def step_s(self, context_tokens: int, batch: int) -> float:
         """One decode step of a batch (Eq. 6 with a batch term)."""
@@ -71,6 +74,11 @@ class Estimate:
     def saw_prefill(self, tokens: int, seconds: float, done: int = 0) -> None:
         """So many tokens of a prompt behind `done` others took so long. The first ones pay the constant."""
         self._prefill.update(0.0 if done else 1.0, tokens, (done + tokens) ** 2 - done * done, seconds)
+
+    def saw_first(self, seconds: float, prefill: bool) -> None:
+        """A first prefill, or decode step, took so long: kernels were compiled, graphs captured."""
+        before = self._firsts[prefill].median
+        self.first_s += self._firsts[prefill].saw(seconds) - before
 
     def saw_load(self, nbytes: int, seconds: float) -> None:
         """A load moved so many bytes."""

@@ -162,7 +162,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class TurnProgress:
-    """A step report of a turn (proto StepDone). Seconds and steps are since the last report of this turn."""
+    """A step report of a turn (proto StepDone). Seconds and steps are since the last report of this turn.
+
+    `first_s`: of the model's first prefill or decode step there, which is in none of the others.
+    """
 
     instance: InstanceId
     turn: CommandId
@@ -176,6 +179,7 @@ class TurnProgress:
     context_tokens: int
     memory: Memory
     end: bool
+    first_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,15 +26,17 @@ _LEAST_S = 1e-6  # what a fit that is wrong predicts at least
 class Usual:
     """The median of the latest values."""
 
-    __slots__ = ("_latest",)
+    __slots__ = ("_latest", "median")
 
     def __init__(self) -> None:
         self._latest = deque[float](maxlen=_RECENT)
+        self.median = 0.0
 
     def saw(self, value: float) -> float:
         """One more; returns the median with it, of two the lesser."""
         self._latest.append(value)
-        return sorted(self._latest)[(len(self._latest) - 1) // 2]
+        self.median = sorted(self._latest)[(len(self._latest) - 1) // 2]
+        return self.median
 
 
 class _Sample(NamedTuple):

@@ -123,10 +123,13 @@ class Reports:
         model = issued.model
         assert model is not None
         issued.steps_done += event.steps
+        inst.tried.add(model.name)
         self._seconds(inst, model, event)
         if not self._pool.config.refine:
             return
         estimate = self._pool.estimates.of(model.name, inst.device)
+        if event.first_s > 0.0:
+            estimate.saw_first(event.first_s, prefill=not event.steps)
         if event.steps and event.decode_s > 0 and event.batch:
             estimate.saw_steps(event.context_tokens, event.batch, event.decode_s / event.steps)
             self._policy.refined(model)
@@ -138,7 +141,7 @@ class Reports:
 
     def _seconds(self, inst: Instance, model: Model, event: TurnProgress) -> None:
         """Where the compute lane's time went. What the first report of another model waited is the switch to it."""
-        busy_s = event.decode_s + event.prefill_s
+        busy_s = event.decode_s + event.prefill_s + event.first_s
         inst.busy_s += busy_s
         model.busy_s += busy_s
         if inst.running is model:

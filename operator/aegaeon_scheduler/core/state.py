@@ -285,6 +285,7 @@ class Instance:
     wanted: dict[ModelName, str] = field(default_factory=dict)  # to load ahead of turns once there is room, and why
     incoming: deque[Sequence] = field(default_factory=deque)  # to copy in ahead of turns once there is room
     held: dict[SeqId, Held] = field(default_factory=dict)
+    tried: set[ModelName] = field(default_factory=set)  # models that had a turn here, or were resident as it attached
     failures: dict[ModelName, int] = field(default_factory=dict)
     running: Model | None = None
     reason: str = ""
@@ -307,6 +308,7 @@ class Instance:
         self.make = Make(event.role, event.slab_bytes, event.slabs, event.host_slabs)
         self.book = Book(event.slabs, event.slab_bytes, event.memory)
         self.reported = list(event.resident)
+        self.tried.update(event.resident)
         self.shared = dict(event.twins)
 
     def has(self, model: Model) -> bool:

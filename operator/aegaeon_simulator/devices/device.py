@@ -16,7 +16,15 @@ from aegaeon_scheduler.core.config import LatencyConstants
 from aegaeon_simulator.errors import DeviceError
 
 _LATENCY = ("a", "b", "c", "p0", "p1", "p2", "floor")
-_OPTIONAL = ("change_s", "load_stall_bytes_per_s", "tick_s", "resample", "kv_load_s_per_token", "step_batch")
+_OPTIONAL = (
+    "change_s",
+    "first_s",
+    "load_stall_bytes_per_s",
+    "tick_s",
+    "resample",
+    "kv_load_s_per_token",
+    "step_batch",
+)
 _SIZES = "h800-policy"  # whose sizes a calibrated model of a known kind has
 _LONGEST = 1 << 20
 
@@ -62,6 +70,7 @@ class Device:
     host_cache_bytes: int = 0  # of a node, for weights; 0: every model is in host memory
     disk_bytes_per_s: float = 7e9  # of a node, for weights that are not in host memory
     change_s: float = 0.0  # at each change of the running model
+    first_s: float = 0.0  # at a model's first decode step on an engine: graphs are captured, kernels compiled
     load_stall_bytes_per_s: float = 0.0  # a load holds the device up for its bytes at this rate; 0: not at all
     kv_share: float = 1.0  # of what weights leave of kv_of_bytes, for KV, where a policy has one model at a time
     kv_of_bytes: int = 0  # 0: model_bytes

@@ -38,6 +38,7 @@ class ComputeLane:
         self._sink = sink
         self._over = over
         self._last_model: ModelName | None = None
+        self._tried: set[ModelName] = set()  # models that have decoded here
         self._stall_s = 0.0  # the lane owes so much before it goes on
 
     def stall(self, seconds: float) -> None:
@@ -156,6 +157,8 @@ class ComputeLane:
             self._without_batch(turn)
             return
         latency = self._state.models[turn.body.model].latency
+        if self._is_first(turn):
+            return
         steps = min(self._state.spec.report_steps - turn.report_steps, turn.steps - turn.done)
         for q in batch:
             steps = min(steps, q.length - q.output)
@@ -165,6 +168,17 @@ class ComputeLane:
         turn.batch, turn.context = len(batch), context
         turn.chunk = Chunk(self._state.clock.now, batch, steps, first_s, latency.b * len(batch))
         self._await_chunk(turn, turn.chunk)
+
+    def _is_first(self, turn: Running) -> bool:
+        """Before a model's first step graphs are captured: as long as that takes, nothing runs."""
+        first_s, model = self._state.spec.first_s, turn.body.model
+        if not first_s or model in self._tried:
+            return False
+        self._tried.add(model)
+        turn.first_s += first_s
+        self._state.usage.first_s += first_s
+        self._state.later(first_s, self._advance)
+        return True
 
     def _without_batch(self, turn: Running) -> None:
         waiting = any(s in self._state.sequences and self._state.sequences[s].copying is not None for s in turn.decode)
@@ -279,10 +293,11 @@ class ComputeLane:
         event = ev.TurnProgress(
             self._state.spec.instance, turn.id, tuple(turn.changed.values()), turn.report_steps, turn.decode_s,
             turn.prefill_tokens, turn.prefill_s, turn.wait_s, turn.batch, turn.context, self._state.memory(), end,
+            turn.first_s,
         )  # fmt: skip
         turn.changed = {}
         turn.report_steps = turn.prefill_tokens = 0
-        turn.decode_s = turn.prefill_s = turn.wait_s = 0.0
+        turn.decode_s = turn.prefill_s = turn.wait_s = turn.first_s = 0.0
         if end:
             self.turn = None
         self._state.say(event)

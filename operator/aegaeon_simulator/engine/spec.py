@@ -43,6 +43,7 @@ class EngineSpec:
     device: str = "modelled"
     gpus: int = 1  # that make up the device
     switch_s: float = 0.0  # change of the running model
+    first_s: float = 0.0  # a model's first decode step here, beside the step itself
     report_steps: int = 8  # a step report at least so often
     stall_bytes_per_s: float = 0.0  # a load holds the compute lane up for its bytes at this rate; 0: not at all
     load_tax: float = 0.0  # share of the compute lane that a load takes while it runs
@@ -119,6 +120,7 @@ class Running:
     prefill_s: float = 0.0
     prefill_tokens: int = 0
     wait_s: float = 0.0
+    first_s: float = 0.0
     batch: int = 0
     context: int = 0
     chunk: Chunk | None = None

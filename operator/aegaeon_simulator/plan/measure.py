@@ -69,7 +69,7 @@ def sample(trial: Trial) -> Sample:
             _add(slices[at], score)
     inputs = [a.input_tokens for a in workload.arrivals]
     busy = busy_seconds(outcome, inputs, workload.kinds, trial.run.device)
-    used = sum(u.prefill_s + u.decode_s + u.switch_s for u in outcome.usage)
+    used = sum(u.prefill_s + u.decode_s + u.switch_s + u.first_s for u in outcome.usage)
     return Sample(
         tuple((a, b) for a, b in slices),
         tuple((a, b) for a, b in models),

@@ -124,6 +124,7 @@ class _Maker:
             device=device.name,
             gpus=device.gpus,
             switch_s=device.change_s,
+            first_s=device.first_s,
             stall_bytes_per_s=device.load_stall_bytes_per_s,
             one_link=device.one_link,
             node_bytes_per_s=device.node_bytes_per_s,

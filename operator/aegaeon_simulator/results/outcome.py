@@ -112,7 +112,7 @@ def _quantiles(values: list[float]) -> dict[str, float] | None:
 def _seconds(usage: list[DeviceUsage], span_s: float) -> dict[str, float]:
     prefill = sum(u.gpus * u.prefill_s for u in usage)
     decode = sum(u.gpus * u.decode_s for u in usage)
-    switch = sum(u.gpus * u.switch_s for u in usage)
+    switch = sum(u.gpus * (u.switch_s + u.first_s) for u in usage)
     idle = max(0.0, sum(u.gpus for u in usage) * span_s - prefill - decode - switch)
     return {"prefill": prefill, "decode": decode, "switch": switch, "idle": idle}
 

@@ -19,6 +19,7 @@ class DeviceUsage:
     prefill_s: float = 0.0
     decode_s: float = 0.0
     switch_s: float = 0.0
+    first_s: float = 0.0  # of models' first decode steps, beside those themselves
     stalls: list[float] = field(default_factory=list)  # of each change of the model, seconds
     disk_loads: int = 0  # loads of weights that were not in host memory
     _blocked_since: float | None = None

@@ -1036,6 +1036,7 @@ class StepDone(_message.Message):
     CONTEXT_TOKENS_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    FIRST_S_FIELD_NUMBER: _builtins.int
     turn: _builtins.int
     steps: _builtins.int
     """decode steps since the last report"""
@@ -1051,6 +1052,8 @@ class StepDone(_message.Message):
     context_tokens: _builtins.int
     """sum over the batch in the last step"""
     end: _builtins.bool
+    first_s: _builtins.float
+    """compute seconds of a model's first prefill and decode step here, in none above"""
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___SeqProgress]:
         """those that changed since the last report"""
@@ -1071,10 +1074,11 @@ class StepDone(_message.Message):
         context_tokens: _builtins.int = ...,
         memory: Global___Memory | None = ...,
         end: _builtins.bool = ...,
+        first_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "context_tokens", b"context_tokens", "decode_s", b"decode_s", "end", b"end", "memory", b"memory", "prefill_s", b"prefill_s", "prefill_tokens", b"prefill_tokens", "progress", b"progress", "steps", b"steps", "turn", b"turn", "wait_s", b"wait_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "context_tokens", b"context_tokens", "decode_s", b"decode_s", "end", b"end", "first_s", b"first_s", "memory", b"memory", "prefill_s", b"prefill_s", "prefill_tokens", b"prefill_tokens", "progress", b"progress", "steps", b"steps", "turn", b"turn", "wait_s", b"wait_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -128,7 +128,10 @@ class SeqProgress:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """What a turn did since its last report; `end`: it is over."""
+    """What a turn did since its last report; `end`: it is over.
+
+    `first_s`: of a model's first prefill and decode step here, for which kernels are compiled and graphs captured.
+    """
 
     turn: int
     progress: tuple[SeqProgress, ...]
@@ -141,6 +144,7 @@ class StepDone:
     context_tokens: int
     memory: Memory
     end: bool
+    first_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,13 +244,19 @@ class Compute:
             self._report(command, progress, end=False)
 
     def _count(self, step: Step, progress: TurnProgress, seconds: float) -> None:
+        """Of a model's first steps it is counted apart, and reported at once: it says nothing of those that follow."""
+        first = step.prefill in step.model.untried
+        if first:
+            step.model.untried.discard(step.prefill)
+            progress.first_s += seconds
+            progress.urgent = True
         if step.prefill:
             progress.prefill_tokens += step.tokens
-            progress.prefill_s += seconds
-            step.model.token_s = progress.prefill_s / progress.prefill_tokens
+            progress.prefill_s += 0.0 if first else seconds
+            step.model.token_s = (seconds if first else progress.prefill_s) / progress.prefill_tokens
             return
         progress.steps += 1
-        progress.decode_s += seconds
+        progress.decode_s += 0.0 if first else seconds
         progress.batch = len(step.sequences)
         progress.context_tokens = sum(sequence.kv_tokens for sequence in step.sequences)
 

@@ -23,6 +23,7 @@ class TurnProgress:
     prefill_tokens: int = 0
     prefill_s: float = 0.0
     wait_s: float = 0.0
+    first_s: float = 0.0
     batch: int = 0
     context_tokens: int = 0
     urgent: bool = False
@@ -60,8 +61,9 @@ class TurnProgress:
             context_tokens=self.context_tokens,
             memory=memory,
             end=end,
+            first_s=self.first_s,
         )
         self._changed.clear()
         self.last_s, self.steps, self.decode_s, self.urgent = now_s, 0, 0.0, False
-        self.prefill_tokens, self.prefill_s, self.wait_s = 0, 0.0, 0.0
+        self.prefill_tokens, self.prefill_s, self.wait_s, self.first_s = 0, 0.0, 0.0, 0.0
         return report

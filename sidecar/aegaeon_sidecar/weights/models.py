@@ -100,6 +100,7 @@ class Model(Claims):
     `loaded_s`: when that ended (time.monotonic());
     `adapters`: by name, of the catalog; sidecars know of them once the model is registered.
     `kv_seed`: what names of its KV blocks begin with; `token_s`: seconds to compute a token of a prompt.
+    `untried`: whether a step is a prefill, of those kinds that have not run yet.
     """
 
     spec: ModelSpec
@@ -115,6 +116,7 @@ class Model(Claims):
     content: str = ""
     layout: Layout | None = None
     range: Range | None = None
+    untried: set[bool] = field(default_factory=lambda: {True, False})
     resident: bool = False
     moving: bool = False
     weights: SharedWeights | None = None

@@ -144,6 +144,7 @@ class ReportDecoder:
             context_tokens=done.context_tokens,
             memory=self._newest(done),
             end=done.end,
+            first_s=done.first_s,
         )
 
     def _failed(self, failed: engine_pb2.Failed) -> events.CommandFailed:

@@ -14,8 +14,9 @@ def absence_s(estimates: Estimates, victim: Load, comer: Load, inst: Instance) -
 
 
 def in_s(estimates: Estimates, load: Load, inst: Instance) -> float:
-    """Seconds of copies until a group that waits can run on an instance."""
+    """Seconds until a group that waits can run on an instance: copies, and its first steps if they are the first."""
     estimate = estimates.of(load.group.model.name, inst.device)
     weights = inst.weights.get(load.group.model.name)
     there = weights is not None and weights.ready and weights.unload is None
-    return estimate.kv_s(load.nbytes - load.weights) + (0.0 if there else estimate.load_s(load.weights))
+    first_s = 0.0 if load.group.model.name in inst.tried else estimate.first_s
+    return estimate.kv_s(load.nbytes - load.weights) + (0.0 if there else estimate.load_s(load.weights)) + first_s

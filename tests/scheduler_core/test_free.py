@@ -61,9 +61,9 @@ def test_a_pass_finds_what_a_search_of_all_instances_finds(seed: int, monkeypatc
     rng = random.Random(seed)
     config = SchedulerConfig(policy=SlackSettings(min_stay_s=0.0, preempt_share=0.0))
     world = small_world(roles=[Role.UNIFIED] * 4, config=config, models=12)
-    for i in range(150):
+    for i in range(300):
         name = ModelName(f"m{rng.randrange(12)}")
-        world.request(f"r{i}", name, rng.randrange(1, 60), rng.randrange(1, 80), rng.uniform(0.0, 4.0))
+        world.request(f"r{i}", name, rng.randrange(1, 60), rng.randrange(1, 80), rng.uniform(0.0, 12.0))
     world.run(until=60.0)
     assert found["room"] > 10
     assert found["victims"] > 3

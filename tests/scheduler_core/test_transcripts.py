@@ -72,6 +72,15 @@ def long_prompt(transcript: Transcript) -> World:
     return world
 
 
+def overtaken(transcript: Transcript) -> World:
+    world = world_of(transcript, "slack", [Role.UNIFIED], slabs=250)
+    world.request("warm", M1, 40, 2, 0.0)
+    world.request("long", M0, 40, 80, 0.3)
+    world.request("hello", M1, 40, 4, 0.9)
+    world.run(until=5.0)
+    return world
+
+
 SCENARIOS: dict[str, tuple[str, Callable[[Transcript], World]]] = {
     "preempted": (
         "Room for one model: a long answer of m0 is preempted for m1, then resumed.",
@@ -82,6 +91,10 @@ SCENARIOS: dict[str, tuple[str, Callable[[Transcript], World]]] = {
     "long-prompt": (
         "A long prompt of tier batch is computed in parts: a prompt of tier interactive waits for one of them.",
         long_prompt,
+    ),
+    "overtaken": (
+        "A prompt comes while m0 decodes far ahead of its reader: its next turn is dropped, the running one cut short.",
+        overtaken,
     ),
     "lost": ("Engine e0 dies while it decodes: the sequence is submitted again with its prefix, and e1 goes on.", lost),
 }

@@ -55,6 +55,8 @@ def _plain(value: Any) -> str:
 
 def _differs(field: dataclasses.Field[Any], value: Any) -> bool:
     found = getattr(value, field.name)
+    if found == 0 and field.default is None:
+        return True
     return found not in ((), None, 0, "") and found != field.default
 
 

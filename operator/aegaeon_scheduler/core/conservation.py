@@ -45,7 +45,7 @@ def _instance(pool: Pool, inst: Instance) -> None:
     _same(making == inst.count, f"{inst.id}: {making} commands make room, the counter says {inst.count}")
     turns = [c for c in commands if isinstance(c.body, Turn)]
     _same(turns == inst.turns, f"{inst.id}: turns on the lane differ from the in-flight commands")
-    _same(len(turns) <= pool.config.lane_depth, f"{inst.id}: {len(turns)} turns on the lane")
+    _same(inst.lane_length <= pool.config.lane_depth, f"{inst.id}: {inst.lane_length} turns on the lane")
     for seq in inst.sequences.values():
         _same(pool.sequences.get(seq.id) is seq and seq.home is inst, f"{inst.id} lists {seq.id}, which is elsewhere")
         _same(not inst.lacks(seq), f"{seq.id} is on {inst.id}, where its adapter failed")

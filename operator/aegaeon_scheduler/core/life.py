@@ -90,7 +90,7 @@ class Life:
                 model.waiting[seq.id] = seq
             return
         seq.home = inst
-        inst.sequences[seq.id] = seq
+        inst.sequences[seq.id] = inst.newcomer = seq
         self.wake(inst)
 
     def model_failed(self, seq: Sequence, reason: str, blame: int = 1) -> None:

@@ -9,6 +9,7 @@ from aegaeon_scheduler.core.domain import FailureKind, Finish, Memory, Place, Re
 from aegaeon_scheduler.core.events import CommandDone, Progress, TurnProgress
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
+from aegaeon_scheduler.core.overtaking import correct
 from aegaeon_scheduler.core.policies import Policy
 from aegaeon_scheduler.core.pool import Pool
 from aegaeon_scheduler.core.shared_weights import entered, hide, left
@@ -59,6 +60,8 @@ class Reports:
         inst.failures.pop(model.name, None)
         if inst.weights.get(model.name) is weights:
             weights.ready = True
+            waiting = (s for s in inst.sequences.values() if s.model is model and s.stage is Stage.QUEUED)
+            inst.newcomer = next(waiting, inst.newcomer)
             self._life.wake(inst)
             self._pool.ask_pass()
         if self._pool.config.refine:
@@ -117,12 +120,15 @@ class Reports:
             self._progress(inst, issued, progress)
         if issued is not None and event.end:
             self.reschedule(inst, issued)
+            correct(inst, issued)
         self.memory(inst, event.memory)
 
     def _measure(self, inst: Instance, issued: Issued, event: TurnProgress) -> None:
         model = issued.model
         assert model is not None
         issued.steps_done += event.steps
+        if issued.dropped and not event.steps:
+            return
         inst.tried.add(model.name)
         self._seconds(inst, model, event)
         if not self._pool.config.refine:

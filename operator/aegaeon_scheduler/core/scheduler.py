@@ -19,6 +19,7 @@ from aegaeon_scheduler.core.failures import Failures
 from aegaeon_scheduler.core.handoff import HandOff
 from aegaeon_scheduler.core.life import Life
 from aegaeon_scheduler.core.mover import Mover
+from aegaeon_scheduler.core.overtaking import Overtaking
 from aegaeon_scheduler.core.policies import Policy, Proposal
 from aegaeon_scheduler.core.policies.paper import PaperPolicy
 from aegaeon_scheduler.core.policies.slack import SlackPolicy
@@ -52,6 +53,7 @@ class Scheduler:
         residency = self._residency = Residency(pool, policy, room, copies)
         handoff = self._handoff = HandOff(pool, policy, copies, life, residency)
         self._mover = Mover(pool, copies, residency, room, life, handoff)
+        self._overtaking = Overtaking(pool, policy)
         self._reports = Reports(pool, policy, life, handoff)
         self._failures = Failures(pool, life, handoff, self._reports)
         self._recovery = Recovery(pool, policy, timers, life, residency, handoff, self._failures)
@@ -146,8 +148,15 @@ class Scheduler:
     def _fill(self, inst: Instance) -> None:
         if inst.wanted or inst.incoming:
             self._mover.send_waiting_moves(inst)
+        if inst.newcomer is not None:
+            self._overtaking.make_room(inst)
+        self._fill_lane(inst)
+        if inst.newcomer is not None:
+            self._overtaking.go_ahead(inst)
+
+    def _fill_lane(self, inst: Instance) -> None:
         barred: list[Proposal] = []
-        while len(inst.turns) < self._pool.config.lane_depth:
+        while inst.lane_length < self._pool.config.lane_depth:
             if inst.turns and inst.turns[-1].alone:
                 return
             proposal = self._policy.propose(inst, self._pool.now, barred)

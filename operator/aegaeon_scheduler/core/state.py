@@ -122,6 +122,8 @@ class Issued(Grant):
     alone: bool = False  # a suspect's: nothing joins it, and nothing is queued behind it
     steps: int = 0
     steps_done: int = 0
+    shortened: bool = False  # it was to have more steps
+    dropped: bool = False  # it is to end before it begins: it takes no place on the lane
     tag: object | None = None
     weights: Weights | None = None
 
@@ -281,6 +283,7 @@ class Instance:
     opens: dict[CommandId, Sequence] = field(default_factory=dict)
     turns: list[Issued] = field(default_factory=list)
     sequences: dict[SeqId, Sequence] = field(default_factory=dict)  # homed here
+    newcomer: Sequence | None = None  # the last that came, until its place on the lane is settled
     outs: deque[Sequence] = field(default_factory=deque)  # hand-offs that wait for host room
     wanted: dict[ModelName, str] = field(default_factory=dict)  # to load ahead of turns once there is room, and why
     incoming: deque[Sequence] = field(default_factory=deque)  # to copy in ahead of turns once there is room
@@ -326,6 +329,11 @@ class Instance:
     def takes(self, seq: Sequence) -> bool:
         """Whether it may come here: its model may, and its adapter is served here."""
         return self.has(seq.model) and not self.lacks(seq)
+
+    @property
+    def lane_length(self) -> int:
+        """Turns on its compute lane."""
+        return sum(not turn.dropped for turn in self.turns)
 
     @property
     def closed(self) -> bool:

@@ -57,6 +57,9 @@ class ComputeLane:
             raise WireViolationError(f"a turn of {body.model}, which generates nothing, has decode steps")
         self.turn = Running(send.id, body, body.steps, body.slabs, list(body.decode), deque(body.prefill))
         waited = self._state.usage.unblock(self._state.clock.now)
+        if not body.steps and not body.prefill:
+            self._advance()
+            return
         if self._last_model not in (None, body.model):
             self._stall_s += self._state.spec.switch_s
         if self._last_model != body.model:
@@ -75,17 +78,16 @@ class ComputeLane:
         elif isinstance(body, cmd.Amend) and body.turn == turn.id:
             self.interrupt()
 
-    def amend(self, body: cmd.Amend) -> bool:
-        """Change the running turn; False when it is another one that is meant."""
+    def amend(self, body: cmd.Amend) -> None:
+        """Change the running turn, if it is this one."""
         turn = self.turn
         if turn is None or turn.id != body.turn:
-            return False
+            return
         turn.slabs += body.slabs
         turn.steps = turn.steps if body.steps is None else body.steps
         turn.decode += [s for s in body.join if s not in turn.decode]
         turn.decode = [s for s in turn.decode if s not in body.leave]
         turn.parts = deque(p for p in turn.parts if p.seq not in body.leave and turn.steps)
-        return True
 
     def decodes(self, seq: SeqId) -> bool:
         """Whether the running turn decodes this sequence."""

@@ -106,8 +106,8 @@ class Engine:
         elif isinstance(body, cmd.Close):
             self._close(body)
         elif isinstance(body, cmd.Amend):
-            if not self.compute.amend(body):
-                self._lanes.amend(body)
+            self.compute.amend(body)
+            self._lanes.amend(body)
         elif isinstance(body, cmd.Cancel):
             self._cancelled[body.id] = FailureKind.CANCELLED
 

@@ -34,7 +34,7 @@ class Lanes:
             return None
         self._ended[send.id] = None
         self.queues[lane].append(send)
-        if lane == "compute" and len(self.queues[lane]) + (self.active[lane] is not None) > 2:
+        if lane == "compute" and sum(map(_runs, [self.active[lane], *self.queues[lane]])) > 2:
             raise WireViolationError("more than two turns on the compute lane")
         return lane
 
@@ -65,14 +65,25 @@ class Lanes:
         return any(isinstance(s.body, (cmd.SwapIn, cmd.Adopt)) and s.body.seq in wanted for s in self.queues["in"])
 
     def amend(self, body: cmd.Amend) -> None:
-        """Change a queued turn."""
-        queue = self.queues["compute"]
+        """Change a turn that is queued, or what is known of the running one."""
+        queue, running = self.queues["compute"], self.active["compute"]
+        if running is not None and running.id == body.turn:
+            self.active["compute"] = _amended(running, body)
         for i, send in enumerate(queue):
             if send.id == body.turn:
-                t = send.body
-                assert isinstance(t, cmd.Turn)
-                decode = tuple(s for s in (*t.decode, *body.join) if s not in body.leave)
-                steps = t.steps if body.steps is None else body.steps
-                parts = tuple(p for p in t.prefill if p.seq not in body.leave) if steps or body.steps is None else ()
-                changed = cmd.Turn(t.model, parts, decode, steps, t.slabs + body.slabs)
-                queue[i] = cmd.Send(send.instance, send.id, changed, send.after, send.reason)
+                queue[i] = _amended(send, body)
+
+
+def _runs(send: cmd.Send | None) -> bool:
+    """Whether a turn has anything to do: one that was amended to no steps ends as it begins, or at once."""
+    return send is not None and isinstance(send.body, cmd.Turn) and bool(send.body.steps or send.body.prefill)
+
+
+def _amended(send: cmd.Send, change: cmd.Amend) -> cmd.Send:
+    t = send.body
+    assert isinstance(t, cmd.Turn)
+    decode = tuple(s for s in (*t.decode, *change.join) if s not in change.leave)
+    steps = t.steps if change.steps is None else change.steps
+    parts = tuple(p for p in t.prefill if p.seq not in change.leave) if steps or change.steps is None else ()
+    changed = cmd.Turn(t.model, parts, decode, steps, t.slabs + change.slabs)
+    return cmd.Send(send.instance, send.id, changed, send.after, send.reason)

@@ -86,6 +86,10 @@ class Policy(Protocol):
         """
         ...
 
+    def outranks(self, inst: Instance, seq: Sequence, turn: Issued, now: float) -> bool:
+        """Whether a prompt that has just come is to run before a decode turn of the lane, though that was issued."""
+        ...
+
     def issued(self, inst: Instance, proposal: Proposal, turn: Issued) -> None:
         """The proposal is on the lane (perhaps with fewer steps or sequences)."""
         ...

@@ -228,6 +228,10 @@ class PaperPolicy:
         reason = f"turn of {quota_s:.3g} s, {len(work.batches)} batches in the round"
         return Proposal(batch.model, (), ready, steps, reason, batch)
 
+    def outranks(self, inst: Instance, seq: Sequence, turn: Issued, now: float) -> bool:
+        """See Policy. Turns have their quota."""
+        return False
+
     def issued(self, inst: Instance, proposal: Proposal, turn: Issued) -> None:
         """See Policy."""
         state = self._of(inst)

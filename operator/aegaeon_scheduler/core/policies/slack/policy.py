@@ -206,6 +206,10 @@ class SlackPolicy:
         """See Policy and turns.py."""
         return self._turns.propose(inst, now, barred)
 
+    def outranks(self, inst: Instance, seq: Sequence, turn: Issued, now: float) -> bool:
+        """See Policy and turns.py."""
+        return self._turns.outranks(inst, seq, turn, now)
+
     def issued(self, inst: Instance, proposal: Proposal, turn: Issued) -> None:
         """See Policy."""
         assert isinstance(proposal.tag, Group)

@@ -18,7 +18,7 @@ from aegaeon_scheduler.core.policies.slack.ranks import in_order
 from aegaeon_scheduler.core.policies.slack.sequences import due
 from aegaeon_scheduler.core.policies.slack.table import Table
 from aegaeon_scheduler.core.pool import Pool
-from aegaeon_scheduler.core.state import Instance, Sequence, Weights
+from aegaeon_scheduler.core.state import Instance, Issued, Sequence, Weights
 
 Ordered = list[tuple[float, Group]]
 """groups of an instance, smallest rank first, each with the time at which its most urgent token is due"""
@@ -54,6 +54,38 @@ class Turns:
             return None
         forced = (self._forced(g, id(g) not in prompts, id(g) not in batches) for _, g in order)
         return next((proposal for proposal in forced if proposal is not None), None)
+
+    def outranks(self, inst: Instance, seq: Sequence, turn: Issued, now: float) -> bool:
+        """Whether all that a decode turn computes is due later than the prompt, though none of it were computed.
+
+        So its group has more slack than the prompt, and loses nothing but the order. Not where time is short, here or
+        for a group that waits for an engine: short turns cost time, and what ends later keeps its memory for longer.
+        """
+        group, other = self._table.group(seq), turn.tag
+        if group is None or group.inst is not inst or not group.ready() or not isinstance(other, Group):
+            return False
+        if seq.model.behind != seq.model.tier_s:
+            return False  # weights share out the time
+        out_s = other.model.config.slo.tbt_s * sum(t.steps - t.steps_done for t in inst.turns if t.tag is other)
+        if other is group:
+            return self._decoding_due(group, now) - out_s > seq.deadline() and self._has_time(inst, now)
+        if other.order(now, self._settings).rank - out_s <= group.order(now, self._settings).rank:
+            return False
+        key = other.urgency(now, self._settings.late_slack_s)[0] + other.model.behind
+        return key - out_s > seq.deadline() + seq.model.behind and self._has_time(inst, now)
+
+    def _has_time(self, inst: Instance, now: float) -> bool:
+        """Whether an instance is not full, nothing of it is late, and no group waits in vain for an engine."""
+        if self._table.view(inst).util > self._settings.full_util:
+            return False
+        late_s, share = self._settings.late_slack_s, self._settings.urgent_share
+        for group in self._table.at(inst):
+            if group.urgency(now, late_s)[1] < len(group.members):
+                return False
+        for group in self._table.waiting.values():
+            if group.urgency(now, late_s)[0] - now < share * group.model.config.slo.ttft_s:
+                return False
+        return True
 
     def _order(self, inst: Instance, now: float) -> Ordered:
         found = [(g.order(now, self._settings), g) for g in self._table.at(inst) if g.members]
@@ -136,9 +168,13 @@ class Turns:
 
     def _decodes_first(self, group: Group, prompt: Proposal, now: float) -> bool:
         """Whether a part of a long prompt would make late what its own group decodes, and that is due before."""
-        dues = (due(seq) for seq in group.members.values() if seq.stage is Stage.DECODE)
-        soonest = min((at for at in dues if at >= now), default=inf)
+        soonest = self._decoding_due(group, now)
         return soonest < min(due(prompt.prefill[0]), now + 2 * self._settings.part_s)
+
+    def _decoding_due(self, group: Group, now: float) -> float:
+        """When the first token of what it decodes is due that is not late."""
+        dues = (due(seq) for seq in group.members.values() if seq.stage is Stage.DECODE)
+        return min((at for at in dues if at >= now), default=inf)
 
     # -- decode -----------------------------------------------------------------------------------------------------
 

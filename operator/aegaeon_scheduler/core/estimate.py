@@ -6,7 +6,8 @@ Coefficients are configured or default, and refined from reports: see fit.py. Ea
 from __future__ import annotations
 
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig
-from aegaeon_scheduler.core.domain import ModelName
+from aegaeon_scheduler.core.datasheet import guess
+from aegaeon_scheduler.core.domain import Footprint, ModelName
 from aegaeon_scheduler.core.fit import Fit, Usual
 
 _UNIT_TOKENS = 512  # by whose time the tokens of a part are guessed
@@ -103,12 +104,18 @@ class Estimate:
 
 
 class Estimates:
-    """All estimates, made on first use from the constants that fit best: model and device, model, device, default."""
+    """All estimates, made on first use from the constants that fit best: those given for model and device, for the
+    model, for the device; a guess from the model's size where the device is known; the default."""
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._default = config.latency
         self._given = {(c.model, c.device): c.constants for c in config.constants}
         self._table: dict[tuple[str, str], Estimate] = {}
+        self._sizes: dict[str, Footprint] = {}
+
+    def size(self, model: ModelName, footprint: Footprint) -> None:
+        """What guesses for the model begin with, on devices where it has no estimate yet."""
+        self._sizes[model] = footprint
 
     def of(self, model: ModelName, device: str) -> Estimate:
         """The estimate of this pair."""
@@ -122,7 +129,8 @@ class Estimates:
         for key in ((model, device), (model, ""), ("", device)):
             if key in self._given:
                 return self._given[key]
-        return self._default
+        size = self._sizes.get(model)
+        return (None if size is None else guess(size, device)) or self._default
 
     def items(self) -> list[tuple[tuple[str, str], Estimate]]:
         """Every pair that was used, in order of first use."""

@@ -83,6 +83,7 @@ class Recovery:
         inst.contents[model.name] = event.footprint.content if event.footprint is not None else ""
         if event.footprint is not None:
             model.footprint = event.footprint
+            self._pool.estimates.size(model.name, event.footprint)
         self._pool.fleet.model_changed(model)
         self._policy.reshaped(model)
         self._failures.cut_off_changed(model)

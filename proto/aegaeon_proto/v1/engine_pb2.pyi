@@ -884,7 +884,7 @@ class Hello(_message.Message):
     node: _builtins.str
     role: Global___Role.ValueType
     device: _builtins.str
-    """for people, and the key into the latency constants"""
+    """its make: for people, and the key into the latency constants"""
     slab_bytes: _builtins.int
     slabs: _builtins.int
     host_slabs: _builtins.int

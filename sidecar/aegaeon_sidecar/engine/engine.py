@@ -34,7 +34,7 @@ from aegaeon_sidecar.kv.moves import KvMoves
 from aegaeon_sidecar.kv.reuse import PrefixReuse
 from aegaeon_sidecar.kv.sequences import SequenceTable
 from aegaeon_sidecar.memory.copier import Copier
-from aegaeon_sidecar.memory.gpu import Gpus, device_pool, host_pool, open_gpus
+from aegaeon_sidecar.memory.gpu import Gpus, device_pool, host_pool, make_of, open_gpus
 from aegaeon_sidecar.memory.leases import Lending
 from aegaeon_sidecar.memory.prefault import Prefaulter
 from aegaeon_sidecar.memory.segments import Attachments, leases_path, segment_files, segment_path
@@ -77,6 +77,7 @@ class Engine:
         self._incarnation, self._started = incarnation, time.time()
         self._outbox = outbox
         gpus = open_gpus(config.device, config.ranks)
+        self._make = make_of(gpus)
         sweep(config.segments)
         self._segment = segment_path(config.segments, config.instance, incarnation)
         with locked(config.segments):
@@ -139,7 +140,7 @@ class Engine:
         with self.state.monitor.changed:
             self._outbox.begin(attachment)
             self._held.forget()
-            return hello(self._config, self._incarnation, self._started, self._segment.name, self.state)
+            return hello(self._config, self._make, self._incarnation, self._started, self._segment.name, self.state)
 
     def heartbeat(self) -> list[reports.Report]:
         """That it lives, what is free, and what the host cache holds when that has changed. Not on the event loop: the

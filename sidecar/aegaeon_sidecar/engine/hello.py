@@ -12,8 +12,8 @@ from aegaeon_sidecar.kv.handles import make_handle
 from aegaeon_sidecar.weights.shared_weights import shared
 
 
-def hello(config: SidecarConfig, incarnation: str, started: float, segment: str, state: State) -> Hello:
-    """The whole picture, taken while no lane runs anything (lock held)."""
+def hello(config: SidecarConfig, device: str, incarnation: str, started: float, segment: str, state: State) -> Hello:
+    """The whole picture, taken while no lane runs anything (lock held). `device`: its make."""
     models = state.table.models.values()
     return Hello(
         instance=config.instance,
@@ -21,7 +21,7 @@ def hello(config: SidecarConfig, incarnation: str, started: float, segment: str,
         started=started,
         node=config.node,
         role=Role(config.role),
-        device=config.device if config.ranks == 1 else f"{config.device} x {config.ranks}",
+        device=device,
         slab_bytes=state.kv.device.pool.slab_bytes,
         slabs=state.kv.device.pool.total,
         host_slabs=state.kv.host.pool.total,

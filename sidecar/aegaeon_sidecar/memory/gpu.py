@@ -30,6 +30,13 @@ def open_gpus(device: str, ranks: int) -> Gpus:
     return tuple(open_gpu(each) for each in devices_of(device, ranks))
 
 
+def make_of(gpus: Gpus) -> str:
+    """What devices of one speed have in common: "cpu", or the GPU's name and memory; "x N" for several ranks."""
+    makes = ["cpu" if gpu is None else f"{gpu.name}, {gpu.total_bytes / 2**30:.0f} GiB" for gpu in gpus]
+    one = makes[0] if len(set(makes)) == 1 else " + ".join(makes)
+    return one if len(makes) == 1 else f"{one} x {len(makes)}"
+
+
 def device_pool(gpus: Gpus, name: str, slab_bytes: int, slabs: int) -> SlabPool:
     """The device tier's slabs: so many on each rank. Raises NativeError when they are not to be had."""
     return SlabPool.gang([_pool(gpu, name, slab_bytes, slabs) for gpu in gpus])

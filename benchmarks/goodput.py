@@ -2,7 +2,8 @@
 
 Run: python -m benchmarks.goodput [POINT ...] [--seeds 1,2,3] [--seconds 300]. A point is 0.1, 0.5 (requests per second
 and model) or x0.5, x0.3, x0.2 (objective scaled, at 0.1/s), with H in front under harsher costs; host512 has host
-memory of 512 GB a node, and models come from NVMe at 7 GB/s.
+memory for 512 GB of weights a node, and models come from NVMe at 7 GB/s. All others have the 2 TB a node of the paper's
+testbed: for weights, all of them where they fit, and for KV.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from benchmarks.report import Row, report
 
 from aegaeon_scheduler.core.domain import Slo
 from aegaeon_scheduler.core.slo import Attainment
-from aegaeon_simulator.devices import read_device
+from aegaeon_simulator.devices import Device, read_device
 from aegaeon_simulator.parallel import processes
 from aegaeon_simulator.run import Run, simulate
 from aegaeon_simulator.settings import Settings, Split
@@ -37,7 +38,7 @@ class Point:
     rate: float
     scale: float
     device: str = "h800-policy"
-    host_bytes: float = 0  # of a node, for weights; 0: every model is in host memory
+    host_bytes: float = 0  # of a node, for weights; 0: for all, or for what leaves the least for KV
 
 
 POINTS = {
@@ -53,6 +54,8 @@ POINTS |= {
 }
 POINTS["host512"] = Point(100, 0.1, 1.0, host_bytes=512e9)
 NVME = 7e9  # bytes per second
+NODE_BYTES, KV_BYTES = 2e12, 50e9  # host memory of a node; of it for KV, for each GPU, at least
+_SPARE = 1.02  # of what a node's share of the models takes: no two nodes have the same bytes
 
 
 def run_of(point: Point, seed: int, seconds: float) -> Run:
@@ -60,9 +63,17 @@ def run_of(point: Point, seed: int, seconds: float) -> Run:
     workload = poisson(Lengths.read(LENGTHS), models=point.models, rate=point.rate, duration_s=seconds, seed=seed)
     settings = Settings("slack", Split(unified=GPUS), Slo(10.0 * point.scale, 0.1 * point.scale))
     device = read_device(point.device)
-    if point.host_bytes:
-        device = replace(device, host_cache_bytes=int(point.host_bytes), disk_bytes_per_s=NVME)
+    device = _with_host_memory(device, point, sum(device.kind(kind).weight_bytes for kind in workload.kinds))
     return Run(settings, workload, device, seed)
+
+
+def _with_host_memory(device: Device, point: Point, weights: int) -> Device:
+    """Of so many bytes of weights, or of what is given for them; the rest of a node is for KV."""
+    share = weights * device.gpus_per_node / GPUS
+    most = NODE_BYTES - KV_BYTES * device.gpus_per_node
+    host = point.host_bytes or max(share, min(weights, most)) * _SPARE
+    kv = device.host_kv_bytes if point.host_bytes else (NODE_BYTES - host) / device.gpus_per_node
+    return replace(device, host_cache_bytes=int(host), host_kv_bytes=int(kv), disk_bytes_per_s=NVME)
 
 
 def attained(point: Point, seed: int, seconds: float) -> tuple[Attainment, int]:

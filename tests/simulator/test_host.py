@@ -72,3 +72,11 @@ def test_models_held_by_two_nodes_and_their_devices_together_are_served_as_if_al
     assert held.attainment(SLO).token > 0.95
     inclusive = run("paper", in_order(("plain",) * 16, work), device, split=Split(unified=4))
     assert sum(u.disk_loads for u in held.usage) == 8 < sum(u.disk_loads for u in inclusive.usage)
+
+
+def test_what_room_a_node_has_beside_its_share_of_the_models_holds_the_others_as_well() -> None:
+    device = plain_device(step_s=0.01, prefill_s=0.02)
+    device = replace(device, host_cache_bytes=40 * GB, disk_bytes_per_s=5e9, gpus_per_node=1)
+    work = [a for m in range(4) for a in arrivals([0.1 + 0.05 * k for k in range(8)], 50, m)]
+    outcome = run("paper", in_order(("plain",) * 4, work), device, split=Split(unified=2))
+    assert sum(u.disk_loads for u in outcome.usage) == 0

@@ -29,7 +29,7 @@ class HostCache:
     def warm(self, models: Iterable[tuple[ModelName, int]]) -> set[ModelName]:
         """Begin with these (name, bytes), as many as fit."""
         for name, nbytes in models:
-            if nbytes <= self._room:
+            if name not in self._held and nbytes <= self._room:
                 self._room -= nbytes
                 self._held[name] = nbytes
         self._changed(tuple(self._held))

@@ -113,7 +113,7 @@ class World:
         return self._caches[spec.node]
 
     def _warm(self, engines: list[EngineSpec]) -> None:
-        """Begin with each model in the memory of one node, as far as there is room."""
+        """Begin with each model in the memory of one node, as far as there is room, then with further copies."""
         limited = {spec.node: spec for spec in engines if spec.host_cache_bytes}
         for node, spec in limited.items():
 
@@ -121,10 +121,13 @@ class World:
                 self._from_engine(ev.HostReported(node, held))
 
             self._caches[node] = HostCache(self.clock, spec.host_cache_bytes, spec.disk_bytes_per_s, changed)
-        left = {name: served.footprint.weight_bytes for name, (served, _) in self.models.items()}
+        sizes = {name: served.footprint.weight_bytes for name, (served, _) in self.models.items()}
+        left = dict(sizes)
         for k, cache in enumerate(self._caches.values()):
             for name in cache.warm(list(left.items())[:: len(self._caches) - k]):
                 del left[name]
+        for cache in self._caches.values():
+            cache.warm(sizes.items())
 
     def _beat(self, engine: Engine) -> None:
         def beat() -> None:

@@ -10,6 +10,9 @@ from small_world import small_world
 from aegaeon_scheduler.core import commands as cmd
 from aegaeon_scheduler.core.config import LatencyConstants, SchedulerConfig, policy_settings
 from aegaeon_scheduler.core.domain import ModelName, Role
+from aegaeon_scheduler.core.policies.slack.group import Group, Kind
+from aegaeon_scheduler.core.policies.slack.policy import SlackPolicy
+from aegaeon_scheduler.core.state import Sequence
 from aegaeon_simulator.pool.world import World
 
 
@@ -121,6 +124,26 @@ def test_a_burst_for_one_model_gets_a_group_wherever_there_is_time_and_none_that
     assert w.all_finished()
     assert {s.instance for _, s in w.sends if isinstance(s.body, cmd.Load)} == {"e0", "e1", "e2"}
     assert max(c.times[0] for c in clients) < 1.0
+
+
+def test_a_hot_model_begins_no_more_groups_than_there_are_engines_however_often_it_is_preempted(monkeypatch):
+    begun: list[int] = []
+    create = SlackPolicy._create
+
+    def counted(policy: SlackPolicy, seq: Sequence, kind: Kind) -> Group:
+        begun.append(sum(bool(group.members) for group in policy._table.of(seq.model)))
+        return create(policy, seq, kind)
+
+    monkeypatch.setattr(SlackPolicy, "_create", counted)
+    w = Watched([Role.UNIFIED] * 3, slabs=250)
+    for burst in range(6):
+        for i in range(80):
+            w.ask(f"hot{burst}-{i}", 0, 600, 30, at=0.1 + burst + 0.002 * i)
+    for i in range(20):
+        w.ask(f"other{i}", 1 + i % 2, 50, 60, at=0.3 + 0.5 * i)
+    w.world.run(60)
+    assert w.all_finished()
+    assert 0 < max(begun) < 3
 
 
 def test_kv_that_outgrows_an_engine_is_split_and_every_request_is_served():

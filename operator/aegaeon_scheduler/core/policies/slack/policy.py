@@ -6,6 +6,7 @@ The most urgent group that is ready runs: a prompt of it, else a quantum of deco
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from itertools import islice
 from math import inf
 
 from aegaeon_scheduler.core.config import SlackSettings
@@ -103,6 +104,8 @@ class SlackPolicy:
         if util <= max(self._settings.hot_util, floor + self._settings.hot_margin) and not self._swamped(group, inst):
             return False
         taken = [g.inst for g in self._table.of(group.model)]
+        if next(islice(self._places(group), len(taken), None), None) is None:
+            return False  # as many groups as places: one more would wait in turn with them, in smaller batches
         others = (i for i in self._places(group) if i not in taken)
         return any(self._table.view(i).util <= self._settings.hot_util for i in others)
 

@@ -38,7 +38,7 @@ class Point:
     rate: float
     scale: float
     device: str = "h800-policy"
-    host_bytes: float = 0  # of a node, for weights; 0: for all, or for what leaves the least for KV
+    host_bytes: float = 0  # of a node, for weights; 0: for all models, or as many as fit beside the least for KV
 
 
 POINTS = {

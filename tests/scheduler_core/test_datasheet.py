@@ -1,4 +1,4 @@
-"""First guesses from data sheets are near what was measured, and give way to what is given."""
+"""First guesses from data sheets are near what was measured; constants that are given come first."""
 
 from __future__ import annotations
 

@@ -45,13 +45,13 @@ class Watch:
             self.late.append(f"{reject.seq} waited {waited:.1f} s: {reject.reason}")
 
 
-def play(policy: str, roles: list[Role], models: int, slabs: int) -> tuple[World, Watch]:
+def play(policy: str, roles: list[Role], models: int, slabs: int, seed: int = 1) -> tuple[World, Watch]:
     latency = LatencyConstants(load_bytes_per_s=(100 << 20) / 0.2, kv_bytes_per_s=4e9)
     config = SchedulerConfig(policy=policy_settings(policy), hold_s=HOLD_S, latency=latency)
     watch = Watch()
     world = small_world(roles, models=models, slabs=slabs, host_slabs=1, config=config, observe=watch)
     watch.world = world
-    chance = random.Random(1)
+    chance = random.Random(seed)
     for i in range(24):
         world.request(f"r{i}", ModelName(f"m{i % models}"), 64, LONG, round(chance.uniform(0, 1), 3))
     world.run(until=200)
@@ -98,3 +98,9 @@ def test_a_prompt_whose_kv_no_host_tier_can_hand_off_is_refused_at_once():
     assert client.rejected is not None
     assert client.rejected.code is RejectCode.TOO_LONG
     assert client.times == []
+
+
+@pytest.mark.parametrize(("seed", "roles"), [(23, POOLS[0]), (24, POOLS[1])], ids=["unified", "split"])
+def test_a_sequence_that_comes_back_joins_a_turn_with_what_its_copy_has_left(seed, roles):
+    world, _ = play("slack", roles, 1, 112, seed)  # a grant beyond what is free breaks the wire's rules
+    assert any(client.finished for client in world.clients.values())

@@ -97,6 +97,7 @@ class Reports:
     def _swapped_in(self, inst: Instance, issued: Issued, event: CommandDone) -> None:
         seq = issued.seq
         assert seq is not None
+        inst.book.report(event.memory)  # what joins a turn now is granted what the copy has left
         self._saw_copy(inst, issued, event)
         if seq.copy == issued.id and seq.home is inst:
             seq.copy = None

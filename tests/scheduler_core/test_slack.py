@@ -108,6 +108,16 @@ def test_late_sequences_do_not_delay_those_that_can_be_on_time():
     assert all(x <= 2.0 + 0.1 * k for k, x in enumerate(fresh.times))
 
 
+def test_prompts_that_are_late_come_behind_those_of_their_model_that_can_be_in_time():
+    w = Watched([Role.UNIFIED], c=5e-4, slabs=1500)
+    flood = [w.ask(f"flood{i}", 0, 600, 40, at=0.1) for i in range(200)]
+    fresh = [w.ask(f"fresh{i}", 0, 600, 40, at=3.5 + 0.5 * i) for i in range(3)]
+    w.world.run(60)
+    assert w.all_finished()
+    assert max(c.times[0] for c in fresh) < 0.3
+    assert sum(c.times[0] > 2.0 for c in flood) > 40
+
+
 def test_a_hot_model_gets_a_second_group_where_there_is_time():
     w = Watched([Role.UNIFIED, Role.UNIFIED], c=5e-3, slabs=450)
     for i in range(40):

@@ -44,7 +44,7 @@ def decoded_until(world: World, name: ModelName, end_s: float) -> int:
 
 def test_under_overload_the_upper_tier_is_on_time_and_the_lower_one_is_late():
     alike, _ = pool([], [7.0] * 4)
-    assert tokens_on_time(alike, MODELS[0]) < 0.5  # with nothing said of who matters, some model is late
+    assert tokens_on_time(alike, MODELS[0]) < 0.9  # with nothing said of who matters, some model is late
     world, _ = pool([Terms(Tier.INTERACTIVE)], [7.0] * 4)
     assert tokens_on_time(world, MODELS[0]) >= 0.99
     assert tokens_on_time(world, *MODELS[1:]) < 0.9

@@ -98,6 +98,8 @@ class SlackSettings:
     # Share of TTFT: while nothing waits for an engine, and no tier but the lowest of this one has a prompt that waits
     # or less slack than this, tiers do not count for its turns: all can be in time.
     ease_share: float = 0.2
+    # Share of TTFT: a prompt that is late waits while what its group decodes has less slack than this.
+    behind_share: float = 0.2
     # Share of TTFT by which a group must be less urgent than the one that preempts it.
     preempt_share: float = 0.3
     # Times that it takes it to leave and to come back by which it must be so as well: beside others, and where it has

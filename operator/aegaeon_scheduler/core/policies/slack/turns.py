@@ -44,8 +44,7 @@ class Turns:
             if group.since == inf:
                 group.since = now
             prompt = None if id(group) in prompts else self._prompt(inst, group, order, now)
-            yields = prompt is not None and (prompt.tokens or prompt.prefill[0].deferred)
-            if prompt is not None and not (yields and self._decodes_first(group, prompt, now)):
+            if prompt is not None and not (self._yields(prompt, now) and self._decodes_first(group, prompt, now)):
                 return prompt
             batch = None if id(group) in batches else self._quantum(inst, group, key - now)
             if batch is not None or prompt is not None:
@@ -118,7 +117,7 @@ class Turns:
 
     def _prompt(self, inst: Instance, group: Group, order: Ordered, now: float) -> Proposal | None:
         """Its first prompt that can run, or the part of it that is next."""
-        seq = self._first(inst, group)
+        seq = self._first(inst, group, now)
         if seq is None:
             return None
         tokens = self._part(inst, group, seq, order, now)
@@ -130,14 +129,21 @@ class Turns:
             group.model, (seq,), [], 0, f"{what} of the most urgent group, slack {slack_s:.3g} s", group, tokens
         )
 
-    def _first(self, inst: Instance, group: Group) -> Sequence | None:
-        """First come first served, of those whose KV is here; what was preempted half-made is brought back."""
+    def _first(self, inst: Instance, group: Group, now: float) -> Sequence | None:
+        """First come first served, those in time before late ones, of those whose KV is here.
+
+        What was preempted half-made is brought back.
+        """
+        late: Sequence | None = None
         for seq in in_order(group):
             if seq.away and not inst.incoming:
                 inst.incoming.append(seq)
-            if seq.copy is None and not seq.away:
+            if seq.copy is not None or seq.away:
+                continue
+            if not _stands_back(seq, now):
                 return seq
-        return None
+            late = late or seq
+        return late
 
     def _part(self, inst: Instance, group: Group, seq: Sequence, order: Ordered, now: float) -> int:
         """Tokens of a prompt to compute next; 0: all that is left."""
@@ -166,10 +172,20 @@ class Turns:
         live = self._table.live(inst)
         return [w for name, w in inst.weights.items() if name not in live and w.ready and w.unload is None]
 
+    def _yields(self, prompt: Proposal, now: float) -> bool:
+        """Whether it may come behind decode steps of its own group: a part, what is deferred, and what is late."""
+        first = prompt.prefill[0]
+        return bool(prompt.tokens) or first.deferred or _stands_back(first, now)
+
     def _decodes_first(self, group: Group, prompt: Proposal, now: float) -> bool:
-        """Whether a part of a long prompt would make late what its own group decodes, and that is due before."""
-        soonest = self._decoding_due(group, now)
-        return soonest < min(due(prompt.prefill[0]), now + 2 * self._settings.part_s)
+        """Whether it would make late what its own group decodes, and that is due before. One that is late itself comes
+        behind all that has little slack."""
+        first, settings = prompt.prefill[0], self._settings
+        if _stands_back(first, now):
+            limit = now + settings.behind_share * group.model.config.slo.ttft_s
+        else:
+            limit = min(due(first), now + 2 * settings.part_s)
+        return self._decoding_due(group, now) < limit
 
     def _decoding_due(self, group: Group, now: float) -> float:
         """When the first token of what it decodes is due that is not late."""
@@ -206,3 +222,8 @@ class Turns:
         if not away or not batch:
             return None
         return Proposal(group.model, (), sorted(away, key=due), self._settings.quantum_steps, reason, group)
+
+
+def _stands_back(prompt: Sequence, now: float) -> bool:
+    """Whether it is late, and its model's time is not shared out by weight."""
+    return due(prompt) < now and prompt.model.behind == prompt.model.tier_s

@@ -5,7 +5,7 @@ What was found is kept until then, so no arrival looks at all instances.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from aegaeon_scheduler.core.domain import InstanceId, Role
@@ -52,5 +52,8 @@ class Fleet:
     def _find(self, model: Model) -> Places:
         cached = [inst for inst in self._instances.values() if inst.cached(model)]
         places = tuple(inst for inst in cached if inst.has(model))
-        roles = frozenset(role for role in Role if any(inst.role is role for inst in places))
-        return Places(places, roles, frozenset(inst.make for inst in cached))
+        return Places(places, frozenset(make.role for make in _makes(places)), _makes(cached))
+
+
+def _makes(instances: Iterable[Instance]) -> frozenset[Make]:
+    return frozenset({id(inst.make): inst.make for inst in instances}.values())  # hashed once each: they are shared

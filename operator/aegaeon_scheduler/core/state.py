@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import InitVar, dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 from aegaeon_scheduler.core.book import Book, Grant
@@ -246,6 +247,9 @@ class Make(NamedTuple):
     host_slabs: int
 
 
+make = cache(Make)  # one for all instances of it
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Instance:
     """One attachment of a sidecar: facts from its reports, and its program so far."""
@@ -304,7 +308,7 @@ class Instance:
         self.slabs = event.slabs
         self.host_slabs = event.host_slabs
         self.max_batch = max(1, event.max_batch)
-        self.make = Make(event.role, event.slab_bytes, event.slabs, event.host_slabs)
+        self.make = make(event.role, event.slab_bytes, event.slabs, event.host_slabs)
         self.book = Book(event.slabs, event.slab_bytes, event.memory)
         self.reported = list(event.resident)
         self.shared = dict(event.twins)

@@ -19,8 +19,7 @@ class Lot:
     def __init__(self, views: list[View]) -> None:
         self._views = views
         self.inst = views[0].inst
-        self.room = max(_room(view) for view in views)
-        self.most = max(view.most for view in views)
+        self.room, self.most = _limits(views)
 
     @cached_property
     def idle(self) -> list[View]:
@@ -42,8 +41,7 @@ class Span:
         for view in views:
             makes.setdefault((view.inst.device, view.inst.slab_bytes), []).append(view)
         self.lots = [Lot(these) for these in makes.values()]
-        self.room = max((lot.room for lot in self.lots), default=-inf)
-        self.most = max((lot.most for lot in self.lots), default=-inf)
+        self.room, self.most = _limits(views)
 
     @cached_property
     def _roomiest(self) -> list[View]:
@@ -91,9 +89,10 @@ class Free:
         return span
 
     def in_reach(self, waiting: Iterable[Group], now: float) -> Iterator[Group]:
-        """Of groups that wait, all but those that none of them can take, whatever their node: most end here."""
-        span = self._spans[None]
-        return (group for group in waiting if not group.beyond(now, span.room, span.most))
+        """Of groups that wait, all but those that nothing on their node can take, as of the start: most end here."""
+        limits: dict[str | None, tuple[float, float]] = {node: _limits(views) for node, views in self._on.items()}
+        limits[None] = self._spans[None].room, self._spans[None].most
+        return (group for group in waiting if not group.beyond(now, limits))
 
     def beyond(self, order: Order, rest: Still) -> bool:
         """Whether none of them can take a group that waits."""
@@ -103,6 +102,11 @@ class Free:
 def still(views: list[View]) -> Iterator[View]:
     """Those that are free yet."""
     return (view for view in views if view.free)
+
+
+def _limits(views: list[View]) -> tuple[float, float]:
+    """Bytes of the largest group that may fit one of them; the largest rank there."""
+    return max(map(_room, views), default=-inf), max((view.most for view in views), default=-inf)
 
 
 def _room(view: View) -> float:

@@ -6,6 +6,7 @@ Placed on an instance it is resident or loading; without one it waits in host me
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import inf, nan
@@ -160,13 +161,14 @@ class Group:
             self._order = Order(key, rank, least, -inf if self.model.pools else until)
         return self._order
 
-    def beyond(self, now: float, nbytes: float, rank: float) -> bool:
-        """Whether what is kept of it says that it needs more room than this and preempts nothing up to this rank:
-        a pass asks this of all that wait."""
+    def beyond(self, now: float, limits: Mapping[str | None, tuple[float, float]]) -> bool:
+        """Whether what is kept of it says that it needs more room than its node has, and preempts nothing up to the
+        latest rank there: a pass asks this of all that wait. None: of all nodes."""
         still, order = self.still, self._order
-        if still is None or nbytes >= still.nbytes or rank > order.least:
+        if still is None or now > order.until or self._behind != self.model.behind:
             return False
-        return now <= order.until and self._behind == self.model.behind
+        room, most = limits.get(still.node, (-inf, -inf))
+        return still.nbytes > room and most <= order.least
 
     def load(self, estimates: Estimates, inst: Instance) -> Load:
         """What it asks of such an instance."""

@@ -17,7 +17,7 @@ def place_waiting(picture: Picture) -> None:
         return
     free = Free([picture.note(view) for view in views])
     waiting = picture.waiting(free.in_reach(picture.table.waiting.values(), picture.now))
-    for _, _, group, order, rest in sorted(item for item in waiting if not free.beyond(item[3], item[4])):
+    for _, _, group, order, rest in sorted(waiting):
         if not free:
             break
         if not free.beyond(order, rest):

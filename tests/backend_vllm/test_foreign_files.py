@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from aegaeon_sidecar.backends import StepInput
 from aegaeon_sidecar.backends.vllm import open_backend
@@ -48,6 +49,22 @@ def test_files_that_do_not_fit_are_refused_and_the_next_model_is_served(
         backend.describe(changed(family("llama"), tmp_path / "changed", **fields), 0)
     assert "\n" not in str(refused.value)
     assert rig(backend, family("qwen3")).logits([5, 6, 7], 0, [1]).isfinite().all()
+
+
+def test_weights_of_another_quantisation_are_refused_with_what_is_wrong(
+    family: Any, vllm_backend: Any, tmp_path: Path
+) -> None:
+    backend, gptq = vllm_backend("bfloat16"), family("gptq")
+    settings = json.loads((gptq / "config.json").read_text())["quantization_config"]
+    other = changed(gptq, tmp_path / "group", quantization_config=settings | {"group_size": 64})
+    with pytest.raises(ModelError, match=r"AssertionError: raised in .*; its files are not what its config.json says"):
+        backend.describe(other, 0)
+    damaged = changed(gptq, tmp_path / "damaged")
+    tensors = load_file(damaged / "model.safetensors")
+    scales = {name: tensor * float("nan") for name, tensor in tensors.items() if name.endswith("scales")}
+    save_file(tensors | scales, damaged / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match="its logits are no numbers"):
+        backend.describe(damaged, 0)
 
 
 def test_a_length_beyond_the_model_is_refused(family: Any, vllm_backend: Any) -> None:

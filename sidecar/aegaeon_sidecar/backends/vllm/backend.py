@@ -30,8 +30,9 @@ from aegaeon_sidecar.backends.vllm.rehearsal import check_known
 from aegaeon_sidecar.backends.vllm.shell import Shell, baked, bind_kv, pad_rows, planned
 from aegaeon_sidecar.backends.vllm.step import forward
 from aegaeon_sidecar.domain.errors import BackendError, ModelError, SidecarError
+from aegaeon_sidecar.domain.sticky import end_if_sticky
 from aegaeon_sidecar.models.files import read_tensors
-from aegaeon_sidecar.models.header import FileTensor
+from aegaeon_sidecar.models.header import FLOATS, FileTensor
 from aegaeon_sidecar.models.layout import ENGINE_DTYPES
 from aegaeon_sidecar.models.placement import Layout, TensorPlace
 from aegaeon_sidecar.models.runs import Runs
@@ -85,18 +86,19 @@ class VllmBackend:
         """See Backend. Builds the shell: what a model needs is known to vLLM's classes alone. Raises ModelError."""
         files = read_tensors(directory)
         check_known(files)
-        with surface.EXCLUSIVE:
-            try:
-                built = self._build(directory, files, max_model_len, read_purpose_of(directory, task))
-            except (SidecarError, MemoryError):
-                raise
-            except Exception as error:  # what vLLM raises about a model's files is that model's trouble alone
-                raise ModelError(reason_of(error)) from error
+        try:
+            built = self._build(directory, files, max_model_len, read_purpose_of(directory, task))
+        except (SidecarError, MemoryError):
+            raise
+        except Exception as error:  # what vLLM raises about a model's files is that model's trouble alone
+            raise ModelError(reason_of(error)) from error
         self._built[directory] = built
         return self._layout(built, files)
 
     def _build(self, directory: Path, files: Mapping[str, FileTensor], max_model_len: int, purpose: Purpose) -> _Built:
         names = read_architectures(directory)
+        if any(tensor.dtype not in FLOATS for tensor in files.values()):
+            surface.import_quantisation()
 
         def configure() -> Any:
             return surface.new_config(directory, names, self._dtype_name, self._block_tokens, max_model_len, purpose)
@@ -225,6 +227,7 @@ class VllmBackend:
             except (SidecarError, MemoryError):
                 raise
             except Exception as error:  # an assertion of vLLM's must not end the lane
+                end_if_sticky(error)
                 raise BackendError(f"{model}: {type(error).__name__}: {' '.join(str(error).split()):.300}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -84,4 +85,11 @@ def reason_of(error: Exception) -> str:
     said = " ".join(str(error).split())
     if "trust_remote_code" in said or "custom code" in said:
         return "config.json asks for code of the model's own (auto_map), which is never run"
-    return f"vLLM {surface.VERSION} does not serve it: {type(error).__name__}: {said:.300}"
+    return f"vLLM {surface.VERSION} does not serve it: {type(error).__name__}: {said or _place_of(error):.300}"
+
+
+def _place_of(error: Exception) -> str:
+    """Of what says nothing itself: an assertion about tensors, most of the time."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" in {frames[-1].name} ({Path(frames[-1].filename).name})" if frames else ""
+    return f"raised{where}; its files are not what its config.json says"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from aegaeon_sidecar.backends.rows import few_rows_product, padded_linear
 from aegaeon_sidecar.backends.vllm import surface
 from aegaeon_sidecar.backends.vllm.adapters import Adapters
 from aegaeon_sidecar.backends.vllm.batch import Batch
+from aegaeon_sidecar.backends.vllm.exclusive import Building
 from aegaeon_sidecar.backends.vllm.parameters import Place, hollow_parameters, place_parameters
 from aegaeon_sidecar.backends.vllm.refusals import check_caches, check_heads
 from aegaeon_sidecar.backends.vllm.rehearsal import (
@@ -70,14 +72,13 @@ Configure = Callable[[], Any]
 def planned(config: Any, files: Mapping[str, FileTensor], dtype: torch.dtype) -> tuple[Shell, dict[str, Runs]]:
     """A shell without memory, and where the items of the files go. Raises NotPlacedError when they are not all of it,
     and whatever vLLM raises where a loader needs bytes."""
-    with hollow_parameters():
-        model = surface.initialized(config)
-        storages = [place.storage for place in place_parameters(model)[0]]
-        tensors = hollow_tensors(files)
-        rehearsal = Rehearsal(tensors, storages)
-        with surface.configured(config), rehearsal:
-            loaded = model.load_weights(iter(tensors.items()))
-        surface.processed(config, model)
+    model = surface.initialized(config, hollow_parameters)
+    storages = [place.storage for place in place_parameters(model)[0]]
+    tensors = hollow_tensors(files)
+    rehearsal = Rehearsal(tensors, storages)
+    with rehearsal:
+        loaded = surface.loaded(config, model, tensors.items(), hollow_parameters)
+    surface.processed(config, model, hollow_parameters)
     _check_loaded(model, loaded)
     if rehearsal.reason:
         raise NotPlacedError(rehearsal.reason)
@@ -91,8 +92,7 @@ def planned(config: Any, files: Mapping[str, FileTensor], dtype: torch.dtype) ->
 def baked(config: Any, files: Mapping[str, FileTensor]) -> tuple[Shell, dict[str, Runs]]:
     """A shell whose parameters vLLM has loaded and transformed, in memory of its own."""
     model = surface.initialized(config)
-    with surface.configured(config):
-        loaded = model.load_weights(_read(files))
+    loaded = surface.loaded(config, model, _read(files))
     _check_loaded(model, loaded)
     surface.processed(config, model)
     places, nbytes = place_parameters(model)
@@ -107,6 +107,12 @@ def image_of(shell: Shell) -> Tensor:
         whole = torch.empty(0, dtype=torch.uint8).set_(place.storage)[: place.nbytes]
         image[place.offset : place.offset + place.nbytes] = whole
     return image
+
+
+def let_go(shell: Shell) -> None:
+    """The memory that its parameters had first: they are views of other memory."""
+    for place in shell.places:
+        place.storage = torch.empty(0, dtype=torch.uint8).untyped_storage()
 
 
 def _read(files: Mapping[str, FileTensor]) -> surface.Weights:
@@ -137,7 +143,7 @@ def _is_made(name: str) -> bool:
 def _completed(config: Any, model: Any, places: list[Place], nbytes: int) -> Shell:
     """With what a step needs beside the model. Raises ModelError when its KV cache is not blocks of equal layers."""
     shell = Shell(config, model.eval(), places, nbytes, surface.attention_layers(config))
-    with surface.configured(config):
+    with Building(partial(surface.configured, config)):
         shell.specs = {name: layer.get_kv_cache_spec(config) for name, layer in shell.layers.items()}
         spec = check_caches(shell.specs)
         shell.block_tokens, shell.page_bytes = spec.block_size, spec.page_size_bytes
